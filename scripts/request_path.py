@@ -22,9 +22,9 @@ from types import CodeType, FrameType
 import stayfast
 from stayfast.compose.system import Observers, build
 from stayfast.core.clock import SystemClock
-from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Host, Server
-from stayfast.settings import Source, load
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.lifecycle import GatewayServer, ServerHooks
+from stayfast.settings import SettingsText, load
 
 PACKAGE = Path(stayfast.__file__).parent
 N_WARM = 4
@@ -78,12 +78,12 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, n: int
 async def gateway(text: str) -> AsyncIterator[int]:
     """A gateway in this process; yields its port."""
     clock = SystemClock()
-    settings = load(Source("<request path>", text), {})
+    settings = load(SettingsText("<request path>", text), {})
     observers = Observers(settings, clock)
-    current = Current(build(settings, observers, {}, clock, Random(0)))
-    host = Host(clock=clock, sink=observers.sink, entropy=os.urandom(8), version="0", on_error=report,
+    current = ActiveSystem(build(settings, observers, {}, clock, Random(0)))
+    host = ServerHooks(clock=clock, sink=observers.sink, entropy=os.urandom(8), version="0", on_error=report,
                 on_listening=lambda addresses: None, on_reload=lambda: None, on_draining=lambda: None)
-    server = Server(current, host)
+    server = GatewayServer(current, host)
     await server.listen()
     try:
         yield server.addresses()[0][1]

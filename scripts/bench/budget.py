@@ -14,7 +14,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api, Request, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
-from stayfast.pipeline.plan import Terms
+from stayfast.pipeline.plan import RoutePolicy
 from stayfast.policy.budget import BudgetConfig, share_out
 
 N_ROUNDS = 200
@@ -23,7 +23,7 @@ PARTS = BudgetConfig(admit="10%", cache="5%", context="5%", route="1%", model="5
 BEFORE_THE_REPLY = (Stage.ADMIT, Stage.CACHE, Stage.CONTEXT, Stage.ROUTE, Stage.CALL)
 
 
-def life(terms: Terms, clock: SystemClock) -> Callable[[], None]:
+def life(terms: RoutePolicy, clock: SystemClock) -> Callable[[], None]:
     """A streamed request's way through its stages, with one read."""
     request = Request(Api.CHAT, "m", True, b"")
 
@@ -60,7 +60,7 @@ async def best_us(once: Callable[[], None]) -> float:
 async def main() -> None:
     """Both, in turn."""
     clock, total_s = SystemClock(), Timeouts().total_s
-    plain, shared = Terms(), Terms(Timeouts(), share_out(PARTS, total_s, "30%"))
+    plain, shared = RoutePolicy(), RoutePolicy(Timeouts(), share_out(PARTS, total_s, "30%"))
     print(f"no parts   {await best_us(life(plain, clock)):6.2f} us a request")
     print(f"all parts  {await best_us(life(shared, clock)):6.2f} us a request")
 

@@ -20,14 +20,14 @@ import uvloop
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fact, RequestDone, Sink
-from stayfast.core.types import Api, Chunk, Sight, Usage
+from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.batch import MOST, Batch
 from stayfast.observe.log import LineWriter, LogConfig
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.histogram import LogHistogram, Window
-from stayfast.settings import Source, load
+from stayfast.settings import SettingsText, load
 from stayfast.upstreams.base import Call
 from stayfast.wire.json_input import decode
 
@@ -47,7 +47,7 @@ class Answer:
     """A stream that never waits."""
 
     def __init__(self, n_chunks: int) -> None:
-        self.sight = Sight()
+        self.sight = AnswerSummary()
         self._left = n_chunks
         self._chunk = Chunk(b"data: {}\n\n", 1)
 
@@ -102,7 +102,7 @@ def system(observers: Observers, sink: Sink | None) -> System:
     """A gateway before the upstream in memory; `sink` in place of the observers' own."""
     if sink is not None:
         observers.sink = sink
-    settings = load(Source("telemetry.py", SETTINGS), {}, kinds=KINDS)
+    settings = load(SettingsText("telemetry.py", SETTINGS), {}, kinds=KINDS)
     built = build(settings, observers, {}, SystemClock(), Random(1))
     built.registry["u"].upstream = Instant()
     return built
@@ -157,7 +157,7 @@ def parts(fact: Fact, observers: Observers) -> list[tuple[str, float]]:
     nothing_ns = each_ns(over(lambda _: None), 20)
     rows.append(("LogHistogram.add", (each_ns(over(histogram.add), 20) - each_ns(over(abs), 20)) / 1000))
     rows.append(("Window.add", (each_ns(over(lambda value: window.add(value, now)), 20) - nothing_ns) / 1000))
-    cadence = Cadence("m", "u", Batch(observers.metrics))
+    cadence = TokenTimings("m", "u", Batch(observers.metrics))
     cadence.begin(now)
     rows.append(("a chunk: clock, gap, stall judge, gap histogram", each_ns(lambda: cadence.content(clock.now()), 50_000)))
     facts = [fact] * (MOST // 3)  # what a batch holds of them, beside attempts and reused connections
@@ -178,7 +178,7 @@ def main() -> None:
     devnull = os.open(os.devnull, os.O_WRONLY)
 
     def observers() -> Observers:
-        made = Observers(load(Source("telemetry.py", SETTINGS), {}, kinds=KINDS), SystemClock())
+        made = Observers(load(SettingsText("telemetry.py", SETTINGS), {}, kinds=KINDS), SystemClock())
         made.writer = made.log._writer = LineWriter(LogConfig(fd=devnull))
         made.writer.start()
         return made

@@ -26,7 +26,7 @@ from run import HERE, SETTINGS, UPSTREAM, cpu_s, free_ports, open_loop, process,
 from stayfast.core.events import AttemptDone, RequestDone, StageDone, Trace
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.observe.tracing.config import TraceConfig
-from stayfast.observe.tracing.exporter import Tracing
+from stayfast.observe.tracing.exporter import SpanExporter
 from stayfast.observe.tracing.otlp import Spans
 from stayfast.pipeline.exchange import Arrival
 from stayfast.server.inbound import caller_trace, forwarded
@@ -64,7 +64,7 @@ def as_it_came(caller: Trace | None) -> Trace | None:
 def on_the_path() -> None:
     """What a request itself pays: from its headers to its place, its call's span, and the queue."""
     rng = random.Random(1)
-    tracing = Tracing(TraceConfig(max_pending=64), lambda: None, lambda *words: None, rng)  # type: ignore[arg-type,return-value]
+    tracing = SpanExporter(TraceConfig(max_pending=64), lambda: None, lambda *words: None, rng)  # type: ignore[arg-type,return-value]
 
     def path(fields: dict[bytes, bytes], place: Callable[[Trace | None], Trace | None], *, is_on: bool) -> float:
         done = ended(place(caller_trace(fields)))

@@ -8,7 +8,7 @@ from typing import Final
 
 from stayfast.core import units as amounts
 from stayfast.lab.load.stats import Exact
-from stayfast.lab.report.html.frame import Box, Scale, Series, axes, curve, log_scale, pixels, round_seconds, ticks
+from stayfast.lab.report.html.frame import AxisScale, Box, Series, axes, curve, log_scale, pixels, round_seconds, ticks
 from stayfast.lab.report.html.markup import Markup, number, tag
 
 WIDTH: Final = 760.0
@@ -57,7 +57,7 @@ def picture(words: Words, off: Line, on: Line) -> str:
     top = 104.0
     box = Box(height=top + 292, left=66, right=WIDTH - 30, top=top, width=WIDTH)
     nines = max(1.0, log10(max(spread.n for spread in spreads) / LEAST_BEYOND))
-    across = Scale(0.0, nines, box.left, box.right)
+    across = AxisScale(0.0, nines, box.left, box.right)
     marks = [step / _STEPS for step in range(floor(nines * _STEPS) + 1)]
     found = [[_at(spread, mark) for mark in marks] for spread in spreads]
     up = log_scale([value_s for values_s in found for value_s in values_s], box.bottom, box.top)

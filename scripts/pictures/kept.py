@@ -27,15 +27,15 @@ from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
-from stayfast.settings import Route, Settings
+from stayfast.settings import RouteSettings, Settings
 from stayfast.settings.environment import cache_home, environment
 from stayfast.stores import onnx_embedder as minilm
 from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Reply, StoreStats
 from stayfast.stores.embedder import EmbedderConfig
-from stayfast.stores.remote_store import Shared, SharedConfig
+from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import Say, Scripted, Wait
 from stayfast.testing.simloop import SimLoop, run
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.json_input import decode
 
 RATE_RPS: Final = 20.0
@@ -103,7 +103,7 @@ class Desk:
         """Chat."""
         return api is Api.CHAT
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         """Answer."""
         said = next(answer for topic, answer in self._answers.items() if topic in call.request.body)
         script = [Wait(self._rng.lognormvariate(log(0.5), 0.5)), Say(said)]
@@ -124,7 +124,8 @@ def semantic(n: int, seed: int) -> tuple[Line, Line]:
     def played(config: CacheConfig) -> tuple[list[float], str]:
         async def main(loop: SimLoop) -> tuple[list[float], str]:
             upstreams = {"model": SimulatedUpstream(probe=False)}
-            system = virtual(Settings(upstreams=upstreams, routes={MODEL: Route(("model",), hedge=NO_HEDGE, cache=config)}),
+            system = virtual(Settings(upstreams=upstreams, routes={
+        MODEL: RouteSettings(("model",), hedge=NO_HEDGE, cache=config)}),
                              loop, seed)
             system.registry["model"].upstream = Desk("model", loop, Random(seed))
             if system.embedding is not None:
@@ -204,7 +205,7 @@ def stores(n: int, seed: int) -> tuple[Line, Line]:
     provider = ProviderConfig("gpt-4o-mini-like", seed, output=Lengths(15.0, 0.3))
     settings = Settings(
         upstreams={"provider": SimulatedUpstream(provider=provider, probe=False)},
-        routes={MODEL: Route(("provider",), hedge=NO_HEDGE, cache=CacheConfig("exact", max_temperature=1.0))})
+        routes={MODEL: RouteSettings(("provider",), hedge=NO_HEDGE, cache=CacheConfig("exact", max_temperature=1.0))})
 
     def played(place: Place | None) -> list[float]:
         async def main(loop: SimLoop) -> list[float]:
@@ -212,7 +213,7 @@ def stores(n: int, seed: int) -> tuple[Line, Line]:
             for number, system in enumerate(systems):
                 its = system.gateway.router.routes[MODEL].terms.cache
                 if place is not None and its is not None:
-                    its.store = Shared("hot", place, SharedConfig(), loop, Fanout(), rng=Random(seed + number))
+                    its.store = RemoteStore("hot", place, SharedConfig(), loop, Fanout(), rng=Random(seed + number))
             rng, callers, waits = Random(seed), Callers(loop), []
             shares = [1 / (rank + 1) for rank in range(n_hot)]
 

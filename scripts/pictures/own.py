@@ -14,15 +14,15 @@ from scene import Callers, bench, bursts, poisson, waits_s
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.deadline import Timeouts
 from stayfast.lab.claims import brownout, noisy
-from stayfast.lab.harness.load import Load
+from stayfast.lab.harness.load import LoadSpec
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.harness.virtual import Tenants, chat
-from stayfast.lab.load.arrivals import Gamma, Ramp, Stage
-from stayfast.lab.load.lengths import Constant, Lognormal
-from stayfast.lab.load.measure import Plan
-from stayfast.lab.load.schedule import Limit, PoolConfig, TurnsConfig, Workload
+from stayfast.lab.harness.virtual import VirtualTenants, chat
+from stayfast.lab.load.arrivals import Gamma, Ramp, RateStage
+from stayfast.lab.load.lengths import ConstantLength, Lognormal
+from stayfast.lab.load.measure import MeasurePlan
+from stayfast.lab.load.schedule import PoolConfig, ScheduleLimit, TurnsConfig, Workload
 from stayfast.lab.load.virtual import virtual
-from stayfast.lab.simulated import EngineModel, Gaps, Mixture, ProviderConfig, Simulated, Weather
+from stayfast.lab.simulated import EngineModel, GapConfig, Mixture, ProviderConfig, RegimeState, Simulated
 from stayfast.lab.simulated.config import Lengths
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
@@ -33,11 +33,11 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig, Mode
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.routing.affinity import AffinityConfig
-from stayfast.settings import Log, Route, Settings
+from stayfast.settings import LogSettings, RouteSettings, Settings
 from stayfast.settings.model import Fallback, OnOverrun
 from stayfast.testing.simloop import SimLoop, run
-from stayfast.workers.shared_memory import Board, prepare
-from stayfast.workers.sync import AsOne
+from stayfast.workers.shared_memory import SharedCounters, prepare
+from stayfast.workers.sync import WorkerSync
 
 NO_HEDGE, NO_BREAKER, NO_LIMIT = HedgeConfig("off"), BreakerConfig(enabled=False), LimitConfig("off")
 PRESET = "gpt-4o-mini-like"
@@ -49,17 +49,17 @@ ENGINE_RPS = 64.0  # what it can do of answers of N_OUTPUT tokens
 def breakers(n: int, seed: int) -> tuple[Line, Line]:
     """The two of `prove brownout`; after a calm start the first of the list is ten times slower."""
     calm_s, slow_s = n / 4 / brownout.VIRTUAL_RPS, n / brownout.VIRTUAL_RPS
-    load = Load(calm_s + slow_s, brownout.VIRTUAL_RPS, n_output=brownout.N_OUTPUT)
+    load = LoadSpec(calm_s + slow_s, brownout.VIRTUAL_RPS, n_output=brownout.N_OUTPUT)
 
     def played(config: BreakerConfig) -> list[float]:
         upstream = SimulatedUpstream(provider=brownout.provider(seed), probe=False, breaker=config)
-        route = Route((brownout.BAD, brownout.GOOD), pick="order", hedge=NO_HEDGE)
+        route = RouteSettings((brownout.BAD, brownout.GOOD), pick="order", hedge=NO_HEDGE)
         settings = Settings(upstreams=dict.fromkeys(route.upstreams, upstream), routes={MODEL: route})
 
         def begin(system: System, loop: SimLoop) -> None:
             bad = system.registry[brownout.BAD].upstream
             assert isinstance(bad, Simulated)
-            loop.call_at(calm_s, bad.provider.set_regime, Weather.BROWNOUT)
+            loop.call_at(calm_s, bad.provider.set_regime, RegimeState.BROWNOUT)
 
         return waits_s(bench(settings, load, seed, begin=begin), calm_s)
 
@@ -70,16 +70,18 @@ def limits(n: int, seed: int) -> tuple[Line, Line]:
     """An engine of one's own first, a hosted provider behind it, and for 20 s of each minute half as much again."""
     own = ProviderConfig(seed=seed, engine=ENGINE, ttft=Mixture(0.05, 0.3), fills_max_tokens=True)
     hosted = ProviderConfig(PRESET, seed, fills_max_tokens=True)
-    calm, peak = Stage(40.0, 0.6 * ENGINE_RPS, 0.6 * ENGINE_RPS), Stage(20.0, 1.5 * ENGINE_RPS, 1.5 * ENGINE_RPS)
+    calm, peak = RateStage(40.0, 0.6 * ENGINE_RPS, 0.6 * ENGINE_RPS), RateStage(20.0, 1.5 * ENGINE_RPS, 1.5 * ENGINE_RPS)
     n_minutes = max(1, round(n / (calm.n_expected + peak.n_expected)))
     arrivals = Ramp((calm, peak) * n_minutes)
-    plan = Plan(Workload(Constant(N_SHORT), Constant(N_OUTPUT), arrivals), Limit(arrivals.seconds), seed, timeout_s=600.0)
+    workload = Workload(ConstantLength(N_SHORT), ConstantLength(N_OUTPUT), arrivals)
+    plan = MeasurePlan(workload, ScheduleLimit(arrivals.seconds), seed, timeout_s=600.0)
 
     def played(mode: Mode) -> list[float]:
         upstreams = {name: SimulatedUpstream(provider=provider, probe=False, limit=LimitConfig(mode), breaker=NO_BREAKER)
                      for name, provider in (("own", own), ("hosted", hosted))}
-        settings = Settings(upstreams=upstreams, routes={MODEL: Route(("own", "hosted"), pick="order", hedge=NO_HEDGE)})
-        return waits_s(bench(settings, Load(1.0), seed, plan))
+        settings = Settings(upstreams=upstreams, routes={
+        MODEL: RouteSettings(("own", "hosted"), pick="order", hedge=NO_HEDGE)})
+        return waits_s(bench(settings, LoadSpec(1.0), seed, plan))
 
     return Line("no limit", played("off")), Line("learned limit", played("gradient"))
 
@@ -92,7 +94,7 @@ def quotas(n: int, seed: int) -> tuple[Line, Line]:
     def played(quota: QuotaConfig) -> list[float]:
         async def main(loop: SimLoop) -> list[float]:
             tenants = {"greedy": TenantConfig(quota=quota), "usual": TenantConfig()}
-            crowd = Tenants(provider, tenants, AdmissionConfig(), loop, seed)
+            crowd = VirtualTenants(provider, tenants, AdmissionConfig(), loop, seed)
             callers, request, waits, others = Callers(loop), chat(N_SHORT, N_OUTPUT), [], []
             gateway, until_s = crowd.system.gateway, n / (usual_rps + n_burst / every_s)
             async with asyncio.TaskGroup() as group:
@@ -117,7 +119,7 @@ def fairness(n: int, seed: int) -> tuple[Line, Line]:
 
         async def main(loop: SimLoop) -> list[float]:
             admission = AdmissionConfig(noisy.N_PLACES)
-            crowd = Tenants(noisy.PROVIDER, dict.fromkeys(names, TenantConfig()), admission, loop, seed)
+            crowd = VirtualTenants(noisy.PROVIDER, dict.fromkeys(names, TenantConfig()), admission, loop, seed)
             callers, request, quiet, noise = Callers(loop), chat(N_SHORT, noisy.N_OUTPUT), [], []
             async with asyncio.TaskGroup() as group:
                 for number, name in enumerate(names):
@@ -147,7 +149,7 @@ def retries(n: int, seed: int) -> tuple[Line, Line]:
         async def main(loop: SimLoop) -> list[float]:
             upstream = SimulatedUpstream(provider=replace(provider, seed=seed), probe=False, limit=NO_LIMIT,
                                          breaker=NO_BREAKER)
-            route = Route(("engine",), hedge=NO_HEDGE, retry=retry, timeouts=Timeouts(first_token_s=2.0))
+            route = RouteSettings(("engine",), hedge=NO_HEDGE, retry=retry, timeouts=Timeouts(first_token_s=2.0))
             system = virtual(Settings(upstreams={"engine": upstream}, routes={MODEL: route}), loop, seed)
             callers, waits = Callers(loop), []
             ask = partial(callers.ask, system.gateway, chat(n_prompt, 8), waits)
@@ -168,13 +170,13 @@ def routing(n: int, seed: int) -> tuple[Line, Line]:
     provider = ProviderConfig(ttft=Mixture(0.01, 0.3), engine=EngineModel(prefill_tokens_per_s=8000.0, cache_tokens=150_000))
     workload = Workload(Lognormal(log(400), 0.8), Lognormal(log(100), 0.6), Gamma(0.8), turns=TurnsConfig(8, 8.0),
                         n_system=1000)
-    plan = Plan(workload, Limit(None, n // 6, 60.0), seed, timeout_s=600.0)
+    plan = MeasurePlan(workload, ScheduleLimit(None, n // 6, 60.0), seed, timeout_s=600.0)
 
     def played(affinity: AffinityConfig) -> list[float]:
         upstreams = {f"gpu-{number}": SimulatedUpstream(provider=replace(provider, seed=number), probe=False)
                      for number in range(1, 5)}
-        settings = Settings(upstreams=upstreams, routes={MODEL: Route(tuple(upstreams), affinity=affinity)})
-        return waits_s(bench(settings, Load(1.0), seed, plan))
+        settings = Settings(upstreams=upstreams, routes={MODEL: RouteSettings(tuple(upstreams), affinity=affinity)})
+        return waits_s(bench(settings, LoadSpec(1.0), seed, plan))
 
     return Line("affinity off", played(AffinityConfig())), Line("mode: prefix", played(AffinityConfig("prefix")))
 
@@ -184,14 +186,14 @@ def budget(n: int, seed: int) -> tuple[Line, Line]:
     rate_rps = 40.0
     upstreams = {
         "big": SimulatedUpstream(probe=False, provider=ProviderConfig(
-            seed=seed, ttft=Mixture(0.4, 0.5, 0.1, 4.0), gaps=Gaps(0.01, 0.3), fills_max_tokens=True)),
+            seed=seed, ttft=Mixture(0.4, 0.5, 0.1, 4.0), gaps=GapConfig(0.01, 0.3), fills_max_tokens=True)),
         "small": SimulatedUpstream(probe=False, provider=ProviderConfig(
-            seed=seed, ttft=Mixture(0.15, 0.2), gaps=Gaps(0.01, 0.3), fills_max_tokens=True))}
+            seed=seed, ttft=Mixture(0.15, 0.2), gaps=GapConfig(0.01, 0.3), fills_max_tokens=True))}
 
     def played(on_overrun: OnOverrun) -> list[float]:
-        route = Route(("big",), deadline=2.5, hedge=NO_HEDGE, on_overrun=on_overrun)
+        route = RouteSettings(("big",), deadline=2.5, hedge=NO_HEDGE, on_overrun=on_overrun)
         settings = Settings(upstreams=upstreams, routes={MODEL: route})
-        return waits_s(bench(settings, Load(n / rate_rps, rate_rps, n_output=N_SHORT), seed))
+        return waits_s(bench(settings, LoadSpec(n / rate_rps, rate_rps, n_output=N_SHORT), seed))
 
     return (Line("deadline: 2.5 alone", played(OnOverrun())),
             Line("with a fallback, reserve: 50%", played(OnOverrun(Fallback(("small",), reserve="50%")))))
@@ -200,14 +202,14 @@ def budget(n: int, seed: int) -> tuple[Line, Line]:
 def workers(n: int, seed: int) -> tuple[Line, Line]:
     """Four workers and forty clients, each with its connection at one of them by chance."""
     n_workers, n_clients, n_places = 4, 40, 32
-    provider = ProviderConfig(seed=seed, ttft=Mixture(0.3, 0.25), gaps=Gaps(0.01, 0.0, 4), fills_max_tokens=True)
+    provider = ProviderConfig(seed=seed, ttft=Mixture(0.3, 0.25), gaps=GapConfig(0.01, 0.0, 4), fills_max_tokens=True)
     rate_rps = 0.75 * n_places / (0.31 + 0.01 * 40)
 
     def played(folder: Path | None) -> list[float]:
         places = n_places // n_workers if folder is None else n_places
         settings = Settings(upstreams={"provider": SimulatedUpstream(provider=provider, probe=False, limit=NO_LIMIT)},
-                            routes={MODEL: Route(("provider",), hedge=NO_HEDGE)}, admission=AdmissionConfig(places),
-                            log=Log(level="error", requests=False))
+                            routes={MODEL: RouteSettings(("provider",), hedge=NO_HEDGE)}, admission=AdmissionConfig(places),
+                            log=LogSettings(level="error", requests=False))
 
         async def main(loop: SimLoop) -> list[float]:
             rng, callers, waits = Random(seed), Callers(loop), []
@@ -216,7 +218,7 @@ def workers(n: int, seed: int) -> tuple[Line, Line]:
                 sharing = []
                 for number, its in enumerate(observers):
                     if folder is not None:
-                        its.as_one = AsOne(Board(folder), number, n_workers, loop)
+                        its.as_one = WorkerSync(SharedCounters(folder), number, n_workers, loop)
                         sharing.append(group.create_task(its.as_one.run()))
                 systems = [build(settings, its, {}, loop, Random(seed + number)) for number, its in enumerate(observers)]
                 async with asyncio.TaskGroup() as asking:
@@ -238,13 +240,13 @@ def workers(n: int, seed: int) -> tuple[Line, Line]:
 def cache(n: int, seed: int) -> tuple[Line, Line]:
     """Questions of which four in five are among the five hundred that are asked again and again."""
     rate_rps = 40.0
-    workload = Workload(Lognormal(log(60), 0.6), Constant(200), Gamma(rate_rps), pool=PoolConfig(500, 0.8, 1.0))
-    plan = Plan(workload, Limit(n / rate_rps, None, 0.0), seed)
+    workload = Workload(Lognormal(log(60), 0.6), ConstantLength(200), Gamma(rate_rps), pool=PoolConfig(500, 0.8, 1.0))
+    plan = MeasurePlan(workload, ScheduleLimit(n / rate_rps, None, 0.0), seed)
     provider = ProviderConfig(PRESET, seed, output=Lengths(15.0, 0.3))  # stops by itself: what met a limit is not kept
     upstreams = {"provider": SimulatedUpstream(provider=provider, probe=False)}
 
     def played(config: CacheConfig) -> list[float]:
-        settings = Settings(upstreams=upstreams, routes={MODEL: Route(("provider",), hedge=NO_HEDGE, cache=config)})
-        return waits_s(bench(settings, Load(1.0), seed, plan))
+        settings = Settings(upstreams=upstreams, routes={MODEL: RouteSettings(("provider",), hedge=NO_HEDGE, cache=config)})
+        return waits_s(bench(settings, LoadSpec(1.0), seed, plan))
 
     return Line("cache off", played(CacheConfig())), Line("mode: exact", played(CacheConfig("exact", max_temperature=1.0)))

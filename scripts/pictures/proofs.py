@@ -6,7 +6,7 @@ from scene import waits_s
 from stayfast.lab.claims import overload, stalls, stragglers, tail
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.policy.admission.overload import AdmissionConfig
-from stayfast.policy.admission.priority import Tier
+from stayfast.policy.admission.priority import TenantTier
 from stayfast.policy.resilience.hedge import HedgeConfig
 
 
@@ -29,8 +29,8 @@ def lanes(n: int, seed: int) -> tuple[Line, Line]:
 def admission(n: int, seed: int) -> tuple[Line, Line]:
     """`prove overload`: the premium ones in the time of overload."""
     peak_s = n / 50
-    phases = overload.Phases(30.0, 10.0, peak_s, 5.0)
-    off, on = (waits_s(run_virtual(overload.in_virtual_time, phases, config, seed).by_tier[Tier.PREMIUM.value],
+    phases = overload.OverloadPhases(30.0, 10.0, peak_s, 5.0)
+    off, on = (waits_s(run_virtual(overload.in_virtual_time, phases, config, seed).by_tier[TenantTier.PREMIUM.value],
                        phases.calm_s, phases.calm_s + peak_s) for config in (AdmissionConfig(), overload.ADMISSION))
     return Line("no ceiling", off), Line("max_in_flight: 128", on)
 

@@ -12,9 +12,9 @@ from draw import Line
 from stayfast.compose.system import System
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Request
-from stayfast.lab.harness.load import Load
+from stayfast.lab.harness.load import LoadSpec
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.load.measure import Origin, Plan, perform
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, perform
 from stayfast.lab.load.result import Result, Subject
 from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.load.virtual import PipelineTarget, virtual
@@ -43,7 +43,7 @@ def waits_s(result: Result, since_s: float = 0.0, until_s: float = inf) -> list[
         samples.errors, samples.floats["first_s"], samples.floats["at_s"], strict=True) if since_s <= at < until_s]
 
 
-def bench(settings: Settings, load: Load, seed: int, plan: Plan | None = None,
+def bench(settings: Settings, load: LoadSpec, seed: int, plan: MeasurePlan | None = None,
           begin: Callable[[System, SimLoop], None] | None = None) -> Result:
     """The bench's own load on these settings. `plan`: another one than the load's own. `begin`: called before it."""
     plan = plan or load.plan(seed)
@@ -55,7 +55,7 @@ def bench(settings: Settings, load: Load, seed: int, plan: Plan | None = None,
             begin(system, loop)
         target = PipelineTarget(system.gateway, load.asking(), prompts, loop)
         subject = Subject("virtual", "virtual:", "chat", MODEL)
-        return (await perform(plan, [(subject, target)], loop, Origin(), is_virtual=True))[0]
+        return (await perform(plan, [(subject, target)], loop, LoadOrigin(), is_virtual=True))[0]
 
     return run(main)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import nan
 from random import Random
 
-from stayfast.lab.load.result import Error, Gaps, Health, Mode, Result, Sample, Samples, Slo, Subject
+from stayfast.lab.load.result import ClientHealth, Error, GapCounts, LoadSlo, Mode, Result, Sample, Samples, Subject
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Scenario:
     lateness_s: float = 0.0003
 
 
-def result(scenario: Scenario | None = None, seed: int = 1, label: str = "gateway", *, health: Health | None = None,
-           slo: Slo | None = None, model: str = "gpt-4o-like") -> Result:
+def result(scenario: Scenario | None = None, seed: int = 1, label: str = "gateway", *, health: ClientHealth | None = None,
+           slo: LoadSlo | None = None, model: str = "gpt-4o-like") -> Result:
     """One result; the same seed gives the same."""
     scenario = scenario or Scenario()
     rng = Random(seed)
-    samples, gaps = Samples(), Gaps()
+    samples, gaps = Samples(), GapCounts()
     at_s = 0.0
     for number in range(scenario.n):
         at_s += rng.expovariate(scenario.rps)
@@ -41,11 +41,11 @@ def result(scenario: Scenario | None = None, seed: int = 1, label: str = "gatewa
         machine={"CPU": "synthetic, 2 cores", "Python": "3.11.2", "stayfast": "0.1.0"}, began_at_wall=1.8e9, seed=seed,
         mode=Mode.OPEN, workload={"arrivals": "poisson", "rate": f"{scenario.rps:g}/s", "output tokens": "lognormal, conv"},
         duration_s=at_s, offered_rps=scenario.rps, samples=samples, gaps=gaps,
-        health=health or Health(0.0002, 0.0014, 0.006, 0.0001, 0.002, 0.008, scenario.rps, scenario.rps, 0.34),
-        slo=slo if slo is not None else Slo(ttft_s=1.5, e2e_s=8.0, gap_max_s=1.0))
+        health=health or ClientHealth(0.0002, 0.0014, 0.006, 0.0001, 0.002, 0.008, scenario.rps, scenario.rps, 0.34),
+        slo=slo if slo is not None else LoadSlo(ttft_s=1.5, e2e_s=8.0, gap_max_s=1.0))
 
 
-def _sample(number: int, at_s: float, scenario: Scenario, rng: Random, gaps: Gaps) -> Sample:
+def _sample(number: int, at_s: float, scenario: Scenario, rng: Random, gaps: GapCounts) -> Sample:
     when = at_s * scenario.rps / scenario.n
     slow = scenario.bad_factor if scenario.bad_from <= when < scenario.bad_to else 1.0
     sent_s = at_s + rng.expovariate(1 / scenario.lateness_s)

@@ -16,8 +16,17 @@ from stayfast.cli.bench import add_fault_options, parse, run
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.processes import Processes
-from stayfast.lab.load.client import AskingConfig, HttpConfig
-from stayfast.lab.load.faults import SCENARIOS, TAIL_SHARE, Control, FaultsConfig, NoSimulator, Row, Table, compare
+from stayfast.lab.load.client import AskingConfig, LoadTargetConfig
+from stayfast.lab.load.faults import (
+    SCENARIOS,
+    TAIL_SHARE,
+    FaultRow,
+    FaultsConfig,
+    FaultTable,
+    NoSimulator,
+    SimulatorControl,
+    compare,
+)
 from stayfast.lab.load.result import Subject
 from stayfast.lab.simulated import FaultRule
 from tests.sim.test_cli import started
@@ -46,15 +55,17 @@ def test_every_rule_is_one_of_the_simulator(name: str) -> None:
 @pytest.mark.sockets
 def test_scenarios_over_sockets() -> None:
     """Asked without a gateway, a direct call fails as often as the scenario says, and never twice."""
-    async def main() -> list[Row]:
+    async def main() -> list[FaultRow]:
         async with Processes() as processes:
             sim = await processes.simulator({"a": PROVIDER, "b": PROVIDER}, 1)
             config = FaultsConfig(sim.url, 50.0, 2.0, 0.2, 5.0)
-            subjects = [(Subject("direct", sim.url, "chat", "m"), HttpConfig(f"{sim.url}/v1", AskingConfig(Api.CHAT, "m")))]
+            subjects = [(Subject("direct", sim.url, "chat", "m"), LoadTargetConfig(f"{sim.url}/v1",
+                                                                                   AskingConfig(Api.CHAT, "m")))]
             scenarios = [BY_NAME[name] for name in ("healthy", "errors", "429", "brownout")]
-            rows: list[Row] = []
+            rows: list[FaultRow] = []
             clock = SystemClock()
-            await compare(config, scenarios, subjects, Control(sim.url, clock), clock, say=lambda _: None,
+            await compare(config, scenarios, subjects, SimulatorControl(sim.url, clock), clock,
+                          report_progress=lambda _: None,
                           on_row=rows.append)
             return rows
 
@@ -68,16 +79,16 @@ def test_scenarios_over_sockets() -> None:
 @pytest.mark.sockets
 def test_what_is_no_simulator_is_said() -> None:
     """Nobody listens on port 9 of loopback."""
-    control = Control("http://127.0.0.1:9", SystemClock())
+    control = SimulatorControl("http://127.0.0.1:9", SystemClock())
     with pytest.raises(NoSimulator, match="POST /_sim/reset"):
         uvloop.run(control.reset())
 
 
 def test_the_table_has_a_row_for_each_and_says_what_is_invalid() -> None:
     """A share that failed is a word, not a number."""
-    rows = [Row("tail", "one", "first token", 100, 0.2, 1.5, None, 2, 1.25),
-            Row("tail", "another", "first token", 0, None, None, None, 0, nan, ("the client was late",))]
-    shown = Table([BY_NAME["tail"]], ["one", "another"])
+    rows = [FaultRow("tail", "one", "first token", 100, 0.2, 1.5, None, 2, 1.25),
+            FaultRow("tail", "another", "first token", 0, None, None, None, 0, nan, ("the client was late",))]
+    shown = FaultTable([BY_NAME["tail"]], ["one", "another"])
     lines = "".join([shown.head(), *map(shown.row, rows), shown.foot(rows)]).splitlines()
     assert lines[0].split() == ["scenario", "target", "token", "p50", "p95", "p99", "failed", "calls"]
     assert lines[0].index("token") == lines[1].index("first") == lines[2].index("first")

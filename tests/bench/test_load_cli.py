@@ -22,12 +22,12 @@ from stayfast.cli.bench_options import job_of
 from stayfast.cli.bench_session import SocketSession
 from stayfast.core.clock import SystemClock
 from stayfast.lab.load import selftest
-from stayfast.lab.load.measure import Origin
+from stayfast.lab.load.measure import LoadOrigin
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.report import files, table
 from stayfast.lab.report.table import Ink
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import HttpUpstream, Source, load
+from stayfast.settings import HttpUpstream, SettingsText, load
 from tests.bench.servers import serving, whole
 from tests.bench.synthetic import Scenario, result
 
@@ -36,12 +36,12 @@ BASE = ["bench", "--target", "http://127.0.0.1:9/v1", "--model", "m", "--quiet"]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[selftest.Server]:
+def server() -> Iterator[selftest.SelftestServer]:
     """A server on a loop of its own: an answer of four pieces in 20 ms. Its `url` is set."""
-    ready: Future[tuple[selftest.Server, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    ready: Future[tuple[selftest.SelftestServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def main() -> None:
-        served = selftest.Server(selftest.Timing(0.01, 0.003, 4), SystemClock())
+        served = selftest.SelftestServer(selftest.SelftestTiming(0.01, 0.003, 4), SystemClock())
         await served.start()
         stop = asyncio.Event()
         ready.set_result((served, asyncio.get_running_loop(), stop))
@@ -57,7 +57,7 @@ def server() -> Iterator[selftest.Server]:
 
 
 @pytest.fixture
-def url(server: selftest.Server) -> str:
+def url(server: selftest.SelftestServer) -> str:
     """Where it is."""
     return server.url
 
@@ -216,7 +216,7 @@ def test_the_page_puts_the_gateway_before_the_provider_it_is_compared_with() -> 
     """In "Two targets": the gateway's one upstream is what the other target asks, and waits for nothing."""
     section = (ROOT / "docs" / "measuring.md").read_text().partition("\n## Two targets\n")[2].partition("\n## ")[0]
     [settings] = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
-    read = load(Source("measuring.md", settings), {}, kinds=KINDS)
+    read = load(SettingsText("measuring.md", settings), {}, kinds=KINDS)
     [upstream] = read.upstreams.values()
     assert isinstance(upstream, HttpUpstream)
     assert f"--target direct={upstream.base_url} " in section
@@ -230,7 +230,7 @@ def test_a_run_without_success_says_what_the_target_said() -> None:
     async def main() -> str:
         async with serving([whole(b'{"error":{"message":"no such model"}}', "404 Not Found")]) as (url, _):
             given = parse(["--target", url, "--model", "m", "--rate", "50", "--requests", "5", "--quiet"])
-            session = SocketSession(job_of(given, {}), Origin(), is_quiet=True)
+            session = SocketSession(job_of(given, {}), LoadOrigin(), is_quiet=True)
             await session.perform()
             [result] = session.results
             return table.report([Measured(result)], Ink(is_on=False))
@@ -241,7 +241,7 @@ def test_a_run_without_success_says_what_the_target_said() -> None:
 
 
 @pytest.mark.sockets
-def test_ctrl_c_reports_what_was_done(server: selftest.Server, tmp_path: Path) -> None:
+def test_ctrl_c_reports_what_was_done(server: selftest.SelftestServer, tmp_path: Path) -> None:
     """A run of a minute, interrupted after ten answers: the report of what was sent, marked as interrupted."""
     path = tmp_path / "r.json"
     command = [sys.executable, "-m", "stayfast", "bench", "--target", server.url, "--model", "m", "--rate", "20",

@@ -11,9 +11,9 @@ import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
-from stayfast.lab.load.client import GRACE_S, Asker, AskingConfig, HttpConfig, HttpTarget, path_of
-from stayfast.lab.load.result import Error, Gaps, Sample
-from stayfast.lab.load.runner import Asking
+from stayfast.lab.load.client import GRACE_S, Asker, AskingConfig, HttpTarget, LoadTargetConfig, path_of
+from stayfast.lab.load.result import Error, GapCounts, Sample
+from stayfast.lab.load.runner import DueShot
 from stayfast.lab.load.schedule import Prompts, Shot
 from tests.bench.servers import (
     CLOSE,
@@ -39,10 +39,10 @@ GOOD: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(said("a")), event(
                     event("[DONE]"), END]
 
 
-async def ask(target: HttpTarget, n: int = 0, timeout_s: float = 5.0, gaps: Gaps | None = None) -> Sample:
+async def ask(target: HttpTarget, n: int = 0, timeout_s: float = 5.0, gaps: GapCounts | None = None) -> Sample:
     """One shot, due now."""
     now = CLOCK.now()
-    return await target.ask(Asking(Shot(n, 0.0, n, 9, 7), now, now + timeout_s, Gaps() if gaps is None else gaps))
+    return await target.ask(DueShot(Shot(n, 0.0, n, 9, 7), now, now + timeout_s, GapCounts() if gaps is None else gaps))
 
 
 def asked(script: Sequence[Step] | Callable[[int], Sequence[Step]], n: int = 1, timeout_s: float = 5.0,
@@ -50,7 +50,7 @@ def asked(script: Sequence[Step] | Callable[[int], Sequence[Step]], n: int = 1, 
     """So many shots, one after the other, against a script."""
     async def main() -> tuple[list[Sample], Seen]:
         async with serving(script) as (url, seen):
-            target = HttpTarget("t", HttpConfig(url, asking or AskingConfig()), Prompts(0), CLOCK)
+            target = HttpTarget("t", LoadTargetConfig(url, asking or AskingConfig()), Prompts(0), CLOCK)
             samples = [await ask(target, number, timeout_s) for number in range(n)]
             target.close()
         return samples, seen
@@ -141,7 +141,7 @@ def test_nobody_listens() -> None:
     url = f"http://127.0.0.1:{free_port()}"
 
     async def main() -> Sample:
-        return await ask(HttpTarget("t", HttpConfig(url, AskingConfig()), Prompts(0), CLOCK))
+        return await ask(HttpTarget("t", LoadTargetConfig(url, AskingConfig()), Prompts(0), CLOCK))
 
     sample = uvloop.run(main())
     assert (sample.error, sample.status, isnan(sample.sent_s)) == (Error.CONNECT, 0, True)
@@ -170,11 +170,11 @@ def test_a_connection_that_says_close_is_not_kept() -> None:
 
 def test_gaps_are_counted_by_the_runs_seconds() -> None:
     """Two gaps of three pieces, one of 50 ms and one within a read."""
-    async def main() -> Gaps:
-        gaps = Gaps()
+    async def main() -> GapCounts:
+        gaps = GapCounts()
         script = [*GOOD[:3], 0.05, event(said("b")) + event(said("c")), *GOOD[4:]]
         async with serving(script) as (url, _):
-            target = HttpTarget("t", HttpConfig(url, AskingConfig()), Prompts(0), CLOCK)
+            target = HttpTarget("t", LoadTargetConfig(url, AskingConfig()), Prompts(0), CLOCK)
             await ask(target, gaps=gaps)
             target.close()
         return gaps
@@ -188,7 +188,7 @@ def test_closing_ends_what_is_on_its_way() -> None:
     """As time-outs, at once: a run that is cut short counts its unanswered as bad."""
     async def main() -> list[Sample]:
         async with serving([10.0]) as (url, seen):
-            target = HttpTarget("t", HttpConfig(url, AskingConfig()), Prompts(0), CLOCK)
+            target = HttpTarget("t", LoadTargetConfig(url, AskingConfig()), Prompts(0), CLOCK)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(ask(target, n)) for n in range(3)]
                 async with asyncio.timeout(5):
@@ -220,7 +220,7 @@ def test_requests_are_said_in_the_dialect(api: Api, path: str, fields: set[str])
 
     async def main() -> Seen:
         async with serving([whole(b"{}", "500 Oh")]) as (url, seen):
-            await ask(HttpTarget("t", HttpConfig(url.removesuffix("/v1"), config), Prompts(0, 4), CLOCK))
+            await ask(HttpTarget("t", LoadTargetConfig(url.removesuffix("/v1"), config), Prompts(0, 4), CLOCK))
         return seen
 
     seen = uvloop.run(main())
@@ -321,8 +321,9 @@ def test_tls(tmp_path: Path) -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
         url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         found = []
-        for config in (HttpConfig(url, AskingConfig(), str(ca_file)), HttpConfig(url, AskingConfig(), verify=False),
-                       HttpConfig(url, AskingConfig())):
+        for config in (LoadTargetConfig(url, AskingConfig(), str(ca_file)), LoadTargetConfig(url, AskingConfig(),
+                                                                                             verify=False),
+                       LoadTargetConfig(url, AskingConfig())):
             target = HttpTarget("t", config, Prompts(0), CLOCK)
             found.append((await ask(target)).error)
             target.close()

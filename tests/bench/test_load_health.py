@@ -13,13 +13,13 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.load import selftest
 from stayfast.lab.load.measure import health_of
 from stayfast.lab.load.result import Sample
-from stayfast.lab.load.runner import Record
-from stayfast.lab.load.sweep import N_LEAST, Step, Sweep, is_enough, knee, parse_sweep, told
+from stayfast.lab.load.runner import TargetRecord
+from stayfast.lab.load.sweep import N_LEAST, Sweep, SweepStep, as_text, is_enough, knee, parse_sweep
 
 
-def record(late_s: list[float], ttft_s: float = 0.1) -> Record:
+def record(late_s: list[float], ttft_s: float = 0.1) -> TargetRecord:
     """A run of requests 10 ms apart, sent so late, with this TTFT."""
-    found = Record(lateness_s=array("d", late_s))
+    found = TargetRecord(lateness_s=array("d", late_s))
     for n, late in enumerate(late_s):
         at_s = n * 0.01
         found.samples.add(Sample(n, at_s, sent_s=at_s + late, first_s=at_s + late + ttft_s))
@@ -75,9 +75,9 @@ def test_a_closed_loop_has_no_schedule_to_be_late_on() -> None:
 
 
 def step(load: float, goodput_rps: float, p99_s: float, n_offered: int = 1000, *, offered: float | None = None,
-         is_valid: bool = True) -> Step:
+         is_valid: bool = True) -> SweepStep:
     """What a step gave."""
-    return Step(load, goodput_rps, p99_s, p99_s, load if offered is None else offered, n_offered, is_valid)
+    return SweepStep(load, goodput_rps, p99_s, p99_s, load if offered is None else offered, n_offered, is_valid)
 
 
 STEPS = [step(1, 10, 0.1), step(2, 20, 0.1), step(4, 39, 0.12), step(8, 60, 0.2), step(16, 62, 0.25), step(32, 61, 0.25)]
@@ -89,22 +89,22 @@ def test_the_knee_is_where_goodput_stops_rising() -> None:
     assert knee(STEPS) == STEPS[3]
     assert [is_enough(STEPS[:n]) for n in range(7)] == [False] * 6 + [True]
     assert knee(STEPS[:4]) is None
-    assert "knee: c=8 with 60.0" in told(CLOSED, STEPS)
-    assert told(CLOSED, STEPS[:4]) == "knee: not reached"
+    assert "knee: c=8 with 60.0" in as_text(CLOSED, STEPS)
+    assert as_text(CLOSED, STEPS[:4]) == "knee: not reached"
 
 
 def test_one_step_past_it_may_be_noise() -> None:
     """It is told as such, and a step that is fine again ends the suspicion."""
     assert knee(STEPS[:5]) is None
-    assert told(CLOSED, STEPS[:5]).startswith("knee: perhaps c=8")
-    assert told(CLOSED, [*STEPS[:3], step(8, 60, 0.9), step(16, 100, 0.2)]) == "knee: not reached"
+    assert as_text(CLOSED, STEPS[:5]).startswith("knee: perhaps c=8")
+    assert as_text(CLOSED, [*STEPS[:3], step(8, 60, 0.9), step(16, 100, 0.2)]) == "knee: not reached"
 
 
 def test_the_knee_is_where_the_tail_explodes() -> None:
     """More than three times the first step's p99, whatever the goodput; by what the first step's can be, not by its luck."""
     steps = [*STEPS[:3], step(8, 78, 0.31), step(16, 156, 0.4)]
     assert knee(steps) == STEPS[2]
-    lucky = [Step(1, 10, 0.1, 0.14, 1, 200), *steps[1:]]
+    lucky = [SweepStep(1, 10, 0.1, 0.14, 1, 200), *steps[1:]]
     assert knee(lucky) is None
 
 
@@ -112,7 +112,7 @@ def test_failures_are_past_the_knee() -> None:
     """And a first step that fails leaves none; after one of which nothing was good no further one is needed."""
     assert knee([STEPS[0], step(2, 20, inf), step(4, 20, inf)]) == STEPS[0]
     assert knee([step(1, 5, inf), step(2, 5, inf)]) is None
-    assert "below the first step" in told(Sweep(is_closed=False), [step(1, 5, inf), step(2, 5, inf)])
+    assert "below the first step" in as_text(Sweep(is_closed=False), [step(1, 5, inf), step(2, 5, inf)])
     assert is_enough([step(1, 0, inf, 10)])
     assert knee([STEPS[0], step(2, 0, inf)]) == STEPS[0]
 
@@ -122,14 +122,14 @@ def test_few_requests_make_no_knee() -> None:
     steps = [step(1, 1.4, 0.5, 10), step(2, 1.5, 4.5, 20), step(4, 3, 4.5, 40)]
     assert knee(steps) is None
     assert not is_enough(steps)
-    assert "not judged: 1/s, 2/s, 4/s" in told(Sweep(is_closed=False), steps)
+    assert "not judged: 1/s, 2/s, 4/s" in as_text(Sweep(is_closed=False), steps)
 
 
 def test_loads_are_what_was_offered() -> None:
     """Steps of 10/s and 20/s came out as 12/s and 14/s, nearly all of it good: a sixth more, and none of it lost."""
     steps = [step(10, 12, 0.1, offered=12), step(20, 14, 0.1, offered=14.2), step(40, 16, 0.1, offered=17)]
     nominal = [step(10, 12, 0.1), step(20, 14, 0.1), step(40, 16, 0.1)]
-    assert told(Sweep(is_closed=False), steps) == "knee: not reached"
+    assert as_text(Sweep(is_closed=False), steps) == "knee: not reached"
     assert knee(nominal) == nominal[0]
 
 
@@ -138,7 +138,7 @@ def test_the_knee_is_not_taken_from_invalid_steps() -> None:
     steps = [*STEPS[:3], step(8, 60, 9.0, is_valid=False), step(16, 60, 9.0, is_valid=False)]
     assert knee(steps) is None
     assert is_enough(steps[:4])
-    assert told(CLOSED, steps[:4]).splitlines() == [
+    assert as_text(CLOSED, steps[:4]).splitlines() == [
         "knee: not reached",
         "not judged: c=8, invalid: the client's own end was reached, not the target's (auto stops there)"]
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.core.types import Api, Sight
-from stayfast.lab.load.reader import HIDDEN, NOTHING, SHOWN, Reader, reader_of
+from stayfast.core.types import AnswerSummary, Api
+from stayfast.lab.load.reader import HIDDEN, NOTHING, SHOWN, AnswerParser, reader_of
 from stayfast.lab.load.result import Error
 from stayfast.wire.chat.stream_decoder import ChatSource
 from stayfast.wire.messages.stream_decoder import MessagesSource
@@ -167,8 +167,8 @@ def test_no_input_raises(api: Api, events: list[Any]) -> None:
 def gateways(api: Api) -> ChatSource | MessagesSource | ResponsesSource:
     """The product's own reader of the same dialect."""
     if api is Api.MESSAGES:
-        return MessagesSource("u", Sight())
-    return ResponsesSource("u", Sight()) if api is Api.RESPONSES else ChatSource("u", 1, Sight())
+        return MessagesSource("u", AnswerSummary())
+    return ResponsesSource("u", AnswerSummary()) if api is Api.RESPONSES else ChatSource("u", 1, AnswerSummary())
 
 
 @pytest.mark.parametrize(("api", "events", "error"), ENDS)
@@ -196,4 +196,4 @@ def test_the_instrument_and_the_product_agree_on_content(api: Api, said: dict[st
 
 def test_readers_are_one_a_dialect() -> None:
     """Each streaming dialect has a reader."""
-    assert all(isinstance(reader_of(api), Reader) for api in Api if api.can_stream)
+    assert all(isinstance(reader_of(api), AnswerParser) for api in Api if api.can_stream)

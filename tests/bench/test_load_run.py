@@ -8,17 +8,17 @@ from math import isnan, nan
 import msgspec
 import pytest
 
-from stayfast.lab.load.arrivals import Constant, Gamma
-from stayfast.lab.load.lengths import Constant as Always
-from stayfast.lab.load.measure import Origin, Plan, Progress, perform, progress
-from stayfast.lab.load.result import Error, Mode, Result, Sample, Slo, Subject
-from stayfast.lab.load.runner import LEAD_S, Asking, Runner
-from stayfast.lab.load.schedule import Limit, TurnsConfig, Workload
+from stayfast.lab.load.arrivals import ConstantArrivals, Gamma
+from stayfast.lab.load.lengths import ConstantLength as Always
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, RunProgress, perform, progress
+from stayfast.lab.load.result import Error, LoadSlo, Mode, Result, Sample, Subject
+from stayfast.lab.load.runner import LEAD_S, DueShot, Runner
+from stayfast.lab.load.schedule import ScheduleLimit, TurnsConfig, Workload
 from stayfast.lab.load.stats import Measured, column
 from stayfast.testing import SimLoop, run
 
-WORKLOAD = Workload(Always(10), Always(5), Constant(10))
-PLAN = Plan(WORKLOAD, Limit(10.0))
+WORKLOAD = Workload(Always(10), Always(5), ConstantArrivals(10))
+PLAN = MeasurePlan(WORKLOAD, ScheduleLimit(10.0))
 
 
 class Fake:
@@ -36,7 +36,7 @@ class Fake:
         self.prompts: list[int] = []
         self.n_now = self.n_most = 0
 
-    async def ask(self, asking: Asking) -> Sample:
+    async def ask(self, asking: DueShot) -> Sample:
         shot, now = asking.shot, self.loop.now
         sent_at = now()
         self.asked_at.append(sent_at - asking.zero_at)
@@ -60,18 +60,18 @@ class Fake:
         """Nothing is held."""
 
 
-def measured(plan: Plan, make: Callable[[SimLoop], list[Fake]], on_start: Callable[[Runner], None] | None = None,
+def measured(plan: MeasurePlan, make: Callable[[SimLoop], list[Fake]], on_start: Callable[[Runner], None] | None = None,
              ) -> tuple[list[Result], list[Fake]]:
     """Carry out a plan against fakes in virtual time."""
     async def main(loop: SimLoop) -> tuple[list[Result], list[Fake]]:
         fakes = make(loop)
         subjects = [(Subject(f"t{n}", "http://x", "chat", "m"), fake) for n, fake in enumerate(fakes)]
-        return await perform(plan, subjects, loop, Origin(), is_virtual=True, on_start=on_start), fakes
+        return await perform(plan, subjects, loop, LoadOrigin(), is_virtual=True, on_start=on_start), fakes
 
     return run(main)
 
 
-def one(plan: Plan, make: Callable[[SimLoop], Fake]) -> tuple[Result, Fake]:
+def one(plan: MeasurePlan, make: Callable[[SimLoop], Fake]) -> tuple[Result, Fake]:
     """The same for one target."""
     results, fakes = measured(plan, lambda loop: [make(loop)])
     return results[0], fakes[0]
@@ -89,14 +89,14 @@ def test_shots_go_out_at_their_instants() -> None:
 
 def test_the_same_seed_gives_the_same_run() -> None:
     """Every sample, to the last bit."""
-    plan = Plan(replace(WORKLOAD, arrivals=Gamma(30, 0.5)), Limit(20.0), seed=5)
+    plan = MeasurePlan(replace(WORKLOAD, arrivals=Gamma(30, 0.5)), ScheduleLimit(20.0), seed=5)
     first, second = (one(plan, Fake)[0] for _ in range(2))
     assert [repr(sample) for sample in first.samples] == [repr(sample) for sample in second.samples]
 
 
 def test_warmup_is_sent_and_not_measured() -> None:
     """2 s of warm-up before 10 s: 120 sent, 100 measured, from zero on."""
-    result, fake = one(replace(PLAN, limit=Limit(10.0, warmup_s=2.0)), Fake)
+    result, fake = one(replace(PLAN, limit=ScheduleLimit(10.0, warmup_s=2.0)), Fake)
     assert (len(fake.asked_at), len(result.samples)) == (120, 100)
     assert fake.asked_at[0] == pytest.approx(-2)
     assert min(sample.at_s for sample in result.samples) == pytest.approx(0, abs=1e-9)
@@ -143,7 +143,7 @@ def test_a_stalled_client_shows_in_scheduled_latency_only() -> None:
 def test_lateness_is_the_same_in_health_and_in_rows() -> None:
     """ts - t0 less what a connection took: a client that needs 20 ms to make a request is late, one that connects is not."""
     class Slow(Fake):
-        async def ask(self, asking: Asking) -> Sample:
+        async def ask(self, asking: DueShot) -> Sample:
             sample = await super().ask(asking)
             at_s = sample.at_s
             return msgspec.structs.replace(sample, sent_s=at_s + 0.07, connect_s=0.05)
@@ -162,7 +162,7 @@ def test_a_slow_target_does_not_hold_back_an_open_loop() -> None:
 
 def test_a_saturated_target_queues_and_says_so() -> None:
     """Two slots of 1 s against 10 a second for 60 s: latency from t0 grows to 240 s, and few keep an SLO of 5 s."""
-    plan = replace(PLAN, limit=Limit(60.0), timeout_s=1000, slo=Slo(e2e_sched_s=5.0))
+    plan = replace(PLAN, limit=ScheduleLimit(60.0), timeout_s=1000, slo=LoadSlo(e2e_sched_s=5.0))
     run = Measured(one(plan, lambda loop: Fake(loop, lambda _: 1.0, n_slots=2))[0])
     assert (run.n_offered, run.error_share) == (600, 0)
     assert run.spreads["e2e_sched"].at(1.0) == pytest.approx(240, abs=2)
@@ -192,7 +192,7 @@ def test_what_is_too_late_to_send_is_a_failed_request() -> None:
 
 def test_two_targets_take_turns_with_the_same_requests() -> None:
     """Blocks of 2 s: each target is asked the same, at the same instants of its own time, and never while the other is."""
-    plan = Plan(replace(WORKLOAD, arrivals=Gamma(20)), Limit(10.0, warmup_s=1.0), seed=3, block_s=2.0)
+    plan = MeasurePlan(replace(WORKLOAD, arrivals=Gamma(20)), ScheduleLimit(10.0, warmup_s=1.0), seed=3, block_s=2.0)
     (a, b), (fake_a, fake_b) = measured(plan, lambda loop: [Fake(loop), Fake(loop, lambda _: 0.3)])
     assert fake_a.prompts == fake_b.prompts
     assert fake_a.asked_at == pytest.approx(fake_b.asked_at)
@@ -210,11 +210,11 @@ def test_turns_are_in_real_time_one_after_the_other() -> None:
             super().__init__(loop)
             self.number = number
 
-        async def ask(self, asking: Asking) -> Sample:
+        async def ask(self, asking: DueShot) -> Sample:
             starts[self.number].append(self.loop.now() - LEAD_S)
             return await super().ask(asking)
 
-    measured(replace(PLAN, limit=Limit(4.0), block_s=1.0), lambda loop: [Noting(loop, 0), Noting(loop, 1)])
+    measured(replace(PLAN, limit=ScheduleLimit(4.0), block_s=1.0), lambda loop: [Noting(loop, 0), Noting(loop, 1)])
     blocks = [{int(at + 1e-6) for at in found} for found in starts.values()]
     assert blocks[0] & blocks[1] == set()
     assert blocks[0] | blocks[1] == set(range(8))
@@ -226,7 +226,7 @@ def test_a_closed_loop_keeps_its_callers_busy() -> None:
     assert fake.n_most == 4
     assert len(result.samples) == pytest.approx(400, abs=4)
     assert result.duration_s == pytest.approx(10, abs=0.11)
-    by_number, _ = one(replace(PLAN, limit=Limit(n_requests=30), n_concurrent=4), Fake)
+    by_number, _ = one(replace(PLAN, limit=ScheduleLimit(n_requests=30), n_concurrent=4), Fake)
     assert 30 <= len(by_number.samples) <= 33
 
 
@@ -238,7 +238,8 @@ def test_callers_wait_after_a_refused_connection() -> None:
 
 def test_a_turn_starts_when_the_user_has_read_and_thought() -> None:
     """t0 of a later turn is the end of the answer before it and the think time; it is never late."""
-    plan = Plan(replace(WORKLOAD, arrivals=Constant(1), turns=TurnsConfig(3, 0.5)), Limit(n_requests=9), seed=1)
+    plan = MeasurePlan(replace(WORKLOAD, arrivals=ConstantArrivals(1), turns=TurnsConfig(3, 0.5)),
+                       ScheduleLimit(n_requests=9), seed=1)
     result, fake = one(plan, Fake)
     assert len(result.samples) == 9
     assert result.health.lateness_max_s < 1e-9
@@ -249,7 +250,8 @@ def test_a_turn_starts_when_the_user_has_read_and_thought() -> None:
 
 def test_a_failed_turn_ends_its_conversation() -> None:
     """The user leaves: later turns were never offered."""
-    plan = Plan(replace(WORKLOAD, arrivals=Constant(1), turns=TurnsConfig(3, 0.5)), Limit(n_requests=9))
+    plan = MeasurePlan(replace(WORKLOAD, arrivals=ConstantArrivals(1), turns=TurnsConfig(3, 0.5)),
+                       ScheduleLimit(n_requests=9))
     result, _ = one(plan, lambda loop: Fake(loop, error=Error.STATUS))
     assert len(result.samples) == 3
 
@@ -284,7 +286,7 @@ def test_timers_that_ran_are_not_counted_as_cancelled() -> None:
 
 def test_progress_says_what_happens() -> None:
     """Sent, on their way, failed; and that nothing more is sent once the schedule is through."""
-    seen: list[Progress] = []
+    seen: list[RunProgress] = []
 
     def watch(runner: Runner) -> None:
         loop = asyncio.get_running_loop()
@@ -300,8 +302,9 @@ def test_progress_says_what_happens() -> None:
 
 def test_a_plan_needs_an_end() -> None:
     """And ends that mean something."""
-    for limit in (Limit(), Limit(0.0), Limit(-1), Limit(n_requests=0), Limit(1.0, warmup_s=-1)):
+    for limit in (ScheduleLimit(), ScheduleLimit(0.0), ScheduleLimit(-1), ScheduleLimit(n_requests=0),
+                  ScheduleLimit(1.0, warmup_s=-1)):
         with pytest.raises(ValueError, match=r"end|more than 0|negative"):
-            Plan(WORKLOAD, limit)
+            MeasurePlan(WORKLOAD, limit)
     with pytest.raises(ValueError, match="time-out"):
-        Plan(WORKLOAD, Limit(1.0), timeout_s=nan)
+        MeasurePlan(WORKLOAD, ScheduleLimit(1.0), timeout_s=nan)

@@ -11,16 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.units import seconds_in
-from stayfast.lab.load.arrivals import Arrivals, Constant, Gamma, Mmpp, Ramp, Stage, parse_arrivals, read_trace
-from stayfast.lab.load.lengths import CONV_INPUT, Lognormal, Normal, Uniform, parse_length
-from stayfast.lab.load.lengths import Constant as Always
-from stayfast.lab.load.schedule import Limit, PoolConfig, Prompts, Shot, TurnsConfig, Workload, shots
+from stayfast.lab.load.arrivals import Arrivals, ConstantArrivals, Gamma, Mmpp, Ramp, RateStage, parse_arrivals, read_trace
+from stayfast.lab.load.lengths import CONV_INPUT, Lognormal, NormalLength, Uniform, parse_length
+from stayfast.lab.load.lengths import ConstantLength as Always
+from stayfast.lab.load.schedule import PoolConfig, Prompts, ScheduleLimit, Shot, TurnsConfig, Workload, shots
 
 RATES = st.floats(0.01, 10_000)
 PROCESSES = st.one_of(
-    st.builds(Constant, RATES), st.builds(Gamma, RATES, st.floats(0.05, 20)),
+    st.builds(ConstantArrivals, RATES), st.builds(Gamma, RATES, st.floats(0.05, 20)),
     st.builds(Mmpp, RATES, RATES, st.floats(0.1, 60), st.floats(0.1, 60)),
-    st.builds(lambda stages: Ramp(tuple(stages)), st.lists(st.builds(Stage, st.floats(0.1, 60), RATES, st.floats(0, 1000)),
+    st.builds(lambda stages: Ramp(tuple(stages)),
+              st.lists(st.builds(RateStage, st.floats(0.1, 60), RATES, st.floats(0, 1000)),
                                                           min_size=1, max_size=4)))
 
 
@@ -39,7 +40,7 @@ def test_arrivals_never_fall_and_repeat_by_seed(process: Arrivals, seed: int) ->
 
 
 @pytest.mark.parametrize(("process", "rate_rps", "cv"), [
-    (Constant(50), 50, 0.0), (Gamma(50), 50, 1.0), (Gamma(50, 0.25), 50, 2.0), (Gamma(50, 4), 50, 0.5)])
+    (ConstantArrivals(50), 50, 0.0), (Gamma(50), 50, 1.0), (Gamma(50, 0.25), 50, 2.0), (Gamma(50, 4), 50, 0.5)])
 def test_rates_and_burstiness_are_as_asked(process: Arrivals, rate_rps: float, cv: float) -> None:
     """Over 50,000 arrivals the mean rate is within 3 % and the coefficient of variation within 5 %."""
     gaps_s = [b - a for a, b in pairwise(first(process, 50_000))]
@@ -80,15 +81,15 @@ def test_wrong_arrivals_are_refused(text: str, rate_rps: float | None, told: str
 def test_lengths_are_distributed_as_they_say() -> None:
     """Means and medians of 20,000 draws; presets keep their trace's longest; nothing is shorter than 1."""
     def drawn(length: object) -> list[int]:
-        assert isinstance(length, Uniform | Normal | Lognormal | Always)
+        assert isinstance(length, Uniform | NormalLength | Lognormal | Always)
         rng = Random(1)
         return sorted(length.draw(rng) for _ in range(20_000))
 
     assert set(drawn(Always(7))) == {7}
     uniform = drawn(Uniform(10, 20))
     assert (uniform[0], uniform[-1]) == (10, 20)
-    assert fmean(drawn(Normal(200, 20))) == pytest.approx(200, rel=0.01)
-    assert drawn(Normal(1, 50))[0] == 1
+    assert fmean(drawn(NormalLength(200, 20))) == pytest.approx(200, rel=0.01)
+    assert drawn(NormalLength(1, 50))[0] == 1
     conv = drawn(CONV_INPUT)
     assert conv[10_000] == pytest.approx(757, rel=0.05)
     assert conv[-1] == 14_050
@@ -129,7 +130,7 @@ PROMPTS = Prompts(3)
 @given(st.integers(0, 2**32), st.floats(0, 5), st.floats(0.5, 20), st.integers(1, 300))
 def test_a_schedule_is_sorted_bounded_and_repeats(seed: int, warmup_s: float, until_s: float, n_requests: int) -> None:
     """In order of t0, from minus the warm-up to the end, at most so many measured, and the same for the same seed."""
-    limit = Limit(until_s, n_requests, warmup_s)
+    limit = ScheduleLimit(until_s, n_requests, warmup_s)
     found = list(shots(WORKLOAD, seed, limit))
     assert found == list(shots(WORKLOAD, seed, limit))
     assert all(-warmup_s <= a.at_s <= b.at_s < until_s for a, b in pairwise(found))
@@ -139,7 +140,7 @@ def test_a_schedule_is_sorted_bounded_and_repeats(seed: int, warmup_s: float, un
 
 def test_another_seed_is_another_schedule() -> None:
     """Instants, lengths and texts differ."""
-    one, other = (list(shots(WORKLOAD, seed, Limit(5))) for seed in (1, 2))
+    one, other = (list(shots(WORKLOAD, seed, ScheduleLimit(5))) for seed in (1, 2))
     assert [shot.at_s for shot in one[:5]] != [shot.at_s for shot in other[:5]]
     assert Prompts(1).user(one[0]) != Prompts(2).user(one[0])
     assert Prompts(1).user(one[0]) == Prompts(1).user(one[0])
@@ -163,7 +164,7 @@ def test_prompts_differ_from_the_start() -> None:
 def test_a_pool_repeats_by_zipf_and_rewords() -> None:
     """The first prompt is drawn twice as often as the second; about half are worded differently; each has one length."""
     workload = Workload(Uniform(20, 90), Uniform(1, 99), Gamma(100), pool=PoolConfig(50, 0.8, 1.0, 0.5))
-    found = list(shots(workload, 4, Limit(n_requests=20_000)))
+    found = list(shots(workload, 4, ScheduleLimit(n_requests=20_000)))
     pooled = [shot for shot in found if shot.prompt < 50]
     counts = Counter(shot.prompt for shot in pooled)
     assert len(pooled) / len(found) == pytest.approx(0.8, abs=0.02)
@@ -178,8 +179,8 @@ def test_a_pool_repeats_by_zipf_and_rewords() -> None:
 
 def test_a_conversation_grows() -> None:
     """Each turn carries all before it; think times are drawn before the run."""
-    workload = Workload(Always(6), Always(4), Constant(1), turns=TurnsConfig(3, 2.0), n_system=5)
-    [opening, following] = shots(workload, 0, Limit(n_requests=4))
+    workload = Workload(Always(6), Always(4), ConstantArrivals(1), turns=TurnsConfig(3, 2.0), n_system=5)
+    [opening, following] = shots(workload, 0, ScheduleLimit(n_requests=4))
     second = opening.then
     assert second is not None
     assert second.then is not None
@@ -212,7 +213,7 @@ def test_a_rounded_trace_is_spread() -> None:
              for n, at_ms in enumerate((0, 0, 0, 3000, 3000))]
     found = read_trace(lines)
     assert [row.at_s for row in found] == pytest.approx([0, 1, 2, 3, 4.5])
-    made = list(shots(Workload(Always(1), Always(1), trace=found), 0, Limit()))
+    made = list(shots(Workload(Always(1), Always(1), trace=found), 0, ScheduleLimit()))
     prompts = Prompts(0)
     one, two = (prompts.user(shot).split() for shot in made[:2])
     assert one[:512] == two[:512]
@@ -224,7 +225,8 @@ def test_a_shared_prefix_is_shared() -> None:
     """The CSV form of Mooncake says how many leading tokens others have as well."""
     trace = read_trace(["arrival_s,input_tokens,output_tokens,reusable_prefix_tokens", "0,40,3,0", "3,60,3,20", "6,70,3,20"])
     prompts = Prompts(0)
-    _, one, two = (prompts.user(shot).split() for shot in shots(Workload(Always(1), Always(1), trace=trace), 0, Limit()))
+    _, one, two = (prompts.user(shot).split() for shot in shots(Workload(Always(1), Always(1), trace=trace), 0,
+                                                                ScheduleLimit()))
     assert one[:20] == two[:20]
     assert one[20:24] != two[20:24]
     assert (len(one), len(two)) == (60, 70)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.lab.load.result import Health
+from stayfast.lab.load.result import ClientHealth
 from stayfast.lab.load.stats import Measured
-from stayfast.lab.report.compare import CompareConfig, Comparison, Row, binomial, compare, design_effect
+from stayfast.lab.report.compare import CompareConfig, ComparedQuantity, Comparison, binomial, compare, design_effect
 from tests.bench.synthetic import Scenario, result
 
 QUICK = Scenario(n=800, bad_factor=1.0)
@@ -36,7 +36,7 @@ def pairs() -> list[Comparison]:
     return [compared(QUICK, QUICK, seed) for seed in range(24)]
 
 
-def rows_of(pairs: list[Comparison], quantity: str) -> list[Row]:
+def rows_of(pairs: list[Comparison], quantity: str) -> list[ComparedQuantity]:
     """One quantity's row of each."""
     return [row for pair in pairs for row in pair.rows if row.quantity == quantity]
 
@@ -92,7 +92,7 @@ def test_bad_minutes_widen_the_interval() -> None:
 
 def test_runs_that_should_not_be_compared_say_so() -> None:
     """Invalid, another rate, another workload."""
-    late = Measured(result(Scenario(n=500, rps=40), health=Health(verdict=("late",)), label="B"))
+    late = Measured(result(Scenario(n=500, rps=40), health=ClientHealth(verdict=("late",)), label="B"))
     warnings = " ".join(compare(Measured(result(STEADY)), late, Random(1)).warnings)
     assert "B is invalid: late" in warnings
     assert "rates differ" in warnings

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.lab.load.result import Health, Sample
+from stayfast.lab.load.result import ClientHealth, Sample
 from stayfast.lab.load.stats import DEFINITIONS, Measured
 from stayfast.lab.report.files import SCHEMA, csv_lines, from_json, to_json
 from tests.bench.synthetic import Scenario, result
@@ -21,7 +21,7 @@ SMALL = Scenario(n=60, error_share=0.2)
 
 def test_a_result_survives_its_file() -> None:
     """Every column, every gap and every field is as it was."""
-    before = result(SMALL, health=Health(0.1, 0.2, 0.3, verdict=("late", "short")))
+    before = result(SMALL, health=ClientHealth(0.1, 0.2, 0.3, verdict=("late", "short")))
     before.notes = ("a note",)
     after = from_json(to_json([Measured(before)]))[0]
     assert after.samples.floats.keys() == before.samples.floats.keys()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.lab.load.result import BOUNDED, Error, Health, Slo, judge, parse_slo
+from stayfast.lab.load.result import BOUNDED, ClientHealth, Error, LoadSlo, judge, parse_slo
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.report.assertions import KNOWN, check, parse_assertion
 from tests.bench.synthetic import Scenario, result
@@ -17,7 +17,8 @@ WHOLE = Error.NONE
 def test_good_is_whole_and_within_every_slo() -> None:
     """Each cause is counted; a request over two bounds counts under both and once in the share."""
     errors = [WHOLE, WHOLE, WHOLE, Error.RATE_LIMITED, Error.TRUNCATED]
-    judged = judge({"ttft": [0.1, 0.9, 0.9, 0.1, 0.1], "e2e": [1.0, 1.0, 9.0, 1.0, 1.0]}, errors, Slo(ttft_s=0.5, e2e_s=2.0))
+    judged = judge({"ttft": [0.1, 0.9, 0.9, 0.1, 0.1], "e2e": [1.0, 1.0, 9.0, 1.0, 1.0]}, errors,
+                   LoadSlo(ttft_s=0.5, e2e_s=2.0))
     assert (judged.n_good, judged.share) == (1, 0.2)
     assert judged.misses == {"rate_limited": 1, "truncated": 1, "ttft": 2, "e2e": 1}
     assert list(judged.is_good) == [1, 0, 0, 0, 0]
@@ -25,19 +26,19 @@ def test_good_is_whole_and_within_every_slo() -> None:
 
 def test_a_bound_is_met_when_it_is_reached() -> None:
     """A value equal to the bound is within it."""
-    assert judge({"ttft": [0.5]}, [WHOLE], Slo(ttft_s=0.5)).n_good == 1
+    assert judge({"ttft": [0.5]}, [WHOLE], LoadSlo(ttft_s=0.5)).n_good == 1
 
 
 def test_what_does_not_exist_meets_no_slo_unless_told_to() -> None:
     """A one-token answer has no tpot: not good by default, and its cause says so."""
-    assert judge({"tpot": [nan]}, [WHOLE], Slo(tpot_s=0.1)).misses == {"tpot (null)": 1}
-    assert judge({"tpot": [nan]}, [WHOLE], Slo(tpot_s=0.1, null_passes=True)).n_good == 1
+    assert judge({"tpot": [nan]}, [WHOLE], LoadSlo(tpot_s=0.1)).misses == {"tpot (null)": 1}
+    assert judge({"tpot": [nan]}, [WHOLE], LoadSlo(tpot_s=0.1, null_passes=True)).n_good == 1
 
 
 def test_slos_are_read_with_units() -> None:
     """Milliseconds and seconds, by space or comma."""
-    assert parse_slo("ttft:500ms, e2e:5s") == Slo(ttft_s=0.5, e2e_s=5.0)
-    assert parse_slo("") == Slo()
+    assert parse_slo("ttft:500ms, e2e:5s") == LoadSlo(ttft_s=0.5, e2e_s=5.0)
+    assert parse_slo("") == LoadSlo()
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -123,7 +124,7 @@ def test_a_target_that_fails_its_hard_half_does_not_pass_on_the_easy_one() -> No
 
 def test_an_invalid_run_holds_nothing() -> None:
     """Its figures are the client's."""
-    run = Measured(result(health=Health(verdict=("late",))))
+    run = Measured(result(health=ClientHealth(verdict=("late",))))
     assert check([parse_assertion("errors<=1")], run)[0].why == "the run is invalid"
     assert not check([parse_assertion("errors<=1")], run)[0].holds
 

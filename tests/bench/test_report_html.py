@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.lab.load.result import Error, Health, Mode, Result, Subject
+from stayfast.lab.load.result import ClientHealth, Error, Mode, Result, Subject
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.report.assertions import check, parse_assertion
 from stayfast.lab.report.compare import CompareConfig, compare
 from stayfast.lab.report.html import charts
 from stayfast.lab.report.html.frame import (
     WIDE,
-    Scale,
+    AxisScale,
     from_zero,
     instant,
     log_scale,
@@ -61,7 +61,7 @@ class Skeleton(HTMLParser):
 
 def named(text: str) -> Result:
     """A run in which every text that comes from elsewhere is this one."""
-    run = result(TINY, health=Health(verdict=(text,)))
+    run = result(TINY, health=ClientHealth(verdict=(text,)))
     run.label, run.command, run.notes = text, text, (text,)
     run.subject = Subject(text, text, text, text)
     run.workload, run.machine = {"w" + text: text}, {"m" + text: text}
@@ -114,7 +114,7 @@ def test_the_page_loads_nothing() -> None:
 
 def test_an_invalid_run_is_said_first() -> None:
     """Before the heading, with its reasons; a valid one has no banner."""
-    html = page([Measured(result(TINY, health=Health(verdict=("late by 31 ms",))))])
+    html = page([Measured(result(TINY, health=ClientHealth(verdict=("late by 31 ms",))))])
     assert html.index("INVALID") < html.index("late by 31 ms") < html.index("<h1")
     assert 'role="alert"' not in page([Measured(result(TINY))])
 
@@ -186,7 +186,7 @@ def test_a_scale_of_nothing_is_refused() -> None:
     """Zero width, and the logarithm of zero."""
     for wrong in ((1.0, 1.0, False), (0.0, 1.0, True), (nan, 1.0, False)):
         with pytest.raises(ValueError, match="no scale"):
-            Scale(wrong[0], wrong[1], 0, 1, is_log=wrong[2])
+            AxisScale(wrong[0], wrong[1], 0, 1, is_log=wrong[2])
 
 
 def test_intervals_of_any_size_stay_apart_and_within_the_page() -> None:

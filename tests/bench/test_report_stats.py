@@ -13,11 +13,11 @@ from stayfast.lab.load.result import (
     LOWEST_S,
     MAX_BINS,
     Error,
-    Gaps,
+    GapCounts,
+    LoadSlo,
     Result,
     Sample,
     Samples,
-    Slo,
     bucket_of,
     middle_s,
 )
@@ -34,7 +34,7 @@ def measured(*samples: Sample) -> Measured:
     for sample in samples:
         run.samples.add(sample)
     run.duration_s = 10.0
-    run.slo = Slo()
+    run.slo = LoadSlo()
     return Measured(run)
 
 
@@ -108,8 +108,8 @@ def test_spike_factor_is_p99_over_p50() -> None:
 def test_ttfo_is_told_only_where_an_answer_reasons() -> None:
     """Without reasoning it is TTFT again."""
     plain, thinking = (measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.9, 1.0, shown_s=shown_s)) for shown_s in (0.2, 0.7))
-    assert "ttfo" not in plain.told
-    assert "ttfo" in thinking.told
+    assert "ttfo" not in plain.as_lines
+    assert "ttfo" in thinking.as_lines
 
 
 @given(st.floats(min_value=LOWEST_S * 1.001, max_value=1e4))
@@ -122,7 +122,7 @@ def test_a_bucket_is_off_by_at_most_one_percent(gap_s: float) -> None:
 def test_gaps_merge_exactly(gaps: list[tuple[float, float]], data: st.DataObject) -> None:
     """Counted in two and merged, or in one, pooled counts are the same; there are never too many bins."""
     cut = data.draw(st.integers(min_value=0, max_value=len(gaps)))
-    whole, left, right = Gaps(), Gaps(), Gaps()
+    whole, left, right = GapCounts(), GapCounts(), GapCounts()
     for number, (at_s, gap_s) in enumerate(gaps):
         whole.add(at_s, gap_s)
         (left if number < cut else right).add(at_s, gap_s)
@@ -135,11 +135,11 @@ def test_gaps_merge_exactly(gaps: list[tuple[float, float]], data: st.DataObject
 
 def test_pooled_gaps_have_percentiles_within_one_percent() -> None:
     """Against the exact ones of the same values."""
-    gaps, values = Gaps(), array("d", (0.001 * 1.003 ** number for number in range(3000)))
+    gaps, values = GapCounts(), array("d", (0.001 * 1.003 ** number for number in range(3000)))
     for value in values:
         gaps.add(1.0, value)
     binned, exact = Binned(gaps), Exact(values)
     for share in (0.0, 0.1, 0.5, 0.9, 0.99, 1.0):
         assert binned.at(share) == pytest.approx(exact.at(share), rel=0.012)
     assert binned.mean_s == pytest.approx(exact.mean_s, rel=0.01)
-    assert isnan(Binned(Gaps()).at(0.5))
+    assert isnan(Binned(GapCounts()).at(0.5))

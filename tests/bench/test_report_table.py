@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core import units as amounts
-from stayfast.lab.load.result import Health
+from stayfast.lab.load.result import ClientHealth
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.report import table
 from stayfast.lab.report.assertions import check, parse_assertion
@@ -31,7 +31,7 @@ def test_the_headline_is_from_the_intended_start() -> None:
 
 def test_an_invalid_run_says_so_in_red_before_its_figures() -> None:
     """With each reason."""
-    text = table.report([Measured(result(health=Health(verdict=("late by 31 ms", "7 % short"))))], COLOUR)
+    text = table.report([Measured(result(health=ClientHealth(verdict=("late by 31 ms", "7 % short"))))], COLOUR)
     assert f"{RED}  INVALID: late by 31 ms" in text
     assert f"{RED}  INVALID: 7 % short" in text
     assert text.index("INVALID") < text.index("ttft_sched")
@@ -40,7 +40,7 @@ def test_an_invalid_run_says_so_in_red_before_its_figures() -> None:
 def test_many_runs_are_a_line_each_and_invalid_ones_say_so() -> None:
     """As in a sweep."""
     runs = [Measured(result(Scenario(n=200), label=f"c={number}")) for number in (1, 2, 4)]
-    runs.append(Measured(result(Scenario(n=200), label="c=8", health=Health(verdict=("late",)))))
+    runs.append(Measured(result(Scenario(n=200), label="c=8", health=ClientHealth(verdict=("late",)))))
     lines = table.report(runs, PLAIN).splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  c=")] == ["c=1", "c=2", "c=4", "c=8"]
     assert "  INVALID: late" in lines
@@ -111,7 +111,7 @@ def test_a_figure_is_said_in_the_unit_of_its_bound(value_s: float, unit: str, sa
 
 def test_where_nothing_was_answered_the_cause_comes_first() -> None:
     """Before an INVALID that follows from it."""
-    run = result(Scenario(n=50, error_share=1.0), health=Health(verdict=("its loop lagged",)))
+    run = result(Scenario(n=50, error_share=1.0), health=ClientHealth(verdict=("its loop lagged",)))
     run.notes = ("127.0.0.1:9 cannot be reached: Connection refused.",)
     text = table.report([Measured(run)], COLOUR)
     assert f"{RED}  127.0.0.1:9 cannot be reached" in text
@@ -121,7 +121,7 @@ def test_where_nothing_was_answered_the_cause_comes_first() -> None:
 def test_an_invalid_run_is_not_compared_to_an_end() -> None:
     """Neither "no regression" nor a regression: which run, and exit status 1."""
     good = Measured(result(Scenario(n=400), label="good"))
-    bad = Measured(result(Scenario(n=400), label="bad", health=Health(verdict=("late",))))
+    bad = Measured(result(Scenario(n=400), label="bad", health=ClientHealth(verdict=("late",))))
     found = compare(good, bad, Random(1), CompareConfig(n_replicates=200))
     text = table.comparison(found, PLAIN)
     assert text.splitlines()[-1] == "not judged: bad invalid; measure again"
@@ -134,7 +134,7 @@ def test_no_text_reaches_the_terminal_as_a_command(text: str) -> None:
     """A model's or a target's name could hold escapes."""
     run = result(Scenario(n=2), label=text, model=text)
     run.notes = (text,)
-    run.health = Health(verdict=(text,))
+    run.health = ClientHealth(verdict=(text,))
     shown = table.report([Measured(run)], PLAIN)
     assert all(char == "\n" or char.isprintable() for char in shown)
 

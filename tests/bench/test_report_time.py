@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.lab.load.result import Error, Gaps, Sample, Samples
+from stayfast.lab.load.result import Error, GapCounts, Sample, Samples
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.report.timeline import (
     ELSEWHERE,
@@ -14,7 +14,7 @@ from stayfast.lab.report.timeline import (
     MAX_ROWS,
     MAX_STAGES,
     OTHERS,
-    Timing,
+    TimingEntry,
     bin_width,
     breakdown,
     heat_of_gaps,
@@ -26,13 +26,13 @@ from tests.bench.synthetic import Scenario, result
 
 
 @pytest.mark.parametrize(("header", "expected"), [
-    ("admit;dur=0.26, call;dur=5.31", [Timing("admit", 0.00026), Timing("call", 0.00531)]),
-    ('call;dur=812.40;desc="of 2300"', [Timing("call", 0.8124, 2.3)]),
-    ("call; dur = 10; allow=50, total;dur=11", [Timing("call", 0.01, 0.05)]),
-    ('a;desc="x, y; dur=3";dur=1,b', [Timing("a", 0.001)]),
-    ("cache;desc=hit, db;dur=abc, x;dur=-1, y;dur=nan, z;dur=2", [Timing("z", 0.002)]),
+    ("admit;dur=0.26, call;dur=5.31", [TimingEntry("admit", 0.00026), TimingEntry("call", 0.00531)]),
+    ('call;dur=812.40;desc="of 2300"', [TimingEntry("call", 0.8124, 2.3)]),
+    ("call; dur = 10; allow=50, total;dur=11", [TimingEntry("call", 0.01, 0.05)]),
+    ('a;desc="x, y; dur=3";dur=1,b', [TimingEntry("a", 0.001)]),
+    ("cache;desc=hit, db;dur=abc, x;dur=-1, y;dur=nan, z;dur=2", [TimingEntry("z", 0.002)]),
     ("", []), (";;;,,=\"", [])])
-def test_server_timing_is_read(header: str, expected: list[Timing]) -> None:
+def test_server_timing_is_read(header: str, expected: list[TimingEntry]) -> None:
     """Entries with a duration; the total is no stage; nonsense is skipped."""
     found = parse(header)
     assert [timing.name for timing in found] == [timing.name for timing in expected]
@@ -115,11 +115,11 @@ def test_heat_maps_count_every_request_once() -> None:
 
 def test_heat_of_gaps_counts_every_gap() -> None:
     """Also those that ended after the last request was due, and gaps of nothing."""
-    gaps = Gaps()
+    gaps = GapCounts()
     for at_s, gap_s in ((0.0, 0.0), (0.1, 0.2), (3.9, 0.1), (99.0, 5.0)):
         gaps.add(at_s, gap_s)
     heat = heat_of_gaps(gaps, 4.0)
     assert heat is not None
     assert sum(heat.cells.values()) == 4
     assert max(column for column, _ in heat.cells) < heat.n_bins
-    assert heat_of_gaps(Gaps(), 4.0) is None
+    assert heat_of_gaps(GapCounts(), 4.0) is None

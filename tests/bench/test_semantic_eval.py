@@ -13,8 +13,8 @@ from stayfast.cli import cache_eval, main
 from stayfast.lab.report.table import Ink
 from stayfast.lab.semantic_eval.evaluate import (
     Evaluation,
+    EvaluationRow,
     Questions,
-    Row,
     Unreadable,
     evaluate,
     in_hindsight,
@@ -117,7 +117,7 @@ def test_a_pass_keeps_its_bound(questions: Questions) -> None:
     assert whole.n_hits == passed.why["hit"] > 300
     assert whole.error <= 0.1
     assert second.hit_rate > whole.hit_rate
-    assert whole.n - whole.n_hits <= passed.n_kept + sum(passed.why[why] for why in ("short", "volatile", "personal"))
+    assert whole.n - whole.n_hits <= passed.n_stored + sum(passed.why[why] for why in ("short", "volatile", "personal"))
     again = one_pass(questions, vectors, Calibrator(CalibrateConfig(max_error=0.1), N_FEATURES), EligibleConfig(), seed=1)
     assert again.whole == whole
 
@@ -143,7 +143,7 @@ def test_the_table(evaluation: Evaluation) -> None:
     text = as_text(evaluation, PLAIN)
     assert "1,620 questions, 45 answers" in text
     assert all(f"{name:>16}" in text for name in ("5 %", "20 %", "0.92"))
-    broken = Row(0.01, None, 0.5, 0.02, 0.5, 0.02, 10, 1, 5, {"hit": 10})
+    broken = EvaluationRow(0.01, None, 0.5, 0.02, 0.5, 0.02, 10, 1, 5, {"hit": 10})
     assert not broken.holds
     text = as_text(Evaluation("f", "e", 1, 10, 2, 3, [broken], [], [], []), Ink(is_on=True))
     assert "\x1b[1;31m             1 %" in text

@@ -10,9 +10,9 @@ import pytest
 
 from stayfast.cli.terminal import line_of, time_left
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, as_text
-from stayfast.lab.load.faults import SCENARIOS, Table
-from stayfast.lab.load.faults import Row as FaultsRow
-from stayfast.lab.load.result import Health
+from stayfast.lab.load.faults import SCENARIOS, FaultTable
+from stayfast.lab.load.faults import FaultRow as FaultsRow
+from stayfast.lab.load.result import ClientHealth
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.report import table
 from stayfast.lab.report.compare import CompareConfig, compare
@@ -50,7 +50,7 @@ def test_tables_fit_80_columns() -> None:
     """One run, several, two against each other, with every note and long names; none is cut off by it."""
     verdict = ("its sends were late by 31.4 ms at p99, more than 5.0 ms (the larger of 5 ms and 2 % of the median TTFT): "
                "the figures are the client's as much as the target's")
-    health = Health(verdict=(verdict,))
+    health = ClientHealth(verdict=(verdict,))
     runs = [Measured(result(Scenario(n=400, ttft_s=ttft_s, error_share=0.05), label=label, health=health))
             for ttft_s, label in ((0.5, "gateway"), (0.9, "a-name-that-is-long.example:8090"), (0.9, "c=128"))]
     found = compare(runs[0], runs[1], Random(1), CompareConfig(n_replicates=200))
@@ -65,7 +65,7 @@ def test_tables_fit_80_columns() -> None:
 
 def test_the_table_of_faults_fits_80_columns() -> None:
     """With names of targets up to 15 characters."""
-    shown = Table(SCENARIOS, ["stayfast-direct"])
+    shown = FaultTable(SCENARIOS, ["stayfast-direct"])
     rows = [FaultsRow(scenario.name, "stayfast-direct", "first token", 600, 0.2, 12.5, None, 600, 1.251)
             for scenario in SCENARIOS]
     assert max(len(line) for text in (shown.head(), *map(shown.row, rows)) for line in text.splitlines()) <= 80

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from stayfast.engine.config import EngineConfig
-from stayfast.engine.process import State, command
+from stayfast.engine.process import EnginePhase, command
 from tests.engine.rig import BOUND_S, Facts, ask, ends_within, engine_on, random_config, soon
 
 pytestmark = pytest.mark.sockets
@@ -93,7 +93,7 @@ def test_a_corrupt_model_backs_off_and_says_why(tmp_path: Path) -> None:
         engine = engine_on(config, facts)
         await engine.start()
         await facts.until("crashed", 2)
-        assert engine.state is State.BACKING_OFF
+        assert engine.state is EnginePhase.BACKING_OFF
         assert not engine.is_ready
         assert facts.all[1].detail is not None
         assert facts.all[1].detail.startswith("exit code 1: ")

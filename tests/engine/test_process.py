@@ -12,7 +12,7 @@ import uvloop
 from stayfast.core.clock import SystemClock
 from stayfast.core.deadline import Deadline
 from stayfast.engine.config import EngineConfig
-from stayfast.engine.process import State
+from stayfast.engine.process import EnginePhase
 from tests.engine.rig import Facts, ask, ends_within, engine_on, metric, random_config, send, soon
 
 pytestmark = pytest.mark.sockets
@@ -37,7 +37,7 @@ def test_starts_answers_and_stops(tmp_path: Path, run: Run) -> None:
         assert facts.states() == ["starting", "ready", "stopped"]
         assert {fact.pid for fact in facts.all} == {pid}
         assert ends_within(pid, 0)
-        assert (engine.state, engine.pid) == (State.STOPPED, None)
+        assert (engine.state, engine.pid) == (EnginePhase.STOPPED, None)
     run(life())
 
 
@@ -49,7 +49,7 @@ def test_start_does_not_wait_for_the_model(tmp_path: Path) -> None:
         began_at = SystemClock.now()
         await engine.start()
         assert SystemClock.now() - began_at < 1
-        assert engine.state is State.STARTING
+        assert engine.state is EnginePhase.STARTING
         assert engine.address is not None
         assert 20_000 <= engine.address[1] < 32_768
         assert not await engine.wait_ready(Deadline(SystemClock.now()))
@@ -184,6 +184,6 @@ def test_a_model_that_cannot_run_is_refused_at_start(tmp_path: Path) -> None:
         engine = engine_on(EngineConfig(model=str(tmp_path / "none.gguf")), facts)
         with pytest.raises(ValueError, match=r"none\.gguf' cannot be read: No such file"):
             await engine.start()
-        assert (engine.state, facts.all) == (State.STOPPED, [])
+        assert (engine.state, facts.all) == (EnginePhase.STOPPED, [])
         await engine.stop()
     uvloop.run(life())

@@ -6,9 +6,9 @@ from random import Random
 from stayfast.core.deadline import Timeouts
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import CacheControl, Request
-from stayfast.pipeline.cache.route_cache import Caching
+from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.plan import Terms
+from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.stages.cache.coalesce import CallKey, SharedCall
 from stayfast.pipeline.stages.cache.lookup import ExactCache
 from stayfast.pipeline.stages.relay import Reply
@@ -35,11 +35,11 @@ class CacheRig(Rig):
                  timeouts: Timeouts | None = None, budget: BudgetConfig | None = None) -> None:
         super().__init__(loop, scripts, partial=partial, timeouts=timeouts, budget=budget)
         config = config or CacheConfig("exact", max_temperature=1.0)
-        self.caching = Caching(config, MODEL, MemoryStore(config.max_bytes))
+        self.caching = RouteCache(config, MODEL, MemoryStore(config.max_bytes))
         route = self.gateway.router.routes[MODEL]
         terms = replace(route.terms, cache=self.caching, route=MODEL)
         self.gateway = replace(
-            self.gateway, router=Router({MODEL: replace(route, terms=terms)}, Terms(), loop, Random(7)),
+            self.gateway, router=Router({MODEL: replace(route, terms=terms)}, RoutePolicy(), loop, Random(7)),
             cache=ExactCache(self.gateway.caller.start, loop, self.sink))
 
     async def ask(self, request: Request | None = None, control: CacheControl | None = None, tenant: str | None = None,

@@ -9,15 +9,15 @@ from stayfast.compose.system import System
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api, Usage
 from stayfast.lab.load.virtual import virtual
-from stayfast.lab.simulated import FaultRule, Gaps, Mixture, PromptCacheModel, ProviderConfig
+from stayfast.lab.simulated import FaultRule, GapConfig, Mixture, PromptCacheModel, ProviderConfig
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.admission.price import Price
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
-from stayfast.settings import Route, Settings
+from stayfast.settings import RouteSettings, Settings
 from stayfast.testing import SimLoop
-from stayfast.upstreams.base import Call, Marker, Stream, Upstream
+from stayfast.upstreams.base import AnswerStream, Call, PromptMarker, Upstream
 from stayfast.wire.json_input import decode
 
 AUTO = PrefixConfig("auto")
@@ -30,11 +30,11 @@ class PrefixRig:
     def __init__(self, loop: SimLoop, prefix: PrefixConfig = AUTO, *, model: str = "claude-sonnet-4-6", n: int = 1,
                  cache: PromptCacheModel | None = None, ttft: Mixture | None = None, hedge: HedgeConfig | None = None,
                  faults: tuple[FaultRule, ...] = ()) -> None:
-        provider = ProviderConfig(ttft=ttft or Mixture(1.0), gaps=Gaps(0.01, 0.0), fills_max_tokens=True, faults=faults,
+        provider = ProviderConfig(ttft=ttft or Mixture(1.0), gaps=GapConfig(0.01, 0.0), fills_max_tokens=True, faults=faults,
                                   prompt_cache=cache or PromptCacheModel())
         up = SimulatedUpstream(provider=provider, prices={"*": Price(3.0, 15.0, 0.3, 3.75)}, probe=False)
         names = tuple(f"up{number}" for number in range(n))
-        route = Route(names, model=model, prefix=prefix, hedge=hedge or HedgeConfig("off"))
+        route = RouteSettings(names, model=model, prefix=prefix, hedge=hedge or HedgeConfig("off"))
         self.loop = loop
         self.system: System = virtual(Settings(upstreams=dict.fromkeys(names, up), routes={"m": route}), loop, 1)
         self.sent: list[dict[str, Any]] = []
@@ -83,7 +83,7 @@ class _Listening:
     def can_serve(self, api: Api) -> bool:
         return self._of.can_serve(api)
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         self._rig.asked_of.append(self.name)
         if call.marker is None:
             self._rig.sent.append(msgspec.json.decode(call.request.body))
@@ -97,7 +97,7 @@ class _Listening:
 class _Reading:
     """A marker, and somebody who reads along."""
 
-    def __init__(self, of: Marker, rig: PrefixRig) -> None:
+    def __init__(self, of: PromptMarker, rig: PrefixRig) -> None:
         self._of = of
         self._rig = rig
 

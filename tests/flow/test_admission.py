@@ -18,9 +18,9 @@ from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.price import Price
-from stayfast.policy.admission.priority import Tier, Urgency
+from stayfast.policy.admission.priority import TenantTier, Urgency
 from stayfast.policy.admission.queue import QueueConfig
-from stayfast.policy.resilience.cross_process import Common
+from stayfast.policy.resilience.cross_process import SharedLimit
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import SimLoop, Wait, run
 from tests.flow.admission_rig import ANSWER, Admitting, anybody, soon
@@ -69,7 +69,7 @@ def test_a_refusal_counts_what_other_workers_have_taken() -> None:
     """All places are another worker's: the words say so, by the counts of the decision."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 4, max_queue=1, max_wait_s=10)
-        it.admission.places.common = Common([0.0, 0.0, 4.0, 0.0], (0, 1), [(2, 3)])
+        it.admission.places.common = SharedLimit([0.0, 0.0, 4.0, 0.0], (0, 1), [(2, 3)])
         waiting = asyncio.ensure_future(it.outcome())
         await soon(loop, waiting)
         with pytest.raises(Shed) as shed:
@@ -129,7 +129,7 @@ def test_the_deadline_ends_a_wait() -> None:
 def test_bands_go_first_and_find_room() -> None:
     """A premium request passes everybody that waits; with places held back it need not even wait."""
     async def main(loop: SimLoop) -> None:
-        tenants = {"gold": TenantConfig(Tier.PREMIUM), "bulk": TenantConfig(Tier.BATCH)}
+        tenants = {"gold": TenantConfig(TenantTier.PREMIUM), "bulk": TenantConfig(TenantTier.BATCH)}
         it = Admitting(loop, 1, tenants, max_wait_s=10)
         asking = [asyncio.ensure_future(it.outcome(name)) for name in ("bulk", "bulk", "std", "gold")]
         assert await asyncio.gather(*asking) == ["1", "4", "3", "2"]

@@ -13,7 +13,7 @@ from stayfast.core.types import Api
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.plan import Route, Terms
+from stayfast.pipeline.plan import Route, RoutePolicy
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.admit.admission import AdmitAll
 from stayfast.pipeline.stages.cache.lookup import NoCache
@@ -23,14 +23,14 @@ from stayfast.pipeline.stages.relay import Relay, Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
-from stayfast.pipeline.timing.timeouts import Alarms
-from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.pipeline.timing.timeouts import TimerWheel
+from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import RecordingSink, Say, Scripted, SimLoop, Wait, run
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.upstreams.state.upstream_state import Member, Registry
+from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.wire.errors import complaint_of, failed
 from tests.flow.dialects import ask
 from tests.flow.rig import chat, read
@@ -53,7 +53,7 @@ class Picky(Scripted):
         self.fails = fails
         self.asked: list[str] = []
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         self.asked.append(call.model)
         error = self.fails.get(call.model) or self.fails.get("any")
         if error is not None:
@@ -68,13 +68,14 @@ class Rig:
                  hedge: HedgeConfig | None = None, in_turn: bool = True, breaker: BreakerConfig | None = None) -> None:
         self.loop = loop
         self.sink = RecordingSink()
-        self.registry = Registry(Member(upstream, None, breaker, sink=self.sink) for upstream in upstreams)
+        self.registry = Registry(UpstreamState(upstream, None, breaker, sink=self.sink) for upstream in upstreams)
         self.routes = {name: Route(name, tuple(Target(member) for member in self.registry), in_turn, retry=retry,
                                    hedging=Hedging(hedge or HedgeConfig(mode="off"), retry)) for name in routes}
         introduce(self.registry, self.routes)
         rng = Random(7)
         settle = Settle(loop, self.sink)
-        self.gateway = Gateway(Alarms(loop), AdmitAll(), NoCache(), AsSent(), Router(self.routes, Terms(), loop, rng),
+        self.gateway = Gateway(TimerWheel(loop), AdmitAll(), NoCache(), AsSent(), Router(self.routes, RoutePolicy(), loop,
+                                                                                         rng),
                                Caller(loop, rng, self.sink), Template(loop, self.sink), Relay(loop, settle.done), settle)
         self.notes: list[str] = []
 
@@ -366,6 +367,6 @@ def test_models_that_clients_name_are_forgotten() -> None:
         for n in range(200):
             await rig.ask(f"m{n}")
         assert len(list(rig.registry["a"].healths)) == 65
-        assert all(health.breaker.state is State.CLOSED for health in rig.registry["a"].healths)
+        assert all(health.breaker.state is BreakerState.CLOSED for health in rig.registry["a"].healths)
 
     run(main)

@@ -7,7 +7,7 @@ import pytest
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
 from stayfast.core.events import BreakerChanged, RequestDone
-from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
@@ -40,7 +40,7 @@ def test_another_upstream_while_it_is_open_and_a_gentle_return() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [*[DOWN] * 5, *[WELL] * 200], [WELL], breaker=SHORT, retry=RetryConfig(max_attempts=2), in_turn=True)
         assert await ask(rig, 20) == ["up1"] * 20
-        assert rig.scripted[0].n_asked == 5
+        assert rig.scripted[0].n_calls == 5
         await asyncio.sleep(15)
         assert await ask(rig, 2) == ["up0", "up0"]
         assert rig.sink.of(BreakerChanged)[0].why == "5 failures in a row"
@@ -92,7 +92,7 @@ def test_the_fallback_while_all_others_are_open() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [*[DOWN] * 5, WELL], [*[WELL] * 6, DOWN, WELL], breaker=SHORT, n_fallback=1)
         await ask(rig, 5)
-        assert rig.scripted[0].n_asked == 5
+        assert rig.scripted[0].n_calls == 5
         reply = await rig.serve()
         assert (reply.upstream, reply.degraded, reply.n_attempts) == ("up1", "fallback", 1)
         await read(reply)
@@ -113,7 +113,7 @@ def test_with_nobody_else_left_it_is_tried() -> None:
         for _ in range(10):
             with pytest.raises(UpstreamFailed):
                 await rig.serve()
-        assert rig.registry["up0"].breaker.state is State.OPEN
+        assert rig.registry["up0"].breaker.state is BreakerState.OPEN
         assert await ask(rig, 2) == ["up0", "up0"]
         assert states(rig)[-1] == ("up0", "closed")
 
@@ -128,7 +128,7 @@ def test_the_last_one_that_is_well_stays() -> None:
         for _ in range(10):
             with pytest.raises(UpstreamFailed):
                 await rig.serve()
-        assert {member.breaker.state for member in rig.registry} == {State.OPEN}
+        assert {member.breaker.state for member in rig.registry} == {BreakerState.OPEN}
         assert await ask(rig) in (["up0"], ["up1"])
 
     run(main)
@@ -146,7 +146,7 @@ def test_an_upstream_that_is_stuck_is_left_before_anything_fails() -> None:
                 tasks.append(group.create_task(ask(rig, total_s=900.0)))
                 await asyncio.sleep(0.02)
             assert states(rig) == [("up0", "open")]
-            assert rig.scripted[0].n_asked < 20 + 45
+            assert rig.scripted[0].n_calls < 20 + 45
             for task in tasks:
                 task.cancel()
 
@@ -191,7 +191,7 @@ def test_a_429_is_left_in_peace_for_as_long_as_it_says() -> None:
         busy: Script = [Fail(Fault.STATUS, status=429, retry_after_s=20)]
         rig = Rig(loop, [busy, WELL], [WELL], retry=RetryConfig(max_attempts=2), in_turn=True)
         assert await ask(rig, 5) == ["up1"] * 5
-        assert rig.scripted[0].n_asked == 1
+        assert rig.scripted[0].n_calls == 1
         await asyncio.sleep(20)
         assert await ask(rig) == ["up0"]
 
@@ -242,7 +242,7 @@ def test_who_waits_for_a_place_at_one_that_hangs_is_sent_away() -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_took_s(rig)) for _ in range(20)]
         assert [task.result() for task in tasks] == [8.0] * 20
-        assert (rig.scripted[0].n_asked, rig.n_in_flight) == (5, 0)
+        assert (rig.scripted[0].n_calls, rig.n_in_flight) == (5, 0)
 
     run(main)
 

@@ -12,7 +12,7 @@ from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.plan import Prompt, Started
+from stayfast.pipeline.plan import Prompt, StartedAnswer
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.remote_store import SharedConfig
@@ -46,7 +46,7 @@ class Slow:
     def __call__(self) -> None:
         self.n_given_back += 1
 
-    async def find(self, ex: Exchange) -> Started | None:
+    async def find(self, ex: Exchange) -> StartedAnswer | None:
         await self._wait()
         return None
 
@@ -200,7 +200,7 @@ def test_a_retry_that_cannot_make_it_is_not_begun() -> None:
         with pytest.raises(UpstreamFailed):
             await rig.serve(total_s=2.0)
         assert loop.now() - began_at == 1.0
-        assert rig.scripted[0].n_asked == 2
+        assert rig.scripted[0].n_calls == 2
 
     run(main)
 
@@ -299,7 +299,7 @@ def test_no_attempt_is_planned_for_when_the_client_has_left() -> None:
         rig.registry["up0"].quickest.seconds = 0.2
         with pytest.raises(UpstreamFailed):
             await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=0.7))
-        assert (loop.now(), rig.scripted[0].n_asked) == (0.6, 1)
+        assert (loop.now(), rig.scripted[0].n_calls) == (0.6, 1)
 
     run(main)
 

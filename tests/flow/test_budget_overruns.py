@@ -10,7 +10,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
-from stayfast.lab.simulated import FaultRule, Gaps, Kind, Lengths, Mixture, ProviderConfig, Simulated
+from stayfast.lab.simulated import FaultKind, FaultRule, GapConfig, Lengths, Mixture, ProviderConfig, Simulated
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.budget import BudgetConfig
@@ -131,7 +131,7 @@ def test_a_request_that_leaves_something_behind_is_never_sent_twice() -> None:
         rig = Rig(loop, [HANGS], [QUICK], n_fallback=1, reserve="1", timeouts=Timeouts(total_s=3))
         with pytest.raises(DeadlineExceeded):
             await rig.serve(chat(store=True))
-        assert (rig.scripted[1].n_asked, loop.now()) == (0, 3.0)  # nothing is reserved for a fallback that may not be asked
+        assert (rig.scripted[1].n_calls, loop.now()) == (0, 3.0)  # nothing is reserved for a fallback that may not be asked
         rig = Rig(loop, [[Fail(Fault.CONNECT)]], [QUICK], n_fallback=1)
         assert said(await read(await rig.serve(chat(store=True)))) == "from the fallback"
 
@@ -217,8 +217,8 @@ def test_completions_have_their_template_too_and_embeddings_none() -> None:
 
 def halting(loop: SimLoop, n_chunks: int) -> Simulated:
     """A provider that speaks every API natively and stops in the middle of its answers."""
-    rule = FaultRule(Kind.STALL, seconds=600, after_chunks=n_chunks)
-    return Simulated("halting", ProviderConfig(ttft=Mixture(0.5), gaps=Gaps(0.1, 0.0), output=Lengths(50, 0.0),
+    rule = FaultRule(FaultKind.STALL, seconds=600, after_chunks=n_chunks)
+    return Simulated("halting", ProviderConfig(ttft=Mixture(0.5), gaps=GapConfig(0.1, 0.0), output=Lengths(50, 0.0),
                                                faults=(rule,)), loop)
 
 
@@ -317,8 +317,8 @@ def test_a_part_of_a_whole_answer(api: Api) -> None:
     run(main)
 
 
-@pytest.mark.parametrize("kind", [Kind.HANG, Kind.IN_BAND])
-def test_the_longest_part_of_what_runs_side_by_side(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.HANG, FaultKind.IN_BAND])
+def test_the_longest_part_of_what_runs_side_by_side(kind: FaultKind) -> None:
     """The first attempt has nothing or is gone; what has come of the second one is the answer, and nothing runs on."""
 
     async def main(loop: SimLoop) -> None:
@@ -391,9 +391,9 @@ def test_none_fails_that_a_fallback_could_have_served(stream: bool) -> None:
 
     async def main(loop: SimLoop) -> None:
         faults = tuple(FaultRule(kind, rate=0.15, after_chunks=0) for kind in (
-            Kind.HANG, Kind.RESET, Kind.STATUS, Kind.SILENT, Kind.TRUNCATED, Kind.IN_BAND))
+            FaultKind.HANG, FaultKind.RESET, FaultKind.STATUS, FaultKind.SILENT, FaultKind.TRUNCATED, FaultKind.IN_BAND))
         jagged = Simulated("jagged", ProviderConfig(preset="gpt-4o-like", faults=faults, output=Lengths(20, 0.5)), loop)
-        steady = Simulated("steady", ProviderConfig(ttft=Mixture(0.2, 0.3), gaps=Gaps(0.005, 0.1)), loop)
+        steady = Simulated("steady", ProviderConfig(ttft=Mixture(0.2, 0.3), gaps=GapConfig(0.005, 0.1)), loop)
         rig = Rig(loop, upstreams=[jagged, steady], n_fallback=1, reserve="2", timeouts=Timeouts(total_s=4),
                   retry=RetryConfig(max_attempts=2, base_s=0.05, cap_s=0.1))
 

@@ -16,9 +16,9 @@ from openai.types.responses import ResponseIncompleteEvent
 from stayfast.compose.system import Observers, build
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Host, Server
-from stayfast.settings import Source, load
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.lifecycle import GatewayServer, ServerHooks
+from stayfast.settings import SettingsText, load
 
 pytestmark = pytest.mark.sockets
 DEADLINE_S = 0.4
@@ -90,14 +90,14 @@ async def gateway(route: str, **kinds: str) -> AsyncIterator[tuple[int, dict[str
             lines.append(f"  {name}: {{kind: openai, base_url: 'http://127.0.0.1:{port}/v1', probe: false, "
                          "apis: [chat], sends_deadline: true}")
         text = "\n".join(["server: {port: 0}", "upstreams:", *lines, f"routes: {{m: {{{route}}}}}"])
-        settings = load(Source("test", text), {}, kinds=KINDS)
+        settings = load(SettingsText("test", text), {}, kinds=KINDS)
         clock = SystemClock()
         observers = Observers(settings, clock)
         system = build(settings, observers, {}, clock, Random(1))
         errors: list[BaseException] = []
-        host = Host(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=errors.append,
+        host = ServerHooks(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=errors.append,
                     on_listening=lambda _: None, on_reload=lambda: None, on_draining=lambda: None)
-        edge = Server(Current(system), host)
+        edge = GatewayServer(ActiveSystem(system), host)
         await edge.listen()
         try:
             yield edge.addresses()[0][1], providers

@@ -11,7 +11,7 @@ from stayfast.core.events import RequestDone
 from stayfast.core.types import Api, Request
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.rig import Rig, chat, read
 
 
@@ -29,7 +29,7 @@ class Connecting:
         """Everything."""
         return True
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         """Never returns."""
         self.n_open += 1
         try:

@@ -15,9 +15,9 @@ import uvloop
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Host, Server
-from stayfast.settings import Source, load
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.lifecycle import GatewayServer, ServerHooks
+from stayfast.settings import SettingsText, load
 
 pytestmark = [pytest.mark.sockets, pytest.mark.serial]
 LIMIT_S = 0.05
@@ -65,14 +65,14 @@ class Peer:
 @asynccontextmanager
 async def gateway(port: int, text: str = SETTINGS, **ports: int) -> AsyncIterator[tuple[System, int]]:
     """A whole gateway in this process, in front of an upstream on `port`, and of others; its system and its own port."""
-    settings = load(Source("test", text.format(port=port, **ports)), {}, kinds=KINDS)
+    settings = load(SettingsText("test", text.format(port=port, **ports)), {}, kinds=KINDS)
     clock = SystemClock()
     observers = Observers(settings, clock)
     system = build(settings, observers, {}, clock, Random(1))
     errors: list[BaseException] = []
-    host = Host(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=errors.append,
+    host = ServerHooks(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=errors.append,
                 on_listening=lambda _: None, on_reload=lambda: None, on_draining=lambda: None)
-    server = Server(Current(system), host)
+    server = GatewayServer(ActiveSystem(system), host)
     await server.listen()
     try:
         yield system, server.addresses()[0][1]

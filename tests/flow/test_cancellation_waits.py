@@ -89,7 +89,7 @@ def test_while_waiting_for_a_place(kind: str, stage: Stage) -> None:
         done = await leaving
         assert done.stages[-2].stage is stage
         assert done.attempts == ()
-        assert rig.scripted[0].n_asked == 1
+        assert rig.scripted[0].n_calls == 1
         await first
         assert loop.now() == pytest.approx(5.0)
         await last
@@ -140,9 +140,9 @@ def test_while_attempts_run(state: str, stream: bool) -> None:
         rig = make(loop)
         done = await _leave_at(loop, rig, at, _client(rig, stream=stream))
         assert (rig.n_open, rig.n_in_flight) == (0, 0)
-        assert len(done.attempts) == len(rig.sink.of(AttemptDone)) >= sum(upstream.n_asked for upstream in rig.scripted)
+        assert len(done.attempts) == len(rig.sink.of(AttemptDone)) >= sum(upstream.n_calls for upstream in rig.scripted)
         if state != "second_begins_in_this_instant":
-            assert tuple(upstream.n_asked for upstream in rig.scripted) == n_asked
+            assert tuple(upstream.n_calls for upstream in rig.scripted) == n_asked
         assert all(attempt.ended_at <= at for attempt in done.attempts)
         await _assert_nothing_left(loop, rig)
 

@@ -14,9 +14,9 @@ from stayfast.compose.system import Observers, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.constants import MAX_HOPS
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Host, Server
-from stayfast.settings import SettingsError, Source, load
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.lifecycle import GatewayServer, ServerHooks
+from stayfast.settings import SettingsError, SettingsText, load
 from tests.ports import free_port
 from tests.server.fakes import CHAT, Client, get, post
 
@@ -31,12 +31,12 @@ async def gateway(port: int, to: int, route: str = "[a]") -> AsyncIterator[None]
     """A gateway in this process on `port`, whose one upstream, a, is at port `to`."""
     text = (f"server: {{port: {port}}}\nroutes: {{m: {route}}}\n"
             f"upstreams: {{a: {{kind: openai, base_url: 'http://127.0.0.1:{to}/v1', probe: false}}}}")
-    settings = load(Source("test", text), {}, kinds=KINDS)
+    settings = load(SettingsText("test", text), {}, kinds=KINDS)
     clock = SystemClock()
     observers = Observers(settings, clock)
     system = build(settings, observers, {}, clock, Random(1))
     errors: list[BaseException] = []
-    server = Server(Current(system), Host(
+    server = GatewayServer(ActiveSystem(system), ServerHooks(
         clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=errors.append,
         on_listening=lambda _: None, on_reload=lambda: None, on_draining=lambda: None))
     await server.listen()
@@ -161,6 +161,6 @@ def test_its_own_address_is_refused_as_a_base_url(server: str, url: str, is_circ
     text = f"server: {server}\nupstreams: {{a: {{kind: openai, base_url: '{url}'}}}}\nroutes: {{m: [a]}}"
     if is_circle:
         with pytest.raises(SettingsError, match=r"upstreams\.a\.base_url: is where this gateway itself listens"):
-            load(Source("x", text), {}, kinds=KINDS)
+            load(SettingsText("x", text), {}, kinds=KINDS)
     else:
-        load(Source("x", text), {}, kinds=KINDS)
+        load(SettingsText("x", text), {}, kinds=KINDS)

@@ -10,7 +10,7 @@ from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Stage
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, SimLoop, Wait, run
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.rig import Rig, chat, read
 
 
@@ -70,7 +70,7 @@ class Dialing:
         """All of them."""
         return True
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         """In vain."""
         await asyncio.sleep(call.deadline.within(call.connect_s, self._loop.now()) - self._loop.now())
         raise UpstreamFailed(self.name, Fault.TIMEOUT, "timed out waiting for a new connection")

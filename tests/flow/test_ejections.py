@@ -8,9 +8,9 @@ import msgspec
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import Ejected
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.observe.metrics.collector import Metrics
+from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.definitions import EJECTIONS
-from stayfast.pipeline.routing.selector import PickConfig, Picking
+from stayfast.pipeline.routing.selector import PickConfig, UpstreamSelector
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
@@ -37,7 +37,7 @@ def test_going_out_and_coming_back_are_told() -> None:
         routes = rig.gateway.router.routes
         assert isinstance(routes, dict)
         config = PickConfig(eject=EjectConfig(enabled=True, min_calls=10))
-        routes[MODEL] = replace(routes[MODEL], picking=Picking(config, MODEL, rig.sink))
+        routes[MODEL] = replace(routes[MODEL], picking=UpstreamSelector(config, MODEL, rig.sink))
         rng = Random(1)
         while loop.now() < 120 and len(rig.sink.of(Ejected)) < 2:
             loop.stall(rng.uniform(0.0, 0.1))
@@ -49,7 +49,7 @@ def test_going_out_and_coming_back_are_told() -> None:
         assert (out.route, out.upstream, out.is_out) == (MODEL, "up0", True)
         assert "of its calls failed, of the others' 0%, left out for 30 s" in out.why
         assert (back.upstream, back.is_out) == ("up0", False)
-        lines, metrics = Lines(), Metrics(loop)
+        lines, metrics = Lines(), MetricsSink(loop)
         LogSink(LogConfig(), lines, loop).take([out, back])
         assert [(line["event"], line["level"], line["upstream"]) for line in lines.kept] == [
             ("ejected", "warning", "up0"), ("taken_back", "info", "up0")]

@@ -12,7 +12,7 @@ from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
 from stayfast.core.types import Outcome
 from stayfast.pipeline.stages.cache import coalesce
 from stayfast.testing import Say, Script, SimLoop, Wait, run
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.cache_rig import HELLO, CacheRig
 from tests.flow.rig import chat, read, said
 
@@ -120,7 +120,7 @@ def test_unexpected_error_is_raised_where_the_call_was_made(monkeypatch: pytest.
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO)
 
-        async def open_wrongly(call: Call) -> Stream:
+        async def open_wrongly(call: Call) -> AnswerStream:
             monkeypatch.undo()
             await asyncio.sleep(1.0)
             raise ZeroDivisionError

@@ -12,17 +12,17 @@ from stayfast.core.errors import DeadlineExceeded
 from stayfast.core.events import AttemptDone, RequestDone, Rescued
 from stayfast.core.types import Outcome
 from stayfast.pipeline.attempts.hedge_plans import Hedging
-from stayfast.pipeline.cache.route_cache import Caching
-from stayfast.pipeline.plan import Terms
+from stayfast.pipeline.cache.route_cache import RouteCache
+from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.stages.cache.lookup import ExactCache
 from stayfast.pipeline.stages.route import Router
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.stores.base import Kept
+from stayfast.stores.base import CachedAnswer
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Say, SimLoop, Wait, run
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import MODEL, chat, read, said
 from tests.flow.test_rescue import HALT, TEXT, Speaker, rig_of
@@ -54,7 +54,7 @@ def test_who_asks_while_an_answer_is_being_kept_has_it() -> None:
     """A store may take its time: until the answer is there, its call is where it is found."""
 
     class Slow(MemoryStore):
-        async def put(self, key: bytes, kept: Kept) -> None:
+        async def put(self, key: bytes, kept: CachedAnswer) -> None:
             await asyncio.sleep(1.0)
             await super().put(key, kept)
 
@@ -86,11 +86,11 @@ def test_a_hedge_that_is_let_in_as_the_last_one_leaves_is_closed(monkeypatch: py
         rig = CacheRig(loop, [Say("a")], [Say("b"), Wait(9.0), Say("c")])
         router = rig.gateway.router
         route = replace(router.routes[MODEL], hedging=Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig()))
-        rig.gateway = replace(rig.gateway, router=Router({MODEL: route}, Terms(), loop, Random(7)))
+        rig.gateway = replace(rig.gateway, router=Router({MODEL: route}, RoutePolicy(), loop, Random(7)))
         heads: list[asyncio.Future[None]] = []
         opens = rig.scripted[0].open
 
-        async def open_later(call: Call) -> Stream:
+        async def open_later(call: Call) -> AnswerStream:
             stream = await opens(call)
             heads.append(loop.create_future())
             try:
@@ -265,7 +265,7 @@ def test_a_shared_answer_is_still_guarded_when_its_leader_has_left() -> None:
     async def main(loop: SimLoop) -> None:
         halting, going = Speaker("up0", loop, {12: HALT}), Speaker("up1", loop)
         rig = rig_of(loop, halting, going)
-        caching = Caching(CacheConfig("exact", max_temperature=1.0), MODEL, MemoryStore(1 << 20))
+        caching = RouteCache(CacheConfig("exact", max_temperature=1.0), MODEL, MemoryStore(1 << 20))
         routes = rig.gateway.router.routes
         assert isinstance(routes, dict)
         routes[MODEL] = replace(routes[MODEL], terms=replace(routes[MODEL].terms, cache=caching, route=MODEL))

@@ -140,7 +140,7 @@ def test_a_race_makes_no_more_retries_than_are_allowed(retry: RetryConfig, n_ret
         with pytest.raises(UpstreamFailed) as failed:
             await rig.serve()
         assert failed.value.upstream == "up0"
-        assert [upstream.n_asked for upstream in rig.scripted] == [1, 1, n_retries, 0]
+        assert [upstream.n_calls for upstream in rig.scripted] == [1, 1, n_retries, 0]
         await asyncio.sleep(0)
         _assert_nothing_left(rig)
 
@@ -364,7 +364,7 @@ def test_nothing_leaks(seed: int) -> None:
         _assert_nothing_left(rig)
         assert len(rig.sink.of(RequestDone)) == 5
         told = [attempt for done in rig.sink.of(RequestDone) for attempt in done.attempts]
-        assert len(told) == len(rig.sink.of(AttemptDone)) >= sum(upstream.n_asked for upstream in rig.scripted)
+        assert len(told) == len(rig.sink.of(AttemptDone)) >= sum(upstream.n_calls for upstream in rig.scripted)
         for done in rig.sink.of(RequestDone):
             assert sum(not attempt.is_hedge for attempt in done.attempts) <= 3 * (1 + n_fallback)
 

@@ -8,7 +8,7 @@ import pytest
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.types import CacheControl, Request
 from stayfast.pipeline.exchange import Arrival, Exchange
-from stayfast.pipeline.stages.cache.idempotency import Answer, Idempotent, IdempotentAnswers
+from stayfast.pipeline.stages.cache.idempotency import Idempotent, IdempotentAnswer, IdempotentAnswers
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import MAX_KEYS, IdempotencyConfig
@@ -43,7 +43,7 @@ class KeyRig(Rig):
     @property
     def n_asked(self) -> int:
         """Calls of the upstream."""
-        return self.scripted[0].n_asked
+        return self.scripted[0].n_calls
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -185,7 +185,7 @@ def test_routes_with_a_cache_do_both() -> None:
         assert await text("c") == "Hello"
         fresh = CacheControl(no_cache=True)
         assert [await text("d", fresh) for _ in range(3)] == ["other"] * 3
-        assert rig.scripted[0].n_asked == 2
+        assert rig.scripted[0].n_calls == 2
         assert (rig.n_in_flight, rig.n_open) == (0, 0)
 
     run(main)
@@ -200,13 +200,13 @@ def test_memory_is_bounded() -> None:
         answers = IdempotentAnswers(IdempotencyConfig(max_bytes=10_000))
         for n in range(2 * MAX_KEYS):
             answers.begin(b"%d" % n, b"", ledger)
-            answers.keep(b"%d" % n, Answer(bytes(1000), 0.0, None, None))
+            answers.keep(b"%d" % n, IdempotentAnswer(bytes(1000), 0.0, None, None))
         assert repr(answers) == "<IdempotentAnswers: 10 keys, 10000 bytes, 0 calls>"
         for n in range(2 * MAX_KEYS):
             answers.begin(b"x%d" % n, b"", ledger)
         assert repr(answers) == f"<IdempotentAnswers: {MAX_KEYS} keys, 0 bytes, 0 calls>"
         answers.begin(b"y", b"", ledger)
-        answers.keep(b"y", Answer(bytes(10_001), 0.0, None, None))
+        answers.keep(b"y", IdempotentAnswer(bytes(10_001), 0.0, None, None))
         seen = answers.get(b"y", 0.0)
         assert seen is not None
         assert seen.answer is None
@@ -224,7 +224,7 @@ def test_what_runs_outlasts_the_answers_that_others_get() -> None:
         await asyncio.sleep(0.1)
         for n in range(2 * MAX_KEYS):
             rig.answers.begin(b"%d" % n, b"", ledger)
-            rig.answers.keep(b"%d" % n, Answer(bytes(10_000), 0.0, None, None))
+            rig.answers.keep(b"%d" % n, IdempotentAnswer(bytes(10_000), 0.0, None, None))
         with pytest.raises(Rejected):
             await rig.ask(chat(temperature=0.5))
         assert await first == await rig.text() == "Hello"
@@ -249,7 +249,7 @@ def test_a_patient_repeat_outlives_the_first(*, is_kept: bool) -> None:
         found = await asyncio.gather(text(0.5), text(10.0), text(20.0), return_exceptions=True)
         assert isinstance(found[0], DeadlineExceeded)
         assert list(found[1:]) == ["Hello", "Hello"]
-        assert rig.scripted[0].n_asked == 2
+        assert rig.scripted[0].n_calls == 2
         assert (rig.n_in_flight, rig.n_open, len(answers.calls)) == (0, 0, 0)
 
     run(main)
@@ -275,7 +275,7 @@ def test_the_routes_call_is_shared_and_kept_for_who_is_left(control: CacheContro
         assert await second == "Hello"
         await asyncio.sleep(5.0)
         assert await text() == "Hello"
-        assert rig.scripted[0].n_asked == 1
+        assert rig.scripted[0].n_calls == 1
         assert (rig.n_in_flight, rig.n_open) == (0, 0)
 
     run(main)

@@ -186,7 +186,7 @@ def test_nothing_leaks(seed: int, n_clients: int, most: int, max_waiting: int) -
         assert [task.exception() for task in tasks if not task.cancelled()] == [None] * sum(not t.cancelled() for t in tasks)
         for member in rig.registry:
             assert (member.n_in_flight, member.n_waiting, len(member.pending), member.has_room) == (0, 0, 0, True)
-            assert member.whole._n_promised == 0
+            assert member.whole_limiter._n_promised == 0
         assert rig.n_open == 0
 
     run(main)
@@ -199,7 +199,7 @@ def test_a_lane_waits_for_its_own_places() -> None:
         admission = Admission(AdmissionConfig(100, lanes=LanesConfig(long_input=1000)), {}, loop, Random(3))
         rig = Rig(loop, [SECOND], limit=LimitConfig("gradient", least=1), admit=admission)
         member = rig.registry["up0"]
-        member.divide(LANES)
+        member.split_by_lane(LANES)
         assert member.lanes is not None
         long, short = member.lanes["long"], member.lanes["short"]
         long.limit.follow(1.0)
@@ -225,20 +225,20 @@ def test_lanes_that_come_and_go_lose_nobody() -> None:
         admission = Admission(AdmissionConfig(100, lanes=LanesConfig()), {}, loop, Random(3))
         rig = Rig(loop, [SECOND], limit=LimitConfig("gradient", least=1), admit=admission)
         member = rig.registry["up0"]
-        member.divide(LANES)
+        member.split_by_lane(LANES)
         assert member.lanes is not None
         before = member.lanes["short"]
         before.limit.follow(1.0)
         asking = [asyncio.ensure_future(served(rig)) for _ in range(3)]
         await asyncio.sleep(0.1)
-        member.divide(())
-        assert member.limited("short") is member.whole
+        member.split_by_lane(())
+        assert member.limited("short") is member.whole_limiter
         assert [at for _, at in await asyncio.gather(*asking)] == [1.0, 1.1, 1.1]
         member.limit.follow(1.0)
         asking = [asyncio.ensure_future(served(rig)) for _ in range(3)]
         await asyncio.sleep(0.1)
-        assert (member.n_in_flight, member.whole.n_waiting) == (1, 2)
-        member.divide(LANES)
+        assert (member.n_in_flight, member.whole_limiter.n_waiting) == (1, 2)
+        member.split_by_lane(LANES)
         assert [round(at, 6) for _, at in await asyncio.gather(*asking)] == [2.1, 2.2, 2.2]
         for limited in (before, *member.all_limited):
             assert (limited.n_in_flight, limited.n_waiting, limited._n_promised) == (0, 0, 0)
@@ -257,14 +257,14 @@ def test_a_hedge_needs_a_place_of_its_lane() -> None:
         assert isinstance(routes, dict)
         routes[MODEL] = replace(routes[MODEL], hedging=Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig()))
         other = rig.registry["up1"]
-        other.divide(LANES)
+        other.split_by_lane(LANES)
         assert other.lanes is not None
         full = other.lanes["short"]
         full.limit.follow(1.0)
         full.take()
         assert (await served(rig))[0] == "up0"
         assert [attempt.upstream for attempt in rig.sink.of(AttemptDone)] == ["up0", "up0"]
-        rig.registry["up0"].divide(LANES)
+        rig.registry["up0"].split_by_lane(LANES)
         rig.registry["up0"].limited("short").limit.follow(1.0)
         assert (await served(rig))[0] == "up0"
         assert rig.sink.of(Hedged)[-1].refused == "busy"

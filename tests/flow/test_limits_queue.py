@@ -12,10 +12,10 @@ from stayfast.core.events import RequestDone
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
-from stayfast.policy.admission.priority import Tier
+from stayfast.policy.admission.priority import TenantTier
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import Say, Script, SimLoop, Wait, run
-from stayfast.upstreams.state.limiter import Limited
+from stayfast.upstreams.state.limiter import ConcurrencyLimiter
 from tests.flow.rig import Rig, chat, read
 
 ONE = LimitConfig("fixed", least=1, most=1)
@@ -79,7 +79,8 @@ def test_where_one_lets_nobody_wait_another_does() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(5), Say("ok")]], [A_SECOND], in_turn=True)
         for member, max_waiting in zip(rig.registry, (0, 100), strict=True):
-            member.whole = Limited(member.upstream.name, LimitConfig("fixed", most=1, max_waiting=max_waiting))
+            member.whole_limiter = ConcurrencyLimiter(member.upstream.name, LimitConfig("fixed", most=1,
+                                                                                        max_waiting=max_waiting))
         busy = [loop.create_task(asked(rig)) for _ in range(2)]
         await asyncio.sleep(0.1)
         assert await asked(rig) == ("up1", 1.9)
@@ -94,7 +95,7 @@ def test_a_sick_upstream_is_not_waited_for() -> None:
         rig = Rig(loop, [[Wait(3), Say("ok")]], [A_SECOND], limit=ONE, in_turn=True)
         busy = [loop.create_task(asked(rig)) for _ in range(2)]
         await asyncio.sleep(0.1)
-        rig.registry["up1"].own.leave_alone(100.0, "a test says so")
+        rig.registry["up1"].own_health.leave_alone(100.0, "a test says so")
         assert await asked(rig) == ("up0", 5.9)
         await asyncio.gather(*busy)
 
@@ -109,8 +110,8 @@ def test_lanes_that_come_while_two_are_waited_at() -> None:
             member.limit.follow(1.0)
         tasks = [loop.create_task(asked(rig)) for _ in range(4)]
         await asyncio.sleep(0.1)
-        before = rig.registry["up0"].whole
-        rig.registry["up0"].divide(["short"])  # what is in no lane stays under the whole limit
+        before = rig.registry["up0"].whole_limiter
+        rig.registry["up0"].split_by_lane(["short"])  # what is in no lane stays under the whole limit
         assert (before.n_due, before.has_room) == (0, False)
         assert sorted(await asyncio.gather(*tasks)) == [
             ("up0", 1.0), ("up1", 0.4), ("up1", 0.8), ("up1", 1.2)]
@@ -124,7 +125,7 @@ def test_lanes_that_come_while_two_are_waited_at() -> None:
 def test_a_premium_tenant_goes_before_a_batch_one() -> None:
     """Twenty wait, then the urgent one comes: it has the next place."""
     async def main(loop: SimLoop) -> None:
-        tenants = {"vip": TenantConfig(tier=Tier.PREMIUM), "bulk": TenantConfig(tier=Tier.BATCH)}
+        tenants = {"vip": TenantConfig(tier=TenantTier.PREMIUM), "bulk": TenantConfig(tier=TenantTier.BATCH)}
         rig = Rig(loop, [A_SECOND], limit=ONE, admit=Admission(AdmissionConfig(None), tenants, loop, Random(3)))
         bulk = [loop.create_task(asked(rig, "bulk")) for _ in range(20)]
         await asyncio.sleep(0.1)

@@ -13,8 +13,8 @@ from stayfast.core.types import Api, Request
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
-from stayfast.pipeline.stages.admit.size_limit import Sized
-from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.pipeline.stages.admit.size_limit import SizeLimited
+from stayfast.settings import Settings, SettingsError, SettingsText, load
 from stayfast.testing import RecordingSink, SimLoop, run
 from stayfast.wire.errors import render
 from stayfast.wire.json_input import decode
@@ -39,7 +39,7 @@ routes:
 
 def settings(text: str) -> Settings:
     """Loaded."""
-    return load(Source("test", text), {}, kinds=KINDS)
+    return load(SettingsText("test", text), {}, kinds=KINDS)
 
 
 class Bench:
@@ -90,7 +90,7 @@ def test_beyond_the_bound_is_413() -> None:
         fact = bench.sink.of(RequestDone)[-1]
         assert (fact.status, fact.error, fact.n_attempts) == (413, "context_length_exceeded", 0)
         admit = bench.system.gateway.admit
-        assert isinstance(admit, Sized)
+        assert isinstance(admit, SizeLimited)
         assert isinstance(admit.inner, Admission)
         assert admit.inner.places.n_taken == 0
 
@@ -157,8 +157,8 @@ def test_a_reload_keeps_what_is_used() -> None:
     async def main(loop: SimLoop) -> None:
         old = Bench(BOUND, loop).system
         new = Bench(BOUND.replace("100", "300"), loop, old).system
-        assert isinstance(old.gateway.admit, Sized)
-        assert isinstance(new.gateway.admit, Sized)
+        assert isinstance(old.gateway.admit, SizeLimited)
+        assert isinstance(new.gateway.admit, SizeLimited)
         assert new.gateway.admit.inner is old.gateway.admit.inner
         plain = Bench(BASE + "routes: {m: [quick]}", loop, new).system
         assert plain.gateway.admit is old.gateway.admit.inner

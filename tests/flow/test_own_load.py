@@ -10,9 +10,9 @@ from stayfast.core.errors import DeadlineExceeded
 from stayfast.core.types import Api, Request
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.virtual import read, simulated, virtual_system
-from stayfast.lab.simulated import EngineModel, Mixture, ProviderConfig, Weather
+from stayfast.lab.simulated import EngineModel, Mixture, ProviderConfig, RegimeState
 from stayfast.pipeline.exchange import Arrival
-from stayfast.policy.resilience.breaker import State
+from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.testing import Say, Script, SimLoop, Wait, run
 from stayfast.wire.json_input import decode
 from tests.flow.rig import Rig
@@ -59,7 +59,7 @@ def test_a_burst_at_an_idle_engine_opens_no_breaker(n_input: int, max_running: i
             await ask()
             await asyncio.sleep(1.0)
             await ask()
-            assert (member.breaker.state, member.breaker.mark) == (State.CLOSED, 0), member
+            assert (member.breaker.state, member.breaker.mark) == (BreakerState.CLOSED, 0), member
             least = min(least, member.limit.value)
         if n_input == 2000 and stream:
             assert least < 100
@@ -75,7 +75,7 @@ def test_a_brown_out_at_ordinary_concurrency_opens_it() -> None:
         member, provider = system.registry[UPSTREAM], simulated(system, UPSTREAM).provider
         for n in range(60):
             if n == 48:
-                provider.set_regime(Weather.BROWNOUT)
+                provider.set_regime(RegimeState.BROWNOUT)
             await read(await system.gateway.serve(chat(20, stream=True), Arrival("req_1", loop.now())))
         assert member.breaker.mark > 0
 
@@ -95,7 +95,7 @@ def test_clients_that_leave_teach_nothing(patience_s: float) -> None:
 
         for _ in range(40):
             await ask()
-        before = member.usual.all.usual_s
+        before = member.usual.all.baseline_s
         leaving = [loop.create_task(ask()) for _ in range(200)]
         await asyncio.sleep(patience_s)
         for task in leaving:
@@ -105,8 +105,8 @@ def test_clients_that_leave_teach_nothing(patience_s: float) -> None:
             await ask()
             await asyncio.sleep(1.0)
         assert member.limit.value == 10_000
-        assert (member.breaker.state, member.breaker.mark) == (State.CLOSED, 0)
-        assert member.usual.all.usual_s == pytest.approx(before, rel=0.05)  # one of them began alone, and was slow
+        assert (member.breaker.state, member.breaker.mark) == (BreakerState.CLOSED, 0)
+        assert member.usual.all.baseline_s == pytest.approx(before, rel=0.05)  # one of them began alone, and was slow
 
     run(main)
 
@@ -124,7 +124,7 @@ def test_clients_that_leave_one_by_one_do_not_hide_a_stuck_upstream() -> None:
             else:
                 task.cancel()
                 await asyncio.wait([task])
-        assert rig.registry["up0"].breaker.state is State.OPEN
+        assert rig.registry["up0"].breaker.state is BreakerState.OPEN
 
     run(main)
 
@@ -152,7 +152,7 @@ def test_deadlines_that_pass_in_a_queue_of_our_making_open_no_breaker(total_s: f
         for _ in range(3):
             await ask()
             await asyncio.sleep(1.0)
-        assert (member.breaker.state, member.breaker.mark) == (State.CLOSED, 0), member
+        assert (member.breaker.state, member.breaker.mark) == (BreakerState.CLOSED, 0), member
         assert member.limit.value < 100
 
     run(main)
@@ -167,11 +167,11 @@ def test_the_deadline_of_an_answer_that_flows_is_not_its_upstreams_fault() -> No
         for _ in range(20):
             with pytest.raises(DeadlineExceeded):
                 await read(await rig.serve(total_s=3.05))
-        assert (rig.registry["up0"].breaker.state, rig.registry["up0"].n_failed_in_row) == (State.CLOSED, 0)
+        assert (rig.registry["up0"].breaker.state, rig.registry["up0"].n_failed_in_row) == (BreakerState.CLOSED, 0)
         stalling = Rig(loop, [[*flowing[:20], Wait(100)]])
         for _ in range(5):
             with pytest.raises(DeadlineExceeded):
                 await read(await stalling.serve(total_s=3.05))
-        assert stalling.registry["up0"].breaker.state is State.OPEN
+        assert stalling.registry["up0"].breaker.state is BreakerState.OPEN
 
     run(main)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Api, Request
-from stayfast.lab.simulated import FaultRule, Kind, Mixture, PromptCacheModel
-from stayfast.pipeline.prompt_cache.planner import Prefixing
+from stayfast.lab.simulated import FaultKind, FaultRule, Mixture, PromptCacheModel
+from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.testing.simloop import run
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.prefix_rig import AUTO, LONG, PrefixRig
 
 MARK = {"type": "ephemeral"}
@@ -154,7 +154,7 @@ def test_nobody_waits_longer_than_they_may() -> None:
 def test_where_the_first_one_fails_the_next_goes_first() -> None:
     """Nobody waits for what does not come, and it is not all of them that go then."""
     async def main(loop: SimLoop) -> None:
-        rig = PrefixRig(loop, faults=(FaultRule(Kind.STATUS, status=400, n_at_most=1),))
+        rig = PrefixRig(loop, faults=(FaultRule(FaultKind.STATUS, status=400, n_at_most=1),))
         came = await asyncio.gather(*[rig.ask(LONG, f"question {n}") for n in range(4)], return_exceptions=True)
         assert [isinstance(one, StayfastError) for one in came] == [True, False, False, False]
         assert sorted(one.cached_read > 0 for one in came if not isinstance(one, BaseException)) == [False, True, True]
@@ -251,7 +251,7 @@ def test_strange_bodies_go_on_as_they_are(fields: dict[str, Any]) -> None:
     async def main(loop: SimLoop) -> None:
         body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": LONG}], **fields})
         request = Request(Api.MESSAGES, "m", False, body)
-        laid, layout = Prefixing("m", AUTO, loop, RecordingSink()).lay(request)
+        laid, layout = PromptCachePlanner("m", AUTO, loop, RecordingSink()).lay(request)
         assert laid is request
         if layout is not None:
             assert layout.marker("up", "claude-sonnet-4-6", None).write(body, Api.MESSAGES) is body
@@ -272,7 +272,7 @@ JSON = st.recursive(
 def test_no_body_is_too_strange(body: dict[str, Any], asked: tuple[Api, str]) -> None:
     """Whatever the JSON, what goes out is JSON, and has never more marks than the model takes."""
     async def main(loop: SimLoop) -> None:
-        of, (api, model) = Prefixing("m", PrefixConfig("auto", moves_volatile=True), loop, RecordingSink()), asked
+        of, (api, model) = PromptCachePlanner("m", PrefixConfig("auto", moves_volatile=True), loop, RecordingSink()), asked
         data = msgspec.json.encode({"metadata": {"long": LONG}, **body})
         for _ in range(2):
             request, layout = of.lay(Request(api, "m", False, data))
@@ -287,7 +287,7 @@ def test_no_body_is_too_strange(body: dict[str, Any], asked: tuple[Api, str]) ->
     run(main)
 
 
-def prefixing(rig: PrefixRig) -> Prefixing:
+def prefixing(rig: PrefixRig) -> PromptCachePlanner:
     """What the route knows."""
     found = rig.system.gateway.router.routes["m"].terms.prefix
     assert found is not None
@@ -345,7 +345,7 @@ def test_one_that_failed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> 
         upstream = next(iter(rig.system.registry)).upstream
         opened, failing = upstream.open, [True]
 
-        async def open_once(call: Call) -> Stream:
+        async def open_once(call: Call) -> AnswerStream:
             if failing:
                 failing.pop()
                 raise UpstreamFailed("up0", Fault.STATUS, "busy", upstream_status=529)

@@ -6,7 +6,7 @@ import msgspec
 
 from stayfast.core.deadline import Deadline
 from stayfast.core.types import Api
-from stayfast.pipeline.prompt_cache.planner import Prefixing
+from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.testing.simloop import run
@@ -59,7 +59,7 @@ def sent(client_api: Api, body: dict[str, Any], spoken: Api, model: str) -> Any:
         client: Any = Client()
         kind = "anthropic" if spoken is Api.MESSAGES else "openai"
         upstream = DialectUpstream("up", DialectConfig(kind, frozenset({spoken})), client, loop)
-        request, layout = Prefixing("m", PrefixConfig("auto"), loop, RecordingSink()).lay(
+        request, layout = PromptCachePlanner("m", PrefixConfig("auto"), loop, RecordingSink()).lay(
             decode(client_api, msgspec.json.encode(body)))
         assert layout is not None
         marker = layout.marker("up", model, None)

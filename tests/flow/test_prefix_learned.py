@@ -9,7 +9,7 @@ from stayfast.compose.caching import UNKNOWN
 from stayfast.core.events import PrefixFinding
 from stayfast.core.types import Api, Usage
 from stayfast.lab.simulated import PromptCacheModel
-from stayfast.pipeline.prompt_cache.planner import Layout, Prefixing
+from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePlanner
 from stayfast.policy.admission.price import Price
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.prompt_cache.rules import ModelRules
@@ -22,7 +22,7 @@ SILENT = Usage(input_total=4000)
 OTHER = "Be strict with all who come late, and say why. " * 300
 
 
-def layout_of(of: Prefixing, system: str) -> tuple[bytes, Layout]:
+def layout_of(of: PromptCachePlanner, system: str) -> tuple[bytes, PlannedPrompt]:
     """A request with these instructions, as it is laid out."""
     body = b'{"model":"m","max_tokens":3,"system":"%b","messages":[{"role":"user","content":"hi"}]}' % system.encode()
     request, layout = of.lay(decode(Api.MESSAGES, body))
@@ -30,7 +30,8 @@ def layout_of(of: Prefixing, system: str) -> tuple[bytes, Layout]:
     return request.body, layout
 
 
-def send(of: Prefixing, system: str, upstream: str = "a", usage: Usage | None = None, price: Price | None = None) -> bytes:
+def send(of: PromptCachePlanner, system: str, upstream: str = "a", usage: Usage | None = None,
+         price: Price | None = None) -> bytes:
     """One request that an upstream answers with that usage: as it went out."""
     body, layout = layout_of(of, system)
     marker = layout.marker(upstream, "claude-sonnet-4-5", price)
@@ -63,7 +64,7 @@ def test_a_refused_mark_is_left_out_and_nobody_sees_the_refusal() -> None:
 def test_silence_of_one_upstream_does_not_keep_another_from_being_marked() -> None:
     """The same model at two of them: each has a floor of its own, and four times the table's is the highest."""
     async def main(loop: SimLoop) -> None:
-        of = Prefixing("m", AUTO, loop, RecordingSink())
+        of = PromptCachePlanner("m", AUTO, loop, RecordingSink())
         for _ in range(3):
             send(of, LONG * 6, usage=SILENT)
         assert b"ephemeral" not in send(of, LONG)
@@ -78,7 +79,7 @@ def test_silence_of_one_upstream_does_not_keep_another_from_being_marked() -> No
 def test_instructions_are_compared_with_those_of_the_same_application() -> None:
     """Two of them take turns on a route without tools; only one of them moves."""
     async def main(loop: SimLoop) -> None:
-        of, price = Prefixing("m", AUTO, loop, RecordingSink()), Price(3.0, 15.0)
+        of, price = PromptCachePlanner("m", AUTO, loop, RecordingSink()), Price(3.0, 15.0)
         for n in range(90):
             send(of, f"It is now 2026-11-21 10:{n // 6:02}:{n % 6}1. {LONG}", price=price)
             send(of, OTHER, price=price)
@@ -99,7 +100,7 @@ def test_three_short_bursts_find_what_moves(between_s: float) -> None:
     """
     async def main(loop: SimLoop) -> None:
         sink = RecordingSink()
-        of, found_after = Prefixing("m", AUTO, loop, sink), 0
+        of, found_after = PromptCachePlanner("m", AUTO, loop, sink), 0
         for n in range(60):
             sent = send(of, f"You are here since 2026-11-21 10:{n:02}. {LONG}")
             found_after = found_after or (n + 1 if sink.of(PrefixFinding) else 0)
@@ -119,10 +120,10 @@ def test_what_comes_back_within_a_burst_does_not_move() -> None:
     """Thirty applications that take turns, as quickly as you like; and different ones that come once are no moving one."""
     async def main(loop: SimLoop) -> None:
         sink = RecordingSink()
-        of = Prefixing("m", AUTO, loop, sink)
+        of = PromptCachePlanner("m", AUTO, loop, sink)
         for n in range(300):
             send(of, f"You are number {n % 30}. {LONG}")
-        once = Prefixing("m", AUTO, loop, sink)
+        once = PromptCachePlanner("m", AUTO, loop, sink)
         for n in range(60):
             send(once, f"{n} ".join(str(n * at) for at in range(1500)))
         assert sink.facts == []
@@ -134,7 +135,7 @@ def test_what_went_without_a_mark_is_not_taken_for_unread() -> None:
     """Instructions that seemed to move, went bare, and come back: the provider writes them then, as it should."""
     async def main(loop: SimLoop) -> None:
         sink = RecordingSink()
-        of, written = Prefixing("m", AUTO, loop, sink), Usage(input_total=4000, cache_write_5m=3000)
+        of, written = PromptCachePlanner("m", AUTO, loop, sink), Usage(input_total=4000, cache_write_5m=3000)
         for n in range(20):
             send(of, f"You are number {n}. {LONG}", usage=written)
             await asyncio.sleep(7)

@@ -9,16 +9,17 @@ from stayfast.core.types import Outcome
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.testing import Fail, RecordingSink, Say, Script, Scripted, SimLoop, Wait, run
 from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 WELL: Script = [Wait(0.1), Say("ok"), Wait(5), Say("never read")]
 
 
-async def probed(loop: SimLoop, scripts: list[Script], seconds: float) -> tuple[Member, Prober, RecordingSink, Scripted]:
+async def probed(loop: SimLoop, scripts: list[Script], seconds: float) -> tuple[UpstreamState, Prober, RecordingSink,
+                                                                                Scripted]:
     """One member, probed for some virtual seconds."""
     sink = RecordingSink()
     upstream = Scripted("up", scripts, loop)
-    member = Member(upstream)
+    member = UpstreamState(upstream)
     prober = Prober([(member, "m")], ProbeConfig(), loop, Random(1), sink)
     task = loop.create_task(prober.run())
     await asyncio.sleep(seconds)
@@ -33,7 +34,7 @@ def test_one_token_is_enough() -> None:
     async def main(loop: SimLoop) -> None:
         member, prober, sink, upstream = await probed(loop, [WELL], 60)
         assert member.is_proven
-        assert (upstream.n_asked, upstream.n_cancelled, upstream.n_open, member.n_in_flight) == (1, 1, 0, 0)
+        assert (upstream.n_calls, upstream.n_cancelled, upstream.n_open, member.n_in_flight) == (1, 1, 0, 0)
         assert upstream.last_closed_at == 0.1
         assert prober.complaints == {}
         assert not sink.of(ProbeFailed)
@@ -49,7 +50,7 @@ def test_failures_are_told_when_they_change() -> None:
         busy: Script = [Fail(Fault.STATUS, status=503)]
         member, prober, sink, upstream = await probed(loop, [down, down, down, busy, down, WELL], 600)
         assert member.is_proven
-        assert upstream.n_asked == 6
+        assert upstream.n_calls == 6
         assert [fact.code for fact in sink.of(ProbeFailed)] == ["upstream_connect", "upstream_status", "upstream_connect"]
         assert [fact.upstream_status for fact in sink.of(AttemptDone)] == [None, None, None, 503, None, None]
         assert prober.complaints == {}
@@ -75,7 +76,7 @@ def test_unproven_again_after_many_failures() -> None:
     async def main(loop: SimLoop) -> None:
         sink = RecordingSink()
         upstream = Scripted("up", [WELL], loop)
-        member = Member(upstream)
+        member = UpstreamState(upstream)
         prober = Prober([(member, "m")], ProbeConfig(), loop, Random(1), sink)
         task = loop.create_task(prober.run())
         await asyncio.sleep(1)
@@ -83,7 +84,7 @@ def test_unproven_again_after_many_failures() -> None:
             acquire_permit(member, member.usual.norm("m", 1, False), loop.now()).leave(Outcome.DROPPED, loop.now())
         was_proven = member.is_proven
         await asyncio.sleep(10)
-        assert (was_proven, member.is_proven, upstream.n_asked) == (False, True, 2)
+        assert (was_proven, member.is_proven, upstream.n_calls) == (False, True, 2)
         task.cancel()
         await asyncio.wait([task])
 

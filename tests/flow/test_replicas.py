@@ -11,7 +11,7 @@ from stayfast.core.events import RequestDone
 from stayfast.core.types import CacheControl, Request
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
-from stayfast.stores.remote_store import Shared, SharedConfig
+from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import MODEL, chat, read
@@ -29,7 +29,7 @@ class Replica(CacheRig):
                  cache: CacheConfig | None = None, budget: BudgetConfig | None = None) -> None:
         self.door = FakeDoor(place, loop, ROUND_S)
         super().__init__(loop, *scripts, budget=budget, config=cache)
-        store = Shared("s", self.door, config, loop, self.sink, rng=Random(seed))
+        store = RemoteStore("s", self.door, config, loop, self.sink, rng=Random(seed))
         self.caching.store = store
 
     async def whole(self, request: Request = WHOLE, control: CacheControl | None = None, total_s: float | None = None

@@ -20,9 +20,9 @@ from stayfast.pipeline.stages.call.midstream_failover import Guarded
 from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.policy.resilience.stall import Flow
+from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.testing import Fail, Say, SimLoop, Wait, run
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.scripted import Raw, Scripted, Step
 from tests.flow.rig import MODEL, Rig, chat, read, said
 
@@ -43,7 +43,7 @@ class Speaker(Scripted):
         self.fails = fails
         self.prefixes: list[str] = []
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         """Answer, or go on with the last message."""
         last = msgspec.json.decode(call.request.body)["messages"][-1]
         text, halts = TEXT, self.halts
@@ -78,7 +78,7 @@ def rig_of(loop: SimLoop, *speakers: Speaker, on_stall: OnStall = "rescue", time
     rig.gateway = replace(rig.gateway, caller=Guarded(loop, Random(7), rig.sink))
     for member in rig.registry:
         if knows_gaps:
-            member.flow = Flow()
+            member.flow = TokenFlow()
             for _ in range(10):
                 member.flow.took([GAP_S] * 30, loop.now())
     return rig
@@ -336,7 +336,7 @@ def test_the_budget_of_extra_attempts_bounds_rescues() -> None:
         rig = rig_of(loop, Speaker("up0", loop, {10: [Wait(3.0)]}), Speaker("up1", loop))
         for _ in range(14):
             assert said(await read(await rig.serve())) == TEXT
-            rig.registry["up0"].own.breaker = Breaker(BreakerConfig(enabled=False), Random(1))
+            rig.registry["up0"].own_health.breaker = Breaker(BreakerConfig(enabled=False), Random(1))
         results = [fact.result for fact in rig.sink.of(Rescued)]
         assert results.count("rescued") <= 11
         assert "refused_budget" in results

@@ -14,10 +14,10 @@ import uvloop
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.policy.resilience.stall import Flow
-from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Host, Server
-from stayfast.settings import Source, load
+from stayfast.policy.resilience.stall import TokenFlow
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.lifecycle import GatewayServer, ServerHooks
+from stayfast.settings import SettingsText, load
 from tests.flow.test_budget_sockets import CHUNKED, chunk
 
 pytestmark = pytest.mark.sockets
@@ -75,16 +75,16 @@ async def gateway(first: Replica, second: Replica) -> AsyncIterator[tuple[str, S
         text = "\n".join(["server: {port: 0}", "upstreams:", *lines,
                           "routes: {m: {upstreams: [first, second], pick: order, on_stall: rescue}}"])
         clock = SystemClock()
-        settings = load(Source("test", text), {}, kinds=KINDS)
+        settings = load(SettingsText("test", text), {}, kinds=KINDS)
         observers = Observers(settings, clock)
         system = build(settings, observers, {}, clock, Random(1))
         for member in system.registry:
-            member.flow = Flow()
+            member.flow = TokenFlow()
             member.flow.took([0.01] * 300, clock.now())
         errors: list[BaseException] = []
-        host = Host(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=errors.append,
+        host = ServerHooks(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=errors.append,
                     on_listening=lambda _: None, on_reload=lambda: None, on_draining=lambda: None)
-        edge = Server(Current(system), host)
+        edge = GatewayServer(ActiveSystem(system), host)
         await edge.listen()
         try:
             yield f"http://127.0.0.1:{edge.addresses()[0][1]}", system

@@ -10,7 +10,7 @@ import pytest
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.plan import Terms
+from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.stages.relay import Relay
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
@@ -26,7 +26,7 @@ def rig_with(owners: ResponseOwners, loop: SimLoop) -> Rig:
     rig = Rig(loop, [[Say("a")]])
     settle = Settle(loop, rig.sink, owners)
     rig.gateway = replace(rig.gateway, settle=settle, relay=Relay(loop, settle.done),
-                          router=Router(rig.router.routes, Terms(), loop, Random(7), owners))
+                          router=Router(rig.router.routes, RoutePolicy(), loop, Random(7), owners))
     return rig
 
 
@@ -44,12 +44,12 @@ def test_no_tenant_goes_on_from_anothers_response() -> None:
         rig = rig_with(ResponseOwners(), loop)
         made = await ask(rig, "acme")
         await ask(rig, "acme", made)
-        n_asked = rig.scripted[0].n_asked
+        n_asked = rig.scripted[0].n_calls
         with pytest.raises(Rejected) as refused:
             await ask(rig, "beta", made)
         assert (refused.value.status, refused.value.code, refused.value.param) == (
             400, "previous_response_not_found", "previous_response_id")
-        assert rig.scripted[0].n_asked == n_asked
+        assert rig.scripted[0].n_calls == n_asked
         await ask(rig, None, made)  # without keys there are no tenants
         await ask(rig, "beta", "resp_of_before_the_start")
 

@@ -11,7 +11,7 @@ from stayfast.core.types import Api
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, Scripted, SimLoop, run
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.dialect import Misconfigured
 from tests.flow.dialects import ask
 from tests.flow.rig import Rig, chat, read
@@ -28,7 +28,7 @@ GONE: Script = [Fail(Fault.CONNECT)]
 class Mute(Scripted):
     """Its protocol can say nothing."""
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         raise Rejected("cannot be said")
 
 
@@ -87,7 +87,7 @@ def test_a_retry_after_that_another_request_was_given_is_not_waited_for_either()
     """Whose own attempt fails in another way."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [DOWN], retry=RetryConfig())
-        rig.registry["up0"].own.leave_alone(30.0, "it asked for that")
+        rig.registry["up0"].own_health.leave_alone(30.0, "it asked for that")
         with pytest.raises(UpstreamFailed):
             await rig.serve()
         assert (loop.now(), len(_begun(rig))) == (0.0, 1)
@@ -130,7 +130,7 @@ def test_who_wants_to_be_left_alone_is_passed_over() -> None:
     async def main(loop: SimLoop) -> None:
         for scripts, order in (([DOWN], [HELLO], [HELLO]), ["up0", "up2"]), (([DOWN, HELLO], [HELLO]), ["up0", "up0"]):
             rig = _rig(loop, *scripts)
-            rig.registry["up1"].own.leave_alone(loop.now() + 30, "it said so")
+            rig.registry["up1"].own_health.leave_alone(loop.now() + 30, "it said so")
             await read(await rig.serve())
             assert [name for name, _ in _begun(rig)] == order
 

@@ -15,7 +15,7 @@ from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.metrics.definitions import AFFINITY, EJECTED, PREFIX_TOKENS, TOKENS
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load
 from stayfast.testing import SimLoop, run
 from stayfast.wire.json_input import decode
 from tests.flow.rig import read
@@ -30,7 +30,7 @@ def settings_of(route: str, **upstreams: str) -> Settings:
     """A settings file with one route, `chat`."""
     lines = [f"  {name}: {its}" for name, its in upstreams.items()]
     text = "\n".join(["upstreams:", *lines, "defaults: {hedge: {mode: \"off\"}}", "routes:", f"  chat: {route}"])
-    return load(Source("test", text), {}, kinds=KINDS)
+    return load(SettingsText("test", text), {}, kinds=KINDS)
 
 
 class Client:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from stayfast.lab.harness.virtual import chat, read, simulated, virtual_system
-from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
+from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, Regimes, RegimeState
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing import SimLoop, run
@@ -41,11 +41,11 @@ def shares(rate: float, times: float) -> tuple[float, float, float]:
     of the two minutes after that, and in the second minute after it is well again.
     """
     async def main(loop: SimLoop) -> tuple[float, float, float]:
-        provider = ProviderConfig(seed=1, ttft=Mixture(0.1, 0.05), gaps=Gaps(0.02, 0.1), fills_max_tokens=True,
+        provider = ProviderConfig(seed=1, ttft=Mixture(0.1, 0.05), gaps=GapConfig(0.02, 0.1), fills_max_tokens=True,
                                   regimes=Regimes(normal=Regime(1e9), brownout=Regime(gap_factor=times)))
         system = virtual_system(loop, {"a": provider, "b": provider}, 1, hedge=HedgeConfig(mode="off"))
         rng, by = Random(1), [Counter[str]() for _ in range(5)]
-        loop.call_at(60.0, simulated(system, "a").provider.set_regime, Weather.BROWNOUT)
+        loop.call_at(60.0, simulated(system, "a").provider.set_regime, RegimeState.BROWNOUT)
         loop.call_at(180.0, simulated(system, "a").provider.set_regime, None)
 
         async def ask() -> None:

@@ -12,7 +12,7 @@ from stayfast.core.events import RequestDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.similarity import SemanticConfig
-from stayfast.server.backend import ToForget
+from stayfast.server.backend import PurgeFilter
 from stayfast.testing import Say, SimLoop, Wait, run
 from tests.flow.rig import chat, read, said
 from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
@@ -56,9 +56,9 @@ def test_the_key_of_a_hit_purges_its_answer() -> None:
         assert key is not None
         caches = Caches()
         caches.routes = rig.gateway.router.routes
-        assert await caches.purge(ToForget(key=bytes(32))) == [Forgot(0)]
-        assert await caches.purge(ToForget(key=key)) == [Forgot(1)]
-        assert await caches.kept(key) is None
+        assert await caches.purge(PurgeFilter(key=bytes(32))) == [Forgot(0)]
+        assert await caches.purge(PurgeFilter(key=key)) == [Forgot(1)]
+        assert await caches.inspect_answer(key) is None
         assert await rig.text(ask(SAME)) == NO
         assert rig.lookups == ["nothing_near", "hit", "gone"]
 

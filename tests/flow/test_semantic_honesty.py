@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.pipeline.cache import semantic_index as phrasings
-from stayfast.pipeline.cache.labels import Label, Learning
+from stayfast.pipeline.cache.labels import LabelRecord, Learning
 from stayfast.policy.cache.calibration import CalibrateConfig
 from stayfast.policy.cache.similarity import N_FEATURES, SemanticConfig
 from stayfast.stores.memory import MemoryStore
@@ -28,11 +28,11 @@ class Log(dict[int, bytes]):
         """Holds nothing."""
 
 
-def taught(learning: Learning, tenant: str, n: int, log: phrasings.Log | None = None) -> None:
+def taught(learning: Learning, tenant: str, n: int, log: phrasings.LabelLog | None = None) -> None:
     """So many clear labels of both classes."""
     for number in range(n):
         is_right = number % 3 != 0
-        learning.learn(Label(GOOD if is_right else BAD, is_right, False, tenant), log)
+        learning.learn(LabelRecord(GOOD if is_right else BAD, is_right, False, tenant), log)
 
 
 def test_no_tenant_is_judged_by_anothers_labels() -> None:
@@ -74,7 +74,7 @@ def test_an_audit_whose_answer_cannot_be_kept_found_the_hit_wrong(monkeypatch: p
         rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit=1.0))
         await rig.text(ask(ONE))
         await rig.settled()
-        monkeypatch.setattr("stayfast.pipeline.stages.cache.lookup.keepable", lambda request, sight, data: None)
+        monkeypatch.setattr("stayfast.pipeline.stages.cache.lookup.is_storable", lambda request, sight, data: None)
         assert await rig.text(ask(SAME)) == YES
         await rig.settled()
         assert rig.lookups[-2:] == ["audit_begun", "audit_wrong"]
@@ -89,10 +89,10 @@ def test_audits_that_came_to_nothing_count_as_much_as_those_that_did_not() -> No
     for learning, n_judged in ((lossy, 20), (whole, 100)):
         taught(learning, "a", 600, log if learning is lossy else None)
         for n in range(100):
-            learning.audit_begun("a")
+            learning.note_audit_started("a")
             if n % (100 // n_judged) == 0:
                 n_audits = learning.audit_judged("a")
-                label = Label(GOOD, n % 50 != 0, True, "a", n_audits=n_audits)
+                label = LabelRecord(GOOD, n % 50 != 0, True, "a", n_audits=n_audits)
                 learning.learn(label, log if learning is lossy else None)
     again.restore(log)
     for learning, n_judged in ((lossy, 20), (whole, 100), (again, 20)):
@@ -128,7 +128,7 @@ def test_an_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
         await rig.settled()
         assert rig.lookups[-1] == "audit_right"
         own = learning._own["a"]
-        assert (own.n_begun, own.n_judged) == (2, 1)
+        assert (own.n_started, own.n_judged) == (2, 1)
 
     run(main)
 

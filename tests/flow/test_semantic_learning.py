@@ -6,7 +6,7 @@ from random import Random
 from stayfast.core.events import Renewed
 from stayfast.core.types import CacheControl
 from stayfast.policy.cache.similarity import SemanticConfig
-from stayfast.stores.base import Kept
+from stayfast.stores.base import CachedAnswer
 from stayfast.stores.batched_embedder import floats
 from stayfast.testing import SimLoop, run
 from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
@@ -184,7 +184,7 @@ def test_what_was_learned_outlives_a_restart() -> None:
     """Questions, votes and labels; not what was forgotten before."""
     log = Memory()
 
-    async def before(loop: SimLoop) -> dict[bytes, Kept]:
+    async def before(loop: SimLoop) -> dict[bytes, CachedAnswer]:
         rig = SemanticRig(loop, *saying(YES, YES, NO, NO), semantic=SemanticConfig("10%", min_labels=50))
         rig.semantic.phrasings.log = log
         for text in (ONE, SAME, OTHER, "When can I export an older invoice as a file?"):

@@ -8,14 +8,14 @@ from random import Random
 import msgspec
 import pytest
 
-from stayfast.core.events import StoreAsked
-from stayfast.pipeline.cache.labels import Label
-from stayfast.pipeline.cache.semantic_index import Log, Logged
+from stayfast.core.events import StoreCallDone
+from stayfast.pipeline.cache.labels import LabelRecord
+from stayfast.pipeline.cache.semantic_index import LabelLog, Logged
 from stayfast.policy.cache.lexical import wording
 from stayfast.policy.cache.similarity import N_FEATURES, SemanticConfig
 from stayfast.stores.batched_embedder import floats
 from stayfast.stores.journal import LONGEST_S
-from stayfast.stores.remote_store import Shared, SharedConfig
+from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.flow.semantic_rig import N_DIMS, NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
 from tests.flow.test_semantic_honesty import taught
@@ -30,12 +30,12 @@ class Replica(SemanticRig):
 
     def __init__(self, loop: SimLoop, place: Place, seed: int, *texts: str, semantic: SemanticConfig = FIXED) -> None:
         self.door, self.told = FakeDoor(place, loop), RecordingSink()
-        self.shared = Shared("hot", self.door, SharedConfig(near_bytes=0), loop, self.told, rng=Random(seed))
+        self.shared = RemoteStore("hot", self.door, SharedConfig(near_bytes=0), loop, self.told, rng=Random(seed))
         super().__init__(loop, *saying(*texts), semantic=semantic, store=self.shared)
         self.semantic._rng = Random(seed)
-        hear = partial(self.semantic.hear, floats=floats)
+        hear = partial(self.semantic.receive, floats=floats)
 
-        def log(who: bytes) -> Log:
+        def log(who: bytes) -> LabelLog:
             journal = self.shared.journal("abc", 1000, who)
             journal.begin(hear)
             return journal
@@ -45,7 +45,7 @@ class Replica(SemanticRig):
     @property
     def heard(self) -> Counter[str]:
         """What came of what others told."""
-        return Counter(fact.result for fact in self.told.of(StoreAsked) if fact.what == "hear")
+        return Counter(fact.result for fact in self.told.of(StoreCallDone) if fact.what == "hear")
 
 
 def test_a_phrasing_that_one_learned_is_a_hit_at_the_other() -> None:
@@ -218,21 +218,22 @@ def test_what_is_forgotten_stays_forgotten() -> None:
 
 @pytest.mark.parametrize("body", [
     b"", b"nonsense", msgspec.msgpack.encode(Logged(b"s" * 32, 1, b"k" * 32, wording(ONE), bytes(8))),
-    msgspec.msgpack.encode([b"s" * 32, 1]), msgspec.msgpack.encode(Label((0.5,) * N_FEATURES, True, False))])
+    msgspec.msgpack.encode([b"s" * 32, 1]), msgspec.msgpack.encode(LabelRecord((0.5,) * N_FEATURES, True, False))])
 def test_what_is_no_phrasing_is_refused(body: bytes) -> None:
     """Of another form, or of another embedder: counted as unreadable, and nothing is learned of it."""
 
     async def main(loop: SimLoop) -> None:
         one = Replica(loop, Place(), 1, YES)
         with pytest.raises(ValueError, match=REFUSED):
-            one.semantic.hear(1, body, False, floats=floats)
+            one.semantic.receive(1, body, False, floats=floats)
         assert one.semantic.stats().n_phrasings == 0
         await one.shared.close()
 
     run(main)
 
 
-@pytest.mark.parametrize("body", [b"", b"nonsense", msgspec.msgpack.encode(Label((0.5,) * (N_FEATURES - 1), True, False)),
+@pytest.mark.parametrize("body", [b"", b"nonsense",
+                                  msgspec.msgpack.encode(LabelRecord((0.5,) * (N_FEATURES - 1), True, False)),
                                   msgspec.msgpack.encode(Logged(b"s", 1, b"k", wording(ONE), bytes(4 * N_DIMS)))])
 def test_what_is_no_label_is_refused(body: bytes) -> None:
     """As above."""
@@ -240,7 +241,7 @@ def test_what_is_no_label_is_refused(body: bytes) -> None:
     async def main(loop: SimLoop) -> None:
         one = Replica(loop, Place(), 1, YES, semantic=SemanticConfig("5%"))
         with pytest.raises(ValueError, match=REFUSED):
-            one.semantic.hear(-1, body, False, floats=floats)
+            one.semantic.receive(-1, body, False, floats=floats)
         assert one.semantic.stats().n_labels == 0
         await one.shared.close()
 

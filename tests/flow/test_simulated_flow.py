@@ -7,13 +7,22 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
 from stayfast.core.types import Api
-from stayfast.lab.simulated import EngineModel, FaultRule, Gaps, Kind, Mixture, ProviderConfig, Quota, Simulated
+from stayfast.lab.simulated import (
+    EngineModel,
+    FaultKind,
+    FaultRule,
+    GapConfig,
+    Mixture,
+    ProviderConfig,
+    Simulated,
+    VendorQuota,
+)
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import SimLoop, run
 from tests.flow.rig import Rig, chat, read, said
 from tests.unit.upstreams.simulated_rig import request
 
-PACE: dict[str, Any] = {"ttft": Mixture(1.0), "gaps": Gaps(0.1, 0.0)}
+PACE: dict[str, Any] = {"ttft": Mixture(1.0), "gaps": GapConfig(0.1, 0.0)}
 
 
 def simulated(loop: SimLoop, *rules: FaultRule, name: str = "sim", **fields: Any) -> Simulated:
@@ -53,13 +62,14 @@ def test_the_first_token_comes_when_the_model_says() -> None:
 
 
 @pytest.mark.parametrize(("kind", "fault"), [
-    (Kind.REFUSED, Fault.CONNECT), (Kind.RESET, Fault.RESET), (Kind.STATUS, Fault.STATUS), (Kind.RESET_MID, Fault.RESET),
-    (Kind.CUT, Fault.RESET), (Kind.TRUNCATED, Fault.TRUNCATED), (Kind.IN_BAND, Fault.IN_BAND),
-    (Kind.MALFORMED, Fault.MALFORMED),
+    (FaultKind.REFUSED, Fault.CONNECT), (FaultKind.RESET, Fault.RESET), (FaultKind.STATUS, Fault.STATUS),
+    (FaultKind.RESET_MID, Fault.RESET),
+    (FaultKind.CUT, Fault.RESET), (FaultKind.TRUNCATED, Fault.TRUNCATED), (FaultKind.IN_BAND, Fault.IN_BAND),
+    (FaultKind.MALFORMED, Fault.MALFORMED),
 ])
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("api", [Api.CHAT, Api.RESPONSES, Api.MESSAGES])
-def test_faults_are_what_they_would_be_over_http(kind: Kind, fault: Fault, stream: bool, api: Api) -> None:
+def test_faults_are_what_they_would_be_over_http(kind: FaultKind, fault: Fault, stream: bool, api: Api) -> None:
     """Each fault, before any content where it can be, is the failure that the same bytes would be from a real provider."""
     async def main(loop: SimLoop) -> tuple[UpstreamFailed, Simulated]:
         upstream = simulated(loop, FaultRule(kind, after_chunks=0))
@@ -70,7 +80,7 @@ def test_faults_are_what_they_would_be_over_http(kind: Kind, fault: Fault, strea
         return caught.value, upstream
 
     failed, upstream = run(main)
-    if not stream and kind is Kind.TRUNCATED:
+    if not stream and kind is FaultKind.TRUNCATED:
         assert failed.fault in (Fault.TRUNCATED, Fault.MALFORMED)  # half a JSON body that ends cleanly
     else:
         assert failed.fault is fault
@@ -80,7 +90,7 @@ def test_faults_are_what_they_would_be_over_http(kind: Kind, fault: Fault, strea
 def test_a_refusal_tells_when_to_come_again() -> None:
     """The quota's 429 reaches the gateway with its Retry-After; the retry that waits for it succeeds."""
     async def main(loop: SimLoop) -> tuple[float, Simulated]:
-        upstream = simulated(loop, quota=Quota(requests_per_min=6, burst_s=10), ttft=Mixture(0.0))
+        upstream = simulated(loop, quota=VendorQuota(requests_per_min=6, burst_s=10), ttft=Mixture(0.0))
         rig = Rig(loop, upstreams=[upstream], retry=RetryConfig(max_attempts=2, max_wait_s=20))
         await read(await rig.serve(chat(max_tokens=1, ignore_eos=True)))
         await read(await rig.serve(chat(max_tokens=1, ignore_eos=True)))
@@ -94,7 +104,7 @@ def test_a_refusal_tells_when_to_come_again() -> None:
 def test_a_hang_ends_at_the_deadline() -> None:
     """Nothing comes; the deadline ends it and the provider sees the caller go."""
     async def main(loop: SimLoop) -> tuple[float, Simulated]:
-        upstream = simulated(loop, FaultRule(Kind.HANG))
+        upstream = simulated(loop, FaultRule(FaultKind.HANG))
         rig = Rig(loop, upstreams=[upstream])
         with pytest.raises(DeadlineExceeded):
             await rig.serve(chat(), total_s=2.0)

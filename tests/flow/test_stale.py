@@ -11,7 +11,7 @@ from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import AttemptDone, Renewed, RequestDone
 from stayfast.core.types import CacheControl
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.refresh import Behind
+from stayfast.pipeline.refresh import BackgroundRefresh
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.cache.lookup import ExactCache
 from stayfast.policy.admission.priority import Urgency
@@ -30,7 +30,7 @@ class StaleRig(CacheRig):
     def __init__(self, loop: SimLoop, *scripts: Script, admit: Admit | None = None) -> None:
         super().__init__(loop, *scripts, config=CONFIG)
         gateway = self.gateway = replace(self.gateway, admit=admit or self.gateway.admit)
-        behind = Behind(gateway.alarms, gateway.admit, gateway.context, gateway.router, self.sink)
+        behind = BackgroundRefresh(gateway.alarms, gateway.admit, gateway.context, gateway.router, self.sink)
         self.gateway = replace(gateway, cache=ExactCache(gateway.caller.start, loop, self.sink, behind.ask))
 
 

@@ -232,7 +232,7 @@ def test_refused_credentials_are_not_tried_twice() -> None:
         rig = Rig(loop, [refused], retry=RetryConfig(max_attempts=3))
         with pytest.raises(UpstreamFailed):
             await rig.serve()
-        assert rig.scripted[0].n_asked == 1
+        assert rig.scripted[0].n_calls == 1
         rig = Rig(loop, [refused], [HELLO], retry=RetryConfig(max_attempts=3))
         for _ in range(5):
             assert said(await read(await rig.serve())) == "Hello"

@@ -10,7 +10,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.errors import StayfastError
 from stayfast.http.server.parser import RequestParser
 from stayfast.server.config import ServerConfig
-from stayfast.server.inbound import Inbound
+from stayfast.server.inbound import LlmHttpRequest
 
 _KEY, _OTHER_KEY = "sf-0123456789abcdef", "sf-fedcba9876543210"
 _HEADS = (
@@ -65,17 +65,17 @@ _REQUESTS = st.lists(st.one_of(_GOOD, _GOOD, _GOOD, _NEAR, _WRONG_LENGTH, _SPOIL
 
 def parsed(parts: list[bytes]) -> list[tuple[object, ...]]:
     """All there is to know of the requests in these reads, but for when they came."""
-    parser = RequestParser(Inbound, ServerConfig().http_limits(), SystemClock(), _let_in)
+    parser = RequestParser(LlmHttpRequest, ServerConfig().http_limits(), SystemClock(), _let_in)
     for part in parts:
         parser.feed(part)
     return [_told(inbound) for inbound in parser.ready]
 
 
-def _let_in(inbound: Inbound) -> StayfastError | None:
+def _let_in(inbound: LlmHttpRequest) -> StayfastError | None:
     return None
 
 
-def _told(inbound: Inbound) -> tuple[object, ...]:
+def _told(inbound: LlmHttpRequest) -> tuple[object, ...]:
     error = inbound.refusal
     path = inbound.path if not inbound.is_broken else ""  # of a broken one: as much as was parsed
     return (inbound.method, path, inbound.query, inbound.fields, inbound.body, inbound.keep_alive,

@@ -6,12 +6,12 @@ import re
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stayfast.http.server.connection import Connection, HttpServer, Tasks
+from stayfast.http.server.connection import ConnectionTasks, HttpServer, ServerConnection
 from stayfast.server.app import GatewayApp
-from stayfast.server.backend import Current
-from stayfast.server.cold import ColdApp
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.cold import AdminApp
 from stayfast.server.config import ServerConfig
-from stayfast.server.inbound import Inbound
+from stayfast.server.inbound import LlmHttpRequest
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, get, post
 
@@ -83,12 +83,12 @@ async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseExcep
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
     backend = FakeBackend(ServerConfig(max_head_bytes=1024, max_body_bytes=1024, keepalive_s=0.5),
                           FakeGateway(lambda request: [0.3, 0.3, b"data: a\n\n" if request.stream else ANSWER]))
-    current = Current(backend)
-    tasks = Tasks(errors.append)
+    current = ActiveSystem(backend)
+    tasks = ConnectionTasks(errors.append)
     app = GatewayApp(current, clock=loop, sink=RecordingSink(), tasks=tasks, entropy=b"12345678",
-                cold=ColdApp(current, clock=loop, version="0", is_draining=lambda: False), place=None)
-    server: HttpServer[Inbound] = HttpServer(app, loop, tasks)
-    connection = Connection(server)
+                cold=AdminApp(current, clock=loop, version="0", is_draining=lambda: False), place=None)
+    server: HttpServer[LlmHttpRequest] = HttpServer(app, loop, tasks)
+    connection = ServerConnection(server)
     wire = Wire(loop, connection)
     connection.connection_made(wire)
     for part in parts:

@@ -33,7 +33,7 @@ class Fake:
 
     async def run(self, conditions: Conditions) -> Finding:
         """See `Claim`."""
-        conditions.say("half of it done")
+        conditions.report_progress("half of it done")
         if self.failed:
             raise SetUpFailed(self.failed)
         if self.needs and conditions.data is None:
@@ -49,7 +49,7 @@ class Computing:
 
     async def run(self, conditions: Conditions) -> Finding:
         """Until the process ends."""
-        conditions.say("in a thread")
+        conditions.report_progress("in a thread")
         await asyncio.to_thread(threading.Event().wait, 3600)
         return HOLDS
 
@@ -64,7 +64,7 @@ class Endless:
         """See `Claim`."""
         async with Processes() as processes:
             floor = await processes.baseline_proxy("http://127.0.0.1:9")
-            conditions.say(f"pid {floor.process.pid}")
+            conditions.report_progress(f"pid {floor.process.pid}")
             await floor.process.wait()
         return HOLDS
 

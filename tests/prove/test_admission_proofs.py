@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.lab.claims import fair, noisy, quota
-from stayfast.lab.harness.virtual import Tenants, chat, run_virtual
+from stayfast.lab.harness.virtual import VirtualTenants, chat, run_virtual
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.testing.simloop import SimLoop
@@ -17,7 +17,7 @@ def test_the_books_close() -> None:
 
 def test_books_that_are_wrong_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates that are never put right leave a gap of thousands."""
-    monkeypatch.setattr("stayfast.policy.admission.quota.Quota.reconcile", lambda *_: None)
+    monkeypatch.setattr("stayfast.policy.admission.quota.TenantQuota.reconcile", lambda *_: None)
     finding = run_virtual(quota.play, 3000, 1, least=0.0)
     assert "by tokens: the books are off by" in [figure.name for figure in finding.figures if not figure.holds]
 
@@ -33,19 +33,19 @@ def test_shares_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_noisy_tenant_is_no_trouble() -> None:
     """Half a virtual minute; where everybody is one tenant, the quiet ones suffer."""
     config = AdmissionConfig(noisy.N_PLACES)
-    alone, _ = run_virtual(noisy.in_virtual_time, 30.0, config, 2, is_beside=False)
-    beside, (n, n_shed) = run_virtual(noisy.in_virtual_time, 30.0, config, 2, is_beside=True)
+    alone, _ = run_virtual(noisy.in_virtual_time, 30.0, config, 2, has_noise=False)
+    beside, (n, n_shed) = run_virtual(noisy.in_virtual_time, 30.0, config, 2, has_noise=True)
     assert noisy.moved_percent(alone, beside) < 15
     assert n_shed > n / 2
     config = AdmissionConfig(1, QueueConfig(max_queue=0))
-    unprotected, _ = run_virtual(noisy.in_virtual_time, 30.0, config, 2, is_beside=True)
+    unprotected, _ = run_virtual(noisy.in_virtual_time, 30.0, config, 2, has_noise=True)
     assert float("inf") in unprotected
 
 
 def test_the_crowd_counts_what_ends() -> None:
     """Tokens and cost as the upstream said, and nothing before the books are opened."""
     async def main(loop: SimLoop) -> None:
-        crowd = Tenants(quota.PROVIDER, quota.TENANTS, AdmissionConfig(), loop, 1, price=quota.PRICE)
+        crowd = VirtualTenants(quota.PROVIDER, quota.TENANTS, AdmissionConfig(), loop, 1, price=quota.PRICE)
         crowd.books.is_open = False
         await crowd.ask("by cost", chat(20, 40))
         crowd.books.begin()

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from stayfast.lab.claims import cancel
-from stayfast.lab.claims.budget import DEADLINE_S, LEGS, Budget, Leg, judge
+from stayfast.lab.claims.budget import DEADLINE_S, LEGS, BudgetClaim, Leg, judge
 from stayfast.lab.claims.cancel import STATES, Cancel
 from stayfast.lab.claims.overhead import PROVIDER, Overhead
 from stayfast.lab.claims.truth import (
@@ -20,22 +20,22 @@ from stayfast.lab.claims.truth import (
     in_virtual_time,
 )
 from stayfast.lab.harness.claim import Extent, Finding
-from stayfast.lab.harness.load import Load
-from stayfast.lab.harness.processes import Processes, Server
+from stayfast.lab.harness.load import LoadSpec
+from stayfast.lab.harness.processes import Processes, ServerProcess
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.lab.load.result import Error, Gaps, Health, Mode, Result, Sample, Samples, Subject
+from stayfast.lab.load.result import ClientHealth, Error, GapCounts, Mode, Result, Sample, Samples, Subject
 from stayfast.lab.simulated import PRESETS
 from tests.prove.running import N_TRIES, run, short_of
 
 OTHER = PRESETS["gemini-flash-like"].ttft
 
 
-async def deaf(processes: Processes, settings: Mapping[str, Any]) -> Server:
+async def deaf(processes: Processes, settings: Mapping[str, Any]) -> ServerProcess:
     """A proxy that stays with its upstream when the client leaves."""
     return await processes.start("tests/prove/deaf.py", processes.written(settings))
 
 
-async def refusing(processes: Processes, settings: Mapping[str, Any]) -> Server:
+async def refusing(processes: Processes, settings: Mapping[str, Any]) -> ServerProcess:
     """A gateway that knows none of the routes."""
     return await processes.gateway({**settings, "routes": {"other": {"upstreams": ["silent"]}}})
 
@@ -62,7 +62,7 @@ def test_cancel_falls_short_where_nothing_is_asked_of_the_upstream(monkeypatch: 
 @pytest.mark.sockets
 def test_budget_falls_short_without_fallback_and_with_a_longer_deadline() -> None:
     """The one fails what could have been served, the other lets requests outlive what was claimed."""
-    finding = run(Budget(quick=Extent(real_s=1.0), routes={
+    finding = run(BudgetClaim(quick=Extent(real_s=1.0), routes={
         "alone": {"upstreams": ["hanging"], "deadline": DEADLINE_S + 0.5},
         "hanging": {"upstreams": ["hanging"], "deadline": DEADLINE_S},
         "jagged": {"upstreams": ["jagged"], "deadline": DEADLINE_S},
@@ -88,16 +88,17 @@ def test_overhead_falls_short_of_requests_that_fail(monkeypatch: pytest.MonkeyPa
 def test_truth_falls_short_of_a_closed_loop() -> None:
     """Callers who wait for a stalled target do not ask meanwhile, and their p99 is fine: the same stall, not seen."""
 
-    async def main(load: Load) -> tuple[Result, float]:
+    async def main(load: LoadSpec) -> tuple[Result, float]:
         async with Processes() as processes:
             sim = await processes.simulator({"fast": {"preset": "instant"}}, 1)
             return await ask_with_a_stall(load, sim, f"{sim.url}/fast/v1", 0.6, 1)
 
-    _, p99, _ = against_stall(*uvloop.run(main(Load(3.0, n_concurrent=1, n_output=2))))  # one of more than a hundred waits
+    # one of more than a hundred waits
+    _, p99, _ = against_stall(*uvloop.run(main(LoadSpec(3.0, n_concurrent=1, n_output=2))))
     assert not p99.holds
     assert p99.value > 50
     for _ in range(N_TRIES):
-        _, p99, _ = against_stall(*uvloop.run(main(Load(2.0, RATE_RPS, n_output=2))))
+        _, p99, _ = against_stall(*uvloop.run(main(LoadSpec(2.0, RATE_RPS, n_output=2))))
         if p99.value < 20:
             break
     assert p99.value < 20
@@ -136,8 +137,8 @@ def result_of(samples: list[Sample], lag_s: float = 0.0) -> Result:
     for sample in samples:
         rows.add(sample)
     return Result(label="it", subject=Subject("it", "", "chat", "m"), command="", machine={}, began_at_wall=0.0, seed=1,
-                  mode=Mode.OPEN, workload={}, duration_s=10.0, offered_rps=5.0, samples=rows, gaps=Gaps(),
-                  health=Health(loop_lag_max_s=lag_s))
+                  mode=Mode.OPEN, workload={}, duration_s=10.0, offered_rps=5.0, samples=rows, gaps=GapCounts(),
+                  health=ClientHealth(loop_lag_max_s=lag_s))
 
 
 def failed(n: int, took_s: float, status: int = 504) -> Sample:

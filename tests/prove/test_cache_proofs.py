@@ -10,12 +10,12 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.claims import cache_lookup_cost as lookup
 from stayfast.lab.claims import isolation
 from stayfast.lab.claims.coalesce import Coalesce
-from stayfast.lab.claims.isolation import FILES, Conversation, ask_follow_ups, read_conversations
+from stayfast.lab.claims.isolation import FILES, IsolatedConversation, ask_follow_ups, read_conversations
 from stayfast.lab.harness.claim import Conditions, Extent, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.pipeline.cache import route_cache as caching
 from stayfast.pipeline.stages.cache import lookup as cache
-from stayfast.wire.canonical import Asked, said_of, terms_of
+from stayfast.wire.canonical import CanonicalRequest, identity_bytes, scope_bytes
 
 
 def test_nothing_crosses() -> None:
@@ -33,9 +33,9 @@ def test_nothing_crosses_in_other_words() -> None:
 def forgets(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
     """Keys know nothing of the tenant, or of the rest of the body."""
     if forgotten == "tenant":
-        monkeypatch.setattr(caching, "said_of", lambda _, *who: said_of(*who))
+        monkeypatch.setattr(caching, "identity_bytes", lambda _, *who: identity_bytes(*who))
     else:
-        monkeypatch.setattr(cache, "terms_of", lambda _, who: terms_of(Asked(), who))
+        monkeypatch.setattr(cache, "scope_bytes", lambda _, who: scope_bytes(CanonicalRequest(), who))
 
 
 @pytest.mark.parametrize("is_semantic", [False, True])
@@ -47,7 +47,8 @@ def test_a_key_that_forgets_something_is_seen(monkeypatch: pytest.MonkeyPatch, f
     assert finding.figures[0].value > 10
 
 
-ASKED = [Conversation(f"What is a {thing}?", f"A {thing} is a thing.", follow_up) for thing in ("fugue", "sonata", "canon")
+ASKED = [IsolatedConversation(f"What is a {thing}?", f"A {thing} is a thing.", follow_up) for thing in ("fugue", "sonata",
+                                                                                                        "canon")
          for follow_up in ("What are its types?", "Who wrote the best ones of them?")]
 
 
@@ -87,7 +88,7 @@ def test_many_are_one_call() -> None:
 
 def test_a_machine_that_gets_slower_says_nothing_of_a_miss() -> None:
     """Each turn is set against the one beside it; the spread is that of the rounds, not of one bad turn."""
-    meter = lookup.Meter()
+    meter = lookup.LookupMeter()
     speeds = [1.0, 1.0, 4.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
     meter.rounds = [[{"off": 100 * speed, "miss": 110 * speed, "hit": 50 * speed} for speed in half]
                     for half in (speeds[:5], speeds[5:])]

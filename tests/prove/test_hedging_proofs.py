@@ -10,9 +10,9 @@ import pytest
 from stayfast.lab.claims import tail
 from stayfast.lab.claims.mixed import Mixed, Rivals, load_of
 from stayfast.lab.claims.mixed import in_virtual_time as mixed_in_virtual_time
-from stayfast.lab.claims.tail import Hangs, Hedge, Tail, ask_in_virtual_time, ask_over_sockets
+from stayfast.lab.claims.tail import Hangs, HedgeClaim, Tail, ask_in_virtual_time, ask_over_sockets
 from stayfast.lab.harness.claim import Claim, Extent
-from stayfast.lab.harness.load import Load, Waits, waits
+from stayfast.lab.harness.load import LoadSpec, RunWaits, waits
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.load.result import Result
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -21,7 +21,7 @@ from tests.prove.running import run
 BRIEF = Extent(300, 1.0)
 
 
-def _tail(config: HedgeConfig) -> Waits:
+def _tail(config: HedgeConfig) -> RunWaits:
     return waits(run_virtual(ask_in_virtual_time, tail.HEAVY_TAILED, config, tail.tail_load(60.0), 1))
 
 
@@ -105,7 +105,7 @@ def test_the_time_outs_throw_the_dice_of_the_gateway() -> None:
 @pytest.fixture
 def _short_warmups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a second, in real time: what is asked before that is no figure."""
-    async def shortly(providers: Mapping[str, Any], hedge_settings: Mapping[str, Any], load: Load, seed: int) -> Result:
+    async def shortly(providers: Mapping[str, Any], hedge_settings: Mapping[str, Any], load: LoadSpec, seed: int) -> Result:
         return await ask_over_sockets(providers, hedge_settings, replace(load, warmup_s=1.0), seed)
 
     monkeypatch.setattr(tail, "ask_over_sockets", shortly)
@@ -113,7 +113,7 @@ def _short_warmups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.sockets
 @pytest.mark.usefixtures("_short_warmups")
-@pytest.mark.parametrize("claim", [Tail(quick=BRIEF), Hangs(quick=BRIEF), Hedge(quick=BRIEF),
+@pytest.mark.parametrize("claim", [Tail(quick=BRIEF), Hangs(quick=BRIEF), HedgeClaim(quick=BRIEF),
                                    Mixed(quick=Extent(1000, 1.0, warmup_s=1.0))],
                          ids=["tail", "hangs", "hedge", "mixed"])
 def test_every_figure_is_taken(claim: Claim) -> None:

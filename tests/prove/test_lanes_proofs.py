@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.lab.claims import lanes, stragglers
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.pipeline.admission.controller import Call
+from stayfast.pipeline.admission.controller import QueuedRequest
 from stayfast.policy.admission.lanes import Lane, Lanes
 
 
@@ -27,7 +27,7 @@ def test_a_place_that_is_lost_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway that now and then forgets to count a long one that is over."""
     leave, n_left = Lanes.leave, iter(range(10**9))
 
-    def forgetful(self: Lanes[Call], lane: Lane[Call], now: float) -> None:
+    def forgetful(self: Lanes[QueuedRequest], lane: Lane[QueuedRequest], now: float) -> None:
         if next(n_left) != 50:
             leave(self, lane, now)
 

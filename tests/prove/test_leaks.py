@@ -6,13 +6,13 @@ import pytest
 
 from stayfast.lab.claims import leaks
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.pipeline.admission.controller import Places
+from stayfast.pipeline.admission.controller import AdmissionController
 from stayfast.pipeline.attempts.attempt import Attempt
-from stayfast.pipeline.stages.call.hedged_call import Race
-from stayfast.policy.admission.quota import Quota
+from stayfast.pipeline.stages.call.hedged_call import HedgedCall
+from stayfast.policy.admission.quota import TenantQuota
 from stayfast.policy.resilience.breaker import Breaker
-from stayfast.policy.resilience.retry_budget import ExtraBudget
-from stayfast.upstreams.state.limiter import Limited
+from stayfast.policy.resilience.retry_budget import RetryBudget
+from stayfast.upstreams.state.limiter import ConcurrencyLimiter
 
 N = 4000
 
@@ -24,8 +24,9 @@ def test_nothing_leaks() -> None:
 
 
 @pytest.mark.parametrize(("of", "method", "leak"), [
-    (Places, "give_back", "places"), (Limited, "left", "upstream places"), (Quota, "reconcile", "quota of tokens"),
-    (ExtraBudget, "take_retry", "budget of extra attempts"), (Breaker, "forgotten", "probes")])
+    (AdmissionController, "give_back", "places"), (ConcurrencyLimiter, "left", "upstream places"), (TenantQuota, "reconcile",
+                                                                                                    "quota of tokens"),
+    (RetryBudget, "take_retry", "budget of extra attempts"), (Breaker, "forgotten", "probes")])
 def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch, of: type, method: str, leak: str) -> None:
     """One thing in twenty is forgotten."""
     right, calls = getattr(of, method), iter(range(10**9))
@@ -50,5 +51,5 @@ def test_a_stream_that_stays_open_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_task_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Second attempts that go on when the race is over."""
-    monkeypatch.setattr(Race, "end", lambda *_: None)
+    monkeypatch.setattr(HedgedCall, "end", lambda *_: None)
     assert any(note.startswith("tasks: ") for note in run_virtual(leaks.play, 400, 1).notes)

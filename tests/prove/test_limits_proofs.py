@@ -9,7 +9,7 @@ from stayfast.lab.harness.claim import Finding
 from stayfast.lab.harness.virtual import run_virtual
 from tests.prove.running import figure_of, run_until, short_of
 
-BROWNOUT = brownout.Phases(10.0, 12.0, 4.0, 12.0, open_s=8.0)
+BROWNOUT = brownout.BrownoutPhases(10.0, 12.0, 4.0, 12.0, open_s=8.0)
 
 
 def test_brownout_in_virtual_time_holds_and_sees_a_missing_breaker() -> None:
@@ -22,7 +22,7 @@ def test_brownout_in_virtual_time_holds_and_sees_a_missing_breaker() -> None:
 
 def test_storm_in_virtual_time_sees_a_missing_limit() -> None:
     """All two hundred at once."""
-    phases = storm.Phases(3.0, 3.0, 3.0)
+    phases = storm.StormPhases(3.0, 3.0, 3.0)
     assert run_virtual(storm.in_virtual_time, phases, 1, "gradient")[1] <= 1.3 * 32
     assert run_virtual(storm.in_virtual_time, phases, 1, "off")[1] >= 200
 
@@ -34,7 +34,7 @@ def test_storm_holds() -> None:
         most, most_without = (figure_of(finding, words).value for words in ("sockets: most at the engine", "without limits"))
         return most < 0.5 * most_without and most_without > 5
 
-    finding = run_until(Storm(quick=storm.Phases(3.0, 3.0, 4.0)), is_far_from_no_limit)
+    finding = run_until(Storm(quick=storm.StormPhases(3.0, 3.0, 4.0)), is_far_from_no_limit)
     assert [name for name in short_of(finding) if not name.startswith("sockets")] == []
     assert is_far_from_no_limit(finding), finding.figures
 
@@ -42,7 +42,7 @@ def test_storm_holds() -> None:
 @pytest.mark.sockets
 def test_brownout_runs_and_loses_nothing() -> None:
     """p99 of a few requests is the machine's as much as ours; that none fails is not."""
-    phases = brownout.Phases(4.0, 5.0, 2.0, 2.0, open_s=4.0)
+    phases = brownout.BrownoutPhases(4.0, 5.0, 2.0, 2.0, open_s=4.0)
 
     def loses_nothing(finding: Finding) -> bool:
         return not any("failed" in name for name in short_of(finding))

@@ -7,7 +7,7 @@ from math import isnan
 import pytest
 import uvloop
 
-from stayfast.lab.harness.load import Load, ask
+from stayfast.lab.harness.load import LoadSpec, ask
 from stayfast.lab.harness.loopback import keep_busy
 from stayfast.lab.harness.processes import Processes, gateway_settings
 from stayfast.lab.load.result import Result
@@ -27,7 +27,7 @@ def test_a_gateway_takes_its_answers_for_whole_ones() -> None:
             n_answers, n_failed = await keep_busy(f"{gateway.url}/v1", 0.3, 4)
             assert n_answers > 8
             assert n_failed == 0
-            told = (await ask(Load(0.2, n_concurrent=1, stream=False), {"g": f"{gateway.url}/v1"}, 1))["g"]
+            told = (await ask(LoadSpec(0.2, n_concurrent=1, stream=False), {"g": f"{gateway.url}/v1"}, 1))["g"]
             assert not any(told.samples.errors)
 
     uvloop.run(main())
@@ -44,7 +44,7 @@ def test_failures_are_counted() -> None:
     uvloop.run(main())
 
 
-async def through_the_proxy(script: tuple[Step, ...], load: Load) -> tuple[Result, Seen]:
+async def through_the_proxy(script: tuple[Step, ...], load: LoadSpec) -> tuple[Result, Seen]:
     """The load on a scripted server, by way of the bare proxy."""
     async with serving(script) as (url, seen), Processes() as processes:
         proxy = await processes.baseline_proxy(url.removesuffix("/v1"))
@@ -55,7 +55,7 @@ async def through_the_proxy(script: tuple[Step, ...], load: Load) -> tuple[Resul
 def test_it_proxies_on_kept_connections(stream: bool) -> None:
     """Every answer comes whole and in as many parts as it was sent; two callers need two connections."""
     script = STREAM if stream else WHOLE
-    result, seen = uvloop.run(through_the_proxy(script, Load(0.3, n_concurrent=2, stream=stream)))
+    result, seen = uvloop.run(through_the_proxy(script, LoadSpec(0.3, n_concurrent=2, stream=stream)))
     samples = result.samples
     assert len(samples) == len(seen.bodies) > 2
     assert not any(samples.errors)
@@ -65,13 +65,13 @@ def test_it_proxies_on_kept_connections(stream: bool) -> None:
 
 def test_chunks_pass_as_they_come() -> None:
     """The wait in the middle of a stream is seen behind the proxy."""
-    result, _ = uvloop.run(through_the_proxy(STREAM, Load(0.2, n_concurrent=1)))
+    result, _ = uvloop.run(through_the_proxy(STREAM, LoadSpec(0.2, n_concurrent=1)))
     assert min(result.samples.floats["gap_max_s"]) > 0.01
 
 
 def test_it_passes_on_what_it_is_given() -> None:
     """Method, path, fields and body are the client's."""
-    result, seen = uvloop.run(through_the_proxy(WHOLE, Load(0.1, n_concurrent=1, stream=False, model="mine")))
+    result, seen = uvloop.run(through_the_proxy(WHOLE, LoadSpec(0.1, n_concurrent=1, stream=False, model="mine")))
     assert not isnan(result.samples.floats["ended_s"][0])
     assert seen.heads[0].startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
     assert b"content-type: application/json\r\n" in seen.heads[0].lower()

@@ -7,15 +7,24 @@ import msgspec
 import pytest
 
 from stayfast.lab.claims import overload
-from stayfast.lab.claims.overload import ADMISSION, Overload, Phases, Run, _why_late, in_virtual_time, judge, over_sockets
+from stayfast.lab.claims.overload import (
+    ADMISSION,
+    Overload,
+    OverloadPhases,
+    Run,
+    _why_late,
+    in_virtual_time,
+    judge,
+    over_sockets,
+)
 from stayfast.lab.harness.claim import Figure
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.lab.load.result import Health
+from stayfast.lab.load.result import ClientHealth
 from stayfast.lab.simulated import EngineModel
 from stayfast.policy.admission.overload import AdmissionConfig
 from tests.prove.running import run, short_of
 
-SHORT = Phases(30.0, 40.0, 20.0, 10.0, 1.3)
+SHORT = OverloadPhases(30.0, 40.0, 20.0, 10.0, 1.3)
 
 
 def _falls_short(admission: AdmissionConfig) -> list[str]:
@@ -38,7 +47,7 @@ def test_late_refusals_on_a_late_machine_prove_nothing() -> None:
     """Where the client's own loop was late as well; where it was not, they fall short."""
     late = [Figure("refusals: p99", 9.0, "ms", 5.0)]
     at_ease = run_virtual(in_virtual_time, SHORT, ADMISSION, 1)
-    busy = {name: msgspec.structs.replace(result, health=Health(loop_lag_p99_s=0.004))
+    busy = {name: msgspec.structs.replace(result, health=ClientHealth(loop_lag_p99_s=0.004))
             for name, result in at_ease.by_tier.items()}
     assert _why_late(at_ease, late) is None
     assert _why_late(replace(at_ease, by_tier=busy), late) == "the client's own loop was 4.0 ms late at p99"
@@ -49,7 +58,7 @@ def test_late_refusals_on_a_late_machine_prove_nothing() -> None:
 def test_every_figure_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """So short a run proves nothing, but nothing is missing in it. Its engine has a quarter of the places, and takes a
     quarter of the time for an answer."""
-    async def quickly(phases: Phases, admission: AdmissionConfig, seed: int) -> Run:
+    async def quickly(phases: OverloadPhases, admission: AdmissionConfig, seed: int) -> Run:
         n_places = overload.N_PLACES // 4
         monkeypatch.setattr(overload, "WARMUP_S", 2.0)
         monkeypatch.setattr(overload, "N_PLACES", n_places)
@@ -58,7 +67,7 @@ def test_every_figure_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         return await over_sockets(phases, replace(admission, max_in_flight=n_places), seed)
 
     monkeypatch.setattr(overload, "over_sockets", quickly)
-    brief = Phases(6.0, 3.0, 4.0, 2.0, 1.5)
+    brief = OverloadPhases(6.0, 3.0, 4.0, 2.0, 1.5)
     finding = run(Overload(quick=brief, quick_virtual=SHORT))
     assert [figure.name for figure in finding.figures if isnan(figure.value)] == []
     assert [name for name in short_of(finding) if name.startswith("virtual time")] == []

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from stayfast.lab.claims.prefix import CASES, Prefix, ask
+from stayfast.lab.claims.prefix import CASES, PrefixClaim, ask
 from stayfast.lab.harness.claim import Conditions, Extent
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
@@ -10,7 +10,7 @@ from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 
 def test_agents_read_most_of_what_they_say() -> None:
     """Three agents of each kind."""
-    finding = asyncio.run(Prefix(quick=Extent(3)).run(Conditions(is_quick=True)))
+    finding = asyncio.run(PrefixClaim(quick=Extent(3)).run(Conditions(is_quick=True)))
     assert finding.holds, [figure for figure in finding.figures if not figure.holds]
 
 

@@ -5,10 +5,10 @@ from math import isfinite
 
 import pytest
 
-from stayfast.lab.claims.budget import Budget
+from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.cancel import Cancel
 from stayfast.lab.claims.overhead import Overhead
-from stayfast.lab.claims.truth import KNOWN, Truth, against_formula, in_virtual_time
+from stayfast.lab.claims.truth import KNOWN, TruthClaim, against_formula, in_virtual_time
 from stayfast.lab.harness.claim import Extent, Finding
 from stayfast.lab.harness.virtual import run_virtual
 from tests.prove.running import figure_of, run, run_until, run_until_it_holds, short_of
@@ -28,7 +28,7 @@ def test_cancel_holds() -> None:
 @pytest.mark.serial
 def test_budget_holds() -> None:
     """Three routes, streamed and whole; the fallback and the ends in part were needed."""
-    finding = run_until_it_holds(Budget(quick=Extent(real_s=2.0)))
+    finding = run_until_it_holds(BudgetClaim(quick=Extent(real_s=2.0)))
     assert short_of(finding) == []
     assert finding.holds, finding.spoiled
     assert figure_of(finding, "jagged, streams: ended in part").value > 0
@@ -51,7 +51,7 @@ def test_truth_runs_and_takes_every_figure() -> None:
     def shows_the_stall(finding: Finding) -> bool:
         return figure_of(finding, "stalled target: e2e p99").value < 20
 
-    finding = run_until(Truth(quick=Extent(real_s=0.5, virtual_s=2.0), stalled_run_s=2.0, stall_s=0.6), shows_the_stall)
+    finding = run_until(TruthClaim(quick=Extent(real_s=0.5, virtual_s=2.0), stalled_run_s=2.0, stall_s=0.6), shows_the_stall)
     assert [figure.name for figure in finding.figures if not isfinite(figure.value)] == []
     assert len(finding.figures) == 13
     assert all(figure.holds for figure in finding.figures if "without an answer" in figure.name)

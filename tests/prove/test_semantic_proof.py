@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from stayfast.lab.claims.semantic import CLASSES, PAIRS, Semantic
+from stayfast.lab.claims.semantic import CLASSES, PAIRS, SemanticClaim
 from stayfast.lab.harness.claim import Conditions, Figure, SetUpFailed
 from stayfast.policy.cache.calibration import Calibrator
 from stayfast.stores import onnx_embedder as minilm
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def figures(folder: Path) -> dict[str, Figure]:
     """Of a quick run."""
-    finding = uvloop.run(Semantic(goals=GOALS).run(Conditions(is_quick=True, data=folder)))
+    finding = uvloop.run(SemanticClaim(goals=GOALS).run(Conditions(is_quick=True, data=folder)))
     return {figure.name: figure for figure in finding.figures}
 
 
@@ -56,4 +56,4 @@ def test_a_cache_that_never_learns_falls_short(folder: Path, monkeypatch: pytest
 def test_without_its_data_it_says_so(tmp_path: Path, is_given: bool) -> None:
     """Whether no folder was named, or the files are not in it."""
     with pytest.raises(SetUpFailed, match=r"--data DIR|cannot be read"):
-        uvloop.run(Semantic().run(Conditions(data=tmp_path if is_given else None)))
+        uvloop.run(SemanticClaim().run(Conditions(data=tmp_path if is_given else None)))

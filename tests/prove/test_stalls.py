@@ -4,7 +4,7 @@ import pytest
 
 from stayfast.lab.claims import stalls
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.wire.continuation import Seam
+from stayfast.wire.continuation import SeamTrimmer
 
 N = 200
 
@@ -21,12 +21,12 @@ def test_rescues_shorten_the_longest_wait() -> None:
 @pytest.mark.parametrize("more", [-1, 1])
 def test_a_wrong_seam_is_seen(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
     """One character less, or one twice."""
-    right = Seam.take
+    right = SeamTrimmer.take
 
-    def take(seam: Seam, text: str, *, is_last: bool = False) -> str:
+    def take(seam: SeamTrimmer, text: str, *, is_last: bool = False) -> str:
         was_over = seam._is_over
         said = right(seam, text, is_last=is_last)
         return said if was_over or not said else said[1:] if more < 0 else said[0] + said
 
-    monkeypatch.setattr(Seam, "take", take)
+    monkeypatch.setattr(SeamTrimmer, "take", take)
     assert run_virtual(stalls.play, N, 1, "rescue").n_wrong > 0

@@ -13,13 +13,13 @@ import uvloop
 from numpy.typing import NDArray
 
 from stayfast.lab.claims.semantic import CLASSES
-from stayfast.lab.claims.table import ALL_ON, DIRECT, TIDY, Size, Table
+from stayfast.lab.claims.table import ALL_ON, DIRECT, TIDY, Size, TableClaim
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.workloads.support_desk import (
     AGAIN,
-    Desk,
     Outcomes,
+    QuestionSource,
     Visit,
     answer_of,
     embedder_of,
@@ -58,7 +58,7 @@ def _row(visit: Visit) -> NDArray[np.float32]:
 @pytest.fixture(scope="module")
 def said() -> list[Visit]:
     """What visitors say."""
-    return visits(Desk(Random(1)), Random(1), N_WARM + N)
+    return visits(QuestionSource(Random(1)), Random(1), N_WARM + N)
 
 
 def came_of(said: list[Visit], route: Mapping[str, Any]) -> Outcomes:
@@ -108,7 +108,7 @@ def test_a_cache_that_gives_everything_is_seen(said: list[Visit], monkeypatch: p
 
 def figures(conditions: Conditions) -> dict[str, Figure]:
     """Of the shortest run."""
-    finding = uvloop.run(Table(quick=Size(200, Extent(200, 2.0, warmup_s=1.0))).run(conditions))
+    finding = uvloop.run(TableClaim(quick=Size(200, Extent(200, 2.0, warmup_s=1.0))).run(conditions))
     return {figure.name: figure for figure in finding.figures}
 
 

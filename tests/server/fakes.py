@@ -9,12 +9,12 @@ from typing import cast
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import DeadlineExceeded, StayfastError
-from stayfast.core.types import Allowance, Chunk, Request, Sight, Stage
+from stayfast.core.types import Allowance, AnswerSummary, Chunk, Request, Stage
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.server.backend import Asked, Current, ToForget
+from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQuery
 from stayfast.server.config import ServerConfig
-from stayfast.server.lifecycle import Host, Server
+from stayfast.server.lifecycle import GatewayServer, ServerHooks
 from stayfast.testing import RecordingSink
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -28,7 +28,7 @@ class FakeReply:
     """Plays steps: bytes are chunks, numbers are waits in seconds, errors are raised, callables awaited."""
 
     def __init__(self, steps: Sequence[Step], deadline_at: float = math.inf) -> None:
-        self.sight = Sight()
+        self.sight = AnswerSummary()
         self.upstream = "fake"
         self.n_attempts = 1
         self.degraded: str | None = None
@@ -103,8 +103,8 @@ class FakeBackend:
     config: ServerConfig = field(default_factory=lambda: ServerConfig(port=0))
     gateway: FakeGateway = field(default_factory=FakeGateway)
     reason: str | None = None
-    asked: list[Asked] = field(default_factory=list)
-    forgotten: list[ToForget] = field(default_factory=list)
+    asked: list[RecentRequestsQuery] = field(default_factory=list)
+    forgotten: list[PurgeFilter] = field(default_factory=list)
 
     @property
     def together(self) -> "FakeBackend":
@@ -125,19 +125,19 @@ class FakeBackend:
     async def cache_stats(self) -> bytes:
         return b'{"object":"list","data":[]}'
 
-    async def forget(self, what: ToForget) -> bytes:
+    async def forget(self, what: PurgeFilter) -> bytes:
         self.forgotten.append(what)
         return b'{"forgotten":3,"gone":[]}'
 
-    async def kept(self, key: bytes) -> bytes | None:
+    async def inspect_answer(self, key: bytes) -> bytes | None:
         return b'{"bytes":5}' if key == bytes(32) else None
 
-    async def requests(self, asked: Asked) -> bytes:
-        self.asked.append(asked)
+    async def requests(self, query: RecentRequestsQuery) -> bytes:
+        self.asked.append(query)
         return b'{"object":"list","data":[]}'
 
     async def request(self, request_id: str, tenant: str | None) -> bytes | None:
-        self.asked.append(Asked(tenant=tenant))
+        self.asked.append(RecentRequestsQuery(tenant=tenant))
         return b'{"request_id":"r/1"}' if request_id == "r/1" else None
 
 
@@ -145,8 +145,8 @@ class FakeBackend:
 class Running:
     """A server under test."""
 
-    server: Server
-    current: Current
+    server: GatewayServer
+    current: ActiveSystem
     backend: FakeBackend
     sink: RecordingSink
     errors: list[BaseException]
@@ -225,9 +225,9 @@ def get(path: str, *lines: str, method: str = "GET") -> bytes:
 async def serving(backend: FakeBackend | None = None) -> AsyncIterator[Running]:
     """A real listener on a free port of loopback; unexpected exceptions fail the test."""
     backend = backend or FakeBackend()
-    current = Current(backend)
+    current = ActiveSystem(backend)
     sink, errors = RecordingSink(), list[BaseException]()
-    server = Server(current, host(sink, errors))
+    server = GatewayServer(current, host(sink, errors))
     await server.listen()
     running = Running(server, current, backend, sink, errors, server.addresses()[0][1])
     try:
@@ -240,9 +240,9 @@ async def serving(backend: FakeBackend | None = None) -> AsyncIterator[Running]:
     assert not errors, errors
 
 
-def host(sink: RecordingSink, errors: list[BaseException]) -> Host:
+def host(sink: RecordingSink, errors: list[BaseException]) -> ServerHooks:
     """What a server gets from whoever starts it, for tests."""
-    return Host(clock=SystemClock(), sink=sink, entropy=b"12345678", version="0", on_error=errors.append,
+    return ServerHooks(clock=SystemClock(), sink=sink, entropy=b"12345678", version="0", on_error=errors.append,
                 on_listening=lambda addresses: None, on_reload=lambda: None, on_draining=lambda: None)
 
 

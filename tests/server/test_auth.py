@@ -8,7 +8,7 @@ import uvloop
 
 from stayfast.core.events import KeysFailed, RequestRefused
 from stayfast.server.auth import FailedKeys, digest, new_key
-from stayfast.server.backend import Current
+from stayfast.server.backend import ActiveSystem
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.wire.json_input import MAX_DEPTH
 from tests.server.fakes import CHAT, FakeBackend, get, post, serving
@@ -307,7 +307,7 @@ def test_settings_are_checked_where_they_are_made(setting: str, value: object, s
 
 def test_every_depth_that_can_be_set_can_be_used() -> None:
     """One bound for the setting and for the decoder: the largest makes a system, the next names itself."""
-    assert Current(FakeBackend(ServerConfig(max_depth=MAX_DEPTH))).limits.max_depth == MAX_DEPTH
+    assert ActiveSystem(FakeBackend(ServerConfig(max_depth=MAX_DEPTH))).limits.max_depth == MAX_DEPTH
     with pytest.raises(ValueError, match=f"max_depth must be from 8 to {MAX_DEPTH}"):
         ServerConfig(max_depth=MAX_DEPTH + 1)
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from stayfast.workers import shared_memory as board
-from stayfast.workers.shared_memory import Board, BoardFull, prepare
+from stayfast.workers.shared_memory import OutOfSlots, SharedCounters, prepare
 
 
 def test_all_see_the_same_numbers(tmp_path: Path) -> None:
     """By name, whoever asks first; names that nobody wrote are 0."""
     prepare(tmp_path)
-    one, two = Board(tmp_path), Board(tmp_path)
+    one, two = SharedCounters(tmp_path), SharedCounters(tmp_path)
     names = [f"name {n}" for n in range(1000)]
     for n, name in enumerate(names):
         one.numbers[one.cell(name)] = n + 0.5
@@ -24,15 +24,15 @@ def test_a_board_that_is_full_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     """And names that it has are still found."""
     monkeypatch.setattr(board, "N_CELLS", 8)
     prepare(tmp_path)
-    full = Board(tmp_path)
+    full = SharedCounters(tmp_path)
     cells = [full.cell(str(n)) for n in range(8)]
     assert sorted(cells) == list(range(8))
-    with pytest.raises(BoardFull):
+    with pytest.raises(OutOfSlots):
         full.cell("9")
-    assert Board(tmp_path).cell("3") == cells[3]
+    assert SharedCounters(tmp_path).cell("3") == cells[3]
 
 
 def test_without_memory_there_is_no_board(tmp_path: Path) -> None:
     """Where the file could not be made, workers learn it at their start."""
     with pytest.raises(OSError, match="No such file"):
-        Board(tmp_path)
+        SharedCounters(tmp_path)

@@ -4,7 +4,7 @@ import pytest
 import uvloop
 
 from stayfast.server.inbound import sdk_silence_s
-from stayfast.wire.client_headers import patience_s
+from stayfast.wire.client_headers import client_timeout_s
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, Step, post, serving
 
 
@@ -17,13 +17,13 @@ from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, S
 ])
 def test_a_clients_deadline(name: str, said: str, expected_s: float) -> None:
     """In each form that clients and proxies use, as seconds."""
-    assert patience_s({name.encode(): said.encode()}) == pytest.approx(expected_s)
+    assert client_timeout_s({name.encode(): said.encode()}) == pytest.approx(expected_s)
 
 
 def test_the_shortest_of_several_counts() -> None:
     """A proxy that adds its own deadline does not lengthen the client's."""
-    assert patience_s({b"x-request-timeout": b"3", b"x-deadline-ms": b"1500", b"grpc-timeout": b"2S"}) == 1.5
-    assert patience_s({}) is None
+    assert client_timeout_s({b"x-request-timeout": b"3", b"x-deadline-ms": b"1500", b"grpc-timeout": b"2S"}) == 1.5
+    assert client_timeout_s({}) is None
 
 
 @pytest.mark.parametrize(("said", "expected_s"), [

@@ -9,7 +9,7 @@ import uvloop
 
 from stayfast.cli import main
 from stayfast.cli.cache import table
-from stayfast.server.backend import ToForget
+from stayfast.server.backend import PurgeFilter
 from tests.server.fakes import FakeBackend, get, serving
 from tests.server.test_requests import ADMIN, KEY, KEYS
 from tests.server.test_workers_as_one import running
@@ -43,7 +43,7 @@ def test_it_is_for_admins() -> None:
                     client.send(request)
                     told.append((await client.answer())[0])
             assert told == [401] * 4 + [403] * 4 + [200] * 4
-            assert running_.backend.forgotten == [ToForget("m", None, "a"), ToForget(key=bytes(32))]
+            assert running_.backend.forgotten == [PurgeFilter("m", None, "a"), PurgeFilter(key=bytes(32))]
 
     uvloop.run(run())
 

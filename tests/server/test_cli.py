@@ -23,8 +23,8 @@ from stayfast.cli.serve import hello
 from stayfast.compose.caching import UNKNOWN
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.policy.prompt_cache.rules import rules_of
-from stayfast.settings import Settings, SettingsError, Source, load
-from stayfast.workers.channels import Lifeline, encode_frame
+from stayfast.settings import Settings, SettingsError, SettingsText, load
+from stayfast.workers.channels import ParentChannel, encode_frame
 from tests.terminal import in_terminal
 
 GOOD = "upstreams: {a: {kind: simulated}, b: {kind: simulated}}\nroutes: {m: [a, b]}\n"
@@ -209,7 +209,7 @@ def test_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "app"]) == 0
     key, *lines = capsys.readouterr().out.splitlines()
     assert len(key) > 40
-    settings = load(Source("x", GOOD + "\n".join(lines)), {}, check_engine=lambda config: None, kinds=KINDS)
+    settings = load(SettingsText("x", GOOD + "\n".join(lines)), {}, check_engine=lambda config: None, kinds=KINDS)
     assert settings.server.keys == {"app": f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"}
     assert key not in "".join(lines)
     assert main(["key", "app"]) == 0
@@ -293,7 +293,7 @@ def test_taken_port_has_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 ])
 def test_hello(text: str, address: tuple[str, int], part: str) -> None:
     """The line to try names an address that can be called and a model that costs nothing where there is one."""
-    settings = load(Source("x", text), {}, check_engine=lambda config: None, kinds=KINDS)
+    settings = load(SettingsText("x", text), {}, check_engine=lambda config: None, kinds=KINDS)
     _, _, command = hello(settings, [address], "1").partition("\ntry:\n")
     assert part in command
     assert max(map(len, command.splitlines())) <= 80
@@ -305,7 +305,7 @@ def test_hello(text: str, address: tuple[str, int], part: str) -> None:
 def test_hello_without_a_name_to_try() -> None:
     """With nothing but a wildcard to a provider, whose models only its customer knows, it says what is to be put in."""
     text = 'upstreams: {a: {kind: openai, key: k}}\nroutes: {"*": [a]}'
-    said = hello(load(Source("x", text), {}, kinds=KINDS), [("h", 1)], "1")
+    said = hello(load(SettingsText("x", text), {}, kinds=KINDS), [("h", 1)], "1")
     _, _, command = said.partition("\ntry, with a model that your upstream has for MODEL:\n")
     assert '"model": "MODEL"' in command
 
@@ -357,7 +357,7 @@ def test_workers_get_the_settings_that_the_parent_checked(monkeypatch: pytest.Mo
     above, below = socket.socketpair()
     with above, below:
         above.sendall(encode_frame(parent.briefings[0]))
-        told = serve.Told(Lifeline(below), {})
+        told = serve.ParentState(ParentChannel(below), {})
     settings = told.load()
     assert (list(settings.routes), settings.workers) == (["m"], 2)
     assert settings.server.port != 0
@@ -372,9 +372,9 @@ def test_worker_is_ready_only_when_it_takes_signals(monkeypatch: pytest.MonkeyPa
     with above, below:
         told: dict[str, object] = {"name": "x", "text": GOOD, "model": None, "engines": {}, "folder": None, "overrides": []}
         above.sendall(encode_frame(json.dumps(told).encode()))
-        lifeline = Lifeline(below)
+        lifeline = ParentChannel(below)
         monkeypatch.setattr(lifeline, "watch", lambda drain_s: None)
-        monkeypatch.setattr(Lifeline, "on_standard_input", lambda: lifeline)
+        monkeypatch.setattr(ParentChannel, "on_standard_input", lambda: lifeline)
         said: list[str] = []
         monkeypatch.setattr(lifeline, "ready", lambda: said.append("ready"))
 

@@ -10,8 +10,8 @@ import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.http.server.asgi import AsgiApp, Message, Scope
-from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Server
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.lifecycle import GatewayServer
 from stayfast.server.openapi import document
 from stayfast.testing import RecordingSink
 from tests.server.fakes import Client, FakeBackend, eventually, get, host, parse_head, post, serving
@@ -90,7 +90,7 @@ def test_the_description_names_every_endpoint_and_resolves() -> None:
 async def with_app(app: AsgiApp, talk: Callable[[Client], Awaitable[None]]) -> list[str]:
     """Serve `app` in place of the cold endpoints; what it raised."""
     sink, errors = RecordingSink(), list[BaseException]()
-    server = Server(Current(FakeBackend()), replace(host(sink, errors), cold=app))
+    server = GatewayServer(ActiveSystem(FakeBackend()), replace(host(sink, errors), cold=app))
     await server.listen()
     client = Client(*await asyncio.open_connection("127.0.0.1", server.addresses()[0][1]))
     try:

@@ -11,7 +11,7 @@ import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Rejected, StayfastError
-from stayfast.http.server.connection import Connection, HttpServer, LazyTimer, Tasks
+from stayfast.http.server.connection import ConnectionTasks, HttpServer, LazyTimer, ServerConnection
 from stayfast.http.server.parser import FRAMING_HEADERS, HttpLimits, HttpRequest
 from stayfast.http.server.response import connection_line, status_line, whole_response
 from stayfast.testing import SimLoop, run
@@ -45,7 +45,7 @@ class Echo:
             request.deadline_s = 0.05
         return Rejected("Too late.", status=410) if is_refusing else None
 
-    async def handle(self, connection: Connection[NamedRequest], request: NamedRequest) -> None:
+    async def handle(self, connection: ServerConnection[NamedRequest], request: NamedRequest) -> None:
         if request.path == "/reset":
             connection.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
             await asyncio.sleep(0.01)
@@ -88,7 +88,7 @@ class Running:
 async def echoing() -> AsyncIterator[Running]:
     """A listener on a free port; unexpected exceptions fail the test."""
     echo, errors = Echo(), list[BaseException]()
-    server: HttpServer[NamedRequest] = HttpServer(echo, SystemClock(), Tasks(errors.append))
+    server: HttpServer[NamedRequest] = HttpServer(echo, SystemClock(), ConnectionTasks(errors.append))
     await server.listen("127.0.0.1", 0)
     running = Running(echo, server)
     try:
@@ -138,7 +138,7 @@ def test_every_address_of_ipv6_is_every_address(reuse_port: bool) -> None:
 
     async def main() -> None:
         errors: list[BaseException] = []
-        server: HttpServer[NamedRequest] = HttpServer(Echo(), SystemClock(), Tasks(errors.append))
+        server: HttpServer[NamedRequest] = HttpServer(Echo(), SystemClock(), ConnectionTasks(errors.append))
         await server.listen("::", 0, reuse_port=reuse_port)
         [(_, port)] = server.addresses()
         for address in ("127.0.0.1", "::1"):

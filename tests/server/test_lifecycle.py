@@ -12,9 +12,9 @@ import uvloop
 
 from stayfast.core.errors import Shed
 from stayfast.core.types import Request
-from stayfast.server.backend import Current
+from stayfast.server.backend import ActiveSystem
 from stayfast.server.config import ServerConfig
-from stayfast.server.lifecycle import CUT_OFF, DRAINED, Server, run
+from stayfast.server.lifecycle import CUT_OFF, DRAINED, GatewayServer, run
 from stayfast.testing import RecordingSink
 from tests.server.fakes import CHAT, STREAM, Client, FakeBackend, FakeGateway, eventually, get, host, post, serving
 
@@ -185,7 +185,7 @@ def test_signals_reload_and_drain(number: signal.Signals, grace_s: float) -> Non
 
         one = replace(host(RecordingSink(), []), on_listening=on_listening, on_reload=lambda: told.append("reload"),
                       on_draining=lambda: told.append("draining"))
-        serve = asyncio.ensure_future(run(Current(FakeBackend(replace(QUICK, drain_grace_s=grace_s))), one))
+        serve = asyncio.ensure_future(run(ActiveSystem(FakeBackend(replace(QUICK, drain_grace_s=grace_s))), one))
         await listening.wait()
         await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGHUP)
@@ -221,7 +221,7 @@ def test_it_listens_on_a_socket_that_is_bound_already() -> None:
     async def main() -> None:
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
-            server = Server(Current(FakeBackend()), host(RecordingSink(), []))
+            server = GatewayServer(ActiveSystem(FakeBackend()), host(RecordingSink(), []))
             await server.listen(sock)
             client = Client(*await asyncio.open_connection(*sock.getsockname()))
             client.send(post(CHAT))
@@ -236,12 +236,12 @@ def test_two_processes_may_share_a_port_when_asked_to() -> None:
     """SO_REUSEPORT for workers; without it the port is taken."""
 
     async def main() -> None:
-        first = Server(Current(FakeBackend()), host(RecordingSink(), []))
+        first = GatewayServer(ActiveSystem(FakeBackend()), host(RecordingSink(), []))
         await first.listen(reuse_port=True)
         config = ServerConfig(port=first.addresses()[0][1])
-        second = Server(Current(FakeBackend(config)), host(RecordingSink(), []))
+        second = GatewayServer(ActiveSystem(FakeBackend(config)), host(RecordingSink(), []))
         await second.listen(reuse_port=True)
-        third = Server(Current(FakeBackend(config)), host(RecordingSink(), []))
+        third = GatewayServer(ActiveSystem(FakeBackend(config)), host(RecordingSink(), []))
         with pytest.raises(OSError, match="in use"):
             await third.listen()
         first.close()
@@ -254,7 +254,7 @@ def test_an_open_door_is_not_opened() -> None:
     """No key and every address: refused before the socket is bound."""
 
     async def main() -> None:
-        server = Server(Current(FakeBackend(ServerConfig(host="0.0.0.0", port=0))), host(RecordingSink(), []))
+        server = GatewayServer(ActiveSystem(FakeBackend(ServerConfig(host="0.0.0.0", port=0))), host(RecordingSink(), []))
         with pytest.raises(ValueError, match="no keys"):
             await server.listen()
         assert server.addresses() == []

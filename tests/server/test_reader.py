@@ -7,7 +7,7 @@ import pytest
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Stage
 from stayfast.http.server.parser import BODY, HEAD, IDLE, MAX_PIPELINED, SWALLOWED_BYTES, HttpLimits, RequestParser
-from stayfast.server.inbound import Inbound, body_deadline_s
+from stayfast.server.inbound import LlmHttpRequest, body_deadline_s
 from tests.server.fakes import CHAT, get, post
 
 _CHUNKED = (b"POST /v1/messages?a=b HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: Chunked\r\nX-Request-Id: one\r\n\r\n"
@@ -34,17 +34,17 @@ class Ticking:
         return 0.0
 
 
-def reader(limits: HttpLimits | None = None, refusal: StayfastError | None = None) -> RequestParser[Inbound]:
+def reader(limits: HttpLimits | None = None, refusal: StayfastError | None = None) -> RequestParser[LlmHttpRequest]:
     """A parser that refuses every request, or none."""
 
-    def check_head(inbound: Inbound) -> StayfastError | None:
+    def check_head(inbound: LlmHttpRequest) -> StayfastError | None:
         inbound.deadline_s = body_deadline_s(inbound.fields)
         return refusal
 
-    return RequestParser(Inbound, limits or HttpLimits(), Ticking(), check_head)
+    return RequestParser(LlmHttpRequest, limits or HttpLimits(), Ticking(), check_head)
 
 
-def told(inbound: Inbound) -> tuple[object, ...]:
+def told(inbound: LlmHttpRequest) -> tuple[object, ...]:
     """What matters of a request."""
     error = inbound.refusal
     return (inbound.method, inbound.path, inbound.query, inbound.body, inbound.keep_alive, inbound.is_broken,

@@ -12,7 +12,7 @@ from stayfast.core.types import Outcome, Usage
 from stayfast.observe.waterfall import Waterfall, waterfall
 from stayfast.policy.histogram import LogHistogram
 from stayfast.server.auth import digest
-from stayfast.server.backend import Asked
+from stayfast.server.backend import RecentRequestsQuery
 from stayfast.server.config import ServerConfig
 from tests.server.fakes import FakeBackend, get, serving
 from tests.unit.observe.test_metrics import attempt, done
@@ -36,12 +36,13 @@ def test_each_tenant_sees_its_own_and_admins_all() -> None:
                 assert (status, headers["cache-control"], json.loads(body)["object"]) == (200, "no-store", "list")
                 client.send(get("/admin/requests/r%2F1", f"x-api-key: {key}"))
                 assert json.loads((await client.answer())[2])["request_id"] == "r/1"
-            assert running.backend.asked == [Asked(7, True, "app"), Asked(tenant="app"), Asked(7, True), Asked()]
+            assert running.backend.asked == [RecentRequestsQuery(7, True, "app"), RecentRequestsQuery(tenant="app"),
+                                             RecentRequestsQuery(7, True), RecentRequestsQuery()]
         async with serving() as running:
             client = await running.connect()
             client.send(get("/admin/requests"))
             assert (await client.answer())[0] == 200
-            assert running.backend.asked == [Asked()]
+            assert running.backend.asked == [RecentRequestsQuery()]
 
     uvloop.run(main())
 

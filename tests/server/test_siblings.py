@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from stayfast.core.clock import SystemClock
-from stayfast.workers.channels import MAX_QUESTION_BYTES, Siblings, hold, meeting_place
+from stayfast.workers.channels import MAX_QUESTION_BYTES, WorkerPeers, hold, meeting_place
 
 pytestmark = pytest.mark.sockets
 
@@ -22,7 +22,7 @@ async def shout(question: bytes) -> bytes:
 def test_everybody_else_is_asked() -> None:
     """Each of three gets the answers of the two others, by their numbers, also large ones."""
     async def main(folder: Path) -> None:
-        workers = [Siblings(folder, n, 3) for n in range(3)]
+        workers = [WorkerPeers(folder, n, 3) for n in range(3)]
         for worker in workers:
             await worker.listen(shout)
         assert await workers[1].ask(b"who") == {0: b"WHO", 2: b"WHO"}
@@ -50,7 +50,7 @@ def test_the_silent_and_the_babbling_are_left_out_in_time() -> None:
         servers = [await asyncio.start_unix_server(act, str(folder / f"{n}.sock"))
                    for n, act in ((1, silent), (2, breaking))]
         began_at = SystemClock().now()
-        assert await Siblings(folder, 0, 4, patience_s=0.1).ask(b"who") == {1: None, 2: None, 3: None}
+        assert await WorkerPeers(folder, 0, 4, patience_s=0.1).ask(b"who") == {1: None, 2: None, 3: None}
         assert SystemClock().now() - began_at < 1
         for server in servers:
             server.close()
@@ -63,7 +63,7 @@ def test_the_silent_and_the_babbling_are_left_out_in_time() -> None:
 def test_strangers_with_nonsense_do_no_harm() -> None:
     """Half a question, a length beyond all bounds: closed without an answer, and the next question is answered."""
     async def main(folder: Path) -> None:
-        worker = Siblings(folder, 0, 2, patience_s=0.2)
+        worker = WorkerPeers(folder, 0, 2, patience_s=0.2)
         await worker.listen(shout)
         for nonsense in (b"\0\0", b"\xff\xff\xff\xffabc"):
             reader, writer = await asyncio.open_unix_connection(str(folder / "0.sock"))
@@ -71,7 +71,7 @@ def test_strangers_with_nonsense_do_no_harm() -> None:
             writer.write_eof()
             assert await reader.read() == b""
             writer.close()
-        assert await Siblings(folder, 1, 2).ask(b"a") == {0: b"A"}
+        assert await WorkerPeers(folder, 1, 2).ask(b"a") == {0: b"A"}
         worker.close()
 
     with meeting_place() as folder:
@@ -101,7 +101,7 @@ def test_what_a_killed_parent_left_is_removed_by_the_next(tmp_path: Path, monkey
     monkeypatch.setattr("stayfast.workers.channels.mkdtemp", lambda **_: str(made("stayfast-workers-new", 0)))
     abandoned, young, other = (made("stayfast-workers-a", 3600), made("stayfast-workers-b", 1), made("stayfast-x", 3600))
     of_a_worker, of_a_parent = made("stayfast-workers-c", 3600), made("stayfast-workers-d", 3600)
-    worker, lock = Siblings(of_a_worker, 0, 2), hold(of_a_parent)
+    worker, lock = WorkerPeers(of_a_worker, 0, 2), hold(of_a_parent)
     assert lock is not None
     with meeting_place() as folder:
         assert folder is not None
@@ -126,7 +126,7 @@ def test_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_alone_asks_nobody() -> None:
     """Without a folder there are no others."""
     async def main() -> None:
-        alone = Siblings()
+        alone = WorkerPeers()
         await alone.listen(shout)
         assert await alone.ask(b"who") == {}
         alone.close()

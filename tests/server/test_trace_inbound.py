@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.core.events import Trace
 from stayfast.http.server.parser import read_fields
-from stayfast.server.inbound import Inbound, caller_trace, forwarded
+from stayfast.server.inbound import LlmHttpRequest, caller_trace, forwarded
 from tests.server.fakes import CHAT, post, serving
 
 PARENT = b"00-12345678901234567890123456789012-1234567890123456-01"
@@ -15,7 +15,7 @@ OTHER = PARENT.replace(b"1234-", b"9999-")
 
 def fields(*headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
     """What the reader makes of a head."""
-    return read_fields([(b"host", b"localhost"), *headers], Inbound, is_http_10=False)
+    return read_fields([(b"host", b"localhost"), *headers], LlmHttpRequest, is_http_10=False)
 
 
 def test_a_context_in_several_lines() -> None:

@@ -14,7 +14,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Chunk
 from stayfast.http.client import response
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from tests.unit.http.client.peers import PROMPT_S, Caller, Peer, Talk, listening, on_sockets, until
 from tests.unit.wire.recorded import ROLE, STREAMS, chunk, request, sse
@@ -41,7 +41,8 @@ class Bench:
         config = DialectConfig("openai", frozenset({api}), KEY, always_streams=always_streams)
         self.upstream = DialectUpstream("up", config, self.caller.client, SystemClock())
 
-    def open(self, client: Api = Api.CHAT, *, stream: bool = True, wants_parts: bool = False) -> "asyncio.Task[Stream]":
+    def open(self, client: Api = Api.CHAT, *, stream: bool = True,
+             wants_parts: bool = False) -> "asyncio.Task[AnswerStream]":
         """Ask in a task."""
         now = time.monotonic()
         call = Call(request(client, stream=stream), "m", "req_1", Deadline(now + 5), 5.0, wants_parts=wants_parts)
@@ -80,7 +81,7 @@ def plain(status: str, body: bytes, *fields: str) -> bytes:
     return head.encode() + b"\r\n\r\n" + body
 
 
-async def rest(stream: Stream) -> list[Chunk]:
+async def rest(stream: AnswerStream) -> list[Chunk]:
     """All that still comes; the stream is closed."""
     found = []
     try:

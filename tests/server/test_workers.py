@@ -17,18 +17,18 @@ import pytest
 
 from stayfast.cli.serve import notify
 from stayfast.core.clock import SystemClock
-from stayfast.workers.channels import Lifeline, encode_frame
+from stayfast.workers.channels import ParentChannel, encode_frame
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_WORKERS_FAIL, Restarts, Supervisor, WorkersConfig, reserve
 
 WORKER = """
 import os, signal, sys, threading
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
-from stayfast.workers.channels import Lifeline
+from stayfast.workers.channels import ParentChannel
 journal, mode = sys.argv[1:]
 def note(word):
     with open(journal, "a") as file:
         file.write(f"{word} {os.getpid()}\\n")
-line = Lifeline.on_standard_input()
+line = ParentChannel.on_standard_input()
 if mode.isdigit():
     note("failed")
     sys.exit(int(mode))
@@ -323,11 +323,11 @@ def test_lifeline_reads_frames_however_they_come() -> None:
     with ours, theirs:
         for byte in encode_frame(b"settings"):
             ours.sendall(bytes([byte]))
-        assert Lifeline(theirs).briefing == b"settings"
+        assert ParentChannel(theirs).briefing == b"settings"
         ours.sendall(encode_frame(b"more")[:5])
         ours.close()
         with pytest.raises(EOFError):
-            Lifeline(theirs)
+            ParentChannel(theirs)
 
 
 @pytest.mark.sockets

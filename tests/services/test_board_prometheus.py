@@ -13,7 +13,7 @@ from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.alerts.files import groups
 from stayfast.observe.alerts.files import prometheus as rules_file
 from stayfast.observe.alerts.rule import Recording, quoted
-from stayfast.settings import Settings, Source, load
+from stayfast.settings import Settings, SettingsText, load
 from tests.services.running import Prometheus, gateway, prometheus
 from tests.services.tools import tool
 from tests.services.traffic import PROVIDER, SETTINGS, traffic
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.sockets
 
 def settings() -> Settings:
     """What the gateway of these tests is told."""
-    return load(Source("test", SETTINGS.replace("{provider}", "8081")), {}, kinds=KINDS)
+    return load(SettingsText("test", SETTINGS.replace("{provider}", "8081")), {}, kinds=KINDS)
 
 
 def board_queries() -> list[str]:

@@ -10,10 +10,10 @@ from random import Random
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.events import StoreAsked, StoreChanged
-from stayfast.stores.base import Door, Store, StoreGone
+from stayfast.core.events import StoreCallDone, StoreChanged
+from stayfast.stores.base import Store, StoreBackend, StoreUnavailable
 from stayfast.stores.redis import RedisDoor
-from stayfast.stores.remote_store import Shared, SharedConfig
+from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink
 from tests.services.redis_server import RedisServer, redis_server
 from tests.unit.stores.journal_suite import JournalSuite
@@ -25,10 +25,10 @@ QUICK = SharedConfig(timeout_s=0.1, near_bytes=0)
 
 
 def opened(server: RedisServer, config: SharedConfig = ONLY_THERE, sink: RecordingSink | None = None, seed: int = 1
-           ) -> Shared:
+           ) -> RemoteStore:
     """A store in this server, as one of several processes has it."""
     clock = SystemClock()
-    return Shared("hot", RedisDoor(server.url, "test", clock), config, clock, sink or RecordingSink(), rng=Random(seed))
+    return RemoteStore("hot", RedisDoor(server.url, "test", clock), config, clock, sink or RecordingSink(), rng=Random(seed))
 
 
 @pytest.fixture(scope="module")
@@ -111,20 +111,20 @@ class TestRedisJournal(JournalSuite):
         """Where it is."""
         self.server = server
 
-    def door(self) -> Door:
+    def door(self) -> StoreBackend:
         """One more to the same server."""
         return RedisDoor(self.server.url, "test", SystemClock())
 
     def test_records_go_a_month_after_the_last_one(self) -> None:
         """The server forgets what nobody adds to; somebody else's key of the name is as if it were gone."""
-        async def story(one: Door, other: Door) -> None:
-            await one.tell("abc", [b"a"], 20)
+        async def story(one: StoreBackend, other: StoreBackend) -> None:
+            await one.append_log("abc", [b"a"], 20)
             assert 2_591_000 < int(self.server.say(b"TTL", b"test:s:abc")[1:]) <= 2_592_000
             self.server.say(b"SET", b"test:s:abd", b"no stream")
-            with pytest.raises(StoreGone):
-                await other.told("abd", "", 20)
-            with pytest.raises(StoreGone):
-                await other.tell("abd", [b"a"], 20)
+            with pytest.raises(StoreUnavailable):
+                await other.read_log("abd", "", 20)
+            with pytest.raises(StoreUnavailable):
+                await other.append_log("abd", [b"a"], 20)
 
         self.tell_it(story)
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_read_is_a_miss(server: RedisServer, data: bytes) -> None
         for _ in range(10):
             server.say(b"SET", b"test:a:" + KEY.hex().encode(), data)
             assert await store.get(KEY) is None
-        assert {fact.result for fact in sink.of(StoreAsked)} == {"unreadable"}
+        assert {fact.result for fact in sink.of(StoreCallDone)} == {"unreadable"}
         await store.close()
 
     asyncio.run(story())
@@ -243,14 +243,14 @@ def test_a_server_that_is_gone_has_nothing_and_comes_back(tmp_path: Path) -> Non
         server.kill()
         for _ in range(20):
             assert await store.get(KEY) is None
-        results = [fact.result for fact in sink.of(StoreAsked) if fact.what == "get"]
+        results = [fact.result for fact in sink.of(StoreCallDone) if fact.what == "get"]
         assert results[1:6] == ["gone"] * 5
         assert results[6:] == ["left_alone"] * 15
         (alone,) = sink.of(StoreChanged)
         assert (alone.store, alone.state) == ("hot", "open")
         assert "Connection" in alone.why
         assert (await store.stats()).why_not
-        with pytest.raises(StoreGone):
+        with pytest.raises(StoreUnavailable):
             await store.purge(tag="x")
         await store.put(KEY, kept("two"))  # not kept, and no error
         assert await store.lead(KEY)
@@ -288,7 +288,7 @@ def test_a_full_server_gives_what_it_has(tmp_path: Path) -> None:
             await filled(store, (key, kept("x" * 20_000)))
             store.led(key)
         assert hits == 300
-        counts = Counter((fact.what, fact.result) for fact in sink.of(StoreAsked))
+        counts = Counter((fact.what, fact.result) for fact in sink.of(StoreCallDone))
         assert counts["put", "gone"] > 250
         assert not {("get", "left_alone"), ("get", "gone"), ("get", "slow")} & counts.keys()
         (alone,) = sink.of(StoreChanged)
@@ -313,7 +313,7 @@ def test_a_server_that_hangs_costs_its_allowance_and_no_more(tmp_path: Path) -> 
             began_at = clock.now()
             assert await store.get(KEY) is None
             assert clock.now() - began_at < 2
-        results = [fact.result for fact in sink.of(StoreAsked) if fact.what == "get"]
+        results = [fact.result for fact in sink.of(StoreCallDone) if fact.what == "get"]
         assert results[:6] == ["slow"] * 6
         assert results.count("left_alone") > 90
         server.thaw()

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig, Quota
+from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, VendorQuota
 from tests.sim.running import Sim, running_sim
 
 PROVIDERS = {
     "openai": ProviderConfig("instant"),
     "anthropic": ProviderConfig("instant", vendor="anthropic"),
-    "tight": ProviderConfig("instant", quota=Quota(requests_per_min=2, tokens_per_min=100_000)),
-    "tight-anthropic": ProviderConfig("instant", vendor="anthropic", quota=Quota(requests_per_min=2)),
-    "slow": ProviderConfig("instant", ttft=Mixture(0.02), gaps=Gaps(0.02, 0.0)),
+    "tight": ProviderConfig("instant", quota=VendorQuota(requests_per_min=2, tokens_per_min=100_000)),
+    "tight-anthropic": ProviderConfig("instant", vendor="anthropic", quota=VendorQuota(requests_per_min=2)),
+    "slow": ProviderConfig("instant", ttft=Mixture(0.02), gaps=GapConfig(0.02, 0.0)),
 }
 
 

@@ -3,20 +3,20 @@
 import pytest
 
 from stayfast.lab.sim_server.recording import MAX_CLIENTS, MAX_OPEN, Grade, Grades
-from stayfast.lab.simulated import Head
+from stayfast.lab.simulated import SimulatedHead
 
-GOOD = Head(200, (), b"")
-LIMITED = Head(429, (("retry-after", "10"),), b"")
-FAILED = Head(500, (), b"")
+GOOD = SimulatedHead(200, (), b"")
+LIMITED = SimulatedHead(429, (("retry-after", "10"),), b"")
+FAILED = SimulatedHead(500, (), b"")
 
 
-def graded(*asked: tuple[float, bytes, Head]) -> Grade:
+def graded(*asked: tuple[float, bytes, SimulatedHead]) -> Grade:
     """The grade of one client that asked at these instants and got these answers."""
     grades = Grades()
     for at, body, said in asked:
         grades.note_request(b"key", body, at)
         grades.note_answer(b"key", body, at, said)
-    return next(iter(grades.told().values()), Grade())
+    return next(iter(grades.report().values()), Grade())
 
 
 def test_other_work_is_no_retry() -> None:
@@ -51,8 +51,8 @@ def test_keys_are_not_told() -> None:
     grades = Grades()
     grades.note_answer(b"sk-secret", b"a", 0.0, FAILED)
     grades.note_answer(b"", b"a", 0.0, FAILED)
-    assert [len(name) for name in grades.told()] == [12, 6]
-    assert "secret" not in str(grades.told())
+    assert [len(name) for name in grades.report()] == [12, 6]
+    assert "secret" not in str(grades.report())
 
 
 @pytest.mark.parametrize("is_one_client", [True, False])
@@ -62,5 +62,5 @@ def test_memory_is_bounded(*, is_one_client: bool) -> None:
     for at in range(2 * max(MAX_OPEN, MAX_CLIENTS)):
         name = b"%d" % at
         grades.note_answer(b"key" if is_one_client else name, name, 0.0, FAILED)
-    assert len(grades.told()) == (1 if is_one_client else MAX_CLIENTS)
+    assert len(grades.report()) == (1 if is_one_client else MAX_CLIENTS)
     assert sum(len(refused) for refused in grades._refused.values()) <= MAX_OPEN

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stayfast.cli.sim import in_file, presets
-from stayfast.lab.simulated import Kind, ProviderConfig
+from stayfast.lab.simulated import FaultKind, ProviderConfig
 from tests.docs.pages import ROOT, blocks
 from tests.sim.running import Sim
 
@@ -36,7 +36,7 @@ def test_every_fault_stands_there() -> None:
     table = PAGE.read_text().partition("## Faults")[2].partition("## While it runs")[0]
     found = [kind for line in table.splitlines() if line.startswith("| `")
              for kind in re.findall(r"`(\w+)`", line.split("|")[1])]
-    assert sorted(found) == sorted(Kind)
+    assert sorted(found) == sorted(FaultKind)
 
 
 @pytest.mark.sockets

@@ -49,7 +49,7 @@ from stayfast.turns.events import (
 from stayfast.turns.http import deadline_headers, sdk_options
 from stayfast.turns.model import Hear, Json, Said
 from stayfast.turns.pace import Pace, choose
-from stayfast.turns.step_run import Running
+from stayfast.turns.step_run import StepRun
 from stayfast.turns.tools import Call, Tool
 
 crm = Breaker(BreakerConfig())
@@ -82,7 +82,7 @@ async def answer(asked: Asked, a: Answer) -> None:
         one: Step = step(find, asked.text, cap=0.3)
         found = await b.gather(kb=one, web=find(asked.text), own=lambda: 1, need=1, by=0.6, late=asked.late)
         assert_type(found, Partial)
-        assert_type(found.late, Mapping[str, Running])
+        assert_type(found.late, Mapping[str, StepRun])
         for name, straggler in found.late.items():
             a.later(name, straggler)
         why: Missing | None = found.missing.get("web")

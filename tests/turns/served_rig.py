@@ -14,7 +14,7 @@ from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.turns import Answer, Asked
 from stayfast.turns.function import checked
-from stayfast.turns.served import Served
+from stayfast.turns.served import ServedTurn
 from tests.flow.rig import Rig, chat
 
 TOTAL_S = 2.0
@@ -26,10 +26,10 @@ class Serving:
 
     def __init__(self, loop: SimLoop, function: Callable[..., Any], *, n_attempts: int = 1, **options: Any) -> None:
         self._told = RecordingSink()
-        self.served = Served("desk", checked("desk:answer", function), loop, self._told, **options)
+        self.served = ServedTurn("desk", checked("desk:answer", function), loop, self._told, **options)
         self.rig = Rig(loop, upstreams=[self.served], retry=RetryConfig(max_attempts=n_attempts))
         self.member = self.rig.registry["desk"]
-        self.member.is_once = not options.get("is_idempotent", False)
+        self.member.is_not_idempotent = not options.get("is_idempotent", False)
         self.loop = loop
 
     async def ask(self, request: Request | None = None, *, total_s: float = TOTAL_S, tenant: str | None = None,

@@ -15,9 +15,9 @@ import uvloop
 from stayfast.compose.system import Observers, build
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Host, Server
-from stayfast.settings import Source, load
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.lifecycle import GatewayServer, ServerHooks
+from stayfast.settings import SettingsText, load
 from stayfast.turns import budget
 from stayfast.turns.agent import Agent
 from stayfast.turns.answer import Answer
@@ -40,12 +40,12 @@ routes:
 async def gateway() -> AsyncIterator[openai.AsyncOpenAI]:
     """A client of a gateway in this process, in front of simulated providers."""
     clock = SystemClock()
-    settings = load(Source("test", SETTINGS), {}, kinds=KINDS)
+    settings = load(SettingsText("test", SETTINGS), {}, kinds=KINDS)
     observers = Observers(settings, clock)
     system = build(settings, observers, {}, clock, Random(1))
-    host = Host(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=lambda _: None,
+    host = ServerHooks(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=lambda _: None,
                 on_listening=lambda _: None, on_reload=lambda: None, on_draining=lambda: None)
-    edge = Server(Current(system), host)
+    edge = GatewayServer(ActiveSystem(system), host)
     await edge.listen()
     try:
         async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{edge.addresses()[0][1]}/v1", api_key="none",

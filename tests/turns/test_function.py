@@ -17,9 +17,9 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.types import EventsWish
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.exchange import Arrival
-from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load
 from stayfast.turns.function import find
-from stayfast.turns.served import Served
+from stayfast.turns.served import ServedTurn
 from tests.flow.rig import chat, read, said
 
 GOOD = "async def answer(asked):\n    return 'one'\n"
@@ -116,7 +116,7 @@ def test_a_change_that_does_not_load_changes_nothing(folder: Path) -> None:
 
 def settings(turn: str = "desk_of_test:answer", more: str = "") -> Settings:
     """A gateway that serves one turn."""
-    return load(Source("stayfast.yaml", SETTINGS.format(turn=turn, more=more)), {}, kinds=KINDS)
+    return load(SettingsText("stayfast.yaml", SETTINGS.format(turn=turn, more=more)), {}, kinds=KINDS)
 
 
 @pytest.mark.parametrize(("turn", "words"), [
@@ -136,10 +136,10 @@ def test_a_turn_is_not_asked_twice_by_default(folder: Path) -> None:
     write(folder, GOOD)
     system = built(settings())
     route, member = system.gateway.router.routes["desk"], system.registry["desk"]
-    assert (route.hedging.is_on, member.is_once, system.unready()) == (False, True, None)
+    assert (route.hedging.is_on, member.is_not_idempotent, system.unready()) == (False, True, None)
     system = built(settings(more=", idempotent: true"))
     route, member = system.gateway.router.routes["desk"], system.registry["desk"]
-    assert (route.hedging.is_on, member.is_once) == (True, False)
+    assert (route.hedging.is_on, member.is_not_idempotent) == (True, False)
 
 
 def test_a_reload_brings_the_function_as_it_is_now(folder: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_reload_brings_the_function_as_it_is_now(folder: Path) -> None:
     assert upstream(new).function.of.__code__.co_consts[-1] == "three"
     newer = built(settings(more=", resume_s: 3"), observers, new)
     assert upstream(newer) is not upstream(new)
-    assert upstream(newer).kept is upstream(new).kept
+    assert upstream(newer).resumable is upstream(new).resumable
 
 
 COUNTING = """
@@ -170,7 +170,7 @@ def test_its_answers_can_be_kept(folder: Path) -> None:
     write(folder, COUNTING)
     text = SETTINGS.format(turn="desk_of_test:answer", more="")
     text = text.replace("[desk]", "{upstreams: [desk], cache: {mode: exact}}")
-    system = built(load(Source("stayfast.yaml", text), {}, kinds=KINDS))
+    system = built(load(SettingsText("stayfast.yaml", text), {}, kinds=KINDS))
 
     async def ask(events: EventsWish | None = None) -> tuple[str, str | None]:
         clock = system.gateway.alarms.clock
@@ -195,8 +195,8 @@ def built(its: Settings, observers: Observers | None = None, old: System | None 
     return build(its, observers or Observers(its, SystemClock()), {}, SystemClock(), Random(1), old=old)
 
 
-def upstream(system: System) -> Served:
+def upstream(system: System) -> ServedTurn:
     """The served function."""
     found: Any = system.registry["desk"].upstream
-    assert isinstance(found, Served)
+    assert isinstance(found, ServedTurn)
     return found

@@ -8,7 +8,7 @@ from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import EventsWish
 from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, Asked, current
-from stayfast.turns.remote_resume import Heard, Sought
+from stayfast.turns.remote_resume import RemoteEvent, Sought
 from tests.flow.rig import read
 from tests.turns.served_rig import Serving, some, told
 
@@ -25,7 +25,7 @@ async def desk(asked: Asked, a: Answer) -> None:
 async def apart(loop: SimLoop, request_id: str = "req_1") -> tuple[Serving, Serving]:
     """Two processes; a client of the first one is cut off after a word."""
     here = Serving(loop, desk)
-    there = Serving(loop, desk, ask_others=here.served.tell)
+    there = Serving(loop, desk, ask_others=here.served.find_turn)
     reply = await here.ask(events=EventsWish(), request_id=request_id, total_s=9)
     await some(reply, 1)
     reply.close()
@@ -85,10 +85,10 @@ def test_the_other_process_ends() -> None:
         here, there = await apart(loop)
         asked = 0
 
-        async def once(sought: Sought) -> Heard | None:
+        async def once(sought: Sought) -> RemoteEvent | None:
             nonlocal asked
             asked += 1
-            return await here.served.tell(sought) if asked < 3 else None
+            return await here.served.find_turn(sought) if asked < 3 else None
 
         there.served._ask_others = once
         with pytest.raises(UpstreamFailed) as failed:

@@ -132,7 +132,7 @@ def test_a_cut_off_turn_is_not_kept_for_ever() -> None:
         await some(reply, 1)
         reply.close()
         await asyncio.sleep(4.9)
-        assert (len(serving.served._running), len(serving.served.kept)) == (1, 1)
+        assert (len(serving.served._running), len(serving.served.resumable)) == (1, 1)
         for tenant, request_id in (("other", "req_1"), ("acme", "req_2"), (None, "req_1")):
             with pytest.raises(Rejected) as refused:
                 await serving.ask(events=EventsWish(after=1), tenant=tenant, request_id=request_id)
@@ -141,7 +141,7 @@ def test_a_cut_off_turn_is_not_kept_for_ever() -> None:
             await serving.ask(events=EventsWish(after=7), tenant="acme")
         assert (refused.value.status, refused.value.param) == (400, "last-event-id")
         await asyncio.sleep(0.2)
-        assert (len(serving.served._running), len(serving.served.kept)) == (0, 0)
+        assert (len(serving.served._running), len(serving.served.resumable)) == (0, 0)
 
     run(main)
 
@@ -186,7 +186,7 @@ def test_too_much_kept_text(monkeypatch: pytest.MonkeyPatch) -> None:
                 continue
             found.append(n)
         await asyncio.sleep(20)
-        assert (len(serving.served.kept), serving.served.kept._n_chars) == (0, 0)
+        assert (len(serving.served.resumable), serving.served.resumable._n_chars) == (0, 0)
         return found
 
     assert run(main) == [3, 4]
@@ -204,6 +204,6 @@ def test_too_many_kept_turns() -> None:
             reply = await serving.ask(events=TYPED, request_id=request_id, total_s=60)
             reply.close()
         await quiet()
-        return len(serving.served.kept), len(serving.served._running)
+        return len(serving.served.resumable), len(serving.served._running)
 
     assert run(main) == (1000, 1000)

@@ -13,7 +13,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.testing import RecordingSink
 from stayfast.turns import Asked, StepSkipped, budget, remaining, step, threads
 from stayfast.turns.function import checked
-from stayfast.turns.served import Served
+from stayfast.turns.served import ServedTurn
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_they_are_counted_where_turns_are_served(gate: threading.Event) -> None:
         return asked.text
 
     assert thread_gauges({}) == {}
-    served = {"desk": Served("desk", checked("desk:answer", desk), SystemClock(), RecordingSink())}
+    served = {"desk": ServedTurn("desk", checked("desk:answer", desk), SystemClock(), RecordingSink())}
 
     async def main() -> None:
         async with budget(5) as b:

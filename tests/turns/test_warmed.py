@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stayfast.stores.memory import MemoryStore
-from stayfast.stores.remote_store import Shared
+from stayfast.stores.remote_store import RemoteStore
 from stayfast.testing import SimLoop, run
 from stayfast.turns.cached import Cached
 from stayfast.turns.kept import store_at
@@ -59,8 +59,8 @@ def test_renewing_shares_a_call_that_runs() -> None:
 def test_places(tmp_path: Path) -> None:
     """A file or a server, by what is written; nothing is opened before it is asked."""
     file, server = store_at(str(tmp_path / "none" / "found.db")), store_at("redis://127.0.0.1:1/0")
-    assert isinstance(file, Shared)
-    assert isinstance(server, Shared)
+    assert isinstance(file, RemoteStore)
+    assert isinstance(server, RemoteStore)
     assert file.is_shared
     assert repr(file._door) == f"<SqliteDoor {tmp_path / 'none' / 'found.db'}>"
     assert repr(server._door).startswith("<RedisDoor")

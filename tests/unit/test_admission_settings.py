@@ -8,9 +8,9 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.stages.admit.admission import Admission, AdmitAll
 from stayfast.policy.admission.overload import TenantConfig
-from stayfast.policy.admission.priority import Points, Tier
+from stayfast.policy.admission.priority import Points, TenantTier
 from stayfast.policy.admission.quota import QuotaConfig
-from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load
 from stayfast.testing import SimLoop
 
 DIGEST = "sha256:" + "0" * 64
@@ -25,7 +25,7 @@ tenants:
 
 def settings(text: str) -> Settings:
     """Loaded."""
-    return load(Source("test", text), {}, kinds=KINDS)
+    return load(SettingsText("test", text), {}, kinds=KINDS)
 
 
 def system(of: Settings, old: System | None = None) -> System:
@@ -44,8 +44,8 @@ def test_everything_that_can_be_said() -> None:
     assert (its.admission.max_in_flight, its.admission.queue.max_queue, its.admission.queue.max_wait_s) == (64, 10, 1.5)
     assert (its.admission.hold_back, its.admission.points) == (0.05, Points(retry=-100))
     assert its.tenants == {
-        "web": TenantConfig(Tier.PREMIUM, 2.0, 10, QuotaConfig(requests_per_minute=60, cost_per_day=0.5)),
-        "*": TenantConfig(Tier.BATCH)}
+        "web": TenantConfig(TenantTier.PREMIUM, 2.0, 10, QuotaConfig(requests_per_minute=60, cost_per_day=0.5)),
+        "*": TenantConfig(TenantTier.BATCH)}
 
 
 def test_lanes_are_there_when_they_are_named() -> None:

@@ -7,8 +7,8 @@ import pytest
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Stage
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, SettingsError, Source, load
-from stayfast.settings.model import Tier
+from stayfast.settings import Settings, SettingsError, SettingsText, load
+from stayfast.settings.model import FallbackTier
 from stayfast.testing import SimLoop
 
 UPSTREAMS = """
@@ -32,7 +32,7 @@ routes:
 
 def loaded(text: str) -> Settings:
     """The settings of a text."""
-    return load(Source("f.yaml", text), {}, kinds=KINDS)
+    return load(SettingsText("f.yaml", text), {}, kinds=KINDS)
 
 
 def system(text: str) -> System:
@@ -56,9 +56,9 @@ def test_a_route_with_everything() -> None:
 def test_the_fallbacks_model() -> None:
     """Its own word, else what its upstreams call the route, else the route's."""
     settings = loaded(UPSTREAMS + ROUTE)
-    own = Tier(("small",))
+    own = FallbackTier(("small",))
     assert [settings.tier_model_at("chat", own, name) for name in ("small", "big")] == ["small-chat", "big-model"]
-    assert settings.tier_model_at("chat", Tier(("small",), "tiny"), "small") == "tiny"
+    assert settings.tier_model_at("chat", FallbackTier(("small",), "tiny"), "small") == "tiny"
 
 
 def test_a_fallback_may_be_a_list() -> None:

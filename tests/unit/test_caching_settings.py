@@ -9,7 +9,7 @@ import pytest
 from stayfast.cli import main
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, SettingsError, Source, load, unusable
+from stayfast.settings import Settings, SettingsError, SettingsText, load, unusable
 from stayfast.stores.sqlite import SqliteDoor
 
 TEXT = "upstreams: {u: {kind: simulated}}\nroutes: {m: {upstreams: [u], cache: {CACHE}}}\n"
@@ -17,7 +17,7 @@ TEXT = "upstreams: {u: {kind: simulated}}\nroutes: {m: {upstreams: [u], cache: {
 
 def read(cache: str, more: str = "", variables: dict[str, str] | None = None) -> Settings:
     """The settings of a route with this cache."""
-    return load(Source("f.yaml", TEXT.replace("CACHE", cache) + more), variables or {}, kinds=KINDS)
+    return load(SettingsText("f.yaml", TEXT.replace("CACHE", cache) + more), variables or {}, kinds=KINDS)
 
 
 @pytest.mark.parametrize(("cache", "where", "message"), [

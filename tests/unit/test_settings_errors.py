@@ -10,8 +10,18 @@ import pytest
 from stayfast.core.setting import declarations
 from stayfast.engine.config import EngineConfig
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import HttpUpstream, Override, Secret, Settings, SettingsError, Source, find, load
-from stayfast.settings.validate import Many, Maybe, Plain, Record, Shape, Table, Variants, WordOrNumber, settings_of
+from stayfast.settings import HttpUpstream, Override, Secret, Settings, SettingsError, SettingsText, find, load
+from stayfast.settings.validate import (
+    ListField,
+    OptionalField,
+    PlainField,
+    RecordField,
+    Shape,
+    TableField,
+    VariantField,
+    WordOrNumber,
+    settings_of,
+)
 
 UPSTREAM = "upstreams: {a: {kind: openai, base_url: 'http://h/v1'}}\n"
 ROUTE = "routes: {m: [a]}\n"
@@ -21,7 +31,7 @@ BASE = UPSTREAM + ROUTE
 def complaints(text: str, variables: dict[str, str] | None = None, *given: Override) -> list[str]:
     """The lines of the error that a text makes."""
     with pytest.raises(SettingsError) as caught:
-        load(Source("f.yaml", text), variables or {}, given, check_engine=lambda config: None, kinds=KINDS)
+        load(SettingsText("f.yaml", text), variables or {}, given, check_engine=lambda config: None, kinds=KINDS)
     return str(caught.value).splitlines()
 
 
@@ -186,7 +196,7 @@ def test_overrides_are_blamed_by_name() -> None:
 def test_engine_that_cannot_run_is_told_in_settings() -> None:
     """A model that is not there is a mistake in the settings, not a crash loop later."""
     with pytest.raises(SettingsError, match=r"x:1:\d+: upstreams.e.model: '/nope.gguf' cannot be read"):
-        load(Source("x", "upstreams: {e: {kind: embedded, model: /nope.gguf}}\nroutes: {m: [e]}"), {},
+        load(SettingsText("x", "upstreams: {e: {kind: embedded, model: /nope.gguf}}\nroutes: {m: [e]}"), {},
              check_engine=_cannot_read, kinds=KINDS)
 
 
@@ -220,17 +230,18 @@ def test_secrets_print_as_stars() -> None:
 def lower_floor_records() -> list[Any]:
     """The dataclasses of lower floors that a file may set, in the order of the file."""
     found: dict[type[Any], None] = {}
-    waiting: list[Shape] = [Record(Settings)]
+    waiting: list[Shape] = [RecordField(Settings)]
     while waiting:
         match waiting.pop():
-            case Maybe(inner) | Many(inner) | Table(inner):
+            case OptionalField(inner) | ListField(inner) | TableField(inner):
                 waiting.append(inner)
-            case Variants(by_kind):
-                waiting += [Record(cls) for _, cls in by_kind]
-            case Record(cls) if cls not in found:
+            case VariantField(by_kind):
+                waiting += [RecordField(cls) for _, cls in by_kind]
+            case RecordField(cls) if cls not in found:
                 found[cls] = None
-                waiting += [setting.shape for setting in settings_of(Record(cls))]
-                waiting += [Record(setting.into[1]) for setting in settings_of(Record(cls)) if setting.into is not None]
+                waiting += [setting.shape for setting in settings_of(RecordField(cls))]
+                waiting += [RecordField(setting.into[1]) for setting in settings_of(RecordField(cls))
+                            if setting.into is not None]
             case _:
                 pass
     return [cls for cls in found if not cls.__module__.startswith("stayfast.settings")]
@@ -239,10 +250,10 @@ def lower_floor_records() -> list[Any]:
 @pytest.mark.parametrize("cls", lower_floor_records())
 def test_declared_bounds_are_held_by_the_code(cls: type[Any]) -> None:
     """A value beyond a bound is refused by the dataclass itself, wherever it is made."""
-    for setting in settings_of(Record(cls)):
-        shape = setting.shape.inner if isinstance(setting.shape, Maybe) else setting.shape
+    for setting in settings_of(RecordField(cls)):
+        shape = setting.shape.inner if isinstance(setting.shape, OptionalField) else setting.shape
         shape = shape.number if isinstance(shape, WordOrNumber) else shape
-        if not isinstance(shape, Plain) or shape.kind not in ("integer", "number") or setting.into:
+        if not isinstance(shape, PlainField) or shape.kind not in ("integer", "number") or setting.into:
             continue  # an inlined record is tried by itself
         assert setting.default is not MISSING
         kind, step = (int, 1) if shape.kind == "integer" else (float, 1e-6)

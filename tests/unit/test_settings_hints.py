@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import SettingsError, Source, advice, load
+from stayfast.settings import SettingsError, SettingsText, advice, load
 from stayfast.settings.hints import KEY_HINTS, KIND_HINTS, number_hint
 
 UPSTREAMS = "upstreams: {a: {kind: openai, base_url: 'http://h/v1'}}\n"
@@ -16,7 +16,7 @@ BASE = UPSTREAMS + "routes: {m: [a]}\n"
 def complaints(text: str) -> list[str]:
     """The lines of the error that a text makes, without its places."""
     with pytest.raises(SettingsError) as caught:
-        load(Source("f.yaml", text), {}, check_engine=lambda config: None, kinds=KINDS)
+        load(SettingsText("f.yaml", text), {}, check_engine=lambda config: None, kinds=KINDS)
     return [line.partition(": ")[2] for line in str(caught.value).splitlines()]
 
 
@@ -44,7 +44,7 @@ def test_what_a_hint_says_to_write_is_a_setting(path: tuple[str, ...]) -> None:
     """The words between the first backticks of `write ...`, put in place of the unknown setting, are known."""
     [(name, value)] = yaml.safe_load(re.findall("`([^`]+)`", KEY_HINTS[path])[0].replace("[NAME]", "[a]")).items()
     text = yaml_at((*path[:-1], name), value)
-    settings = load(Source("f.yaml", text), {"OPENAI_API_KEY": "k"}, check_engine=lambda config: None, kinds=KINDS)
+    settings = load(SettingsText("f.yaml", text), {"OPENAI_API_KEY": "k"}, check_engine=lambda config: None, kinds=KINDS)
     assert settings.routes["m"].upstreams == ("a",)
 
 
@@ -109,5 +109,5 @@ def test_an_upstream_that_no_route_leads_to_is_pointed_out() -> None:
     text = ("upstreams: {a: {kind: simulated}, b: {kind: simulated}, c: {kind: simulated}, d: {kind: simulated}}\n"
             "defaults: {on_overrun: {fallback: [b]}}\n"
             "routes: {m: [a], n: {upstreams: [a], on_overrun: {fallback: {upstreams: [a], then: [[c]]}}}}\n")
-    settings = load(Source("f.yaml", text), {}, kinds=KINDS)
+    settings = load(SettingsText("f.yaml", text), {}, kinds=KINDS)
     assert advice(settings) == ["upstreams.d: no route leads to it: add it to the `upstreams` of one, or leave it out"]

@@ -18,7 +18,7 @@ from stayfast.settings import (
     Secret,
     Settings,
     SettingsError,
-    Source,
+    SettingsText,
     find,
     load,
     overrides,
@@ -37,7 +37,7 @@ def runs(config: EngineConfig) -> None:
 
 def loaded(text: str, variables: dict[str, str] | None = None, *given: Override) -> Settings:
     """Settings from a text, on a machine with an engine."""
-    return load(Source("stayfast.yaml", text), variables or {}, given, check_engine=runs, kinds=KINDS)
+    return load(SettingsText("stayfast.yaml", text), variables or {}, given, check_engine=runs, kinds=KINDS)
 
 
 def http(settings: Settings, name: str) -> HttpUpstream:
@@ -123,7 +123,7 @@ def test_variables_reach_their_settings() -> None:
 
 def test_built_in_settings() -> None:
     """Nothing at all serves the embedded model and the simulated provider."""
-    settings = load(Source(BUILT_IN, ""), {}, check_engine=runs, kinds=KINDS)
+    settings = load(SettingsText(BUILT_IN, ""), {}, check_engine=runs, kinds=KINDS)
     assert isinstance(settings.upstreams["tiny"], EmbeddedUpstream)
     assert isinstance(settings.upstreams["simulated"], SimulatedUpstream)
     assert {name: route.upstreams for name, route in settings.routes.items()} == {
@@ -135,7 +135,7 @@ def test_built_in_settings_without_an_engine() -> None:
     def cannot_run(config: EngineConfig) -> None:
         raise ValueError("not installed")
 
-    settings = load(Source(BUILT_IN, ""), {}, check_engine=cannot_run, kinds=KINDS)
+    settings = load(SettingsText(BUILT_IN, ""), {}, check_engine=cannot_run, kinds=KINDS)
     assert (list(settings.upstreams), list(settings.routes)) == (["simulated"], ["simulated"])
 
 
@@ -144,18 +144,18 @@ def test_built_in_settings_without_an_engine() -> None:
 def test_a_file_that_serves_nothing_is_wrong(text: str) -> None:
     """Where there is a file, nothing else counts: it must not fall back on the demo, and it says what is missing."""
     with pytest.raises(SettingsError, match="upstreams and routes are missing"):
-        load(Source("x", text), {}, check_engine=runs, kinds=KINDS)
+        load(SettingsText("x", text), {}, check_engine=runs, kinds=KINDS)
 
 
 def test_a_mistyped_section_is_still_named() -> None:
     """It is why the others are missing."""
     with pytest.raises(SettingsError, match="routs: unknown setting, did you mean routes"):
-        load(Source("x", "routs: {}"), {}, check_engine=runs, kinds=KINDS)
+        load(SettingsText("x", "routs: {}"), {}, check_engine=runs, kinds=KINDS)
 
 
 def test_model_replaces_the_embedded_one() -> None:
     """--model goes to every embedded upstream, built in or not."""
-    settings = load(Source("x", ""), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
+    settings = load(SettingsText("x", ""), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
     tiny = settings.upstreams["tiny"]
     assert isinstance(tiny, EmbeddedUpstream)
     assert tiny.engine.model == "/m.gguf"
@@ -164,7 +164,7 @@ def test_model_replaces_the_embedded_one() -> None:
 def test_model_needs_an_embedded_upstream() -> None:
     """--model with settings that embed nothing is a mistake, not a no-op."""
     with pytest.raises(SettingsError, match="--model: there is no upstream of kind embedded"):
-        load(Source("x", SMALLEST), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
+        load(SettingsText("x", SMALLEST), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
 
 
 def test_engine_settings_stand_among_the_upstreams() -> None:

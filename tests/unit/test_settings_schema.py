@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Source, load
+from stayfast.settings import SettingsText, load
 from stayfast.settings.schema import json_schema, markdown
 from stayfast.settings.starter import starter
 
@@ -59,7 +59,7 @@ log:
 """ % ("0" * 64)])
 def test_what_is_accepted_fits_the_schema(text: str) -> None:
     """An editor that knows the schema marks nothing in a file that works."""
-    load(Source("x", text), {"K": "k", "N": "1"}, check_engine=lambda config: None, kinds=KINDS)
+    load(SettingsText("x", text), {"K": "k", "N": "1"}, check_engine=lambda config: None, kinds=KINDS)
     validator().validate(yaml.safe_load(text))
 
 
@@ -75,4 +75,4 @@ def test_what_the_schema_refuses_is_refused(change: dict[str, Any]) -> None:
     document = {**BASE, **change}
     assert not validator().is_valid(document)
     with pytest.raises(ValueError, match="x:"):
-        load(Source("x", json.dumps(document)), {}, check_engine=lambda config: None, kinds=KINDS)
+        load(SettingsText("x", json.dumps(document)), {}, check_engine=lambda config: None, kinds=KINDS)

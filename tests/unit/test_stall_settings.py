@@ -8,7 +8,7 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.stages.call.midstream_failover import Guarded
-from stayfast.settings import SettingsError, Source, load
+from stayfast.settings import SettingsError, SettingsText, load
 from stayfast.testing import SimLoop
 
 UPSTREAMS = """
@@ -20,7 +20,7 @@ upstreams:
 
 def system(text: str) -> System:
     """The system of a text."""
-    settings = load(Source("f.yaml", UPSTREAMS + text), {}, kinds=KINDS)
+    settings = load(SettingsText("f.yaml", UPSTREAMS + text), {}, kinds=KINDS)
     loop = SimLoop()
     try:
         return build(settings, Observers(settings, loop), {}, loop, Random(1))

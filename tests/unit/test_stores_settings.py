@@ -11,11 +11,11 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.lab.load.virtual import check_simulated
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Secret, Settings, SettingsError, Source, load
+from stayfast.settings import Secret, Settings, SettingsError, SettingsText, load
 from stayfast.settings.upstreams import MemoryStoreSettings, RedisStoreSettings, SqliteStoreSettings
 from stayfast.stores.memory import MemoryStore
 from stayfast.stores.redis import RedisDoor
-from stayfast.stores.remote_store import Shared, SharedConfig
+from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import SimLoop
 
 UPSTREAMS = 'upstreams: {u: {kind: simulated}}\n'
@@ -24,7 +24,7 @@ ROUTES = "routes: {m: {upstreams: [u], cache: {mode: exact, store: s}}}\n"
 
 def read(text: str, variables: dict[str, str] | None = None) -> Settings:
     """The settings of a text."""
-    return load(Source("f.yaml", UPSTREAMS + text), variables or {}, kinds=KINDS)
+    return load(SettingsText("f.yaml", UPSTREAMS + text), variables or {}, kinds=KINDS)
 
 
 def system(text: str, old: System | None = None) -> System:
@@ -109,10 +109,10 @@ routes:
 """)
     of = {name: route.terms.cache.store for name, route in built.gateway.router.routes.items() if route.terms.cache}
     assert of["one"] is of["two"] is built.stores["s"]
-    assert isinstance(of["one"], Shared)
+    assert isinstance(of["one"], RemoteStore)
     assert isinstance(of["own"], MemoryStore)
     assert isinstance(built.stores["m"], MemoryStore)
-    assert isinstance(built.stores["r"], Shared)
+    assert isinstance(built.stores["r"], RemoteStore)
     _, text = asyncio.run(built.metrics())
     lines = text.decode().splitlines()
     assert 'stayfast_cache_store_entries{store="s"} 0' in lines

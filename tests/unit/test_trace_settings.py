@@ -9,7 +9,7 @@ from stayfast.compose.system import Observers
 from stayfast.compose.telemetry import peers
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.tracing.config import ENDPOINT, Peer
-from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load
 from stayfast.testing import SimLoop
 
 REST = """
@@ -29,7 +29,7 @@ print([name for name in sys.modules if name.startswith(WITH_OTLP)])
 
 def settings(tracing: str, **variables: str) -> Settings:
     """Settings with that section."""
-    return load(Source("test", f"tracing: {tracing}\n{REST}"), variables, kinds=KINDS)
+    return load(SettingsText("test", f"tracing: {tracing}\n{REST}"), variables, kinds=KINDS)
 
 
 def observers(of: Settings) -> Observers:

@@ -240,7 +240,7 @@ def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:
     sim.add_argument("--json", action="store_true", help="JSON on standard output: first the address, at the end the counts")
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """A line for the person at the terminal; standard output belongs to logs and to what a command was asked for."""
     sys.stderr.write(f"{fitting(text) if sys.stderr.isatty() else text}\n")
     sys.stderr.flush()

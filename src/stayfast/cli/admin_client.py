@@ -12,7 +12,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 BAD_URL = "--url must be like http://127.0.0.1:8090"
 
 
-class Refused(Exception):
+class AdminRequestFailed(Exception):
     """The gateway answered with another status than 200; the message says why."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -20,7 +20,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Unreachable(Exception):
+class GatewayUnreachable(Exception):
     """The request cannot be sent, or no response came; the message says why."""
 
 
@@ -30,12 +30,13 @@ def send(arguments: argparse.Namespace, method: str, path: str) -> bytes:
     try:
         status, body = _send(arguments.url, method, path, authorization(arguments.key_env))
     except ConnectionRefusedError as error:
-        raise Unreachable(f"{arguments.url} cannot be asked: nothing listens there. Start `stayfast serve`, or name the "
+        raise GatewayUnreachable(f"{arguments.url} cannot be asked: nothing listens there. Start `stayfast serve`, or name "
+                                 f"the "
                           "gateway's address by --url") from error
     except (OSError, HTTPException, ValueError) as error:
-        raise Unreachable(f"{arguments.url} cannot be asked: {error}") from error
+        raise GatewayUnreachable(f"{arguments.url} cannot be asked: {error}") from error
     if status != 200:
-        raise Refused(status, error_message(status, body))
+        raise AdminRequestFailed(status, error_message(status, body))
     return body
 
 

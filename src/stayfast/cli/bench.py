@@ -19,17 +19,17 @@ import msgspec
 import uvloop
 
 from stayfast import __version__
-from stayfast.cli import Command, say
+from stayfast.cli import Command, print_message
 from stayfast.cli.bench_options import DEFAULT_TARGET, RUN_EXAMPLES, Misused, add_run_options, job_of, subjects
 from stayfast.cli.bench_session import Session, SocketSession, VirtualSession
 from stayfast.cli.terminal import ProgressLine, ink_of_output, time_left
 from stayfast.core.clock import SystemClock
 from stayfast.core.units import seconds_in
 from stayfast.lab.load import faults, selftest
-from stayfast.lab.load.faults import SCENARIOS, Control, FaultsConfig, NoSimulator, Row, Scenario, Table
-from stayfast.lab.load.measure import Origin
+from stayfast.lab.load.faults import SCENARIOS, FaultRow, FaultsConfig, FaultTable, NoSimulator, Scenario, SimulatorControl
+from stayfast.lab.load.measure import LoadOrigin
 from stayfast.lab.load.stats import Measured
-from stayfast.lab.load.sweep import told
+from stayfast.lab.load.sweep import as_text
 from stayfast.lab.report import files, table
 from stayfast.lab.report.assertions import Checked, check
 from stayfast.lab.report.compare import CompareConfig, Comparison, compare
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         return command(arguments)
     except Misused as why:
-        say(f"stayfast bench: {why}")
+        print_message(f"stayfast bench: {why}")
         return EXIT_MISUSED
 
 
@@ -96,9 +96,9 @@ def _run(given: argparse.Namespace) -> int:
     job = job_of(given, variables)
     for assertion in job.assertions:
         if assertion.is_doubtful:
-            say(f"--assert {assertion.text}: read as {assertion.bound:g} seconds; write ms for milliseconds")
+            print_message(f"--assert {assertion.text}: read as {assertion.bound:g} seconds; write ms for milliseconds")
     ink = ink_of_output()
-    origin = Origin(command_line(given.words), machine())
+    origin = LoadOrigin(command_line(given.words), machine())
     session: Session
     if given.virtual:
         session = VirtualSession(job, given.config, origin, is_quiet=given.quiet)
@@ -111,7 +111,7 @@ def _run(given: argparse.Namespace) -> int:
     sys.stdout.write(table.report(runs, ink) + session.cost)
     compared = None
     if job.sweep is not None:
-        sys.stdout.write(_fitting(told(job.sweep, session.steps).splitlines(), ink))
+        sys.stdout.write(_fitting(as_text(job.sweep, session.steps).splitlines(), ink))
     elif len(runs) == 2:
         compared = compare(runs[0], runs[1], Random(job.plan.seed))
         sys.stdout.write(table.comparison(compared, ink))
@@ -238,7 +238,7 @@ def _faults(given: argparse.Namespace) -> int:
         config = FaultsConfig(given.simulator, float(given.rate), seconds_in(given.duration), seconds_in(given.warmup),
                               seconds_in(given.timeout), int(given.seed))
         targets = subjects(given, variables)
-        control = Control(given.simulator, clock, key)
+        control = SimulatorControl(given.simulator, clock, key)
     except ValueError as why:
         raise Misused(str(why)) from None
     if given.json is not None and not Path(given.json).absolute().parent.is_dir():
@@ -247,22 +247,22 @@ def _faults(given: argparse.Namespace) -> int:
     about_s, n_runs = config.about_s(scenarios, len(targets)), len(scenarios) * len(targets)
     line = ProgressLine(is_quiet=given.quiet)
     allow_sockets()
-    shown = Table(scenarios, [subject.name for subject, _ in targets])
-    rows: list[Row] = []
+    shown = FaultTable(scenarios, [subject.name for subject, _ in targets])
+    rows: list[FaultRow] = []
     status = 0
 
     def begin(what: str) -> None:
         share = len(rows) / n_runs
         line.show([f"run {len(rows) + 1} of {n_runs}", what, f"about {time_left(about_s * (1 - share))} left"], share)
 
-    def show(row: Row) -> None:
+    def show(row: FaultRow) -> None:
         line.clear()
         sys.stdout.write(shown.head() * (not rows) + shown.row(row))
         sys.stdout.flush()
         rows.append(row)
 
     try:
-        uvloop.run(faults.compare(config, scenarios, targets, control, clock, say=begin, on_row=show))
+        uvloop.run(faults.compare(config, scenarios, targets, control, clock, report_progress=begin, on_row=show))
     except NoSimulator as why:
         line.note(f"stayfast bench: {why}")
         status = EXIT_BAD

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 from stayfast.core.types import Api
 from stayfast.core.units import seconds_in
-from stayfast.lab.load.arrivals import Constant, Gamma, Ramp, Recorded, parse_arrivals, read_trace
-from stayfast.lab.load.client import PATHS, AskingConfig, HttpConfig
+from stayfast.lab.load.arrivals import ConstantArrivals, Gamma, Ramp, Recorded, parse_arrivals, read_trace
+from stayfast.lab.load.client import PATHS, AskingConfig, LoadTargetConfig
 from stayfast.lab.load.lengths import parse_length
-from stayfast.lab.load.measure import Plan
-from stayfast.lab.load.result import Slo, Subject, parse_slo
-from stayfast.lab.load.schedule import Limit, PoolConfig, TurnsConfig, Workload
+from stayfast.lab.load.measure import MeasurePlan
+from stayfast.lab.load.result import LoadSlo, Subject, parse_slo
+from stayfast.lab.load.schedule import PoolConfig, ScheduleLimit, TurnsConfig, Workload
 from stayfast.lab.load.sweep import N_LEAST, Sweep, parse_sweep
 from stayfast.lab.report.assertions import Assertion, parse_assertion
 
@@ -53,8 +53,8 @@ class Misused(ValueError):
 class Job:
     """What the options ask for. `sweep`, where there is one, replaces the plan's load step by step."""
 
-    plan: Plan
-    subjects: tuple[tuple[Subject, HttpConfig], ...]
+    plan: MeasurePlan
+    subjects: tuple[tuple[Subject, LoadTargetConfig], ...]
     sweep: Sweep | None
     has_length: bool  # it was said how long the run, or a step, lasts
     assertions: tuple[Assertion, ...]
@@ -96,17 +96,17 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_request_options(parser: argparse.ArgumentParser) -> None:
-    asked = parser.add_argument_group("requests")
-    asked.add_argument("--input-tokens", metavar="LENGTH", help="N, uniform:LOW-HIGH, normal:MEAN,DEVIATION, "
+    group = parser.add_argument_group("requests")
+    group.add_argument("--input-tokens", metavar="LENGTH", help="N, uniform:LOW-HIGH, normal:MEAN,DEVIATION, "
                        "lognormal:MEDIAN,SIGMA, conv or code (default: 256)")
-    asked.add_argument("--output-tokens", metavar="LENGTH", help="at most so many, in the same words (default: 128)")
-    asked.add_argument("--system-tokens", metavar="N", default="0", help="a system prompt that all share")
-    asked.add_argument("--pool", metavar="N", help="draw prompts from N (default: all different)")
-    asked.add_argument("--pool-share", metavar="SHARE", help="this share of the requests (default: 1)")
-    asked.add_argument("--zipf", metavar="S", help="how uneven the pool is drawn from (default: 1)")
-    asked.add_argument("--paraphrase", metavar="SHARE", help="this share of the pool's in other words (default: 0)")
-    asked.add_argument("--turns", metavar="N", help="conversations of N turns (default: 1)")
-    asked.add_argument("--think", metavar="TIME", help="mean think time between turns (default: 5s)")
+    group.add_argument("--output-tokens", metavar="LENGTH", help="at most so many, in the same words (default: 128)")
+    group.add_argument("--system-tokens", metavar="N", default="0", help="a system prompt that all share")
+    group.add_argument("--pool", metavar="N", help="draw prompts from N (default: all different)")
+    group.add_argument("--pool-share", metavar="SHARE", help="this share of the requests (default: 1)")
+    group.add_argument("--zipf", metavar="S", help="how uneven the pool is drawn from (default: 1)")
+    group.add_argument("--paraphrase", metavar="SHARE", help="this share of the pool's in other words (default: 0)")
+    group.add_argument("--turns", metavar="N", help="conversations of N turns (default: 1)")
+    group.add_argument("--think", metavar="TIME", help="mean think time between turns (default: 5s)")
 
 
 def _add_report_options(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +127,7 @@ def job_of(given: argparse.Namespace, variables: Mapping[str, str]) -> Job:
         if path is not None and not Path(path).absolute().parent.is_dir():  # better now than after the run
             raise Misused(f"{path} cannot be written: its folder does not exist")
     try:
-        slo = parse_slo(given.slo) if given.slo else Slo()
+        slo = parse_slo(given.slo) if given.slo else LoadSlo()
         assertions = tuple(parse_assertion(text) for text in given.assertions)
         sweep = parse_sweep(given.sweep) if given.sweep else None
         has_length = bool(given.duration or given.requests)
@@ -136,13 +136,13 @@ def job_of(given: argparse.Namespace, variables: Mapping[str, str]) -> Job:
         raise Misused(str(why)) from None
 
 
-def at_load(job: Job, load: float) -> Plan:
+def at_load(job: Job, load: float) -> MeasurePlan:
     """The plan of one step of the sweep. Where nothing was said of its length, a slow one lasts until it can be judged."""
     assert job.sweep is not None
     if job.sweep.is_closed:
         return replace(job.plan, n_concurrent=int(load))
     arrivals = job.plan.workload.arrivals
-    assert isinstance(arrivals, Constant | Gamma)
+    assert isinstance(arrivals, ConstantArrivals | Gamma)
     limit = job.plan.limit
     if not job.has_length and load * DEFAULT_STEP_S < 1.5 * N_LEAST:  # arrivals vary
         limit = replace(limit, until_s=None, n_requests=max(N_LEAST, round(load * DEFAULT_STEP_S)))
@@ -199,7 +199,7 @@ def _refuse_around_trace(given: argparse.Namespace) -> None:
             raise Misused(f"{option} has no meaning with a trace, which says when, how long and how often itself")
 
 
-def _plan(given: argparse.Namespace, sweep: Sweep | None, slo: Slo) -> Plan:
+def _plan(given: argparse.Namespace, sweep: Sweep | None, slo: LoadSlo) -> MeasurePlan:
     trace = _trace(given)
     is_closed = bool(given.concurrency) or (sweep is not None and sweep.is_closed)
     if is_closed and given.arrivals:
@@ -219,11 +219,11 @@ def _plan(given: argparse.Namespace, sweep: Sweep | None, slo: Slo) -> Plan:
     workload = Workload(
         parse_length(given.input_tokens or "256", "input"), parse_length(given.output_tokens or "128", "output"), arrivals,
         trace, _pool(given), turns, _read(given.system_tokens, int, "--system-tokens") or 0)
-    limit = Limit(until_s, n_requests, _seconds(given.warmup, "--warmup") or 0.0)
+    limit = ScheduleLimit(until_s, n_requests, _seconds(given.warmup, "--warmup") or 0.0)
     n_concurrent = _read(given.concurrency, int, "--concurrency") or (1 if is_closed else 0)
     if not 0 <= n_concurrent <= 1_000_000 or (given.concurrency and int(given.concurrency) < 1):
         raise Misused("--concurrency must be 1 to 1000000")
-    return Plan(workload, limit, _read(given.seed, int, "--seed") or 0, n_concurrent,
+    return MeasurePlan(workload, limit, _read(given.seed, int, "--seed") or 0, n_concurrent,
                 _seconds(given.timeout, "--timeout") or 0.0, _seconds(given.block, "--block") or 5.0, slo)
 
 
@@ -245,7 +245,7 @@ def _pool(given: argparse.Namespace) -> PoolConfig:
                       _read(given.paraphrase, float, "--paraphrase") or 0.0)
 
 
-def subjects(given: argparse.Namespace, variables: Mapping[str, str]) -> tuple[tuple[Subject, HttpConfig], ...]:
+def subjects(given: argparse.Namespace, variables: Mapping[str, str]) -> tuple[tuple[Subject, LoadTargetConfig], ...]:
     """The targets, and how each is asked. Raises Misused."""
     targets = _named_targets(given.target or [DEFAULT_TARGET])
     models, dialects = _by_target(given.model, targets, "--model"), _by_target(given.dialect, targets, "--dialect")
@@ -264,7 +264,7 @@ def subjects(given: argparse.Namespace, variables: Mapping[str, str]) -> tuple[t
             raise Misused(f"the environment variable {variable} of --key-env is not set")
         asking = AskingConfig(Api(dialect), models[name], not given.whole, key, headers, extra, given.allow_empty)
         found.append((Subject(name, url, dialect, models[name]),
-                      HttpConfig(url, asking, given.ca_file, verify=not given.insecure)))
+                      LoadTargetConfig(url, asking, given.ca_file, verify=not given.insecure)))
     return tuple(found)
 
 
@@ -311,12 +311,12 @@ def _header(text: str) -> tuple[str, str]:
 
 def _extra(text: str | None) -> dict[str, Any]:
     try:
-        said = json.loads(text) if text else {}
+        fields = json.loads(text) if text else {}
     except json.JSONDecodeError as why:
         raise Misused(f"--body is not JSON: {why}") from None
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         raise Misused("--body must be a JSON object")
-    return said
+    return fields
 
 
 def _seconds(text: str | None, option: str) -> float | None:

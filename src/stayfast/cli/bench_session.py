@@ -17,18 +17,18 @@ from stayfast.cli.terminal import ProgressLine, time_left
 from stayfast.core import units
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.load.client import HttpTarget
-from stayfast.lab.load.measure import Origin, Plan, perform, progress
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, perform, progress
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.runner import Runner
 from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.load.stats import Measured
-from stayfast.lab.load.sweep import Step, is_enough, step_of
+from stayfast.lab.load.sweep import SweepStep, is_enough, step_of
 from stayfast.lab.load.virtual import PipelineTarget, check_simulated, virtual
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, SettingsError, Source, environment, find, load
+from stayfast.settings import Settings, SettingsError, SettingsText, environment, find, load
 from stayfast.testing.simloop import SimLoop, run
 
-SCENARIO = Source("built-in scenario", "upstreams: {provider: {kind: simulated, preset: gemini-flash-like}}\n"
+SCENARIO = SettingsText("built-in scenario", "upstreams: {provider: {kind: simulated, preset: gemini-flash-like}}\n"
                   'routes: {"*": [provider]}\n')
 PROGRESS_EVERY_S = 0.5, 10.0  # for a person, for a log
 LOOK_EVERY_S = 0.1
@@ -40,9 +40,9 @@ _GC_THRESHOLDS = (200_000, 20, 1000)  # at Python's 700, the collector walks thr
 class Session:
     """What both kinds share: the plans of the steps, what came of them, and the line of progress."""
 
-    def __init__(self, job: Job, origin: Origin, *, is_quiet: bool) -> None:
+    def __init__(self, job: Job, origin: LoadOrigin, *, is_quiet: bool) -> None:
         self.results: list[Result] = []
-        self.steps: list[Step] = []  # of a sweep
+        self.steps: list[SweepStep] = []  # of a sweep
         self.interrupted_by = 0  # the signal
         self.cost = ""  # a line for the report
         self._job = job
@@ -53,7 +53,7 @@ class Session:
         self._began_at = self._wall_at = 0.0
         self._step = ""  # of a sweep
 
-    def _plans(self) -> Iterator[tuple[Plan, float]]:
+    def _plans(self) -> Iterator[tuple[MeasurePlan, float]]:
         """One plan, or those of a sweep, with their loads."""
         if self._job.sweep is None:
             yield self._job.plan, 0.0
@@ -79,12 +79,12 @@ class Session:
         self.steps.append(step_of(sweep, at, Measured(result)))
         return not (self.interrupted_by or (not sweep.loads and is_enough(self.steps)))
 
-    async def _watch(self, clock: Clock, look_every_s: float) -> None:
+    async def _watch(self, clock: Clock, poll_every_s: float) -> None:
         """Show how far the run is, by the clock that it runs on; the time left is this machine's."""
         every_s = PROGRESS_EVERY_S[0 if self._line.is_terminal else 1]
         shown_at = _WALL.now()
         while True:
-            await asyncio.sleep(look_every_s)
+            await asyncio.sleep(poll_every_s)
             wall = _WALL.now()
             if self._runner is None or wall - shown_at < every_s:
                 continue
@@ -104,7 +104,7 @@ class Session:
 class SocketSession(Session):
     """Over sockets, on one loop."""
 
-    def __init__(self, job: Job, origin: Origin, *, is_quiet: bool) -> None:
+    def __init__(self, job: Job, origin: LoadOrigin, *, is_quiet: bool) -> None:
         super().__init__(job, origin, is_quiet=is_quiet)
         self._clock = SystemClock()
 
@@ -141,7 +141,7 @@ class SocketSession(Session):
 class VirtualSession(Session):
     """Each plan on a loop of its own."""
 
-    def __init__(self, job: Job, config: str | None, origin: Origin, *, is_quiet: bool) -> None:
+    def __init__(self, job: Job, config: str | None, origin: LoadOrigin, *, is_quiet: bool) -> None:
         """Raises Misused for settings that cannot be read or are not all simulated."""
         super().__init__(job, origin, is_quiet=is_quiet)
         self._settings = _settings(config)
@@ -160,7 +160,7 @@ class VirtualSession(Session):
         all_s, each_s, took_s = map(units.seconds, (cpu_s, cpu_s / max(1, n), clock.now() - began_at))
         self.cost = f"  cost      {all_s} of CPU in {took_s} on this machine: {each_s} of CPU a request\n"
 
-    def _once(self, plan: Plan) -> Result:
+    def _once(self, plan: MeasurePlan) -> Result:
         async def on(loop: SimLoop) -> Result:
             [(subject, config)] = self._job.subjects
             system = virtual(self._settings, loop, plan.seed)

@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from stayfast.cli import EXIT_NOTHING_TO_DO, say
-from stayfast.cli.admin_client import Refused, Unreachable, send
+from stayfast.cli import EXIT_NOTHING_TO_DO, print_message
+from stayfast.cli.admin_client import AdminRequestFailed, GatewayUnreachable, send
 from stayfast.stores.embedder import HOW_TO
 
 _NOTHING = "-"
@@ -33,9 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
                                                                "eval": _evaluate}
     try:
         return actions[arguments.action](arguments)
-    except (Unreachable, Refused) as error:
-        say(f"stayfast cache {arguments.action}: {error}")
-        if isinstance(error, Unreachable):
+    except (GatewayUnreachable, AdminRequestFailed) as error:
+        print_message(f"stayfast cache {arguments.action}: {error}")
+        if isinstance(error, GatewayUnreachable):
             return 2
         return 1 if arguments.action != "inspect" or error.status == 404 else 2
 
@@ -44,7 +44,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     try:
         cache_eval = import_module("stayfast.cli.cache_eval")  # here: it needs packages that only an extra brings
     except ModuleNotFoundError as missing:
-        say(f"stayfast cache eval: there is no {missing.name} here; {HOW_TO}")
+        print_message(f"stayfast cache eval: there is no {missing.name} here; {HOW_TO}")
         return 1
     status: int = cache_eval.run(arguments)
     return status
@@ -60,7 +60,7 @@ def _stats(arguments: argparse.Namespace) -> int:
 def _inspect(arguments: argparse.Namespace) -> int:
     """Print what is known of one answer, but for its words; 1 where none is kept under the key, 2 where no key is said."""
     if not arguments.key:
-        say("stayfast cache inspect: say which: `stayfast explain REQUEST-ID` prints the key of its answer")
+        print_message("stayfast cache inspect: say which: `stayfast explain REQUEST-ID` prints the key of its answer")
         return 2
     body = send(arguments, "GET", f"/admin/cache/{quote(arguments.key, safe='')}")
     if arguments.json:
@@ -83,25 +83,26 @@ def _purge(arguments: argparse.Namespace) -> int:
     """Forget answers, and say how many; 1 where it is refused or a store could not be asked, 5 where there is none."""
     wanted = {name: value for name in ("route", "tenant", "tag") if (value := getattr(arguments, name)) is not None}
     if [bool(wanted), arguments.key is not None, arguments.all].count(True) != 1:
-        say("stayfast cache purge: say what: --route, --tenant, --tag (all that is given must be true), or --key, alone, or "
+        print_message("stayfast cache purge: say what: --route, --tenant, --tag (all that is given must be true), or "
+                      "--key, alone, or "
             "--all, alone")
         return 2
     where = f"/{quote(arguments.key, safe='')}" if arguments.key is not None else f"?{urlencode(wanted or {'all': 'true'})}"
     try:
         body = send(arguments, "DELETE", f"/admin/cache{where}")
-        told = msgspec.json.decode(body)
-        is_nothing = not told["forgotten"] and not told["gone"]
+        purged = msgspec.json.decode(body)
+        is_nothing = not purged["forgotten"] and not purged["gone"]
         unknown = _unknown_route(arguments) if is_nothing and arguments.route is not None else ""
     except msgspec.DecodeError as error:
-        raise Unreachable(f"{arguments.url} cannot be asked: {error}") from error
-    n = told["forgotten"]
+        raise GatewayUnreachable(f"{arguments.url} cannot be asked: {error}") from error
+    n = purged["forgotten"]
     sys.stdout.write(body.decode() + "\n" if arguments.json else f"{n} answer{'s are' if n != 1 else ' is'} forgotten\n")
-    for gone in told["gone"]:
-        say(f"stayfast cache purge: not all could be asked: {gone}")
+    for gone in purged["gone"]:
+        print_message(f"stayfast cache purge: not all could be asked: {gone}")
     if is_nothing:
-        say(f"stayfast cache purge: {unknown or _why_nothing(arguments.key, wanted)}")
+        print_message(f"stayfast cache purge: {unknown or _why_nothing(arguments.key, wanted)}")
         return EXIT_NOTHING_TO_DO
-    return 1 if told["gone"] else 0
+    return 1 if purged["gone"] else 0
 
 
 def _why_nothing(key: str | None, wanted: dict[str, str]) -> str:
@@ -116,7 +117,7 @@ def _unknown_route(arguments: argparse.Namespace) -> str:
     """What to say where the route has no cache; empty where it has, or nobody says so."""
     try:
         known = [route["route"] for route in msgspec.json.decode(send(arguments, "GET", "/admin/cache"))["data"]]
-    except Refused:
+    except AdminRequestFailed:
         return ""
     if arguments.route in known:
         return ""
@@ -137,16 +138,16 @@ def table(routes: list[dict[str, Any]]) -> str:
 def _rows(route: dict[str, Any]) -> list[tuple[str, ...]]:
     store, error = route["store"], route["error"]
     rows: list[tuple[str, ...]] = []
-    for kind, told in route["kinds"].items():
-        if kind != "exact" and not told["hits"] and route.get("semantic") is None:
+    for kind, counts in route["kinds"].items():
+        if kind != "exact" and not counts["hits"] and route.get("semantic") is None:
             continue
         wrong = f"{error['likely']:.2%} ({error['low']:.2%} to {error['high']:.2%})" if (
             kind == "semantic" and error is not None and {"likely", "low", "high"} <= error.keys()) else _NOTHING
         size = _size(store["n_bytes"]) if kind == "exact" else ""
         n_answers = store["n_entries"] if kind == "exact" else ""
-        rows.append((route["route"], kind, str(told["hits"]),
-                     _NOTHING if told["hit_ratio"] is None else f"{told['hit_ratio']:.1%}", _time(told["saved_s"]),
-                     f"{told['saved_usd']:.4f}", wrong, _NOTHING if n_answers is None else str(n_answers), size))
+        rows.append((route["route"], kind, str(counts["hits"]),
+                     _NOTHING if counts["hit_ratio"] is None else f"{counts['hit_ratio']:.1%}", _time(counts["saved_s"]),
+                     f"{counts['saved_usd']:.4f}", wrong, _NOTHING if n_answers is None else str(n_answers), size))
     return rows
 
 
@@ -155,9 +156,9 @@ def _notes(routes: list[dict[str, Any]]) -> list[str]:
     notes = []
     for route in routes:
         requests = route["requests"]
-        said = ", ".join(f"{requests[result]} {result}" for result in _NO_COLUMN if requests.get(result))
-        if said:
-            notes.append(f"{route['route']}: {said}")
+        parts = ", ".join(f"{requests[result]} {result}" for result in _NO_COLUMN if requests.get(result))
+        if parts:
+            notes.append(f"{route['route']}: {parts}")
         if route.get("semantic") is not None:
             semantic, audits = route["semantic"], route["semantic"]["audits"]
             phase = _STATES[semantic["state"]].format(n=semantic["labels"], least=semantic["min_labels"])

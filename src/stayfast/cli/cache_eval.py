@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from stayfast.cli import say
+from stayfast.cli import print_message
 from stayfast.cli.terminal import ink_of_output
 from stayfast.lab.semantic_eval.evaluate import Evaluation, Unreadable, evaluate, of_classes, of_pairs
 from stayfast.lab.semantic_eval.report import as_text, page
@@ -32,14 +32,14 @@ def run(arguments: argparse.Namespace) -> int:
         if not LEAST_LABELS <= arguments.min_labels <= MOST_LABELS:
             raise ValueError(f"--min-labels must be from {LEAST_LABELS} to {MOST_LABELS}, not {arguments.min_labels}")
     except ValueError as wrong:
-        say(f"stayfast cache eval: {wrong}")
+        print_message(f"stayfast cache eval: {wrong}")
         return EXIT_USAGE
     try:
         found = _evaluation(arguments, eligible, max_errors)
         if arguments.html is not None:
             _write_page(found, arguments.html)
     except (Unreadable, NoEmbedder) as why:
-        say(f"stayfast cache eval: {why}")
+        print_message(f"stayfast cache eval: {why}")
         return EXIT_NOTHING
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
@@ -48,15 +48,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _share(said: str) -> float:
+def _share(text: str) -> float:
     """1%, 0.5 % or 0.01."""
-    bare = said.strip()
+    bare = text.strip()
     try:
         value = float(bare.removesuffix("%")) / (100 if bare.endswith("%") else 1)
     except ValueError:
-        raise ValueError(f"--max-error takes shares such as 1%,5%, not {said!r}") from None
+        raise ValueError(f"--max-error takes shares such as 1%,5%, not {text!r}") from None
     if not 0.0001 <= value <= 0.5:
-        raise ValueError(f"--max-error must be from 0.01% to 50%, not {said!r}")
+        raise ValueError(f"--max-error must be from 0.01% to 50%, not {text!r}")
     return value
 
 
@@ -67,10 +67,10 @@ def _evaluation(arguments: argparse.Namespace, eligible: EligibleConfig, max_err
     if len(questions.texts) < LEAST_QUESTIONS:
         raise Unreadable(f"{path} has {len(questions.texts)} questions; nothing can be said of fewer than {LEAST_QUESTIONS}")
     encoder = load(EmbedderConfig(model=arguments.model or ""), str(cache_home(environment())))
-    say(f"embedding {len(questions.texts):,} questions")
+    print_message(f"embedding {len(questions.texts):,} questions")
     vectors = encoder.embed_all(questions.texts)
     return evaluate(questions, vectors, eligible, name=path.name, embedder=encoder.id, seed=arguments.seed,
-                    max_errors=max_errors, min_labels=arguments.min_labels, say=say)
+                    max_errors=max_errors, min_labels=arguments.min_labels, report_progress=print_message)
 
 
 def _write_page(found: Evaluation, path: str) -> None:

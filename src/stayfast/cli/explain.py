@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from stayfast.cli import say
-from stayfast.cli.admin_client import Refused, Unreachable, send
-from stayfast.observe.waterfall import Lane, StepSpent, Waterfall, said, spent_of
+from stayfast.cli import print_message
+from stayfast.cli.admin_client import AdminRequestFailed, GatewayUnreachable, send
+from stayfast.observe.waterfall import AttemptLane, StepSpent, Waterfall, format_s, spent_of
 from stayfast.settings import environment
 
 _BROKE = "  broke its budget"
@@ -25,9 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the picture; 1 where the request is not known (any more), 2 where the gateway cannot be asked."""
     try:
         body = send(arguments, "GET", f"/admin/requests/{quote(arguments.request_id, safe='')}")
-    except (Unreachable, Refused) as error:
-        say(f"stayfast explain: {error}")
-        return 1 if isinstance(error, Refused) and error.status == 404 else 2
+    except (GatewayUnreachable, AdminRequestFailed) as error:
+        print_message(f"stayfast explain: {error}")
+        return 1 if isinstance(error, AdminRequestFailed) and error.status == 404 else 2
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")
         return 0
@@ -41,21 +41,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def picture(told: Waterfall, n_columns: int, *, is_red: bool = False) -> str:
+def picture(waterfall: Waterfall, n_columns: int, *, is_red: bool = False) -> str:
     """The waterfall and the verdict, for a terminal of so many columns."""
     n_bar = max(20, min(n_columns, 160) - _N_NAME - _N_FIGURES - 2)
-    whole_ms = max(told.ms, 0.001)
+    whole_ms = max(waterfall.ms, 0.001)
 
     def at(ms: float) -> int:
         return min(n_bar, max(0, round(ms / whole_ms * n_bar)))
 
     margin = " " * _N_NAME
-    lines = [_title(told), "", f"{margin}0{_ms(told.ms):>{n_bar - 1}}"]
-    for stage in told.stages:
+    lines = [_title(waterfall), "", f"{margin}0{_ms(waterfall.ms):>{n_bar - 1}}"]
+    for stage in waterfall.stages:
         bar = _bar(n_bar, at(stage.began_ms), at(stage.began_ms + stage.spent_ms), _RUNNING)
         figures = spent_of(stage.spent_ms / 1e3, stage.allowance_ms / 1e3)
         lines.append(f"  {stage.stage:{_N_NAME - 2}}{bar}  {figures}{_BROKE if stage.is_over else ''}")
-    for number, lane in enumerate(told.attempts, 1):
+    for number, lane in enumerate(waterfall.attempts, 1):
         name = f"{number} {lane.upstream}"[:_N_NAME - 3]
         bar = _lane_bar(lane, n_bar, at)
         lines.append(f"  {name:{_N_NAME - 2}}{bar}  {_of_lane(lane)}".rstrip())
@@ -63,20 +63,20 @@ def picture(told: Waterfall, n_columns: int, *, is_red: bool = False) -> str:
             name = f"{'  ' * min(step.depth, _MAX_DEPTH)}{step.step}"[:_N_NAME - 5]
             bar = _bar(n_bar, at(step.began_ms), at(step.began_ms + step.spent_ms), _RUNNING)
             lines.append(f"    {name:{_N_NAME - 4}}{bar}  {_of_step(step)}")
-    if told.attempts:
+    if waterfall.attempts:
         lines.append(f"{margin}{_WAITING} waits for a token  {_FIRST} the first one  {_RUNNING} answers  {_STALLED} stalls")
     # names and codes may be a client's or an upstream's choice: none of them may steer the terminal
-    printed = ["".join(char if char.isprintable() else "?" for char in line) for line in (*lines, "", *told.verdict)]
+    printed = ["".join(char if char.isprintable() else "?" for char in line) for line in (*lines, "", *waterfall.verdict)]
     return "\n".join(f"{_RED}{line}{_PLAIN}" if is_red and line.endswith(_BROKE) else line for line in printed) + "\n"
 
 
-def _title(told: Waterfall) -> str:
-    who = " -> ".join(name for name in (told.route or told.model, told.upstream) if name)
-    parts = [told.request_id, who, told.api, f"{told.status} {told.outcome}", _ms(told.ms)]
-    if told.deadline_ms is not None:
-        parts[-1] = spent_of(told.ms / 1e3, told.deadline_ms / 1e3)
-    if told.cost_usd is not None:
-        parts.append(f"{told.cost_usd:.6f} USD")
+def _title(waterfall: Waterfall) -> str:
+    path = " -> ".join(name for name in (waterfall.route or waterfall.model, waterfall.upstream) if name)
+    parts = [waterfall.request_id, path, waterfall.api, f"{waterfall.status} {waterfall.outcome}", _ms(waterfall.ms)]
+    if waterfall.deadline_ms is not None:
+        parts[-1] = spent_of(waterfall.ms / 1e3, waterfall.deadline_ms / 1e3)
+    if waterfall.cost_usd is not None:
+        parts.append(f"{waterfall.cost_usd:.6f} USD")
     return "  ".join(parts)
 
 
@@ -86,7 +86,7 @@ def _bar(n_bar: int, begin: int, end: int, mark: str) -> str:
     return (" " * begin + mark * (end - begin)).ljust(n_bar)
 
 
-def _lane_bar(lane: Lane, n_bar: int, at: Callable[[float], int]) -> str:
+def _lane_bar(lane: AttemptLane, n_bar: int, at: Callable[[float], int]) -> str:
     first_ms = lane.first_token_ms
     cells = list(_bar(n_bar, at(lane.began_ms), at(lane.ended_ms), _WAITING))
     if first_ms is not None:
@@ -100,7 +100,7 @@ def _lane_bar(lane: Lane, n_bar: int, at: Callable[[float], int]) -> str:
     return "".join(cells)
 
 
-def _of_lane(lane: Lane) -> str:
+def _of_lane(lane: AttemptLane) -> str:
     status = f" {lane.upstream_status}" if lane.upstream_status is not None else ""
     parts = [f"{lane.fault}{status}" if lane.fault is not None else "lost the race" if lane.is_lost else lane.outcome]
     if lane.output_tokens or (lane.output_tokens == 0 and not lane.is_lost):
@@ -117,4 +117,4 @@ def _of_step(step: StepSpent) -> str:
 
 
 def _ms(ms: float) -> str:
-    return said(ms / 1e3)
+    return format_s(ms / 1e3)

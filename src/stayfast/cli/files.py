@@ -7,7 +7,7 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
-from stayfast.cli import say
+from stayfast.cli import print_message
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.alerts.files import prometheus, sloth
 from stayfast.server.auth import new_key
@@ -27,12 +27,12 @@ def write_starter(arguments: argparse.Namespace) -> int:
         with path.open("w" if arguments.force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        say(f"stayfast init: {path} exists; --force overwrites it")
+        print_message(f"stayfast init: {path} exists; --force overwrites it")
         return 1
     except OSError as error:
-        say(f"stayfast init: {path} cannot be written: {error.strerror}")
+        print_message(f"stayfast init: {path} cannot be written: {error.strerror}")
         return 1
-    say(f"wrote {path}; next:\n  stayfast check {path} && stayfast serve --config {path}")
+    print_message(f"wrote {path}; next:\n  stayfast check {path} && stayfast serve --config {path}")
     return 0
 
 
@@ -48,10 +48,10 @@ def make_key(arguments: argparse.Namespace) -> int:
     try:
         ServerConfig(keys={arguments.name: digest})
     except ValueError as error:
-        say(f"stayfast key: {error}")
+        print_message(f"stayfast key: {error}")
         return 2
     sys.stdout.write(f"{key}\n")
-    say("^ the key: give it to the client; it is not shown again. For the settings file:")
+    print_message("^ the key: give it to the client; it is not shown again. For the settings file:")
     sys.stdout.write(f"server:\n  keys:\n    {arguments.name}: {digest}\n")
     return 0
 
@@ -62,7 +62,7 @@ def print_alerts(arguments: argparse.Namespace) -> int:
     try:
         settings = load(find(arguments.config, variables), variables, overrides(variables), kinds=KINDS)
     except SettingsError as error:
-        say(str(error))
+        print_message(str(error))
         return 1
     slos = {name: route.slo for name, route in settings.routes.items()}
     return _write((sloth if arguments.format == "sloth" else prometheus)(slos, settings.alerts), arguments.out)
@@ -80,6 +80,6 @@ def _write(text: str, path: str | None) -> int:
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        say(f"stayfast: {path} cannot be written: {error.strerror}")
+        print_message(f"stayfast: {path} cannot be written: {error.strerror}")
         return 1
     return 0

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import msgspec
 import uvloop
 
-from stayfast.cli import EXIT_NOTHING_TO_DO, say
+from stayfast.cli import EXIT_NOTHING_TO_DO, print_message
 from stayfast.cli.bench import allow_sockets, machine
 from stayfast.cli.terminal import ProgressLine, ink_of_output, time_left
 from stayfast.core.clock import Clock, SystemClock
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     wrong = _what_is_wrong(arguments, known)
     if wrong is not None:
-        say(f"stayfast prove: {wrong}")
+        print_message(f"stayfast prove: {wrong}")
         return EXIT_USAGE
     names = list(known) if arguments.all else arguments.name
     try:
@@ -48,11 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                say("stayfast prove: another proof is running on this machine; waiting for it, two would measure each other")
+                print_message("stayfast prove: another proof is running on this machine; waiting for it, two would measure "
+                              "each other")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             return _prove([known[name] for name in names], arguments)
     except KeyboardInterrupt:
-        say("stayfast prove: interrupted; what it had started is ended")
+        print_message("stayfast prove: interrupted; what it had started is ended")
         return EXIT_BY_SIGNAL + signal.SIGINT
 
 
@@ -77,15 +78,15 @@ def _lock() -> TextIO:
         return path.open()
 
 
-def _prove(asked: Sequence[Claim], arguments: argparse.Namespace) -> int:
-    run = _Run(asked, SystemClock())
+def _prove(claims: Sequence[Claim], arguments: argparse.Namespace) -> int:
+    run = _Run(claims, SystemClock())
     data = None if arguments.data is None else Path(arguments.data)
     conditions = Conditions(arguments.quick, arguments.seed, run.show, data)
     ink = ink_of_output()
     allow_sockets()
-    told: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] = []
     hold, without_data = True, []
-    for claim in asked:
+    for claim in claims:
         run.begin(claim)
         finding = _found(claim, conditions, run)
         if finding is None:
@@ -94,12 +95,12 @@ def _prove(asked: Sequence[Claim], arguments: argparse.Namespace) -> int:
         hold = hold and finding.holds
         run.line.clear()
         if arguments.json:
-            told.append(as_json(claim, finding, conditions, machine(), SystemClock().wall()))
+            findings.append(as_json(claim, finding, conditions, machine(), SystemClock().wall()))
         else:
             sys.stdout.write(as_text(claim, finding, conditions, machine(), ink))
             sys.stdout.flush()
     if arguments.json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(findings), indent=2).decode() + "\n")
     if without_data:
         run.line.note(f"stayfast prove: not run for want of data, and neither held nor short: {', '.join(without_data)}; "
                       "--data names its folder (docs/proofs.md)")
@@ -111,17 +112,17 @@ def _prove(asked: Sequence[Claim], arguments: argparse.Namespace) -> int:
 class _Run:
     """Which of the proofs is running, and how far it is: lines, or one line of a terminal that is rewritten."""
 
-    def __init__(self, asked: Sequence[Claim], clock: Clock) -> None:
+    def __init__(self, claims: Sequence[Claim], clock: Clock) -> None:
         self.line = ProgressLine()
-        self._asked, self._clock = asked, clock
+        self._claims, self._clock = claims, clock
         self._began_at = clock.now()
-        self._n_begun = 0
+        self._n_started = 0
         self._name = ""
 
     def begin(self, claim: Claim) -> None:
-        self._n_begun += 1
+        self._n_started += 1
         self._name = claim.name
-        of = f" ({self._n_begun} of {len(self._asked)})" if len(self._asked) > 1 else ""
+        of = f" ({self._n_started} of {len(self._claims)})" if len(self._claims) > 1 else ""
         if self.line.is_terminal:
             self.show("begins")
         else:
@@ -132,11 +133,11 @@ class _Run:
         if not self.line.is_terminal:
             self.line.note(f"  {what}")
             return
-        n, n_over = len(self._asked), self._n_begun - 1
+        n, n_over = len(self._claims), self._n_started - 1
         left = ""
         if n_over >= _LEAST_FOR_ESTIMATE:  # a proof takes from a second to minutes: a mean is better than nothing
             left = f", about {time_left((self._clock.now() - self._began_at) / n_over * (n - n_over))} left"
-        self.line.show([f"{self._n_begun} of {n}{left}" * (n > 1), f"{self._name}: {what}"], n_over / n if n > 1 else None)
+        self.line.show([f"{self._n_started} of {n}{left}" * (n > 1), f"{self._name}: {what}"], n_over / n if n > 1 else None)
 
 
 def _found(claim: Claim, conditions: Conditions, run: _Run) -> Finding | None:
@@ -161,5 +162,5 @@ async def _until_signal(claim: Claim, conditions: Conditions) -> Finding:
         number, word = ((signal.SIGTERM, "terminated") if signal.SIGTERM in cancelled.args else
                         (signal.SIGINT, "interrupted"))
         sys.stderr.write("\n" * sys.stderr.isatty())  # the line of progress stays as it was
-        say(f"stayfast prove: {word}; what it had started is ended")
+        print_message(f"stayfast prove: {word}; what it had started is ended")
         os._exit(EXIT_BY_SIGNAL + number)  # a thread that computes in virtual time would be waited for, for minutes

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stayfast import __version__, compose
-from stayfast.cli import curl, say
+from stayfast.cli import curl, print_message
 from stayfast.compose.caching import missing, prefix_rules
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
@@ -23,8 +23,8 @@ from stayfast.settings import (
     Override,
     Settings,
     SettingsError,
-    Source,
-    TurnUpstream,
+    SettingsText,
+    TurnUpstreamSettings,
     advice,
     environment,
     find,
@@ -34,7 +34,7 @@ from stayfast.settings import (
     why_not_embedded,
 )
 from stayfast.turns.function import state_of
-from stayfast.workers.channels import Lifeline, Siblings, meeting_place
+from stayfast.workers.channels import ParentChannel, WorkerPeers, meeting_place
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE, Supervisor, WorkersConfig, command_of, reserve
 
 Address = tuple[str, int]
@@ -53,11 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         settings = given.load()
     except SettingsError as error:
-        say(str(error))
+        print_message(str(error))
         return EXIT_BAD_SETTINGS
     if arguments.check:
         if wrong := unusable(settings):
-            say("\n".join(wrong))
+            print_message("\n".join(wrong))
             return EXIT_BAD_SETTINGS
         sys.stdout.write(_summary(settings) + "\n")
     _advise(given.find(), settings)
@@ -65,14 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and (
             given.find().name == BUILT_IN):
-        say(f"no embedded model: {why_not_embedded()}")
+        print_message(f"no embedded model: {why_not_embedded()}")
     try:
         return _supervise(given, settings) if settings.workers > 1 else _serve(given, settings)
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
         server = settings.server
-        say(f"stayfast serve: cannot listen on {server.host} port {server.port}: {error.strerror}; choose another --port")
+        print_message(f"stayfast serve: cannot listen on {server.host} port {server.port}: {error.strerror}; choose "
+                      f"another --port")
         return EXIT_PORT_IN_USE
 
 
@@ -83,21 +84,21 @@ def check(arguments: argparse.Namespace) -> int:
         source = find(arguments.file, variables)
         settings = load(source, variables, overrides(variables), kinds=KINDS)
     except SettingsError as error:
-        say(str(error))
+        print_message(str(error))
         return 1
     if wrong := unusable(settings):
-        say("\n".join(f"{source.name}: {one}" for one in wrong))
+        print_message("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
     sys.stdout.write("\n".join((_summary(settings), *prefix_rules(settings))) + "\n")
     _advise(source, settings)
     if why := missing(settings):
-        say(why)
+        print_message(why)
     return 0
 
 
-def _advise(source: Source, settings: Settings) -> None:
+def _advise(source: SettingsText, settings: Settings) -> None:
     for one in advice(settings):
-        say(f"{source.name}: warning: {one}")
+        print_message(f"{source.name}: warning: {one}")
 
 
 def _summary(settings: Settings) -> str:
@@ -119,10 +120,10 @@ class Given:
             if (text := getattr(arguments, name)) is not None:
                 self.overrides.append(Override(path, text, f"--{name.replace('_', '-')}"))
 
-    def find(self) -> Source:
+    def find(self) -> SettingsText:
         return find(self._file, self.variables)
 
-    def load(self, source: Source | None = None) -> Settings:
+    def load(self, source: SettingsText | None = None) -> Settings:
         """Settings from the file as it is now, or from `source`; SettingsError. Says what cannot change while it runs."""
         settings = load(source or self.find(), self.variables, self.overrides, kinds=KINDS, model=self.model)
         old = self._running = self._running or settings
@@ -130,7 +131,7 @@ class Given:
                                     ("server.port", old.server.port, settings.server.port),
                                     ("workers", old.workers, settings.workers)):
             if before != after:
-                say(f"stayfast: {name} stays {before} until a restart")
+                print_message(f"stayfast: {name} stays {before} until a restart")
         return settings
 
 
@@ -138,10 +139,10 @@ def _serve(given: Given, settings: Settings) -> int:
     socket_name = given.variables.get("NOTIFY_SOCKET")
 
     def on_listening(addresses: Sequence[Address]) -> None:
-        say(hello(settings, addresses, __version__))
+        print_message(hello(settings, addresses, __version__))
         notify(socket_name, "READY=1")
 
-    return compose.serve(settings, siblings=Siblings(), n_workers=1, reload=given.load, engines=None,
+    return compose.serve(settings, siblings=WorkerPeers(), n_workers=1, reload=given.load, engines=None,
                          on_listening=on_listening, on_draining=lambda: notify(socket_name, "STOPPING=1"))
 
 
@@ -171,7 +172,7 @@ def _supervise(given: Given, settings: Settings) -> int:
         return briefing()
 
     def on_ready() -> None:
-        say(hello(settings, [address], __version__))
+        print_message(hello(settings, [address], __version__))
         notify(socket_name, "READY=1")
 
     async def parent() -> int:
@@ -181,14 +182,16 @@ def _supervise(given: Given, settings: Settings) -> int:
 
         config = WorkersConfig(settings.workers, settings.server.grace_s + settings.server.drain_s)
         supervisor = Supervisor(
-            config, lambda n: command_of(n, settings.workers), reload, lambda line: say(f"stayfast: {line}"), SystemClock(),
+            config, lambda n: command_of(n, settings.workers), reload, lambda line: print_message(f"stayfast: {line}"),
+            SystemClock(),
             on_ready=on_ready, on_stopping=lambda: notify(socket_name, "STOPPING=1"),
             companions=compose.companions(settings, announce))
         return await supervisor.run()
 
     with held, meeting_place() as folder:
         if folder is None:
-            say("stayfast: there is no folder for the workers to meet in; /metrics and explain tell of one worker at a "
+            print_message("stayfast: there is no folder for the workers to meet in; /metrics and explain tell of one "
+                          "worker at a "
                 "time, and limits are each one's own")
         return asyncio.run(parent())
 
@@ -197,21 +200,21 @@ def _work(place: str, variables: Mapping[str, str]) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the loop takes it
     n, n_workers = (int(part) for part in place.split("/"))
     try:
-        lifeline = Lifeline.on_standard_input()
+        lifeline = ParentChannel.on_standard_input()
     except EOFError:
         return 0
-    told = Told(lifeline, variables)
+    told = ParentState(lifeline, variables)
     try:
         settings = told.load()
     except SettingsError as error:
-        say(str(error))
+        print_message(str(error))
         return EXIT_BAD_SETTINGS
     lifeline.watch(settings.server.grace_s + settings.server.drain_s + _MARGIN_S)
 
     def on_listening(_: Sequence[Address]) -> None:
         asyncio.get_running_loop().call_soon(lifeline.ready)  # once the loop takes signals: an answer may be a reload
 
-    siblings = Siblings(told.folder(), n, n_workers)
+    siblings = WorkerPeers(told.folder(), n, n_workers)
     try:
         return compose.serve(settings, siblings=siblings, n_workers=n_workers, reload=told.load, engines=told.engines,
                              on_listening=on_listening, on_draining=lambda: None)
@@ -223,21 +226,22 @@ def _work(place: str, variables: Mapping[str, str]) -> int:
 
 def turn_files(settings: Settings) -> list[str]:
     """What the files of the turns are like that are served, which workers have to load anew where they have changed."""
-    return [state_of(its.turn) for its in settings.upstreams.values() if isinstance(its, TurnUpstream)]
+    return [state_of(upstream.turn) for upstream in settings.upstreams.values() if isinstance(upstream,
+                                                                                              TurnUpstreamSettings)]
 
 
-class Told:
+class ParentState:
     """What a worker's parent said last."""
 
-    def __init__(self, lifeline: Lifeline, variables: Mapping[str, str]) -> None:
+    def __init__(self, lifeline: ParentChannel, variables: Mapping[str, str]) -> None:
         self._lifeline = lifeline
         self._variables = variables
 
     def load(self) -> Settings:
         """The settings that the parent has checked."""
-        told = json.loads(self._lifeline.briefing)
-        given = [Override(tuple(path), text, source) for *path, text, source in told["overrides"]]
-        return load(Source(told["name"], told["text"]), self._variables, given, kinds=KINDS, model=told["model"])
+        state = json.loads(self._lifeline.briefing)
+        given = [Override(tuple(path), text, source) for *path, text, source in state["overrides"]]
+        return load(SettingsText(state["name"], state["text"]), self._variables, given, kinds=KINDS, model=state["model"])
 
     def folder(self) -> Path | None:
         """Where the workers meet; None: nowhere."""

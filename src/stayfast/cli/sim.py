@@ -15,13 +15,13 @@ import msgspec
 import uvloop
 
 from stayfast import __version__
-from stayfast.cli import curl, say
+from stayfast.cli import curl, print_message
 from stayfast.core.clock import SystemClock
-from stayfast.core.setting import About
+from stayfast.core.setting import SettingDoc
 from stayfast.lab.sim_server.app import ListenConfig, Site, check_name, signalled
 from stayfast.lab.simulated import PRESETS, ProviderConfig
 from stayfast.settings import SettingsError, environment
-from stayfast.settings.validate import Decoder, Record
+from stayfast.settings.validate import Decoder, RecordField
 from stayfast.settings.yaml_nodes import parse
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE
 
@@ -36,7 +36,7 @@ Providers = dict[str, ProviderConfig]
 class ProvidersFile:
     """What `--config` reads. A provider's settings are those of an upstream of kind `simulated`."""
 
-    providers: Annotated[Mapping[str, ProviderConfig], About("Each provider's name and settings.")]
+    providers: Annotated[Mapping[str, ProviderConfig], SettingDoc("Each provider's name and settings.")]
 
     def __post_init__(self) -> None:
         if not self.providers:
@@ -56,18 +56,18 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         listen = ListenConfig(arguments.host, arguments.port, arguments.key, arguments.control_anywhere)
         base = ProviderConfig(FIRST_PRESET, arguments.seed)
-        providers = _asked(arguments.provider, base)
+        providers = _parse_providers(arguments.provider, base)
     except ValueError as error:
-        say(f"stayfast sim: {error}")
+        print_message(f"stayfast sim: {error}")
         return EXIT_USAGE
     try:
         if arguments.config is not None:
             providers |= in_file(Path(arguments.config), base)
     except SettingsError as error:
-        say(str(error))
+        print_message(str(error))
         return EXIT_BAD_SETTINGS
     except (OSError, UnicodeDecodeError) as error:
-        say(f"stayfast sim: {arguments.config}: {error}")
+        print_message(f"stayfast sim: {arguments.config}: {error}")
         return EXIT_BAD_SETTINGS
     providers = providers or {"sim": base}
     try:
@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
-        say(f"stayfast sim: cannot listen on {listen.host} port {listen.port}: {error.strerror}; choose another --port")
+        print_message(f"stayfast sim: cannot listen on {listen.host} port {listen.port}: {error.strerror}; choose another "
+                      f"--port")
         return EXIT_PORT_IN_USE
 
 
@@ -97,14 +98,14 @@ def in_file(path: Path, base: ProviderConfig) -> Providers:
     `instant`."""
     tree, problems = parse(path.read_text(encoding="utf-8"), str(path))
     decoder = Decoder(environment(), {ProviderConfig: replace(base, preset="")})
-    found = decoder.value(Record(ProvidersFile), tree, ())
+    found = decoder.value(RecordField(ProvidersFile), tree, ())
     if problems or decoder.problems:
         raise SettingsError([*problems, *decoder.problems])
     return {name: of if of.preset or of.engine or of.ttft or of.gaps else replace(of, preset=base.preset)
             for name, of in found.providers.items()}
 
 
-def _asked(given: list[str], base: ProviderConfig) -> Providers:
+def _parse_providers(given: list[str], base: ProviderConfig) -> Providers:
     """What `--provider` asks for: NAME=PRESET, or a preset alone, which is then its name as well."""
     providers = {}
     for text in given:
@@ -128,17 +129,17 @@ async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         url = f"http://{host}:{port}"
         if as_json:
-            _tell({"url": url, "port": port, "providers": {name: f"{url}/{name}/v1" for name in site.control.configs}})
+            _print_json({"url": url, "port": port, "providers": {name: f"{url}/{name}/v1" for name in site.control.configs}})
         else:
             sys.stdout.write(f"{url}/v1\n")
             sys.stdout.flush()
-            say(_hello(site, url))
+            print_message(_hello(site, url))
         try:
             await has_come.wait()
         finally:
             site.close()
     if as_json:
-        _tell(site.control.counts())
+        _print_json(site.control.counts())
     return 0
 
 
@@ -153,11 +154,11 @@ def _hello(site: Site, url: str) -> str:
 
 def _kind(config: ProviderConfig) -> str:
     """The preset, and what stands in its place."""
-    of_its_own = [f"its own {name}" for name in ("ttft", "gaps", "engine") if getattr(config, name)]
-    return ", ".join([config.preset] * bool(config.preset) + of_its_own) or "instant"
+    overridden = [f"its own {name}" for name in ("ttft", "gaps", "engine") if getattr(config, name)]
+    return ", ".join([config.preset] * bool(config.preset) + overridden) or "instant"
 
 
-def _tell(value: Any) -> None:
+def _print_json(value: Any) -> None:
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     sys.stdout.flush()
 
@@ -165,4 +166,4 @@ def _tell(value: Any) -> None:
 def _report(error: BaseException) -> None:
     """An exception that nobody expected: its place, never its message, which may quote a prompt."""
     where = "".join(traceback.format_tb(error.__traceback__))
-    say(f"stayfast sim: unexpected {type(error).__name__}\n{where}")
+    print_message(f"stayfast sim: unexpected {type(error).__name__}\n{where}")

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from stayfast.cli import EXIT_NOTHING_TO_DO, say
+from stayfast.cli import EXIT_NOTHING_TO_DO, print_message
 from stayfast.cli.admin_client import BAD_URL, authorization, error_message
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.errors import UpstreamFailed
@@ -49,7 +49,7 @@ WHY_NOT = {  # in more words than `x-cache` has
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WarmPace:
     """How quickly. `fresh_for_s`: None: whatever is kept will do."""
 
     per_s: float
@@ -58,7 +58,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Round:
+class WarmRound:
     """What came of asking all of them once."""
 
     n_there: int = 0
@@ -68,16 +68,16 @@ class Round:
     n_left_out: int = 0  # the budget was spent
     n_tokens: int = 0
     has_tokens: bool = True  # whether anybody counts them
-    told: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     def failed(self, why: str) -> None:
         """One more; of reasons the first N_TOLD are told."""
         self.n_failed += 1
-        self.tell(why)
+        self.add_message(why)
 
-    def tell(self, what: str) -> None:
-        if what not in self.told and len(self.told) < N_TOLD:
-            self.told.append(what)
+    def add_message(self, what: str) -> None:
+        if what not in self.messages and len(self.messages) < N_TOLD:
+            self.messages.append(what)
 
     @property
     def is_for_nothing(self) -> bool:
@@ -92,7 +92,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WarmQuestion:
     """One request, for one endpoint."""
 
     path: str
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError("--every must be more than 0")
         if arguments.per_second <= 0 or arguments.at_once < 1:
             raise ValueError("--per-second and --at-once must be more than 0")
-        pace = Pace(arguments.per_second, arguments.at_once, fresh_for_s)
+        pace = WarmPace(arguments.per_second, arguments.at_once, fresh_for_s)
         if arguments.call:
             if arguments.model or arguments.embed or arguments.budget is not None:
                 raise ValueError("--call asks no gateway: --model, --embed and --budget are nothing to it")
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
             questions = read(text, arguments.model, embeds=arguments.embed)
             ask, close = partial(ask_all, questions, arguments.url, arguments.key_env, arguments.budget, pace), None
     except ValueError as error:
-        say(f"stayfast warm: {error}")
+        print_message(f"stayfast warm: {error}")
         return 2
     try:
         return asyncio.run(_rounds(ask, close, every_s, cron, SystemClock()))
@@ -140,39 +140,40 @@ def _text_of(path: str) -> str:
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Those that say something, with their numbers."""
     lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
-    return ((number, said) for number, said in lines if said and not said.startswith("#"))
+    return ((number, content) for number, content in lines if content and not content.startswith("#"))
 
 
-def read(text: str, model: str | None, *, embeds: bool = False) -> list[Question]:
+def read(text: str, model: str | None, *, embeds: bool = False) -> list[WarmQuestion]:
     """The lines of a file. Raises ValueError, which names the line."""
     found = []
-    for number, said in _lines(text):
-        if said.startswith("{"):
-            found.append(_request(said, number))
+    for number, content in _lines(text):
+        if content.startswith("{"):
+            found.append(_request(content, number))
         elif model is None:
             raise ValueError(f"line {number} is a question: say with --model which route to ask")
         elif embeds:
-            found.append(Question(PATHS["input"], msgspec.json.encode({"model": model, "input": said})))
+            found.append(WarmQuestion(PATHS["input"], msgspec.json.encode({"model": model, "input": content})))
         else:
-            body = {"model": model, "messages": [{"role": "user", "content": said}]}
-            found.append(Question(PATHS["messages"], msgspec.json.encode(body)))
+            body = {"model": model, "messages": [{"role": "user", "content": content}]}
+            found.append(WarmQuestion(PATHS["messages"], msgspec.json.encode(body)))
     if not found:
         raise ValueError("there is no question in this file")
     return found
 
 
-def _request(said: str, number: int) -> Question:
+def _request(text: str, number: int) -> WarmQuestion:
     try:
-        body = msgspec.json.decode(said, type=dict[str, Any])
+        body = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise ValueError(f"line {number} is no JSON object: {error}") from None
     path = next((path for name, path in PATHS.items() if name in body), None)
     if path is None or "model" not in body:
         raise ValueError(f"line {number} needs a model, and messages, input or prompt")
-    return Question(path, msgspec.json.encode({**body, "stream": False} if path != PATHS["input"] else body))
+    return WarmQuestion(path, msgspec.json.encode({**body, "stream": False} if path != PATHS["input"] else body))
 
 
-async def _rounds(ask: Callable[[], Awaitable[Round]], close: Callable[[], Awaitable[None]] | None, every_s: float | None,
+async def _rounds(ask: Callable[[], Awaitable[WarmRound]], close: Callable[[], Awaitable[None]] | None,
+                  every_s: float | None,
                   cron: Cron | None, clock: Clock) -> int:
     try:
         return await _again(ask, every_s, cron, clock)
@@ -181,18 +182,18 @@ async def _rounds(ask: Callable[[], Awaitable[Round]], close: Callable[[], Await
             await close()
 
 
-async def _again(ask: Callable[[], Awaitable[Round]], every_s: float | None, cron: Cron | None, clock: Clock) -> int:
+async def _again(ask: Callable[[], Awaitable[WarmRound]], every_s: float | None, cron: Cron | None, clock: Clock) -> int:
     if cron is not None:
         await asyncio.sleep(_until(cron, clock))
     while True:
         began_at = clock.now()
         came = await ask()
-        for told in came.told:
-            say(f"stayfast warm: {told}")
+        for message in came.messages:
+            print_message(f"stayfast warm: {message}")
         sys.stdout.write(f"{came}\n")
         sys.stdout.flush()
         if came.is_for_nothing:
-            say("stayfast warm: nothing is warm by this: no cache keeps any of these answers")
+            print_message("stayfast warm: nothing is warm by this: no cache keeps any of these answers")
         if cron is not None:
             await asyncio.sleep(_until(cron, clock))
         elif every_s is not None:
@@ -206,7 +207,7 @@ def _until(cron: Cron, clock: Clock) -> float:
     return max(0.0, (cron.next_after(now) - now).total_seconds())
 
 
-async def _paced(items: Sequence[T], call: Callable[[T], Coroutine[Any, Any, None]], pace: Pace, came: Round, *,
+async def _paced(items: Sequence[T], call: Callable[[T], Coroutine[Any, Any, None]], pace: WarmPace, came: WarmRound, *,
                  n_tokens: int | None = None) -> None:
     """Call with each, as quickly as `pace` says, until `n_tokens` are spent. None: no bound."""
     places = asyncio.Semaphore(pace.n_at_once)
@@ -221,8 +222,9 @@ async def _paced(items: Sequence[T], call: Callable[[T], Coroutine[Any, Any, Non
             group.create_task(call(item)).add_done_callback(lambda _: places.release())
 
 
-async def ask_all(questions: Sequence[Question], url: str, key_env: str | None, n_tokens: int | None, pace: Pace) -> Round:
-    came = Round()
+async def ask_all(questions: Sequence[WarmQuestion], url: str, key_env: str | None, n_tokens: int | None,
+                  pace: WarmPace) -> WarmRound:
+    came = WarmRound()
     try:
         headers = {"content-type": "application/json", "x-stayfast-priority": "batch", **authorization(key_env)}
         client = _client(url)
@@ -248,7 +250,8 @@ def _client(url: str) -> HttpClient:
     return HttpClient("gateway", config, sink=Fanout(), clock=SystemClock())
 
 
-async def _ask(question: Question, url: str, client: HttpClient, headers: list[tuple[str, str]], came: Round) -> None:
+async def _ask(question: WarmQuestion, url: str, client: HttpClient, headers: list[tuple[str, str]],
+               came: WarmRound) -> None:
     try:
         answer = await client.fetch("POST", client.base_path + question.path, headers, question.body, timeout_s=TIMEOUT_S,
                                     max_body_bytes=MAX_BODY_BYTES)
@@ -261,7 +264,7 @@ async def _ask(question: Question, url: str, client: HttpClient, headers: list[t
     _answered(answer, came)
 
 
-def _answered(answer: WholeResponse, came: Round) -> None:
+def _answered(answer: WholeResponse, came: WarmRound) -> None:
     cache = answer.headers.get("x-cache", "")
     result = cache.split(";")[0]
     if result in THERE:
@@ -274,7 +277,8 @@ def _answered(answer: WholeResponse, came: Round) -> None:
     else:
         came.n_kept_out += 1
         why = cache.partition("why=")[2]
-        came.tell(f"no cache keeps this: {WHY_NOT.get(why, f'{why} (docs/concepts/cache.md, never answered from a cache)')}")
+        came.add_message(f"no cache keeps this: "
+                         f"{WHY_NOT.get(why, f'{why} (docs/concepts/cache.md, never answered from a cache)')}")
 
 
 class Arguments(NamedTuple):
@@ -299,9 +303,9 @@ def find_cached(name: str) -> Cached[..., Any]:
 def read_arguments(text: str) -> list[Arguments]:
     """The lines of a file. Raises ValueError, which names the line."""
     found = []
-    for number, said in _lines(text):
+    for number, content in _lines(text):
         try:
-            value = msgspec.json.decode(said) if said.startswith(("{", "[")) else said
+            value = msgspec.json.decode(content) if content.startswith(("{", "[")) else content
         except msgspec.DecodeError as error:
             raise ValueError(f"line {number} is no JSON: {error}") from None
         if isinstance(value, dict):
@@ -313,13 +317,13 @@ def read_arguments(text: str) -> list[Arguments]:
     return found
 
 
-async def call_all(cached: Cached[..., Any], lines: Sequence[Arguments], pace: Pace) -> Round:
-    came = Round(has_tokens=False)
+async def call_all(cached: Cached[..., Any], lines: Sequence[Arguments], pace: WarmPace) -> WarmRound:
+    came = WarmRound(has_tokens=False)
     await _paced(lines, lambda line: _call_one(cached, line, pace.fresh_for_s, came), pace, came)
     return came
 
 
-async def _call_one(cached: Cached[..., Any], line: Arguments, fresh_for_s: float | None, came: Round) -> None:
+async def _call_one(cached: Cached[..., Any], line: Arguments, fresh_for_s: float | None, came: WarmRound) -> None:
     (is_made,) = await asyncio.gather(_renewed(cached, line, fresh_for_s), return_exceptions=True)  # the others go on
     if isinstance(is_made, BaseException):
         came.failed(f"{cached.__name__} failed: {type(is_made).__name__}")

@@ -18,24 +18,24 @@ import msgspec
 from stayfast import __version__
 from stayfast.core.events import RequestDone
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.metrics.collector import Metrics
-from stayfast.observe.metrics.counters import Snapshot, Totals
+from stayfast.observe.metrics.collector import MetricsSink
+from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
 from stayfast.observe.recent import Recent
 from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall, without_details
-from stayfast.pipeline.cache.route_cache import Caching
+from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.plan import Route
-from stayfast.server.backend import Asked, ToForget
-from stayfast.stores.base import Store, StoreGone, StoreStats
-from stayfast.turns.remote_resume import Heard, Sought
-from stayfast.turns.served import Served
-from stayfast.workers.channels import Siblings
+from stayfast.server.backend import PurgeFilter, RecentRequestsQuery
+from stayfast.stores.base import Store, StoreStats, StoreUnavailable
+from stayfast.turns.remote_resume import RemoteEvent, Sought
+from stayfast.turns.served import ServedTurn
+from stayfast.workers.channels import WorkerPeers
 
 WITHOUT_A_CALL = ("hit", "semantic", "stale", "coalesced")
 AUDITS = {"begun": "audit_begun", "right": "audit_right", "wrong": "audit_wrong"}
 
 
-class Learned(msgspec.Struct, frozen=True):
+class LearnedState(msgspec.Struct, frozen=True):
     """What the semantic cache of a route knows by now, and how much is wanted before it gives anything.
 
     state: off (nothing to embed with), waiting (for its embedder), shadow (gives nothing yet), live, or fixed (a
@@ -48,11 +48,11 @@ class Learned(msgspec.Struct, frozen=True):
     n_phrasings: int = 0
 
 
-class Told(msgspec.Struct, frozen=True):
+class WorkerCacheState(msgspec.Struct, frozen=True):
     """What one worker tells of a route's cache."""
 
     store: StoreStats
-    semantic: Learned | None = None  # None: it is an exact one
+    semantic: LearnedState | None = None  # None: it is an exact one
 
 
 class Forgot(msgspec.Struct, frozen=True):
@@ -71,11 +71,11 @@ class Caches:
     def __init__(self) -> None:
         self.routes: Mapping[str, Route] = {}
 
-    async def stats(self) -> dict[str, Told]:
+    async def stats(self) -> dict[str, WorkerCacheState]:
         """How the cache of each route is."""
-        return {name: Told(await caching.store.stats(), _learned(caching)) for name, caching in self._caches()}
+        return {name: WorkerCacheState(await caching.store.stats(), _learned(caching)) for name, caching in self._caches()}
 
-    async def purge(self, what: ToForget) -> list[Forgot]:
+    async def purge(self, what: PurgeFilter) -> list[Forgot]:
         """Forget it, store by store."""
         forgot, seen = [], set[int]()
         for _, store in self._stores():
@@ -84,13 +84,13 @@ class Caches:
             seen.add(id(store))
             try:
                 n = await _purged(store, what)
-            except StoreGone as error:
+            except StoreUnavailable as error:
                 forgot.append(Forgot(gone=str(error)))
             else:
                 forgot.append(Forgot(n, store.is_shared))
         return forgot
 
-    async def kept(self, key: bytes) -> dict[str, Any] | None:
+    async def inspect_answer(self, key: bytes) -> dict[str, Any] | None:
         """What is known of a kept answer, but for its words."""
         for name, store in self._stores():
             kept = await store.inspect(key)
@@ -100,7 +100,7 @@ class Caches:
                         "usage": kept.usage, "finish_reason": kept.finish_reason}
         return None
 
-    def _caches(self) -> list[tuple[str, Caching]]:
+    def _caches(self) -> list[tuple[str, RouteCache]]:
         return [(name, route.terms.cache) for name, route in self.routes.items() if route.terms.cache is not None]
 
     def _stores(self) -> list[tuple[str, Store]]:
@@ -110,38 +110,38 @@ class Caches:
         return f"<Caches of {len(self._stores())} routes>"
 
 
-async def _purged(store: Store, what: ToForget) -> int:
+async def _purged(store: Store, what: PurgeFilter) -> int:
     """How many answers it has forgotten. Raises StoreGone."""
     if what.key is None:
         return await store.purge(route=what.route, tenant=what.tenant, tag=what.tag)
     n = int(await store.inspect(what.key) is not None)
     if not await store.remove(what.key):
-        raise StoreGone((await store.stats()).why_not or "it did not answer in time")
+        raise StoreUnavailable((await store.stats()).why_not or "it did not answer in time")
     return n
 
 
-def _learned(caching: Caching) -> Learned | None:
+def _learned(caching: RouteCache) -> LearnedState | None:
     if caching.config.mode != "semantic":
         return None
     if caching.semantic is None:
-        return Learned("off")
-    its, config = caching.semantic.stats(), caching.config.semantic
+        return LearnedState("off")
+    stats, config = caching.semantic.stats(), caching.config.semantic
     if not caching.semantic.is_ready or caching.semantic.embedding.ahead is None:
-        return Learned("waiting", min_labels=config.min_labels)
-    state = "fixed" if config.threshold is not None else "shadow" if its.is_shadow else "live"
-    return Learned(state, its.n_labels, config.min_labels, its.n_phrasings)
+        return LearnedState("waiting", min_labels=config.min_labels)
+    state = "fixed" if config.threshold is not None else "shadow" if stats.is_shadow else "live"
+    return LearnedState(state, stats.n_labels, config.min_labels, stats.n_phrasings)
 
 
-class Turns:
+class TurnRegistry:
     """Those of the running system, for the other workers. One loop's."""
 
     def __init__(self) -> None:
-        self.served: Mapping[str, Served] = {}
+        self.served: Mapping[str, ServedTurn] = {}
 
-    async def tell(self, sought: Sought) -> Heard | None:
+    async def find_turn(self, sought: Sought) -> RemoteEvent | None:
         """What has come of a turn that is kept here; None where it is not."""
         served = self.served.get(sought.upstream)
-        return await served.tell(sought) if served is not None else None
+        return await served.find_turn(sought) if served is not None else None
 
     def end(self) -> None:
         """Cancel what runs, as the process ends."""
@@ -149,25 +149,25 @@ class Turns:
             served.end()
 
 
-def summed(of_workers: Iterable[Mapping[str, Told]], totals: Totals) -> bytes:
+def summed(of_workers: Iterable[Mapping[str, WorkerCacheState]], totals: Totals) -> bytes:
     """All routes with a cache, of all workers, as JSON."""
-    caches: dict[str, list[Told]] = {}
-    for told in of_workers:
-        for name, its in told.items():
-            caches.setdefault(name, []).append(its)
+    caches: dict[str, list[WorkerCacheState]] = {}
+    for worker_state in of_workers:
+        for name, stats in worker_state.items():
+            caches.setdefault(name, []).append(stats)
     return msgspec.json.encode({"object": "list", "data": [
         {"route": name, "store": _one([its.store for its in every]), **_counted(name, totals),
          "semantic": _known([its.semantic for its in every if its.semantic is not None], name, totals)}
         for name, every in caches.items()]})
 
 
-def _known(of_workers: list[Learned], route: str, totals: Totals) -> dict[str, Any] | None:
+def _known(of_workers: list[LearnedState], route: str, totals: Totals) -> dict[str, Any] | None:
     """The state that most workers are in. Those that share a store know the same, others learn apart: what is told is of who
     knows most. Audits are of all, since their start.
     """
     if not of_workers:
         return None
-    states = [its.state for its in of_workers]
+    states = [worker_state.state for worker_state in of_workers]
     counted = totals.counters[known.SEMANTIC.name]
     return {"state": max(states, key=states.count), "workers": {state: states.count(state) for state in sorted(set(states))},
             "labels": max(its.n_labels for its in of_workers), "min_labels": max(its.min_labels for its in of_workers),
@@ -177,7 +177,7 @@ def _known(of_workers: list[Learned], route: str, totals: Totals) -> dict[str, A
 
 def forgotten(of_workers: Iterable[list[Forgot]]) -> bytes:
     """How many answers are gone: those of a shared store are the same for all workers."""
-    every = [forgot for told in of_workers for forgot in told]
+    every = [forgot for counts in of_workers for forgot in counts]
     n_shared = max((forgot.n for forgot in every if forgot.is_shared), default=0)
     gone = sorted({forgot.gone for forgot in every if forgot.gone})
     return msgspec.json.encode({"forgotten": n_shared + sum(forgot.n for forgot in every if not forgot.is_shared),
@@ -198,7 +198,7 @@ def _one(stats: list[StoreStats]) -> StoreStats:
 def _counted(route: str, totals: Totals) -> dict[str, Any]:
     """What came of the requests. Ratios are of the requests that a cache might have answered: not of what it never may."""
     requests = {labels[1]: int(n) for labels, n in totals.counters[known.CACHE.name].items() if labels[0] == route}
-    n_asked = sum(n for result, n in requests.items() if result != "bypass")
+    n_lookups = sum(n for result, n in requests.items() if result != "bypass")
     kinds = {"exact": requests.get("hit", 0) + requests.get("stale", 0), "semantic": requests.get("semantic", 0)}
     saved_s, saved_usd = (
         {labels[1]: n for labels, n in totals.counters[family.name].items() if labels[0] == route}
@@ -206,8 +206,8 @@ def _counted(route: str, totals: Totals) -> dict[str, Any]:
     error = {labels[1]: value for labels, value in totals.gauges[known.SEMANTIC_ERROR.name].items() if labels[0] == route}
     return {
         "requests": requests,
-        "without_a_call": _ratio(sum(requests.get(result, 0) for result in WITHOUT_A_CALL), n_asked),
-        "kinds": {kind: {"hits": n, "hit_ratio": _ratio(n, n_asked), "saved_s": round(saved_s.get(kind, 0.0), 3),
+        "without_a_call": _ratio(sum(requests.get(result, 0) for result in WITHOUT_A_CALL), n_lookups),
+        "kinds": {kind: {"hits": n, "hit_ratio": _ratio(n, n_lookups), "saved_s": round(saved_s.get(kind, 0.0), 3),
                          "saved_usd": round(saved_usd.get(kind, 0.0), 6)} for kind, n in kinds.items()},
         "error": error or None,
     }
@@ -225,23 +225,23 @@ class _Question(msgspec.Struct, frozen=True):
     """From one worker to another."""
 
     what: str  # metrics, list, one, caches, forget, kept, turn
-    asked: Asked = Asked()
+    query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
-    forget: ToForget = ToForget()
+    forget: PurgeFilter = PurgeFilter()
     key: bytes = b""
     turn: Sought | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class WorkerAggregate:
     """One worker's view of all. One loop's."""
 
-    seen: Metrics
+    seen: MetricsSink
     recent: Recent
     catch_up: Callable[[], None]  # called before either is read
-    siblings: Siblings
+    siblings: WorkerPeers
     caches: Caches = field(default_factory=Caches)
-    turns: Turns = field(default_factory=Turns)
+    turns: TurnRegistry = field(default_factory=TurnRegistry)
 
     async def begin(self) -> None:
         """Go on from where this worker's predecessor ended, and answer the others. Raises OSError."""
@@ -270,9 +270,9 @@ class Together:
         answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("metrics")))
         n_silent = 0
         for n, answer in answers.items():
-            told = _decoded(answer)
-            if told is not None:
-                await _in_pieces(whole.adding(told))
+            states = _decoded(answer)
+            if states is not None:
+                await _in_pieces(whole.adding(states))
                 continue
             n_silent += 1
             last = self._last_of(n)
@@ -283,39 +283,40 @@ class Together:
     async def cache_stats(self) -> bytes:
         """What the caches of all routes hold and saved, of all workers, as JSON."""
         whole, _, _ = await self._whole()
-        return summed([await self.caches.stats(), *await self._others(_Question("caches"), dict[str, Told])], whole)
+        return summed([await self.caches.stats(), *await self._others(_Question("caches"), dict[str, WorkerCacheState])],
+                      whole)
 
-    async def forget(self, what: ToForget) -> bytes:
+    async def forget(self, what: PurgeFilter) -> bytes:
         """Forget kept answers in all workers; how many, as JSON."""
         answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("forget", forget=what)))
         others = [msgspec.msgpack.decode(answer, type=list[Forgot]) for answer in answers.values() if answer]
         silent = [[Forgot(gone=f"worker {n} did not answer") for n, answer in answers.items() if not answer]]
         return forgotten([await self.caches.purge(what), *others, *silent])
 
-    async def kept(self, key: bytes) -> bytes | None:
+    async def inspect_answer(self, key: bytes) -> bytes | None:
         """What is known of one kept answer, as JSON; None where no worker has it."""
-        found = await self.caches.kept(key)
+        found = await self.caches.inspect_answer(key)
         if found is not None:
             return msgspec.json.encode(found)
         answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("kept", key=key)))
         return next((answer for answer in answers.values() if answer), None)
 
-    async def requests(self, asked: Asked) -> bytes:
+    async def requests(self, query: RecentRequestsQuery) -> bytes:
         """The newest requests of all workers, newest first, as JSON."""
-        found = self._listed(asked)
-        for others in await self._others(_Question("list", asked), list[Listed]):
+        found = self._listed(query)
+        for others in await self._others(_Question("list", query), list[Listed]):
             found += others
         found.sort(key=lambda one: one.ended_at, reverse=True)
-        return msgspec.json.encode({"object": "list", "data": found[:asked.n]})
+        return msgspec.json.encode({"object": "list", "data": found[:query.n]})
 
-    async def turn(self, sought: Sought) -> Heard | None:
+    async def turn(self, sought: Sought) -> RemoteEvent | None:
         """What has come of a turn that another worker keeps; None where none does."""
-        found: list[Heard | None] = await self._others(_Question("turn", turn=sought), Heard | None)
-        return next((heard for heard in found if heard is not None), None)
+        found: list[RemoteEvent | None] = await self._others(_Question("turn", turn=sought), RemoteEvent | None)
+        return next((event for event in found if event is not None), None)
 
     async def request(self, request_id: str, tenant: str | None) -> bytes | None:
         """One request in full, as JSON; None where no worker keeps it, or it is not the tenant's to see."""
-        question = _Question("one", Asked(tenant=tenant), request_id)
+        question = _Question("one", RecentRequestsQuery(tenant=tenant), request_id)
         found = [self._one(question)]
         if found[0] is None:
             found = await self._others(question, Waterfall | None)
@@ -333,44 +334,45 @@ class Together:
             case "metrics":
                 return self._written_down(self._snapshot())
             case "list":
-                return msgspec.msgpack.encode(self._listed(question.asked))
+                return msgspec.msgpack.encode(self._listed(question.query))
             case "caches":
                 return msgspec.msgpack.encode(await self.caches.stats())
             case "forget":
                 return msgspec.msgpack.encode(await self.caches.purge(question.forget))
             case "kept":
-                found = await self.caches.kept(question.key)
+                found = await self.caches.inspect_answer(question.key)
                 return msgspec.json.encode(found) if found is not None else b""
             case "turn":
-                return msgspec.msgpack.encode(await self.turns.tell(question.turn) if question.turn is not None else None)
+                return msgspec.msgpack.encode(await self.turns.find_turn(question.turn) if question.turn is not None
+                                              else None)
             case _:
                 return msgspec.msgpack.encode(self._one(question))
 
-    def _listed(self, asked: Asked) -> list[Listed]:
+    def _listed(self, query: RecentRequestsQuery) -> list[Listed]:
         self.catch_up()
-        newest = self.recent.newest(is_notable=asked.is_notable)
-        return [listed(fact) for fact, _ in zip(_visible(newest, asked.tenant), range(asked.n), strict=False)]
+        newest = self.recent.newest(is_notable=query.is_notable)
+        return [listed(fact) for fact, _ in zip(_visible(newest, query.tenant), range(query.n), strict=False)]
 
     def _one(self, question: _Question) -> Waterfall | None:
         self.catch_up()
-        tenant = question.asked.tenant
+        tenant = question.query.tenant
         for fact in _visible(self.recent.named(question.request_id), tenant):
             seen = fact if tenant is None else without_details(fact)
             return waterfall(seen, self.seen.first_tokens(fact.route, _NORMAL_S))
         return None
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> MetricsSnapshot:
         self.catch_up()
         return self.seen.snapshot()
 
-    def _taken(self) -> Snapshot:
+    def _taken(self) -> MetricsSnapshot:
         """A snapshot, written down before anybody sees it where somebody may have to go on from it."""
         snapshot = self._snapshot()
         if self.siblings.others:
             self._written_down(snapshot)
         return snapshot
 
-    def _written_down(self, snapshot: Snapshot) -> bytes:
+    def _written_down(self, snapshot: MetricsSnapshot) -> bytes:
         """It, as it is kept in the folder now."""
         data = msgspec.msgpack.encode(snapshot)
         path = self._path(self.siblings.n)
@@ -379,7 +381,7 @@ class Together:
         fresh.replace(path)
         return data
 
-    def _last_of(self, n: int) -> Snapshot | None:
+    def _last_of(self, n: int) -> MetricsSnapshot | None:
         if not self.siblings.others:
             return None
         try:
@@ -396,12 +398,12 @@ def _visible(facts: Iterable[RequestDone], tenant: str | None) -> Iterable[Reque
     return (fact for fact in facts if tenant is None or fact.tenant == tenant)
 
 
-def _decoded(data: bytes | None) -> Snapshot | None:
+def _decoded(data: bytes | None) -> MetricsSnapshot | None:
     """None for no answer, and for one that cannot be read: of another version, or half of one."""
     if not data:
         return None
     try:
-        return msgspec.msgpack.decode(data, type=Snapshot)
+        return msgspec.msgpack.decode(data, type=MetricsSnapshot)
     except msgspec.DecodeError:
         return None
 

@@ -38,25 +38,24 @@ from stayfast.observe.metrics.definitions import (
     STORE_BYTES,
     STORE_ENTRIES,
 )
-from stayfast.pipeline.cache.semantic import ByMeaning, Sameness, Semantic
-from stayfast.pipeline.cache.semantic_index import Index, Log
+from stayfast.pipeline.cache.semantic import ByMeaning, Sameness, SemanticCache
+from stayfast.pipeline.cache.semantic_index import Index, LabelLog
 from stayfast.pipeline.plan import Route
-from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
-from stayfast.pipeline.prompt_cache.planner import Prefixing
-from stayfast.pipeline.stages.cache.llm_judge import ByModel, Serve, Verifying
+from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
+from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
+from stayfast.pipeline.stages.cache.llm_judge import AnswerVerifier, LlmJudge, Serve
 from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.policy.prompt_cache.rules import rules_of
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.policy.routing.affinity import AffinityConfig
-from stayfast.settings import Route as RouteSettings
-from stayfast.settings import Settings
+from stayfast.settings import RouteSettings, Settings
 from stayfast.settings.environment import cache_home, environment
 from stayfast.settings.upstreams import HttpUpstream, MemoryStoreSettings, SqliteStoreSettings, StoreSettings
-from stayfast.stores.base import Door, Store, StoreGone
+from stayfast.stores.base import Store, StoreBackend, StoreUnavailable
 from stayfast.stores.embedder import HOW_TO, EmbedderConfig, Embedding
-from stayfast.stores.label_store import Learned
+from stayfast.stores.label_store import LabelStore
 from stayfast.stores.memory import MemoryStore
-from stayfast.stores.remote_store import Shared
+from stayfast.stores.remote_store import RemoteStore
 from stayfast.stores.sqlite import SqliteDoor
 from stayfast.upstreams.state.upstream_state import Registry
 
@@ -101,7 +100,7 @@ async def restore(routes: Mapping[str, Route], embedding: Embedding, config: Emb
     wrong = []
     for name, route in routes.items():
         semantic = route.terms.cache.semantic if route.terms.cache is not None else None
-        if route.terms.cache is not None and isinstance(route.terms.cache.store, Shared):
+        if route.terms.cache is not None and isinstance(route.terms.cache.store, RemoteStore):
             _share(semantic, route.terms.cache.store, name, embedding)
         elif semantic is not None and not semantic.is_ready and embedding.ahead is not None:
             file = f"{sha256(name.encode()).hexdigest()[:16]}-{worker}.learned"
@@ -113,33 +112,33 @@ async def restore(routes: Mapping[str, Route], embedding: Embedding, config: Emb
     return wrong
 
 
-def _share(semantic: Semantic | None, store: Shared, route: str, embedding: Embedding) -> None:
+def _share(semantic: SemanticCache | None, store: RemoteStore, route: str, embedding: Embedding) -> None:
     if semantic is None or semantic.phrasings.log is not None or embedding.ahead is None:
         return
     name = sha256(f"{JOURNAL_VERSION}\n{route}\n{embedding.ahead.id}".encode()).hexdigest()[:16]
-    hear = partial(semantic.hear, floats=import_module("stayfast.stores.batched_embedder").floats)
+    receive = partial(semantic.receive, floats=import_module("stayfast.stores.batched_embedder").floats)
 
-    def log(who: bytes) -> Log:
-        journal = store.journal(name, 2 * semantic.config.max_phrasings, who)
-        journal.begin(hear)
+    def log(worker_id: bytes) -> LabelLog:
+        journal = store.journal(name, 2 * semantic.config.max_phrasings, worker_id)
+        journal.begin(receive)
         return journal
 
     semantic.share(log)
 
 
-def _restored(semantic: Semantic, config: EmbedderConfig, file: str, embedder: str) -> Learned:
+def _restored(semantic: SemanticCache, config: EmbedderConfig, file: str, embedder: str) -> LabelStore:
     """On a thread, while nobody else looks at it."""
-    log = Learned(Path(config.learned_dir).expanduser() / file, embedder)
+    log = LabelStore(Path(config.learned_dir).expanduser() / file, embedder)
     semantic.restore(log.read(), import_module("stayfast.stores.batched_embedder").floats)
     return log
 
 
-def logs(routes: Mapping[str, Route]) -> set[Log]:
+def logs(routes: Mapping[str, Route]) -> set[LabelLog]:
     """Those that are written to."""
     return {semantic.phrasings.log for _, semantic in _semantic(routes) if semantic.phrasings.log is not None}
 
 
-def _semantic(routes: Mapping[str, Route]) -> list[tuple[str, Semantic]]:
+def _semantic(routes: Mapping[str, Route]) -> list[tuple[str, SemanticCache]]:
     """Semantic caches, by route."""
     caches = ((name, route.terms.cache) for name, route in routes.items())
     return [(name, cache.semantic) for name, cache in caches if cache is not None and cache.semantic is not None]
@@ -158,15 +157,15 @@ def begin(routes: Mapping[str, Route], settings: Settings, embedding: Embedding 
             config = caching.config.semantic
             sameness: Sameness = ByMeaning(embedding, config.same_answer)
             if config.judge:
-                sameness = ByModel(config.judge, sameness, serve, clock)
-            verifier = Verifying(config.verify, serve, clock) if config.verify else None
+                sameness = LlmJudge(config.judge, sameness, serve, clock)
+            verifier = AnswerVerifier(config.verify, serve, clock) if config.verify else None
             if caching.semantic is not None and caching.semantic.embedding is embedding:
                 caching.semantic.sameness, caching.semantic.verifier = sameness, verifier  # which ask the new gateway
             else:
-                caching.semantic = Semantic(
+                caching.semantic = SemanticCache(
                     config, name, store=caching.store, embedding=embedding, index=_vectors, sameness=sameness,
                     verifier=verifier, clock=clock, rng=rng, sink=sink)
-                caching.semantic.is_ready = isinstance(caching.store, Shared) or not settings.embedder.learned_dir
+                caching.semantic.is_ready = isinstance(caching.store, RemoteStore) or not settings.embedder.learned_dir
 
 
 def _vectors(n_dims: int) -> Index:
@@ -179,13 +178,13 @@ def semantic_gauges(routes: Mapping[str, Route]) -> Rows:
     families = (SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR)
     rows: dict[str, list[tuple[Labels, float]]] = {family.name: [] for family in families}
     for name, semantic in _semantic(routes):
-        its = semantic.stats()
-        rows[SEMANTIC_ENTRIES.name].append(((name,), its.n_phrasings))
-        rows[SEMANTIC_LABELS.name].append(((name,), its.n_labels))
-        rows[SEMANTIC_SHADOW.name].append(((name,), int(its.is_shadow)))
-        if its.estimate is not None:
-            rows[SEMANTIC_ERROR.name] += [((name, "low"), its.estimate.low), ((name, "likely"), its.estimate.error),
-                                          ((name, "high"), its.estimate.high)]
+        stats = semantic.stats()
+        rows[SEMANTIC_ENTRIES.name].append(((name,), stats.n_phrasings))
+        rows[SEMANTIC_LABELS.name].append(((name,), stats.n_labels))
+        rows[SEMANTIC_SHADOW.name].append(((name,), int(stats.is_shadow)))
+        if stats.estimate is not None:
+            rows[SEMANTIC_ERROR.name] += [((name, "low"), stats.estimate.low), ((name, "likely"), stats.estimate.error),
+                                          ((name, "high"), stats.estimate.high)]
     return rows
 
 
@@ -195,19 +194,20 @@ Stores = Mapping[str, Store]
 def stores(settings: Settings, before: tuple[Settings, Stores] | None, *, clock: Clock, sink: Sink, rng: Random) -> Stores:
     """All of them. After a reload those of `before` go on whose settings are the same."""
     known, old = before if before is not None else (settings, {})
-    kept = {name: store for name, store in old.items() if known.stores[name] == settings.stores.get(name)}
-    return {name: kept.get(name) or _store(name, its, clock, sink, rng) for name, its in settings.stores.items()}
+    unchanged = {name: store for name, store in old.items() if known.stores[name] == settings.stores.get(name)}
+    return {name: unchanged.get(name) or _store(name, store_settings, clock, sink, rng) for name,
+            store_settings in settings.stores.items()}
 
 
-def _store(name: str, its: StoreSettings, clock: Clock, sink: Sink, rng: Random) -> Store:
-    if isinstance(its, MemoryStoreSettings):
-        return MemoryStore(its.max_bytes)
-    if isinstance(its, SqliteStoreSettings):
-        door: Door = SqliteDoor(Path(its.path), its.max_bytes, clock)
+def _store(name: str, settings: StoreSettings, clock: Clock, sink: Sink, rng: Random) -> Store:
+    if isinstance(settings, MemoryStoreSettings):
+        return MemoryStore(settings.max_bytes)
+    if isinstance(settings, SqliteStoreSettings):
+        door: StoreBackend = SqliteDoor(Path(settings.path), settings.max_bytes, clock)
     else:
         redis = import_module("stayfast.stores.redis")  # here: it needs a package that only an extra brings
-        door = redis.RedisDoor(its.url.reveal(), its.prefix, clock)
-    return Shared(name, door, its.shared, clock, sink, rng=rng)
+        door = redis.RedisDoor(settings.url.reveal(), settings.prefix, clock)
+    return RemoteStore(name, door, settings.shared, clock, sink, rng=rng)
 
 
 def held(stores: Stores) -> Rows:
@@ -216,25 +216,27 @@ def held(stores: Stores) -> Rows:
             STORE_ENTRIES.name: [((name,), store.n_entries) for name, store in stores.items()]}
 
 
-def prefixing(name: str, its: RouteSettings, old: Route | None, clock: Clock, sink: Sink) -> Prefixing | None:
+def prefixing(name: str, settings: RouteSettings, old: Route | None, clock: Clock, sink: Sink) -> PromptCachePlanner | None:
     """What a route knows of its providers' caches; None where it does not see to them."""
-    if its.prefix.mode == "off":
+    if settings.prefix.mode == "off":
         return None
     before = old.terms.prefix if old is not None else None
-    return before if before is not None and before.config == its.prefix else Prefixing(name, its.prefix, clock, sink)
+    return before if before is not None and before.config == settings.prefix else PromptCachePlanner(name, settings.prefix,
+                                                                                                     clock, sink)
 
 
-def warmer(routes: Mapping[str, Route], registry: Registry, clock: Clock, sink: Sink) -> Warmer | None:
+def warmer(routes: Mapping[str, Route], registry: Registry, clock: Clock, sink: Sink) -> PrefixRefresher | None:
     """Who asks for what providers would forget; None where no route has a budget for it."""
-    those = [one for _, one in _of(routes) if one.hot is not None]
-    return Warmer(those, {member.upstream.name: member for member in registry}, clock, sink) if those else None
+    refreshed = [one for _, one in _of(routes) if one.hot is not None]
+    return PrefixRefresher(refreshed, {member.upstream.name: member for member in registry}, clock,
+                           sink) if refreshed else None
 
 
-def affinity(its: RouteSettings) -> AffinityConfig:
+def affinity(settings: RouteSettings) -> AffinityConfig:
     """What draws a request to an upstream: a cache is of use only to who comes back to it, so `prefix` wants affinity."""
-    if its.prefix.mode != "off" and its.affinity.mode == "off" and its.pick != "order":
-        return replace(its.affinity, mode="both")
-    return its.affinity
+    if settings.prefix.mode != "off" and settings.affinity.mode == "off" and settings.pick != "order":
+        return replace(settings.affinity, mode="both")
+    return settings.affinity
 
 
 def prefix_counts(routes: Mapping[str, Route]) -> Rows:
@@ -267,14 +269,14 @@ def prefix_rules(settings: Settings) -> Iterator[str]:
     """By which rules each route marks prompts for its providers' caches, as far as settings tell; for people."""
     for name, route in settings.routes.items():
         for upstream in route.upstreams if route.prefix.mode != "off" else ():
-            its, model = settings.upstreams[upstream], settings.model_at(name, upstream) or name
-            if model == ANY_MODEL or not isinstance(its, HttpUpstream):
+            upstream_settings, model = settings.upstreams[upstream], settings.model_at(name, upstream) or name
+            if model == ANY_MODEL or not isinstance(upstream_settings, HttpUpstream):
                 continue
-            rules = rules_of(model, route.prefix.models, is_anthropic=its.kind == "anthropic")
+            rules = rules_of(model, route.prefix.models, is_anthropic=upstream_settings.kind == "anthropic")
             yield f"route {name}: prompt cache of {model} at {upstream} by {rules if rules is not None else UNKNOWN}"
 
 
-def _of(routes: Mapping[str, Route]) -> list[tuple[str, Prefixing]]:
+def _of(routes: Mapping[str, Route]) -> list[tuple[str, PromptCachePlanner]]:
     return [(name, route.terms.prefix) for name, route in routes.items() if route.terms.prefix is not None]
 
 
@@ -288,17 +290,17 @@ async def leave_behind(settings: Settings, stores: Stores, old: Settings | None,
     """
     is_done = True
     for name, route in settings.routes.items():
-        its = route.cache
-        if not its.store or name in done:
+        cache = route.cache
+        if not cache.store or name in done:
             continue  # memory of its own ends with its epoch
         try:
-            n = await _left(stores[its.store], name, its.epoch, is_other=_has_changed(name, settings, old))
-        except StoreGone:
+            n = await _left(stores[cache.store], name, cache.epoch, is_other=_has_changed(name, settings, old))
+        except StoreUnavailable:
             is_done = False
         else:
             done.add(name)
             if n:
-                log.say("cache_epoch", route=name, store=its.store, detail=f"{n} answers of another epoch are forgotten")
+                log.log("cache_epoch", route=name, store=cache.store, detail=f"{n} answers of another epoch are forgotten")
     return is_done
 
 
@@ -318,13 +320,13 @@ def has_changed(settings: Settings, old: Settings | None) -> bool:
 
 
 def _has_changed(name: str, settings: Settings, old: Settings | None) -> bool:
-    was, its = old.routes.get(name) if old is not None else None, settings.routes[name].cache
-    return was is not None and bool(its.store) and was.cache.store == its.store and was.cache.epoch != its.epoch
+    was, now_set = old.routes.get(name) if old is not None else None, settings.routes[name].cache
+    return was is not None and bool(now_set.store) and was.cache.store == now_set.store and was.cache.epoch != now_set.epoch
 
 
 async def _left(store: Store, route: str, epoch: str, *, is_other: bool) -> int:
     """How many answers it has forgotten. is_other: this process itself had another one. Raises StoreGone."""
-    if not isinstance(store, Shared):
+    if not isinstance(store, RemoteStore):
         return await store.purge(route=route) if is_other else 0
     name = f"epoch{sha256(route.encode()).hexdigest()[:16]}"
     last = await store.noted(name)

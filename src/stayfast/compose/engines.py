@@ -13,7 +13,7 @@ from stayfast.engine.config import EngineConfig
 from stayfast.engine.process import Engine
 from stayfast.settings import Settings
 from stayfast.upstreams.local import Address
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 _LOOK_EVERY_S = 0.1
 
@@ -61,7 +61,7 @@ class Engines:
         return running[0] if running is not None else None
 
 
-async def retire(engine: Engine, member: Member) -> None:
+async def retire(engine: Engine, member: UpstreamState) -> None:
     """Stop an engine once its last answer has ended."""
     while True:
         if member.n_in_flight == 0:
@@ -87,11 +87,11 @@ class _Announcer:
 def companions(settings: Settings,
                announce: Callable[[str, Address], None]) -> Sequence[AbstractAsyncContextManager[object]]:
     """One engine per embedded upstream, to run beside all workers. `announce(upstream, address)` tells them of it."""
-    return [_beside(name, config, settings, announce) for name, config in settings.engines.items()]
+    return [_run_with_engine(name, config, settings, announce) for name, config in settings.engines.items()]
 
 
 @asynccontextmanager
-async def _beside(name: str, config: EngineConfig, settings: Settings,
+async def _run_with_engine(name: str, config: EngineConfig, settings: Settings,
                   announce: Callable[[str, Address], None]) -> AsyncIterator[None]:
     observers = Observers(settings, SystemClock())
     sink = Fanout(observers.log, _Announcer(lambda: engine, lambda address: announce(name, address)))

@@ -18,13 +18,13 @@ from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
 from stayfast.http.descriptors import raise_descriptor_limit, share_of
-from stayfast.http.server.connection import Tasks
-from stayfast.server.backend import Current
-from stayfast.server.lifecycle import Host, run
+from stayfast.http.server.connection import ConnectionTasks
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.lifecycle import ServerHooks, run
 from stayfast.settings import Settings, SettingsError
 from stayfast.stores.embedder import Embedding, NoEmbedder
-from stayfast.upstreams.local import Address, Door, Elsewhere
-from stayfast.workers.channels import Siblings
+from stayfast.upstreams.local import Address, EngineDoor, ParentEngine
+from stayfast.workers.channels import WorkerPeers
 
 _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
 _EPOCHS_S = 2.0  # for stores to forget those that were left behind; what takes longer goes on beside the first requests
@@ -33,19 +33,19 @@ _MAX_DETAIL_CHARS = 4000  # of what is wrong with settings: one line of the log 
 _N_FRAMES = 3  # the last ones, which name the place
 _LAST_TASKS_S = 1.25  # for cancelled Tasks; more than a turn has before it is told of as abandoned
 LAG_EVERY_S = 0.1
-Told = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
+EngineAddresses = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
 
 
 class Process:
     """The running system, its probes and engines, and how a reload replaces them. One loop's."""
 
-    def __init__(self, observers: Observers, told: Told | None, load: Callable[[], Settings]) -> None:
+    def __init__(self, observers: Observers, engine_addresses: EngineAddresses | None, load: Callable[[], Settings]) -> None:
         self._observers = observers
-        self._told = told  # None: this process runs the engines
+        self._engine_addresses = engine_addresses  # None: this process runs the engines
         self._load = load
         self._clock = SystemClock()
         self._rng = Random(os.urandom(16))
-        self._tasks = Tasks(self.report)
+        self._tasks = ConnectionTasks(self.report)
         self._engines = Engines(observers.sink, self._clock, self._rng)
         self._probing: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
@@ -55,26 +55,26 @@ class Process:
         self._reloading = asyncio.Lock()
         self._loading = asyncio.Lock()
         self._system: System | None = None
-        self._current: Current | None = None
+        self._current: ActiveSystem | None = None
 
-    async def start(self, settings: Settings) -> Current:
+    async def start(self, settings: Settings) -> ActiveSystem:
         """Build and begin; engines become ready later. Raises ValueError or OSError when an engine cannot run here."""
         await self._observers.together.begin()
-        if self._told is None:
+        if self._engine_addresses is None:
             await self._engines.want(settings.engines)
         system = self._build(settings, None)
         await self._leave_epochs(system, None)
-        self._current = Current(system)
+        self._current = ActiveSystem(system)
         self._begin(system)
         self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
         if self._observers.as_one is not None:
             self._sharing = self._tasks.spawn(self._observers.as_one.run())
         return self._current
 
-    def host(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> Host:
+    def host(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
         """What the edge gets from us."""
         tracing = self._observers.tracing
-        return Host(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
+        return ServerHooks(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
                     on_reload=self._on_reload, place=tracing.place if tracing is not None else None,
                     held=self._observers.held)
@@ -98,7 +98,7 @@ class Process:
         where = "".join(traceback.format_tb(error.__traceback__))
         sys.stderr.write(f"stayfast: unexpected {type(error).__name__}\n{where}")
         frames = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
-        self._observers.log.say("unexpected_error", level="error", kind=type(error).__name__,
+        self._observers.log.log("unexpected_error", level="error", kind=type(error).__name__,
                                 detail=", ".join(frames[-_N_FRAMES:]))
 
     def _on_reload(self) -> None:
@@ -113,13 +113,13 @@ class Process:
             logged = logs(old.gateway.router.routes)
             try:
                 settings = self._load()
-                unwanted = await self._engines.want(settings.engines) if self._told is None else []
+                unwanted = await self._engines.want(settings.engines) if self._engine_addresses is None else []
                 new = self._build(settings, old)
                 await self._leave_epochs(new, old)
                 self._current.swap(new)
             except (SettingsError, ValueError, OSError) as error:
                 sys.stderr.write(f"stayfast: the settings are wrong and were not loaded; the old ones stay:\n{error}\n")
-                self._observers.log.say("reload_refused", level="error", detail=str(error)[:_MAX_DETAIL_CHARS])
+                self._observers.log.log("reload_refused", level="error", detail=str(error)[:_MAX_DETAIL_CHARS])
                 return
             self._observers.log.configure(log_config(settings))
             self._begin(new)
@@ -133,11 +133,12 @@ class Process:
                     self._tasks.spawn(store.close())
             for name, engine in unwanted:
                 self._tasks.spawn(retire(engine, old.registry[name]))
-            self._observers.log.say("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
+            self._observers.log.log("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
 
     def _build(self, settings: Settings, old: System | None) -> System:
-        told = self._told
-        doors: dict[str, Door] = {name: self._engines[name] if told is None else Elsewhere(name, told)
+        engine_addresses = self._engine_addresses
+        doors: dict[str, EngineDoor] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
+                                                                                                                engine_addresses)
                                   for name in settings.engines}
         return build(settings, self._observers, doors, self._clock, self._rng, old=old)
 
@@ -164,28 +165,30 @@ class Process:
         if system.embedding is not None:
             self._tasks.spawn(self._load_embedder(system, system.embedding))
         elif why := missing(system.settings):
-            self._observers.log.say("semantic_off", level="warning", detail=why)
+            self._observers.log.log("semantic_off", level="warning", detail=why)
         if self._observers.as_one is not None:
             routes = system.gateway.router.routes.values()
-            members = [(f"{name} {its!r}", system.registry[name]) for name, its in system.settings.upstreams.items()]
+            members = [(f"{name} {upstream_settings!r}", system.registry[name]) for name,
+                       upstream_settings in system.settings.upstreams.items()]
             self._observers.as_one.attach(members, [
                 *[(route.name, route.hedging.budget) for route in routes],
-                *[(f"of upstream {name}", member.extra.budget) for name, member in members]])
+                *[(f"of upstream {name}", member.retry_budget.budget) for name, member in members]])
 
     async def _load_embedder(self, system: System, embedding: Embedding) -> None:
         """Until it is there, and where it never comes, semantic caches are exact ones."""
-        config, worker, say = system.settings.embedder, self._observers.together.siblings.n, self._observers.log.say
+        config, worker, log = system.settings.embedder, self._observers.together.siblings.n, self._observers.log.log
         async with self._loading:
             try:
                 if embedding.ahead is None:
                     await load(embedding, config, self._clock)
                 for wrong in await restore(system.gateway.router.routes, embedding, config, worker):
-                    say("learned_lost", level="warning", detail=wrong)
+                    log("learned_lost", level="warning", detail=wrong)
             except NoEmbedder as error:
-                say("semantic_off", level="warning", detail=str(error))
+                log("semantic_off", level="warning", detail=str(error))
 
 
-def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Callable[[], Settings], engines: Told | None,
+def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: Callable[[], Settings],
+          engines: EngineAddresses | None,
           on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> int:
     """Serve until a signal; returns the exit status. `engines` is None where this process is to run them itself."""
     worker = siblings.n
@@ -198,11 +201,11 @@ def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Cal
             observers.tracing.start()
         process = Process(observers, engines, reload)
         if siblings.others and observers.as_one is None:
-            observers.log.say("limits_not_shared", level="warning", worker=worker,
+            observers.log.log("limits_not_shared", level="warning", worker=worker,
                               detail="the temporary folder has no room for what workers share, so each has limits of its "
                                      "own: free some of it, and start the gateway anew")
-        observers.log.say("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
-        observers.log.say("descriptor_limit", before=before, after=after, clients=min(share_of(after),
+        observers.log.log("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
+        observers.log.log("descriptor_limit", before=before, after=after, clients=min(share_of(after),
                           settings.server.max_connections), worker=worker)
         try:
             current = await process.start(settings)
@@ -212,12 +215,12 @@ def serve(settings: Settings, *, siblings: Siblings, n_workers: int, reload: Cal
 
             def draining() -> None:
                 observers.batch.flush()
-                observers.log.say("draining", worker=worker)
+                observers.log.log("draining", worker=worker)
                 on_draining()
 
             status = await run(current, process.host(on_listening, draining), reuse_port=n_workers > 1)
             observers.batch.flush()
-            observers.log.say("stopped", status=status, worker=worker)
+            observers.log.log("stopped", status=status, worker=worker)
         finally:
             await process.stop()
             is_over = await _is_over()

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from stayfast.compose.routes import unsized
-from stayfast.pipeline.admission.controller import UNLIMITED, Places
+from stayfast.pipeline.admission.controller import UNLIMITED, AdmissionController
 from stayfast.pipeline.admission.tenants import Tenant
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.plan import Route
-from stayfast.pipeline.routing.selector import Picking
+from stayfast.pipeline.routing.selector import UpstreamSelector
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
-from stayfast.upstreams.state.limiter import Limited
-from stayfast.upstreams.state.upstream_state import MAX_NAME, Health, Member, Registry
+from stayfast.upstreams.state.limiter import ConcurrencyLimiter
+from stayfast.upstreams.state.upstream_state import MAX_NAME, ModelHealth, Registry, UpstreamState
 
 MAX_TENANTS = 100  # the newest
 Json = dict[str, Any]
@@ -37,14 +37,14 @@ def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, 
     return msgspec.json.encode(state)
 
 
-def _upstream(member: Member, now: float) -> Json:
-    pool, predictor, flow = member.extra.budget, member.predictor, member.flow
+def _upstream(member: UpstreamState, now: float) -> Json:
+    pool, predictor, flow = member.retry_budget.budget, member.predictor, member.flow
     pool.turn(now)
     report: Json = {
         "is_proven": member.is_proven, "in_flight": member.n_in_flight, "waiting": member.n_waiting,
         "limits": [_limit(limited) for limited in member.all_limited],
-        "breakers": [_breaker(health, now) for health in dict.fromkeys((member.own, *member.healths))],
-        "usual_ttft_ms": _ms(member.usual.all.usual_s), "quickest_ttft_ms": _ms(member.quickest_s),
+        "breakers": [_breaker(health, now) for health in dict.fromkeys((member.own_health, *member.healths))],
+        "usual_ttft_ms": _ms(member.usual.all.baseline_s), "quickest_ttft_ms": _ms(member.quickest_s),
         "extra_attempts_tokens": round(pool.taken)}
     if predictor is not None:
         report["prediction_error_ratio"] = predictor.error_ratio
@@ -54,14 +54,14 @@ def _upstream(member: Member, now: float) -> Json:
     return report
 
 
-def _limit(limited: Limited) -> Json:
+def _limit(limited: ConcurrencyLimiter) -> Json:
     limit, common = limited.limit, limited.common
     return {"lane": limited.lane or None, "mode": limit.mode, "places": _bounded(limit.value), "taken": limited.n_taken,
             "taken_by_other_workers": common.n_elsewhere() if common is not None else 0, "waiting": limited.n_waiting,
             "max_waiting": limited.max_waiting, "why": limit.why}
 
 
-def _breaker(health: Health, now: float) -> Json:
+def _breaker(health: ModelHealth, now: float) -> Json:
     breaker, left_s = health.breaker, health.alone_until - now
     report: Json = {
         "model": health.model[:MAX_NAME] if health.model else None, "is_enabled": breaker.is_enabled,
@@ -90,7 +90,7 @@ def _hedging(hedging: Hedging, now: float) -> Json:
     return report
 
 
-def _picking(picking: Picking, now: float) -> Json:
+def _picking(picking: UpstreamSelector, now: float) -> Json:
     return {"affinity": picking.config.affinity.mode, "known_blocks": picking.n_blocks,
             "ejected": dict(picking.ejected(now))}
 
@@ -102,7 +102,7 @@ def _admission(admit: Admission, now: float) -> Json:
             "tenants": {tenant.name: _tenant(tenant, now) for tenant in admit.tenants.newest(MAX_TENANTS)}}
 
 
-def _places(places: Places) -> Json:
+def _places(places: AdmissionController) -> Json:
     common = places.common
     report: Json = {
         "most": places.n_places if places.n_places < UNLIMITED else None, "taken": places.n_taken,
@@ -118,7 +118,8 @@ def _tenant(tenant: Tenant, now: float) -> Json:
     share = tenant.share
     return {"tier": tenant.config.tier.value, "weight": share.weight, "served_tokens_by_weight": round(share.served),
             "running": share.n_running, "waiting": share.n_waiting,
-            "left": {limit: {"left": max(0.0, its), "most": most} for limit, (its, most) in tenant.quota.left(now).items()}}
+            "left": {limit: {"left": max(0.0, level), "most": most} for limit,
+                     (level, most) in tenant.quota.left(now).items()}}
 
 
 def _ms(seconds: float) -> float | None:

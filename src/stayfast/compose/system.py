@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 from typing import Literal
 
-from stayfast.compose.aggregate import Together, Turns
+from stayfast.compose.aggregate import TurnRegistry, WorkerAggregate
 from stayfast.compose.caching import (
     Stores,
     embedding,
@@ -20,7 +20,7 @@ from stayfast.compose.caching import (
     warmer,
 )
 from stayfast.compose.caching import begin as begin_semantic
-from stayfast.compose.routes import errors, foresee, introduce, kept, models_asked, routes, sized, unsized
+from stayfast.compose.routes import errors, foresee, introduce, learned_rows, models_requested, routes, sized, unsized
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import chosen, ejected, gauges, peers, thread_gauges, tracing, waiting
 from stayfast.core.clock import Clock
@@ -31,7 +31,7 @@ from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.observe.batch import Batch, Listener
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.observe.metrics.collector import Metrics
+from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import CONTENT_TYPE
 from stayfast.observe.metrics.definitions import RETRY_BUDGET
 from stayfast.observe.metrics.gen_ai import GenAi
@@ -39,36 +39,36 @@ from stayfast.observe.recent import Recent
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.pipeline.exchange import Start
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.plan import Terms
-from stayfast.pipeline.prompt_cache.cache_refresh import Warmer
-from stayfast.pipeline.refresh import Behind
+from stayfast.pipeline.plan import RoutePolicy
+from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
+from stayfast.pipeline.refresh import BackgroundRefresh
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.cache.idempotency import Idempotent, IdempotentAnswers
 from stayfast.pipeline.stages.cache.lookup import Cache, ExactCache, NoCache
 from stayfast.pipeline.stages.call.caller import Caller
-from stayfast.pipeline.stages.call.midstream_failover import Guarded, Sagging, flows_of
+from stayfast.pipeline.stages.call.midstream_failover import Guarded, ThroughputMonitor, flows_of
 from stayfast.pipeline.stages.context import AsSent, LaidOut
 from stayfast.pipeline.stages.relay import Relay
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import Template
-from stayfast.pipeline.timing.timeouts import Alarms
+from stayfast.pipeline.timing.timeouts import TimerWheel
 from stayfast.policy.admission.lanes import LANES
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.server.config import ServerConfig
-from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstream, environment
+from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstreamSettings, environment
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.stores.embedder import Embedding
 from stayfast.turns.function import find
 from stayfast.turns.remote_resume import AskOthers
-from stayfast.turns.served import Served
+from stayfast.turns.served import ServedTurn
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from stayfast.upstreams.local import Address, Door, LocalUpstream
-from stayfast.upstreams.state.upstream_state import Member, Registry
-from stayfast.workers.channels import Siblings
+from stayfast.upstreams.local import Address, EngineDoor, LocalUpstream
+from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.workers.channels import WorkerPeers
 from stayfast.workers.shared_memory import common_words
-from stayfast.workers.sync import AsOne, as_one
+from stayfast.workers.sync import WorkerSync, as_one
 
 STANDARD_OUTPUT = 1
 GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
@@ -77,20 +77,20 @@ GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
 class Observers:
     """Sinks that outlive a reload: counters go on, the log stays open."""
 
-    def __init__(self, settings: Settings, clock: Clock, siblings: Siblings | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock, siblings: WorkerPeers | None = None) -> None:
         self.writer = LineWriter(log_config(settings))
         self.log = LogSink(log_config(settings), self.writer, clock)
-        self.metrics = Metrics(clock, slo_bounds_s(settings), lost=self._lost)
+        self.metrics = MetricsSink(clock, slo_bounds_s(settings), lost=self._lost)
         self.recent = Recent(settings.recent)
         self.tracing = tracing(settings, self.log)
-        self.sagging = Sagging(clock)
+        self.sagging = ThroughputMonitor(clock)
         self.held = HeldBytes(settings.server.max_held_bytes)
         self.gen_ai = GenAi(self.metrics.totals) if settings.metrics.enabled and settings.metrics.gen_ai else None
         listeners: list[Listener | None] = [self.log, self.recent, self.metrics if settings.metrics.enabled else None,
                                             self.gen_ai, self.tracing, self.sagging]
         self.batch = Batch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = self.batch
-        self.together = Together(self.metrics, self.recent, self.batch.flush, siblings or Siblings())
+        self.together = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers())
         self.as_one = as_one(siblings, clock)
         self.owners = ResponseOwners(partial(common_words, siblings.folder if siblings is not None else None))
 
@@ -125,10 +125,10 @@ class System:
     gateway: Gateway
     registry: Registry
     prober: Prober
-    together: Together
+    together: WorkerAggregate
     stores: Stores
     embedding: Embedding | None = None  # None: no semantic cache, or nothing to embed with
-    warmer: Warmer | None = None  # None: no route has a budget for asking again
+    warmer: PrefixRefresher | None = None  # None: no route has a budget for asking again
 
     @property
     def config(self) -> ServerConfig:
@@ -141,8 +141,8 @@ class System:
         """Why it cannot serve yet. Where no upstream is to be probed, the operator has said not to wait for one."""
         if self.registry.has_proven or not self.prober.n_targets:
             return None
-        said = "; ".join(f"{name}: {code}" for name, code in self.prober.complaints.items())
-        return "no upstream has answered with a token yet" + (f" ({said})" if said else "")
+        reasons = "; ".join(f"{name}: {code}" for name, code in self.prober.complaints.items())
+        return "no upstream has answered with a token yet" + (f" ({reasons})" if reasons else "")
 
     def state(self) -> bytes:
         """What upstreams, routes and admission are like, as JSON."""
@@ -155,7 +155,7 @@ class System:
         return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""
 
 
-def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], clock: Clock, rng: Random, *,
+def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineDoor], clock: Clock, rng: Random, *,
           old: System | None = None) -> System:
     """The whole system for one set of settings. `doors` leads to the embedded engines, by upstream.
 
@@ -168,19 +168,19 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
     caller = Guarded if any(route.on_stall != "wait" for route in settings.routes.values()) else Caller
     admit = _admit(settings, old, clock, rng, observers.as_one)
     call = caller(clock, rng, sink, admit.is_shedding if isinstance(admit, Admission) else None)
-    kept_in = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
+    open_stores = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
     before = old.gateway.router.routes if old is not None else {}
-    router = Router(routes(settings, registry, before, kept_in, clock=clock, sink=sink),
-                    Terms(settings.defaults.timeouts), clock, rng, observers.owners)
+    router = Router(routes(settings, registry, before, open_stores, clock=clock, sink=sink),
+                    RoutePolicy(settings.defaults.timeouts), clock, rng, observers.owners)
     introduce(registry, router.routes, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
     embeds = embedding(settings, (old.settings, old.embedding) if old is not None else None)
     observers.sagging.flows = flows_of(router.routes.values())
-    alarms = Alarms(clock)
+    alarms = TimerWheel(clock)
     admits, context = sized(admit, settings, router, alarms), (
         LaidOut() if any(route.prefix.mode != "off" for route in settings.routes.values()) else AsSent())
-    behind = Behind(alarms, admits, context, router, sink)
+    behind = BackgroundRefresh(alarms, admits, context, router, sink)
     cache = _cache(settings, old.gateway.cache if old is not None else NoCache(), call.start, behind, (clock, sink))
     gateway = Gateway(
         alarms=alarms, admit=admits, context=context, router=router,
@@ -200,17 +200,18 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, Door], c
         *waiting(registry)]
     observers.metrics.limits = lambda: {
         **gauges(registry), **ejected(gateway.router.routes, clock.now()),
-        **errors(registry), **kept(gateway.router.routes), **held(kept_in),
+        **errors(registry), **learned_rows(gateway.router.routes), **held(open_stores),
         **prefix_gauges(gateway.router.routes, clock.now()),
         **semantic_gauges(gateway.router.routes), **thread_gauges(observers.together.turns.served), RETRY_BUDGET.name: [
         ((route.name,), route.hedging.budget.extra_share(clock.now())) for route in gateway.router.routes.values()]}
     observers.metrics.counted = lambda: {**chosen(gateway.router.routes), **prefix_counts(gateway.router.routes)}
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
-    return System(settings, gateway, registry, prober, observers.together, kept_in, embedding=embeds,
+    return System(settings, gateway, registry, prober, observers.together, open_stores, embedding=embeds,
                   warmer=warmer(gateway.router.routes, registry, clock, sink))
 
 
-def _cache(settings: Settings, before: Cache, make_call: Start, behind: Behind, tools: tuple[Clock, Sink]) -> Cache:
+def _cache(settings: Settings, before: Cache, make_call: Start, behind: BackgroundRefresh,
+           tools: tuple[Clock, Sink]) -> Cache:
     """Where answers are found. Calls that run, and keys that were seen, outlive a reload."""
     answers = before.answers if isinstance(before, Idempotent) else IdempotentAnswers(settings.idempotency)
     inner = before.inner if isinstance(before, Idempotent) else before
@@ -223,32 +224,33 @@ def _cache(settings: Settings, before: Cache, make_call: Start, behind: Behind, 
     return Idempotent(inner, make_call, *tools, answers) if settings.idempotency.keep_s else inner
 
 
-def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Door], clock: Clock, rng: Random, *,
+def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineDoor], clock: Clock, rng: Random, *,
               old: System | None) -> Registry:
     """The upstreams: those that go on, and new ones."""
     sink, together = observers.sink, observers.together
     registry = Registry([
-        old.registry[name] if old is not None and old.settings.upstreams.get(name) == its
-        else Member(_upstream(name, its, doors, sink, clock, ask_others=together.turn, held=observers.held),
-                    its.limit, its.breaker, rng, sink)
-        for name, its in settings.upstreams.items()])
+        old.registry[name] if old is not None and old.settings.upstreams.get(name) == upstream_settings
+        else UpstreamState(_upstream(name, upstream_settings, doors, sink, clock, ask_others=together.turn,
+                                     held=observers.held),
+                    upstream_settings.limit, upstream_settings.breaker, rng, sink)
+        for name, upstream_settings in settings.upstreams.items()])
     _settle_turns(settings, registry, together.turns)
     return registry
 
 
-def _settle_turns(settings: Settings, registry: Registry, turns: Turns) -> None:
+def _settle_turns(settings: Settings, registry: Registry, turns: TurnRegistry) -> None:
     """Give each its function as it is now, and the turns that clients may come back to. What runs goes on as it is."""
-    found: dict[str, Served] = {}
-    for name, its in settings.upstreams.items():
-        if not isinstance(its, TurnUpstream):
+    found: dict[str, ServedTurn] = {}
+    for name, upstream_settings in settings.upstreams.items():
+        if not isinstance(upstream_settings, TurnUpstreamSettings):
             continue
         member = registry[name]
-        member.is_once = not its.idempotent
-        assert isinstance(member.upstream, Served)
+        member.is_not_idempotent = not upstream_settings.idempotent
+        assert isinstance(member.upstream, ServedTurn)
         found[name] = member.upstream
-        member.upstream.function = find(its.turn)
+        member.upstream.function = find(upstream_settings.turn)
         if name in turns.served:
-            member.upstream.kept = turns.served[name].kept
+            member.upstream.resumable = turns.served[name].resumable
     turns.served = found
 
 
@@ -261,7 +263,7 @@ def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
                 health.breaker.begin_slowly(now)
 
 
-def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as_one: AsOne | None) -> Admit:
+def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as_one: WorkerSync | None) -> Admit:
     """Who comes in: everybody, where nothing is set. After a reload what tenants have used stays used."""
     before = unsized(old.gateway.admit) if old is not None else None
     if as_one is not None and isinstance(before, Admission):
@@ -282,40 +284,44 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as
     return before
 
 
-def _upstream(name: str, its: UpstreamSettings, doors: Mapping[str, Door], sink: Sink, clock: Clock, *,
+def _upstream(name: str, upstream_settings: UpstreamSettings, doors: Mapping[str, EngineDoor], sink: Sink, clock: Clock, *,
               ask_others: AskOthers, held: HeldBytes) -> Upstream:
-    if isinstance(its, HttpUpstream):
-        return _http(name, its, sink, clock, held)
-    if isinstance(its, AddedUpstream):
-        return its.make(name, clock)
-    if isinstance(its, TurnUpstream):
-        return Served(name, find(its.turn), clock, sink, resume_s=its.resume_s, is_idempotent=its.idempotent,
+    if isinstance(upstream_settings, HttpUpstream):
+        return _http(name, upstream_settings, sink, clock, held)
+    if isinstance(upstream_settings, AddedUpstream):
+        return upstream_settings.make(name, clock)
+    if isinstance(upstream_settings, TurnUpstreamSettings):
+        return ServedTurn(name, find(upstream_settings.turn), clock, sink, resume_s=upstream_settings.resume_s,
+                          is_idempotent=upstream_settings.idempotent,
                       ask_others=ask_others)
     return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock,
-                         calls_tools=its.engine.model != TINY)
+                         calls_tools=upstream_settings.engine.model != TINY)
 
 
-def _http(name: str, its: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes) -> Upstream:
-    http = HttpConfig(its.base_url, max_connections=its.max_connections or 0, http=its.http, keepalive_s=its.keepalive_s,
-                      ca_file=its.ca_file, verify=its.verify)
+def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes) -> Upstream:
+    http = HttpConfig(upstream_settings.base_url, max_connections=upstream_settings.max_connections or 0,
+                      http=upstream_settings.http, keepalive_s=upstream_settings.keepalive_s,
+                      ca_file=upstream_settings.ca_file, verify=upstream_settings.verify)
     dialect = DialectConfig(
-        its.kind, its.native_apis, its.key.reveal() if its.key is not None else None,
-        tuple((header.lower(), value.reveal()) for header, value in its.headers.items()), asks_usage=its.asks_usage,
-        sends_deadline=its.sends_deadline)
+        upstream_settings.kind, upstream_settings.native_apis, upstream_settings.key.reveal()
+        if upstream_settings.key is not None else None,
+        tuple((header.lower(), value.reveal()) for header, value in upstream_settings.headers.items()),
+        request_usage=upstream_settings.asks_usage,
+        sends_deadline=upstream_settings.sends_deadline)
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock, held)
 
 
 def _engine_client(name: str, address: Address, sink: Sink, clock: Clock) -> Upstream:
     http = HttpConfig(f"http://{address[0]}:{address[1]}/v1", max_connections=0, http="1.1")
-    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, asks_usage=True)
+    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, request_usage=True)
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock)
 
 
-def _probed(settings: Settings, registry: Registry) -> list[tuple[Member, str]]:
+def _probed(settings: Settings, registry: Registry) -> list[tuple[UpstreamState, str]]:
     """The members to ask for a token, and the model to ask each for: that of the first route that names one."""
     probed = []
-    for name, its in settings.upstreams.items():
-        model = next(models_asked(settings, name), None)
-        if its.probe and model is not None and registry[name].upstream.can_serve(Api.CHAT):
+    for name, upstream_settings in settings.upstreams.items():
+        model = next(models_requested(settings, name), None)
+        if upstream_settings.probe and model is not None and registry[name].upstream.can_serve(Api.CHAT):
             probed.append((registry[name], model))
     return probed

@@ -13,15 +13,15 @@ from stayfast.observe.log import LogSink
 from stayfast.observe.metrics.counters import Rows
 from stayfast.observe.metrics.definitions import AFFINITY, BREAKER_STATE, EJECTED, LIMIT, PREFIX_TOKENS, TURN_THREADS
 from stayfast.observe.tracing.config import Peer, TraceConfig, provider_of
-from stayfast.observe.tracing.exporter import Exporter, Tracing
+from stayfast.observe.tracing.exporter import Exporter, SpanExporter
 from stayfast.pipeline.plan import Route
-from stayfast.policy.resilience.breaker import State
+from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.settings import HttpUpstream, Settings
 from stayfast.turns import threads
-from stayfast.turns.served import Served
+from stayfast.turns.served import ServedTurn
 from stayfast.upstreams.state.upstream_state import Registry
 
-_NUMBER = {State.CLOSED: 0.0, State.HALF_OPEN: 1.0, State.OPEN: 2.0}
+_NUMBER = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 1.0, BreakerState.OPEN: 2.0}
 
 
 def gauges(registry: Registry) -> Rows:
@@ -60,7 +60,7 @@ def waiting(registry: Registry) -> list[tuple[tuple[str, str], int]]:
             for limited in member.all_limited]
 
 
-def thread_gauges(served: Mapping[str, Served]) -> Rows:
+def thread_gauges(served: Mapping[str, ServedTurn]) -> Rows:
     """The threads of plain functions that steps run, as a metric. Where no turn is served there is no series."""
     if not served:
         return {}
@@ -69,29 +69,30 @@ def thread_gauges(served: Mapping[str, Served]) -> Rows:
     return {TURN_THREADS.name: [(("waited_for",), len(running) - n_abandoned), (("abandoned",), n_abandoned)]}
 
 
-def tracing(settings: Settings, log: LogSink) -> Tracing | None:
+def tracing(settings: Settings, log: LogSink) -> SpanExporter | None:
     """Where spans are made and sent from; None: nowhere, and nothing is imported for it."""
-    its = settings.tracing
-    if its.exporter == "none":
+    trace_settings = settings.tracing
+    if trace_settings.exporter == "none":
         return None
-    config = TraceConfig(its.endpoint, {name: value.reveal() for name, value in its.headers.items()}, its.sample,
-                         its.timeout_s, its.service_name)
+    config = TraceConfig(trace_settings.endpoint, {name: value.reveal() for name, value in trace_settings.headers.items()},
+                         trace_settings.sample,
+                         trace_settings.timeout_s, trace_settings.service_name)
 
     def exporter() -> Exporter:
         otlp = import_module("stayfast.observe.tracing.otlp")  # here: it needs packages that only an extra brings
         return cast("Exporter", otlp.OtlpExporter(config, __version__, Random(os.urandom(16))))
 
     def say(level: str, event: str, reason: str) -> None:
-        log.say(event, level=level, error=reason or None)
+        log.log(event, level=level, error=reason or None)
 
-    return Tracing(config, exporter, say, Random(os.urandom(16)))
+    return SpanExporter(config, exporter, say, Random(os.urandom(16)))
 
 
 def peers(settings: Settings) -> Mapping[str, Peer]:
     """Who stands behind each upstream on the network; the others are in this machine and need no address."""
     found = {}
-    for name, its in settings.upstreams.items():
-        if isinstance(its, HttpUpstream):
-            url = split_base_url(its.base_url)
-            found[name] = Peer(provider_of(its.kind, url.host), url.host, url.port)
+    for name, upstream_settings in settings.upstreams.items():
+        if isinstance(upstream_settings, HttpUpstream):
+            url = split_base_url(upstream_settings.base_url)
+            found[name] = Peer(provider_of(upstream_settings.kind, url.host), url.host, url.port)
     return found

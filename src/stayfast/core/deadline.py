@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 
 
 class Deadline(msgspec.Struct, frozen=True, gc=False):
@@ -34,8 +34,8 @@ class Deadline(msgspec.Struct, frozen=True, gc=False):
         return self if self.at <= other.at else other
 
 
-def _wait(doc: str) -> About:
-    return About(doc, more_than=0, maximum=86_400)
+def _wait(doc: str) -> SettingDoc:
+    return SettingDoc(doc, more_than=0, maximum=86_400)
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,7 +292,7 @@ class BreakerChanged(msgspec.Struct, frozen=True, gc=False):
     why: str  # ours: counts and times, never an upstream's own text
 
 
-class StoreAsked(msgspec.Struct, frozen=True, gc=False):
+class StoreCallDone(msgspec.Struct, frozen=True, gc=False):
     """A shared store was asked, or told, something: get, put, lead, follow, tell, hear. `result`: a word of ours."""
 
     store: str
@@ -333,7 +333,7 @@ class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
         return f"{self.word} at byte {self.at_byte} of {self.where} makes {self.n_tokens} tokens uncacheable{usd}"
 
 
-class SemanticAsked(msgspec.Struct, frozen=True, gc=False):
+class SemanticLookedUp(msgspec.Struct, frozen=True, gc=False):
     """A question was looked up by its meaning, or an audit of such a hit has begun or is over. `result`: of ours; hit,
     why it was a miss, audit_begun, audit_right or audit_wrong.
     """
@@ -382,8 +382,8 @@ class ConnectionsClosed(msgspec.Struct, frozen=True, gc=False):
 
 
 Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
-        | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreAsked | StoreChanged
-        | PrefixFinding | SemanticAsked | Renewed | Retried | Ejected | TurnFailed | KeysFailed | ConnectionsClosed
+        | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone | StoreChanged
+        | PrefixFinding | SemanticLookedUp | Renewed | Retried | Ejected | TurnFailed | KeysFailed | ConnectionsClosed
         | DescriptorsExhausted)
 
 

@@ -1,8 +1,9 @@
-"""The declaration of one setting, beside its field: `name: Annotated[type, About(...)] = default` in a frozen dataclass.
+"""The declaration of one setting, beside its field: `name: Annotated[type, SettingDoc(...)] = default` in a frozen
+dataclass.
 
 Problem: bounds that stand in a dataclass's checks, and once more in the tables that a schema and a page of documentation are
 made of, drift apart. Rule: they stand at the field alone. `check_bounds` holds a record to them wherever it is made;
-`stayfast.settings` reads them for files, the schema and the page. A field without an `About` cannot be set from a file.
+`stayfast.settings` reads them for files, the schema and the page. A field without an `SettingDoc` cannot be set from a file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class SettingDoc:
     """What a setting means and what it may be. Bounds are inclusive, but for `more_than`. `pattern` must match the whole
     text, and `form` says it in words.
     """
@@ -79,13 +80,13 @@ class Secret:
 
 
 @cache
-def declarations(cls: Any) -> Mapping[str, tuple[Any, About]]:
-    """The type and the `About` of each field of a dataclass that has one, in the order of the fields."""
+def declarations(cls: Any) -> Mapping[str, tuple[Any, SettingDoc]]:
+    """The type and the `SettingDoc` of each field of a dataclass that has one, in the order of the fields."""
     hints = get_type_hints(cls, include_extras=True)
     found = {}
     for field in fields(cls):
         hint = hints[field.name]
-        about = next((note for note in getattr(hint, "__metadata__", ()) if isinstance(note, About)), None)
+        about = next((note for note in getattr(hint, "__metadata__", ()) if isinstance(note, SettingDoc)), None)
         if about is not None:
             found[field.name] = (get_args(hint)[0], about)
     return found
@@ -105,7 +106,7 @@ def check_bounds(record: Any) -> None:
                 raise ValueError(f"{where} {complaint}" + ("" if about.is_secret else f", not {item!r}"))
 
 
-def _complaint(hint: Any, about: About, item: object) -> str | None:
+def _complaint(hint: Any, about: SettingDoc, item: object) -> str | None:
     """What a value should have been, its kind included: one of the words, a number where there are bounds, either."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     words = (*about.words, "") if about.words else _literals(options)  # an empty text: none of them was chosen
@@ -120,7 +121,7 @@ def _complaint(hint: Any, about: About, item: object) -> str | None:
     return complaint and f"must be {' or '.join((*words, number_words(number, about)))}" if words else complaint
 
 
-def number_words(kind: type, about: About) -> str:
+def number_words(kind: type, about: SettingDoc) -> str:
     """A number in words, with its bounds."""
     return f"a {'whole ' if kind is int else ''}number {about.bounds()}".rstrip()
 

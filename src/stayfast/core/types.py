@@ -139,7 +139,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     n_content: int = 0
 
 
-class Sight:
+class AnswerSummary:
     """What has been seen so far of one answer. Owned and mutated by its transcoder; everybody else only reads it."""
 
     __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "is_degraded", "model", "n_content", "n_events",

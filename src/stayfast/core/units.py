@@ -83,7 +83,7 @@ def seconds_in(text: str) -> float:
     return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
 
-def said(seconds: float) -> str:
+def format_s(seconds: float) -> str:
     """A length of time for a person: 500 ms, 30 s, 5 min."""
     if seconds < 1:
         return f"{seconds * 1e3:g} ms"

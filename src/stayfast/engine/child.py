@@ -90,12 +90,12 @@ def main() -> NoReturn:
             server = xllamacpp.Server(server_params(launch))
         except RuntimeError:  # llama.cpp has said why on stderr
             raise SystemExit(1) from None
-        told = wakeup()
+        woken = wakeup()
         signal.signal(signal.SIGTERM, leave)  # until here the default, which does not wait for the GIL
         address = urlsplit(server.listening_address)
         announcement.write(json.dumps({"host": address.hostname, "port": address.port}) + "\n")
     while True:  # nobody writes: this waits for EOF, or for a signal, whose handler ends it
-        ready, _, _ = select.select([_STDIN, told], [], [])
+        ready, _, _ = select.select([_STDIN, woken], [], [])
         if _STDIN in ready and not os.read(_STDIN, 64):
             leave()
 

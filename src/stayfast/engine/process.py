@@ -38,7 +38,7 @@ _REQUEST = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnectio
             b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s") % (len(_BODY), _BODY)
 
 
-class ProbeFailed(Exception):
+class EngineProbeError(Exception):
     """The engine answered, but not with a token."""
 
 
@@ -61,11 +61,11 @@ async def generate_token(host: str, port: int) -> None:
         writer.write(_REQUEST)
         status = (await reader.readline()).split(b" ", 2)
         if len(status) < 2 or status[1] != b"200":
-            raise ProbeFailed(f"status {status[1].decode('latin-1') if len(status) > 1 else 'missing'}")
+            raise EngineProbeError(f"status {status[1].decode('latin-1') if len(status) > 1 else 'missing'}")
         async for line in reader:
             if line.startswith(b"data: {") and _n_tokens(line[len(b"data: "):]) > 0:
                 return
-        raise ProbeFailed("the answer ended without a token")
+        raise EngineProbeError("the answer ended without a token")
     finally:
         writer.transport.abort()
 
@@ -74,7 +74,7 @@ def _n_tokens(event: bytes) -> int:
     try:
         usage = msgspec.json.decode(event, type=_Event).usage
     except msgspec.DecodeError as error:
-        raise ProbeFailed("an event is not what the protocol says") from error
+        raise EngineProbeError("an event is not what the protocol says") from error
     return usage.completion_tokens if usage is not None else 0
 
 
@@ -154,7 +154,7 @@ _STOP_GRACE_S = 2.0  # a clean end takes milliseconds; a child that loads or han
 RESTART_JITTER = 0.5  # half is drawn, so that gateways on one machine do not load in step; half is a pause in any case
 
 
-class State(StrEnum):
+class EnginePhase(StrEnum):
     """Where the engine's life stands."""
 
     STARTING = "starting"
@@ -196,7 +196,7 @@ class Engine:
         self._sink = sink
         self._clock = clock
         self._rng = rng
-        self._state = State.STOPPED
+        self._state = EnginePhase.STOPPED
         self._settled = asyncio.Event()  # set while ready, and once stopped: nothing is worth waiting for
         self._spawning = asyncio.Lock()  # held while a process is made: cancelled half-way, it would be nobody's
         self._task: asyncio.Task[None] | None = None
@@ -206,13 +206,13 @@ class Engine:
         self._last_words = LastWords()
 
     @property
-    def state(self) -> State:
+    def state(self) -> EnginePhase:
         return self._state
 
     @property
     def is_ready(self) -> bool:
         """Whether a token has been generated since its last start."""
-        return self._state is State.READY
+        return self._state is EnginePhase.READY
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -236,7 +236,7 @@ class Engine:
         check_runnable(self._config)
         self._port = self._config.port or choose_port(self._rng)
         self._settled.clear()
-        self._state = State.STARTING  # told to the sink once there is a process to name
+        self._state = EnginePhase.STARTING  # told to the sink once there is a process to name
         self._task = asyncio.get_running_loop().create_task(self._supervise(), name="engine")
 
     async def stop(self) -> None:
@@ -247,7 +247,7 @@ class Engine:
         async with self._spawning:
             task.cancel()
         await asyncio.wait([task])
-        self._enter(State.STOPPED)
+        self._enter(EnginePhase.STOPPED)
         self._pid = None
         self._settled.set()
         if not task.cancelled():
@@ -271,12 +271,12 @@ class Engine:
                 was_healthy = ready_at is not None and self._clock.now() - ready_at >= config.healthy_after_s
                 n_failures = 1 if was_healthy else n_failures + 1
                 self._settled.clear()
-                self._enter(State.BACKING_OFF, detail)
+                self._enter(EnginePhase.BACKING_OFF, detail)
                 self._pid = None
                 await asyncio.sleep(backoff_s(n_failures, config.restart_base_s, config.restart_cap_s, self._rng,
                                               jitter=RESTART_JITTER))
         except Exception as error:
-            self._enter(State.STOPPED, f"supervision ended by {type(error).__name__}")
+            self._enter(EnginePhase.STOPPED, f"supervision ended by {type(error).__name__}")
             self._settled.set()
             raise
 
@@ -296,7 +296,7 @@ class Engine:
         except OSError as error:
             return f"cannot start: {error.strerror or error}"
         self._pid = process.pid
-        self._enter(State.STARTING)
+        self._enter(EnginePhase.STARTING)
         assert process.stderr is not None
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(self._last_words.follow(process.stderr))
@@ -318,19 +318,19 @@ class Engine:
                     self._last_words.begin_serving()
                     await generate_token(HOST, port)
                     self._ready_at = self._clock.now()
-                    self._enter(State.READY)
+                    self._enter(EnginePhase.READY)
                     self._settled.set()
         except TimeoutError:
             return f"not ready within {self._config.ready_timeout_s:g} s"
-        except (ProbeFailed, OSError) as error:
+        except (EngineProbeError, OSError) as error:
             return f"probe failed: {error}"
         await process.wait()
         return None
 
-    def _enter(self, state: State, detail: str | None = None) -> None:
+    def _enter(self, state: EnginePhase, detail: str | None = None) -> None:
         self._state = state
-        said = "crashed" if state is State.BACKING_OFF else state.value
-        self._sink.emit(EngineState(said, self._pid, detail))
+        event = "crashed" if state is EnginePhase.BACKING_OFF else state.value
+        self._sink.emit(EngineState(event, self._pid, detail))
 
     def __repr__(self) -> str:
         where = "nowhere" if self._port is None else f"{HOST}:{self._port}"

@@ -29,13 +29,13 @@ from stayfast.core.events import (
     ProbeFailed,
     RequestDone,
     RequestRefused,
-    StoreAsked,
+    StoreCallDone,
     StoreChanged,
     TurnFailed,
 )
 from stayfast.observe.log_text import TextLines
 
-_OF_NO_LINE = (AttemptDone, ConnectionReused, StoreAsked)  # of those that every request brings
+_OF_NO_LINE = (AttemptDone, ConnectionReused, StoreCallDone)  # of those that every request brings
 ONCE_IN_S = 10.0  # for kinds of lines that an attacker, or one full table, could make thousands of a second
 _ROUNDING_S = 1e-6
 SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
@@ -69,7 +69,7 @@ class LineWriter:
         self._lines: list[bytes] = []
         self._n_pending_bytes = 0
         self.n_dropped = 0  # since the start
-        self._n_told = 0
+        self._n_reported = 0
         self._wake = threading.Event()
         self._is_closing = False
         self._thread: threading.Thread | None = None
@@ -102,10 +102,10 @@ class LineWriter:
     def _flush(self) -> None:
         lines, self._lines = self._lines, []  # the swap is one bytecode's work: the loop appends to one list or the other
         n_dropped = self.n_dropped
-        if n_dropped > self._n_told:
-            line = {"event": "log_lines_dropped", "n": n_dropped - self._n_told}
+        if n_dropped > self._n_reported:
+            line = {"event": "log_lines_dropped", "n": n_dropped - self._n_reported}
             lines.append(encoder_of(self._config).encode(line) + b"\n")
-            self._n_told = n_dropped
+            self._n_reported = n_dropped
         if not lines:
             return
         try:
@@ -206,10 +206,10 @@ class LogSink:
         self._least = SEVERITY[config.level]
 
     def take(self, facts: Sequence[Fact]) -> None:
-        tells = self._config.requests
+        level = self._config.requests
         for fact in facts:
             if isinstance(fact, RequestDone):
-                if tells and _severity(fact.status) >= self._least:
+                if level and _severity(fact.status) >= self._least:
                     self._line(_request_line(fact))
             elif not isinstance(fact, _OF_NO_LINE):
                 self.emit(fact)
@@ -222,39 +222,39 @@ class LogSink:
                                         status=fact.status, ms=round(fact.seconds * 1e3, 3), error=fact.code,
                                         path=fact.path, tenant=fact.tenant))
         elif isinstance(fact, ProbeFailed):
-            self.say("probe_failed", level="warning", upstream=fact.upstream, error=fact.code, detail=fact.message)
+            self.log("probe_failed", level="warning", upstream=fact.upstream, error=fact.code, detail=fact.message)
         elif isinstance(fact, TurnFailed):
-            self.say("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id, error=fact.error,
+            self.log("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id, error=fact.error,
                      detail=fact.where)
         elif isinstance(fact, BreakerChanged | StoreChanged):
             event, about = ("breaker", {"upstream": fact.upstream}) if isinstance(fact, BreakerChanged) else (
                 "cache_store", {"store": fact.store})
-            self.say(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state, detail=fact.why)
+            self.log(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state, detail=fact.why)
         elif isinstance(fact, Ejected):
-            self.say("ejected" if fact.is_out else "taken_back", level="warning" if fact.is_out else "info",
+            self.log("ejected" if fact.is_out else "taken_back", level="warning" if fact.is_out else "info",
                      route=fact.route, upstream=fact.upstream, detail=fact.why)
         elif isinstance(fact, PrefixFinding):
-            self.say("prefix_cache", level="warning", route=fact.route, upstream=fact.upstream, what=fact.what,
+            self.log("prefix_cache", level="warning", route=fact.route, upstream=fact.upstream, what=fact.what,
                      detail=fact.detail)
         else:
-            self._say_of_process(fact)
+            self._log_process_fact(fact)
 
-    def _say_of_process(self, fact: Fact) -> None:
+    def _log_process_fact(self, fact: Fact) -> None:
         if isinstance(fact, DescriptorsExhausted | ConnectionsClosed):
-            self._say_crowded(fact)
+            self._log_crowding(fact)
         elif isinstance(fact, EngineState):
-            self.say("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
+            self.log("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
                      detail=fact.detail)
         elif isinstance(fact, KeysFailed):
-            self.say("keys_failed", level="warning", n=fact.n, address=fact.address,
+            self.log("keys_failed", level="warning", n=fact.n, address=fact.address,
                      detail=f"more than {fact.limit} requests a minute without a valid key from one address: answered 429")
 
-    def say(self, event: str, *, level: str = "info", **fields: str | float | None) -> None:
+    def log(self, event: str, *, level: str = "info", **fields: str | float | None) -> None:
         """A line about the gateway itself: starting, reloaded, stopped."""
         if SEVERITY[level] >= self._least:
             self._line({"ts": round(self._clock.wall(), 3), "event": event, "level": level, **fields})
 
-    def _say_crowded(self, fact: DescriptorsExhausted | ConnectionsClosed) -> None:
+    def _log_crowding(self, fact: DescriptorsExhausted | ConnectionsClosed) -> None:
         """A line at most every ONCE_IN_S; its `n` counts what happened since the one before."""
         event, n = ("connections_closed", fact.n) if isinstance(fact, ConnectionsClosed) else ("descriptors_exhausted", 1)
         now = self._clock.now()
@@ -264,12 +264,12 @@ class LogSink:
             return
         self._crowded[event] = now, 0
         if isinstance(fact, ConnectionsClosed):
-            self.say(event, level="warning", n=n_before + n, open=fact.n_open, silent=fact.n_silent,
+            self.log(event, level="warning", n=n_before + n, open=fact.n_open, silent=fact.n_silent,
                      detail="client connections without a request were closed to make room (server.max_connections, "
                      "max_silent_connections, max_silent_per_address)")
             return
         wanted_by = f"a connection to upstream {fact.upstream}" if fact.upstream is not None else "a client's connection"
-        self.say(event, level="error", n=n_before + n, what=fact.what, limit=fact.limit, upstream=fact.upstream,
+        self.log(event, level="error", n=n_before + n, what=fact.what, limit=fact.limit, upstream=fact.upstream,
                  detail=f"no file descriptor was left for {wanted_by}: this process may have {fact.limit}; raise its "
                  "limit (ulimit -n, LimitNOFILE=), or lower server.max_connections")
 

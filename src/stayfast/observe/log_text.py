@@ -57,11 +57,11 @@ def _head(fields: Mapping[str, Any]) -> str:
 
 def _event(fields: Mapping[str, Any]) -> str:
     """Event, fields, detail; as long as it must be, for such lines are few."""
-    told = [str(fields["event"]), *(f"{name}={_word(value)}" for name, value in fields.items()
+    parts = [str(fields["event"]), *(f"{name}={_word(value)}" for name, value in fields.items()
                                     if name not in _KNOWN and value is not None)]
     if fields.get("detail"):
-        told.append(f"- {printable(str(fields['detail']))}")
-    return _head(fields) + " ".join(told)
+        parts.append(f"- {printable(str(fields['detail']))}")
+    return _head(fields) + " ".join(parts)
 
 
 def _request(fields: Mapping[str, Any], columns: int) -> str:

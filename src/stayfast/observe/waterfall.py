@@ -51,7 +51,7 @@ class StepSpent(msgspec.Struct, omit_defaults=True):
     is_over: bool = False  # it used all that the turn had for it
 
 
-class Lane(msgspec.Struct, omit_defaults=True):
+class AttemptLane(msgspec.Struct, omit_defaults=True):
     """One attempt at one upstream."""
 
     upstream: str
@@ -74,7 +74,7 @@ class Lane(msgspec.Struct, omit_defaults=True):
     detail: str = ""  # of a fault; for operators alone
 
 
-class Normal(msgspec.Struct):
+class UsualTimes(msgspec.Struct):
     """What is usual: times to the first token on this route in the last hour, in the process that answered."""
 
     n: int
@@ -110,9 +110,9 @@ class Waterfall(msgspec.Struct, omit_defaults=True):
     chunks: int = 0
     cost_usd: float | None = None
     trace_id: str | None = None
-    normal: Normal | None = None
+    normal: UsualTimes | None = None
     stages: list[StageSpent] = []
-    attempts: list[Lane] = []
+    attempts: list[AttemptLane] = []
     cache: str | None = None  # what the cache of its route had to say
     cache_key: str | None = None  # of the answer that a cache gave, or under which its own is kept
     saved_usd: float | None = None  # what the answer of a cache had cost
@@ -162,7 +162,7 @@ def waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
         fact.cache, fact.cache_key.hex() if fact.cache_key is not None else None, fact.saved_usd)
 
 
-def verdict(fact: RequestDone, normal: Normal | None) -> Iterator[str]:
+def verdict(fact: RequestDone, normal: UsualTimes | None) -> Iterator[str]:
     """What happened and what took the time, a sentence each; the first one says how it ended."""
     yield _ending(fact)
     for note in fact.notes:
@@ -176,18 +176,19 @@ def verdict(fact: RequestDone, normal: Normal | None) -> Iterator[str]:
     longest = max(fact.stages, key=lambda done: done.spent_s, default=None)
     whole_s = fact.ended_at - fact.accepted_at
     if longest is not None and whole_s > 0:
-        yield f"Most of the time went to stage {longest.stage.value}: {said(longest.spent_s)} of {said(whole_s)}."
+        yield f"Most of the time went to stage {longest.stage.value}: {format_s(longest.spent_s)} of {format_s(whole_s)}."
     if fact.own_s is not None:
-        yield f"Of the time to the first token {said(fact.own_s)} were the gateway's own."
+        yield f"Of the time to the first token {format_s(fact.own_s)} were the gateway's own."
     if normal is not None and fact.ttft_s is not None:
         ratio = fact.ttft_s * 1e3 / normal.p50_ms
-        yield (f"Usual on this route: first token after {said(normal.p50_ms / 1e3)} (p50) to {said(normal.p99_ms / 1e3)} "
+        yield (f"Usual on this route: first token after {format_s(normal.p50_ms / 1e3)} (p50) to "
+               f"{format_s(normal.p99_ms / 1e3)} "
                f"(p99); this one took {ratio:.1f} times the p50.")
 
 
 def _ending(fact: RequestDone) -> str:
-    whole = said(fact.ended_at - fact.accepted_at)
-    first = "no token had come" if fact.ttft_s is None else f"the first token came after {said(fact.ttft_s)}"
+    whole = format_s(fact.ended_at - fact.accepted_at)
+    first = "no token had come" if fact.ttft_s is None else f"the first token came after {format_s(fact.ttft_s)}"
     match outcome_of(fact):
         case "ok":
             return f"Answered in {whole}; {first}."
@@ -222,7 +223,7 @@ def _of_cache(fact: RequestDone) -> Iterator[str]:
 
 
 def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator[str]:
-    took = said(attempt.ended_at - attempt.began_at)
+    took = format_s(attempt.ended_at - attempt.began_at)
     if attempt.fault is not None:
         status = f" {attempt.upstream_status}" if attempt.upstream_status is not None else ""
         detail = f" ({attempt.detail})" if attempt.detail else ""
@@ -235,7 +236,7 @@ def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator
     if attempt.stalls:
         longest = max(attempt.stalls, key=lambda stall: stall.seconds)
         times = "once" if len(attempt.stalls) == 1 else f"{len(attempt.stalls)} times"
-        yield f"{attempt.upstream} stalled {times} in the middle of its answer, at most for {said(longest.seconds)}."
+        yield f"{attempt.upstream} stalled {times} in the middle of its answer, at most for {format_s(longest.seconds)}."
 
 
 def _of_steps(steps: Sequence[StepDone]) -> Iterator[str]:
@@ -259,10 +260,10 @@ def _steps(steps: Sequence[StepDone], start: float) -> list[StepSpent]:
             for step, depth in zip(steps, depths, strict=True)]
 
 
-def _lane(attempt: AttemptDone, start: float) -> Lane:
+def _lane(attempt: AttemptDone, start: float) -> AttemptLane:
     usage = attempt.usage
     began_ms = _ms(attempt.began_at - start)
-    return Lane(
+    return AttemptLane(
         attempt.upstream, attempt.model[:MAX_MODEL_CHARS], began_ms, _ms(attempt.ended_at - start), attempt.outcome.value,
         _ms(attempt.began_at + attempt.ttft_s - start) if attempt.ttft_s is not None else None, attempt.fault,
         attempt.upstream_status, attempt.finish_reason, usage.input_total if usage is not None else None,
@@ -271,11 +272,11 @@ def _lane(attempt: AttemptDone, start: float) -> Lane:
         attempt.is_lost, _steps(attempt.steps, start), attempt.detail)
 
 
-def _normal(usual: LogHistogram) -> Normal | None:
+def _normal(usual: LogHistogram) -> UsualTimes | None:
     p50, p99 = usual.quantile(0.5), usual.quantile(0.99)
     if p50 is None or p99 is None or usual.n < MIN_FOR_NORMAL:
         return None
-    return Normal(usual.n, _ms(p50), _ms(p99))
+    return UsualTimes(usual.n, _ms(p50), _ms(p99))
 
 
 def _ms(seconds: float) -> float:
@@ -286,7 +287,7 @@ def _ms_or_none(seconds: float | None) -> float | None:
     return None if seconds is None else _ms(seconds)
 
 
-def said(seconds: float) -> str:
+def format_s(seconds: float) -> str:
     """A duration as a person would say it: 0.41 ms, 812 ms, 2.31 s."""
     if seconds >= 0.9995:  # it would be 1000 ms
         return f"{seconds:.2f} s"
@@ -295,5 +296,5 @@ def said(seconds: float) -> str:
 
 def spent_of(spent_s: float, allowance_s: float) -> str:
     """What was spent of what might have been, in one unit where it is more than that: 100 ms of 2.00 s, 1.02 s of 0.98 s."""
-    is_over = spent_s > allowance_s and said(spent_s).endswith(" s")
-    return f"{said(spent_s)} of {f'{allowance_s:.2f} s' if is_over else said(allowance_s)}"
+    is_over = spent_s > allowance_s and format_s(spent_s).endswith(" s")
+    return f"{format_s(spent_s)} of {f'{allowance_s:.2f} s' if is_over else format_s(allowance_s)}"

@@ -16,17 +16,17 @@ from stayfast.core.events import StageDone, Trace
 from stayfast.core.steps import StepDone
 from stayfast.core.types import RELAY, Allowance, CacheControl, EventsWish, Request, Stage
 from stayfast.pipeline.attempts.attempt import Attempt, is_repeat
-from stayfast.pipeline.cache.route_cache import Cached
-from stayfast.pipeline.cache.semantic import Asking
-from stayfast.pipeline.plan import Plan, Started, Terms
-from stayfast.pipeline.timing.timeouts import Alarms, Watch
-from stayfast.policy.admission.fair_share import Share
+from stayfast.pipeline.cache.route_cache import CacheResult
+from stayfast.pipeline.cache.semantic import SemanticQuery
+from stayfast.pipeline.plan import Plan, RoutePolicy, StartedAnswer
+from stayfast.pipeline.timing.timeouts import RequestTimeouts, TimerWheel
+from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.priority import Urgency
-from stayfast.policy.budget import Budget
+from stayfast.policy.budget import StageBudget
 from stayfast.wire.trace_context import below
 
 
-class Held:
+class ReleaseStack:
     """A stack of releases. One task owns it; `hand_over` moves the whole stack to whoever outlives the story."""
 
     __slots__ = ("_releases",)
@@ -37,9 +37,9 @@ class Held:
     def add(self, release: Callable[[], None]) -> None:
         self._releases.append(release)
 
-    def hand_over(self) -> "Held":
+    def hand_over(self) -> "ReleaseStack":
         """Everything held so far, with a new owner; this one then holds nothing."""
-        taken = Held()
+        taken = ReleaseStack()
         taken._releases, self._releases = self._releases, []
         return taken
 
@@ -66,7 +66,7 @@ class Ledger:
     __slots__ = ("_allowance_s", "_began_at", "_budget", "_carried_s", "_clock", "_deadline_at", "_done", "ends_at",
                  "entered_at", "is_shared_out", "over_stage", "stage")
 
-    def __init__(self, clock: Clock, accepted_at: float, deadline_at: float, budget: Budget) -> None:
+    def __init__(self, clock: Clock, accepted_at: float, deadline_at: float, budget: StageBudget) -> None:
         self._clock = clock
         self._deadline_at = deadline_at
         self._budget = budget
@@ -144,7 +144,7 @@ def _timing(done: StageDone, *, has_allowance: bool) -> str:
     return f'{spent};desc="of {done.allowance_s * 1e3:.0f}"' if has_allowance else spent
 
 
-Start = Callable[["Exchange", Plan], Awaitable[Started]]
+Start = Callable[["Exchange", Plan], Awaitable[StartedAnswer]]
 SILENCE_SHARE = 0.95  # of what an SDK waits, where something is given instead: at its end that would come too late
 SILENCE_MARGIN_S = 5.0  # of a long wait no more than this is left out
 SILENCE_GRACE_S = 1.0  # elsewhere, behind it: the SDK's own time-out comes first and is the error that its caller knows
@@ -182,7 +182,7 @@ class Exchange:
                  "ledger", "notes", "on_first", "rank", "request", "reserve_s", "route", "share", "stale", "terms",
                  "total_s", "upstream", "watch")
 
-    def __init__(self, request: Request, arrival: Arrival, terms: Terms, alarms: Alarms) -> None:
+    def __init__(self, request: Request, arrival: Arrival, terms: RoutePolicy, alarms: TimerWheel) -> None:
         total_s, budget = _total_s(request, arrival, terms), terms.budget
         if total_s < budget.total_s:
             budget = budget.within(total_s)
@@ -194,7 +194,7 @@ class Exchange:
         self.terms = terms
         self.deadline = Deadline(deadline_at)
         self.ledger = Ledger(alarms.clock, arrival.accepted_at, deadline_at, budget)
-        self.watch = Watch(alarms, deadline_at, total_s)
+        self.watch = RequestTimeouts(alarms, deadline_at, total_s)
         self.attempts: list[Attempt] = []  # in the order of their starts
         self.route = terms.route
         self.upstream: str | None = None
@@ -202,13 +202,14 @@ class Exchange:
         self.allowances: tuple[Allowance, ...] = ()  # what its client has left of its quota
         self.on_first: Callable[[], None] | None = None  # called when the call is over: with the first token, of a stream
         self.lane = ""  # of its admission; empty: there are none
-        self.rank: tuple[int, Share] | None = None  # of its admission: band and tenant; None: it has none
+        self.rank: tuple[int, TenantShare] | None = None  # of its admission: band and tenant; None: it has none
         self.notes: list[str] = []  # what was decided about it, and why; names and figures only
-        self.cached: Cached | None = None  # what the cache of its route had to say; None: it has none
-        self.asking: Asking | None = None  # what a semantic cache found out about it
+        self.cached: CacheResult | None = None  # what the cache of its route had to say; None: it has none
+        self.asking: SemanticQuery | None = None  # what a semantic cache found out about it
         self.cache_key: bytes | None = None  # of the kept answer that it was given, or under which its own is kept
         self.share: Start | None = None  # makes the call in place of the caller, for others who ask the same
-        self.stale: Callable[[], Started | None] | None = None  # an answer that is too old, for where there is no other
+        # an answer that is too old, for where there is no other
+        self.stale: Callable[[], StartedAnswer | None] | None = None
 
     def enter(self, stage: Stage) -> None:
         """The next stage begins. Until the one after it, every wait of the request ends with this stage's time."""
@@ -242,7 +243,7 @@ class Exchange:
         return f"<Exchange {self.arrival.request_id} {self.request.api.value} {self.request.model!r} in {where}>"
 
 
-def _total_s(request: Request, arrival: Arrival, terms: Terms) -> float:
+def _total_s(request: Request, arrival: Arrival, terms: RoutePolicy) -> float:
     """The time of a request: the route's, or less where its client has less patience."""
     total_s = terms.timeouts.total_s
     if arrival.total_s is not None and arrival.total_s < total_s:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from stayfast.core.types import ADMIT, CACHE, CALL, CONTEXT, RELAY, ROUTE, Request
-from stayfast.pipeline.exchange import Arrival, Exchange, Held
+from stayfast.pipeline.exchange import Arrival, Exchange, ReleaseStack
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.pipeline.stages.call.caller import Caller
@@ -12,13 +12,13 @@ from stayfast.pipeline.stages.relay import Relay, Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
 from stayfast.pipeline.stages.template import ENDINGS, Template
-from stayfast.pipeline.timing.timeouts import Alarms
+from stayfast.pipeline.timing.timeouts import TimerWheel
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
     """The stages of one set of settings, chosen in `compose`. Task-safe: a request's state is in its Exchange."""
-    alarms: Alarms
+    alarms: TimerWheel
     admit: Admit
     cache: Cache
     context: Context
@@ -33,7 +33,7 @@ class Gateway:
         shed, upstream failed, deadline exceeded). Cancelling it is how a client leaves.
         """
         ex = Exchange(request, arrival, self.router.terms(request.model), self.alarms)  # deadline and ledger start
-        held = Held()
+        held = ReleaseStack()
         try:
             try:
                 ex.enter(ADMIT)

@@ -7,17 +7,17 @@ from typing import Literal, Protocol
 import msgspec
 
 from stayfast.core.deadline import Timeouts
-from stayfast.core.types import Api, Chunk, Outcome, Request, Sight, Usage
+from stayfast.core.types import AnswerSummary, Api, Chunk, Outcome, Request, Usage
 from stayfast.pipeline.attempts.hedge_plans import Hedging, never
-from stayfast.pipeline.cache.route_cache import Caching
-from stayfast.pipeline.prompt_cache.planner import Layout, Prefixing
-from stayfast.pipeline.routing.selector import Aim, Picking, Target
-from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.pipeline.cache.route_cache import RouteCache
+from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePlanner
+from stayfast.pipeline.routing.selector import RoutingFeedback, Target, UpstreamSelector
+from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.overload import SizeConfig
 from stayfast.policy.admission.price import Prices, dearest
-from stayfast.policy.budget import Budget, BudgetConfig, share_out
+from stayfast.policy.budget import BudgetConfig, StageBudget, share_out
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.upstreams.base import Stream
+from stayfast.upstreams.base import AnswerStream
 
 OnStall = Literal["wait", "end", "rescue"]  # what is done when a running answer stalls
 
@@ -26,21 +26,21 @@ class Prompt(msgspec.Struct, frozen=True):
     """context -> route: the request as it goes on to an upstream."""
 
     request: Request
-    layout: Layout | None = None  # None: nobody sees to the provider's prompt cache
+    layout: PlannedPrompt | None = None  # None: nobody sees to the provider's prompt cache
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RoutePolicy:
     """What a route says of time: how much there is, who may use it, and what is done when it runs out."""
 
     timeouts: Timeouts = field(default_factory=Timeouts)
-    budget: Budget = field(default_factory=lambda: share_out(BudgetConfig(), Timeouts().total_s))
+    budget: StageBudget = field(default_factory=lambda: share_out(BudgetConfig(), Timeouts().total_s))
     template: str = ""  # the answer given instead of an error; empty: none
     ends_partial: bool = False  # an answer that has begun is ended in its protocol when its time is up, not broken off
     route: str | None = None  # whose terms these are; None: nobody's, the name that was asked for does not exist
-    cache: Caching | None = None  # None: it has none
+    cache: RouteCache | None = None  # None: it has none
     size: SizeConfig | None = None  # None: prompts may be of any length
-    prefix: Prefixing | None = None  # None: nobody sees to the providers' prompt caches
+    prefix: PromptCachePlanner | None = None  # None: nobody sees to the providers' prompt caches
     dearest: Prices = field(default_factory=dict)  # of all its targets, by the client's name for a model; set by the route
 
     @property
@@ -57,20 +57,20 @@ class Route:
     name: str
     targets: tuple[Target, ...]
     in_turn: bool = False  # the first that is well, instead of the less busy of two
-    terms: Terms = field(default_factory=Terms)
+    terms: RoutePolicy = field(default_factory=RoutePolicy)
     retry: RetryConfig = field(default_factory=RetryConfig)
     fallback: tuple[tuple[Target, ...], ...] = ()  # in tiers, asked in order
     hedging: Hedging = field(default_factory=never)
     on_stall: OnStall = "wait"
-    picking: Picking | None = None  # affinity, weights, ejection; None: it has none of them
+    picking: UpstreamSelector | None = None  # affinity, weights, ejection; None: it has none of them
     able: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)  # of its targets, by API
 
     def __post_init__(self) -> None:
         if not self.targets:
             raise ValueError(f"route {self.name!r} needs at least one upstream")
         object.__setattr__(self, "able", {api: able(self.targets, api) for api in Api})
-        those = [(target.prices, target.model) for tier in (self.targets, *self.fallback) for target in tier]
-        object.__setattr__(self, "terms", replace(self.terms, dearest=dearest(those, self.name)))
+        priced = [(target.prices, target.model) for tier in (self.targets, *self.fallback) for target in tier]
+        object.__setattr__(self, "terms", replace(self.terms, dearest=dearest(priced, self.name)))
 
 
 def able(targets: tuple[Target, ...], api: Api) -> tuple[Target, ...]:
@@ -84,14 +84,14 @@ class Plan(msgspec.Struct, frozen=True):
     prompt: Prompt
     candidates: tuple[Target, ...]
     fallback: tuple[tuple[Target, ...], ...] = ()  # in tiers, asked in order
-    aim: Aim | None = None  # wants to be told of the attempts
+    aim: RoutingFeedback | None = None  # wants to be told of the attempts
     own: tuple[Target, ...] | None = None  # of the fallback: the route's own, the last resort behind one that goes first
 
 
-class Source(Protocol):
+class AnswerSource(Protocol):
     """Who answers: an attempt at an upstream, or a cache."""
 
-    cadence: Cadence  # when its parts came
+    cadence: TokenTimings  # when its parts came
 
     @property
     def name(self) -> str:
@@ -108,12 +108,12 @@ class Source(Protocol):
         """End it, teaching nothing."""
 
 
-class Started(msgspec.Struct, frozen=True):
-    """call (or cache) -> relay: an answer that has begun; `lead` is what came up to and with its first content."""
+class StartedAnswer(msgspec.Struct, frozen=True):
+    """call (or cache) -> relay: an answer that has begun; `first_chunk` is what came up to and with its first content."""
 
-    source: Source
-    stream: Stream
-    lead: Chunk
+    source: AnswerSource
+    stream: AnswerStream
+    first_chunk: Chunk
 
 
 class StoredStream:
@@ -123,10 +123,10 @@ class StoredStream:
 
     is_incremental = False
 
-    def __init__(self, name: str, cadence: Cadence, usage: Usage | None, finish_reason: str | None) -> None:
+    def __init__(self, name: str, cadence: TokenTimings, usage: Usage | None, finish_reason: str | None) -> None:
         self.name = name
         self.cadence = cadence
-        self.sight = sight = Sight()
+        self.sight = sight = AnswerSummary()
         sight.is_complete = True
         sight.n_content = 1
         sight.finish_reason = finish_reason

@@ -10,23 +10,23 @@ from msgspec.structs import replace
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import Renewed, Sink
-from stayfast.core.types import ADMIT, CALL, CONTEXT, RELAY, ROUTE, Sight
-from stayfast.pipeline.exchange import Exchange, Held, Start
+from stayfast.core.types import ADMIT, CALL, CONTEXT, RELAY, ROUTE, AnswerSummary
+from stayfast.pipeline.exchange import Exchange, ReleaseStack, Start
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.context import Context
 from stayfast.pipeline.stages.relay import Relay
 from stayfast.pipeline.stages.route import Router
-from stayfast.pipeline.timing.timeouts import Alarms
-from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.pipeline.timing.timeouts import TimerWheel
+from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.priority import Urgency
 
 
-class Behind:
+class BackgroundRefresh:
     """Makes such calls, with the stages of one gateway. Task-safe: a call's state is in its Exchange."""
 
     __slots__ = ("_admit", "_alarms", "_clock", "_context", "_relay", "_router", "_sink")
 
-    def __init__(self, alarms: Alarms, admit: Admit, context: Context, router: Router, sink: Sink) -> None:
+    def __init__(self, alarms: TimerWheel, admit: Admit, context: Context, router: Router, sink: Sink) -> None:
         self._alarms = alarms
         self._admit = admit
         self._context = context
@@ -42,7 +42,7 @@ class Behind:
         arrival = replace(of.arrival, accepted_at=self._clock.now(), total_s=None, silence_s=None, urgency=Urgency.BATCH,
                           role=role)
         ex = Exchange(of.request, arrival, of.terms, self._alarms)
-        held = Held()
+        held = ReleaseStack()
         try:
             ex.enter(ADMIT)
             held.add(await self._admit.admit(ex))
@@ -71,7 +71,8 @@ class Behind:
         finally:
             reply.close()
 
-    def _done(self, ex: Exchange, why: BaseException | None, sight: Sight | None = None, cadence: Cadence | None = None,
+    def _done(self, ex: Exchange, why: BaseException | None, sight: AnswerSummary | None = None,
+              cadence: TokenTimings | None = None,
               n_chunks: int = 0) -> None:
         ex.watch.stop()
         result = "renewed" if why is None else "shed" if isinstance(why, Shed) else "failed"

@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Annotated
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Stage
 
 PART = r"|[0-9]{1,5}(\.[0-9]{1,6})?%?"
@@ -31,8 +31,8 @@ PART_FORM = "seconds, or a share of the deadline like 20%"
 _ROUNDING_S = 1e-9
 
 
-def _part(doc: str) -> About:
-    return About(doc, pattern=PART, form=PART_FORM, or_number=True)
+def _part(doc: str) -> SettingDoc:
+    return SettingDoc(doc, pattern=PART, form=PART_FORM, or_number=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,17 @@ STAGES: Mapping[str, Stage] = MappingProxyType({
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class StageBudget:
     """The parts of one deadline, in seconds. Immutable, so safe to share."""
 
     total_s: float
     parts_s: Mapping[Stage, float]  # of those stages that have one
-    kept_s: Mapping[Stage, float]  # for each stage, what it must leave to those behind it
+    reserved_s: Mapping[Stage, float]  # for each stage, what it must leave to those behind it
     reserve_s: float = 0.0  # of the call, for the fallback
 
     def ends_at(self, stage: Stage, now: float, deadline_at: float, carried_s: float) -> float:
         """The instant at which a stage that begins now must be over; may be `now` or before it."""
-        latest_at = deadline_at - self.kept_s[stage]
+        latest_at = deadline_at - self.reserved_s[stage]
         part_s = self.parts_s.get(stage)
         return latest_at if part_s is None else min(latest_at, now + part_s + carried_s)
 
@@ -80,16 +80,16 @@ class Budget:
         part_s = self.parts_s.get(stage)
         return carried_s if part_s is None else max(0.0, part_s + carried_s - spent_s)
 
-    def within(self, total_s: float) -> "Budget":
+    def within(self, total_s: float) -> "StageBudget":
         """The same parts of a shorter time."""
         if total_s >= self.total_s:
             return self
         share = total_s / self.total_s
-        return Budget(total_s, {stage: part_s * share for stage, part_s in self.parts_s.items()},
-                      {stage: kept_s * share for stage, kept_s in self.kept_s.items()}, self.reserve_s * share)
+        return StageBudget(total_s, {stage: part_s * share for stage, part_s in self.parts_s.items()},
+                      {stage: seconds * share for stage, seconds in self.reserved_s.items()}, self.reserve_s * share)
 
 
-def share_out(config: BudgetConfig, total_s: float, reserve: str = "") -> Budget:
+def share_out(config: BudgetConfig, total_s: float, reserve: str = "") -> StageBudget:
     """The budget of a route whose deadline is `total_s`, with a `reserve` for its fallback: seconds, or a share of the
     model's part, which without one is what nobody has a part of. Raises ValueError, beginning with the setting's name, where
     the parts do not fit.
@@ -103,12 +103,12 @@ def share_out(config: BudgetConfig, total_s: float, reserve: str = "") -> Budget
     reserve_s = seconds(reserve, model_s) if reserve else 0.0
     if reserve and not 0 < reserve_s < model_s - _ROUNDING_S:
         raise ValueError(f"reserve of {reserve_s:g} s leaves no time for the first choice")
-    kept_s: dict[Stage, float] = {}
+    reserved_s: dict[Stage, float] = {}
     behind_s = 0.0
     for stage in reversed(Stage):
-        kept_s[stage] = behind_s
+        reserved_s[stage] = behind_s
         behind_s += parts_s.get(stage, reserve_s if stage is Stage.CALL else 0.0)
-    return Budget(total_s, parts_s, kept_s, reserve_s)
+    return StageBudget(total_s, parts_s, reserved_s, reserve_s)
 
 
 def seconds(part: str, total_s: float) -> float:

@@ -42,13 +42,13 @@ class Cron:
 
 def read_cron(line: str) -> Cron:
     """Read a line of five fields. Raises ValueError, which says what is wrong with which."""
-    said = line.split()
-    if len(said) != len(_FIELDS):
-        raise ValueError(f"a cron line has five fields, minute hour day month weekday, as in 0 6 * * 1-5; not {len(said)}")
+    fields = line.split()
+    if len(fields) != len(_FIELDS):
+        raise ValueError(f"a cron line has five fields, minute hour day month weekday, as in 0 6 * * 1-5; not {len(fields)}")
     minutes, hours, days, months, weekdays = (
-        _values(text, name, low, high) for text, (name, low, high) in zip(said, _FIELDS, strict=True))
+        _values(text, name, low, high) for text, (name, low, high) in zip(fields, _FIELDS, strict=True))
     return Cron(minutes, hours, days, months, frozenset(day % 7 for day in weekdays),
-                not said[2].startswith("*") and not said[4].startswith("*"))
+                not fields[2].startswith("*") and not fields[4].startswith("*"))
 
 
 def _values(text: str, name: str, low: int, high: int) -> frozenset[int]:

@@ -117,12 +117,12 @@ class Window:
     def add_last(self, seconds: float, now: float, whole: LogHistogram) -> None:
         """Add the values of the last `seconds` to those of `whole`."""
         began_at = now // FINE_S * FINE_S
-        kept = self._before.get(seconds)
-        if kept is None or kept[0] != began_at:
+        bucket = self._before.get(seconds)
+        if bucket is None or bucket[0] != began_at:
             if len(self._before) >= _MOST_SPANS:
                 self._before.clear()
-            self._before[seconds] = kept = (began_at, self._closed(began_at - seconds))
-        whole.merge(kept[1])
+            self._before[seconds] = bucket = (began_at, self._closed(began_at - seconds))
+        whole.merge(bucket[1])
         if self._fine and self._fine[-1][0] + FINE_S > began_at - seconds:
             whole.merge(self._open)
 

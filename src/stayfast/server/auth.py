@@ -42,7 +42,7 @@ class Keys:
 
     def __init__(self, config: ServerConfig) -> None:
         self._is_on = config.demands_key
-        self._tenants = {kept.removeprefix("sha256:"): tenant for tenant, kept in config.keys.items()}
+        self._tenants = {digest.removeprefix("sha256:"): tenant for tenant, digest in config.keys.items()}
 
     def tenant(self, fields: Mapping[bytes, bytes]) -> str | None:
         """Whose request it is; None where nobody is asked. Raises Rejected (401; 403 for a foreign web page)."""
@@ -72,14 +72,14 @@ class FailedKeys:
     not chances; an attacker with more than `MAX_ADDRESSES` addresses is counted anew when it comes back to one.
     """
 
-    __slots__ = ("_levels", "_n_refused", "_told_at")
+    __slots__ = ("_levels", "_n_refused", "_reported_at")
 
     MAX_ADDRESSES = 4096  # some 0.5 MB; who failed longest ago is forgotten first
 
     def __init__(self) -> None:
         self._levels: dict[str, tuple[float, float]] = {}  # failures left, and when; the newest failure last
         self._n_refused = 0
-        self._told_at = -math.inf
+        self._reported_at = -math.inf
 
     def count(self, peer: tuple[str, int] | None, per_minute: int, now: float) -> float:
         """Note a failure at `now` (monotonic seconds). Returns 0 within the limit, else seconds until another is in it."""
@@ -97,9 +97,9 @@ class FailedKeys:
 
     def due_report(self, now: float) -> int:
         """How many failures were beyond the limit since the last report: one a minute, 0 in between."""
-        if now - self._told_at < REPORT_EVERY_S:
+        if now - self._reported_at < REPORT_EVERY_S:
             return 0
-        n_refused, self._n_refused, self._told_at = self._n_refused, 0, now
+        n_refused, self._n_refused, self._reported_at = self._n_refused, 0, now
         return n_refused
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from stayfast.server.config import ServerConfig, is_loopback
 from stayfast.wire.json_input import DecodeLimits
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RecentRequestsQuery(msgspec.Struct, frozen=True):
     """Which recent requests somebody wants to see."""
 
     n: int = 50
@@ -25,7 +25,7 @@ class Asked(msgspec.Struct, frozen=True):
     tenant: str | None = None  # only this one's; None: everybody's
 
 
-class ToForget(msgspec.Struct, frozen=True):
+class PurgeFilter(msgspec.Struct, frozen=True):
     """Which kept answers are to be forgotten: those of which all that is given is true; or the one of a key."""
 
     route: str | None = None
@@ -41,19 +41,19 @@ class Service(Protocol):
         """Return at the first token of content. Raises StayfastError."""
 
 
-class Together(Protocol):
+class AllWorkers(Protocol):
     """All workers of one parent, as one."""
 
     async def cache_stats(self) -> bytes:
         """What the caches of all routes hold and saved, as JSON; for admins."""
 
-    async def forget(self, what: ToForget) -> bytes:
+    async def forget(self, what: PurgeFilter) -> bytes:
         """Forget kept answers; how many, as JSON."""
 
-    async def kept(self, key: bytes) -> bytes | None:
+    async def inspect_answer(self, key: bytes) -> bytes | None:
         """What is known of one kept answer, as JSON, but for its words; None where none is."""
 
-    async def requests(self, asked: Asked) -> bytes:
+    async def requests(self, query: RecentRequestsQuery) -> bytes:
         """Recent requests as JSON, newest first."""
 
     async def request(self, request_id: str, tenant: str | None) -> bytes | None:
@@ -72,7 +72,7 @@ class Backend(Protocol):
         """Who answers requests."""
 
     @property
-    def together(self) -> Together:
+    def together(self) -> AllWorkers:
         """What admins ask of all workers."""
 
     def models(self) -> Sequence[str]:
@@ -88,7 +88,7 @@ class Backend(Protocol):
         """Content type and text for /metrics."""
 
 
-class Current:
+class ActiveSystem:
     """The system that new requests go to. One loop's."""
 
     __slots__ = ("backend", "config", "http_limits", "is_for_this_machine", "keys", "limits")

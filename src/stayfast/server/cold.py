@@ -14,7 +14,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
 from stayfast.http.server.asgi import Message, Scope
-from stayfast.server.backend import Asked, Current, ToForget
+from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQuery
 from stayfast.server.openapi import document
 from stayfast.server.routes import (
     CACHE,
@@ -38,12 +38,12 @@ _MAX_TOLD = 64  # characters of a name that a client made up
 Page = tuple[int, str, bytes]  # status, content type, body
 
 
-class ColdApp:
+class AdminApp:
     """Task-safe. `is_draining` is asked, so that readiness ends with the first sign of a shutdown."""
 
     __slots__ = ("_created", "_current", "_is_draining", "_pages", "_version")
 
-    def __init__(self, current: Current, *, clock: Clock, version: str, is_draining: Callable[[], bool]) -> None:
+    def __init__(self, current: ActiveSystem, *, clock: Clock, version: str, is_draining: Callable[[], bool]) -> None:
         self._current = current
         self._is_draining = is_draining
         self._version = version
@@ -104,14 +104,14 @@ class ColdApp:
         if path in MODELS:
             return model_list(self._current.backend.models(), self._created)
         if path == REQUESTS:
-            return await self._current.backend.together.requests(self._asked(scope))
+            return await self._current.backend.together.requests(self._requests_query(scope))
         if path == STATE:
             return self._state(scope)
         if path == CACHE:
             return await self._caches(scope)
         key = cache_key_in(path)
         if key is not None:
-            return await self._kept(scope, key)
+            return await self._inspect_answer(scope, key)
         request_id = request_id_in(path)
         return self._model(path) if request_id is None else await self._request(request_id, self._sees(scope))
 
@@ -147,19 +147,19 @@ class ColdApp:
                 raise Rejected(f"{name} must be said once{', and alone' * (name == 'all')}.", param=name)
             if not all(values) or (name == "all" and values != ["true"]):
                 raise Rejected(f"{name} must be {'true' if name == 'all' else 'one character or more'}.", param=name)
-        what = ToForget(*(given.get(name, [None])[-1] for name in ("route", "tenant", "tag")))
-        if what == ToForget() and "all" not in given:
+        what = PurgeFilter(*(given.get(name, [None])[-1] for name in ("route", "tenant", "tag")))
+        if what == PurgeFilter() and "all" not in given:
             raise Rejected("Say what is to be forgotten: route, tenant, tag, or all=true.", param="route")
         return await self._current.backend.together.forget(what)
 
-    async def _kept(self, scope: Scope, key: str) -> bytes:
+    async def _inspect_answer(self, scope: Scope, key: str) -> bytes:
         """What is known of one answer, or whether it is forgotten now."""
         self._for_admins(scope)
         if not _KEY.fullmatch(key):
             raise Rejected("A key is 64 hexadecimal digits: `stayfast explain` tells a request's.", param="key")
         if scope["method"] == "DELETE":
-            return await self._current.backend.together.forget(ToForget(key=bytes.fromhex(key)))
-        found = await self._current.backend.together.kept(bytes.fromhex(key))
+            return await self._current.backend.together.forget(PurgeFilter(key=bytes.fromhex(key)))
+        found = await self._current.backend.together.inspect_answer(bytes.fromhex(key))
         if found is None:
             raise Rejected("No answer is kept under this key.", status=404, code="answer_not_found", param="key")
         return found
@@ -173,14 +173,14 @@ class ColdApp:
         tenant: str | None = scope["state"]["tenant"]
         return None if tenant in self._current.config.admins else tenant
 
-    def _asked(self, scope: Scope) -> Asked:
+    def _requests_query(self, scope: Scope) -> RecentRequestsQuery:
         given = parse_qs(scope["query_string"].decode("latin-1"))
         n, which = given.get("n", ["50"])[-1], given.get("which", ["all"])[-1]
         if not (n.isascii() and n.isdigit() and len(n) <= 4 and 1 <= int(n) <= MAX_LISTED):
             raise Rejected(f"n must be a whole number from 1 to {MAX_LISTED}.", param="n")
         if which not in ("all", "notable"):
             raise Rejected("which must be all or notable.", param="which")
-        return Asked(int(n), which == "notable", self._sees(scope))
+        return RecentRequestsQuery(int(n), which == "notable", self._sees(scope))
 
 
 def _refused(error: Rejected, scope: Scope) -> Page:
@@ -193,5 +193,5 @@ def _ok(body: bytes) -> Page:
 
 
 def _status(status: HTTPStatus, word: str, reason: str | None = None) -> Page:
-    told = {"status": word} if reason is None else {"status": word, "reason": reason}
-    return status, _JSON, msgspec.json.encode(told)
+    body = {"status": word} if reason is None else {"status": word, "reason": reason}
+    return status, _JSON, msgspec.json.encode(body)

@@ -1,6 +1,6 @@
 """The hot endpoints: decode, serve, relay. One Task a request, cancelled the moment its client leaves.
 
-`Edge` is what all requests of one loop share: the running system, request ids, the headers of every answer.
+`ServerContext` is what all requests of one loop share: the running system, request ids, the headers of every answer.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import RequestRefused, Sink, Trace
 from stayfast.core.held_bytes import HeldBytes, Holding
-from stayfast.core.types import Allowance, Api, Sight
+from stayfast.core.types import Allowance, AnswerSummary, Api
 from stayfast.http.server.asgi import AsgiApp
-from stayfast.http.server.connection import Connection, Tasks
+from stayfast.http.server.connection import ConnectionTasks, ServerConnection
 from stayfast.http.server.response import (
     LAST_CHUNK,
     DateLine,
@@ -29,22 +29,22 @@ from stayfast.http.server.response import (
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import FailedKeys
-from stayfast.server.backend import Current
+from stayfast.server.backend import ActiveSystem
 from stayfast.server.inbound import (
     EVENTS,
-    Inbound,
-    asked_request_id,
+    LlmHttpRequest,
     cache_control,
     caller_trace,
+    client_request_id,
     events_wish,
     forwarded,
-    says_more,
+    has_stayfast_headers,
     sdk_silence_s,
     urgency,
 )
 from stayfast.server.reported_stream import ReportedStream
 from stayfast.server.routes import allowed, dialect, label
-from stayfast.wire.client_headers import patience_s, rate_limit_lines
+from stayfast.wire.client_headers import client_timeout_s, rate_limit_lines
 from stayfast.wire.errors import render, render_event
 from stayfast.wire.json_input import decode
 from stayfast.wire.sse import comment
@@ -85,12 +85,13 @@ def total(total_s: float) -> str:
 Place = Callable[[Trace | None], Trace | None]  # from the caller's place in a trace to the request's own
 
 
-class Edge:
+class ServerContext:
     """The running system, the cold application, and what answers are made of. One loop's."""
 
     __slots__ = ("clock", "cold", "current", "date", "failed_keys", "held", "ids", "place", "sink", "tasks")
 
-    def __init__(self, current: Current, *, clock: Clock, sink: Sink, tasks: Tasks, entropy: bytes, cold: AsgiApp,
+    def __init__(self, current: ActiveSystem, *, clock: Clock, sink: Sink, tasks: ConnectionTasks, entropy: bytes,
+                 cold: AsgiApp,
                  place: Place | None, held: HeldBytes | None = None) -> None:
         self.current = current
         self.clock = clock
@@ -103,18 +104,18 @@ class Edge:
         self.failed_keys = FailedKeys()
         self.date = DateLine(clock)
 
-    def request_id(self, inbound: Inbound) -> str:
+    def request_id(self, inbound: LlmHttpRequest) -> str:
         """The client's own, or a new one."""
         request_id = inbound.request_id
         if request_id is None:
-            inbound.request_id = request_id = asked_request_id(inbound.fields) or self.ids.next()
+            inbound.request_id = request_id = client_request_id(inbound.fields) or self.ids.next()
         return request_id
 
     def common(self, request_id: str) -> bytes:
         """The header lines of every answer."""
         return b"%bx-request-id: %b\r\n" % (self.date.line(), request_id.encode())
 
-    def render_error(self, request: Inbound, error: StayfastError, *, keep_alive: bool, more: bytes = b"") -> bytes:
+    def render_error(self, request: LlmHttpRequest, error: StayfastError, *, keep_alive: bool, more: bytes = b"") -> bytes:
         """A whole error answer in the dialect of the path. `more` are header lines."""
         request_id = self.request_id(request)
         status, headers, body = render(error, dialect(request.path), request_id)
@@ -130,7 +131,7 @@ class Edge:
         return whole_response(status_line(status) + header_lines(lines) + self.common(request_id) + more, body,
                               connection_line(request, keep_alive=keep_alive), has_body=request.method != "HEAD")
 
-    def note_refusal(self, request: Inbound, error: StayfastError) -> None:
+    def note_refusal(self, request: LlmHttpRequest, error: StayfastError) -> None:
         """Emit the fact of a request that never reached the gateway, which emits those of all others."""
         self.sink.emit(RequestRefused(
             request_id=self.request_id(request), path=label(request.path), status=error.status, code=error.code,
@@ -144,9 +145,9 @@ CHAT = Api.CHAT
 _KEEP_ALIVE = comment("keep-alive")
 
 
-async def answer(edge: Edge, line: Connection[Inbound], inbound: Inbound) -> None:
+async def answer(edge: ServerContext, line: ServerConnection[LlmHttpRequest], inbound: LlmHttpRequest) -> None:
     """A request's whole life as the edge sees it."""
-    out = Answer(edge, line, inbound)
+    out = ResponseWriter(edge, line, inbound)
     try:
         await out.run()
     except StayfastError as error:
@@ -161,12 +162,13 @@ async def answer(edge: Edge, line: Connection[Inbound], inbound: Inbound) -> Non
         out.fail(StayfastError("The gateway failed at this request. Its log says why."))
 
 
-class Answer:
+class ResponseWriter:
     """One answer being written. Owned by its Task; `comment` is called by the connection's timer."""
 
-    __slots__ = ("_common", "_edge", "_has_begun", "_inbound", "_is_chunked", "_is_served", "_line", "_request_id", "_sight")
+    __slots__ = ("_common", "_edge", "_has_started", "_inbound", "_is_chunked", "_is_served", "_line", "_request_id",
+                 "_sight")
 
-    def __init__(self, edge: Edge, line: Connection[Inbound], inbound: Inbound) -> None:
+    def __init__(self, edge: ServerContext, line: ServerConnection[LlmHttpRequest], inbound: LlmHttpRequest) -> None:
         self._edge = edge
         self._line = line
         self._inbound = inbound
@@ -174,18 +176,18 @@ class Answer:
         self._common = edge.common(self._request_id)
         self._is_chunked = not inbound.is_http_10
         self._is_served = False  # the gateway knows of it, and tells of its end
-        self._has_begun = False
-        self._sight: Sight | None = None
+        self._has_started = False
+        self._sight: AnswerSummary | None = None
 
     async def run(self) -> None:
         """Decode, serve, relay. Raises StayfastError."""
         inbound, current, place = self._inbound, self._edge.current, self._edge.place
         fields = inbound.fields
-        if says_more(fields):
+        if has_stayfast_headers(fields):
             trace = caller_trace(fields) if place is None else place(caller_trace(fields))
             tenant = inbound.tenant
             arrival = Arrival(self._request_id, inbound.accepted_at, tenant, forwarded(fields, trace, tenant),
-                              patience_s(fields), sdk_silence_s(fields), trace, urgency(fields), cache_control(fields),
+                              client_timeout_s(fields), sdk_silence_s(fields), trace, urgency(fields), cache_control(fields),
                               events_wish(fields) if EVENTS in fields else None)
         else:
             arrival = Arrival(self._request_id, inbound.accepted_at, inbound.tenant,
@@ -214,7 +216,7 @@ class Answer:
 
     def comment(self) -> None:
         """Keep proxies and clients from taking silence for death."""
-        if self._has_begun:
+        if self._has_started:
             self._line.write(frame(_KEEP_ALIVE) if self._is_chunked else _KEEP_ALIVE)
         else:
             self._begin(b"", _KEEP_ALIVE)
@@ -225,7 +227,7 @@ class Answer:
         line.stop_keepalive()
         if not self._is_served:
             edge.note_refusal(inbound, error)
-        if self._has_begun:
+        if self._has_started:
             event = render_event(error, inbound.api or CHAT, self._request_id, self._sight)
             line.write(frame(event) if self._is_chunked else event)
             line.close()  # without the last chunk: no client may take this answer for a whole one
@@ -250,7 +252,7 @@ class Answer:
 
     def _begin(self, about: bytes, data: bytes) -> None:
         """Head and first bytes in one write."""
-        self._has_begun = True
+        self._has_started = True
         inbound = self._inbound
         keep_alive = self._is_chunked and self._line.will_stay(inbound)
         connection = connection_line(inbound, keep_alive=keep_alive)
@@ -260,7 +262,7 @@ class Answer:
     async def _relay(self, reply: Reply) -> None:
         line, sight, api = self._line, reply.sight, self._inbound.api or CHAT
         line_write, pull = line.write, reply.next
-        if is_reported := self._has_begun or reply.degraded is not None:
+        if is_reported := self._has_started or reply.degraded is not None:
             pull = ReportedStream(reply, api).next
         chunk = await pull()
         line.stop_keepalive()
@@ -269,7 +271,7 @@ class Answer:
             if sight.is_cut and not is_reported:
                 data = add_report(api, data, reply.report())
             if data:  # an empty chunk would end the body
-                if not self._has_begun:
+                if not self._has_started:
                     self._begin(self._about(reply), data)
                 else:
                     line_write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
@@ -281,7 +283,7 @@ class Answer:
         last = comment("server-timing " + reply.server_timing())
         if reply.degraded is not None:
             last = comment(f"x-stayfast-degraded {reply.degraded}") + last
-        if not self._has_begun:
+        if not self._has_started:
             self._begin(self._about(reply), last)
             last = b""
         if self._is_chunked:

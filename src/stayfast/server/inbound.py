@@ -11,7 +11,7 @@ from stayfast.core.types import Api, CacheControl, EventsWish, Stage
 from stayfast.http.server.parser import HttpRequest
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import last_event_id
-from stayfast.wire.client_headers import SAY_PATIENCE, number, patience_s
+from stayfast.wire.client_headers import SAY_PATIENCE, client_timeout_s, number
 from stayfast.wire.json_input import MOST_TAGS, TAG, TAG_FORM
 from stayfast.wire.trace_context import caller_of
 
@@ -57,7 +57,7 @@ _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _JSON_TYPE = re.compile(rb"application/(?:[!-~]+\+)?json(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?[ \t]*", re.IGNORECASE)
 
 
-class Inbound(HttpRequest):
+class LlmHttpRequest(HttpRequest):
     """A request to the gateway. `api` and `tenant` are set once its head is in."""
 
     READ_HEADERS = _KNOWN
@@ -100,13 +100,13 @@ def check_media(fields: dict[bytes, bytes]) -> None:
                        code="unsupported_content_encoding", param="content-encoding")
 
 
-def asked_request_id(fields: dict[bytes, bytes]) -> str | None:
+def client_request_id(fields: dict[bytes, bytes]) -> str | None:
     """The client's own `x-request-id`, where it is safe to repeat."""
-    asked = fields.get(b"x-request-id")
-    return asked.decode("ascii") if asked is not None and _REQUEST_ID.fullmatch(asked) else None
+    value = fields.get(b"x-request-id")
+    return value.decode("ascii") if value is not None and _REQUEST_ID.fullmatch(value) else None
 
 
-def says_more(fields: dict[bytes, bytes]) -> bool:
+def has_stayfast_headers(fields: dict[bytes, bytes]) -> bool:
     """Whether any header says something of how the request is to be served."""
     return not _SAYS_MORE.isdisjoint(fields)
 
@@ -114,10 +114,10 @@ def says_more(fields: dict[bytes, bytes]) -> bool:
 def body_deadline_s(fields: dict[bytes, bytes]) -> float:
     """How long the client waits for its answer, and so for its body to be in; a wrong value is refused when the body is."""
     try:
-        said_s = patience_s(fields)
+        client_s = client_timeout_s(fields)
     except Rejected:
         return math.inf
-    return math.inf if said_s is None else said_s
+    return math.inf if client_s is None else client_s
 
 
 def sdk_silence_s(fields: dict[bytes, bytes]) -> float | None:
@@ -135,10 +135,10 @@ def sdk_silence_s(fields: dict[bytes, bytes]) -> float | None:
 
 def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
     """How urgent the client says it is; None where it does not say. Raises Rejected for a word that is none of ours."""
-    said = fields.get(_PRIORITY)
-    if said is None:
+    value = fields.get(_PRIORITY)
+    if value is None:
         return None
-    word = said.decode("latin-1").lower()
+    word = value.decode("latin-1").lower()
     if word not in _URGENCIES:
         raise Rejected(f"{_PRIORITY.decode()} must be one of {', '.join(_URGENCIES)}.", code="bad_priority",
                        param=_PRIORITY.decode())
@@ -147,15 +147,15 @@ def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
 
 def events_wish(fields: dict[bytes, bytes]) -> EventsWish:
     """How a client that says so wants a turn's events. Raises Rejected for a word that is none of ours, and for no id."""
-    said = fields[EVENTS].lower()
-    if said not in (b"typed", b"late"):
+    value = fields[EVENTS].lower()
+    if value not in (b"typed", b"late"):
         raise Rejected(f"{EVENTS.decode()} must be typed or late.", code="bad_events", param=EVENTS.decode())
     last = fields.get(_LAST_EVENT)
     try:
         after = last_event_id(last.decode("latin-1")) if last is not None else None
     except ValueError as error:
         raise Rejected(f"{error}.", code="bad_last_event_id", param=_LAST_EVENT.decode()) from error
-    return EventsWish(said == b"late", after)
+    return EventsWish(value == b"late", after)
 
 
 def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
@@ -163,10 +163,10 @@ def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
     5.2.3), and so does an argument where none belongs. Raises Rejected for a max-age that is no number, and for tags that
     are none.
     """
-    said, tagged = fields.get(_CACHE), fields.get(_TAGS)
-    if said is None:
+    value, tagged = fields.get(_CACHE), fields.get(_TAGS)
+    if value is None:
         return CacheControl(tags=_tags(tagged)) if tagged is not None else None
-    text = said.decode("latin-1").lower()
+    text = value.decode("latin-1").lower()
     if '"' in text:
         text = _QUOTED.sub(lambda quoted: quoted[1].replace(",", ";"), text)  # a comma in quotes parts nothing
     parts = [part.strip() for part in text.split(",")]
@@ -180,16 +180,16 @@ def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
     return CacheControl("no-store" in words, "no-cache" in words, "only-if-cached" in words, max_age_s, tags)
 
 
-def _seconds(said: str) -> float:
-    found = _MAX_AGE.fullmatch(said)
+def _seconds(text: str) -> float:
+    found = _MAX_AGE.fullmatch(text)
     if found is None:
         raise Rejected("cache-control: max-age must be whole seconds, as in max-age=60.", code="bad_cache_control",
                        param="cache-control")
     return min(float(found[1]), _NO_AGE_S) if len(found[1]) < 20 else _NO_AGE_S
 
 
-def _tags(said: bytes) -> tuple[str, ...]:
-    tags = tuple(word for part in said.decode("latin-1").split(",") if (word := part.strip()))
+def _tags(value: bytes) -> tuple[str, ...]:
+    tags = tuple(word for part in value.decode("latin-1").split(",") if (word := part.strip()))
     if len(tags) > MOST_TAGS or not all(TAG.fullmatch(tag) for tag in tags):
         raise Rejected(f"{_TAGS.decode()} must be at most {MOST_TAGS} tags between commas, each {TAG_FORM}.",
                        code="bad_cache_tags", param=_TAGS.decode())
@@ -206,8 +206,8 @@ def caller_trace(fields: dict[bytes, bytes]) -> Trace | None:
 
 def hops(fields: dict[bytes, bytes]) -> int:
     """How many gateways the request has passed. Raises Rejected for what is no number, and Shed (508) for too many."""
-    said = fields.get(HOP, b"0")
-    n_hops = int(said) if said.isdigit() and len(said) < 4 else -1  # digits a sender of ours would write
+    value = fields.get(HOP, b"0")
+    n_hops = int(value) if value.isdigit() and len(value) < 4 else -1  # digits a sender of ours would write
     if n_hops < 0:
         raise Rejected(f"{HOP_HEADER} must be a whole number below 1000: gateways count themselves in it.",
                        code="bad_header", param=HOP_HEADER)

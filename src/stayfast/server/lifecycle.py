@@ -17,13 +17,13 @@ from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
 from stayfast.http.server.asgi import AsgiApp
-from stayfast.http.server.connection import HttpServer, Tasks
+from stayfast.http.server.connection import ConnectionTasks, HttpServer
 from stayfast.server.app import GatewayApp
-from stayfast.server.backend import Current
-from stayfast.server.cold import ColdApp
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.cold import AdminApp
 from stayfast.server.config import check_exposure
 from stayfast.server.hot import Place
-from stayfast.server.inbound import Inbound
+from stayfast.server.inbound import LlmHttpRequest
 from stayfast.server.routes import shutting_down
 
 DRAINED, CUT_OFF = 0, 1  # exit statuses
@@ -31,7 +31,7 @@ _FAREWELL_S = 1.0  # for cancelled Tasks and closing sockets to go
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ServerHooks:
     """What the edge gets from whoever starts it. The callbacks run on the loop and must not raise."""
 
     clock: Clock
@@ -47,22 +47,22 @@ class Host:
     held: HeldBytes | None = None  # of whole answers, in all of the process; None: they are not counted
 
 
-class Server:
+class GatewayServer:
     """One edge on one loop, from start to stop. Make it inside the loop."""
 
     __slots__ = ("_host", "_is_hurried", "_is_stopping", "_n_cut_off", "edge", "http")
 
-    def __init__(self, current: Current, host: Host) -> None:
+    def __init__(self, current: ActiveSystem, host: ServerHooks) -> None:
         self._host = host
         self._is_stopping = asyncio.Event()
         self._is_hurried = asyncio.Event()
         self._n_cut_off = 0
-        cold = host.cold or ColdApp(current, clock=host.clock, version=host.version,
+        cold = host.cold or AdminApp(current, clock=host.clock, version=host.version,
                                     is_draining=lambda: self.http.is_draining)
-        tasks = Tasks(host.on_error)
+        tasks = ConnectionTasks(host.on_error)
         self.edge = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy, cold=cold,
                                place=host.place, held=host.held)
-        self.http: HttpServer[Inbound] = HttpServer(self.edge, host.clock, tasks, host.sink)
+        self.http: HttpServer[LlmHttpRequest] = HttpServer(self.edge, host.clock, tasks, host.sink)
 
     async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
         """Take connections, on `sock` if it is given (bound already). Raises OSError, and ValueError for an open door."""
@@ -115,10 +115,11 @@ class Server:
         self.http.abort()
 
 
-async def run(current: Current, host: Host, *, sock: socket.socket | None = None, reuse_port: bool = False) -> int:
+async def run(current: ActiveSystem, host: ServerHooks, *, sock: socket.socket | None = None,
+              reuse_port: bool = False) -> int:
     """Serve until SIGTERM or SIGINT has been obeyed; returns the exit status. Raises OSError when it cannot listen."""
     loop = asyncio.get_running_loop()
-    server = Server(current, host)
+    server = GatewayServer(current, host)
     await server.listen(sock, reuse_port=reuse_port)
     handlers: dict[signal.Signals, Callable[[], object]] = {
         signal.SIGTERM: server.stop, signal.SIGINT: partial(server.stop, with_grace=False),

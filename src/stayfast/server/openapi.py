@@ -208,10 +208,10 @@ def _cold_paths() -> Json:
                         refused | {"400": _REFUSALS["400"]}),
     }
     paths[STATE] = {"get": _cold("state", "What this process knows of its upstreams, for admins.", "State", refused)}
-    told: Json = {status: _error(said) for status, said in refused.items()}
-    told["200"] = {"description": "OK", "content": {"text/plain": {}}}
+    responses: Json = {status: _error(description) for status, description in refused.items()}
+    responses["200"] = {"description": "OK", "content": {"text/plain": {}}}
     summary = "Metrics for Prometheus, for admins unless the settings say otherwise."
-    paths["/metrics"] = {"get": {"operationId": "metrics", "summary": summary, "responses": told}}
+    paths["/metrics"] = {"get": {"operationId": "metrics", "summary": summary, "responses": responses}}
     return paths
 
 
@@ -227,17 +227,17 @@ def _hot(api: Api, body: Json) -> Json:
         "parameters": _PARAMETERS,
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {"200": {"description": "The answer, streamed if asked so.", "headers": _HEADERS, "content": answer}}
-        | {status: _error(said, error) for status, said in refused.items()},
+        | {status: _error(description, error) for status, description in refused.items()},
     }
 
 
 def _cold(name: str, summary: str, schema: str, others: dict[str, str]) -> Json:
     content = {"application/json": {"schema": {"$ref": _REF.format(name=schema)}}}
-    told = {status: ({"description": said, "content": content} if schema == "Health" else _error(said))
-            for status, said in others.items()}
+    responses = {status: ({"description": description, "content": content} if schema == "Health" else _error(description))
+            for status, description in others.items()}
     return {"operationId": name, "summary": summary,
-            "responses": {"200": {"description": "OK", "content": content}} | told}
+            "responses": {"200": {"description": "OK", "content": content}} | responses}
 
 
-def _error(said: str, schema: str = "Error") -> Json:
-    return {"description": said, "content": {"application/json": {"schema": {"$ref": _REF.format(name=schema)}}}}
+def _error(description: str, schema: str = "Error") -> Json:
+    return {"description": description, "content": {"application/json": {"schema": {"$ref": _REF.format(name=schema)}}}}

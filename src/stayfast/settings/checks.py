@@ -12,9 +12,15 @@ from stayfast.policy.admission.overload import ANY_TENANT
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.settings.model import Settings
 from stayfast.settings.problems import Path, Problem, did_you_mean, dotted, quoted
-from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, RedisStoreSettings, SqliteStoreSettings, TurnUpstream
-from stayfast.settings.yaml_nodes import Listing, Node, Scalar, below, entries_of, expand, place_of
+from stayfast.settings.upstreams import (
+    EmbeddedUpstream,
+    HttpUpstream,
+    RedisStoreSettings,
+    SqliteStoreSettings,
+    TurnUpstreamSettings,
+)
 from stayfast.settings.yaml_nodes import Mapping as Tree
+from stayfast.settings.yaml_nodes import Node, Scalar, YamlList, below, entries_of, expand, place_of
 from stayfast.stores.sqlite import why_not_a_store
 
 Complain = Callable[[Path, str], None]
@@ -31,11 +37,11 @@ def find_unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Pro
     fallbacks["defaults", "on_overrun", "fallback"] = below(tree, "defaults", "on_overrun", "fallback")
     for path, node in list(fallbacks.items()):
         then = below(node, "then")
-        if isinstance(then, Listing):
+        if isinstance(then, YamlList):
             fallbacks.update({(*path, "then", n): tier for n, tier in enumerate(then.items)})
     for path, node in {**owners, **fallbacks}.items():
         listing = below(node, "upstreams") or node
-        for n, item in enumerate(listing.items if isinstance(listing, Listing) else ()):
+        for n, item in enumerate(listing.items if isinstance(listing, YamlList) else ()):
             if isinstance(item, Scalar) and _expanded(item.text, variables) not in known:
                 message = f"there is no upstream {quoted(item.text)}{did_you_mean(item.text, known)}"
                 problems.append(Problem(item.place, (*path, "upstreams", n), message))
@@ -86,17 +92,19 @@ def why_not_embedded(check: Callable[[EngineConfig], None] = check_runnable,
 
 def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], None], check_turn: Callable[[str], object],
                      complain: Complain) -> None:
-    for name, its in settings.upstreams.items():
-        if isinstance(its, EmbeddedUpstream) and (reason := why_not_embedded(check_engine, its.engine)) is not None:
+    for name, upstream in settings.upstreams.items():
+        if isinstance(upstream, EmbeddedUpstream) and (reason := why_not_embedded(check_engine,
+                                                                                  upstream.engine)) is not None:
             complain(("upstreams", name, "model"), reason.removeprefix("model "))
-        elif isinstance(its, HttpUpstream) and _is_itself(its.base_url, settings.server):
+        elif isinstance(upstream, HttpUpstream) and _is_itself(upstream.base_url, settings.server):
             complain(("upstreams", name, "base_url"), "is where this gateway itself listens (server.host, server.port): "
                      "a request to it would go round in a circle")
-        elif isinstance(its, HttpUpstream) and its.ca_file is not None and not FilePath(its.ca_file).is_file():
+        elif (isinstance(upstream, HttpUpstream) and upstream.ca_file is not None
+                and not FilePath(upstream.ca_file).is_file()):
             complain(("upstreams", name, "ca_file"), "there is no such file")
-        elif isinstance(its, TurnUpstream):
+        elif isinstance(upstream, TurnUpstreamSettings):
             try:
-                check_turn(its.turn)
+                check_turn(upstream.turn)
             except ValueError as error:
                 complain(("upstreams", name, "turn"), str(error))
 
@@ -120,7 +128,7 @@ def _is_every_address(host: str) -> bool:
 
 def _check_tenants(settings: Settings, complain: Complain) -> None:
     upstreams = settings.upstreams.items()
-    has_costs = any(isinstance(known, TurnUpstream) or settings.prices_at(name) for name, known in upstreams)
+    has_costs = any(isinstance(known, TurnUpstreamSettings) or settings.prices_at(name) for name, known in upstreams)
     for name, tenant in settings.tenants.items():
         if name not in settings.server.keys and name != ANY_TENANT:
             hint = did_you_mean(name, settings.server.keys)
@@ -132,7 +140,8 @@ def _check_tenants(settings: Settings, complain: Complain) -> None:
 
 def _check_routes(settings: Settings, complain: Complain) -> None:
     """Routes whose answers nobody can go on with, and those that send long prompts to a route that is not there."""
-    able = {name for name, its in settings.upstreams.items() if isinstance(its, HttpUpstream) and its.continues}
+    able = {name for name, upstream_settings in settings.upstreams.items() if isinstance(upstream_settings, HttpUpstream)
+            and upstream_settings.continues}
     for name, route in settings.routes.items():
         fallback = route.on_overrun.fallback
         spare = [up for tier in fallback.tiers for up in tier.upstreams] if fallback is not None else []
@@ -154,10 +163,10 @@ def _check_caches(settings: Settings, tree: Tree, complain: Complain) -> None:
         if route.cache.store and route.cache.store not in settings.stores:
             hint = did_you_mean(route.cache.store, settings.stores)
             complain(("routes", name, "cache", "store"), f"there is no store {quoted(route.cache.store)}{hint}")
-    for name, its in settings.stores.items():
-        if isinstance(its, SqliteStoreSettings) and not FilePath(its.path).absolute().parent.is_dir():
+    for name, store_settings in settings.stores.items():
+        if isinstance(store_settings, SqliteStoreSettings) and not FilePath(store_settings.path).absolute().parent.is_dir():
             complain(("stores", name, "path"), "there is no such folder")
-        if isinstance(its, RedisStoreSettings) and find_spec("redis") is None:
+        if isinstance(store_settings, RedisStoreSettings) and find_spec("redis") is None:
             complain(("stores", name, "kind"),
                      "redis needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout")
 
@@ -177,9 +186,9 @@ def unusable(settings: Settings) -> list[str]:
     such a cache is an exact one, such a store gives nothing.
     """
     found = []
-    for name, its in settings.stores.items():
-        if isinstance(its, SqliteStoreSettings) and (why := _why_no_file(FilePath(its.path))):
-            found.append(f"{dotted(('stores', name, 'path'))}: {quoted(its.path)}: {why}")
+    for name, store_settings in settings.stores.items():
+        if isinstance(store_settings, SqliteStoreSettings) and (why := _why_no_file(FilePath(store_settings.path))):
+            found.append(f"{dotted(('stores', name, 'path'))}: {quoted(store_settings.path)}: {why}")
     model = settings.embedder.model
     if model and (why := _why_no_model(FilePath(model).expanduser())):
         found.append(f"embedder.model: {quoted(model)}: {why}")
@@ -189,26 +198,27 @@ def unusable(settings: Settings) -> list[str]:
 def _check_others(name: str, settings: Settings, complain: Complain) -> None:
     """The routes that a route's semantic cache asks."""
     cache, others = settings.routes[name].cache, settings.routes.keys() - {name}
-    for field, asked in (("judge", cache.semantic.judge), ("verify", cache.semantic.verify)):
-        if asked and asked not in others:
-            message = f"there is no other route {quoted(asked)}{did_you_mean(asked, others)}"
+    for field, other_route in (("judge", cache.semantic.judge), ("verify", cache.semantic.verify)):
+        if other_route and other_route not in others:
+            message = f"there is no other route {quoted(other_route)}{did_you_mean(other_route, others)}"
             complain(("routes", name, "cache", field), message)
-        elif asked and settings.routes[asked].cache.mode == "semantic":
-            message = f"route {quoted(asked)} has a semantic cache, and would say what it said of other answers"
+        elif other_route and settings.routes[other_route].cache.mode == "semantic":
+            message = f"route {quoted(other_route)} has a semantic cache, and would say what it said of other answers"
             complain(("routes", name, "cache", field), message)
 
 
 def _check_what_does_nothing(path: Path, cache: Node | None, complain: Complain) -> None:
     """What a route says of its cache and nobody would ever look at."""
-    said = cache.entries if isinstance(cache, Tree) else {}
-    if said and "mode" not in said:
-        complain((*path, next(iter(said))), "does nothing without a mode: add mode: exact or mode: semantic (or mode: off, "
+    entries = cache.entries if isinstance(cache, Tree) else {}
+    if entries and "mode" not in entries:
+        complain((*path, next(iter(entries))), "does nothing without a mode: add mode: exact or mode: semantic (or mode: "
+                                               "off, "
                                             "to keep for later what is said here)")
-    threshold = said["threshold"].value if "threshold" in said else None
+    threshold = entries["threshold"].value if "threshold" in entries else None
     if threshold is None or (isinstance(threshold, Scalar) and threshold.is_null):
         return
     for name in _INSTEAD_OF_THRESHOLD:
-        if name in said:
+        if name in entries:
             complain((*path, name), "does nothing beside threshold, a fixed cosine that bounds no error: leave out one of "
                                     "the two, threshold where the error is to be bounded")
 

@@ -27,5 +27,5 @@ def overrides(variables: Mapping[str, str]) -> list[Override]:
 
 def cache_home(variables: Mapping[str, str]) -> Path:
     """Where what can be made again may be kept: by the XDG base directory specification."""
-    said = variables.get("XDG_CACHE_HOME", "")
-    return (Path(said) if said.startswith("/") else Path.home() / ".cache") / "stayfast"
+    value = variables.get("XDG_CACHE_HOME", "")
+    return (Path(value) if value.startswith("/") else Path.home() / ".cache") / "stayfast"

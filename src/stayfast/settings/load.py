@@ -19,9 +19,9 @@ from stayfast.policy.slo import Slo
 from stayfast.settings.checks import find_contradictions, find_unknown_upstreams, why_not_embedded
 from stayfast.settings.hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
-from stayfast.settings.problems import Place, Problem, SettingsError
+from stayfast.settings.problems import Problem, SettingsError, SourceLocation
 from stayfast.settings.upstreams import AddedUpstream
-from stayfast.settings.validate import BAD, Decoder, Record, kinds_of
+from stayfast.settings.validate import BAD, Decoder, RecordField, kinds_of
 from stayfast.settings.yaml_nodes import Mapping as Tree
 from stayfast.settings.yaml_nodes import Override, Scalar, entries_of, parse
 from stayfast.turns.function import find as find_turn
@@ -35,32 +35,32 @@ ADDED = "upstreams: {{{kind}: {{kind: {kind}}}}}\nroutes: {{{kind}: [{kind}]}}\n
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SettingsText:
     """A text of settings and where it came from."""
 
     name: str
     text: str
 
 
-def find(path: str | None, variables: Mapping[str, str]) -> Source:
+def find(path: str | None, variables: Mapping[str, str]) -> SettingsText:
     """The file named by the caller, by STAYFAST_CONFIG, or ./stayfast.yaml; without any, the built-in settings.
 
     Raises SettingsError when a named file cannot be read.
     """
     named = path or variables.get("STAYFAST_CONFIG") or None
     if named is None and not FilePath(USUAL_FILE).is_file():
-        return Source(BUILT_IN, "")
+        return SettingsText(BUILT_IN, "")
     name = named or USUAL_FILE
     try:
-        return Source(name, FilePath(name).read_text(encoding="utf-8-sig"))
+        return SettingsText(name, FilePath(name).read_text(encoding="utf-8-sig"))
     except OSError as error:
         reason = error.strerror or "cannot be read"
-        raise SettingsError([Problem(Place(name), (), f"cannot be read: {reason}")]) from None
+        raise SettingsError([Problem(SourceLocation(name), (), f"cannot be read: {reason}")]) from None
     except UnicodeDecodeError as error:
-        raise SettingsError([Problem(Place(name), (), f"not UTF-8 at byte {error.start}")]) from None
+        raise SettingsError([Problem(SourceLocation(name), (), f"not UTF-8 at byte {error.start}")]) from None
 
 
-def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Override] = (), *,
+def load(source: SettingsText, variables: Mapping[str, str], overrides: Iterable[Override] = (), *,
          kinds: Sequence[type[AddedUpstream]] = (), model: str | None = None,
          check_engine: Callable[[EngineConfig], None] = check_runnable,
          check_turn: Callable[[str], object] = find_turn) -> Settings:
@@ -90,7 +90,7 @@ def load(source: Source, variables: Mapping[str, str], overrides: Iterable[Overr
     if model is not None:
         _use_model(tree, model)
     decoder = Decoder(variables, _bases(tree, variables), kinds, KEY_HINTS)
-    settings = decoder.value(Record(Settings), tree, ())
+    settings = decoder.value(RecordField(Settings), tree, ())
     problems += decoder.problems
     problems += find_unknown_upstreams(tree, variables)
     if settings is not BAD:
@@ -114,14 +114,15 @@ def _use_model(tree: Tree, model: str) -> None:
             found = True
             tree.put(("upstreams", name, "model"), model, "--model")
     if not found:
-        raise SettingsError([Problem(Place("--model"), (), "there is no upstream of kind embedded that could run it")])
+        raise SettingsError([Problem(SourceLocation("--model"), (), "there is no upstream of kind embedded that could run "
+                                                                    "it")])
 
 
 def _bases(tree: Tree, variables: Mapping[str, str]) -> dict[type, object]:
     """What routes and upstreams inherit; their own defaults when `defaults` is wrong (its problems are found later)."""
     defaults = Defaults()
     if "defaults" in tree.entries:
-        decoded = Decoder(variables).value(Record(Defaults), tree.entries["defaults"].value, ("defaults",))
+        decoded = Decoder(variables).value(RecordField(Defaults), tree.entries["defaults"].value, ("defaults",))
         defaults = defaults if decoded is BAD else decoded
     return {Timeouts: defaults.timeouts, BudgetConfig: defaults.budget, OnOverrun: defaults.on_overrun,
             RetryConfig: defaults.retry, HedgeConfig: defaults.hedge, Slo: defaults.slo, LimitConfig: defaults.limit,

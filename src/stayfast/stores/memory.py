@@ -3,7 +3,7 @@
 from math import inf
 
 from stayfast.policy.cache.s3fifo import S3Fifo
-from stayfast.stores.base import Kept, StoreStats
+from stayfast.stores.base import CachedAnswer, StoreStats
 
 
 class MemoryStore:
@@ -13,7 +13,7 @@ class MemoryStore:
     is_shared = False
 
     def __init__(self, max_bytes: int) -> None:
-        self._answers: S3Fifo[Kept] = S3Fifo(max_bytes)
+        self._answers: S3Fifo[CachedAnswer] = S3Fifo(max_bytes)
 
     @property
     def n_bytes(self) -> int:
@@ -23,21 +23,21 @@ class MemoryStore:
     def n_entries(self) -> int:
         return len(self._answers)
 
-    def look(self, key: bytes) -> Kept | None:
+    def peek(self, key: bytes) -> CachedAnswer | None:
         """`get`, for who need not wait: a coroutine costs as much as the look-up."""
         return self._answers.get(key)
 
-    def keep(self, key: bytes, kept: Kept) -> None:
-        self._answers.put(key, kept, len(kept.body))
+    def keep(self, key: bytes, answer: CachedAnswer) -> None:
+        self._answers.put(key, answer, len(answer.body))
 
-    async def get(self, key: bytes, until: float = inf) -> Kept | None:
+    async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
         return self._answers.get(key)
 
-    async def ask(self, key: bytes, until: float = inf) -> tuple[Kept | None, bool]:
+    async def ask(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
         return self._answers.get(key), True
 
-    async def put(self, key: bytes, kept: Kept) -> None:
-        self._answers.put(key, kept, len(kept.body))
+    async def put(self, key: bytes, answer: CachedAnswer) -> None:
+        self._answers.put(key, answer, len(answer.body))
 
     async def remove(self, key: bytes) -> bool:
         self._answers.remove(key)
@@ -46,18 +46,18 @@ class MemoryStore:
     async def lead(self, key: bytes, until: float = inf) -> bool:
         return True
 
-    async def follow(self, key: bytes, until: float, since: float) -> Kept | None:
+    async def follow(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
         return None
 
     def led(self, key: bytes) -> None:
         """Nobody waits for it."""
 
-    async def inspect(self, key: bytes) -> Kept | None:
+    async def inspect(self, key: bytes) -> CachedAnswer | None:
         return self._answers.peek(key)
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
         """Forget all of which everything given is true: 1 ms for each 10,000 answers."""
-        found = [key for key, kept in self._answers.items() if kept.is_of(route, tenant, tag)]
+        found = [key for key, answer in self._answers.items() if answer.is_of(route, tenant, tag)]
         for key in found:
             self._answers.remove(key)
         return len(found)

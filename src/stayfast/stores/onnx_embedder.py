@@ -37,12 +37,12 @@ class Encoder:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._by_first = by_first
-        self._names = [its.name for its in self._session.get_inputs()]
+        self._names = [node.name for node in self._session.get_inputs()]
         if not {"ids", "input_ids"} & set(self._names):
             raise NoEmbedder(f"{graph} takes {', '.join(self._names)}, and no input_ids")
         self.max_tokens = max_tokens
-        told = self._session.get_modelmeta().custom_metadata_map.get("weights")
-        self.id = f"{told or digest_of(graph, tokenizer)[:16]}-{max_tokens}"
+        digest = self._session.get_modelmeta().custom_metadata_map.get("weights")
+        self.id = f"{digest or digest_of(graph, tokenizer)[:16]}-{max_tokens}"
         self.n_dims = int(self.run([self.tokens("a")[0]]).shape[1])
 
     def tokens(self, text: str) -> tuple[list[int], bool]:
@@ -136,19 +136,19 @@ def _tokenizer_by(graph: Path) -> Path:
 
 def _built(folder: Path, cache_dir: Path) -> Path:
     """The kept graph of these weights, made where it is not there yet."""
-    its = [(folder / name).resolve() for name in ("model.safetensors", "tokenizer.json", "config.json")]
-    seen = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in its]
+    sources = [(folder / name).resolve() for name in ("model.safetensors", "tokenizer.json", "config.json")]
+    seen = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
     stamp = repr([_FORM, version("onnxruntime"), *seen])
-    kept = cache_dir / f"encoder-{sha256(stamp.encode()).hexdigest()[:16]}.onnx"
-    if not kept.exists():
+    built_path = cache_dir / f"encoder-{sha256(stamp.encode()).hexdigest()[:16]}.onnx"
+    if not built_path.exists():
         cache_dir.mkdir(parents=True, exist_ok=True)
-        made = cache_dir / f".{kept.name}.{getpid()}"
+        made = cache_dir / f".{built_path.name}.{getpid()}"
         try:
-            _build(folder, its[:2], made)
-            made.replace(kept)
+            _build(folder, sources[:2], made)
+            made.replace(built_path)
         finally:
             made.unlink(missing_ok=True)
-    return kept
+    return built_path
 
 
 def _build(folder: Path, inputs: list[Path], made: Path) -> None:

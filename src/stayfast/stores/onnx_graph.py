@@ -32,7 +32,7 @@ _KINDS: Final[dict[str, type[np.floating[Any]]]] = {"F32": np.float32, "F16": np
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class EncoderShape:
     """What the graph needs to know of an encoder beside its weights."""
 
     n_layers: int
@@ -41,7 +41,7 @@ class Shape:
     epsilon: float
 
     @classmethod
-    def of(cls, folder: Path) -> "Shape":
+    def of(cls, folder: Path) -> "EncoderShape":
         """From the folder's config.json. ValueError where it is no BERT, or does not take the mean over tokens."""
         config = json.loads((folder / "config.json").read_bytes())
         if config.get("model_type") != "bert" or config.get("hidden_act") != "gelu":
@@ -66,18 +66,18 @@ def weights_in(path: Path) -> dict[str, Floats]:
         raise ValueError(f"{path} is not a safetensors file") from None
     body = data[8 + n_header:]
     found = {}
-    for name, its in header.items():
-        kind = _KINDS.get(its.get("dtype", ""))
+    for name, tensor in header.items():
+        kind = _KINDS.get(tensor.get("dtype", ""))
         if kind is not None:
-            begin, end = its["data_offsets"]
-            found[name.removeprefix("bert.")] = body[begin:end].view(kind).reshape(its["shape"]).astype(np.float32)
+            begin, end = tensor["data_offsets"]
+            found[name.removeprefix("bert.")] = body[begin:end].view(kind).reshape(tensor["shape"]).astype(np.float32)
     return found
 
 
 class _Graph:
     """Nodes and constants in the order they are used."""
 
-    def __init__(self, shape: Shape, weights: dict[str, Floats]) -> None:
+    def __init__(self, shape: EncoderShape, weights: dict[str, Floats]) -> None:
         self.shape = shape
         self.weights = weights
         self.nodes: list[onnx.NodeProto] = []
@@ -123,7 +123,7 @@ class _Graph:
 
 def graph_of(folder: Path) -> onnx.ModelProto:
     """The whole graph in float32. Takes seconds for 22 million weights. ValueError, OSError for what cannot be read."""
-    shape = Shape.of(folder)
+    shape = EncoderShape.of(folder)
     weights = weights_in(folder / "model.safetensors")
     graph = _Graph(shape, weights)
     try:

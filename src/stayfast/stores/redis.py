@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from stayfast.core.clock import Clock
-from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
+from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreStats, StoreUnavailable
 
 IO_S: Final = 1.0  # for one round trip; whoever waits for an answer has gone on by then
 STEP: Final = 500  # answers forgotten in one round trip
@@ -53,18 +53,18 @@ class RedisDoor:
         self._server: Any = Redis.from_url(  # once more where a kept connection turns out to be dead
             url, socket_timeout=IO_S, socket_connect_timeout=IO_S, retry=Retry(NoBackoff(), 1), protocol=2)
 
-    async def carry(self, orders: Sequence[Order]) -> list[Reply]:
+    async def execute(self, orders: Sequence[Order]) -> list[Reply]:
         commands = [self._command(order) for order in orders]
-        said = await self._ask(*commands)
+        replies = await self._ask(*commands)
         return [bool(one) if isinstance(order, Lead | IsLed) else one if isinstance(order, Get) else None
-                for order, one in zip(orders, said, strict=True)]
+                for order, one in zip(orders, replies, strict=True)]
 
-    async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
+    async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
         stream = f"{self._prefix}s:{name}"
         await self._ask(*[("XADD", stream, "MAXLEN", "~", most, "*", "r", record) for record in records],
                         ("EXPIRE", stream, TOLD_S))
 
-    async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
+    async def read_log(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
         """The next records. Places are the stream's own ids."""
         (rows,) = await self._ask(("XRANGE", f"{self._prefix}s:{name}", f"({after}" if after else "-", "+", "COUNT", n))
         return [(place.decode(), fields.get(b"r", b"")) for place, fields in rows]
@@ -100,10 +100,10 @@ class RedisDoor:
             together = self._server.pipeline(transaction=False)
             for command in commands:
                 together.execute_command(*command)
-            said: list[Any] = await together.execute()
+            replies: list[Any] = await together.execute()
         except (RedisError, OSError) as error:
-            raise StoreGone(type(error).__name__) from None  # its words may hold a key
-        return said
+            raise StoreUnavailable(type(error).__name__) from None  # its words may hold a key
+        return replies
 
     def _command(self, order: Order) -> tuple[Any, ...]:
         prefix, key = self._prefix, order.key.hex()
@@ -112,9 +112,9 @@ class RedisDoor:
             case Get():
                 return "GET", answer
             case Put():
-                kept, now = order.kept, self._clock.wall()
-                keep_s = min(kept.drop_at - now, FOREVER_S)
-                sets = ("all", *_sets(kept.route, kept.tenant, None), *(f"tag:{tag}" for tag in kept.tags))
+                cached, now = order.kept, self._clock.wall()
+                keep_s = min(cached.drop_at - now, FOREVER_S)
+                sets = ("all", *_sets(cached.route, cached.tenant, None), *(f"tag:{tag}" for tag in cached.tags))
                 return ("EVAL", _PUT, 1 + len(sets), answer, *map(self._set, sets), order.data, max(1, round(keep_s * 1e3)),
                         round(now * 1e3), round((now + keep_s) * 1e3), key)
             case Remove():

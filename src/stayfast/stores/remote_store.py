@@ -40,34 +40,47 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import Sink, StoreAsked, StoreChanged
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.events import Sink, StoreCallDone, StoreChanged
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.cache.s3fifo import S3Fifo
-from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, State
+from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, BreakerState
 from stayfast.policy.resilience.retry import backoff_s
-from stayfast.stores.base import Door, Get, IsLed, Kept, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
+from stayfast.stores.base import (
+    CachedAnswer,
+    Get,
+    IsLed,
+    Lead,
+    Led,
+    Order,
+    Put,
+    Remove,
+    Reply,
+    StoreBackend,
+    StoreStats,
+    StoreUnavailable,
+)
 from stayfast.stores.journal import Journal
 
 VERSION: Final = b"\x01"
 _HEAD: Final = 5  # bytes before the msgpack
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Kept).decode
+_decode: Final = msgspec.msgpack.Decoder(CachedAnswer).decode
 
 
-def packed(key: bytes, kept: Kept) -> bytes:
-    said = _encode(kept)
-    return VERSION + crc32(said, crc32(key)).to_bytes(4, "big") + said
+def packed(key: bytes, answer: CachedAnswer) -> bytes:
+    encoded = _encode(answer)
+    return VERSION + crc32(encoded, crc32(key)).to_bytes(4, "big") + encoded
 
 
-def unpacked(key: bytes, data: bytes) -> Kept:
+def unpacked(key: bytes, data: bytes) -> CachedAnswer:
     """What was kept under a key. Raises ValueError for anything else."""
     if data[:1] != VERSION:
         raise ValueError("it was written by another version")
-    said = memoryview(data)[_HEAD:]
-    if crc32(said, crc32(key)) != int.from_bytes(data[1:_HEAD], "big"):
+    encoded = memoryview(data)[_HEAD:]
+    if crc32(encoded, crc32(key)) != int.from_bytes(data[1:_HEAD], "big"):
         raise ValueError("it is not what was written")
     try:
-        return _decode(said)
+        return _decode(encoded)
     except (msgspec.DecodeError, RecursionError):
         raise ValueError("it is no answer of this version") from None
 
@@ -79,23 +92,23 @@ PUTS_BYTES = 16 * 1024 * 1024
 CLOSE_S = 1.0
 FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.1
 ALONE = BreakerConfig(failures_in_row=5, failure_ratio=0.5, n_calls=20, min_calls=10, open_s=1.0)
-CLOSED = State.CLOSED
+CLOSED = BreakerState.CLOSED
 
 
 @dataclass(frozen=True, slots=True)
 class SharedConfig:
     """How a shared store is asked. Seconds and bytes; `wait_s` 0: no process waits for another's call."""
 
-    timeout_s: Annotated[float, About(
+    timeout_s: Annotated[float, SettingDoc(
         "The longest that a request waits for it, in seconds; then it goes on as if nothing were kept.",
         minimum=0.001, maximum=10)] = 0.02
-    wait_s: Annotated[float, About(
+    wait_s: Annotated[float, SettingDoc(
         "The longest that a request for a whole answer waits for another process that makes the same one just now, in "
         "seconds; never more than half of its own time. 0: each process makes its own.", minimum=0, maximum=60)] = 5.0
-    near_bytes: Annotated[int, About(
+    near_bytes: Annotated[int, SettingDoc(
         "The memory for answers that were had or kept lately, in each worker; 0: none.",
         minimum=0, maximum=1 << 40)] = 16 * 1024 * 1024
-    near_s: Annotated[float, About(
+    near_s: Annotated[float, SettingDoc(
         "How long an answer is had from there, in seconds: as long, other processes may give what was purged.",
         more_than=0, maximum=86_400)] = 10.0
 
@@ -116,7 +129,7 @@ Future = asyncio.Future[Reply | Lost]
 
 
 class _Near(Struct, gc=False):
-    kept: Kept
+    answer: CachedAnswer
     until: float
 
 
@@ -139,14 +152,15 @@ class _Kind:
         self.why = ""  # the last one did not answer
 
 
-class Shared:
+class RemoteStore:
     """A `Store` behind a `Door`. One loop's."""
 
     __slots__ = ("_carrying", "_clock", "_config", "_door", "_gets", "_is_closed", "_is_others_turn", "_journals",
                  "_leading", "_n_put_bytes", "_near", "_others", "_owner", "_sink", "name")
     is_shared = True
 
-    def __init__(self, name: str, door: Door, config: SharedConfig, clock: Clock, sink: Sink, *, rng: Random) -> None:
+    def __init__(self, name: str, door: StoreBackend, config: SharedConfig, clock: Clock, sink: Sink, *,
+                 rng: Random) -> None:
         self.name = name
         self._door = door
         self._config = config
@@ -171,39 +185,39 @@ class Shared:
     def n_entries(self) -> int:
         return len(self._near)
 
-    async def get(self, key: bytes, until: float = inf) -> Kept | None:
+    async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
         return (await self.ask(key, until))[0]
 
-    async def ask(self, key: bytes, until: float = inf) -> tuple[Kept | None, bool]:
+    async def ask(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
         began_at = self._clock.now()
         near = self._near.get(key)
         if near is not None and began_at < near.until:
-            self._tell("get", "near", began_at)
-            return near.kept, True
+            self._report("get", "near", began_at)
+            return near.answer, True
         reply = await self._ask(Get(key), until)
         if isinstance(reply, Lost):
-            self._tell("get", reply.value, began_at)
+            self._report("get", reply.value, began_at)
             return None, False
-        kept, result = self._read(key, reply)
-        self._tell("get", result, began_at)
-        if kept is None:
+        answer, result = self._read(key, reply)
+        self._report("get", result, began_at)
+        if answer is None:
             self._near.remove(key)
         else:
-            self._bring_near(key, kept)
-        return kept, True
+            self._bring_near(key, answer)
+        return answer, True
 
-    async def put(self, key: bytes, kept: Kept) -> None:
+    async def put(self, key: bytes, answer: CachedAnswer) -> None:
         """Keep an answer: here at once, there in the background."""
-        self._bring_near(key, kept)
+        self._bring_near(key, answer)
         if self._is_alone():
-            self._tell("put", Lost.ALONE.value, self._clock.now())
+            self._report("put", Lost.ALONE.value, self._clock.now())
             return
-        data = packed(key, kept)
+        data = packed(key, answer)
         if self._n_put_bytes + len(data) > PUTS_BYTES:
-            self._tell("put", Lost.FULL.value, self._clock.now())
+            self._report("put", Lost.FULL.value, self._clock.now())
             return
         self._n_put_bytes += len(data)
-        self._others.waiting.append(_Waiting(Put(key, data, kept), n_bytes=len(data)))
+        self._others.waiting.append(_Waiting(Put(key, data, answer), n_bytes=len(data)))
         self._begin()
 
     async def remove(self, key: bytes) -> bool:
@@ -222,62 +236,62 @@ class Shared:
                 del leading[next(iter(leading))]
             leading.pop(key, None)
             leading[key] = began_at + self._config.wait_s
-        self._tell("lead", reply.value if isinstance(reply, Lost) else "led" if may_lead else "followed", began_at)
+        self._report("lead", reply.value if isinstance(reply, Lost) else "led" if may_lead else "followed", began_at)
         return may_lead
 
-    async def follow(self, key: bytes, until: float, since: float) -> Kept | None:
+    async def follow(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
         began_at = self._clock.now()
-        until, n_looks, is_led, kept = min(until, began_at + self._config.wait_s), 0, True, None
-        while kept is None and is_led and (left_s := until - self._clock.now()) > 0:
+        until, n_looks, is_led, answer = min(until, began_at + self._config.wait_s), 0, True, None
+        while answer is None and is_led and (left_s := until - self._clock.now()) > 0:
             n_looks += 1
             await asyncio.sleep(min(backoff_s(n_looks, FIRST_LOOK_S, LAST_LOOK_S, factor=1.5), left_s))
             is_led = await self._ask(IsLed(key), until) is True  # before the look: what it made is there before it says so
             reply = await self._ask(Get(key), until)
             found = None if isinstance(reply, Lost) else self._read(key, reply)[0]
-            kept = found if found is not None and found.kept_at >= since else None
-        self._tell("follow", "hit" if kept is not None else "miss", began_at)
-        if kept is not None:
-            self._bring_near(key, kept)
-        return kept
+            answer = found if found is not None and found.kept_at >= since else None
+        self._report("follow", "hit" if answer is not None else "miss", began_at)
+        if answer is not None:
+            self._bring_near(key, answer)
+        return answer
 
     def led(self, key: bytes) -> None:
         if self._leading.pop(key, None) is not None and not self._is_closed:
             self._others.waiting.append(_Waiting(Led(key, self._owner)))
             self._begin()
 
-    async def inspect(self, key: bytes) -> Kept | None:
+    async def inspect(self, key: bytes) -> CachedAnswer | None:
         """What is kept under a key; what is near, where the store cannot be asked."""
         reply = await self._ask(Get(key), inf)
         if not isinstance(reply, Lost):
             return self._read(key, reply)[0]
         near = self._near.peek(key)
-        return near.kept if near is not None else None
+        return near.answer if near is not None else None
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
         """Forget answers. Other processes that have them near have them for `near_s` more."""
-        for key in [key for key, near in self._near.items() if near.kept.is_of(route, tenant, tag)]:
+        for key in [key for key, near in self._near.items() if near.answer.is_of(route, tenant, tag)]:
             self._near.remove(key)
         return await self._door.purge(route, tenant, tag)
 
     async def note(self, name: str, word: str) -> None:
         """Remember a word under a name (lower-case letters and digits). Raises StoreGone."""
-        await self._door.tell(name, [word.encode()], 1)
+        await self._door.append_log(name, [word.encode()], 1)
 
     async def noted(self, name: str) -> str | None:
         """The last word under a name. Raises StoreGone."""
-        records = await self._door.told(name, "", MOST_NOTES)
+        records = await self._door.read_log(name, "", MOST_NOTES)
         return records[-1][1].decode(errors="replace") if records else None
 
-    def journal(self, name: str, most: int, who: bytes) -> Journal:
+    def journal(self, name: str, most: int, worker_id: bytes) -> Journal:
         """What processes tell each other under a name; it ends with the store."""
-        journal = Journal(self.name, self._door, name, most, who, clock=self._clock, sink=self._sink)
-        self._journals = [*(its for its in self._journals if not its.is_over), journal]
+        journal = Journal(self.name, self._door, name, most, worker_id, clock=self._clock, sink=self._sink)
+        self._journals = [*(open_journal for open_journal in self._journals if not open_journal.is_over), journal]
         return journal
 
     async def stats(self) -> StoreStats:
         try:
             stats = await self._door.stats()
-        except StoreGone as gone:
+        except StoreUnavailable as gone:
             return StoreStats(self._door.kind, None, None, None, is_shared=True, n_near=len(self._near), why_not=str(gone))
         return replace(stats, is_shared=True, n_near=len(self._near))
 
@@ -295,17 +309,17 @@ class Shared:
     def _is_alone(self) -> bool:
         return self._is_closed or self._gets.breaker.state is not CLOSED
 
-    def _bring_near(self, key: bytes, kept: Kept) -> None:
-        self._near.put(key, _Near(kept, self._clock.now() + self._config.near_s), len(kept.body))
+    def _bring_near(self, key: bytes, answer: CachedAnswer) -> None:
+        self._near.put(key, _Near(answer, self._clock.now() + self._config.near_s), len(answer.body))
 
-    def _read(self, key: bytes, reply: Reply) -> tuple[Kept | None, str]:
+    def _read(self, key: bytes, reply: Reply) -> tuple[CachedAnswer | None, str]:
         if not isinstance(reply, bytes):
             return None, "miss"
         try:
-            kept = unpacked(key, reply)
+            answer = unpacked(key, reply)
         except ValueError:
             return None, "unreadable"
-        return (kept, "hit") if kept.drop_at > self._clock.wall() else (None, "miss")
+        return (answer, "hit") if answer.drop_at > self._clock.wall() else (None, "miss")
 
     async def _ask(self, order: Order, until: float) -> Reply | Lost:
         """What the store says to it, in time; or why it does not."""
@@ -353,8 +367,8 @@ class Shared:
             while waiting := self._next():
                 began_at = self._clock.now()
                 try:
-                    replies: Sequence[Reply | Lost] = await self._door.carry([one.order for one in waiting])
-                except StoreGone as gone:
+                    replies: Sequence[Reply | Lost] = await self._door.execute([one.order for one in waiting])
+                except StoreUnavailable as gone:
                     kind = self._gets if isinstance(waiting[0].order, Get) else self._others
                     kind.why = str(gone)
                     replies = [Lost.GONE] * len(waiting)
@@ -363,7 +377,7 @@ class Shared:
                         one.future.set_result(reply)
                     if one.n_bytes:
                         self._n_put_bytes -= one.n_bytes
-                        self._tell("put", reply.value if isinstance(reply, Lost) else "kept", began_at)
+                        self._report("put", reply.value if isinstance(reply, Lost) else "kept", began_at)
         finally:
             self._carrying = None
 
@@ -379,8 +393,8 @@ class Shared:
         self._is_others_turn = bool(waiting)
         return waiting or [others.popleft() for _ in range(min(len(others), AT_A_TIME))]
 
-    def _tell(self, what: str, result: str, began_at: float) -> None:
-        self._sink.emit(StoreAsked(self.name, what, result, self._clock.now() - began_at))
+    def _report(self, what: str, result: str, began_at: float) -> None:
+        self._sink.emit(StoreCallDone(self.name, what, result, self._clock.now() - began_at))
 
     def __repr__(self) -> str:
         gets = self._gets

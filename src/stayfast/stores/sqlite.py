@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stayfast.core.clock import Clock
-from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
+from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreStats, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -84,16 +84,16 @@ class SqliteDoor:
         self._hits: set[bytes] = set()  # asked for, and not yet written down
         self._n_evicted = 0
 
-    async def carry(self, orders: Sequence[Order]) -> list[Reply]:
+    async def execute(self, orders: Sequence[Order]) -> list[Reply]:
         """Do all of these: look-ups outside of a transaction, anything else in one."""
         if all(isinstance(order, Get) for order in orders):
             return await self._run(lambda file: [self._found(file, order.key) for order in orders])
         return await self._run(lambda file: self._write(file, orders))
 
-    async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
-        await self._run(partial(_tell, name, records, most))
+    async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
+        await self._run(partial(_append_log, name, records, most))
 
-    async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
+    async def read_log(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
         """The next records. Places are their rows' numbers."""
         rows: list[tuple[int, bytes]] = await self._run(
             lambda file: file.execute(_TOLD, (name, int(after or 0), n)).fetchall())
@@ -121,7 +121,7 @@ class SqliteDoor:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
         except RuntimeError:
-            raise StoreGone("it is closed") from None
+            raise StoreUnavailable("it is closed") from None
 
     def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
@@ -130,7 +130,7 @@ class SqliteDoor:
             return work(self._file)
         except (sqlite3.Error, OSError) as error:
             self._shut()
-            raise StoreGone(f"{self._path}: {error}") from None
+            raise StoreUnavailable(f"{self._path}: {error}") from None
 
     def _shut(self) -> None:
         file, self._file = self._file, None
@@ -238,15 +238,15 @@ def _room(file: sqlite3.Connection) -> tuple[int, int]:
 
 def _put(file: sqlite3.Connection, order: Put, max_bytes: int) -> None:
     """One that is larger than all the room takes nobody's."""
-    key, kept, n_bytes = order.key, order.kept, len(order.data) + OVERHEAD_BYTES
+    key, answer, n_bytes = order.key, order.kept, len(order.data) + OVERHEAD_BYTES
     file.execute("DELETE FROM answers WHERE key = ?", (key,))
     if n_bytes > max_bytes:
         return
-    file.execute(_PUT, (key, order.data, n_bytes, kept.drop_at, kept.route, kept.tenant))
-    file.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(tag, key) for tag in kept.tags])
+    file.execute(_PUT, (key, order.data, n_bytes, answer.drop_at, answer.route, answer.tenant))
+    file.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(tag, key) for tag in answer.tags])
 
 
-def _tell(name: str, records: Sequence[bytes], most: int, file: sqlite3.Connection) -> None:
+def _append_log(name: str, records: Sequence[bytes], most: int, file: sqlite3.Connection) -> None:
     with file:
         file.execute("BEGIN IMMEDIATE")
         file.executemany("INSERT INTO told (name, record) VALUES (?, ?)", [(name, record) for record in records])

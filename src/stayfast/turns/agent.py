@@ -31,7 +31,7 @@ from stayfast.turns.budget import Budget, budget
 from stayfast.turns.model import Json, Model, Said
 from stayfast.turns.pace import Pace, slow_s
 from stayfast.turns.step import Breaker, Step, StepCancelled
-from stayfast.turns.step_run import Running
+from stayfast.turns.step_run import StepRun
 from stayfast.turns.tools import Call, Tool, ToolError
 
 AnyTool = Tool[..., Any]
@@ -65,12 +65,12 @@ class Agent:
         """`answer_s`: reserved for the answer. `step_s`: of a planning step, before it is known. `max_calls`: of a turn.
         `pace`: how fast `answer` is, to fit `max_tokens` into the time that is left.
         """
-        for said, seconds in (("answer_s", answer_s), ("step_s", step_s)):
+        for name, seconds in (("answer_s", answer_s), ("step_s", step_s)):
             if not is_seconds(seconds):
-                raise wrong(f"{said}={seconds!r:.80}: seconds, more than 0, as in Agent(model, tools, {said}=1.5)", seconds)
-        for said, n, least in (("max_steps", max_steps, 0), ("max_calls", max_calls, 0), ("max_tokens", max_tokens, 1)):
+                raise wrong(f"{name}={seconds!r:.80}: seconds, more than 0, as in Agent(model, tools, {name}=1.5)", seconds)
+        for name, n, least in (("max_steps", max_steps, 0), ("max_calls", max_calls, 0), ("max_tokens", max_tokens, 1)):
             if not is_count(n, least):
-                raise wrong(f"{said}={n!r:.80}: a whole number, {least} or more", n)
+                raise wrong(f"{name}={n!r:.80}: a whole number, {least} or more", n)
         if not apology or type(apology) is not str:
             raise ValueError(f"apology={apology!r:.80}: some words, for where there is no answer in time")
         if pace is not None and not isinstance(pace, Pace):
@@ -124,15 +124,15 @@ class _Turn:
         self._of = of
         self._messages = list(messages)
         self._a = a
-        self._heard: list[str] = []
+        self._pieces: list[str] = []
         self._listens_to = 0  # the number of the step that may still be heard
-        self._early: dict[Call, Running] = {}
-        self._n_steps = self._n_calls = self._n_wasted = self._n_asked = 0
+        self._early: dict[Call, StepRun] = {}
+        self._n_steps = self._n_calls = self._n_wasted = self._n_model_calls = 0
         self._missing: dict[str, str] = {}
         self.has_answered = False
 
     def outcome(self, how: str, stopped_by: str) -> Outcome:
-        text = "".join(self._heard)
+        text = "".join(self._pieces)
         messages = (*self._messages, {"role": "assistant", "content": text})
         return Outcome(text, how, stopped_by, self._n_steps, self._n_calls, self._n_wasted, self._missing, messages)
 
@@ -148,9 +148,9 @@ class _Turn:
                 self._lacks("plan", "unavailable")
                 return "failed"
             running = await self._planned(b)
-            said: Said = running.result() if running.how == "ok" else Said()
-            if said.calls:
-                await self._call(b, said)
+            model_answer: Said = running.result() if running.how == "ok" else Said()
+            if model_answer.calls:
+                await self._call(b, model_answer)
             for call, early in self._early.items():
                 self._n_wasted += 1
                 early.end("cancelled", StepCancelled(call.name, "the model did not ask for it"))
@@ -158,17 +158,17 @@ class _Turn:
             if running.how != "ok":
                 self._lacks("plan", running.how)
                 return "failed"
-            if not said.calls:
-                self.has_answered = of.plan is of.answer and bool(said.text)
+            if not model_answer.calls:
+                self.has_answered = of.plan is of.answer and bool(model_answer.text)
                 return "answer"
         return "steps"
 
-    async def _planned(self, b: Budget) -> Running:
+    async def _planned(self, b: Budget) -> StepRun:
         of, is_good = self._of, None
         self._n_steps += 1
         mark = of.planning.began()
         try:
-            running = await self._asked(b, of.plan, f"plan {self._n_steps}", of.max_tokens, may_call=True)
+            running = await self._call_model(b, of.plan, f"plan {self._n_steps}", of.max_tokens, may_call=True)
             is_good = running.how == "ok"
         finally:
             of.planning.ended(mark, b.now(), is_good=is_good)
@@ -178,25 +178,25 @@ class _Turn:
 
     async def answer(self, b: Budget) -> str:
         """The answer, or as much of it as there is; how it ended."""
-        of, n_heard, began_at, n_tokens = self._of, len(self._heard), b.now(), self._of.max_tokens
+        of, n_pieces, began_at, n_tokens = self._of, len(self._pieces), b.now(), self._of.max_tokens
         if of.pace is not None:
             n_tokens = of.pace.max_tokens(b.deadline_at - began_at, n_tokens, began_at)
-        running = await self._asked(b, of.answer, _ANSWER, n_tokens, may_call=False)
-        has_text = len(self._heard) > n_heard
+        running = await self._call_model(b, of.answer, _ANSWER, n_tokens, may_call=False)
+        has_text = len(self._pieces) > n_pieces
         if running.how == "ok" and has_text:
             return "ok"
         self._lacks("answer", running.how if running.how != "ok" else "empty")
         if has_text:
             return "cut"
-        self._say(of.apology)
+        self._write_text(of.apology)
         return "apology"
 
-    async def _asked(self, b: Budget, model: Model, name: str, n_tokens: int, *, may_call: bool) -> Running:
+    async def _call_model(self, b: Budget, model: Model, name: str, n_tokens: int, *, may_call: bool) -> StepRun:
         """One step of a model, over; its text was said."""
         of = self._of
         is_shown = model is of.answer
-        self._n_asked += 1
-        number, began_at, n_heard = self._n_asked, b.now(), len(self._heard)
+        self._n_model_calls += 1
+        number, began_at, n_pieces = self._n_model_calls, b.now(), len(self._pieces)
         first_s: list[float] = []
 
         def hear(piece: str | Call) -> None:
@@ -207,39 +207,42 @@ class _Turn:
                     self._begin_early(b, piece)
             elif is_shown and piece:
                 first_s.append(b.now() - began_at)
-                self._say(piece)
+                self._write_text(piece)
 
         self._listens_to = number
         ask = partial(model.ask, tuple(self._messages), of.functions, hear, may_call=may_call, max_tokens=n_tokens)
         running = await _over(b.begun(Step(ask, ()), name))
         self._listens_to = 0
         if running.how == "ok":
-            said = running.result()
-            if not isinstance(said, Said):
-                raise TypeError(f"{type(model).__name__}.ask returned a {type(said).__name__}: return Said(text, calls)")
-            if is_shown and said.text and len(self._heard) == n_heard:
-                self._say(said.text)
-            if not may_call and of.pace is not None and first_s and said.n_tokens:
-                of.pace.answered(first_s[0], running.spent_s, said.n_tokens, b.now())
+            model_answer = running.result()
+            if not isinstance(model_answer, Said):
+                raise TypeError(f"{type(model).__name__}.ask returned a {type(model_answer).__name__}: return Said(text, "
+                                f"calls)")
+            if is_shown and model_answer.text and len(self._pieces) == n_pieces:
+                self._write_text(model_answer.text)
+            if not may_call and of.pace is not None and first_s and model_answer.n_tokens:
+                of.pace.answered(first_s[0], running.spent_s, model_answer.n_tokens, b.now())
         return running
 
     def _begin_early(self, b: Budget, call: Call) -> None:
         tool = self._of.tools.get(call.name)
         if tool is not None and tool.is_speculative and call not in self._early:
-            begun = self._begun(b, call)
-            if isinstance(begun, Running):
-                self._early[call] = begun
+            started = self._start_call(b, call)
+            if isinstance(started, StepRun):
+                self._early[call] = started
 
-    async def _call(self, b: Budget, said: Said) -> None:
+    async def _call(self, b: Budget, model_answer: Said) -> None:
         """Run the calls side by side and add what they brought to the conversation, in their order."""
-        begun = [self._early.pop(call) if call in self._early else self._begun(b, call) for call in said.calls]
+        started = [self._early.pop(call) if call in self._early else self._start_call(b, call)
+                   for call in model_answer.calls]
         functions = [{"id": whole(call.id), "type": "function", "function": {"name": whole(call.name),
                                                                              "arguments": whole(call.arguments)}}
-                     for call in said.calls]
-        self._messages.append({"role": "assistant", "content": whole(said.text or "") or None, "tool_calls": functions})
-        for call, running in zip(said.calls, begun, strict=True):
+                     for call in model_answer.calls]
+        self._messages.append({"role": "assistant", "content": whole(model_answer.text or "") or None,
+                               "tool_calls": functions})
+        for call, running in zip(model_answer.calls, started, strict=True):
             result = running
-            if isinstance(running, Running):
+            if isinstance(running, StepRun):
                 result = self._of.tools[call.name].result(call.arguments, await _over(running))
             assert isinstance(result, dict)
             if result["status"] != "ok":
@@ -249,7 +252,7 @@ class _Turn:
             self._messages.append({"role": "tool", "tool_call_id": whole(call.id),
                                    "content": msgspec.json.encode(result).decode()})
 
-    def _begun(self, b: Budget, call: Call) -> Running | Json:
+    def _start_call(self, b: Budget, call: Call) -> StepRun | Json:
         """A call that runs, or what the model is told instead."""
         tool = self._of.tools.get(call.name)
         if tool is None:
@@ -268,13 +271,13 @@ class _Turn:
                 running.over().add_done_callback(lambda _: self._progress(tool.name, running))
         return running
 
-    def _progress(self, name: str, running: Running) -> None:
+    def _progress(self, name: str, running: StepRun) -> None:
         if self._a is not None and self._a.is_open:
             self._a.progress(name, running.how)
 
-    def _say(self, text: str) -> None:
+    def _write_text(self, text: str) -> None:
         text = whole(text)
-        self._heard.append(text)
+        self._pieces.append(text)
         if self._a is not None:
             self._a.delta(text)
 
@@ -292,7 +295,7 @@ def _check_tools(tools: Sequence[AnyTool]) -> None:
             raise TypeError(f"{one!r:.80} is no tool: write @tool(timeout=0.8) above the function")
 
 
-async def _over(running: Running) -> Running:
+async def _over(running: StepRun) -> StepRun:
     if not running.is_over:
         await running.over()
     return running

@@ -40,7 +40,8 @@ class AgUi:
             return []
         match event.told:
             case Prefix(text) | Delta(text):
-                return [*self._begun(), {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._message_id, "delta": text}]
+                return [*self._start_events(), {"type": "TEXT_MESSAGE_CONTENT", "messageId": self._message_id,
+                                                "delta": text}]
             case Patch(operations):
                 return [{"type": "STATE_DELTA", "delta": operations}]
             case Snapshot() as snapshot:
@@ -57,7 +58,7 @@ class AgUi:
         self._is_over = True
         return [*self._written(), {"type": "RUN_FINISHED", **self._run}]
 
-    def _begun(self) -> list[Json]:
+    def _start_events(self) -> list[Json]:
         if self._is_writing:
             return []
         self._is_writing = True
@@ -72,12 +73,12 @@ class AgUi:
     def _whole(self, snapshot: Snapshot) -> list[Json]:
         """What was written is a message of its own; what follows goes into the next one."""
         message = {"id": self._message_id, "role": "assistant", "content": snapshot.text}
-        said = [*self._written(), {"type": "MESSAGES_SNAPSHOT", "messages": [message]},
+        events = [*self._written(), {"type": "MESSAGES_SNAPSHOT", "messages": [message]},
                 {"type": "STATE_SNAPSHOT", "snapshot": snapshot.state},
-                *(_custom(told) for told in snapshot.citations), *(_custom(told) for told in snapshot.degraded)]
+                *(_custom(event) for event in snapshot.citations), *(_custom(told) for told in snapshot.degraded)]
         self._n_messages += 1
         self._message_id = f"{self._run['runId']}-{self._n_messages}"
-        return said
+        return events
 
     def _final(self, final: Final) -> list[Json]:
         if final.how == "ok":
@@ -87,5 +88,5 @@ class AgUi:
         return [_custom(final), {"type": "RUN_ERROR", "message": message, "code": final.detail or final.how}]
 
 
-def _custom(told: Told) -> Json:
-    return {"type": "CUSTOM", "name": f"stayfast.{told.name}", "value": msgspec.to_builtins(told)}
+def _custom(event: Told) -> Json:
+    return {"type": "CUSTOM", "name": f"stayfast.{event.name}", "value": msgspec.to_builtins(event)}

@@ -24,9 +24,9 @@ def is_count(value: Any, least: int = 0) -> bool:
     return type(value) is int and value >= least
 
 
-def wrong(says: str, value: object) -> Exception:
+def wrong(rule: str, value: object) -> Exception:
     """What to raise of one: TypeError where it is no number, else ValueError."""
-    return ValueError(says) if _is_number(value) else TypeError(says)
+    return ValueError(rule) if _is_number(value) else TypeError(rule)
 
 
 def _is_number(value: object) -> bool:

@@ -40,7 +40,7 @@ from stayfast.turns.events import (
 )
 from stayfast.turns.patch import Json
 from stayfast.turns.step import StepTimeout
-from stayfast.turns.step_run import Running, here
+from stayfast.turns.step_run import StepRun, here
 
 N_KEPT = 512
 MAX_DEPTH = 100  # of a value in the state: what is nested deeper cannot be told, or not be read, everywhere
@@ -51,12 +51,12 @@ class Answer:
     said: TypeError tells what is not. Raises ValueError for `n_kept` below 1.
     """
 
-    def __init__(self, n_kept: int = N_KEPT) -> None:
-        if not is_count(n_kept, 1):
-            raise wrong(f"n_kept={n_kept!r:.80}: how many events are kept, a whole number, 1 or more", n_kept)
-        self._n_kept = n_kept
+    def __init__(self, capacity: int = N_KEPT) -> None:
+        if not is_count(capacity, 1):
+            raise wrong(f"n_kept={capacity!r:.80}: how many events are kept, a whole number, 1 or more", capacity)
+        self._capacity = capacity
         self._events: deque[Event] = deque()
-        self._n_told = 0
+        self._n_events = 0
         self._folded = _Folded()  # those that are not in `_events` any more
         self._news = asyncio.Event()
         self._state: dict[str, Json] = {}
@@ -82,14 +82,14 @@ class Answer:
 
     def prefix(self, text: str) -> None:
         """Text that needs no model."""
-        self._say(Prefix, text)
+        self._write_text(Prefix, text)
 
     def delta(self, text: str) -> None:
         """A piece of the answer; nothing where it is empty."""
-        self._say(Delta, text)
+        self._write_text(Delta, text)
 
     def progress(self, stage: str, status: str) -> None:
-        self._tell(Progress(_text(stage, "progress", "stage"), _text(status, "progress", "status")))
+        self._emit(Progress(_text(stage, "progress", "stage"), _text(status, "progress", "status")))
 
     def cite(self, source: str, start: int | None = None, end: int | None = None) -> None:
         """A source of characters `start` to `end` of the text, or of all of it. Raises ValueError for what cannot be."""
@@ -97,13 +97,13 @@ class Answer:
         if not is_place or (start is not None and end is not None and end < start):
             raise ValueError(f"a.cite(source, start, end): start={start!r:.80}, end={end!r:.80}: they are characters of the "
                              "text, counted from 0, and start is not after end")
-        self._tell(Citation(_text(source, "cite", "source"), start, end))
+        self._emit(Citation(_text(source, "cite", "source"), start, end))
 
     def degraded(self, part: str, reason: str) -> None:
         """The answer is without this part, or has it in a lesser form."""
-        told = Degraded(_text(part, "degraded", "part"), _text(reason, "degraded", "reason"))
-        self._tell(told)
-        self._missing[told.part] = None
+        event = Degraded(_text(part, "degraded", "part"), _text(reason, "degraded", "reason"))
+        self._emit(event)
+        self._missing[event.part] = None
 
     def put(self, name: str, value: Any) -> None:
         """Set one field of the state; readers get what differs. Raises ValueError where it is no JSON, or nested deeper than
@@ -112,14 +112,14 @@ class Answer:
         self._check_open()
         self._put(_text(name, "put", "name"), _state_value(value))
 
-    def later(self, name: str, straggler: Running) -> None:
+    def later(self, name: str, straggler: StepRun) -> None:
         """Put a placeholder into the state, `{"status": "pending"}`, and what the straggler brings when it is over:
         `{"status": "ok", "value": ..., "elapsed_ms": ...}`, or the status timeout, failed, skipped or cancelled.
         Raises ValueError where that name is pending already.
         """
         self._check_open()
         name = _text(name, "later", "name")
-        if not isinstance(straggler, Running):
+        if not isinstance(straggler, StepRun):
             raise TypeError(f"{straggler!r:.80} is no straggler: write a.later({name!r}, found.late[{name!r}]), with what "
                             "b.gather(..., late=afterwards) left behind")
         if name in self._pending:
@@ -138,8 +138,8 @@ class Answer:
         """
         if type(after) is not int:
             raise TypeError(f"after={after!r:.80}: the id of an event, as in a.read(after=last_event_id(header))")
-        if not 0 <= after <= self._n_told:
-            raise ValueError(f"Last-Event-ID: {after} was not told yet; this turn is at {self._n_told}")
+        if not 0 <= after <= self._n_events:
+            raise ValueError(f"Last-Event-ID: {after} was not told yet; this turn is at {self._n_events}")
         return Reader(self, after, late=late)
 
     async def settled(self) -> None:
@@ -165,9 +165,9 @@ class Answer:
                 how = "timeout" if scope is not None and scope.is_cut_off else "cancelled"
             case _:
                 how = "failed"
-        self.final_id = self._n_told + 1
+        self.final_id = self._n_events + 1
         detail = type(error).__name__ if how == "failed" else ""
-        self._tell(Final(how, detail, tuple(self._missing), tuple(self._pending)))
+        self._emit(Final(how, detail, tuple(self._missing), tuple(self._pending)))
         self.is_open = False
 
     def event_after(self, seen: int) -> Event | None:
@@ -175,56 +175,56 @@ class Answer:
         n_gone = self._folded.n
         if seen < n_gone:
             return Event(n_gone, self._folded.snapshot())
-        return self._events[seen - n_gone] if seen < self._n_told else None
+        return self._events[seen - n_gone] if seen < self._n_events else None
 
     async def news(self) -> None:
         await self._news.wait()
 
-    def _returned(self, name: str, straggler: Running) -> None:
-        said: dict[str, Json] = {"status": straggler.how}
+    def _returned(self, name: str, straggler: StepRun) -> None:
+        fields: dict[str, Json] = {"status": straggler.how}
         if straggler.how == "ok":
             try:
-                said["value"] = _state_value(straggler.result())
+                fields["value"] = _state_value(straggler.result())
             except ValueError:
-                said = {"status": "failed", "detail": "what it brought cannot be said in JSON"}
-        said["elapsed_ms"] = round(straggler.spent_s * 1e3)
+                fields = {"status": "failed", "detail": "what it brought cannot be said in JSON"}
+        fields["elapsed_ms"] = round(straggler.spent_s * 1e3)
         self._pending.pop(name, None)
-        if not self.final_id and said["status"] == "ok":
+        if not self.final_id and fields["status"] == "ok":
             self._missing.pop(name, None)
-        self._put(name, said)
+        self._put(name, fields)
 
     def _put(self, name: str, value: Json) -> None:
         new = {**self._state, name: value}
         operations = patch.diff(self._state, new)
         self._state = new
         if operations:
-            self._told(Patch(operations))
+            self._apply(Patch(operations))
 
-    def _say(self, kind: type[Prefix | Delta], text: str) -> None:
-        said = text if type(text) is str and text.isascii() else _text(text, kind.name, "text")
-        if said:
-            self._tell(kind(said))
-            self._texts.append(said)
+    def _write_text(self, kind: type[Prefix | Delta], text: str) -> None:
+        text_written = text if type(text) is str and text.isascii() else _text(text, kind.name, "text")
+        if text_written:
+            self._emit(kind(text_written))
+            self._texts.append(text_written)
 
-    def _tell(self, told: Told) -> None:
+    def _emit(self, event: Told) -> None:
         self._check_open()
-        self._told(told)
+        self._apply(event)
 
     def _check_open(self) -> None:
         if not self.is_open:
             raise RuntimeError("this answer is not being written: write inside `async with Answer() as a:`, and give what "
                                'comes after it to a.later("weather", found.late["weather"])')
 
-    def _told(self, told: Told) -> None:
-        self._n_told += 1
-        self._events.append(Event(self._n_told, told))
-        if len(self._events) > self._n_kept and not self.final_id:
+    def _apply(self, event: Told) -> None:
+        self._n_events += 1
+        self._events.append(Event(self._n_events, event))
+        if len(self._events) > self._capacity and not self.final_id:
             self._folded.add(self._events.popleft())
         self._news.set()
         self._news.clear()
 
     def __repr__(self) -> str:
-        return f"<Answer: {self._n_told} events, {'final' if self.final_id else 'open'}, {len(self._pending)} pending>"
+        return f"<Answer: {self._n_events} events, {'final' if self.final_id else 'open'}, {len(self._pending)} pending>"
 
 
 class Reader:
@@ -300,11 +300,11 @@ def whole(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _text(said: str, call: str, what: str) -> str:
-    if not isinstance(said, str):
-        raise TypeError(f"a.{call}: its {what} must be text, not {type(said).__name__}: what else there is to tell goes "
+def _text(text: str, call: str, what: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"a.{call}: its {what} must be text, not {type(text).__name__}: what else there is to tell goes "
                         "into a.put(name, value)")
-    return whole(said)
+    return whole(text)
 
 
 def _state_value(value: Any) -> Json:

@@ -34,7 +34,7 @@ from stayfast.turns.amounts import is_seconds, wrong
 from stayfast.turns.budget import Budget, OutOfTime, budget
 from stayfast.turns.step import StepSkipped, StepTimeout
 from stayfast.turns.step_run import CLEANUP_S
-from stayfast.wire.client_headers import patience_s
+from stayfast.wire.client_headers import client_timeout_s
 
 T = TypeVar("T")
 Endpoint = Callable[..., Coroutine[Any, Any, T]]
@@ -54,13 +54,13 @@ def within(total: float, reserve: Mapping[str, float] = MappingProxyType({})) ->
     def decorated(endpoint: Endpoint[T]) -> Endpoint[T]:
         _check_endpoint(endpoint)
         signature = inspect.signature(endpoint, eval_str=True)
-        name = next((name for name, its in signature.parameters.items() if _is_request(its)), None)
+        name = next((name for name, parameter in signature.parameters.items() if _is_request(parameter)), None)
 
         @wraps(endpoint)
         async def ending(*args: Any, **kwargs: Any) -> T:
             request = kwargs.pop(_INJECTED) if name is None else signature.bind(*args, **kwargs).arguments[name]
             try:
-                patience = patience_s(dict(request.headers.raw))
+                patience = client_timeout_s(dict(request.headers.raw))
                 async with AsyncExitStack() as opened:
                     b = await opened.enter_async_context(
                         budget(total, reserve, patience=inf if patience is None else patience))

@@ -22,7 +22,7 @@ from stayfast.turns.amounts import is_amount, is_seconds, wrong
 from stayfast.turns.gather import Gathering, Partial
 from stayfast.turns.report import find_broken_by, list_abandoned, render_waterfall, total_cost_usd
 from stayfast.turns.step import RAISE, AsyncStep, Breaker, Hedge, Step, StepCancelled, name_of
-from stayfast.turns.step_run import BODY_GRACE_S, CLEANUP_S, BudgetState, Scope, here
+from stayfast.turns.step_run import BODY_GRACE_S, CLEANUP_S, BudgetScope, BudgetState, here
 from stayfast.turns.threads import StartThread, start_thread
 
 T = TypeVar("T")
@@ -73,9 +73,9 @@ class Budget(BudgetState):
             for name, reserve_s in reversed(list(self._reserve.items())):
                 self._behind_s[name] = behind_s
                 behind_s += reserve_s * share
-            self._kept_s = min(behind_s, left_s)
+            self._reserved_s = min(behind_s, left_s)
         self._is_open = True
-        self._root = root = Scope(self, self.deadline_at - self._kept_s)
+        self._root = root = BudgetScope(self, self.deadline_at - self._reserved_s)
         here.set(root)
         self._timeout = asyncio.timeout_at(self.deadline_at + BODY_GRACE_S if self.deadline_at < inf else None)
         await self._timeout.__aenter__()

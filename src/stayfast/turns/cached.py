@@ -33,10 +33,10 @@ import msgspec
 from stayfast.core.clock import SystemClock
 from stayfast.policy.cache.freshness import FRESH, SPARE, STALE, CacheConfig, age_of, use_of
 from stayfast.policy.cache.s3fifo import OVERHEAD_BYTES, S3Fifo
-from stayfast.stores.base import Kept, Store
+from stayfast.stores.base import CachedAnswer, Store
 from stayfast.turns.amounts import is_amount, is_count, is_seconds, wrong
 from stayfast.turns.budget import Budget
-from stayfast.turns.step_run import Scope, here
+from stayfast.turns.step_run import BudgetScope, here
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,10 +46,10 @@ _LATE = 0.5  # of the time that a call was given: what fails before that has not
 
 class _Value(msgspec.Struct, frozen=True):
     of: Any
-    kept_at: float  # wall seconds
+    stored_at: float  # wall seconds
 
 
-class _Asked:
+class _PendingCall:
     """One call that is under way, in a budget of its own, and how many wait for it: nobody, where it is made behind an old
     value's back. `until`: the instant up to which somebody waits.
     """
@@ -64,7 +64,7 @@ class _Asked:
         self.until = until
         self.n_waiting = 0
         self._given_until = inf
-        self._scope: Scope | None = None  # what the function stands in, once it was called
+        self._scope: BudgetScope | None = None  # what the function stands in, once it was called
 
     def began(self) -> None:
         self._scope = here.get()
@@ -105,13 +105,14 @@ class Cached(Generic[P, T]):
         if not callable(function):
             raise TypeError(f"Cached({function!r:.80}): give it the function itself, not what a call of it brings, as in "
                             "Cached(find, ttl_s=300)")
-        for said, of in (("key", key), ("keep", keep)):
+        for argument, of in (("key", key), ("keep", keep)):
             if of is not None and not callable(of):
-                raise TypeError(f"{said}={of!r:.80}: a function, of the arguments for `key` and of the result for `keep`")
-        for said, seconds in (("ttl_s", ttl_s), ("stale_while_revalidate_s", stale_while_revalidate_s),
+                raise TypeError(f"{argument}={of!r:.80}: a function, of the arguments for `key` and of the result for "
+                                f"`keep`")
+        for argument, seconds in (("ttl_s", ttl_s), ("stale_while_revalidate_s", stale_while_revalidate_s),
                               ("stale_if_error_s", stale_if_error_s)):
             if not is_amount(seconds):
-                raise wrong(f"{said}={seconds!r:.80}: seconds, as in Cached(find, ttl_s=300)", seconds)
+                raise wrong(f"{argument}={seconds!r:.80}: seconds, as in Cached(find, ttl_s=300)", seconds)
         self._config = CacheConfig("exact", ttl_s, stale_while_revalidate_s=stale_while_revalidate_s,
                                    stale_if_error_s=stale_if_error_s)
         if not is_count(max_entries, 1):
@@ -121,15 +122,15 @@ class Cached(Generic[P, T]):
                         renew_within_s)
         if store is not None and not name:
             raise ValueError("with a store it needs a name of its own, as in name=\"acme search\": others keep theirs there")
-        its_own: str = getattr(function, "__name__", type(function).__name__)
-        self.__name__ = name or its_own
+        function_name: str = getattr(function, "__name__", type(function).__name__)
+        self.__name__ = name or function_name
         self.counts = Counts()
         self._function = function
         self._key = key
         self._keep = keep
         self._renew_within_s = renew_within_s
         self._values: S3Fifo[_Value] = S3Fifo(max_entries * OVERHEAD_BYTES)
-        self._asked: dict[bytes, _Asked] = {}
+        self._pending: dict[bytes, _PendingCall] = {}
         self._store = store
         self._kind = kind
 
@@ -137,16 +138,16 @@ class Cached(Generic[P, T]):
         """What is kept, or what the function brings. Raises what that raises where nothing kept may stand in for it."""
         key, wall = self._key_of(args, kwargs), _wall()
         value = await self._known(key, wall())
-        use = use_of(self._config, age_of(value.kept_at, wall())) if value is not None else None
+        use = use_of(self._config, age_of(value.stored_at, wall())) if value is not None else None
         if value is not None and use in (FRESH, STALE):
             self.counts.n_hits += 1
             if use is STALE:
                 self.counts.n_stale += 1
-                if key not in self._asked:
-                    self._ask(key, _Asked(self._renew_within_s, inf), *args, **kwargs)
-            kept: T = _own(value.of)
-            return kept
-        if key in self._asked:
+                if key not in self._pending:
+                    self._ask(key, _PendingCall(self._renew_within_s, inf), *args, **kwargs)
+            result: T = _own(value.of)
+            return result
+        if key in self._pending:
             self.counts.n_shared += 1
         else:
             self.counts.n_misses += 1
@@ -168,7 +169,7 @@ class Cached(Generic[P, T]):
         """How old what is kept is, here or in the store; None where nothing is."""
         wall = _wall()
         value = await self._known(self._key_of(args, kwargs), wall())
-        return age_of(value.kept_at, wall()) if value is not None else None
+        return age_of(value.stored_at, wall()) if value is not None else None
 
     async def renew(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Look it up, whatever is kept, and keep that. Raises what the function raises."""
@@ -198,64 +199,64 @@ class Cached(Generic[P, T]):
 
     def _key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         if self._key is not None:
-            said = self._key(*args, **kwargs)
+            key = self._key(*args, **kwargs)
         else:
-            said = repr((args, sorted(kwargs.items())))
+            key = repr((args, sorted(kwargs.items())))
             if not all(_is_simple(each) for each in (*args, *kwargs.values())):
                 raise TypeError(f"{self.__name__}: its arguments are more than text and numbers: say what tells one question"
                                 f" from another, as in Cached({self.__name__}, ttl_s=300, key=lambda question, user: ...)")
-        return sha256(f"{self.__name__}\n{said}".encode()).digest()
+        return sha256(f"{self.__name__}\n{key}".encode()).digest()
 
     async def _brought(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
         outer = here.get()
         until = inf if outer is None else outer.ends_at
-        asked = self._asked.get(key)
-        if asked is not None:
+        pending = self._pending.get(key)
+        if pending is not None:
             try:
-                return await self._wait(key, asked, until)
+                return await self._wait(key, pending, until)
             except Exception:
-                if not asked.was_short_for(until):
+                if not pending.was_short_for(until):
                     raise
-        asked = self._asked.get(key)
-        if asked is None:
-            asked = self._ask(key, _Asked(inf, until), *args, **kwargs)
+        pending = self._pending.get(key)
+        if pending is None:
+            pending = self._ask(key, _PendingCall(inf, until), *args, **kwargs)
             if outer is not None:  # whoever asks first pays, and its report says for what
-                outer.inner = [*(outer.inner or ()), asked.budget]
-        return await self._wait(key, asked, until)
+                outer.inner = [*(outer.inner or ()), pending.budget]
+        return await self._wait(key, pending, until)
 
-    def _ask(self, key: bytes, asked: _Asked, *args: P.args, **kwargs: P.kwargs) -> _Asked:
-        self._asked[key] = asked
+    def _ask(self, key: bytes, pending: _PendingCall, *args: P.args, **kwargs: P.kwargs) -> _PendingCall:
+        self._pending[key] = pending
         outer = here.get()
         here.set(None)  # the Task's context is a copy of this one
-        asked.task = asyncio.get_running_loop().create_task(self._made(key, asked, *args, **kwargs))
+        pending.task = asyncio.get_running_loop().create_task(self._made(key, pending, *args, **kwargs))
         here.set(outer)
-        asked.task.add_done_callback(lambda task: self._over(key, asked))
-        return asked
+        pending.task.add_done_callback(lambda task: self._over(key, pending))
+        return pending
 
-    def _over(self, key: bytes, asked: _Asked) -> None:
-        self._drop(key, asked)
-        if not asked.task.cancelled():
-            asked.task.exception()  # whoever waits has it; behind an old value's back nobody does
+    def _over(self, key: bytes, pending: _PendingCall) -> None:
+        self._drop(key, pending)
+        if not pending.task.cancelled():
+            pending.task.exception()  # whoever waits has it; behind an old value's back nobody does
 
-    def _drop(self, key: bytes, asked: _Asked) -> None:
-        if self._asked.get(key) is asked:
-            del self._asked[key]
+    def _drop(self, key: bytes, pending: _PendingCall) -> None:
+        if self._pending.get(key) is pending:
+            del self._pending[key]
 
-    async def _wait(self, key: bytes, asked: _Asked, until: float) -> T:
-        asked.wait(until)
-        asked.n_waiting += 1
+    async def _wait(self, key: bytes, pending: _PendingCall, until: float) -> T:
+        pending.wait(until)
+        pending.n_waiting += 1
         try:
-            made: T = _own(await asyncio.shield(asked.task))
+            made: T = _own(await asyncio.shield(pending.task))
             return made
         finally:
-            asked.n_waiting -= 1
-            if not asked.n_waiting and not asked.task.done():
-                self._drop(key, asked)  # who asks while it ends asks anew
-                asked.task.cancel()
+            pending.n_waiting -= 1
+            if not pending.n_waiting and not pending.task.done():
+                self._drop(key, pending)  # who asks while it ends asks anew
+                pending.task.cancel()
 
-    async def _made(self, key: bytes, asked: _Asked, *args: P.args, **kwargs: P.kwargs) -> T:
-        async with asked.budget:
-            asked.began()
+    async def _made(self, key: bytes, pending: _PendingCall, *args: P.args, **kwargs: P.kwargs) -> T:
+        async with pending.budget:
+            pending.began()
             call = self._function(*args, **kwargs)
             if not isinstance(call, Awaitable):
                 raise TypeError(f"{self.__name__} is a plain function: Cached needs an async one, which may hand it to "
@@ -265,28 +266,28 @@ class Cached(Generic[P, T]):
                 value = _Value(made, _wall()())
                 self._values.put(key, value, 0)
                 if self._store is not None:
-                    drop_at = value.kept_at + self._config.keep_s
-                    await self._store.put(key, Kept(msgspec.msgpack.encode(made), value.kept_at, drop_at=drop_at,
+                    drop_at = value.stored_at + self._config.keep_s
+                    await self._store.put(key, CachedAnswer(msgspec.msgpack.encode(made), value.stored_at, drop_at=drop_at,
                                                     route=self.__name__))
             return made
 
     async def _known(self, key: bytes, now: float) -> _Value | None:
         """What is kept here; of an old one another process may have a newer one in the store."""
         value = self._values.get(key)
-        if self._store is None or (value is not None and use_of(self._config, age_of(value.kept_at, now)) is FRESH):
+        if self._store is None or (value is not None and use_of(self._config, age_of(value.stored_at, now)) is FRESH):
             return value
-        kept = await self._store.get(key)
-        if kept is None:
+        stored = await self._store.get(key)
+        if stored is None:
             return value
         try:
-            value = _Value(msgspec.msgpack.decode(kept.body, type=self._kind), kept.kept_at)
+            value = _Value(msgspec.msgpack.decode(stored.body, type=self._kind), stored.kept_at)
         except msgspec.DecodeError:  # of an older shape
             return value
         self._values.put(key, value, 0)
         return value
 
     def __repr__(self) -> str:
-        return f"<Cached {self.__name__}: {len(self._values)} kept, {len(self._asked)} asked for>"
+        return f"<Cached {self.__name__}: {len(self._values)} kept, {len(self._pending)} asked for>"
 
 
 def _is_simple(argument: Any) -> bool:

@@ -33,12 +33,12 @@ class ChatModel:
         choice = options.pop("tool_choice", "auto")
         if tools:
             options |= {"tools": list(tools), "tool_choice": choice if may_call else "none"}
-        heard = _Heard(hear)
+        collected = _CollectedAnswer(hear)
         async with await self._client.chat.completions.create(model=self._model, messages=list(messages), stream=True,
                                                               **options | in_time) as stream:
             async for chunk in stream:
-                heard.chunk(chunk)
-        return heard.said()
+                collected.chunk(chunk)
+        return collected.finish()
 
     def __repr__(self) -> str:
         return f"<ChatModel {self._model}>"
@@ -51,7 +51,7 @@ class _Writing:
         self.id = f"call_{index}"
         self.name = ""
         self.arguments = ""
-        self.is_told = False
+        self.is_reported = False
 
     @property
     def is_whole(self) -> bool:
@@ -68,11 +68,11 @@ class _Writing:
         return Call(self.id, self.name, self.arguments.strip())
 
 
-class _Heard:
+class _CollectedAnswer:
     """What has come of one answer."""
 
-    def __init__(self, hear: Hear) -> None:
-        self._hear = hear
+    def __init__(self, on_piece: Hear) -> None:
+        self._on_piece = on_piece
         self._texts: list[str] = []
         self._calls: dict[int, _Writing] = {}
         self._n_tokens = 0
@@ -85,17 +85,17 @@ class _Heard:
         delta = chunk.choices[0].delta
         if delta.content:
             self._texts.append(delta.content)
-            self._hear(delta.content)
+            self._on_piece(delta.content)
         for piece in delta.tool_calls or ():
             writing = self._calls.setdefault(piece.index, _Writing(piece.index))
             writing.id = piece.id or writing.id
             if piece.function is not None:
                 writing.name += piece.function.name or ""
                 writing.arguments += piece.function.arguments or ""
-            if not writing.is_told and writing.is_whole:
-                writing.is_told = True
-                self._hear(writing.call())
+            if not writing.is_reported and writing.is_whole:
+                writing.is_reported = True
+                self._on_piece(writing.call())
 
-    def said(self) -> Said:
+    def finish(self) -> Said:
         calls = tuple(self._calls[index].call() for index in sorted(self._calls))
         return Said("".join(self._texts), calls, self._n_tokens)

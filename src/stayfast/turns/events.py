@@ -108,28 +108,28 @@ class Event(msgspec.Struct, frozen=True):
 
     def sse(self) -> bytes:
         """As a server-sent event."""
-        told = self.told
-        return b"id: %d\nevent: %b\ndata: %b\n\n" % (self.id, told.name.encode(), msgspec.json.encode(told))
+        payload = self.told
+        return b"id: %d\nevent: %b\ndata: %b\n\n" % (self.id, payload.name.encode(), msgspec.json.encode(payload))
 
 
 def text_of(event: Event, n_given: int = 0) -> str:
     """What a plain client is given of it, which has read from the start and was given `n_given` characters up to here: the
     text of content, of a snapshot what it has not been given yet, else nothing.
     """
-    told = event.told
-    if isinstance(told, Snapshot):
-        return told.text[n_given:]
-    return told.text if isinstance(told, CONTENT) else ""
+    payload = event.told
+    if isinstance(payload, Snapshot):
+        return payload.text[n_given:]
+    return payload.text if isinstance(payload, CONTENT) else ""
 
 
 def last_event_id(header: str) -> int:
     """What a `Last-Event-ID` says, 0 where it is empty. Raises ValueError, which names the header."""
-    said = header.strip()
-    if not said:
+    value = header.strip()
+    if not value:
         return 0
-    if not (said.isascii() and said.isdigit()) or len(said) > MAX_ID_DIGITS:
+    if not (value.isascii() and value.isdigit()) or len(value) > MAX_ID_DIGITS:
         raise ValueError("Last-Event-ID: must be the id of an event of this turn, which is a whole number")
-    return int(said)
+    return int(value)
 
 
 def json_value(value: Any) -> Json:

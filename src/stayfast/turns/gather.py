@@ -7,7 +7,7 @@ from typing import Any
 
 from stayfast.turns.amounts import is_seconds, wrong
 from stayfast.turns.step import Step, StepCancelled, StepFailed, StepTimeout
-from stayfast.turns.step_run import BudgetState, Running
+from stayfast.turns.step_run import BudgetState, StepRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Partial:
 
     done: Mapping[str, Any]
     missing: Mapping[str, Missing] = field(default_factory=dict)
-    late: Mapping[str, Running] = field(default_factory=dict)
+    late: Mapping[str, StepRun] = field(default_factory=dict)
 
     @property
     def timed_out(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Gathering:
         self._by_s = by_s
         self._late = late
         self._is_due = by_s is None  # the time has come from which `need` is enough
-        self._steps: dict[str, Running] = {}
+        self._steps: dict[str, StepRun] = {}
         self._waiter: asyncio.Future[None] | None = None
 
     async def result(self, calls: Mapping[str, Any]) -> Partial:
@@ -71,7 +71,7 @@ class Gathering:
         try:
             self._check(len(calls))
             for name, call in calls.items():
-                self._steps[name] = of.begun(call if type(call) is Step else _made(name, call), name, self._look, self._late)
+                self._steps[name] = of.begun(call if type(call) is Step else _made(name, call), name, self._poll, self._late)
             if not self._is_enough():
                 self._waiter = waiter = loop.create_future()
                 if self._by_s is not None:
@@ -106,13 +106,13 @@ class Gathering:
         if not 0 <= need <= n_calls:
             raise ValueError(f"need={need}: of {n_calls} steps, 0 to {n_calls} can be needed")
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._waiter is not None and self._is_enough():
             self._stop()
 
     def _due(self) -> None:
         self._is_due = True
-        self._look()
+        self._poll()
 
     def _stop(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -136,7 +136,7 @@ class Gathering:
         await self._of.clean_up(running for running in self._steps.values() if running.how != "ok")
 
     def _partial(self) -> Partial:
-        done, missing, late = dict[str, Any](), dict[str, Missing](), dict[str, Running]()
+        done, missing, late = dict[str, Any](), dict[str, Missing](), dict[str, StepRun]()
         for name, running in self._steps.items():
             error = running.error
             if not running.is_over:

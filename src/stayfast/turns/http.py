@@ -23,7 +23,7 @@ T = TypeVar("T")
 def deadline_headers() -> dict[str, str]:
     """What is left, in whole milliseconds, as headers; empty outside of a budget. Raises OutOfTime where nothing is left."""
     left_s = _left_s()
-    return {} if left_s == inf else {HEADER: _said(left_s)}
+    return {} if left_s == inf else {HEADER: _format_timeout(left_s)}
 
 
 def sdk_options(*, timeout: float | None = None, extra_headers: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def sdk_options(*, timeout: float | None = None, extra_headers: Mapping[str, str
     headers = dict(extra_headers or ())
     if left_s < inf:
         timeout = left_s if timeout is None else min(left_s, timeout)
-        headers[HEADER] = _said(left_s)
+        headers[HEADER] = _format_timeout(left_s)
     options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     return options | {"extra_headers": headers} if headers else options
 
@@ -51,7 +51,7 @@ def httpx_sync_hook(request: Any) -> None:
     """The same of `httpx.Client`."""
     left_s = _left_s()
     if left_s < inf:
-        request.headers[HEADER] = _said(left_s)
+        request.headers[HEADER] = _format_timeout(left_s)
         waits_s = request.extensions.get("timeout", {})
         request.extensions["timeout"] = {wait: min(left_s, waits_s.get(wait) or inf)
                                          for wait in ("connect", "read", "write", "pool")}
@@ -62,7 +62,7 @@ async def aiohttp_middleware(request: Any, handler: Callable[[Any], Awaitable[T]
     left_s = _left_s()
     if left_s == inf:
         return await handler(request)
-    request.headers[HEADER] = _said(left_s)
+    request.headers[HEADER] = _format_timeout(left_s)
     async with asyncio.timeout(left_s):
         return await handler(request)
 
@@ -74,5 +74,5 @@ def _left_s() -> float:
     return left_s
 
 
-def _said(left_s: float) -> str:
+def _format_timeout(left_s: float) -> str:
     return str(max(1, int(left_s * 1e3)))

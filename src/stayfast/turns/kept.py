@@ -10,8 +10,8 @@ from random import Random
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fanout
-from stayfast.stores.base import Door, Store
-from stayfast.stores.remote_store import Shared, SharedConfig
+from stayfast.stores.base import Store, StoreBackend
+from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.stores.sqlite import SqliteDoor
 from stayfast.turns.amounts import is_count, is_seconds, wrong
 
@@ -31,7 +31,7 @@ def store_at(where: str, *, max_bytes: int = 1 << 30, timeout_s: float = 0.05) -
                     timeout_s)
     clock = SystemClock()
     if where.startswith(_REDIS):
-        door: Door = import_module("stayfast.stores.redis").RedisDoor(where, "stayfast", clock)
+        door: StoreBackend = import_module("stayfast.stores.redis").RedisDoor(where, "stayfast", clock)
     else:
         door = SqliteDoor(Path(where).expanduser(), max_bytes, clock)
-    return Shared("turns", door, SharedConfig(timeout_s=timeout_s), clock, Fanout(), rng=Random(os.urandom(16)))
+    return RemoteStore("turns", door, SharedConfig(timeout_s=timeout_s), clock, Fanout(), rng=Random(os.urandom(16)))

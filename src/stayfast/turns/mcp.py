@@ -36,9 +36,9 @@ async def mcp_tools(server: Any, *, timeout: float = 5.0, trust: bool = False, p
     same. `environment`: more variables for a command. `opens_in`: the most seconds until it has told its tools. Raises
     ConnectionError where it has not, or cannot be reached or started, ValueError and TypeError for what cannot be.
     """
-    for said, seconds in (("timeout", timeout), ("opens_in", opens_in)):
+    for name, seconds in (("timeout", timeout), ("opens_in", opens_in)):
         if not is_seconds(seconds):
-            raise wrong(f"{said}={seconds!r:.80}: seconds, more than 0, as in mcp_tools(server, {said}=5.0)", seconds)
+            raise wrong(f"{name}={seconds!r:.80}: seconds, more than 0, as in mcp_tools(server, {name}=5.0)", seconds)
     named = _named(server)
     if isinstance(server, Sequence) and not isinstance(server, str):
         server = StdioServerParameters(command=server[0], args=list(server[1:]), env=dict(environment))

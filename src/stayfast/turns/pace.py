@@ -30,9 +30,9 @@ class Pace:
     __slots__ = ("_assumed_tpot_s", "_assumed_ttft_s", "_tpots", "_ttfts", "name")
 
     def __init__(self, name: str, *, ttft_s: float = 1.0, tokens_per_s: float = 50.0) -> None:
-        for said, value in (("ttft_s", ttft_s), ("tokens_per_s", tokens_per_s)):
+        for argument, value in (("ttft_s", ttft_s), ("tokens_per_s", tokens_per_s)):
             if not is_seconds(value):
-                raise wrong(f"{said}={value!r:.80}: a number, more than 0, as in "
+                raise wrong(f"{argument}={value!r:.80}: a number, more than 0, as in "
                             "Pace(\"large\", ttft_s=0.8, tokens_per_s=40)", value)
         self.name = name
         self._assumed_ttft_s = ttft_s

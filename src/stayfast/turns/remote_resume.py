@@ -14,7 +14,7 @@ import msgspec
 
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.steps import StepDone, TurnSeen
-from stayfast.upstreams.turn import Piece
+from stayfast.upstreams.turn import TurnPiece
 
 WAITS_S = 0.4
 MOST_PIECES = 200  # at a time
@@ -30,62 +30,62 @@ class Sought(msgspec.Struct, frozen=True):
     late: bool
 
 
-class Heard(msgspec.Struct, frozen=True):
+class RemoteEvent(msgspec.Struct, frozen=True):
     """What has come of it. `failed`: with which status, code and message it ended. `steps`: those that have ended since
     somebody was told of steps; instants are the machine's, and so the same in all its processes.
     """
 
-    pieces: list[Piece]
+    pieces: list[TurnPiece]
     is_over: bool = False
     failed: tuple[int, str, str] | None = None
     steps: tuple[StepDone, ...] = ()
 
 
-AskOthers = Callable[[Sought], Awaitable[Heard | None]]
+AskOthers = Callable[[Sought], Awaitable[RemoteEvent | None]]
 
 
 class _Reading(Protocol):
-    async def next(self) -> Piece | None: ...
+    async def next(self) -> TurnPiece | None: ...
 
     def ready(self) -> bool: ...
 
     def seen(self) -> TurnSeen: ...
 
 
-async def heard(reading: _Reading) -> Heard:
+async def read_event(reading: _Reading) -> RemoteEvent:
     """What there is to be told, or will be in a moment."""
-    told = await _pieces(reading)
+    pieces = await _pieces(reading)
     steps = [msgspec.structs.replace(step, parent=-1) for step in reading.seen().steps if step.how != "running"]
-    return msgspec.structs.replace(told, steps=tuple(steps))
+    return msgspec.structs.replace(pieces, steps=tuple(steps))
 
 
-async def _pieces(reading: _Reading) -> Heard:
-    pieces: list[Piece] = []
+async def _pieces(reading: _Reading) -> RemoteEvent:
+    pieces: list[TurnPiece] = []
     try:
         async with asyncio.timeout(WAITS_S):
             while len(pieces) < MOST_PIECES and (not pieces or reading.ready()):
                 piece = await reading.next()
                 if piece is None:
-                    return Heard(pieces, is_over=True)
+                    return RemoteEvent(pieces, is_over=True)
                 pieces.append(piece)
     except TimeoutError:
         pass
     except UpstreamFailed as failed:
-        return Heard(pieces, True, (failed.status, failed.code, failed.message))
-    return Heard(pieces)
+        return RemoteEvent(pieces, True, (failed.status, failed.code, failed.message))
+    return RemoteEvent(pieces)
 
 
-class Elsewhere:
-    """One client's way through it: a `Turning`. One task reads it."""
+class RemoteTurnStream:
+    """One client's way through it: a `TurnRun`. One task reads it."""
 
-    def __init__(self, sought: Sought, first: Heard, ask: AskOthers) -> None:
+    def __init__(self, sought: Sought, first: RemoteEvent, ask: AskOthers) -> None:
         self._sought = sought
         self._ask = ask
-        self._pieces: deque[Piece] = deque()
+        self._pieces: deque[TurnPiece] = deque()
         self._steps: list[StepDone] = []
         self._take(first)
 
-    async def next(self) -> Piece | None:
+    async def next(self) -> TurnPiece | None:
         """Also raises UpstreamFailed where whoever ran it is gone."""
         while not self._pieces:
             if self._last.failed is not None:
@@ -95,18 +95,18 @@ class Elsewhere:
                 raise failed
             if self._last.is_over:
                 return None
-            told = await self._ask(self._sought)
-            if told is None:
+            event = await self._ask(self._sought)
+            if event is None:
                 raise UpstreamFailed(self._sought.upstream, Fault.RESET, "the process that ran this turn has ended")
-            self._take(told)
+            self._take(event)
         return self._pieces.popleft()
 
-    def _take(self, told: Heard) -> None:
-        self._last = told
-        self._pieces.extend(told.pieces)
-        self._steps += told.steps
-        if told.pieces:
-            self._sought = msgspec.structs.replace(self._sought, after=told.pieces[-1].id)
+    def _take(self, event: RemoteEvent) -> None:
+        self._last = event
+        self._pieces.extend(event.pieces)
+        self._steps += event.steps
+        if event.pieces:
+            self._sought = msgspec.structs.replace(self._sought, after=event.pieces[-1].id)
 
     def seen(self) -> TurnSeen:
         return TurnSeen(tuple(self._steps), sum(step.cost_usd for step in self._steps if step.cost_usd) or None)

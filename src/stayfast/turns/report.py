@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 from stayfast.core.steps import StepDone, TurnSeen
-from stayfast.turns.step_run import BudgetState, Running
+from stayfast.turns.step_run import BudgetState, StepRun
 
 EVENT_LOOP = "the event loop"
 N_COLUMNS = 40
@@ -19,7 +19,7 @@ MAX_NAME = 64
 def render_waterfall(of: BudgetState) -> str:
     end_at = of.ended_at if of.ended_at < inf else of.now()
     spent_s, total_s = end_at - of.began_at, of.deadline_at - of.began_at
-    head = f"turn: {_said(spent_s)} of {_said(total_s)}"
+    head = f"turn: {_format_s(spent_s)} of {_format_s(total_s)}"
     cost_usd = total_cost_usd(of)
     if cost_usd:
         head += f", ${cost_usd:.6g}"
@@ -32,7 +32,7 @@ def render_waterfall(of: BudgetState) -> str:
     return "\n".join(lines)
 
 
-def find_blamed(rows: Iterable[Running]) -> str | None:
+def find_blamed(rows: Iterable[StepRun]) -> str | None:
     """Who used all the time that the turn had, of these steps in their order, or EVENT_LOOP; None where nobody did."""
     late: str | None = None  # that had no time to begin: whoever was before it is to blame, if that can be said
     for row in rows:
@@ -92,7 +92,7 @@ def _inside(of: BudgetState) -> list[BudgetState]:
     return [inner for scope in of.scopes for inner in scope.inner or ()]
 
 
-def _walk(of: BudgetState, parent: Running | None) -> Iterator[tuple[Running, Running | None]]:
+def _walk(of: BudgetState, parent: StepRun | None) -> Iterator[tuple[StepRun, StepRun | None]]:
     """Each step, and the one that it was begun in: those of the budgets that the body opened, then its own."""
     for inner in of.inner:
         yield from _walk(inner, parent)
@@ -102,7 +102,7 @@ def _walk(of: BudgetState, parent: Running | None) -> Iterator[tuple[Running, Ru
             yield from _walk(inner, row)
 
 
-def _step(row: Running, now: float, parent: int, left: str) -> StepDone:
+def _step(row: StepRun, now: float, parent: int, left: str) -> StepDone:
     detail = f"{row.detail}, goes on all the same" if row.is_abandoned else row.detail
     cost_usd = row.cost_usd + sum(total_cost_usd(inner) for inner in row.inner or ())
     is_excused = row.is_capped or row.blocked_s > 0  # it is not what broke the budget
@@ -121,12 +121,12 @@ def _lines(of: BudgetState, since: float, whole_s: float, depth: int) -> list[st
     return lines
 
 
-def _line(row: Running, since: float, whole_s: float, depth: int) -> str:
+def _line(row: StepRun, since: float, whole_s: float, depth: int) -> str:
     end_at = min(row.ended_at, since + whole_s)
     first = min(N_COLUMNS - 1, int((row.began_at - since) / whole_s * N_COLUMNS))
     n_filled = max(1, round((end_at - row.began_at) / whole_s * N_COLUMNS))
     bar = (" " * first + "#" * n_filled)[:N_COLUMNS].ljust(N_COLUMNS)
-    words = [f"{_said(end_at - row.began_at)} of {_said(max(0.0, row.ends_at - row.began_at))}", row.how]
+    words = [f"{_format_s(end_at - row.began_at)} of {_format_s(max(0.0, row.ends_at - row.began_at))}", row.how]
     if row.n_calls > 1:
         words.append(f"{row.n_calls} calls")
     if row.cost_usd:
@@ -136,9 +136,9 @@ def _line(row: Running, since: float, whole_s: float, depth: int) -> str:
     if row.detail:
         words.append(row.detail)
     elif row.blocked_s:
-        words.append(f"ended {_said(row.blocked_s)} late, as the event loop was blocked")
+        words.append(f"ended {_format_s(row.blocked_s)} late, as the event loop was blocked")
     return f"{'  ' * depth}{row.name:<{_NAME_WIDTH}} |{bar}| {', '.join(words)}"
 
 
-def _said(seconds: float) -> str:
+def _format_s(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"

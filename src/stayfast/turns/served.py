@@ -24,11 +24,11 @@ from stayfast.turns.answer import Answer, Reader
 from stayfast.turns.budget import OutOfTime, budget
 from stayfast.turns.events import Final, text_of
 from stayfast.turns.function import Asked, Function, Refused
-from stayfast.turns.remote_resume import AskOthers, Elsewhere, Heard, Sought, heard
+from stayfast.turns.remote_resume import AskOthers, RemoteEvent, RemoteTurnStream, Sought, read_event
 from stayfast.turns.report import EVENT_LOOP, find_blamed_anywhere, list_steps
 from stayfast.turns.step import Contained, StepTimeout, kind_of, where_raised
 from stayfast.upstreams.base import Call
-from stayfast.upstreams.turn import Piece, Turning, TurnUpstream
+from stayfast.upstreams.turn import TurnPiece, TurnRun, TurnUpstream
 from stayfast.wire.dialect import unsayable
 from stayfast.wire.encode import conversation
 from stayfast.wire.trace_context import headers_of
@@ -43,14 +43,14 @@ class BadAnswer(TypeError):
     """The function did not bring an answer; in words for whoever wrote it."""
 
 
-class Kept:
+class ResumableTurns:
     """Turns that their clients may come back to, by tenant and request id. One loop's; outlives a reload."""
 
     def __init__(self) -> None:
-        self._turns: dict[tuple[str | None, str], Turn] = {}
+        self._turns: dict[tuple[str | None, str], RunningTurn] = {}
         self._n_chars = 0
 
-    def add(self, turn: "Turn") -> None:
+    def add(self, turn: "RunningTurn") -> None:
         """Keep it; with too many, the oldest goes."""
         before = self._turns.get(turn.key)
         if before is not None:
@@ -59,7 +59,7 @@ class Kept:
             self.drop(next(iter(self._turns.values())))
         self._turns[turn.key] = turn
 
-    def weigh(self, turn: "Turn") -> None:
+    def weigh(self, turn: "RunningTurn") -> None:
         """It has ended; with too much text, the oldest of those that have go."""
         if self._turns.get(turn.key) is turn:
             turn.n_chars = len(turn.answer.text)
@@ -67,10 +67,10 @@ class Kept:
         while self._n_chars > MAX_KEPT_CHARS:
             self.drop(next(one for one in self._turns.values() if one.n_chars))
 
-    def of(self, tenant: str | None, request_id: str) -> "Turn | None":
+    def of(self, tenant: str | None, request_id: str) -> "RunningTurn | None":
         return self._turns.get((tenant, request_id))
 
-    def drop(self, turn: "Turn") -> None:
+    def drop(self, turn: "RunningTurn") -> None:
         if self._turns.get(turn.key) is turn:
             del self._turns[turn.key]
             self._n_chars -= turn.n_chars
@@ -80,29 +80,29 @@ class Kept:
         return len(self._turns)
 
 
-class Served(TurnUpstream):
+class ServedTurn(TurnUpstream):
     """One function as an upstream. Task-safe."""
 
     def __init__(self, name: str, function: Function, clock: Clock, sink: Sink, *, resume_s: float = 15.0,
                  is_idempotent: bool = False, ask_others: AskOthers | None = None) -> None:
         super().__init__(name, clock)
         self.function = function  # for turns that begin from now on
-        self.kept = Kept()
+        self.resumable = ResumableTurns()
         self._ask_others = ask_others
         self._sink = sink
         self._resume_s = resume_s
         self._is_idempotent = is_idempotent
-        self._running: set[Turn] = set()
+        self._running: set[RunningTurn] = set()
 
-    async def begin(self, call: Call) -> Turning:
+    async def begin(self, call: Call) -> TurnRun:
         wish = call.events
         if wish is not None and wish.after is not None:
             return await self._again(Sought(self.name, call.tenant, call.request_id, wish.after, wish.late))
-        turn = self._begun(call)
+        turn = self._start_turn(call)
         return Reading(turn, turn.answer.read(late=wish is not None and wish.late), is_plain=wish is None)
 
-    async def _again(self, sought: Sought) -> Turning:
-        turn = self.kept.of(sought.tenant, sought.request_id)
+    async def _again(self, sought: Sought) -> TurnRun:
+        turn = self.resumable.of(sought.tenant, sought.request_id)
         if turn is not None:
             try:
                 return Reading(turn, turn.answer.read(sought.after, late=sought.late))
@@ -112,11 +112,11 @@ class Served(TurnUpstream):
         if first is None or self._ask_others is None:
             raise Rejected("This turn is not kept here any more: ask anew, without last-event-id.", status=404,
                            code="turn_not_kept", param="last-event-id")
-        return Elsewhere(sought, first, self._ask_others)
+        return RemoteTurnStream(sought, first, self._ask_others)
 
-    async def tell(self, sought: Sought) -> Heard | None:
+    async def find_turn(self, sought: Sought) -> RemoteEvent | None:
         """What another process is to be told of a turn that is kept here; None where it is not."""
-        turn = self.kept.of(sought.tenant, sought.request_id)
+        turn = self.resumable.of(sought.tenant, sought.request_id)
         if turn is None:
             return None
         try:
@@ -124,25 +124,26 @@ class Served(TurnUpstream):
         except ValueError:
             return None
         try:
-            return await heard(reading)
+            return await read_event(reading)
         finally:
             reading.close()
 
-    def _begun(self, call: Call) -> "Turn":
-        said = conversation(call.request)
-        if said.native:
-            raise unsayable(said.native[0], "a turn")
+    def _start_turn(self, call: Call) -> "RunningTurn":
+        parsed = conversation(call.request)
+        if parsed.native:
+            raise unsayable(parsed.native[0], "a turn")
         headers = dict(call.headers) | dict(headers_of(call.trace) if call.trace is not None else ())
         left_s = call.deadline.remaining(self._clock.now())
         late = budget(max(left_s - END_MARGIN_S, left_s / 2, 1e-3))
-        asked = Asked(call.model, said, late, call.request.stream, call.request_id, call.tenant, headers)
+        turn_request = Asked(call.model, parsed, late, call.request.stream, call.request_id, call.tenant, headers)
         wish = call.events
-        is_kept = wish is not None and self._resume_s > 0
-        turn = Turn(self.name, self.function, asked, is_idempotent=self._is_idempotent,
-                    waits=wish is not None and wish.late, stays_s=self._resume_s if is_kept else 0.0, drop=self.kept.drop,
+        is_resumable = wish is not None and self._resume_s > 0
+        turn = RunningTurn(self.name, self.function, turn_request, is_idempotent=self._is_idempotent,
+                    waits=wish is not None and wish.late, stays_s=self._resume_s if is_resumable else 0.0,
+                           drop=self.resumable.drop,
                     abandon=self._abandoned)
-        if is_kept:
-            self.kept.add(turn)
+        if is_resumable:
+            self.resumable.add(turn)
         self._running.add(turn)
         turn.task.add_done_callback(lambda _: self._ended(turn))
         return turn
@@ -152,33 +153,35 @@ class Served(TurnUpstream):
         for turn in self._running:
             turn.cancel()
 
-    def _ended(self, turn: "Turn") -> None:
+    def _ended(self, turn: "RunningTurn") -> None:
         self._running.discard(turn)
-        self.kept.weigh(turn)
+        self.resumable.weigh(turn)
         error = None if turn.task.cancelled() else turn.task.exception()
         if error is not None and not isinstance(error, Refused | OutOfTime | StepTimeout):
             where = str(error) if isinstance(error, BadAnswer) else where_raised(error)
-            self._sink.emit(TurnFailed(self.name, turn.asked.request_id, kind_of(error), where))
+            self._sink.emit(TurnFailed(self.name, turn.request.request_id, kind_of(error), where))
 
-    def _abandoned(self, turn: "Turn") -> None:
-        self._sink.emit(TurnFailed(self.name, turn.asked.request_id, "abandoned", f"{turn.name} was cancelled and goes on: "
+    def _abandoned(self, turn: "RunningTurn") -> None:
+        self._sink.emit(TurnFailed(self.name, turn.request.request_id, "abandoned", f"{turn.name} was cancelled and goes "
+                                                                                    f"on: "
                                    "let asyncio.CancelledError through"))
 
     def __repr__(self) -> str:
-        return f"<Served {self.name}: {self.function.name}, {len(self._running)} running, {len(self.kept)} kept>"
+        return f"<Served {self.name}: {self.function.name}, {len(self._running)} running, {len(self.resumable)} kept>"
 
 
-class Turn:
+class RunningTurn:
     """One turn, while it runs and while its client may come back."""
 
-    def __init__(self, upstream: str, function: Function, asked: Asked, *, is_idempotent: bool, waits: bool, stays_s: float,
-                 drop: "Callable[[Turn], None]", abandon: "Callable[[Turn], None]") -> None:
-        self.asked = asked
-        self.late = asked.late  # the budget of all of it
+    def __init__(self, upstream: str, function: Function, request: Asked, *, is_idempotent: bool, waits: bool,
+                 stays_s: float,
+                 drop: "Callable[[RunningTurn], None]", abandon: "Callable[[RunningTurn], None]") -> None:
+        self.request = request
+        self.late = request.late  # the budget of all of it
         self.answer = Answer()
-        self.key = (asked.tenant, asked.request_id)
+        self.key = (request.tenant, request.request_id)
         self.n_chars = 0  # of its text, once it has ended
-        self.told_at = -inf  # when some reader was the last to tell of its steps
+        self.reported_at = -inf  # when some reader was the last to tell of its steps
         self._upstream = upstream
         self.name = function.name
         self._function = function
@@ -249,18 +252,18 @@ class Turn:
             raise Contained(f"{self.name} raised {type(error).__name__}, which ends nothing but the turn") from error
 
     async def _write(self, a: Answer) -> None:
-        function, asked = self._function, self.asked
-        made = function.of(asked, a) if function.writes else function.of(asked)
-        said = None
+        function, request = self._function, self.request
+        made = function.of(request, a) if function.writes else function.of(request)
+        error_text = None
         if function.yields and inspect.isasyncgen(made):
             async with aclosing(made) as pieces:
                 async for piece in pieces:
                     a.delta(_text(function, piece, "yielded"))
                     await asyncio.sleep(0)  # one that awaits nothing would have the loop to itself
         else:
-            said = await made
-        if said is not None:
-            a.delta(_text(function, said, "returned"))
+            error_text = await made
+        if error_text is not None:
+            a.delta(_text(function, error_text, "returned"))
         if not a.text:
             raise BadAnswer(f"the turn {function.name} returned nothing: let it return its text, yield it in pieces, or "
                             "take the answer as its second argument and write a.delta(text)")
@@ -288,24 +291,24 @@ class Turn:
         return failed
 
     def __repr__(self) -> str:
-        return f"<Turn {self.asked.request_id}: {self.answer!r}, {self._n_readers} readers>"
+        return f"<Turn {self.request.request_id}: {self.answer!r}, {self._n_readers} readers>"
 
 
 class Reading:
-    """One client's way through a turn: a `Turning`. One task reads it."""
+    """One client's way through a turn: a `TurnRun`. One task reads it."""
 
-    def __init__(self, turn: Turn, reader: Reader, *, is_plain: bool = False) -> None:
+    def __init__(self, turn: RunningTurn, reader: Reader, *, is_plain: bool = False) -> None:
         self._turn = turn
         self._reader = reader
         self._is_plain = is_plain
         self._n_given = 0  # characters
-        self._since = turn.told_at
+        self._since = turn.reported_at
         self._has_given = reader.seen > 0  # by this reading, or one before it
         self._failed: UpstreamFailed | None = None
         self._is_closed = False
         turn.come()
 
-    async def next(self) -> Piece | None:
+    async def next(self) -> TurnPiece | None:
         """The final event of a turn that failed is given to whoever has seen something of it."""
         if self._failed is not None:
             raise self._failed
@@ -319,7 +322,7 @@ class Reading:
         self._has_given = True
         text = text_of(event, self._n_given)
         self._n_given += len(text)
-        return Piece(text, b"" if self._is_plain else event.sse(), event.id)
+        return TurnPiece(text, b"" if self._is_plain else event.sse(), event.id)
 
     def ready(self) -> bool:
         return self._failed is not None or self._reader.is_ready
@@ -330,7 +333,7 @@ class Reading:
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._turn.told_at = self._turn.late.now()
+            self._turn.reported_at = self._turn.late.now()
             self._turn.leave()
 
 

@@ -24,9 +24,9 @@ from types import CoroutineType, FunctionType
 from typing import Any, Final, Never, TypeVar
 
 from stayfast.policy.resilience import breaker as policy
-from stayfast.policy.resilience.hedge import NEVER, FirstTokens, HedgeConfig, Lately, Plan, aim, live, plan
+from stayfast.policy.resilience.hedge import NEVER, FirstTokens, HedgeConfig, HedgePlan, LateStreak, aim, live, plan
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.policy.resilience.retry_budget import ExtraBudget
+from stayfast.policy.resilience.retry_budget import RetryBudget
 from stayfast.turns.amounts import is_amount, is_seconds, wrong
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class Breaker:
     def why_not(self, now: float) -> str:
         """Why no call may be made now; empty where one may."""
         of = self._of
-        return "" if of.state is policy.State.CLOSED or of.wants_probe(now) else f"left alone: {of.why}"
+        return "" if of.state is policy.BreakerState.CLOSED or of.wants_probe(now) else f"left alone: {of.why}"
 
     def began(self) -> int:
         """A call begins; its mark, which comes back with what became of it."""
@@ -142,13 +142,13 @@ class Hedge:
         self._is_fixed = after_s is not None
         config = HedgeConfig(budget=share, race_after_s=0.0 if after_s is None else after_s)
         self._share = share
-        self._budget = ExtraBudget(RetryConfig().budget, share)
-        self._lately = Lately(share)
+        self._budget = RetryBudget(RetryConfig().budget, share)
+        self._lately = LateStreak(share)
         self._of = FirstTokens(self._lately)
-        self._plan = NEVER if after_s is None else Plan(config.race_after_s, 0.0, 0, 0.0)
+        self._plan = NEVER if after_s is None else HedgePlan(config.race_after_s, 0.0, 0, 0.0)
         self._refresh_at = inf if self._is_fixed else -inf
 
-    def asked(self, call: object, now: float) -> None:
+    def note_call(self, call: object, now: float) -> None:
         """A turn makes a first call; `call` is whatever tells it from the others."""
         self._budget.request(_WEIGHT, now)
         self._of.began(call, now)
@@ -175,7 +175,7 @@ class Hedge:
         self._budget.miss_hedge(_WEIGHT, now)
         return False
 
-    def asked_again(self, call: object, now: float) -> None:
+    def note_hedge(self, call: object, now: float) -> None:
         self._budget.take_hedge(_WEIGHT, now)
         self._of.began(call, now)
 
@@ -257,9 +257,9 @@ class Step:
         if self.way is READY and type(self.function) is CoroutineType:
             self.function.close()
 
-    def _refuse(self, says: str) -> Never:
+    def _refuse(self, rule: str) -> Never:
         self.discard()
-        raise TypeError(says)
+        raise TypeError(rule)
 
 
 def step(function: Callable[..., Any] | Awaitable[Any], *args: Any, cap: float | None = None, hedge: Hedge | None = None,
@@ -298,14 +298,14 @@ def misfit(name: str, step: Step) -> TypeError | None:
     return None
 
 
-def name_of(function: object, said: str | None = None) -> str:
+def name_of(function: object, given: str | None = None) -> str:
     """A step's name: what was said, or the function's own. Raises TypeError and ValueError where that says nothing."""
-    if said is not None:
-        if not isinstance(said, str):
-            raise TypeError(f"name={said!r:.80}: a step's name is text, as in b.run(find, question, name=\"kb\")")
-        if not said:
+    if given is not None:
+        if not isinstance(given, str):
+            raise TypeError(f"name={given!r:.80}: a step's name is text, as in b.run(find, question, name=\"kb\")")
+        if not given:
             raise ValueError("name='': leave the name out where the function's own will do, or say one, as in name=\"kb\"")
-        return said
+        return given
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__name__", None)

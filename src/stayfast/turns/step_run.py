@@ -40,29 +40,29 @@ _SAME_INSTANT_S = 1e-3  # uvloop rounds its timers to milliseconds
 class BudgetState:
     """The steps of one budget and the time that they have; `turns.budget` opens, closes and reserves it."""
 
-    __slots__ = ("_alarm", "_alarm_at", "_behind_s", "_is_open", "_kept_s", "_outer", "_root", "_timeout", "began_at",
+    __slots__ = ("_alarm", "_alarm_at", "_behind_s", "_is_open", "_outer", "_reserved_s", "_root", "_timeout", "began_at",
                  "deadline_at", "ended_at", "loop", "now", "rows", "start_thread", "tasks", "total_s")
 
     loop: asyncio.AbstractEventLoop
-    _outer: "Scope | None"
+    _outer: "BudgetScope | None"
     _timeout: asyncio.Timeout
     start_thread: StartThread  # what starts the plain functions
 
     def __init__(self, total_s: float | None) -> None:
         self.total_s = total_s
-        self.tasks: dict[asyncio.Task[Any], Running] = {}  # every call that has not ended
+        self.tasks: dict[asyncio.Task[Any], StepRun] = {}  # every call that has not ended
         self._behind_s: dict[str, float] = {}  # of each reserved stage: what is reserved for those behind it
-        self._kept_s = 0.0
+        self._reserved_s = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = inf
         self._is_open = False
-        self._root: Scope | None = None  # of the body; None before it is entered
+        self._root: BudgetScope | None = None  # of the body; None before it is entered
         self.now: Callable[[], float] = SystemClock.now  # monotonic seconds
         self.began_at = self.ended_at = self.deadline_at = inf
-        self.rows: list[Running] = []  # the steps, in the order in which they began
+        self.rows: list[StepRun] = []  # the steps, in the order in which they began
 
     @property
-    def scopes(self) -> "list[Scope]":
+    def scopes(self) -> "list[BudgetScope]":
         """The body, once it is entered, and the steps."""
         return [*self.rows] if self._root is None else [self._root, *self.rows]
 
@@ -89,7 +89,7 @@ class BudgetState:
         return max(0.0, ends_at - self.now())
 
     def begun(self, step: Step, name: str, tell: Callable[[], None] | None = None,
-              late: "BudgetState | None" = None) -> "Running":
+              late: "BudgetState | None" = None) -> "StepRun":
         """A step that has begun, in this budget or in the one that it may go on under."""
         of = self if late is None else late
         root = of._root
@@ -100,15 +100,15 @@ class BudgetState:
             raise RuntimeError(f"step {name!r} was begun in another event loop than its budget's: from a plain function, "
                                "hand it over with asyncio.run_coroutine_threadsafe(b.run(...), b.loop).result()")
         behind_s = of._behind_s.get(name)
-        if behind_s is not None and behind_s < of._kept_s:
-            of._kept_s = behind_s
+        if behind_s is not None and behind_s < of._reserved_s:
+            of._reserved_s = behind_s
             root.ends_at = of.deadline_at - behind_s
         ends_at = root.ends_at
         if late is None:
             inside = here.get()
             if inside is not None and inside.ends_at < ends_at:
                 ends_at = inside.ends_at
-        running = Running(name, step, of, ends_at, tell)
+        running = StepRun(name, step, of, ends_at, tell)
         running.begin(of.now())
         self.rows.append(running)
         return running
@@ -135,7 +135,7 @@ class BudgetState:
             else:
                 self.watch(running.ends_at)
 
-    async def clean_up(self, steps: "Iterable[Running]") -> None:
+    async def clean_up(self, steps: "Iterable[StepRun]") -> None:
         """Give cancelled steps a moment to close what they hold."""
         calls = [call for running in steps for call in running.calls]
         if calls:
@@ -146,7 +146,7 @@ class BudgetState:
         await asyncio.wait(list(calls), timeout=max(_LEAST_CLEANUP_S, min(CLEANUP_S, latest_s)))
 
 
-class Scope:
+class BudgetScope:
     """Where code stands: in the body of a budget, or in one of its steps. `ends_at` is an instant of the budget's clock."""
 
     __slots__ = ("budget", "cost_usd", "ends_at", "inner")
@@ -163,21 +163,22 @@ class Scope:
         return self.budget.is_cut_off
 
 
-here: ContextVar[Scope | None] = ContextVar("stayfast_turn", default=None)  # Tasks and threads started there inherit it
+# Tasks and threads started there inherit it
+here: ContextVar[BudgetScope | None] = ContextVar("stayfast_turn", default=None)
 
 
-class Running(Scope):
+class StepRun(BudgetScope):
     """One step, while it runs and after. `tell` is called once, when it is over.
 
     `how`: running, ok, timeout, failed, skipped or cancelled. `detail`: names of exceptions and reasons of ours, never what
     was asked. `is_capped`: by its own cap, not by what the turn had left. `is_abandoned`: it was cancelled and went on.
     """
 
-    __slots__ = ("_alarm", "_mark", "_step", "_tell", "_value", "_waiters", "began_at", "calls", "detail", "ended_at",
+    __slots__ = ("_alarm", "_mark", "_on_done", "_step", "_value", "_waiters", "began_at", "calls", "detail", "ended_at",
                  "error", "how", "is_abandoned", "is_capped", "is_over", "n_calls", "name", "used_fallback")
 
     def __init__(self, name: str, step: Step, budget: BudgetState, ends_at: float,
-                 tell: Callable[[], None] | None = None) -> None:
+                 on_done: Callable[[], None] | None = None) -> None:
         self.budget = budget
         self.ends_at = ends_at
         self.cost_usd = 0.0
@@ -191,7 +192,7 @@ class Running(Scope):
         self.error: BaseException | None = None  # the step's own, or why it brought nothing
         self.calls: list[asyncio.Task[Any]] = []  # those that have not ended
         self._step = step
-        self._tell = tell
+        self._on_done = on_done
         self._alarm: asyncio.TimerHandle | None = None  # of the hedge
         self._mark = -1  # the breaker's
         self._waiters: list[asyncio.Future[None]] | None = None
@@ -220,7 +221,7 @@ class Running(Scope):
             if step.breaker is not None:
                 self._mark = step.breaker.began()
             if step.hedge is not None:
-                step.hedge.asked(call, now)
+                step.hedge.note_call(call, now)
                 again_at = now + step.hedge.after_s(now)
                 if again_at < self.ends_at:
                     self._alarm = self.budget.loop.call_at(again_at, self._again)
@@ -349,7 +350,7 @@ class Running(Scope):
     def _again(self) -> None:
         hedge, now = self._step.hedge, self.budget.now()
         if hedge is not None and hedge.may_again(self.ends_at - now, now):
-            hedge.asked_again(self._call(), now)
+            hedge.note_hedge(self._call(), now)
 
     def _end(self, how: str, error: BaseException | None, now: float) -> None:
         self.is_over = True
@@ -365,8 +366,8 @@ class Running(Scope):
             self._teach(now)
         for task in self.calls:
             task.cancel()
-        if self._tell is not None:
-            self._tell()
+        if self._on_done is not None:
+            self._on_done()
         if self._waiters is not None:
             for waiter in self._waiters:
                 if not waiter.done():

@@ -20,7 +20,7 @@ from stayfast.turns.budget import charge
 from stayfast.turns.cached import Cached
 from stayfast.turns.events import json_value
 from stayfast.turns.step import Breaker, Step, kind_of
-from stayfast.turns.step_run import Running
+from stayfast.turns.step_run import StepRun
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,9 +50,10 @@ class Tool(Generic[P, T]):
         if not is_seconds(timeout):
             raise wrong(f"{name}: timeout={timeout!r:.80}: the most seconds that a call may take, more than 0, as in "
                         "@tool(timeout=0.8)", timeout)
-        for said, amount, unit in (("cost", cost, "dollars a call"), ("kept_s", kept_s, "seconds that a result is kept")):
+        for argument, amount, unit in (("cost", cost, "dollars a call"),
+                                       ("kept_s", kept_s, "seconds that a result is kept")):
             if not is_amount(amount):
-                raise wrong(f"{name}: {said}={amount!r:.80}: {unit}, 0 or more", amount)
+                raise wrong(f"{name}: {argument}={amount!r:.80}: {unit}, 0 or more", amount)
         if breaker is not None and not isinstance(breaker, Breaker):
             raise TypeError(f"{name}: breaker={breaker!r:.80}: a tool has its own; for one that several share, "
                             "breaker=Breaker()")
@@ -72,11 +73,11 @@ class Tool(Generic[P, T]):
         self._function: Callable[..., Any] = function
         self._parse = parse
         self._run: Callable[[str], Any] = self._plain
-        self._kept: Cached[[str], Any] | None = None
+        self._cached: Cached[[str], Any] | None = None
         if is_async:
             self._run = self._awaited
         if kept_s:
-            self._run = self._kept = Cached(self._awaited, ttl_s=kept_s, key=lambda arguments: f"{name} {arguments}")
+            self._run = self._cached = Cached(self._awaited, ttl_s=kept_s, key=lambda arguments: f"{name} {arguments}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """The function itself."""
@@ -92,20 +93,20 @@ class Tool(Generic[P, T]):
         return {"type": "function", "function": {"name": self.name, "description": self.description,
                                                  "parameters": self.parameters}}
 
-    def result(self, arguments: str, running: Running) -> Json:
+    def result(self, arguments: str, running: StepRun) -> Json:
         """What the model is told of a call that is over: its `status`, `elapsed_ms`, and `result` or `error`."""
-        said: Json = {"status": _STATUS.get(running.how, running.how), "elapsed_ms": round(running.spent_s * 1e3)}
+        fields: Json = {"status": _STATUS.get(running.how, running.how), "elapsed_ms": round(running.spent_s * 1e3)}
         if running.how == "ok":
             try:
-                return said | _fitted(json_value(running.result()))
+                return fields | _fitted(json_value(running.result()))
             except ValueError:
-                return said | {"status": "error", "error": "its result cannot be said in JSON"}
-        kept = self._kept.kept(self._checked(arguments)) if self._kept is not None else None
-        if kept is not None:
-            return said | {"status": "stale", "why": said["status"]} | _fitted(json_value(kept))
+                return fields | {"status": "error", "error": "its result cannot be said in JSON"}
+        stored = self._cached.kept(self._checked(arguments)) if self._cached is not None else None
+        if stored is not None:
+            return fields | {"status": "stale", "why": fields["status"]} | _fitted(json_value(stored))
         if running.how == "failed" and running.error is not None:
-            said["error"] = str(running.error) if isinstance(running.error, ToolError) else kind_of(running.error)
-        return said
+            fields["error"] = str(running.error) if isinstance(running.error, ToolError) else kind_of(running.error)
+        return fields
 
     def _checked(self, arguments: str) -> str:
         """The arguments in the one form that they are known by."""

@@ -1,6 +1,6 @@
 """What every upstream can do, whatever stands behind it.
 
-A `Stream` is a class with `close()`, never an async generator: a generator closed before its first item never runs its
+A `AnswerStream` is a class with `close()`, never an async generator: a generator closed before its first item never runs its
 `finally`, and would leak the connection. `close()` does not await, so nothing can interrupt a release.
 """
 
@@ -11,10 +11,10 @@ import msgspec
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Trace
-from stayfast.core.types import Api, Chunk, EventsWish, Request, Sight, Usage
+from stayfast.core.types import AnswerSummary, Api, Chunk, EventsWish, Request, Usage
 
 
-class Marker(Protocol):
+class PromptMarker(Protocol):
     def write(self, body: bytes, api: Api) -> bytes:
         """The body as it goes out, in the dialect `api`; the very same where nothing is to be said."""
 
@@ -31,10 +31,10 @@ class Marker(Protocol):
 class Sending:
     """Whether a request has left for its upstream, which bills it from then on."""
 
-    __slots__ = ("has_begun",)
+    __slots__ = ("has_started",)
 
     def __init__(self) -> None:
-        self.has_begun = False
+        self.has_started = False
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -48,18 +48,18 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     headers: tuple[tuple[str, str], ...] = ()  # of the client's, those that go on (lower-case names)
     trace: Trace | None = None  # this attempt's own span, which the upstream is told of
     goes_on: bool = False  # the request ends with the assistant's words, which are to be continued
-    marker: Marker | None = None  # None: bodies go out as they are
+    marker: PromptMarker | None = None  # None: bodies go out as they are
     tenant: str | None = None
     events: EventsWish | None = None  # None: it wants plain chunks
     wants_parts: bool = False  # of a whole answer the part that has come is of use: to be fetched as a stream, where it may
     sending: Sending | None = None  # set by the upstream; None: nobody wants to know
 
 
-class Stream(Protocol):
+class AnswerStream(Protocol):
     """An answer on its way, already in the client's dialect. Owns its connection. One task at a time."""
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> AnswerSummary:
         """What has been seen of the answer."""
 
     async def next(self) -> Chunk | None:
@@ -84,7 +84,7 @@ class Upstream(Protocol):
     def can_serve(self, api: Api) -> bool:
         """Whether requests of this API can be answered, natively or by translation."""
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         """Send the request and return when the head of a good answer is in. Raises UpstreamFailed (connect, reset, status),
         Rejected (cannot be said in this upstream's protocol) or Shed (all the connections that we allow ourselves are
         taken). A cancelled `open` has closed its socket before the cancellation leaves it.

@@ -15,10 +15,10 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.held_bytes import HeldBytes, Holding
-from stayfast.core.types import Api, Chunk, Sight
+from stayfast.core.types import AnswerSummary, Api, Chunk
 from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.assembled import can_assemble
 from stayfast.wire.continuation import going_on
 from stayfast.wire.encode import can_translate, encode
@@ -51,7 +51,7 @@ class DialectConfig:
     key: str | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     always_streams: bool = False
-    asks_usage: bool = False  # ask streams for token counts even when the client did not; the client never sees them
+    request_usage: bool = False  # ask streams for token counts even when the client did not; the client never sees them
     sends_deadline: bool = False  # tell it how long the request has, as `x-request-timeout`
 
     def __post_init__(self) -> None:
@@ -83,24 +83,24 @@ class DialectUpstream:
         """Natively, by translation, or (token counts of conversations) by our own estimate."""
         return api in self._speaks or (api is Api.COUNT_TOKENS and Api.MESSAGES in self._speaks)
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         """Send the request in the endpoint's own protocol; returns when the head of a good answer is in. Also raises
         Shed, when every connection is in use until the connect time-out.
         """
         request = call.request
         spoken = self._speaks.get(request.api)
         if spoken is None:
-            return Estimate(count_tokens_answer(request))
+            return CountedAnswer(count_tokens_answer(request))
         streams = spoken.can_stream and (request.stream or self.always_streams)
         if (call.wants_parts and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
                 and can_assemble(request)):
             return await self._open_assembled(call, spoken)
-        return await self._open(call, spoken, streams=streams, want_usage=self._config.asks_usage)
+        return await self._open(call, spoken, streams=streams, want_usage=self._config.request_usage)
 
-    async def _open_assembled(self, call: Call, spoken: Api) -> Stream:
+    async def _open_assembled(self, call: Call, spoken: Api) -> AnswerStream:
         """A whole answer as a stream. Where it is refused, or has no usage, the model's are fetched whole from then on."""
 
-        def see_end(sight: Sight) -> None:
+        def see_end(sight: AnswerSummary) -> None:
             if sight.is_complete and sight.usage is None:
                 self._fetch_whole(spoken, call.model)
 
@@ -117,7 +117,7 @@ class DialectUpstream:
             self._whole_only.add((spoken, model))
 
     async def _open(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool = False,
-                    on_end: Callable[[Sight], None] | None = None) -> Stream:
+                    on_end: Callable[[AnswerSummary], None] | None = None) -> AnswerStream:
         request = call.request
         body = await self._encode_body(call, spoken, streams=streams, want_usage=want_usage)
         translated: Transcoder
@@ -126,9 +126,9 @@ class DialectUpstream:
         def expect(*, is_stream: bool = expects_stream) -> None:
             nonlocal translated
             if call.sending is not None:  # it is called once the request is written
-                call.sending.has_begun = True
+                call.sending.has_started = True
             translated = transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
-                                    hide_usage=self._config.asks_usage and not request.include_usage,
+                                    hide_usage=self._config.request_usage and not request.include_usage,
                                     created_at=int(self._clock.wall()))
 
         response = await self._client.send(
@@ -214,8 +214,8 @@ class DialectUpstream:
     def _check_coding(self, response: Response) -> None:
         coding = response.headers.get("content-encoding", "").strip().lower()
         if coding and coding != "identity":
-            said = coding if coding in _CODINGS else "a coding unknown here"
-            raise Misconfigured(self.name, Fault.MALFORMED, f"upstream {self.name} sent its answer compressed ({said}), "
+            shown = coding if coding in _CODINGS else "a coding unknown here"
+            raise Misconfigured(self.name, Fault.MALFORMED, f"upstream {self.name} sent its answer compressed ({shown}), "
                                 "although it was asked for identity", upstream_status=response.status)
 
     def __repr__(self) -> str:
@@ -250,12 +250,12 @@ class HttpStream:
     __slots__ = ("_holding", "_is_ended", "_on_end", "_response", "_secrets", "_transcoder", "sight")
 
     def __init__(self, response: Response, translated: Transcoder, secrets: Secrets, holding: Holding | None = None,
-                 on_end: Callable[[Sight], None] | None = None) -> None:
+                 on_end: Callable[[AnswerSummary], None] | None = None) -> None:
         self._response = response
         self._secrets = secrets
         self._transcoder = translated
         self._holding = holding
-        self.sight: Sight = translated.sight
+        self.sight: AnswerSummary = translated.sight
         self._is_ended = False
         self._on_end = on_end  # called when it is closed, with what was seen of it
 
@@ -296,14 +296,14 @@ class HttpStream:
             self._response.close()
 
 
-class Estimate:
+class CountedAnswer:
     """A whole answer that needed no upstream."""
 
     __slots__ = ("_chunk", "sight")
 
     def __init__(self, body: bytes) -> None:
         self._chunk: Chunk | None = Chunk(body, 1)
-        self.sight = Sight()
+        self.sight = AnswerSummary()
         self.sight.is_complete = True
 
     async def next(self) -> Chunk | None:

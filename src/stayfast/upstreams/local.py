@@ -12,8 +12,8 @@ from typing import Protocol
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
-from stayfast.core.types import Api, Chunk, Request, Sight
-from stayfast.upstreams.base import Call, Stream, Upstream
+from stayfast.core.types import AnswerSummary, Api, Chunk, Request
+from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.wire.dialect import object_in
 
 Address = tuple[str, int]
@@ -24,7 +24,7 @@ _MEDIA = re.compile(b'"(?:%b)"' % "|".join(_MEDIA_TYPES).encode())  # most reque
 KNOCK_EVERY_S = 0.05
 
 
-class Door(Protocol):
+class EngineDoor(Protocol):
     """Where an engine can be reached, in this process or in the one above the workers."""
 
     @property
@@ -45,7 +45,7 @@ class LocalUpstream:
     kind = "embedded"
     always_streams = True
 
-    def __init__(self, name: str, door: Door, dial: Callable[[Address], Upstream], clock: Clock, *,
+    def __init__(self, name: str, door: EngineDoor, dial: Callable[[Address], Upstream], clock: Clock, *,
                  calls_tools: bool = True) -> None:
         self.name = name
         self._calls_tools = calls_tools  # False: its model's chat template knows no tools
@@ -59,7 +59,7 @@ class LocalUpstream:
         """Whatever can be said in OpenAI chat or completions, and token counts; it has no embeddings."""
         return api is not Api.EMBEDDINGS
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         if call.request.n_choices != 1:
             raise Rejected("The embedded model gives one answer to one prompt at a time.", code="unsupported_value",
                            param="prompt" if call.request.api is Api.COMPLETIONS else "n")
@@ -111,12 +111,12 @@ class _LocalStream:
 
     __slots__ = ("_name", "_stream")
 
-    def __init__(self, name: str, stream: Stream) -> None:
+    def __init__(self, name: str, stream: AnswerStream) -> None:
         self._name = name
         self._stream = stream
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> AnswerSummary:
         return self._stream.sight
 
     async def next(self) -> Chunk | None:
@@ -155,8 +155,8 @@ def path_of_media(request: Request) -> str | None:
     return _media_in(object_in(request.body).get(field), field)
 
 
-def _media_in(said: object, path: str) -> str | None:
-    for at, one in enumerate(said if isinstance(said, list) else ()):
+def _media_in(value: object, path: str) -> str | None:
+    for at, one in enumerate(value if isinstance(value, list) else ()):
         if isinstance(one, dict):
             here = f"{path}[{at}]"
             if one.get("type") in _MEDIA_TYPES:
@@ -167,14 +167,14 @@ def _media_in(said: object, path: str) -> str | None:
     return None
 
 
-class Elsewhere:
+class ParentEngine:
     """The way to an engine that the parent process runs. `told()` is what it last said of where engines are."""
 
-    __slots__ = ("_name", "_told")
+    __slots__ = ("_engine_addresses", "_name")
 
-    def __init__(self, name: str, told: Callable[[], Mapping[str, Address]]) -> None:
+    def __init__(self, name: str, engine_addresses: Callable[[], Mapping[str, Address]]) -> None:
         self._name = name
-        self._told = told
+        self._engine_addresses = engine_addresses
 
     @property
     def is_ready(self) -> bool:
@@ -183,7 +183,7 @@ class Elsewhere:
 
     @property
     def address(self) -> Address | None:
-        return self._told().get(self._name)
+        return self._engine_addresses().get(self._name)
 
     async def wait_ready(self, deadline: Deadline) -> bool:
         """Knock until somebody opens."""

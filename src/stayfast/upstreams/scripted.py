@@ -13,8 +13,8 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.core.types import Api, Chunk, Sight
-from stayfast.upstreams.base import Call, Stream
+from stayfast.core.types import AnswerSummary, Api, Chunk
+from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.encode import can_translate
 from stayfast.wire.transcode import Transcoder, transcoder
 
@@ -57,19 +57,19 @@ WORDS = ("Average ", "latency ", "is ", "a ", "lie: ", "what ", "users ", "feel 
          "answer ", "was ", "simulated.")
 
 
-def _said(gap_s: float) -> list[Step]:
+def _pieces_of(gap_s: float) -> list[Step]:
     return [step for word in WORDS for step in (Wait(gap_s), Say(word))]
 
 
 # A jagged provider: mostly quick, sometimes slow to start, sometimes halting, all in a fixed order so that runs repeat.
 JAGGED: tuple[Script, ...] = (
-    [Wait(0.18), *_said(0.02)],
-    [Wait(0.21), *_said(0.025)],
-    [Wait(0.19), *_said(0.02)],
-    [Wait(1.60), *_said(0.03)],
-    [Wait(0.20), *_said(0.02)[:14], Wait(0.9), *_said(0.02)[14:]],
+    [Wait(0.18), *_pieces_of(0.02)],
+    [Wait(0.21), *_pieces_of(0.025)],
+    [Wait(0.19), *_pieces_of(0.02)],
+    [Wait(1.60), *_pieces_of(0.03)],
+    [Wait(0.20), *_pieces_of(0.02)[:14], Wait(0.9), *_pieces_of(0.02)[14:]],
 )
-STEADY: tuple[Script, ...] = ([Wait(0.05), *_said(0.01)],)
+STEADY: tuple[Script, ...] = ([Wait(0.05), *_pieces_of(0.01)],)
 NAMED_SCRIPTS = {"jagged": JAGGED, "steady": STEADY}
 
 
@@ -87,19 +87,19 @@ class Scripted:
         self._clock = clock
         self._numbers = count()
         self.n_open = 0
-        self.n_asked = 0
+        self.n_calls = 0
         self.n_cancelled = 0
         self.last_closed_at: float | None = None
 
     def can_serve(self, api: Api) -> bool:
         return can_translate(api, Api.CHAT)
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         number = next(self._numbers)
-        self.n_asked += 1
+        self.n_calls += 1
         self.n_open += 1
         if call.sending is not None:
-            call.sending.has_begun = True
+            call.sending.has_started = True
         stream = _ScriptedStream(self, self._scripts[number % len(self._scripts)], call, number)
         try:
             await stream.begin()
@@ -112,7 +112,7 @@ class Scripted:
         """Nothing idle to close."""
 
     def __repr__(self) -> str:
-        return f"<Scripted {self.name}: {self.n_open} open, {self.n_asked} asked, {self.n_cancelled} cancelled>"
+        return f"<Scripted {self.name}: {self.n_open} open, {self.n_calls} asked, {self.n_cancelled} cancelled>"
 
 
 class _ScriptedStream:
@@ -127,13 +127,13 @@ class _ScriptedStream:
         self._head = {"id": f"chatcmpl-sim{number}", "object": "chat.completion.chunk",
                       "created": int(upstream._clock.wall()), "model": call.model}
         self._n_choices = call.request.n_choices
-        self._most_said = call.request.max_output_tokens
-        self._n_said = 0
+        self._max_tokens = call.request.max_output_tokens
+        self._n_sent = 0
         self._is_closed = False
         self._is_whole = False
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> AnswerSummary:
         return self._transcoder.sight
 
     async def begin(self) -> None:
@@ -150,7 +150,7 @@ class _ScriptedStream:
             raise failure
         if self._is_whole:
             return None
-        while self._steps and self._n_said != self._most_said:
+        while self._steps and self._n_sent != self._max_tokens:
             step = self._steps.pop(0)
             if isinstance(step, Wait):
                 await asyncio.sleep(step.seconds)
@@ -161,7 +161,7 @@ class _ScriptedStream:
             else:
                 chunk = self._transcoder.feed(self._bytes(step))
                 return Chunk(b"") if chunk is None else chunk  # as over HTTP: what holds nothing for the client is life
-        usage = {"prompt_tokens": 10, "completion_tokens": self._n_said, "total_tokens": 10 + self._n_said}
+        usage = {"prompt_tokens": 10, "completion_tokens": self._n_sent, "total_tokens": 10 + self._n_sent}
         ending = (self._event({}, "length" if self._steps else "stop") + b"data: "
                   + msgspec.json.encode({**self._head, "choices": [], "usage": usage}) + b"\n\ndata: [DONE]\n\n")
         chunk = self._transcoder.feed(ending)
@@ -181,8 +181,8 @@ class _ScriptedStream:
     def _bytes(self, step: Say | Raw) -> bytes:
         if isinstance(step, Raw):
             return step.data
-        self._n_said += 1
-        first = {"role": "assistant"} if self._n_said == 1 else {}
+        self._n_sent += 1
+        first = {"role": "assistant"} if self._n_sent == 1 else {}
         return self._event({**first, "content": step.text}, None)
 
     def _event(self, delta: dict[str, str], finish_reason: str | None) -> bytes:

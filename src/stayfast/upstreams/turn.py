@@ -13,15 +13,15 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
 from stayfast.core.steps import TurnSeen
-from stayfast.core.types import Api, Chunk, Sight, Usage
-from stayfast.upstreams.base import Call, Stream
-from stayfast.upstreams.dialect import NOTHING, Estimate
+from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
+from stayfast.upstreams.base import AnswerStream, Call
+from stayfast.upstreams.dialect import NOTHING, CountedAnswer
 from stayfast.wire.encode import can_translate
 from stayfast.wire.transcode import Transcoder, transcoder
 from stayfast.wire.usage import count_tokens_answer, input_tokens, text_tokens
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class TurnPiece(msgspec.Struct, frozen=True, gc=False):
     """What a turn has told. `text`: for plain clients, may be empty; `event`: the typed event, for the others."""
 
     text: str
@@ -29,10 +29,10 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     id: int
 
 
-class Turning(Protocol):
+class TurnRun(Protocol):
     """One client's way through a turn that runs. One task reads it."""
 
-    async def next(self) -> Piece | None:
+    async def next(self) -> TurnPiece | None:
         """The next piece; None after the last. Raises UpstreamFailed for a turn that failed, or brought nothing."""
 
     def seen(self) -> TurnSeen:
@@ -52,7 +52,7 @@ class TurnUpstream:
         self.name = name
         self._clock = clock
 
-    async def begin(self, call: Call) -> Turning:
+    async def begin(self, call: Call) -> TurnRun:
         """A turn that has begun, or one that its client comes back to: what runs turns says how. Raises Rejected."""
         raise NotImplementedError
 
@@ -60,11 +60,11 @@ class TurnUpstream:
         """Whatever asks for an answer in words, and token counts."""
         return api is Api.COUNT_TOKENS or can_translate(api, Api.CHAT)
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         """Nothing of an answer is there when it returns. Raises Rejected."""
         request = call.request
         if request.api is Api.COUNT_TOKENS:
-            return Estimate(count_tokens_answer(request))
+            return CountedAnswer(count_tokens_answer(request))
         if request.n_choices != 1:
             raise Rejected("A turn gives one answer to one prompt at a time.", code="unsupported_value",
                            param="prompt" if request.api is Api.COMPLETIONS else "n")
@@ -84,7 +84,7 @@ class TurnUpstream:
 class _Plain:
     """A turn in the client's own dialect. One task reads it."""
 
-    def __init__(self, turning: Turning, call: Call, upstream: str, clock: Clock) -> None:
+    def __init__(self, turning: TurnRun, call: Call, upstream: str, clock: Clock) -> None:
         created_at = int(clock.wall())
         self._turning = turning
         self._call = call
@@ -95,7 +95,7 @@ class _Plain:
                       "model": call.model}
         self._n_tokens = 0.0
         self._is_over = False
-        self.sight: Sight = self._transcoder.sight
+        self.sight: AnswerSummary = self._transcoder.sight
         self.sight.turn = turning.seen
 
     async def next(self) -> Chunk | None:
@@ -113,9 +113,10 @@ class _Plain:
     def _ended(self) -> Chunk | None:
         self._is_over = True
         usage = _usage(self._call, self._n_tokens)
-        told = {"prompt_tokens": usage.input_total, "completion_tokens": usage.output,
+        usage_fields = {"prompt_tokens": usage.input_total, "completion_tokens": usage.output,
                 "total_tokens": usage.input_total + usage.output}
-        last = self._event({}, "stop") + _said({**self._head, "choices": [], "usage": told}) + b"data: [DONE]\n\n"
+        last = self._event({}, "stop") + _chunk_bytes({**self._head, "choices": [],
+                                                       "usage": usage_fields}) + b"data: [DONE]\n\n"
         chunk, end = self._transcoder.feed(last), self._transcoder.finish()
         if self.sight.failure is not None:
             raise self.sight.failure
@@ -124,7 +125,7 @@ class _Plain:
         return Chunk(chunk.data + end.data, chunk.n_content + end.n_content)
 
     def _event(self, delta: dict[str, str], finish_reason: str | None) -> bytes:
-        return _said({**self._head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
+        return _chunk_bytes({**self._head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
 
     def cut(self) -> Chunk | None:
         self._is_over = True
@@ -137,11 +138,11 @@ class _Plain:
 class _Typed:
     """A turn as the events that it tells. All of them count as content: the first one is what its client waits for."""
 
-    def __init__(self, turning: Turning, call: Call) -> None:
+    def __init__(self, turning: TurnRun, call: Call) -> None:
         self._turning = turning
         self._call = call
         self._n_tokens = 0.0
-        self.sight = Sight()
+        self.sight = AnswerSummary()
         self.sight.turn = turning.seen
 
     async def next(self) -> Chunk | None:
@@ -168,5 +169,5 @@ def _usage(call: Call, n_tokens: float) -> Usage:
     return Usage(input_total=input_tokens(call.request), output=ceil(n_tokens))
 
 
-def _said(said: dict[str, object]) -> bytes:
-    return b"data: %b\n\n" % msgspec.json.encode(said)
+def _chunk_bytes(chunk: dict[str, object]) -> bytes:
+    return b"data: %b\n\n" % msgspec.json.encode(chunk)

@@ -37,7 +37,7 @@ from stayfast.core.types import Api, Request
 Json = dict[str, Any]
 
 
-class Asked(Struct, frozen=True, gc=False):
+class CanonicalRequest(Struct, frozen=True, gc=False):
     """What was asked. With `why_not` nothing else is set: no cache may answer or remember it."""
 
     why_not: str = ""
@@ -48,7 +48,7 @@ class Asked(Struct, frozen=True, gc=False):
     is_seeded: bool = False
 
 
-class _NotAsked(Exception):  # no error: how a reader says that no cache may answer
+class _NotCacheable(Exception):  # no error: how a reader says that no cache may answer
     """The word is its argument."""
 
 
@@ -81,38 +81,39 @@ _ENDLESS: Final = re.compile(r"(?<![^\w\x00-\x7f])[^\w\x00-\x7f]{32}")  # all ma
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
-def asked(request: Request) -> Asked:
+def canonicalize(request: Request) -> CanonicalRequest:
     """The canonical form of a validated request. Costs about 5 us for a short one."""
     api, body = request.api, request.body
     if api not in _READERS:
-        return Asked("api")
+        return CanonicalRequest("api")
     if request.n_choices > 1:
-        return Asked("n")
+        return CanonicalRequest("n")
     if request.is_stateful:
-        return Asked("stateful")
+        return CanonicalRequest("stateful")
     if len(body) > MAX_BYTES:
-        return Asked("large")
+        return CanonicalRequest("large")
     try:
-        said = _OBJECT.decode(body)
-        question = _READERS[api](said)
-        for name in _LOOKED_AT.intersection(said):
-            _settle(said, name)
-        temperature = said.get("temperature")
-        return Asked("", _encode(said), question, temperature, api is not Api.EMBEDDINGS, said.get("seed") is not None)
-    except _NotAsked as why:
-        return Asked(str(why))
+        fields = _OBJECT.decode(body)
+        question = _READERS[api](fields)
+        for name in _LOOKED_AT.intersection(fields):
+            _settle(fields, name)
+        temperature = fields.get("temperature")
+        return CanonicalRequest("", _encode(fields), question, temperature, api is not Api.EMBEDDINGS,
+                                fields.get("seed") is not None)
+    except _NotCacheable as why:
+        return CanonicalRequest(str(why))
     except (ValueError, TypeError, KeyError, AttributeError):  # of a shape that only the upstream understands
-        return Asked("unreadable")
+        return CanonicalRequest("unreadable")
 
 
-def said_of(*who: str | None) -> bytes:
+def identity_bytes(*parts: str | None) -> bytes:
     """Names that the body does not say (tenant, route and the like), as canonical JSON."""
-    return _encode(who)
+    return _encode(parts)
 
 
-def terms_of(asked: Asked, who: bytes) -> bytes:
-    """All that two requests must share, but the question: two JSON documents. who: as `said_of` has it."""
-    return who + asked.scope
+def scope_bytes(canonical: CanonicalRequest, identity: bytes) -> bytes:
+    """All that two requests must share, but the question: two JSON documents. who: as `identity_bytes` has it."""
+    return identity + canonical.scope
 
 
 def scope_of(terms: bytes) -> bytes:
@@ -120,28 +121,28 @@ def scope_of(terms: bytes) -> bytes:
     return blake2b(terms, digest_size=KEY_BYTES).digest()
 
 
-def key_of(terms: bytes, asked: Asked) -> bytes:
+def key_digest(scope: bytes, canonical: CanonicalRequest) -> bytes:
     """The digest under which an answer is remembered: 32 bytes. It begins with another one, of the terms, so that most
     questions are one block of 128 bytes with it, however long the terms are.
     """
-    digest = blake2b(scope_of(terms), digest_size=KEY_BYTES)
-    digest.update(asked.question)
+    digest = blake2b(scope_of(scope), digest_size=KEY_BYTES)
+    digest.update(canonical.question)
     return digest.digest()
 
 
-def _settle(said: Json, name: str) -> None:
+def _settle(fields: Json, name: str) -> None:
     """One of the members that are known to say nothing, or not always."""
-    value = said[name]
+    value = fields[name]
     if name in _NO_MATTER or value in _EMPTY or (name == "n" and value == 1):
-        del said[name]
+        del fields[name]
     elif type(value) is float and value.is_integer() and -_EXACT < value < _EXACT:
-        said[name] = int(value)
+        fields[name] = int(value)
 
 
-def _take(said: Json, name: str) -> Any:
+def _take(fields: Json, name: str) -> Any:
     """A member's value, which the scope then knows to be missing."""
-    value = said[name]
-    said[name] = None
+    value = fields[name]
+    fields[name] = None
     return value
 
 
@@ -156,23 +157,23 @@ def text_of(text: str) -> str:
     return text.strip()
 
 
-def _check_tools(said: Json) -> None:
-    tools = said.get("tools")
+def _check_tools(fields: Json) -> None:
+    tools = fields.get("tools")
     for tool in tools or ():
         if tool.get("type") not in _OWN_TOOLS:
-            raise _NotAsked("hosted_tools")
+            raise _NotCacheable("hosted_tools")
         tool.pop("cache_control", None)
     if tools and len(tools) > 1:
         tools.sort(key=_name)
-    if said.get("web_search_options") is not None or said.get("mcp_servers"):
-        raise _NotAsked("hosted_tools")
-    choice = said.get("tool_choice")
+    if fields.get("web_search_options") is not None or fields.get("mcp_servers"):
+        raise _NotCacheable("hosted_tools")
+    choice = fields.get("tool_choice")
     if isinstance(choice, dict):
         choice = choice.get("type")
-    if choice not in _FREE_CHOICES or isinstance(said.get("function_call"), dict):
-        raise _NotAsked("tool_choice")
-    if tools and said.get("tool_choice") == "auto":
-        del said["tool_choice"]
+    if choice not in _FREE_CHOICES or isinstance(fields.get("function_call"), dict):
+        raise _NotCacheable("tool_choice")
+    if tools and fields.get("tool_choice") == "auto":
+        del fields["tool_choice"]
 
 
 def _name(tool: Json) -> str:
@@ -180,27 +181,27 @@ def _name(tool: Json) -> str:
     return name if type(name) is str else ""
 
 
-def _check(said: Json) -> None:
+def _check(fields: Json) -> None:
     """What holds for all dialects that have a conversation."""
-    if _CHECKED.isdisjoint(said):
+    if _CHECKED.isdisjoint(fields):
         return
     for name in _STATEFUL:
-        if said.get(name):
-            raise _NotAsked("stateful")
-    if said.get("logprobs") or said.get("top_logprobs"):
-        raise _NotAsked("logprobs")
-    if said.get("logprobs") is False:
-        del said["logprobs"]
-    if said.get("audio") or "audio" in (said.get("modalities") or ()):
-        raise _NotAsked("media")
-    _check_tools(said)
+        if fields.get(name):
+            raise _NotCacheable("stateful")
+    if fields.get("logprobs") or fields.get("top_logprobs"):
+        raise _NotCacheable("logprobs")
+    if fields.get("logprobs") is False:
+        del fields["logprobs"]
+    if fields.get("audio") or "audio" in (fields.get("modalities") or ()):
+        raise _NotCacheable("media")
+    _check_tools(fields)
 
 
 def _check_parts(parts: list[Json]) -> None:
     for part in parts:
         kind = part["type"]
         if kind not in _TEXTS:
-            raise _NotAsked("tool_results" if kind in _RESULTS else "media")
+            raise _NotCacheable("tool_results" if kind in _RESULTS else "media")
         for mark in _MARKS:
             part.pop(mark, None)
 
@@ -218,7 +219,7 @@ def _conversation(messages: list[Json]) -> bytes:
     """The question of a conversation, which is taken out of it."""
     for message in messages:
         if message.get("role") in _RESULTS or ("type" in message and message["type"] not in _SPOKEN):
-            raise _NotAsked("tool_results")
+            raise _NotCacheable("tool_results")
         if len(message) > 2:  # role, content
             for name in [name for name in _OF_A_LINE if name in message and message[name] is None]:
                 del message[name]
@@ -232,7 +233,7 @@ def _conversation(messages: list[Json]) -> bytes:
     last = messages[-1]
     content = _plain(last.get("content")) if last.get("role") == "user" else None
     if content is None or not _has_words(content):
-        raise _NotAsked("no_question")
+        raise _NotCacheable("no_question")
     if type(content) is str:
         last["content"] = None
         return content.encode()
@@ -246,51 +247,51 @@ def _has_words(content: Any) -> bool:
     return any(type(part.get("text")) is str and part["text"].strip() for part in content)
 
 
-def _chat(said: Json) -> bytes:
-    _check(said)
-    return _conversation(said["messages"])
+def _chat(fields: Json) -> bytes:
+    _check(fields)
+    return _conversation(fields["messages"])
 
 
-def _messages(said: Json) -> bytes:
-    _check(said)
-    system = said.get("system")
+def _messages(fields: Json) -> bytes:
+    _check(fields)
+    system = fields.get("system")
     if system is not None:
         if type(system) is list:
             _check_parts(system)
-        said["system"] = _plain(system)
-    return _conversation(said["messages"])
+        fields["system"] = _plain(system)
+    return _conversation(fields["messages"])
 
 
-def _responses(said: Json) -> bytes:
-    _check(said)
-    if type(said.get("instructions")) is str:
-        said["instructions"] = text_of(said["instructions"])
-    whole = said.get("input")
+def _responses(fields: Json) -> bytes:
+    _check(fields)
+    if type(fields.get("instructions")) is str:
+        fields["instructions"] = text_of(fields["instructions"])
+    whole = fields.get("input")
     if type(whole) is list:
         for item in whole:
             if item.get("type") == "message" and "role" in item:
                 del item["type"]  # it is one without it as well
         return _conversation(whole)
-    said["input"] = [{"role": "user", "content": None}]  # the same as one message
+    fields["input"] = [{"role": "user", "content": None}]  # the same as one message
     text = text_of(whole) if type(whole) is str else ""
     if not text:
-        raise _NotAsked("no_question")
+        raise _NotCacheable("no_question")
     return text.encode()
 
 
-def _completions(said: Json) -> bytes:
-    if said.get("logprobs") not in (None, False):
-        raise _NotAsked("logprobs")
-    if (said.get("best_of") or 1) > 1:
-        raise _NotAsked("n")
-    prompt = _take(said, "prompt")
+def _completions(fields: Json) -> bytes:
+    if fields.get("logprobs") not in (None, False):
+        raise _NotCacheable("logprobs")
+    if (fields.get("best_of") or 1) > 1:
+        raise _NotCacheable("n")
+    prompt = _take(fields, "prompt")
     if not prompt:
-        raise _NotAsked("no_question")
+        raise _NotCacheable("no_question")
     return bytes(_encode(prompt))
 
 
-def _embeddings(said: Json) -> bytes:
-    return bytes(_encode(_take(said, "input")))
+def _embeddings(fields: Json) -> bytes:
+    return bytes(_encode(_take(fields, "input")))
 
 
 _READERS: Final[dict[Api, Callable[[Json], bytes]]] = {

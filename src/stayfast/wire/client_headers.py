@@ -23,21 +23,21 @@ _GRPC_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"
 _MAX_TIMEOUT_S = 86_400.0
 
 
-def patience_s(fields: Mapping[bytes, bytes]) -> float | None:
+def client_timeout_s(fields: Mapping[bytes, bytes]) -> float | None:
     """How long the client says it will wait, in seconds; the least of what it says. Raises Rejected naming the header."""
     if SAY_PATIENCE.isdisjoint(fields):
         return None
     least_s: float | None = None
     for name, unit_s in _PATIENCE.items():
-        said = fields.get(name)
-        if said is not None:
-            seconds = number(said) * unit_s
+        value = fields.get(name)
+        if value is not None:
+            seconds = number(value) * unit_s
             if not 0 < seconds <= _MAX_TIMEOUT_S:  # false for NaN
                 unit = "seconds" if unit_s == 1.0 else "milliseconds"
                 raise _bad_timeout(name, f"{unit}, more than 0 and at most {_MAX_TIMEOUT_S / unit_s:.0f}")
             least_s = seconds if least_s is None else min(seconds, least_s)
-    if (said := fields.get(_GRPC_PATIENCE)) is not None:
-        found = _GRPC_TIMEOUT.fullmatch(said)
+    if (value := fields.get(_GRPC_PATIENCE)) is not None:
+        found = _GRPC_TIMEOUT.fullmatch(value)
         seconds = float(found[1]) * _GRPC_UNITS_S[found[2]] if found is not None else 0.0
         if seconds <= 0:
             raise _bad_timeout(_GRPC_PATIENCE, "digits and a unit of H, M, S, m, u or n, and more than 0")
@@ -45,10 +45,10 @@ def patience_s(fields: Mapping[bytes, bytes]) -> float | None:
     return least_s
 
 
-def number(said: bytes) -> float:
+def number(value: bytes) -> float:
     """A header's number; NaN for what is none."""
     try:
-        return math.nan if b"_" in said else float(said)  # float() takes Python's 1_000
+        return math.nan if b"_" in value else float(value)  # float() takes Python's 1_000
     except ValueError:
         return math.nan
 
@@ -61,15 +61,15 @@ def rate_limit_lines(api: Api, allowances: Sequence[Allowance], wall_at: float) 
     """Whole header lines. `wall_at`: now, in seconds since the epoch."""
     lines = ""
     if api.is_anthropic:
-        for its in allowances:
-            at = datetime.fromtimestamp(wall_at + its.full_in_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-            name = f"anthropic-ratelimit-{its.kind}"
-            lines += f"{name}-limit: {its.limit}\r\n{name}-remaining: {its.remaining}\r\n{name}-reset: {at}\r\n"
+        for left in allowances:
+            at = datetime.fromtimestamp(wall_at + left.full_in_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            name = f"anthropic-ratelimit-{left.kind}"
+            lines += f"{name}-limit: {left.limit}\r\n{name}-remaining: {left.remaining}\r\n{name}-reset: {at}\r\n"
     else:
-        for its in allowances:
-            kind = its.kind
-            lines += (f"x-ratelimit-limit-{kind}: {its.limit}\r\nx-ratelimit-remaining-{kind}: {its.remaining}\r\n"
-                      f"x-ratelimit-reset-{kind}: {duration(its.full_in_s)}\r\n")
+        for left in allowances:
+            kind = left.kind
+            lines += (f"x-ratelimit-limit-{kind}: {left.limit}\r\nx-ratelimit-remaining-{kind}: {left.remaining}\r\n"
+                      f"x-ratelimit-reset-{kind}: {duration(left.full_in_s)}\r\n")
     return lines.encode()
 
 

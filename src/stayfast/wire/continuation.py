@@ -8,8 +8,8 @@ So each pair of upstreams that can answer a request can also share its answer.
 Only running text can be continued: no call of a tool, no reasoning, no refusal, no promised format (a schema begins anew
 with the second half), one choice, and no more than is known of what the client asked (log probabilities and the like).
 
-Where two halves of a text meet (`Seam`): the second half is asked for with the first as its beginning, without the blanks
-that end it: providers refuse them there, and most models' tokens hold the blank before a word. So of what comes back:
+Where two halves of a text meet (`SeamTrimmer`): the second half is asked for with the first as its beginning, without the
+blanks that end it: providers refuse them there, and most models' tokens hold the blank before a word. So of what comes back:
 
     blanks first    those that were said already are left out, the others stay
     no blanks       what follows the blanks that were said already
@@ -28,11 +28,11 @@ from msgspec import Raw
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.conversation import Conversation
 from stayfast.core.errors import Rejected
-from stayfast.core.types import Api, Request, Sight, Usage
+from stayfast.core.types import AnswerSummary, Api, Request, Usage
 from stayfast.wire import sse
 from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, object_in, unsayable
 from stayfast.wire.encode import conversation
-from stayfast.wire.transcode import WRONG_SHAPE, said_in_events, source_of, writer_of
+from stayfast.wire.transcode import WRONG_SHAPE, encode_events, source_of, writer_of
 
 MAX_SO_FAR_BYTES: Final = 4 * 1024 * 1024  # of events: some 20,000 tokens, each in one of its own
 _FORCED: Final = ("required", "named")
@@ -54,14 +54,14 @@ class CannotGoOn(Exception):
     """This answer can be continued by nobody; the message is one word of why."""
 
 
-class Seam:
+class SeamTrimmer:
     """The second half of one text. One task owns it."""
 
     __slots__ = ("_blanks", "_held", "_is_over", "prefix")
 
-    def __init__(self, said: str) -> None:
-        self.prefix = said.rstrip()  # what is asked to be continued
-        self._blanks = said[len(self.prefix):]
+    def __init__(self, sent_text: str) -> None:
+        self.prefix = sent_text.rstrip()  # what is asked to be continued
+        self._blanks = sent_text[len(self.prefix):]
         self._held = ""
         self._is_over = not self._blanks
 
@@ -82,23 +82,23 @@ class Seam:
 
 
 class Continuation:
-    """The second half of one answer. `request` is what to ask for; `n_said` tokens, about, are said. One task owns it."""
+    """The second half of one answer. `request` is what to ask for; `n_sent` tokens, about, are said. One task owns it."""
 
-    __slots__ = ("_source", "_splitter", "_writer", "n_said", "request", "seam", "sight")
+    __slots__ = ("_source", "_splitter", "_writer", "n_sent", "request", "seam", "sight")
 
     def __init__(self, request: Request, so_far: bytes, created_at: int) -> None:
         """`so_far`: all bytes that the client has of the answer to its `request`. Raises CannotGoOn."""
-        asked = _asked(request)
+        parsed = _parse_conversation(request)
         self._writer = writer_of(request, created_at)
         try:
-            said = self._replay(request, so_far)
+            replayed = self._replay(request, so_far)
         except WRONG_SHAPE:
             raise CannotGoOn("blocks") from None
-        text = "".join(said)
-        self.n_said = max(len(said), len(text.encode()) // BYTES_A_TOKEN)
-        self.seam = Seam(text)
-        self.request = _request(request, asked, self.seam.prefix, self.n_said)
-        self.sight = Sight()
+        text = "".join(replayed)
+        self.n_sent = max(len(replayed), len(text.encode()) // BYTES_A_TOKEN)
+        self.seam = SeamTrimmer(text)
+        self.request = _request(request, parsed, self.seam.prefix, self.n_sent)
+        self.sight = AnswerSummary()
         self._source = source_of(request.api, request, "", self.sight)
         self._splitter = sse.Splitter()
 
@@ -107,19 +107,19 @@ class Continuation:
         if len(so_far) > MAX_SO_FAR_BYTES:
             raise CannotGoOn("length")
         check = _check_chunk if request.api in _SAY_DONE else _check_event
-        source = source_of(request.api, request, "", Sight())
+        source = source_of(request.api, request, "", AnswerSummary())
         texts: list[str] = []
         for data, name in sse.events(sse.Splitter(MAX_SO_FAR_BYTES), so_far):
             source.see(data, name)
             if source.ended:
                 raise CannotGoOn("over")
-            said = object_in(data)
-            if not said:
+            parsed = object_in(data)
+            if not parsed:
                 raise CannotGoOn("blocks")
-            check(said)
+            check(parsed)
             deltas = source.deltas()
             places = [_place(event) for delta in deltas for event in self._writer.events(delta)]
-            if places and check is _check_event and _place(said) not in places:
+            if places and check is _check_event and _place(parsed) not in places:
                 raise CannotGoOn("blocks")  # whoever sent this counts otherwise than the writer does
             for delta in deltas:
                 if isinstance(delta, TextDelta):
@@ -137,14 +137,14 @@ class Continuation:
 
     def _read(self, data: bytes) -> list[Json]:
         events: list[Json] = []
-        for said, name in sse.events(self._splitter, data):
+        for event, name in sse.events(self._splitter, data):
             if not self._source.ended:
-                self._source.see(said, name)
+                self._source.see(event, name)
                 for delta in self._source.deltas():
-                    events += self._said(delta)
+                    events += self._encode_delta(delta)
         return events
 
-    def _said(self, delta: Delta) -> list[Json]:
+    def _encode_delta(self, delta: Delta) -> list[Json]:
         if isinstance(delta, Begin | ThinkingDelta):  # the answer has begun, and is past its reasoning
             return []
         if isinstance(delta, TextDelta):
@@ -159,16 +159,16 @@ class Continuation:
         return [*self._text(self.seam.take("", is_last=True)), *self._writer.end(usage)]
 
     def cut(self, usage: Usage | None) -> list[Json]:
-        events = [] if self.sight.finish_reason is not None else self._said(Finish("length"))
+        events = [] if self.sight.finish_reason is not None else self._encode_delta(Finish("length"))
         return [*events, *self.end(usage)]
 
 
 def in_bytes(api: Api, events: list[Json], *, is_end: bool = False) -> bytes:
     """Events as a client of this dialect reads them."""
-    says_done = api in _SAY_DONE
+    ends_with_done = api in _SAY_DONE
     if is_end:
-        return said_in_events(events, says_done=says_done)
-    return b"".join(sse.event(_ENCODER.encode(said), None if says_done else said["type"]) for said in events)
+        return encode_events(events, ends_with_done=ends_with_done)
+    return b"".join(sse.event(_ENCODER.encode(event), None if ends_with_done else event["type"]) for event in events)
 
 
 def both(first: Usage, second: Usage | None) -> Usage:
@@ -190,23 +190,23 @@ def going_on(body: bytes, client: Api, spoken: Api) -> bytes:
     return _ENCODER.encode(_OBJECT.decode(body) | {"continue_final_message": _TRUE, "add_generation_prompt": _FALSE})
 
 
-def _asked(request: Request) -> Conversation:
+def _parse_conversation(request: Request) -> Conversation:
     """What the client asked. Raises CannotGoOn for what an answer in two halves would not keep."""
     if not request.stream or request.is_stateful or request.n_choices != 1:
         raise CannotGoOn("request")
     try:
-        asked = conversation(request)
+        parsed = conversation(request)
     except Rejected:
         raise CannotGoOn("request") from None
-    if asked.native or asked.messages[-1].role != "user":
+    if parsed.native or parsed.messages[-1].role != "user":
         raise CannotGoOn("request")
-    if asked.output_format is not None:
+    if parsed.output_format is not None:
         raise CannotGoOn("format")
-    if asked.tool_choice is not None and asked.tool_choice.mode in _FORCED:
+    if parsed.tool_choice is not None and parsed.tool_choice.mode in _FORCED:
         raise CannotGoOn("tools")
-    if asked.effort is not None:
+    if parsed.effort is not None:
         raise CannotGoOn("thinking")  # it begins anew with the second half, or is refused there
-    return asked
+    return parsed
 
 
 def _place(event: Json) -> tuple[object, ...]:
@@ -214,9 +214,9 @@ def _place(event: Json) -> tuple[object, ...]:
     return tuple(event.get(name) for name in ("type", "index", "sequence_number", "item_id"))
 
 
-def _check_chunk(said: Json) -> None:
+def _check_chunk(chunk: Json) -> None:
     """A chunk of chat or completions that holds running text of one choice, if anything."""
-    for choice in said.get("choices") or ():
+    for choice in chunk.get("choices") or ():
         if choice.get("finish_reason"):
             raise CannotGoOn("over")
         delta = choice.get("delta") or {}
@@ -224,37 +224,37 @@ def _check_chunk(said: Json) -> None:
             raise CannotGoOn("tools" if delta.get("tool_calls") else "blocks")
 
 
-def _check_event(said: Json) -> None:
+def _check_event(event: Json) -> None:
     """An event of messages or responses that belongs to running text."""
-    if said.get("type") not in _TEXT_EVENTS:
+    if event.get("type") not in _TEXT_EVENTS:
         raise CannotGoOn("blocks")
     for name, kind in _TEXT_KINDS.items():
-        part = said.get(name)
+        part = event.get(name)
         if isinstance(part, dict) and part.get("type") != kind:
             raise CannotGoOn("blocks")
 
 
-def _request(request: Request, asked: Conversation, prefix: str, n_said: int) -> Request:
+def _request(request: Request, parsed: Conversation, prefix: str, n_sent: int) -> Request:
     """The client's request, going on after `prefix`."""
     body: dict[str, Any] = _OBJECT.decode(request.body)
     limit = request.max_output_tokens
     for name in _LIMITS:
         if name in body and (most := _ANY.decode(body[name])) is not None:
-            if most <= n_said:
+            if most <= n_sent:
                 raise CannotGoOn("length")
-            body[name] = limit = most - n_said
+            body[name] = limit = most - n_sent
     if prefix:
-        _append(body, request.api, asked, prefix)
+        _append(body, request.api, parsed, prefix)
     return msgspec.structs.replace(request, body=_ENCODER.encode(body), max_output_tokens=limit)
 
 
-def _append(body: dict[str, Any], api: Api, asked: Conversation, prefix: str) -> None:
+def _append(body: dict[str, Any], api: Api, parsed: Conversation, prefix: str) -> None:
     message = {"role": "assistant", "content": prefix}
     if api is Api.COMPLETIONS:
-        body[_PROMPT] = asked.messages[0].text + prefix
+        body[_PROMPT] = parsed.messages[0].text + prefix
     elif api is Api.RESPONSES:
-        said = _INPUTS.decode(body[_INPUT])
-        items = [{"role": "user", "content": said}] if isinstance(said, str) else said
+        input_items = _INPUTS.decode(body[_INPUT])
+        items = [{"role": "user", "content": input_items}] if isinstance(input_items, str) else input_items
         body[_INPUT] = [*items, message]
     else:
         body[_MESSAGES] = [*msgspec.json.decode(body[_MESSAGES], type=list[Raw]), message]

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from stayfast.core.conversation import Image, Message, OutputFormat, RawObject, Text, ToolChoice
 from stayfast.core.errors import Rejected, UpstreamFailed
-from stayfast.core.types import Sight, Usage
+from stayfast.core.types import AnswerSummary, Usage
 from stayfast.wire.errors import truncated
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ class WholeSource(ABC):
 
     __slots__ = ("_upstream", "ended", "sight")
 
-    def __init__(self, upstream: str, sight: Sight) -> None:
+    def __init__(self, upstream: str, sight: AnswerSummary) -> None:
         self.sight = sight
         self.ended = False  # nothing after this counts: the protocol's end, or a failure
         self._upstream = upstream
@@ -95,12 +95,12 @@ class WholeSource(ABC):
         sight.is_complete = True
 
 
-class Source(WholeSource):
-    """Reads one upstream's answer, event by event or whole, into a `Sight`. One task owns it."""
+class StreamDecoder(WholeSource):
+    """Reads one upstream's answer, event by event or whole, into a `AnswerSummary`. One task owns it."""
 
     __slots__ = ("is_only_usage",)
 
-    def __init__(self, upstream: str, sight: Sight) -> None:
+    def __init__(self, upstream: str, sight: AnswerSummary) -> None:
         super().__init__(upstream, sight)
         self.is_only_usage = False  # the event just seen is there only because usage was asked for
 
@@ -126,7 +126,7 @@ class Source(WholeSource):
         """The events that end the answer as if it had met its length limit; the sight has that reason then."""
 
 
-class Writer(Protocol):
+class StreamEncoder(Protocol):
     """Says deltas in one dialect's events, as its official SDK expects them. One task owns it."""
 
     def events(self, delta: Delta) -> list[Json]:
@@ -136,10 +136,10 @@ class Writer(Protocol):
         """The events that end the answer."""
 
 
-class Fold(Protocol):
+class AnswerCollector(Protocol):
     """Puts the events of one dialect together into its whole answer. One task owns it."""
 
-    def add(self, said: Json) -> None:
+    def add(self, chunk: Json) -> None:
         """Take one event. Raises ValueError for what cannot be one."""
 
     def body(self) -> bytes:
@@ -158,7 +158,7 @@ ANOTHER: Final = "another protocol"
 _ANY: Final = msgspec.json.Decoder()
 
 
-class Unsayable(ValueError):
+class NotTranslatable(ValueError):
     """The order of the deltas has no form in the client's dialect."""
 
 

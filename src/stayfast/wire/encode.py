@@ -47,10 +47,10 @@ def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: b
     if not can_translate(request.api, to):
         raise Rejected(f"{request.api.value} requests cannot be answered by this model, which speaks {to.value}",
                        code="unsupported_api", param="model")
-    asked = conversation(request)
-    if asked.native:
-        raise unsayable(asked.native[0], to.value)
-    return _ENCODER.encode(_BODIES[to](asked, model, stream=stream))
+    parsed = conversation(request)
+    if parsed.native:
+        raise unsayable(parsed.native[0], to.value)
+    return _ENCODER.encode(_BODIES[to](parsed, model, stream=stream))
 
 
 def conversation(request: Request) -> Conversation:
@@ -70,15 +70,15 @@ def conversation(request: Request) -> Conversation:
 def _splice(request: Request, model: str, stream: bool, add_usage: bool) -> bytes:
     if model == request.model and stream == request.stream and not add_usage:
         return request.body
-    said: dict[str, Any] = typed(_OBJECT, request.body)
+    fields: dict[str, Any] = typed(_OBJECT, request.body)
     if model != request.model:
-        said["model"] = model
+        fields["model"] = model
     if stream != request.stream:
-        said["stream"] = stream
+        fields["stream"] = stream
         if not stream:
-            said.pop("stream_options", None)  # refused without a stream
+            fields.pop("stream_options", None)  # refused without a stream
     if add_usage:
-        before = said.get("stream_options")
+        before = fields.get("stream_options")
         options: RawObject = {} if before is None or bytes(before) == b"null" else _OBJECT.decode(before)
-        said["stream_options"] = {**options, "include_usage": _TRUE}
-    return _ENCODER.encode(said)
+        fields["stream_options"] = {**options, "include_usage": _TRUE}
+    return _ENCODER.encode(fields)

@@ -21,7 +21,7 @@ import msgspec
 
 from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Fault, Shed, StayfastError, UpstreamFailed
-from stayfast.core.types import Api, Sight
+from stayfast.core.types import AnswerSummary, Api
 from stayfast.wire import sse
 
 Json = dict[str, Any]
@@ -84,7 +84,7 @@ def render(error: StayfastError, api: Api, request_id: str) -> tuple[int, list[t
     return status, headers, _body(error, api, request_id, status)
 
 
-def render_event(error: StayfastError, api: Api, request_id: str, sight: Sight | None = None) -> bytes:
+def render_event(error: StayfastError, api: Api, request_id: str, sight: AnswerSummary | None = None) -> bytes:
     """The event that ends a stream which has begun. Nothing follows it, no `[DONE]` either. For responses the error stands
     flat, as documented, and nested, which is what the official SDK raises on.
     """
@@ -104,18 +104,18 @@ def _status(error: StayfastError, api: Api) -> int:
 
 def _body(error: StayfastError, api: Api, request_id: str, status: int) -> bytes:
     if isinstance(error, UpstreamFailed) and error.body:
-        said = complaint_in(error.body)
-        if said.message and said.vendor == _vendor_of(api):
+        complaint = complaint_in(error.body)
+        if complaint.message and complaint.vendor == _vendor_of(api):
             return error.body
     fields = _fields(error, api, status)
     return msgspec.json.encode(_anthropic(fields, request_id) if api.is_anthropic else {"error": fields})
 
 
 def _fields(error: StayfastError, api: Api, status: int) -> Json:
-    said = complaint_in(error.body) if isinstance(error, UpstreamFailed) and error.body else Complaint()
-    fields: Json = {"message": said.message or error.message, "type": _type(error, api, status)}
+    complaint = complaint_in(error.body) if isinstance(error, UpstreamFailed) and error.body else Complaint()
+    fields: Json = {"message": complaint.message or error.message, "type": _type(error, api, status)}
     if not api.is_anthropic:
-        fields |= {"param": said.param or error.param, "code": said.code or error.code}
+        fields |= {"param": complaint.param or error.param, "code": complaint.code or error.code}
     return fields
 
 
@@ -142,10 +142,11 @@ def from_response(upstream: str, source: Api, status: int, headers: Mapping[str,
     without which a Retry-After that is a date, and other instants, are ignored. 4xx are final and shown in the upstream's
     own words (but for its credentials and quotas, which are the operator's).
     """
-    said = complaint_in(body)
-    said_body = body if said.message and said.vendor == _vendor_of(source) else quoted(said, _vendor_of(source))
+    complaint = complaint_in(body)
+    shown_body = body if complaint.message and complaint.vendor == _vendor_of(source) else quoted(complaint,
+                                                                                                  _vendor_of(source))
     after_s = retry_after_s(status, headers, body, now_wall)
-    return failed(upstream, Fault.STATUS, status, said, said_body, retry_after_s=after_s,
+    return failed(upstream, Fault.STATUS, status, complaint, shown_body, retry_after_s=after_s,
                   is_final=headers.get("x-should-retry") == "false")
 
 
@@ -162,12 +163,12 @@ class Complaint:
     vendor: Vendor | None = None  # whose shape it has (None: neither's)
 
 
-def complaint_of(said: object) -> Complaint:
+def complaint_of(parsed: object) -> Complaint:
     """Read an error in any known shape: nested, flat, Anthropic's, vLLM's. Never raises."""
-    if not isinstance(said, Mapping):
-        return Complaint(said if isinstance(said, str) else "")
-    inner = said.get("error")
-    fields = inner if isinstance(inner, Mapping) else said
+    if not isinstance(parsed, Mapping):
+        return Complaint(parsed if isinstance(parsed, str) else "")
+    inner = parsed.get("error")
+    fields = inner if isinstance(inner, Mapping) else parsed
     details = fields.get("details")
     exact = details.get("error_code") if isinstance(details, Mapping) else None
     code = fields.get("code")
@@ -182,7 +183,7 @@ def complaint_of(said: object) -> Complaint:
         words=words,
         http_status=number if number is not None and 400 <= number <= 599 else None,  # HTTP's errors
         vendor=None if not isinstance(inner, Mapping) else (
-            "anthropic" if said.get("type") == "error" and "sequence_number" not in said else "openai"),
+            "anthropic" if parsed.get("type") == "error" and "sequence_number" not in parsed else "openai"),
     )
 
 
@@ -212,9 +213,9 @@ def _number(value: object) -> int | None:
     return int(value) if isinstance(value, str) and len(value) == 3 and value.isdecimal() else None
 
 
-def in_band(upstream: str, said: object) -> UpstreamFailed:
+def in_band(upstream: str, parsed: object) -> UpstreamFailed:
     """The failure of an answer that turned into an error inside HTTP 200. `said`: the event or body, parsed."""
-    complaint = complaint_of(said)
+    complaint = complaint_of(parsed)
     status = complaint.http_status or next((_STATUSES[word] for word in complaint.words if word in _STATUSES), 500)
     return failed(upstream, Fault.IN_BAND, status, complaint, quoted(complaint, complaint.vendor or "openai"))
 
@@ -222,10 +223,10 @@ def in_band(upstream: str, said: object) -> UpstreamFailed:
 def error_in(upstream: str, body: bytes) -> UpstreamFailed | None:
     """The failure that a whole body of an HTTP 200 stands for, where it is an error and nothing else."""
     try:
-        said = _ANY.decode(body)
+        parsed = _ANY.decode(body)
     except msgspec.DecodeError:
         return None
-    return in_band(upstream, said) if isinstance(said, dict) and "error" in said else None
+    return in_band(upstream, parsed) if isinstance(parsed, dict) and "error" in parsed else None
 
 
 def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body: bytes, *,
@@ -233,7 +234,8 @@ def failed(upstream: str, fault: Fault, status: int, complaint: Complaint, body:
     """The failure for an error that has an HTTP status, said or meant. `body` is kept only if it is for the client. Its
     message and code, which are logged, hold words of the upstream only where they cannot be a key.
     """
-    word = next((said for said in (complaint.code, complaint.type) if said is not None and _NO_KEY.fullmatch(said)), None)
+    word = next((candidate for candidate in (complaint.code, complaint.type) if candidate is not None
+                 and _NO_KEY.fullmatch(candidate)), None)
     doing = "answered" if fault is Fault.STATUS else "sent inside its answer"
     error = UpstreamFailed(
         upstream, fault, f"upstream {upstream} {doing} {status}" + (f" ({word})" if word else ""),
@@ -280,9 +282,9 @@ def retry_after_s(status: int, headers: Mapping[str, str], body: bytes, now_wall
     """Seconds to leave it alone, at most a day; None where it does not say. Never raises. `headers` have lower-case names.
     `now_wall`: seconds since the epoch; without it dates and instants say nothing.
     """
-    said = _retry_after(headers, now_wall)
-    if said is not None or (status != _TOO_MANY and status not in _OVERLOADED):
-        return said
+    from_headers = _retry_after(headers, now_wall)
+    if from_headers is not None or (status != _TOO_MANY and status not in _OVERLOADED):
+        return from_headers
     found = _of_limits(headers, now_wall)
     return found if found is not None or _IN_BODY not in body else _in_body(body, now_wall)
 
@@ -313,10 +315,10 @@ def _of_limits(headers: Mapping[str, str], now_wall: float | None) -> float | No
 def _in_body(body: bytes, now_wall: float | None) -> float | None:
     """OpenRouter's way: the upstream's headers, inside the error."""
     try:
-        said: Any = _ANY.decode(body)
+        parsed: Any = _ANY.decode(body)
         for name in ("error", "metadata", "headers"):
-            said = said[name]
-        reset = said["X-RateLimit-Reset"]
+            parsed = parsed[name]
+        reset = parsed["X-RateLimit-Reset"]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
         return None
     return _reset_s(str(reset), now_wall)

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from stayfast.core.types import Usage
-from stayfast.wire.dialect import Delta, Finish, Json, ToolBegin, ToolDelta, Unsayable, Writer
+from stayfast.wire.dialect import Delta, Finish, Json, NotTranslatable, StreamEncoder, ToolBegin, ToolDelta
 
 MAX_WAITING: Final = 4 * 1024 * 1024  # characters: a call that never ends must not grow memory
 _OF_A_DELTA: Final = 100  # what one takes beside its text
@@ -21,7 +21,7 @@ class InTurn:
 
     __slots__ = ("_arguments", "_n_waiting", "_ordinal", "_waiting", "_writer")
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: StreamEncoder) -> None:
         self._writer = writer
         self._ordinal = -1  # of the running call; -1: none
         self._arguments: list[str] = []  # of the running call
@@ -32,21 +32,21 @@ class InTurn:
         if isinstance(delta, Finish):
             return [*self._release(is_last=True), *self._writer.events(delta)]
         if isinstance(delta, ToolDelta) and delta.ordinal == self._ordinal:
-            events = self._say(delta)
+            events = self._write_delta(delta)
             return [*events, *self._release()] if self._waiting else events
         if self._waiting or (isinstance(delta, ToolBegin) and not self._is_free()):
             text = delta.arguments if isinstance(delta, ToolDelta) else getattr(delta, "text", "")
             self._n_waiting += len(text) + _OF_A_DELTA
             if self._n_waiting > MAX_WAITING:
-                raise Unsayable("calls that interleave without end")
+                raise NotTranslatable("calls that interleave without end")
             self._waiting.append(delta)
             return []
-        return self._say(delta)
+        return self._write_delta(delta)
 
     def end(self, usage: Usage | None) -> list[Json]:
         return [*self._release(is_last=True), *self._writer.end(usage)]
 
-    def _say(self, delta: Delta) -> list[Json]:
+    def _write_delta(self, delta: Delta) -> list[Json]:
         if isinstance(delta, ToolBegin):
             self._ordinal = delta.ordinal
             self._arguments = []
@@ -65,10 +65,10 @@ class InTurn:
             turn = [first]
             if isinstance(first, ToolBegin):
                 turn += [one for one in self._waiting if isinstance(one, ToolDelta) and one.ordinal == first.ordinal]
-            said = set(map(id, turn))
-            self._waiting = [one for one in self._waiting if id(one) not in said]
+            written = set(map(id, turn))
+            self._waiting = [one for one in self._waiting if id(one) not in written]
             for delta in turn:
-                events += self._say(delta)
+                events += self._write_delta(delta)
         if not self._waiting:
             self._n_waiting = 0
         return events

@@ -116,8 +116,8 @@ def typed(decoder: "msgspec.json.Decoder[T]", body: bytes, at: str = "", expecte
         raise Rejected("the body is nested too deeply", code="too_deep") from None
 
 
-def _wrong_type(said: str, at: str, expected: str) -> Rejected:
-    match = _AT.match(said)
+def _wrong_type(message: str, at: str, expected: str) -> Rejected:
+    match = _AT.match(message)
     assert match is not None
     what = match["what"]
     path = at + (match["path"] or "$")[1:]
@@ -175,39 +175,39 @@ class Extension(Struct, forbid_unknown_fields=True, gc=False):
 
 
 def _extended(api: Api, body: bytes) -> Request:
-    said = typed(_OBJECT, body)
-    extension, theirs = said.pop("stayfast", None), _their_cache(said)
+    fields = typed(_OBJECT, body)
+    extension, theirs = fields.pop("stayfast", None), _client_cache_word(fields)
     if extension is None and theirs is None:
         return _DECODERS[api](body)
-    told = typed(_EXTENSION, bytes(extension), "stayfast") if extension is not None else None
-    request = _DECODERS[api](msgspec.json.encode(said))
-    ours = told.cache if told is not None else None
+    options = typed(_EXTENSION, bytes(extension), "stayfast") if extension is not None else None
+    request = _DECODERS[api](msgspec.json.encode(fields))
+    ours = options.cache if options is not None else None
     if ours is not None and theirs is not None and theirs.control() != CacheControl():
         raise Rejected("cache and stayfast.cache say the same: send one of them.", code="two_caches", param="cache")
-    patience_s = told.deadline_ms / 1e3 if told is not None and told.deadline_ms is not None else None
+    patience_s = options.deadline_ms / 1e3 if options is not None and options.deadline_ms is not None else None
     wish = ours if ours is not None else theirs
     return msgspec.structs.replace(request, patience_s=patience_s, cache=wish.control() if wish is not None else None)
 
 
-def _their_cache(said: dict[str, msgspec.Raw]) -> CacheWord | None:
+def _client_cache_word(fields: dict[str, msgspec.Raw]) -> CacheWord | None:
     """What LiteLLM's clients say of caches, which is taken out of the body: its upstream would refuse it, or not know it. An
     object that holds none of these words is another server's own, and stays.
     """
-    raw = bytes(said.get("cache", b""))
+    raw = bytes(fields.get("cache", b""))
     if raw != b"null" and not raw.startswith(b"{"):
         return None
     if raw != b"null" and (words := _OBJECT.decode(raw)) and _THEIR_WORDS.isdisjoint(words):
         return None
-    del said["cache"]
+    del fields["cache"]
     return typed(_THEIR_CACHE, raw, "cache") or CacheWord()
 
 
 def _chat(body: bytes) -> Request:
-    said = typed(chat.CHAT, body, expected=_ROLES)
-    _check_parts(said.messages, _CHAT_PARTS)
-    limit = said.max_completion_tokens if said.max_completion_tokens is not None else said.max_tokens
-    return Request(Api.CHAT, said.model, said.stream is True, body, _wants_usage(said.stream_options), limit,
-                   said.n or 1, said.store is True)
+    parsed = typed(chat.CHAT, body, expected=_ROLES)
+    _check_parts(parsed.messages, _CHAT_PARTS)
+    limit = parsed.max_completion_tokens if parsed.max_completion_tokens is not None else parsed.max_tokens
+    return Request(Api.CHAT, parsed.model, parsed.stream is True, body, _wants_usage(parsed.stream_options), limit,
+                   parsed.n or 1, parsed.store is True)
 
 
 def _check_parts(conversation: Sequence[Any], fields: Mapping[str, tuple[str, ...]]) -> None:
@@ -220,12 +220,12 @@ def _check_parts(conversation: Sequence[Any], fields: Mapping[str, tuple[str, ..
 
 
 def _completions(body: bytes) -> Request:
-    said = typed(chat.COMPLETIONS, body)
-    _check_alike(said.prompt, "prompt")
-    is_one = isinstance(said.prompt, str) or all(isinstance(item, int) for item in said.prompt)  # tokens of one prompt
-    n_prompts = 1 if is_one else len(said.prompt)
-    return Request(Api.COMPLETIONS, said.model, said.stream is True, body, _wants_usage(said.stream_options),
-                   said.max_tokens, (said.n or 1) * max(1, n_prompts))
+    parsed = typed(chat.COMPLETIONS, body)
+    _check_alike(parsed.prompt, "prompt")
+    is_one = isinstance(parsed.prompt, str) or all(isinstance(item, int) for item in parsed.prompt)  # tokens of one prompt
+    n_prompts = 1 if is_one else len(parsed.prompt)
+    return Request(Api.COMPLETIONS, parsed.model, parsed.stream is True, body, _wants_usage(parsed.stream_options),
+                   parsed.max_tokens, (parsed.n or 1) * max(1, n_prompts))
 
 
 def _wants_usage(options: chat.StreamOptions | None) -> bool:
@@ -233,39 +233,39 @@ def _wants_usage(options: chat.StreamOptions | None) -> bool:
 
 
 def _embeddings(body: bytes) -> Request:
-    said = typed(chat.EMBEDDINGS, body)
-    _check_alike(said.input, "input")
-    return Request(Api.EMBEDDINGS, said.model, False, body)
+    parsed = typed(chat.EMBEDDINGS, body)
+    _check_alike(parsed.input, "input")
+    return Request(Api.EMBEDDINGS, parsed.model, False, body)
 
 
-def _check_alike(said: str | list[str | int | list[int]], path: str) -> None:
+def _check_alike(inputs: str | list[str | int | list[int]], path: str) -> None:
     """Texts, or the tokens of one, or those of several: no mixture."""
-    if not isinstance(said, str) and len({type(item) for item in said}) > 1:
+    if not isinstance(inputs, str) and len({type(item) for item in inputs}) > 1:
         raise Rejected(f"{path}: expected a text, texts, token numbers, or lists of token numbers, not a mixture",
                        code="invalid_type", param=path)
 
 
 def _responses(body: bytes) -> Request:
-    said = typed(responses.RESPONSES, body)
-    if said.input is None and not said.prompt and said.previous_response_id is None and not said.conversation:
+    parsed = typed(responses.RESPONSES, body)
+    if parsed.input is None and not parsed.prompt and parsed.previous_response_id is None and not parsed.conversation:
         raise missing("input")
-    is_stateful = (said.store is True or said.background is True or said.previous_response_id is not None
-                   or is_given(said.conversation, or_empty=False))
-    return Request(Api.RESPONSES, said.model, said.stream is True, body, max_output_tokens=said.max_output_tokens,
-                   is_stateful=is_stateful, previous_response_id=said.previous_response_id, is_stored=said.store is None)
+    is_stateful = (parsed.store is True or parsed.background is True or parsed.previous_response_id is not None
+                   or is_given(parsed.conversation, or_empty=False))
+    return Request(Api.RESPONSES, parsed.model, parsed.stream is True, body, max_output_tokens=parsed.max_output_tokens,
+                   is_stateful=is_stateful, previous_response_id=parsed.previous_response_id, is_stored=parsed.store is None)
 
 
 def _messages(body: bytes) -> Request:
-    said = typed(messages.MESSAGES, body, expected=_ANTHROPIC_ROLES)
-    _check_parts(said.messages, _BLOCKS)
-    return Request(Api.MESSAGES, said.model, said.stream is True, body, max_output_tokens=said.max_tokens,
-                   is_stateful=is_given(said.container, or_empty=False))
+    parsed = typed(messages.MESSAGES, body, expected=_ANTHROPIC_ROLES)
+    _check_parts(parsed.messages, _BLOCKS)
+    return Request(Api.MESSAGES, parsed.model, parsed.stream is True, body, max_output_tokens=parsed.max_tokens,
+                   is_stateful=is_given(parsed.container, or_empty=False))
 
 
 def _count_tokens(body: bytes) -> Request:
-    said = typed(messages.COUNT, body, expected=_ANTHROPIC_ROLES)
-    _check_parts(said.messages, _BLOCKS)
-    return Request(Api.COUNT_TOKENS, said.model, False, body)
+    parsed = typed(messages.COUNT, body, expected=_ANTHROPIC_ROLES)
+    _check_parts(parsed.messages, _BLOCKS)
+    return Request(Api.COUNT_TOKENS, parsed.model, False, body)
 
 
 _EXTENSION: Final = msgspec.json.Decoder(Extension | None)

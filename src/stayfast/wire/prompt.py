@@ -51,7 +51,7 @@ _AROUND: Final = 48  # bytes to either side of a difference in which its kind is
 ABSENT: Final = Raw(b"")
 
 
-class _Whose(Struct, gc=False):
+class _ClientFields(Struct, gc=False):
     """The fields that matter, of all dialects, unread."""
 
     session_id: Raw = ABSENT  # vLLM, SGLang
@@ -63,7 +63,7 @@ class _Whose(Struct, gc=False):
     previous_response_id: Raw = ABSENT
 
 
-class _Body(_Whose, gc=False):
+class _Body(_ClientFields, gc=False):
     tools: Raw = ABSENT
     system: Raw = ABSENT
     instructions: Raw = ABSENT
@@ -92,7 +92,7 @@ class _Named(Struct, gc=False):
     role: Any = None
 
 
-class Asked(Struct, frozen=True, gc=False):
+class RequestPrompt(Struct, frozen=True, gc=False):
     """`prompt`: as JSON, in the order in which engines read it. `session`: what names the conversation, else its user;
     empty where nothing does. `previous`: the response that this one goes on from."""
 
@@ -101,7 +101,7 @@ class Asked(Struct, frozen=True, gc=False):
     previous: str
 
 
-_WHOSE: Final = msgspec.json.Decoder(_Whose)
+_WHOSE: Final = msgspec.json.Decoder(_ClientFields)
 _BODY: Final = msgspec.json.Decoder(_Body)
 _HEAD: Final = msgspec.json.Decoder(_Head)
 _NAMED: Final = msgspec.json.Decoder(_Named)
@@ -110,37 +110,37 @@ _LIST: Final = msgspec.json.Decoder(list[Raw])
 _TEXT: Final = msgspec.json.Decoder(str)
 _METADATA: Final = msgspec.json.Decoder(_Metadata)
 _encode: Final = msgspec.json.Encoder().encode
-_NOBODY: Final = _Whose()
-_NOTHING: Final = Asked(b"", b"", "")
+_NOBODY: Final = _ClientFields()
+_NOTHING: Final = RequestPrompt(b"", b"", "")
 
 
-def asked(body: bytes) -> Asked:
+def read_prompt(body: bytes) -> RequestPrompt:
     """What a body that `wire.json_input.decode` has accepted says."""
-    said = _BODY.decode(body)
-    prompt = b"".join((said.tools, said.system, said.instructions, said.messages, said.prompt, said.input))
-    return Asked(prompt, _session(said), _previous(said))
+    parsed = _BODY.decode(body)
+    prompt = b"".join((parsed.tools, parsed.system, parsed.instructions, parsed.messages, parsed.prompt, parsed.input))
+    return RequestPrompt(prompt, _session(parsed), _previous(parsed))
 
 
-def asked_by(body: bytes) -> Asked:
+def read_session(body: bytes) -> RequestPrompt:
     """The same without its prompt, which is left empty."""
-    said = _WHOSE.decode(body)
-    return _NOTHING if said == _NOBODY else Asked(b"", _session(said), _previous(said))
+    parsed = _WHOSE.decode(body)
+    return _NOTHING if parsed == _NOBODY else RequestPrompt(b"", _session(parsed), _previous(parsed))
 
 
-def _previous(said: _Whose) -> str:
-    return _text_in(said.previous_response_id)
+def _previous(parsed: _ClientFields) -> str:
+    return _text_in(parsed.previous_response_id)
 
 
-def _session(said: _Whose) -> bytes:
-    for raw in (said.session_id, said.conversation, said.prompt_cache_key):
-        if raw is not ABSENT and _is_said(raw):
+def _session(parsed: _ClientFields) -> bytes:
+    for raw in (parsed.session_id, parsed.conversation, parsed.prompt_cache_key):
+        if raw is not ABSENT and _is_present(raw):
             return bytes(raw)
-    if said.metadata is not ABSENT:
-        user_id = _user_id_in(said.metadata)
+    if parsed.metadata is not ABSENT:
+        user_id = _user_id_in(parsed.metadata)
         if user_id:
             return user_id.encode()
-    for raw in (said.safety_identifier, said.user):
-        if raw is not ABSENT and _is_said(raw):
+    for raw in (parsed.safety_identifier, parsed.user):
+        if raw is not ABSENT and _is_present(raw):
             return bytes(raw)
     return b""
 
@@ -160,7 +160,7 @@ def _user_id_in(metadata: Raw) -> str:
         return ""
 
 
-def _is_said(raw: Raw) -> bool:
+def _is_present(raw: Raw) -> bool:
     return bytes(raw) not in (b"null", b'""')
 
 
@@ -218,9 +218,9 @@ def _is_of_the_hour(block: Raw) -> bool:
 
 
 def _tool_name(tool: Raw) -> str:
-    said = _NAMED.decode(tool)
-    name = said.function.get("name") if isinstance(said.function, dict) else said.name
-    return name if isinstance(name, str) else str(said.type)
+    parsed = _NAMED.decode(tool)
+    name = parsed.function.get("name") if isinstance(parsed.function, dict) else parsed.name
+    return name if isinstance(name, str) else str(parsed.type)
 
 
 def difference(one: bytes, other: bytes) -> tuple[int, str]:
@@ -257,7 +257,7 @@ def _slice(text: bytes, end: int, n: int, step: int) -> bytes:
     return text[end - n - step:end - n] if end else text[n:n + step]
 
 
-class Block(Struct, frozen=True, gc=False):
+class PromptBlock(Struct, frozen=True, gc=False):
     """One block. `at`: which tool or message it is, or is of; `part`: which part of its content, -1 where that is no list.
     """
 
@@ -269,17 +269,18 @@ class Block(Struct, frozen=True, gc=False):
     role: str = ""
 
 
-class Laid:
+class PromptLayout:
     """A body in blocks; `n_static` of them are tools and instructions, `n_end` is where the model is to go on, `n_before`
     where it went on the last time (0: this is the first)."""
 
-    __slots__ = ("_said", "api", "blocks", "n_before", "n_end", "n_static")
+    __slots__ = ("_fields", "api", "blocks", "n_before", "n_end", "n_static")
 
     def __init__(self, body: bytes, api: Api) -> None:
         """For an API of `LAID_OUT`. Raises ValueError for what is no prompt in a shape known here."""
         self.api = api
-        self._said: dict[str, Raw] = _OBJECT.decode(body)
-        self.blocks = [Block(TOOLS, at, -1, bytes(tool)) for at, tool in enumerate(_objects(self._said.get("tools")))]
+        self._fields: dict[str, Raw] = _OBJECT.decode(body)
+        self.blocks = [PromptBlock(TOOLS, at, -1, bytes(tool)) for at,
+                       tool in enumerate(_objects(self._fields.get("tools")))]
         self._add_instructions()
         self._add_messages()
         self.n_static = sum(1 for block in self.blocks if block.place != MESSAGES)
@@ -301,7 +302,7 @@ class Laid:
             n -= 1
         return n
 
-    def _may_bear(self, block: Block) -> bool:
+    def _may_bear(self, block: PromptBlock) -> bool:
         if block.place == TOOLS:
             return self.api is Api.MESSAGES and not _HEAD.decode(block.data).defer_loading
         if not block.role or (self.api is not Api.MESSAGES and block.role not in _SPEAKERS):
@@ -315,32 +316,32 @@ class Laid:
             return False
         return part.type != _TEXTS[self.api] or bool(part.text)
 
-    def write(self, marks: Mapping[int, bytes], beside: Mapping[str, bytes]) -> bytes:
+    def write(self, marks: Mapping[int, bytes], extra_fields: Mapping[str, bytes]) -> bytes:
         """The body with a mark (its value as JSON) at the end of its first so many blocks, for each number of blocks that
         `markable` has named, and with some members at the top level beside its own.
         """
-        said: dict[str, Any] = {**{name: Raw(value) for name, value in beside.items()}, **self._said}
+        fields: dict[str, Any] = {**{name: Raw(value) for name, value in extra_fields.items()}, **self._fields}
         for n in sorted(marks, reverse=True):  # instructions last: they push the messages down
             block = self.blocks[n - 1]
             marked = self._marked(block.data, marks[n])
             if block.place == TOOLS:
-                _listed(said, "tools")[block.at] = marked
+                _listed(fields, "tools")[block.at] = marked
             elif block.at >= 0:
-                items = _listed(said, _NAMES[self.api])
+                items = _listed(fields, _NAMES[self.api])
                 items[block.at] = item = dict(_OBJECT.decode(raw) if isinstance(raw := items[block.at], Raw) else raw)
                 item["content"] = _with(item["content"], block.part, marked)
             elif self.api is Api.MESSAGES:
-                said["system"] = _with(said["system"], block.part, marked)
+                fields["system"] = _with(fields["system"], block.part, marked)
             else:
-                del said["instructions"]
-                _listed(said, "input").insert(0, {"role": "developer", "content": [marked]})
-        return _encode(said)
+                del fields["instructions"]
+                _listed(fields, "input").insert(0, {"role": "developer", "content": [marked]})
+        return _encode(fields)
 
     def opening(self, n: int, mark: bytes) -> bytes:
         """A messages request that only has its first `n` blocks, all static, remembered: it asks for no answer."""
-        said = _OBJECT.decode(self.write({n: mark}, {}))
-        kept = {name: said[name] for name in ("model", "tools", "system") if name in said}
-        return _encode({**kept, "max_tokens": 0, "messages": [{"role": "user", "content": "."}]})
+        fields = _OBJECT.decode(self.write({n: mark}, {}))
+        opening_fields = {name: fields[name] for name in ("model", "tools", "system") if name in fields}
+        return _encode({**opening_fields, "max_tokens": 0, "messages": [{"role": "user", "content": "."}]})
 
     def _marked(self, data: bytes, mark: bytes) -> Raw:
         if data[:1] == b'"':
@@ -350,38 +351,38 @@ class Laid:
     def _add_instructions(self) -> None:
         """Those that stand beside the messages."""
         name = {Api.MESSAGES: "system", Api.RESPONSES: "instructions"}.get(self.api)
-        raw = self._said.get(name) if name is not None else None
+        raw = self._fields.get(name) if name is not None else None
         if raw is not None and bytes(raw) != b"null":
             is_ours = self.api is Api.MESSAGES or (
-                bytes(self._said.get("store", b"")) == b"false" and bytes(self._said.get("input", b""))[:1] == b"[")
+                bytes(self._fields.get("store", b"")) == b"false" and bytes(self._fields.get("input", b""))[:1] == b"[")
             self._add_content(SYSTEM, -1, raw, b"", "system" if is_ours else "")
 
     def _add_messages(self) -> None:
-        raw = self._said.get(_NAMES[self.api])
+        raw = self._fields.get(_NAMES[self.api])
         if raw is not None and bytes(raw)[:1] == b'"':
-            self.blocks.append(Block(MESSAGES, 0, -1, bytes(raw)))
+            self.blocks.append(PromptBlock(MESSAGES, 0, -1, bytes(raw)))
             return
         place = MESSAGES if self.api is Api.MESSAGES else SYSTEM  # elsewhere the leading messages may be instructions
         for at, item in enumerate(_objects(raw)):
-            said = _HEAD.decode(item)
-            role = said.role if isinstance(said.role, str) else ""
-            if isinstance(said.type, str) and said.type in _OWN:
+            head = _HEAD.decode(item)
+            role = head.role if isinstance(head.role, str) else ""
+            if isinstance(head.type, str) and head.type in _OWN:
                 role = "assistant"
             if role not in _LEADING:
                 place = MESSAGES
             message = _OBJECT.decode(item)
             content = message.pop("content", None)
             if content is None:
-                self.blocks.append(Block(place, at, -1, bytes(item), role=role))
+                self.blocks.append(PromptBlock(place, at, -1, bytes(item), role=role))
             else:
                 self._add_content(place, at, content, _encode(message), role)
 
     def _add_content(self, place: int, at: int, content: Raw, head: bytes, role: str) -> None:
         parts = _objects(content)
         if not parts:
-            self.blocks.append(Block(place, at, -1, bytes(content), head, role))
+            self.blocks.append(PromptBlock(place, at, -1, bytes(content), head, role))
         for index, part in enumerate(parts):
-            self.blocks.append(Block(place, at, index, bytes(part), b"" if index else head, role))
+            self.blocks.append(PromptBlock(place, at, index, bytes(part), b"" if index else head, role))
 
     def __repr__(self) -> str:
         return f"<Laid {self.api.value}: {len(self.blocks)} blocks, {self.n_static} of them static>"
@@ -397,7 +398,7 @@ def mark_of(api: Api) -> str:
     return _MEMBERS[api]
 
 
-def _turns(blocks: list[Block]) -> tuple[int, int]:
+def _turns(blocks: list[PromptBlock]) -> tuple[int, int]:
     """How many blocks there are up to where the model goes on, and up to where it went on the last time."""
     end = len(blocks)
     while end and blocks[end - 1].role == "assistant":
@@ -422,11 +423,11 @@ def _objects(raw: Raw | None) -> list[Raw]:
     return found
 
 
-def _listed(said: dict[str, Any], name: str) -> list[Any]:
+def _listed(fields: dict[str, Any], name: str) -> list[Any]:
     """A member's list, to be changed in place."""
-    if isinstance(said[name], Raw):
-        said[name] = _list(said[name])
-    found: list[Any] = said[name]
+    if isinstance(fields[name], Raw):
+        fields[name] = _list(fields[name])
+    found: list[Any] = fields[name]
     return found
 
 

@@ -9,7 +9,7 @@ own time-out; what a gateway behind us gave instead of failing; refusals (the ne
 (they are acts, not answers); answers without words; and several answers where one was asked for. Such a gateway's report of
 its own work (`stream_report`) is no part of the answer, and is left out.
 When wrong: what a writer has no words for (annotations, citations, what nobody here knows) is in a whole body, but would not
-be in a stream made of it: such an answer is given whole or not at all (`_is_all_said`).
+be in a stream made of it: such an answer is given whole or not at all (`_has_only_known_fields`).
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import msgspec
 
-from stayfast.core.types import FROM_CACHE, Api, Request, Sight
+from stayfast.core.types import FROM_CACHE, AnswerSummary, Api, Request
 from stayfast.wire import sse
 from stayfast.wire.dialect import TextDelta, object_in
 from stayfast.wire.stream_report import MEMBER
-from stayfast.wire.transcode import WRONG_SHAPE, fold_of, said_in_events, source_of, writer_of
+from stayfast.wire.transcode import WRONG_SHAPE, encode_events, fold_of, source_of, writer_of
 from stayfast.wire.usage import to_chat
 
 Json = dict[str, Any]
@@ -51,7 +51,7 @@ _PART: Final = frozenset(("type", "text"))
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
-def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
+def is_storable(request: Request, sight: AnswerSummary, data: bytes) -> bytes | None:
     """The whole body of an answer that was given to `request` as `data`; None where it must not be given again."""
     if not sight.is_complete or sight.is_cut or sight.is_degraded or sight.failure is not None or not sight.n_content:
         return None
@@ -66,9 +66,9 @@ def keepable(request: Request, sight: Sight, data: bytes) -> bytes | None:
     except WRONG_SHAPE:
         return None
     if request.stream and sight.usage is not None and request.api in _OF_CHAT:
-        said = object_in(body)
-        if said.get("usage") is None:
-            body = msgspec.json.encode({**said, "usage": to_chat(sight.usage)})
+        parsed = object_in(body)
+        if parsed.get("usage") is None:
+            body = msgspec.json.encode({**parsed, "usage": to_chat(sight.usage)})
     return body
 
 
@@ -100,7 +100,7 @@ def _drops_report(said: object) -> bool:
     return isinstance(report, dict) and report.get("degraded") is not None
 
 
-def _chat_says_text(body: bytes) -> bool:
+def _chat_has_text(body: bytes) -> bool:
     choices = object_in(body)["choices"]
     message = choices[0]["message"]
     is_act = message.get("tool_calls") or message.get("function_call") or message.get("refusal")
@@ -108,17 +108,17 @@ def _chat_says_text(body: bytes) -> bool:
     return len(choices) == 1 and isinstance(content, str) and content != "" and not is_act
 
 
-def _completions_say_text(body: bytes) -> bool:
+def _completions_have_text(body: bytes) -> bool:
     choices = object_in(body)["choices"]
     return len(choices) == 1 and bool(choices[0]["text"])
 
 
-def _messages_say_text(body: bytes) -> bool:
+def _messages_have_text(body: bytes) -> bool:
     kinds = {block["type"] for block in object_in(body)["content"]}
     return "text" in kinds and kinds <= {"text", "thinking", "redacted_thinking"}
 
 
-def _responses_say_text(body: bytes) -> bool:
+def _responses_have_text(body: bytes) -> bool:
     output = object_in(body)["output"]
     items = {item["type"] for item in output}
     parts = {part["type"] for item in output if item["type"] == "message" for part in item["content"]}
@@ -126,57 +126,57 @@ def _responses_say_text(body: bytes) -> bool:
 
 
 _SAYS_TEXT: Final[dict[Api, Callable[[bytes], bool]]] = {
-    Api.CHAT: _chat_says_text, Api.COMPLETIONS: _completions_say_text, Api.MESSAGES: _messages_say_text,
-    Api.RESPONSES: _responses_say_text}
+    Api.CHAT: _chat_has_text, Api.COMPLETIONS: _completions_have_text, Api.MESSAGES: _messages_have_text,
+    Api.RESPONSES: _responses_have_text}
 
 
 def text_in(request: Request, body: bytes) -> str:
     """What a kept body says, in words alone; empty where that cannot be read."""
-    reader = source_of(request.api, request, FROM_CACHE, Sight())
+    reader = source_of(request.api, request, FROM_CACHE, AnswerSummary())
     reader.see_whole(body)
     return "".join([delta.text for delta in reader.whole() if isinstance(delta, TextDelta)])
 
 
 def in_events(request: Request, body: bytes) -> bytes:
     """A kept body as the stream that `request` asks for. Raises ValueError where it cannot be said in one."""
-    sight = Sight()
+    sight = AnswerSummary()
     reader = source_of(request.api, request, FROM_CACHE, sight)
     reader.see_whole(body)
     if sight.failure is not None:
         raise ValueError("what was kept is no answer")
-    if not _is_all_said(request.api, object_in(body)):
+    if not _has_only_known_fields(request.api, object_in(body)):
         raise ValueError("a stream has no words for some of it")
     writer = writer_of(request, 0)
-    events = [said for delta in reader.whole() for said in writer.events(delta)] + writer.end(sight.usage)
-    return said_in_events(events, says_done=request.api in _OF_CHAT)
+    events = [event for delta in reader.whole() for event in writer.events(delta)] + writer.end(sight.usage)
+    return encode_events(events, ends_with_done=request.api in _OF_CHAT)
 
 
-def _is_all_said(api: Api, said: Json) -> bool:
+def _has_only_known_fields(api: Api, parsed: Json) -> bool:
     """Whether a stream made of this body holds all that the body does."""
     try:
-        return _SAYS_ALL[api](said)
+        return _SAYS_ALL[api](parsed)
     except WRONG_SHAPE:
         return False
 
 
-def _in_chat(said: Json) -> bool:
-    (choice,) = said["choices"]
-    return _is_within(said, _HEAD) and _is_within(choice, _CHOICE) and _is_within(choice.get("message") or {}, _MESSAGE)
+def _in_chat(parsed: Json) -> bool:
+    (choice,) = parsed["choices"]
+    return _is_within(parsed, _HEAD) and _is_within(choice, _CHOICE) and _is_within(choice.get("message") or {}, _MESSAGE)
 
 
-def _in_messages(said: Json) -> bool:
-    return _is_within(said, _MESSAGES) and all(_is_within(block, _BLOCKS[block["type"]]) for block in said["content"])
+def _in_messages(parsed: Json) -> bool:
+    return _is_within(parsed, _MESSAGES) and all(_is_within(block, _BLOCKS[block["type"]]) for block in parsed["content"])
 
 
-def _in_response(said: Json) -> bool:
-    items = said["output"]
+def _in_response(parsed: Json) -> bool:
+    items = parsed["output"]
     parts = [part for item in items for name in ("summary", "content") for part in item.get(name) or ()]
-    return (_is_within(said, _RESPONSE) and all(_is_within(item, _ITEMS[item["type"]]) for item in items)
+    return (_is_within(parsed, _RESPONSE) and all(_is_within(item, _ITEMS[item["type"]]) for item in items)
             and all(_is_within(part, _PART) for part in parts))
 
 
-def _is_within(said: Json, known: frozenset[str]) -> bool:
-    return said.keys() <= known or all(name in known or value in _NOTHING for name, value in said.items())
+def _is_within(parsed: Json, known: frozenset[str]) -> bool:
+    return parsed.keys() <= known or all(name in known or value in _NOTHING for name, value in parsed.items())
 
 
 _SAYS_ALL: Final[dict[Api, Callable[[Json], bool]]] = {

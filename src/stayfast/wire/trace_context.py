@@ -33,7 +33,7 @@ def below(place: Trace, rng: Rng) -> Trace:
                  place.is_random)
 
 
-def begun(rng: Rng, ratio: float) -> Trace:
+def new_trace(rng: Rng, ratio: float) -> Trace:
     """The first span of a new trace. Of all traces, `ratio` are sampled; which, their ids say, so every service agrees."""
     trace_id = _new_id(rng, 128)
     return Trace(trace_id, _new_id(rng, 64), is_sampled=int(trace_id[16:], 16) < ratio * 2**64, is_random=True)
@@ -64,11 +64,11 @@ def _state_of(text: str) -> str:
 def _shortened(members: list[str]) -> str:
     """Long members go first, from the right, and then the others: the leftmost is the caller's own."""
     n_chars = sum(map(len, members)) + len(members) - 1
-    kept: list[str | None] = list(members)
+    members_left: list[str | None] = list(members)
     for longer_than in (LONG_MEMBER_CHARS, 0):
         for at in reversed(range(len(members))):
-            member = kept[at]
+            member = members_left[at]
             if n_chars > MAX_STATE_CHARS and member is not None and len(member) > longer_than:
-                kept[at] = None
+                members_left[at] = None
                 n_chars -= len(member) + 1
-    return ",".join(member for member in kept if member is not None)
+    return ",".join(member for member in members_left if member is not None)

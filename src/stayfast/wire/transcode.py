@@ -1,4 +1,4 @@
-"""An upstream's body in, bytes for the client out, and a `Sight` of what was seen on the way.
+"""An upstream's body in, bytes for the client out, and a `AnswerSummary` of what was seen on the way.
 
 Four shapes. Same dialect, streamed: whole events pass verbatim and are only looked at. Across dialects, streamed: each
 event becomes deltas (wire.dialect), and these the client's events. Streamed for a client that wants it whole: the events
@@ -12,11 +12,20 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw, Struct
 
-from stayfast.core.types import Api, Chunk, Request, Sight, Usage
+from stayfast.core.types import AnswerSummary, Api, Chunk, Request
 from stayfast.wire import sse, usage
 from stayfast.wire.chat.stream_decoder import ChatFold, ChatSource
 from stayfast.wire.chat.stream_encoder import ChatWriter, CompletionsWriter
-from stayfast.wire.dialect import Begin, Delta, Finish, Fold, Json, Source, TextDelta, WholeSource, Writer, object_in
+from stayfast.wire.dialect import (
+    AnswerCollector,
+    Delta,
+    Finish,
+    Json,
+    StreamDecoder,
+    StreamEncoder,
+    WholeSource,
+    object_in,
+)
 from stayfast.wire.encode import can_translate
 from stayfast.wire.errors import in_band, malformed, truncated
 from stayfast.wire.in_turn import InTurn
@@ -26,7 +35,7 @@ from stayfast.wire.responses.stream_decoder import ResponsesFold, ResponsesSourc
 from stayfast.wire.responses.stream_encoder import ResponsesWriter
 
 
-class Embedding(Struct, gc=False):
+class WireEmbedding(Struct, gc=False):
     """One member of the list. That Python code runs for each is what lets the loop's thread run while another decodes."""
 
     embedding: Raw = Raw(b"")
@@ -36,7 +45,7 @@ class Embedding(Struct, gc=False):
 
 
 class Embeddings(Struct, gc=False):
-    data: list[Embedding] | None = None
+    data: list[WireEmbedding] | None = None
     usage: Any = None
     error: Any = None
 
@@ -55,20 +64,20 @@ class PlainSource(WholeSource):
 
     __slots__ = ("_api",)
 
-    def __init__(self, upstream: str, api: Api, sight: Sight) -> None:
+    def __init__(self, upstream: str, api: Api, sight: AnswerSummary) -> None:
         super().__init__(upstream, sight)
         self._api = api
 
     def see_whole(self, body: bytes) -> None:
         try:
-            said = _DECODERS[self._api].decode(body)
+            parsed = _DECODERS[self._api].decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self.fail(malformed(self._upstream, "an answer that is not one"))
-        if said.error:
+        if parsed.error:
             return self.fail(in_band(self._upstream, object_in(body)))
-        if isinstance(said, Embeddings):
-            self.sight.usage = usage.from_openai(said.usage)
-        if (said.data if isinstance(said, Embeddings) else said.input_tokens) is None:
+        if isinstance(parsed, Embeddings):
+            self.sight.usage = usage.from_openai(parsed.usage)
+        if (parsed.data if isinstance(parsed, Embeddings) else parsed.input_tokens) is None:
             return self.fail(malformed(self._upstream, "an answer without its content"))
         return self._complete(self.sight.usage)
 
@@ -76,7 +85,7 @@ class PlainSource(WholeSource):
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # 2048 embeddings of 3072 floats, as text, are 130 MB
 
 _CHAT: Final = Api.CHAT
-_ENDS_WITH_DONE: Final = (Api.CHAT, Api.COMPLETIONS)
+ENDS_WITH_DONE: Final = (Api.CHAT, Api.COMPLETIONS)
 _LF: Final = 0x0A
 _CR: Final = 0x0D
 _DONE: Final = b"data: [DONE]\n\n"
@@ -90,7 +99,7 @@ WRONG_SHAPE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeErro
 class Transcoder(Protocol):
     """One answer on its way from an upstream to a client. One task owns it."""
 
-    sight: Sight
+    sight: AnswerSummary
 
     @property
     def has_ended(self) -> bool:
@@ -115,7 +124,7 @@ class Transcoder(Protocol):
 class _Events(ABC):
     """A streamed answer, event by event. What the client gets of each is the subclasses' business."""
 
-    def __init__(self, source: Source, sight: Sight, upstream: str) -> None:
+    def __init__(self, source: StreamDecoder, sight: AnswerSummary, upstream: str) -> None:
         self.sight = sight
         self._source = source
         self._upstream = upstream
@@ -131,9 +140,9 @@ class _Events(ABC):
         out: list[bytes] = []
         n_content = 0
         for block in self._split(data):
-            said, name = (block, b"") if self._splitter.are_data else sse.parse(block)
-            if said is not None:
-                n_content += self._take(said, name, out)
+            event, name = (block, b"") if self._splitter.are_data else sse.parse(block)
+            if event is not None:
+                n_content += self._take(event, name, out)
             if self._source.ended:
                 break
         return Chunk(b"".join(out), n_content) if out or n_content else None
@@ -187,9 +196,9 @@ class _Events(ABC):
         """An event that lacks only its blank line counts; half an event does not. A bare JSON error is one, too."""
         data, name = sse.parse(rest)
         if data is None:
-            said = object_in(rest)
-            if said.get("error"):
-                self._source.fail(in_band(self._upstream, said))
+            parsed = object_in(rest)
+            if parsed.get("error"):
+                self._source.fail(in_band(self._upstream, parsed))
             return 0
         if data.strip() != b"[DONE]" and not object_in(data):
             return 0
@@ -199,10 +208,11 @@ class _Events(ABC):
 class Passthrough(_Events):
     """One dialect on both sides: events pass verbatim, comments included, and are only looked at."""
 
-    def __init__(self, source: Source, sight: Sight, upstream: str, *, says_done: bool, hide_usage: bool) -> None:
+    def __init__(self, source: StreamDecoder, sight: AnswerSummary, upstream: str, *, ends_with_done: bool,
+                 hide_usage: bool) -> None:
         super().__init__(source, sight, upstream)
         self._held = self._splitter.held
-        self._says_done = says_done
+        self._ends_with_done = ends_with_done
         self._hide_usage = hide_usage
 
     def feed(self, data: bytes) -> Chunk | None:
@@ -252,21 +262,22 @@ class Passthrough(_Events):
         return n_content
 
     def _cut(self, out: list[bytes]) -> None:
-        out.append(said_in_events(self._source.ending(), says_done=self._says_done))
+        out.append(encode_events(self._source.ending(), ends_with_done=self._ends_with_done))
 
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:
-        if self._says_done and not has_ended:
+        if self._ends_with_done and not has_ended:
             out.append(_DONE)
 
 
 class Translation(_Events):
     """Another dialect on each side: events become deltas, and deltas the client's events."""
 
-    def __init__(self, source: Source, sight: Sight, upstream: str, writer: Writer, *, is_named: bool) -> None:
+    def __init__(self, source: StreamDecoder, sight: AnswerSummary, upstream: str, writer: StreamEncoder, *,
+                 is_named: bool) -> None:
         super().__init__(source, sight, upstream)
         self._writer = writer
         self._is_named = is_named  # events have names, and no [DONE] ends them
-        self._has_said_end = False
+        self._has_ended = False
 
     def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         n_content = self._source.see(data, name)
@@ -274,7 +285,7 @@ class Translation(_Events):
             return n_content
         try:
             for delta in self._source.deltas():
-                self._say(self._writer.events(delta), out)
+                self._write_events(self._writer.events(delta), out)
         except WRONG_SHAPE:
             self._source.fail(malformed(self._upstream, "an event that cannot be translated"))
             return n_content
@@ -285,48 +296,48 @@ class Translation(_Events):
     def _cut(self, out: list[bytes]) -> None:
         if self.sight.finish_reason is None:
             self.sight.finish_reason = _CUT.reason
-            self._say(self._writer.events(_CUT), out)
+            self._write_events(self._writer.events(_CUT), out)
         self._end(out, has_ended=True)
 
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:
-        if self._has_said_end:
+        if self._has_ended:
             return
-        self._has_said_end = True
-        out.append(said_in_events(self._writer.end(self.sight.usage), says_done=not self._is_named))
+        self._has_ended = True
+        out.append(encode_events(self._writer.end(self.sight.usage), ends_with_done=not self._is_named))
 
-    def _say(self, events: list[Json], out: list[bytes]) -> None:
+    def _write_events(self, events: list[Json], out: list[bytes]) -> None:
         self.sight.n_events += len(events)
-        out += [sse.event(_ENCODER.encode(said), said["type"] if self._is_named else None) for said in events]
+        out += [sse.event(_ENCODER.encode(event), event["type"] if self._is_named else None) for event in events]
 
 
-def said_in_events(events: list[Json], *, says_done: bool) -> bytes:
+def encode_events(events: list[Json], *, ends_with_done: bool) -> bytes:
     """The end of a stream. `says_done`: its events have no names, and `[DONE]` is the last."""
-    said = [sse.event(_ENCODER.encode(one), None if says_done else one["type"]) for one in events]
-    return b"".join((*said, _DONE) if says_done else said)
+    encoded = [sse.event(_ENCODER.encode(one), None if ends_with_done else one["type"]) for one in events]
+    return b"".join((*encoded, _DONE) if ends_with_done else encoded)
 
 
 class Rewrite:
     """Deltas, said in the client's events and folded at once: the whole answer in the client's dialect."""
 
-    def __init__(self, writer: Writer, fold: Fold) -> None:
+    def __init__(self, writer: StreamEncoder, fold: AnswerCollector) -> None:
         self._writer = writer
         self._fold = fold
 
     def add(self, deltas: list[Delta]) -> None:
         for delta in deltas:
-            for said in self._writer.events(delta):
-                self._fold.add(said)
+            for event in self._writer.events(delta):
+                self._fold.add(event)
 
-    def end(self, sight: Sight) -> bytes:
-        for said in self._writer.end(sight.usage):
-            self._fold.add(said)
+    def end(self, sight: AnswerSummary) -> bytes:
+        for event in self._writer.end(sight.usage):
+            self._fold.add(event)
         return self._fold.body()
 
 
 class Collection(_Events):
     """A stream for a client that wants the whole: content is reported as it comes, the body follows at the end."""
 
-    def __init__(self, source: Source, sight: Sight, upstream: str, fold: Fold | Rewrite) -> None:
+    def __init__(self, source: StreamDecoder, sight: AnswerSummary, upstream: str, fold: AnswerCollector | Rewrite) -> None:
         super().__init__(source, sight, upstream)
         self._fold = fold
         self.n_held = 0
@@ -357,8 +368,8 @@ class Collection(_Events):
                 self._fold.add([_CUT])
             out.append(self._fold.end(self.sight))
         else:
-            for said in self._source.ending():
-                self._fold.add(said)
+            for event in self._source.ending():
+                self._fold.add(event)
             out.append(self._fold.body())
 
     def _end(self, out: list[bytes], *, has_ended: bool) -> None:
@@ -373,7 +384,7 @@ class Whole:
 
     has_ended = False  # only the end of its body ends it
 
-    def __init__(self, source: WholeSource, sight: Sight, upstream: str) -> None:
+    def __init__(self, source: WholeSource, sight: AnswerSummary, upstream: str) -> None:
         self.sight = sight
         self._source = source
         self._upstream = upstream
@@ -407,7 +418,7 @@ class Whole:
 
 
 class TranslatedWhole(Whole):
-    def __init__(self, source: Source, sight: Sight, upstream: str, rewrite: Rewrite) -> None:
+    def __init__(self, source: StreamDecoder, sight: AnswerSummary, upstream: str, rewrite: Rewrite) -> None:
         super().__init__(source, sight, upstream)
         self._reader = source
         self._rewrite = rewrite
@@ -434,15 +445,15 @@ def transcoder(source: Api, request: Request, *, source_streams: bool, upstream:
         raise ValueError(f"{source.value} answers cannot be translated for {request.api.value} clients")
     if request.stream and not source_streams:
         raise ValueError("a whole answer cannot be streamed")
-    sight = Sight()
+    sight = AnswerSummary()
     if not source.can_stream:
         return Whole(PlainSource(upstream, source, sight), sight, upstream)
     reader = source_of(source, request, upstream, sight)
-    says_done = request.api in _ENDS_WITH_DONE
+    ends_with_done = request.api in ENDS_WITH_DONE
     if request.stream and is_same:
-        return Passthrough(reader, sight, upstream, says_done=says_done, hide_usage=hide_usage)
+        return Passthrough(reader, sight, upstream, ends_with_done=ends_with_done, hide_usage=hide_usage)
     if request.stream:
-        is_named = not says_done
+        is_named = not ends_with_done
         return Translation(reader, sight, upstream, writer_of(request, created_at), is_named=is_named)
     if is_same:
         return Collection(reader, sight, upstream, fold_of(source)) if source_streams else Whole(reader, sight, upstream)
@@ -452,32 +463,14 @@ def transcoder(source: Api, request: Request, *, source_streams: bool, upstream:
     return TranslatedWhole(reader, sight, upstream, rewrite)
 
 
-def recite(request: Request, text: str, *, answer_id: str, created_at: int) -> bytes:
-    """The whole body of an answer that is `text`, of no tokens, in the form that `request` asks for. `created_at`:
-    seconds since the epoch. Raises ValueError for requests that ask for no text.
-    """
-    if not request.api.can_stream:
-        raise ValueError(f"{request.api.value} requests ask for no text")
-    deltas: list[Delta] = [Begin(answer_id, request.model, created_at, Usage()), TextDelta(text), Finish("stop")]
-    writer = writer_of(request, created_at)
-    if not request.stream:
-        sight = Sight()
-        sight.usage = Usage()
-        rewrite = Rewrite(writer, fold_of(request.api))
-        rewrite.add(deltas)
-        return rewrite.end(sight)
-    events = [said for delta in deltas for said in writer.events(delta)] + writer.end(Usage())
-    return said_in_events(events, says_done=request.api in _ENDS_WITH_DONE)
-
-
-def source_of(api: Api, request: Request, upstream: str, sight: Sight) -> Source:
+def source_of(api: Api, request: Request, upstream: str, sight: AnswerSummary) -> StreamDecoder:
     """Who reads the answers that upstreams give in `api`."""
-    if api in _ENDS_WITH_DONE:
+    if api in ENDS_WITH_DONE:
         return ChatSource(upstream, request.n_choices, sight, is_chat=api is _CHAT)
     return MessagesSource(upstream, sight) if api is Api.MESSAGES else ResponsesSource(upstream, sight)
 
 
-def writer_of(request: Request, created_at: int) -> Writer:
+def writer_of(request: Request, created_at: int) -> StreamEncoder:
     """Who says an answer in the client's own dialect."""
     match request.api:
         case Api.MESSAGES:
@@ -489,7 +482,7 @@ def writer_of(request: Request, created_at: int) -> Writer:
     return ChatWriter(request, created_at)
 
 
-def fold_of(api: Api) -> Fold:
+def fold_of(api: Api) -> AnswerCollector:
     """What puts an answer's events in `api` together."""
     match api:
         case Api.MESSAGES:

@@ -39,44 +39,44 @@ def _count(fields: object, *names: str) -> int:
     return 0
 
 
-def from_openai(said: object) -> Usage | None:
+def from_openai(value: object) -> Usage | None:
     """Read chat, completions, responses, embeddings, vLLM, SGLang and DeepSeek usage (None: there is none)."""
-    if not isinstance(said, dict) or not said:
+    if not isinstance(value, dict) or not value:
         return None
-    inputs = said.get("prompt_tokens_details") or said.get("input_tokens_details")
-    outputs = said.get("completion_tokens_details") or said.get("output_tokens_details")
+    inputs = value.get("prompt_tokens_details") or value.get("input_tokens_details")
+    outputs = value.get("completion_tokens_details") or value.get("output_tokens_details")
     written = _count(inputs, "cache_write_tokens")
     long_lived = min(written, _count(inputs["cache_write_tokens_details"], "ttl_12h_tokens")) if (
         isinstance(inputs, dict) and "cache_write_tokens_details" in inputs) else 0
     return Usage(
-        input_total=_count(said, "prompt_tokens", "input_tokens"),
-        output=_count(said, "completion_tokens", "output_tokens"),
-        cached_read=_count(inputs, "cached_tokens") or _count(said, "prompt_cache_hit_tokens"),
+        input_total=_count(value, "prompt_tokens", "input_tokens"),
+        output=_count(value, "completion_tokens", "output_tokens"),
+        cached_read=_count(inputs, "cached_tokens") or _count(value, "prompt_cache_hit_tokens"),
         cache_write_5m=written - long_lived,
         cache_write_1h=long_lived,
         reasoning=_count(outputs, "reasoning_tokens"),
     )
 
 
-def from_anthropic(said: object, before: Usage | None = None) -> Usage | None:
+def from_anthropic(value: object, before: Usage | None = None) -> Usage | None:
     """Read messages usage. `before` is what the stream said earlier: its counts stand where the new ones are silent."""
-    if not isinstance(said, dict) or not said:
+    if not isinstance(value, dict) or not value:
         return before
     if before is None:
         before = Usage()
-    read = _count(said, "cache_read_input_tokens") or before.cached_read
-    long_lived = _count(said.get("cache_creation"), "ephemeral_1h_input_tokens") or before.cache_write_1h
-    written = _count(said, "cache_creation_input_tokens") or before.cache_write_5m + before.cache_write_1h
+    read = _count(value, "cache_read_input_tokens") or before.cached_read
+    long_lived = _count(value.get("cache_creation"), "ephemeral_1h_input_tokens") or before.cache_write_1h
+    written = _count(value, "cache_creation_input_tokens") or before.cache_write_5m + before.cache_write_1h
     long_lived = min(written, long_lived)
-    rest = _count(said, "input_tokens") or before.input_total - before.cached_read - (
+    rest = _count(value, "input_tokens") or before.input_total - before.cached_read - (
         before.cache_write_5m + before.cache_write_1h)
     return Usage(
         input_total=max(0, rest) + read + written,
-        output=_count(said, "output_tokens") or before.output,
+        output=_count(value, "output_tokens") or before.output,
         cached_read=read,
         cache_write_5m=written - long_lived,
         cache_write_1h=long_lived,
-        reasoning=_count(said.get("output_tokens_details"), "thinking_tokens") or before.reasoning,
+        reasoning=_count(value.get("output_tokens_details"), "thinking_tokens") or before.reasoning,
     )
 
 
@@ -162,11 +162,11 @@ def may_be_over(body: bytes, most: int) -> bool:
 def input_tokens(request: Request) -> int:
     """How many tokens an upstream may have to read, on the high side, tools and instructions included. Raises Rejected."""
     body = _OBJECT.decode(request.body)
-    said = _read(body, PROMPT_FIELDS[request.api])
-    n_messages = len(said) if isinstance(said, list) and said and isinstance(said[0], dict) else 0
+    value = _read(body, PROMPT_FIELDS[request.api])
+    n_messages = len(value) if isinstance(value, list) and value and isinstance(value[0], dict) else 0
     declared = sum(text_tokens(bytes(body[name])) for name in _DECLARED if name in body)
-    beside = [_read(body, name) for name in _BESIDE]
-    return ceil(_sum([said, *beside], text_tokens) + declared) + TOKENS_A_MESSAGE * n_messages
+    other_fields = [_read(body, name) for name in _BESIDE]
+    return ceil(_sum([value, *other_fields], text_tokens) + declared) + TOKENS_A_MESSAGE * n_messages
 
 
 def _read(body: RawObject, name: str) -> Any:

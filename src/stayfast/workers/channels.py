@@ -66,7 +66,7 @@ def _receive_exactly(sock: socket.socket, n_bytes: int) -> bytes | None:
     return bytes(parts)
 
 
-class Lifeline:
+class ParentChannel:
     """The worker's end. `briefing` is the latest one; a thread of its own waits for the next."""
 
     def __init__(self, line: socket.socket) -> None:
@@ -78,7 +78,7 @@ class Lifeline:
         self.briefing = first
 
     @classmethod
-    def on_standard_input(cls) -> "Lifeline":
+    def on_standard_input(cls) -> "ParentChannel":
         return cls(socket.socket(fileno=os.dup(0)))
 
     def watch(self, drain_s: float) -> None:
@@ -150,7 +150,7 @@ def _remove_abandoned(new: Path) -> None:
                 os.close(lock)
 
 
-class Siblings:
+class WorkerPeers:
     """One worker's place among the others. One loop's. Without a folder it is alone."""
 
     def __init__(self, folder: Path | None = None, n: int = 0, n_workers: int = 1, patience_s: float = 1.0) -> None:
@@ -184,8 +184,8 @@ class Siblings:
         if not self.others:
             return {}
         async with asyncio.TaskGroup() as group:
-            asked = {other: group.create_task(self._ask(other, question)) for other in self.others}
-        return {other: task.result() for other, task in asked.items()}
+            questions = {other: group.create_task(self._ask(other, question)) for other in self.others}
+        return {other: task.result() for other, task in questions.items()}
 
     def close(self) -> None:
         if self._server is not None:

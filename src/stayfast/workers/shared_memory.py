@@ -24,7 +24,7 @@ _NAME = "board"
 _OWNERS = "owners"
 
 
-class BoardFull(Exception):
+class OutOfSlots(Exception):
     """There are more names than cells."""
 
 
@@ -50,7 +50,7 @@ def common_words(folder: Path | None) -> Words:
         return own_words()
 
 
-class Board:
+class SharedCounters:
     """One worker's view. The cells are 0 until somebody writes them."""
 
     __slots__ = ("_names", "_path", "_used", "numbers")
@@ -82,7 +82,7 @@ class Board:
                     names[cell] = mark
                 if names[cell] == mark:
                     return int(cell)
-        raise BoardFull(f"the workers share more than {N_CELLS} numbers")
+        raise OutOfSlots(f"the workers share more than {N_CELLS} numbers")
 
     def __repr__(self) -> str:
         return f"<Board: {len(self._used)} of {N_CELLS} cells in use here>"

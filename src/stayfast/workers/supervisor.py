@@ -1,6 +1,6 @@
 """One parent and its worker processes, which share a port through SO_REUSEPORT.
 
-The parent serves nothing. It starts the workers, gives each its settings over a `Lifeline`, passes signals on, starts a
+The parent serves nothing. It starts the workers, gives each its settings over a `ParentChannel`, passes signals on, starts a
 crashed one again after a wait that doubles from `restart_base_s` to `restart_cap_s` with every crash in a row, and gives
 up when a worker cannot even start. SIGTERM and SIGINT drain; a second one aborts. SIGHUP checks the settings and, if they
 hold, sends them to the workers.

@@ -24,12 +24,12 @@ from math import inf
 from stayfast.core.clock import Clock
 from stayfast.policy.admission.quota import Bucket, CommonBucket
 from stayfast.policy.resilience.breaker import Breaker, Evidence
-from stayfast.policy.resilience.cross_process import Cells, Common, Probes
-from stayfast.policy.resilience.retry_budget import ExtraBudget
-from stayfast.upstreams.state.limiter import Limited
-from stayfast.upstreams.state.upstream_state import Health, Member
-from stayfast.workers.channels import Siblings
-from stayfast.workers.shared_memory import Board, BoardFull
+from stayfast.policy.resilience.cross_process import Cells, ProbeLease, SharedLimit
+from stayfast.policy.resilience.retry_budget import RetryBudget
+from stayfast.upstreams.state.limiter import ConcurrencyLimiter
+from stayfast.upstreams.state.upstream_state import ModelHealth, UpstreamState
+from stayfast.workers.channels import WorkerPeers
+from stayfast.workers.shared_memory import OutOfSlots, SharedCounters
 
 LOOK_EVERY_S = 0.05
 LATE_S = 0.5  # without a sign of life: is its process there?
@@ -38,20 +38,20 @@ LEADS_FOR_S = 2.0
 PROBES_APART_S = 0.5
 
 
-class AsOne:
+class WorkerSync:
     """One worker's part. One loop's; only `run` awaits."""
 
-    def __init__(self, board: Board, n: int, n_workers: int, clock: Clock) -> None:
+    def __init__(self, board: SharedCounters, n: int, n_workers: int, clock: Clock) -> None:
         self._board = board
         self._n = n
         self._n_workers = n_workers
         self._others = tuple(other for other in range(n_workers) if other != n)
         self._clock = clock
         self._held: set[str] = set()  # names of what each worker holds
-        self._upstreams: dict[Member, list[_Breaker | _Limit]] = {}
-        self._breakers: dict[Health, _Breaker] = {}
-        self._limits: dict[Limited, _Limit] = {}
-        self._budgets: dict[ExtraBudget, _Budget] = {}
+        self._upstreams: dict[UpstreamState, list[_Breaker | _Limit]] = {}
+        self._breakers: dict[ModelHealth, _Breaker] = {}
+        self._limits: dict[ConcurrencyLimiter, _Limit] = {}
+        self._budgets: dict[RetryBudget, _Budget] = {}
         self._gone: set[int] = set()  # and what they held is set to 0
         self.places = self._common("places")
         self._beat(clock.now())
@@ -65,11 +65,11 @@ class AsOne:
         """One limit of one tenant's quota, for all workers; this worker's own where there is no cell left."""
         try:
             cell = self._board.cell(f"{limit} {capacity!r} of tenant {tenant}")
-        except BoardFull:
+        except OutOfSlots:
             return Bucket(capacity, per_s, now)
         return CommonBucket(capacity, per_s, now, self._board.numbers, cell)
 
-    def attach(self, members: Sequence[tuple[str, Member]], budgets: Iterable[tuple[str, ExtraBudget]]) -> None:
+    def attach(self, members: Sequence[tuple[str, UpstreamState]], budgets: Iterable[tuple[str, RetryBudget]]) -> None:
         """From now on these, by names under which all workers know them: with other settings an upstream is another one.
 
         Raises BoardFull.
@@ -95,18 +95,18 @@ class AsOne:
         """Tell and hear, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            self.look()
+            self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Tell the others and hear them, once."""
         now = self._clock.now()
         self._beat(now)
         for member, shared in self._upstreams.items():
             for one in shared:
-                one.look(now)
+                one.poll(now)
             member.learned()
         for budget in self._budgets.values():
-            budget.look(now)
+            budget.poll(now)
         for other in self._others:
             if self._is_gone(other, now):
                 if other not in self._gone:
@@ -133,16 +133,16 @@ class AsOne:
             return True
         return False
 
-    def _common(self, name: str) -> Common:
+    def _common(self, name: str) -> SharedLimit:
         taken, waiting = f"{name} taken", f"{name} waiting"
         self._held |= {taken, waiting}
-        common = Common(self._board.numbers, (self.cell(taken, self._n), self.cell(waiting, self._n)),
+        common = SharedLimit(self._board.numbers, (self.cell(taken, self._n), self.cell(waiting, self._n)),
                         [(self.cell(taken, other), self.cell(waiting, other)) for other in self._others])
         common.taken(0)
         common.waiting(0)
         return common
 
-    def _limit(self, name: str, limited: Limited, found: "_Limit | None") -> "_Limit":
+    def _limit(self, name: str, limited: ConcurrencyLimiter, found: "_Limit | None") -> "_Limit":
         if found is None:
             name = f"upstream {name} {limited.lane}" if limited.lane else f"upstream {name}"
             limited.common = self._common(name)
@@ -152,15 +152,15 @@ class AsOne:
         self._limits[limited] = found
         return found
 
-    def _health(self, name: str, health: Health, found: "_Breaker | None") -> "_Breaker":
+    def _health(self, name: str, health: ModelHealth, found: "_Breaker | None") -> "_Breaker":
         if found is None:
             name = f"upstream {name}" if health.model is None else f"upstream {name} for {health.model}"
             self._held |= {f"{name} breaker", f"{name} probes"}
-            said = [self.cell(f"{name} breaker", n) for n in range(self._n_workers)]
+            published = [self.cell(f"{name} breaker", n) for n in range(self._n_workers)]
             probes = [self.cell(f"{name} probes", n) for n in range(self._n_workers)]
-            health.breaker.probes = Probes(self._board.numbers, probes.pop(self._n), probes)
+            health.breaker.probes = ProbeLease(self._board.numbers, probes.pop(self._n), probes)
             health.breaker.probes.running(0)  # whoever had its place before may have died of one
-            found = _Breaker(health.breaker, self._n, said, self._counts(f"{name} calls", 3))
+            found = _Breaker(health.breaker, self._n, published, self._counts(f"{name} calls", 3))
         self._breakers[health] = found
         return found
 
@@ -172,12 +172,12 @@ class AsOne:
         return f"<AsOne {self._n} of {self._n_workers}, {len(self._gone)} gone>"
 
 
-def as_one(siblings: Siblings | None, clock: Clock) -> AsOne | None:
+def as_one(siblings: WorkerPeers | None, clock: Clock) -> WorkerSync | None:
     """None for a worker that is alone, or where there is no memory to share."""
     if siblings is None or siblings.folder is None or not siblings.others:
         return None
     try:
-        return AsOne(Board(siblings.folder), siblings.n, 1 + len(siblings.others), clock)
+        return WorkerSync(SharedCounters(siblings.folder), siblings.n, 1 + len(siblings.others), clock)
     except (OSError, ValueError):
         return None
 
@@ -210,52 +210,52 @@ class _Counts:
 class _Budget:
     """One route's budget of extra attempts."""
 
-    __slots__ = ("_budget", "_counts", "_told")
+    __slots__ = ("_budget", "_counts", "_exported")
 
-    def __init__(self, budget: ExtraBudget, counts: _Counts) -> None:
+    def __init__(self, budget: RetryBudget, counts: _Counts) -> None:
         self._budget = budget
         self._counts = counts
-        self._told = budget.told()
+        self._exported = budget.export_counts()
 
-    def look(self, now: float) -> None:
-        told = self._budget.told()
-        if told != self._told:
-            self._counts.add([new - old for new, old in zip(told, self._told, strict=True)])
-            self._told = told
+    def poll(self, now: float) -> None:
+        exported = self._budget.export_counts()
+        if exported != self._exported:
+            self._counts.add([new - old for new, old in zip(exported, self._exported, strict=True)])
+            self._exported = exported
         for n_requests, paid_in, hedged, retried in self._counts.news():
-            self._budget.heard((n_requests, paid_in, hedged, retried), now)
+            self._budget.add_counts((n_requests, paid_in, hedged, retried), now)
 
 
 class _Breaker:
     """The breaker of one model at one upstream."""
 
-    __slots__ = ("_breaker", "_cells", "_counts", "_looked_at", "_n", "_said", "_seen")
+    __slots__ = ("_breaker", "_cells", "_counts", "_n", "_polled_at", "_published", "_seen")
 
-    def __init__(self, breaker: Breaker, n: int, said: Sequence[int], counts: _Counts) -> None:
+    def __init__(self, breaker: Breaker, n: int, published: Sequence[int], counts: _Counts) -> None:
         self._breaker = breaker
         self._cells = counts.cells
         self._n = n
-        self._said = said  # by worker
-        self._seen = [0.0] * len(said)
+        self._published = published  # by worker
+        self._seen = [0.0] * len(published)
         self._counts = counts
-        self._looked_at = -inf
+        self._polled_at = -inf
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         breaker, cells = self._breaker, self._cells
-        evidence = breaker.told(self._looked_at)
-        self._looked_at = now
+        evidence = breaker.evidence_since(self._polled_at)
+        self._polled_at = now
         if any(evidence):
             self._counts.add(evidence)
-        for n, cell in enumerate(self._said):
-            said = cells[cell]
-            if n != self._n and said != self._seen[n]:
-                self._seen[n] = said
-                later_s = (self._n - n) % len(self._said) * PROBES_APART_S
-                breaker.follow(said + later_s if said > 0 else said, now)
+        for n, cell in enumerate(self._published):
+            own_state = cells[cell]
+            if n != self._n and own_state != self._seen[n]:
+                self._seen[n] = own_state
+                later_s = (self._n - n) % len(self._published) * PROBES_APART_S
+                breaker.adopt(own_state + later_s if own_state > 0 else own_state, now)
         for n_good, n_failed, n_slow in self._counts.news():
-            breaker.heard(Evidence(int(n_good), int(n_failed), int(n_slow)), now)
-        if breaker.said:
-            cells[self._said[self._n]] = breaker.said
+            breaker.add_evidence(Evidence(int(n_good), int(n_failed), int(n_slow)), now)
+        if breaker.published_state:
+            cells[self._published[self._n]] = breaker.published_state
 
 
 class _Limit:
@@ -263,13 +263,13 @@ class _Limit:
 
     __slots__ = ("_cells", "_leader", "_led_at", "_limited", "_n", "_value")
 
-    def __init__(self, limited: Limited, n: int, cells: Cells, own: Sequence[int]) -> None:
+    def __init__(self, limited: ConcurrencyLimiter, n: int, cells: Cells, own: Sequence[int]) -> None:
         self._limited = limited
         self._cells = cells
         self._n = n
         self._value, self._leader, self._led_at = own
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """The leader learns; it is whoever was busy first when there was none."""
         limited, cells = self._limited, self._cells
         if not limited.limit.learns:

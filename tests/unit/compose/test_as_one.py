@@ -7,14 +7,14 @@ from random import Random
 import pytest
 
 from stayfast.core.types import Outcome
-from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.policy.resilience.retry_budget import ExtraBudget
+from stayfast.policy.resilience.retry_budget import RetryBudget
 from stayfast.testing import Say, Scripted, SimLoop
 from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.upstreams.state.upstream_state import Member
-from stayfast.workers.shared_memory import Board, prepare
-from stayfast.workers.sync import LOOK_EVERY_S, STUCK_S, AsOne
+from stayfast.upstreams.state.upstream_state import UpstreamState
+from stayfast.workers.shared_memory import SharedCounters, prepare
+from stayfast.workers.sync import LOOK_EVERY_S, STUCK_S, WorkerSync
 
 
 class Worker:
@@ -23,9 +23,9 @@ class Worker:
     def __init__(self, folder: Path, n: int, n_workers: int, loop: SimLoop, limit: LimitConfig) -> None:
         self.loop = loop
         breaker = BreakerConfig(failures_in_row=3, open_s=10.0)
-        self.member = Member(Scripted("up", [[Say("x")]], loop), limit, breaker, Random(n))
-        self.budget = ExtraBudget(0.1, 0.05)
-        self.as_one = AsOne(Board(folder), n, n_workers, loop)
+        self.member = UpstreamState(Scripted("up", [[Say("x")]], loop), limit, breaker, Random(n))
+        self.budget = RetryBudget(0.1, 0.05)
+        self.as_one = WorkerSync(SharedCounters(folder), n, n_workers, loop)
         self.as_one.attach([("up", self.member)], [("m", self.budget)])
 
     def call(self, outcome: Outcome) -> None:
@@ -47,7 +47,7 @@ class Workers(list[Worker]):
             self[0].loop.stall(LOOK_EVERY_S)
             for n, worker in enumerate(self):
                 if n not in dead:
-                    worker.as_one.look()
+                    worker.as_one.poll()
 
 
 @pytest.fixture
@@ -70,17 +70,17 @@ def test_failures_of_all_open_all_and_probes_of_one_close_all(folder: Path) -> N
     """Three in a row, each at another worker; after the pause two good calls anywhere."""
     workers = _workers(folder, 3)
     for worker in workers:
-        assert worker.member.breaker.state is State.CLOSED
+        assert worker.member.breaker.state is BreakerState.CLOSED
         worker.call(Outcome.DROPPED)
         workers.pass_time(0.1)
-    assert {worker.member.breaker.state for worker in workers} == {State.OPEN}
+    assert {worker.member.breaker.state for worker in workers} == {BreakerState.OPEN}
     workers.pass_time(13.0)
     for _ in range(2):
         workers[1].call(Outcome.SUCCESS)
     workers.pass_time(0.1)
-    assert {worker.member.breaker.state for worker in workers} == {State.CLOSED}
+    assert {worker.member.breaker.state for worker in workers} == {BreakerState.CLOSED}
     workers.pass_time(1.0)
-    assert {worker.member.breaker.state for worker in workers} == {State.CLOSED}
+    assert {worker.member.breaker.state for worker in workers} == {BreakerState.CLOSED}
 
 
 def test_failures_between_successes_of_others_open_nothing(folder: Path) -> None:
@@ -91,7 +91,7 @@ def test_failures_between_successes_of_others_open_nothing(folder: Path) -> None
         workers[1].call(Outcome.SUCCESS)
         workers[1].call(Outcome.SUCCESS)
         workers.pass_time(0.1)
-    assert {worker.member.breaker.state for worker in workers} == {State.CLOSED}
+    assert {worker.member.breaker.state for worker in workers} == {BreakerState.CLOSED}
 
 
 def test_who_comes_later_hears_of_an_open_breaker(folder: Path) -> None:
@@ -101,8 +101,8 @@ def test_who_comes_later_hears_of_an_open_breaker(folder: Path) -> None:
         workers[0].call(Outcome.DROPPED)
     workers.pass_time(0.1)
     again = Worker(folder, 1, 2, workers[0].loop, LimitConfig())
-    again.as_one.look()
-    assert again.member.breaker.state is State.OPEN
+    again.as_one.poll()
+    assert again.member.breaker.state is BreakerState.OPEN
 
 
 def test_one_learns_the_limit_and_all_have_it(folder: Path) -> None:
@@ -145,7 +145,7 @@ def test_one_budget_of_extra_attempts(folder: Path) -> None:
     assert shares == {n / 1000}
     again = Worker(folder, 0, 4, workers[0].loop, LimitConfig())
     again.budget.request(1.0, now)
-    again.as_one.look()
+    again.as_one.poll()
     workers.pass_time(0.1, 0)
     assert workers[3].budget.extra_share(now) == pytest.approx(n / 1001)
 
@@ -155,7 +155,7 @@ def test_what_a_dead_or_stuck_worker_held_is_free(folder: Path, monkeypatch: pyt
     workers = _workers(folder, 2)
     member = workers[0].member
     places = [acquire_permit(workers[1].member, member.usual.norm("m", 1, False), workers[1].loop.now()) for _ in range(10)]
-    common = member.whole.common
+    common = member.whole_limiter.common
     assert common is not None
     assert common.n_seen(0, 10) == 10
     workers.pass_time(STUCK_S - 0.2, 1)
@@ -181,17 +181,17 @@ def test_a_reload_goes_on_with_what_is_the_same(folder: Path) -> None:
     norm = one.member.usual.norm("m", 1, False)
     acquire_permit(one.member, norm, now)
     one.as_one.attach([("up", one.member)], [("m", one.budget)])
-    two.as_one.look()
-    common = two.member.whole.common
+    two.as_one.poll()
+    common = two.member.whole_limiter.common
     assert common is not None
     assert common.n_elsewhere() == 1
     for _ in range(3):
         one.call(Outcome.DROPPED)
-    fresh = Member(one.member.upstream, LimitConfig("fixed", 1, 10), BreakerConfig(), Random(1))
+    fresh = UpstreamState(one.member.upstream, LimitConfig("fixed", 1, 10), BreakerConfig(), Random(1))
     one.as_one.attach([("up with another url", fresh)], [("m", one.budget)])
-    assert one.member.whole.common is None
+    assert one.member.whole_limiter.common is None
     Workers([one, two]).pass_time(0.2)
-    assert (fresh.breaker.state, fresh.has_room) == (State.CLOSED, True)
+    assert (fresh.breaker.state, fresh.has_room) == (BreakerState.CLOSED, True)
 
 
 def test_a_quota_is_one(folder: Path) -> None:
@@ -235,7 +235,7 @@ def test_breakers_of_models_are_one_for_all_workers(folder: Path) -> None:
     """What one has seen of one model, the others know; of the other model there is nothing to know."""
     workers = _workers(folder, 2)
     for worker in workers:
-        worker.member.serves(["x", "y"], any_model=True)
+        worker.member.set_models(["x", "y"], any_model=True)
         worker.as_one.attach([("up", worker.member)], [("m", worker.budget)])
     norm = workers[0].member.usual.norm("m", 1, False)
     for model in ("x", "z"):
@@ -244,8 +244,9 @@ def test_breakers_of_models_are_one_for_all_workers(folder: Path) -> None:
             acquire_permit(workers[0].member, norm, now, model).leave(Outcome.DROPPED, now)
             workers.pass_time(0.05)
     found = [[worker.member.health(model).breaker.state for model in ("x", "y", "z")] for worker in workers]
-    assert found == [[State.OPEN, State.CLOSED, State.OPEN], [State.OPEN, State.CLOSED, State.CLOSED]]
-    workers[0].member.serves(["y"], any_model=False)
+    assert found == [[BreakerState.OPEN, BreakerState.CLOSED, BreakerState.OPEN], [BreakerState.OPEN, BreakerState.CLOSED,
+                                                                                   BreakerState.CLOSED]]
+    workers[0].member.set_models(["y"], any_model=False)
     workers[0].as_one.attach([("up", workers[0].member)], [("m", workers[0].budget)])
     workers.pass_time(0.2)
     assert workers[0].member.load(workers[0].loop.now(), "y").share == 1.0
@@ -273,7 +274,7 @@ def test_a_lane_has_one_limit_for_all(folder: Path) -> None:
     """
     workers = _workers(folder, 2, LimitConfig("gradient", 2, 100))
     for worker in workers:
-        worker.member.divide(("short", "long"))
+        worker.member.split_by_lane(("short", "long"))
         worker.as_one.attach([("up", worker.member)], [("m", worker.budget)])
     one, two = (worker.member for worker in workers)
     norm = one.usual.norm("m", 1, False)
@@ -286,7 +287,7 @@ def test_a_lane_has_one_limit_for_all(folder: Path) -> None:
     acquire_permit(two, norm, workers[0].loop.now(), lane="long")
     assert not two.limited("long").has_room
     assert two.limited("short").has_room
-    one.divide(())
+    one.split_by_lane(())
     workers[0].as_one.attach([("up", one)], [("m", workers[0].budget)])
-    assert one.limited("long") is one.whole
+    assert one.limited("long") is one.whole_limiter
     assert one.has_room

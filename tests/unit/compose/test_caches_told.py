@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stayfast.compose import caching as composed
-from stayfast.compose.aggregate import Caches, Forgot, Learned, Told, forgotten, summed
+from stayfast.compose.aggregate import Caches, Forgot, LearnedState, WorkerCacheState, forgotten, summed
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 from stayfast.stores.base import StoreStats
@@ -18,7 +18,7 @@ SHARED = StoreStats("redis", 50, 5000, None, 2, is_shared=True, n_near=4)
 GONE = StoreStats("redis", None, None, None, is_shared=True, n_near=1, why_not="it does not answer")
 
 
-def told(of_workers: list[dict[str, StoreStats]], *learned: Learned) -> dict[str, dict[str, object]]:
+def told(of_workers: list[dict[str, StoreStats]], *learned: LearnedState) -> dict[str, dict[str, object]]:
     """By route. learned: of each worker, by the semantic cache of the route `own`."""
     totals = Totals({})
     totals.counters[known.CACHE.name]["own", "hit"] = 3
@@ -30,7 +30,7 @@ def told(of_workers: list[dict[str, StoreStats]], *learned: Learned) -> dict[str
     for result, n in (("audit_begun", 9), ("audit_right", 7), ("audit_wrong", 1), ("hit", 50)):
         totals.counters[known.SEMANTIC.name]["own", result] = n
     semantic = [*learned, *[None] * len(of_workers)]
-    every = [{name: Told(stats, its if name == "own" else None) for name, stats in worker.items()}
+    every = [{name: WorkerCacheState(stats, its if name == "own" else None) for name, stats in worker.items()}
              for worker, its in zip(of_workers, semantic, strict=False)]
     return {route["route"]: route for route in msgspec.json.decode(summed(every, totals))["data"]}
 
@@ -58,7 +58,7 @@ def test_ratios_leave_out_what_no_cache_may_answer() -> None:
 
 def test_what_a_semantic_cache_has_learned_is_told_before_its_first_hit() -> None:
     """State, labels and audits; of workers that learn apart the state of most, and the labels of who has most."""
-    shadow, live = Learned("shadow", 120, 300, 400), Learned("live", 310, 300, 900)
+    shadow, live = LearnedState("shadow", 120, 300, 400), LearnedState("live", 310, 300, 900)
     own = told([{"own": OWN, "exact": OWN}] * 3, shadow, live, shadow)
     assert own["exact"]["semantic"] is None
     assert own["own"]["semantic"] == {
@@ -96,4 +96,4 @@ def test_nothing_is_kept_where_no_route_has_a_cache() -> None:
     """No statistics and no answer under any key."""
     caches = Caches()
     assert asyncio.run(caches.stats()) == {}
-    assert asyncio.run(caches.kept(bytes(32))) is None
+    assert asyncio.run(caches.inspect_answer(bytes(32))) is None

@@ -11,11 +11,11 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api, Usage
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.pipeline.cache.route_cache import MAX_SAID, Caching
+from stayfast.pipeline.cache.route_cache import MAX_SAID, RouteCache
 from stayfast.pipeline.stages.cache.idempotency import Idempotent, IdempotentAnswers
 from stayfast.pipeline.stages.cache.lookup import Cache, ExactCache, NoCache
-from stayfast.settings import Source, load
-from stayfast.stores.base import Kept
+from stayfast.settings import SettingsText, load
+from stayfast.stores.base import CachedAnswer
 from stayfast.testing import SimLoop
 
 TEXT = """
@@ -32,7 +32,7 @@ routes:
 
 def system(text: str, old: System | None = None) -> System:
     """The system of these settings."""
-    settings = load(Source("test", text), {}, kinds=KINDS)
+    settings = load(SettingsText("test", text), {}, kinds=KINDS)
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
     loop.close()
@@ -45,7 +45,7 @@ def stages_of(built: System) -> tuple[IdempotentAnswers, Cache]:
     return built.gateway.cache.answers, built.gateway.cache.inner
 
 
-def cache_of(built: System) -> Caching | None:
+def cache_of(built: System) -> RouteCache | None:
     """That of the route that has one."""
     return built.gateway.router.routes["kept"].terms.cache
 
@@ -74,7 +74,7 @@ def test_a_named_memory_forgets_an_epoch_that_is_left() -> None:
         first = system(text)
         store = first.stores["named"]
         for key, route in ((b"k" * 32, "kept"), (b"o" * 32, "other")):
-            await store.put(key, Kept(b"x", 1.0, route=route))
+            await store.put(key, CachedAnswer(b"x", 1.0, route=route))
         log = LogSink(LogConfig(), LineWriter(LogConfig()), SystemClock())
         same = system(text.replace("plain", "plainer"), first)
         assert await leave_behind(same.settings, same.stores, first.settings, log, set())
@@ -130,11 +130,11 @@ def test_what_is_said_of_tenants_is_bounded_and_each_one_s_own() -> None:
     """However many come; and the same again for who comes again."""
     caching = cache_of(system(TEXT))
     assert caching is not None
-    said = {caching.said_of(f"t{number}", api) for number in range(MAX_SAID) for api in (Api.CHAT, Api.MESSAGES)}
+    said = {caching.identity_of(f"t{number}", api) for number in range(MAX_SAID) for api in (Api.CHAT, Api.MESSAGES)}
     assert len(said) == 2 * MAX_SAID
-    assert len(caching.said) == MAX_SAID
-    assert caching.said_of("t0", Api.CHAT) in said
-    assert caching.said_of(None, Api.CHAT) not in said
+    assert len(caching.identities) == MAX_SAID
+    assert caching.identity_of("t0", Api.CHAT) in said
+    assert caching.identity_of(None, Api.CHAT) not in said
 
 
 def test_a_gateway_without_caches_has_no_stage_for_them() -> None:
@@ -153,7 +153,7 @@ def test_what_is_kept_is_seen() -> None:
     built = system(TEXT)
     caching = cache_of(built)
     assert caching is not None
-    asyncio.run(caching.store.put(b"k" * 32, Kept(b"x" * 1000, 1.0)))
+    asyncio.run(caching.store.put(b"k" * 32, CachedAnswer(b"x" * 1000, 1.0)))
     _, text = asyncio.run(built.metrics())
     lines = text.decode().splitlines()
     assert 'stayfast_cache_entries{route="kept"} 1' in lines

@@ -6,8 +6,8 @@ from random import Random
 from stayfast.compose.caching import Stores, again, leave_behind
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.settings import Settings, Source, load
-from stayfast.stores.remote_store import Shared, SharedConfig
+from stayfast.settings import Settings, SettingsText, load
+from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
 from tests.unit.stores.suite import KEY, OTHER, kept
@@ -24,7 +24,7 @@ routes:
 
 def settings(epoch: str, mode: str = "exact") -> Settings:
     """With this epoch of the route m."""
-    return load(Source("test", TEXT.replace("EPOCH", f'"{epoch}"').replace("MODE", f'"{mode}"')), {}, kinds=KINDS)
+    return load(SettingsText("test", TEXT.replace("EPOCH", f'"{epoch}"').replace("MODE", f'"{mode}"')), {}, kinds=KINDS)
 
 
 class Gateway:
@@ -32,7 +32,7 @@ class Gateway:
 
     def __init__(self, loop: SimLoop, place: Place, seed: int) -> None:
         self.door = FakeDoor(place, loop)
-        self.store = Shared("s", self.door, SharedConfig(), loop, RecordingSink(), rng=Random(seed))
+        self.store = RemoteStore("s", self.door, SharedConfig(), loop, RecordingSink(), rng=Random(seed))
         self.log = LogSink(LogConfig(), LineWriter(LogConfig()), loop)
         self.settings: Settings | None = None
 
@@ -120,7 +120,7 @@ def test_what_is_done_is_not_done_again() -> None:
     async def main(loop: SimLoop) -> None:
         well, gone = Gateway(loop, Place(), 1), Gateway(loop, Place(), 2)
         text = TEXT.replace("stores: {s:", "stores: {t: {kind: memory}, s:").replace("exact, store: s}", "exact, store: t}")
-        before, after = (load(Source("test", text.replace("EPOCH", f'"{epoch}"').replace("MODE", '"exact"')), {},
+        before, after = (load(SettingsText("test", text.replace("EPOCH", f'"{epoch}"').replace("MODE", '"exact"')), {},
                               kinds=KINDS)
                          for epoch in "ab")
         stores: Stores = {"s": well.store, "t": gone.store}

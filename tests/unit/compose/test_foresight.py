@@ -8,10 +8,10 @@ from stayfast.compose.routes import errors
 from stayfast.compose.system import Observers, System, build
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.metrics.definitions import PREDICTOR_ERROR
-from stayfast.pipeline.admission.controller import Asked
+from stayfast.pipeline.admission.controller import AdmissionRequest
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
-from stayfast.settings import Source, load
+from stayfast.settings import SettingsText, load
 from stayfast.testing import SimLoop, run
 from tests.flow.rig import chat, read
 
@@ -26,7 +26,7 @@ log: {level: error, requests: false}
 
 def system(text: str, loop: SimLoop, old: System | None = None) -> System:
     """Built."""
-    settings = load(Source("test", text), {}, kinds=KINDS)
+    settings = load(SettingsText("test", text), {}, kinds=KINDS)
     return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
 
 
@@ -48,7 +48,7 @@ def test_first_tokens_are_learned_and_told() -> None:
         assert predict is not None
 
         def foreseen(model: str) -> float | None:
-            return predict(Asked(0, 0, 20, 20, 20, 1e9, 1e9, model))
+            return predict(AdmissionRequest(0, 0, 20, 20, 20, 1e9, 1e9, model))
 
         assert foreseen("m") is None
         await ask(it, "m", 40, loop)

@@ -4,7 +4,7 @@ from random import Random
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Source, load
+from stayfast.settings import SettingsText, load
 from stayfast.testing import SimLoop
 
 ONE = """
@@ -21,7 +21,7 @@ routes:
 
 def system(text: str, old: System | None = None) -> System:
     """Of these settings."""
-    settings = load(Source("test", text), {}, kinds=KINDS)
+    settings = load(SettingsText("test", text), {}, kinds=KINDS)
     loop = SimLoop()
     loop.close()
     return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
@@ -32,7 +32,7 @@ def test_one_model_costs_nothing_to_keep_apart() -> None:
     a, b, c = system(ONE).registry
     assert [member.models for member in (a, b, c)] == [None, None, None]
     assert [member.backlog for member in (a, b, c)] == [None, None, None]
-    assert [len(member.extra.routes) for member in (a, b, c)] == [2, 1, 1]
+    assert [len(member.retry_budget.routes) for member in (a, b, c)] == [2, 1, 1]
 
 
 def test_several_models_are_kept_apart() -> None:

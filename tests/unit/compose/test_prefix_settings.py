@@ -8,9 +8,9 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.plan import Route
-from stayfast.pipeline.prompt_cache.planner import Prefixing
+from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
 from stayfast.pipeline.stages.context import AsSent, LaidOut
-from stayfast.settings import SettingsError, Source, load
+from stayfast.settings import SettingsError, SettingsText, load
 
 TEXT = """
 upstreams: {{a: {{kind: simulated}}, b: {{kind: simulated}}}}
@@ -21,7 +21,7 @@ routes:
 
 def system(more: str, old: System | None = None) -> System:
     """The system of one route."""
-    settings = load(Source("test", TEXT.format(more=more)), {}, kinds=KINDS)
+    settings = load(SettingsText("test", TEXT.format(more=more)), {}, kinds=KINDS)
     return build(settings, Observers(settings, SystemClock()), {}, SystemClock(), Random(1), old=old)
 
 
@@ -45,7 +45,7 @@ def test_auto_brings_affinity_and_keeps_what_it_learned_over_a_reload() -> None:
     assert isinstance(built.gateway.context, LaidOut)
     assert of.picking is not None
     assert of.picking.config.affinity.mode == "both"
-    assert isinstance(of.terms.prefix, Prefixing)
+    assert isinstance(of.terms.prefix, PromptCachePlanner)
     assert of.terms.prefix.config.models["x-*"].floor_tokens == 9
     same = "prefix: {mode: auto, models: {'x-*': {marks: anthropic, floor_tokens: 9}}}, cache: {mode: exact}"
     assert route(system(same, built)).terms.prefix is of.terms.prefix

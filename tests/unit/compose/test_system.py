@@ -7,7 +7,7 @@ import pytest
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Api
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, Source, load
+from stayfast.settings import Settings, SettingsText, load
 from stayfast.testing import SimLoop
 
 TEXT = """
@@ -24,7 +24,7 @@ routes:
 
 def system(near: str = "http://near/v1", old: System | None = None) -> System:
     """A system of three upstreams."""
-    settings = load(Source("test", TEXT.format(near=near)), {}, kinds=KINDS)
+    settings = load(SettingsText("test", TEXT.format(near=near)), {}, kinds=KINDS)
     loop = SimLoop()
     try:
         return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
@@ -53,7 +53,8 @@ def test_ready_once_one_has_answered() -> None:
 
 def test_not_asking_means_not_waiting() -> None:
     """Where no upstream is to be probed, the gateway is ready from the start."""
-    settings = load(Source("test", "upstreams: {p: {kind: simulated, probe: false}}\nroutes: {m: [p]}"), {}, kinds=KINDS)
+    settings = load(SettingsText("test", "upstreams: {p: {kind: simulated, probe: false}}\nroutes: {m: [p]}"), {},
+                    kinds=KINDS)
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1))
     loop.close()

@@ -8,29 +8,29 @@ import pytest
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from stayfast.compose.aggregate import Together
+from stayfast.compose.aggregate import WorkerAggregate
 from stayfast.core.events import RequestDone
 from stayfast.observe.batch import Batch
 from stayfast.observe.recent import Recent, RecentConfig
-from stayfast.server.backend import Asked
-from stayfast.workers.channels import Siblings
+from stayfast.server.backend import RecentRequestsQuery
+from stayfast.workers.channels import WorkerPeers
 from tests.unit.observe.test_metrics import counting, done
 
 pytestmark = pytest.mark.sockets
 
 
-async def worker(folder: Path, n: int, *facts: RequestDone, n_workers: int = 2) -> Together:
+async def worker(folder: Path, n: int, *facts: RequestDone, n_workers: int = 2) -> WorkerAggregate:
     """Worker `n`, which has seen these and listens to the others."""
     metrics, recent = counting(in_flight=lambda: [("u", 1)]), Recent(RecentConfig())
     batch = Batch(metrics, recent)
-    made = Together(metrics, recent, batch.flush, Siblings(folder, n, n_workers, 0.2))
+    made = WorkerAggregate(metrics, recent, batch.flush, WorkerPeers(folder, n, n_workers, 0.2))
     await made.begin()
     for fact in facts:
         batch.emit(fact)
     return made
 
 
-async def scraped(of: Together) -> dict[str, float]:
+async def scraped(of: WorkerAggregate) -> dict[str, float]:
     """What a scrape of this worker tells, by name; labels added up."""
     found: dict[str, float] = {}
     for family in text_string_to_metric_families((await of.metrics()).decode()):
@@ -97,13 +97,13 @@ def test_requests_are_found_wherever_they_were_served(tmp_path: Path) -> None:
         one = await worker(folder, 0, done(request_id="a", wall_at=1.0, tenant="x"), done(request_id="c", wall_at=3.0))
         two = await worker(folder, 1, done(request_id="b", wall_at=2.0, tenant="y", status=502))
 
-        async def listed(asked: Asked) -> list[str]:
+        async def listed(asked: RecentRequestsQuery) -> list[str]:
             return [row["request_id"] for row in json.loads(await one.requests(asked))["data"]]
 
-        assert await listed(Asked()) == ["c", "b", "a"]
-        assert await listed(Asked(n=2)) == ["c", "b"]
-        assert await listed(Asked(is_notable=True)) == ["b"]
-        assert await listed(Asked(tenant="x")) == ["a"]
+        assert await listed(RecentRequestsQuery()) == ["c", "b", "a"]
+        assert await listed(RecentRequestsQuery(n=2)) == ["c", "b"]
+        assert await listed(RecentRequestsQuery(is_notable=True)) == ["b"]
+        assert await listed(RecentRequestsQuery(tenant="x")) == ["a"]
         found = await one.request("b", None)
         assert found is not None
         assert json.loads(found)["status"] == 502
@@ -119,7 +119,7 @@ def test_requests_are_found_wherever_they_were_served(tmp_path: Path) -> None:
 def test_one_alone() -> None:
     """Without workers nothing is written and nobody asked."""
     async def main(_: Path) -> None:
-        alone = Together(counting(done()), Recent(RecentConfig()), Batch().flush, Siblings())
+        alone = WorkerAggregate(counting(done()), Recent(RecentConfig()), Batch().flush, WorkerPeers())
         await alone.begin()
         found = await scraped(alone)
         assert (found["stayfast_requests_total"], found["stayfast_workersanswered"]) == (1, 1)

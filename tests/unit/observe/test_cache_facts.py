@@ -6,7 +6,7 @@ import msgspec
 
 from stayfast.core.types import FROM_CACHE
 from stayfast.observe.log import _request_line
-from stayfast.observe.metrics.collector import Metrics
+from stayfast.observe.metrics.collector import MetricsSink
 from tests.unit.observe.test_metrics import done
 
 
@@ -27,7 +27,7 @@ class Still:
 
 def test_results_are_counted_by_route() -> None:
     """Only where a route has a cache."""
-    metrics = Metrics(Still())
+    metrics = MetricsSink(Still())
     facts = [msgspec.structs.replace(done(), cache=result) for result in ("hit", "hit", "miss", None)]
     metrics.take(facts)
     route = facts[0].route
@@ -37,7 +37,7 @@ def test_results_are_counted_by_route() -> None:
 
 def test_hits_say_nothing_of_what_is_usual() -> None:
     """They would make every miss look like a spike."""
-    metrics = Metrics(Still())
+    metrics = MetricsSink(Still())
     call = msgspec.structs.replace(done(), ended_at=99.0, ttft_s=1.0)
     hits = [msgspec.structs.replace(call, upstream=FROM_CACHE, cache="hit", ttft_s=0.0001)] * 9
     metrics.take([call, *hits])

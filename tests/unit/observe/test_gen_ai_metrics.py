@@ -4,15 +4,15 @@ import pytest
 
 from stayfast.core.types import Api, Outcome, Usage
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.metrics.collector import Metrics
+from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.gen_ai import MAX_MODELS, GenAi
 from stayfast.observe.tracing.config import Peer
 from tests.unit.observe.test_metrics import Still, attempt, counted, done
 
 
-def gen_ai() -> tuple[GenAi, Metrics]:
+def gen_ai() -> tuple[GenAi, MetricsSink]:
     """One that counts, and where."""
-    metrics = Metrics(Still())
+    metrics = MetricsSink(Still())
     made = GenAi(metrics.totals)
     made.peers = {"u": Peer("anthropic")}
     return made, metrics

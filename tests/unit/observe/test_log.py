@@ -40,7 +40,7 @@ def test_requests_can_be_left_out(tmp_path: Path) -> None:
     writer.start()
     sink = LogSink(config, writer, SystemClock())
     sink.take([done()])
-    sink.say("started", port=8090)
+    sink.log("started", port=8090)
     writer.close()
     os.close(fd)
     assert [msgspec.json.decode(line)["event"] for line in path.read_bytes().splitlines()] == ["started"]

@@ -17,7 +17,7 @@ from stayfast.compose.system import log_config
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import BreakerChanged, Fact, RequestDone, RequestRefused
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.settings import Log, Settings
+from stayfast.settings import LogSettings, Settings
 from tests.unit.observe.test_metrics import attempt, done
 
 
@@ -108,7 +108,7 @@ def test_auto_is_text_on_a_terminal(format_: Literal["auto", "text", "json"], is
     """The form, and whether in colour: that is for terminals without NO_COLOR."""
     monkeypatch.setattr(os, "isatty", lambda fd: is_terminal and fd == 1)
     monkeypatch.setenv("NO_COLOR", no_color)
-    config = log_config(Settings(log=Log(format=format_)))
+    config = log_config(Settings(log=LogSettings(format=format_)))
     assert ((config.form, config.has_colour), config.fd) == (expected, 1)
 
 

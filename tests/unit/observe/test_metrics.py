@@ -16,7 +16,7 @@ from stayfast.core.events import (
 )
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.metrics.collector import Metrics, outcome_of
+from stayfast.observe.metrics.collector import MetricsSink, outcome_of
 from stayfast.observe.metrics.counters import Labels
 from stayfast.observe.metrics.definitions import Family
 
@@ -54,15 +54,15 @@ def done(**changes: object) -> RequestDone:
     return RequestDone(**{**fields, **changes})
 
 
-def counting(*facts: Any, **how: Any) -> Metrics:
+def counting(*facts: Any, **how: Any) -> MetricsSink:
     """Metrics that have taken these facts."""
-    metrics = Metrics(Still(), **how)
+    metrics = MetricsSink(Still(), **how)
     for fact in facts:
         metrics.take([fact])
     return metrics
 
 
-def counted(metrics: Metrics, family: Family) -> dict[Labels, float]:
+def counted(metrics: MetricsSink, family: Family) -> dict[Labels, float]:
     """A counter's series, or how many values each of a histogram's has."""
     if family.kind == "counter":
         return dict(metrics.totals.counters[family.name])
@@ -188,4 +188,4 @@ def test_promises_get_exact_buckets() -> None:
     assert 0.033 in metrics.totals.bounds_s[known.TPOT.name]
     assert 0.5 not in metrics.totals.bounds_s[known.E2E.name]
     with pytest.raises(ValueError, match="nonsense"):
-        Metrics(Still(), {"nonsense": [1.0]})
+        MetricsSink(Still(), {"nonsense": [1.0]})

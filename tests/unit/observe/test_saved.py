@@ -5,7 +5,7 @@ import pytest
 
 from stayfast.core.events import Renewed, RequestDone
 from stayfast.core.types import FROM_CACHE
-from stayfast.observe.metrics.collector import Metrics
+from stayfast.observe.metrics.collector import MetricsSink
 from tests.unit.observe.test_cache_facts import Still
 from tests.unit.observe.test_metrics import done
 
@@ -19,7 +19,7 @@ def hit(result: str = "hit") -> RequestDone:
 
 def test_hits_save_what_the_median_request_waits() -> None:
     """The route's own calls say how long that is; shared calls and misses save nothing here."""
-    metrics = Metrics(Still())
+    metrics = MetricsSink(Still())
     metrics.take([msgspec.structs.replace(done(), ended_at=99.0, ttft_s=seconds) for seconds in (0.4, 0.5, 9.0)])
     metrics.take([hit(), hit("stale"), hit("semantic"), hit("coalesced"), hit("miss")])
     counters, route = metrics.totals.counters, done().route or ""
@@ -30,7 +30,7 @@ def test_hits_save_what_the_median_request_waits() -> None:
 
 def test_nothing_known_is_nothing_saved() -> None:
     """Without a call to compare with, without a price, and of a request that failed."""
-    metrics = Metrics(Still())
+    metrics = MetricsSink(Still())
     metrics.take([msgspec.structs.replace(hit(), saved_usd=None), msgspec.structs.replace(hit(), status=499)])
     assert not metrics.totals.counters[SECONDS]
     assert not metrics.totals.counters[USD]
@@ -38,6 +38,6 @@ def test_nothing_known_is_nothing_saved() -> None:
 
 def test_answers_made_again_are_counted() -> None:
     """By what came of it."""
-    metrics = Metrics(Still())
+    metrics = MetricsSink(Still())
     metrics.take([Renewed("chat", "renewed", 0.5), Renewed("chat", "failed", 0.5), Renewed("chat", "renewed", 0.5)])
     assert dict(metrics.totals.counters["stayfast_cache_renewals_total"]) == {("chat", "renewed"): 2, ("chat", "failed"): 1}

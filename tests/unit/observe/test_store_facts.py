@@ -4,18 +4,18 @@ from pathlib import Path
 
 import msgspec
 
-from stayfast.core.events import StoreAsked, StoreChanged
+from stayfast.core.events import StoreCallDone, StoreChanged
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.observe.metrics.collector import Metrics
+from stayfast.observe.metrics.collector import MetricsSink
 from tests.unit.observe.test_cache_facts import Still
 
-FACTS = [StoreAsked("hot", "get", "hit", 0.001), StoreAsked("hot", "get", "near", 0.0),
-         StoreAsked("hot", "put", "kept", 0.5), StoreAsked("hot", "get", "slow", 0.02)]
+FACTS = [StoreCallDone("hot", "get", "hit", 0.001), StoreCallDone("hot", "get", "near", 0.0),
+         StoreCallDone("hot", "put", "kept", 0.5), StoreCallDone("hot", "get", "slow", 0.02)]
 
 
 def test_what_came_of_it_is_counted_and_only_waits_are_times() -> None:
     """What memory answered, and what nobody waited for, is no wait."""
-    metrics = Metrics(Still())
+    metrics = MetricsSink(Still())
     metrics.take(FACTS)
     assert dict(metrics.totals.counters["stayfast_cache_store_requests_total"]) == {
         ("hot", "get", "hit"): 1, ("hot", "get", "near"): 1, ("hot", "put", "kept"): 1, ("hot", "get", "slow"): 1}

@@ -10,20 +10,20 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stayfast.core.events import GapsSeen, LoopLag
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.metrics.collector import Metrics
-from stayfast.observe.metrics.counters import Histogram, Snapshot, Totals
+from stayfast.observe.metrics.collector import MetricsSink
+from stayfast.observe.metrics.counters import Histogram, MetricsSnapshot, Totals
 from tests.unit.observe.test_metrics import attempt, counting, done
 
 BOUNDS = (0.1, 0.2, 0.4)
 VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=50)
 
 
-def sent(metrics: Metrics) -> Snapshot:
+def sent(metrics: MetricsSink) -> MetricsSnapshot:
     """A snapshot as it arrives in another process."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(metrics.snapshot()), type=Snapshot)
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(metrics.snapshot()), type=MetricsSnapshot)
 
 
-def whole_of(*parts: Metrics, **how: Any) -> Totals:
+def whole_of(*parts: MetricsSink, **how: Any) -> Totals:
     """All of them together."""
     whole = Totals(parts[0].totals.bounds_s)
     for part in parts:

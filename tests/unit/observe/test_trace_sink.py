@@ -10,7 +10,7 @@ import pytest
 from stayfast.core.events import AttemptDone, RequestDone, Trace
 from stayfast.core.types import Outcome
 from stayfast.observe.tracing.config import Peer, TraceConfig
-from stayfast.observe.tracing.exporter import Tracing, Verdict
+from stayfast.observe.tracing.exporter import SpanExporter, Verdict
 from stayfast.wire.trace_context import caller_of
 from tests.unit.observe.test_metrics import done
 
@@ -46,13 +46,13 @@ class Kept:
         self.is_closed = True
 
 
-def tracing(exporter: Kept, said: list[tuple[str, str, str]] | None = None, **config: Any) -> Tracing:
+def tracing(exporter: Kept, said: list[tuple[str, str, str]] | None = None, **config: Any) -> SpanExporter:
     """One that flushes a hundred times a second."""
     say = (said if said is not None else []).append
-    return Tracing(TraceConfig(flush_every_s=0.01, **config), lambda: exporter, lambda *words: say(words), Random(1))
+    return SpanExporter(TraceConfig(flush_every_s=0.01, **config), lambda: exporter, lambda *words: say(words), Random(1))
 
 
-def request(of: Tracing, name: str = "r", **changes: object) -> RequestDone:
+def request(of: SpanExporter, name: str = "r", **changes: object) -> RequestDone:
     """The end of a request that has a place."""
     return done(request_id=name, trace=of.place(None), **changes)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Stage
-from stayfast.pipeline.timing.timeouts import AHEAD_S, SLOT_S, Alarms, Watch
+from stayfast.pipeline.timing.timeouts import AHEAD_S, SLOT_S, RequestTimeouts, TimerWheel
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
 
@@ -14,12 +14,12 @@ NEAR = st.floats(0.0, 3 * SLOT_S)
 FAR = st.floats(0.0, 4 * AHEAD_S)
 
 
-async def cut_at(loop: SimLoop, watch: Watch) -> float:
+async def cut_at(loop: SimLoop, watch: RequestTimeouts) -> float:
     """When the wait that is under way is ended by its watch."""
     try:
         await loop.create_future()
     except asyncio.CancelledError:
-        assert watch.verdict(Stage.CALL) is not None
+        assert watch.take_timeout_error(Stage.CALL) is not None
     return loop.now()
 
 
@@ -28,7 +28,7 @@ def test_a_wait_ends_at_its_instant(offset_s: float, waits_s: list[float]) -> No
     """Each of several waits in a row, near and far, whatever the one before left behind."""
     async def main(loop: SimLoop) -> None:
         await asyncio.sleep(offset_s)
-        watch = Watch(Alarms(loop), loop.now() + 1000.0, 1000.0)
+        watch = RequestTimeouts(TimerWheel(loop), loop.now() + 1000.0, 1000.0)
         for wait_s in waits_s:
             due_at = loop.now() + wait_s
             watch.arm("idle_s", wait_s, loop.now())
@@ -42,12 +42,12 @@ def test_a_wait_ends_at_its_instant(offset_s: float, waits_s: list[float]) -> No
 @given(st.lists(st.tuples(FAR, FAR), min_size=1, max_size=8))
 def test_an_alarm_rings_beside_a_wait(pairs: list[tuple[float, float]]) -> None:
     """Whichever comes first, each comes at its instant."""
-    async def one(loop: SimLoop, alarms: Alarms, alarm_s: float, wait_s: float) -> None:
+    async def one(loop: SimLoop, alarms: TimerWheel, alarm_s: float, wait_s: float) -> None:
         rung: list[float] = []
         began_at = loop.now()
-        watch = Watch(alarms, began_at + 1000.0, 1000.0)
+        watch = RequestTimeouts(alarms, began_at + 1000.0, 1000.0)
         watch.arm("idle_s", wait_s, began_at)
-        watch.ring(began_at + alarm_s, lambda: rung.append(loop.now()))
+        watch.schedule_hedge_check(began_at + alarm_s, lambda: rung.append(loop.now()))
         assert abs(await cut_at(loop, watch) - began_at - wait_s) < 1e-6
         watch.stop()
         if alarm_s < wait_s - 1e-6:
@@ -56,7 +56,7 @@ def test_an_alarm_rings_beside_a_wait(pairs: list[tuple[float, float]]) -> None:
             assert rung == []
 
     async def main(loop: SimLoop) -> None:
-        alarms = Alarms(loop)
+        alarms = TimerWheel(loop)
         await asyncio.gather(*(one(loop, alarms, *pair) for pair in pairs))
 
     run(main)
@@ -65,9 +65,9 @@ def test_an_alarm_rings_beside_a_wait(pairs: list[tuple[float, float]]) -> None:
 def test_what_is_over_is_let_go() -> None:
     """A thousand waits with an hour to go are forgotten a second after they are over; one timer is enough for them."""
     async def main(loop: SimLoop) -> None:
-        alarms = Alarms(loop)
+        alarms = TimerWheel(loop)
         for _ in range(1000):
-            Watch(alarms, loop.now() + 3600.0, 3600.0).stop()
+            RequestTimeouts(alarms, loop.now() + 3600.0, 3600.0).stop()
         assert repr(alarms) == "<Alarms: 1000 new, 0 in 0 slots>"
         await asyncio.sleep(2 * SLOT_S)
         assert repr(alarms) == "<Alarms: 0 new, 0 in 0 slots>"
@@ -78,7 +78,7 @@ def test_what_is_over_is_let_go() -> None:
 def test_the_deadline_ends_a_wait_that_nobody_armed() -> None:
     """A stage that just waits is bounded all the same."""
     async def main(loop: SimLoop) -> None:
-        watch = Watch(Alarms(loop), loop.now() + 2.5, 2.5)
+        watch = RequestTimeouts(TimerWheel(loop), loop.now() + 2.5, 2.5)
         assert await cut_at(loop, watch) == 2.5
 
     run(main)

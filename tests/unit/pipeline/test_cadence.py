@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.events import GapsSeen, Stall
-from stayfast.pipeline.timing.token_timings import N_GAPS_TOLD, STALL_AFTER_S, Cadence
+from stayfast.pipeline.timing.token_timings import N_GAPS_TOLD, STALL_AFTER_S, TokenTimings
 from stayfast.testing import RecordingSink
 
 
-def played(*gaps_s: float, then_s: float = 0.0, is_whole: bool = True) -> tuple[Cadence, list[float]]:
+def played(*gaps_s: float, then_s: float = 0.0, is_whole: bool = True) -> tuple[TokenTimings, list[float]]:
     """First content at 10, more after each gap, the end after `then_s`; the gaps that listeners were told."""
     sink = RecordingSink()
-    cadence, now = Cadence("m", "u", sink), 10.0
+    cadence, now = TokenTimings("m", "u", sink), 10.0
     cadence.begin(now)
     for gap_s in gaps_s:
         now += gap_s
@@ -60,12 +60,12 @@ def test_time_for_each_token_after_the_first() -> None:
     assert cadence.tpot_s(6) == pytest.approx(0.1)
     assert cadence.tpot_s(1) is None
     assert played()[0].tpot_s(6) is None
-    assert Cadence("m", "u", RecordingSink()).tpot_s(6) is None
+    assert TokenTimings("m", "u", RecordingSink()).tpot_s(6) is None
 
 
 def test_nothing_came() -> None:
     """An attempt that failed before its first token has no gaps and does not stall."""
     sink = RecordingSink()
-    cadence = Cadence("m", "u", sink)
+    cadence = TokenTimings("m", "u", sink)
     cadence.end(99.0, is_whole=False)
     assert (cadence.gap_max_s, cadence.stalls, sink.facts) == (None, [], [])

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from stayfast.pipeline.attempts.hedge_plans import MEAN_OVER_S, STAYS_S, Hedging, MeanShare
-from stayfast.policy.resilience.hedge import SHARES, HedgeConfig, Plan
+from stayfast.policy.resilience.hedge import SHARES, HedgeConfig, HedgePlan
 from stayfast.policy.resilience.retry import RetryConfig
 
 Draw = Callable[[Random], float]
@@ -37,7 +37,7 @@ class _Traffic:
         self.now = 0.0
         self._rng = Random(4)
 
-    def run(self, seconds: int, draw: Draw, n_bytes: int = BODY) -> list[Plan]:
+    def run(self, seconds: int, draw: Draw, n_bytes: int = BODY) -> list[HedgePlan]:
         """The plan at the end of each second."""
         found = []
         tokens = self.hedging.first_tokens("a", n_bytes, is_whole=False)
@@ -50,7 +50,7 @@ class _Traffic:
         return found
 
 
-def _flips(plans: list[Plan]) -> int:
+def _flips(plans: list[HedgePlan]) -> int:
     return sum((before.after_s < inf) != (after.after_s < inf) for before, after in pairwise(plans))
 
 

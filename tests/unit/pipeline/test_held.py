@@ -2,13 +2,13 @@
 
 import pytest
 
-from stayfast.pipeline.exchange import Held
+from stayfast.pipeline.exchange import ReleaseStack
 
 
 def test_released_in_reverse_and_once() -> None:
     """Last in, first out; a second release does nothing."""
     order: list[int] = []
-    held = Held()
+    held = ReleaseStack()
     for number in range(3):
         held.add(lambda number=number: order.append(number))  # type: ignore[misc]
     held.release()
@@ -24,7 +24,7 @@ def broken() -> None:
 def test_one_that_raises_does_not_keep_the_others() -> None:
     """A broken release is reported, after all the others were made."""
     order: list[str] = []
-    held = Held()
+    held = ReleaseStack()
     held.add(lambda: order.append("first"))
     held.add(broken)
     held.add(lambda: order.append("last"))
@@ -36,7 +36,7 @@ def test_one_that_raises_does_not_keep_the_others() -> None:
 def test_hand_over_moves_everything() -> None:
     """After it the old owner holds nothing and the new one all."""
     order: list[str] = []
-    held = Held()
+    held = ReleaseStack()
     held.add(lambda: order.append("x"))
     taken = held.hand_over()
     held.release()

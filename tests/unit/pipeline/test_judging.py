@@ -10,7 +10,7 @@ from stayfast.core.errors import Shed
 from stayfast.core.types import Chunk, Request
 from stayfast.pipeline.cache.semantic import MAX_CHARS
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.stages.cache.llm_judge import ByModel, Verifying
+from stayfast.pipeline.stages.cache.llm_judge import AnswerVerifier, LlmJudge
 from stayfast.policy.admission.priority import Urgency
 
 ONE, OTHER = "Click the link.", "Use the link."
@@ -59,7 +59,7 @@ class Model:
 
 def judged(model: Model, one: str = ONE, other: str = OTHER) -> bool | None:
     """What it comes to."""
-    return asyncio.run(ByModel("small", model, model.serve, SystemClock()).is_same(one, other))
+    return asyncio.run(LlmJudge("small", model, model.serve, SystemClock()).is_same(one, other))
 
 
 @pytest.mark.parametrize(("words", "expected"), [
@@ -97,7 +97,7 @@ def test_it_is_not_asked_about_what_is_different_already(before: bool | None) ->
 def test_a_verifier_takes_nothing_but_a_yes(words: str | None, expected: bool) -> None:
     """Failures and chatter are a no, and so is an answer too long to be shown; it is asked as who waits."""
     model = Model(words)
-    verifier = Verifying("small", model.serve, SystemClock())
+    verifier = AnswerVerifier("small", model.serve, SystemClock())
     assert asyncio.run(verifier.agrees("How?", ONE)) is expected
     (request, arrival), = model.asked
     asked = msgspec.json.decode(request.body)["messages"][1]["content"]

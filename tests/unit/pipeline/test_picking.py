@@ -2,15 +2,15 @@
 
 import pytest
 
-from stayfast.core.types import Sight
-from stayfast.pipeline.routing.selector import Aim, PickConfig, Picking
+from stayfast.core.types import AnswerSummary
+from stayfast.pipeline.routing.selector import PickConfig, RoutingFeedback, UpstreamSelector
 from stayfast.policy.routing.affinity import AffinityConfig
 
 
 @pytest.mark.parametrize(("is_stored", "n_remembered"), [(True, 1), (False, 0)])
 def test_only_what_can_be_gone_on_from_is_remembered(is_stored: bool, n_remembered: int) -> None:
     """A chat answer has an id as well, but nobody names it: it would only push the others out."""
-    picking, sight = Picking(PickConfig(affinity=AffinityConfig(mode="sessions"))), Sight()
+    picking, sight = UpstreamSelector(PickConfig(affinity=AffinityConfig(mode="sessions"))), AnswerSummary()
     sight.response_id = "resp_1"
-    Aim(picking, 10, [], 0, is_stored).answered("a", 0.1, sight, is_whole=True)
+    RoutingFeedback(picking, 10, [], 0, is_stored).answered("a", 0.1, sight, is_whole=True)
     assert len(picking._responses) == n_remembered

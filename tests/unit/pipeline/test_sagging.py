@@ -3,19 +3,19 @@
 import pytest
 
 from stayfast.core.events import GapsSeen
-from stayfast.pipeline.stages.call.midstream_failover import Sagging
-from stayfast.policy.resilience.stall import MAX_SAG, Flow
+from stayfast.pipeline.stages.call.midstream_failover import ThroughputMonitor
+from stayfast.policy.resilience.stall import MAX_SAG, TokenFlow
 from stayfast.testing import SimLoop
 
 EVEN = [0.02] * 40
 SAGS = [0.02] * 20 + [0.2] * 20
 
 
-def seen(*answers: list[float]) -> Flow:
+def seen(*answers: list[float]) -> TokenFlow:
     """The flow of `a` after 60 even answers and these."""
     loop = SimLoop()
-    sagging = Sagging(loop)
-    sagging.flows = {"a": Flow()}
+    sagging = ThroughputMonitor(loop)
+    sagging.flows = {"a": TokenFlow()}
     sagging.take([*(GapsSeen("m", "a", EVEN) for _ in range(60)), *(GapsSeen("m", "a", gaps_s) for gaps_s in answers)])
     loop.close()
     return sagging.flows["a"]
@@ -37,9 +37,9 @@ def test_what_is_no_sag(gaps_s: list[float]) -> None:
 def test_others_are_not_its_business() -> None:
     """Upstreams without peers have no flow, and a fact of them changes nothing."""
     loop = SimLoop()
-    sagging = Sagging(loop)
+    sagging = ThroughputMonitor(loop)
     sagging.take([GapsSeen("m", "a", SAGS)])
-    sagging.flows = {"b": Flow()}
+    sagging.flows = {"b": TokenFlow()}
     sagging.take([GapsSeen("m", "a", SAGS)])
     assert sagging.flows["b"].load_factor(0.0) == 1.0
     loop.close()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.routing.affinity import BLOCK_BYTES, MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
+from stayfast.policy.routing.affinity import BLOCK_BYTES, MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, session_owner
 
 KNOWN_S = 600.0
 
@@ -64,7 +64,7 @@ def test_it_is_forgotten_in_time() -> None:
 def test_sessions_are_shared_out_by_weight() -> None:
     """A home is the same wherever it is asked for; one of weight 2 is home to twice as many."""
     names, weights = ["a", "b", "c"], {"a": 2.0}
-    homes = Counter(home(b"%d" % n, names, weights) for n in range(4000))
+    homes = Counter(session_owner(b"%d" % n, names, weights) for n in range(4000))
     assert homes["a"] == pytest.approx(2000, rel=0.1)
     assert homes["b"] == pytest.approx(1000, rel=0.1)
 
@@ -72,7 +72,7 @@ def test_sessions_are_shared_out_by_weight() -> None:
 def test_a_new_upstream_takes_only_what_becomes_its_own() -> None:
     """All other sessions stay where their cache is."""
     for n in range(500):
-        before, after = home(b"%d" % n, ["a", "b", "c"], {}), home(b"%d" % n, ["c", "d", "b", "a"], {})
+        before, after = session_owner(b"%d" % n, ["a", "b", "c"], {}), session_owner(b"%d" % n, ["c", "d", "b", "a"], {})
         assert after in (before, "d")
 
 

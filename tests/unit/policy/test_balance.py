@@ -7,13 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.routing.load_balancing import MAX_WORK, Backlog, Load, Pace, in_turn, less_of_two, order
+from stayfast.policy.routing.load_balancing import (
+    MAX_WORK,
+    CandidateLoad,
+    LatencyEstimate,
+    PrefillBacklog,
+    in_turn,
+    less_of_two,
+    order,
+)
 
-LOADS = st.lists(st.builds(Load, st.floats(0, 100), st.sampled_from([0.0, 0.3, 1.0]), st.booleans()), max_size=6)
+LOADS = st.lists(st.builds(CandidateLoad, st.floats(0, 100), st.sampled_from([0.0, 0.3, 1.0]), st.booleans()), max_size=6)
 
 
 @given(loads=LOADS, seed=st.integers(0, 1000))
-def test_everybody_once_and_the_well_first(loads: list[Load], seed: int) -> None:
+def test_everybody_once_and_the_well_first(loads: list[CandidateLoad], seed: int) -> None:
     """Both orders name every candidate once; without a probe the first one is well, as long as anybody is."""
     for pick in (order, in_turn):
         picked = pick(loads, Random(seed))
@@ -24,30 +32,30 @@ def test_everybody_once_and_the_well_first(loads: list[Load], seed: int) -> None
 
 def test_in_turn_keeps_the_order() -> None:
     """The listed order, those that are not well behind."""
-    assert in_turn([Load(9), Load(1, 0.0), Load(2)], Random(1)) == [0, 2, 1]
+    assert in_turn([CandidateLoad(9), CandidateLoad(1, 0.0), CandidateLoad(2)], Random(1)) == [0, 2, 1]
 
 
 def test_a_probe_goes_first() -> None:
     """Once, whatever its load: that request finds out whether it works again."""
-    loads = [Load(1), Load(1), Load(9, 0.0, wants_probe=True)]
+    loads = [CandidateLoad(1), CandidateLoad(1), CandidateLoad(9, 0.0, wants_probe=True)]
     assert (order(loads, Random(1))[0], in_turn(loads, Random(1))[0]) == (2, 2)
 
 
 def test_the_last_ones_standing_are_used() -> None:
     """Where nobody is well, the least loaded of all is tried."""
-    assert order([Load(5, 0.0), Load(1, 0.0)], Random(1)) == [1, 0]
-    assert in_turn([Load(5, 0.0), Load(1, 0.0)], Random(1)) == [0, 1]
+    assert order([CandidateLoad(5, 0.0), CandidateLoad(1, 0.0)], Random(1)) == [1, 0]
+    assert in_turn([CandidateLoad(5, 0.0), CandidateLoad(1, 0.0)], Random(1)) == [0, 1]
 
 
 def test_less_load_goes_first() -> None:
     """Of two, the one with less."""
-    assert order([Load(5), Load(1)], Random(1)) == [1, 0]
+    assert order([CandidateLoad(5), CandidateLoad(1)], Random(1)) == [1, 0]
 
 
 def test_equals_share_evenly() -> None:
     """No candidate is favoured."""
     rng = Random(1)
-    firsts = Counter(order([Load(0)] * 3, rng)[0] for _ in range(3000))
+    firsts = Counter(order([CandidateLoad(0)] * 3, rng)[0] for _ in range(3000))
     assert min(firsts.values()) > 900
 
 
@@ -55,7 +63,7 @@ def test_equals_share_evenly() -> None:
 def test_two_are_drawn_as_sample_draws_them(seconds: list[float], seed: int) -> None:
     """The same two, from the same randomness: runs of a seed stay what they were."""
     rng, other = Random(seed), Random(seed)
-    loads, those = [Load(each) for each in seconds], list(range(len(seconds)))
+    loads, those = [CandidateLoad(each) for each in seconds], list(range(len(seconds)))
     drawn = other.sample(those, min(2, len(those)))
     assert less_of_two(loads, those, rng) == min(drawn, key=lambda index: loads[index].seconds)
     assert rng.random() == other.random()
@@ -64,13 +72,13 @@ def test_two_are_drawn_as_sample_draws_them(seconds: list[float], seed: int) -> 
 def test_who_comes_back_gets_its_share() -> None:
     """A tenth of the requests at first, with another one that is well."""
     rng = Random(1)
-    firsts = Counter(in_turn([Load(0, 0.1), Load(9)], rng)[0] for _ in range(3000))
+    firsts = Counter(in_turn([CandidateLoad(0, 0.1), CandidateLoad(9)], rng)[0] for _ in range(3000))
     assert 200 < firsts[0] < 400
 
 
 def test_pace_jumps_up_and_falls_back() -> None:
     """At a slow sample at once, then to what is usual; a failure is no quick answer; nothing known: one at a time."""
-    pace = Pace()
+    pace = LatencyEstimate()
     assert (pace.load_s(0, 0.0, 0.0), pace.load_s(3, 0.0, 0.0)) == (0.0, 3.0)
     pace.took(0.2, 0.2, 1.0)
     assert pace.load_s(1, 0.2, 1.0) == pytest.approx(0.4)
@@ -84,7 +92,7 @@ def test_pace_jumps_up_and_falls_back() -> None:
 
 def test_who_answered_nothing_is_asked_less() -> None:
     """One call in vain counts as one that runs, and is forgotten; once a pace is known it is nothing."""
-    pace = Pace()
+    pace = LatencyEstimate()
     pace.vain(5.0)
     assert pace.load_s(0, 0.0, 5.0) == 1.0
     assert pace.load_s(1, 0.0, 15.0) == pytest.approx(1 + 1 / 2.718281828)
@@ -96,7 +104,7 @@ def test_who_answered_nothing_is_asked_less() -> None:
 
 def test_a_backlog_is_what_is_longer_than_usual() -> None:
     """Prompts alike are none; a long one is as many as it is long, up to a bound; each is taken off as it was put on."""
-    backlog = Backlog()
+    backlog = PrefillBacklog()
     assert [backlog.began(100) for _ in range(100)] == [0.0] * 100
     ten, huge = backlog.began(1000), backlog.began(1e9)
     assert (round(ten), huge) == (8, MAX_WORK - 1)
@@ -110,7 +118,7 @@ def test_a_backlog_is_what_is_longer_than_usual() -> None:
 @given(st.lists(st.floats(0, 1e9), max_size=50))
 def test_a_backlog_leaks_nothing(prompts: list[float]) -> None:
     """Whatever came: once all is read, nothing is left, and it was never below that."""
-    backlog = Backlog()
+    backlog = PrefillBacklog()
     for work in [backlog.began(n_tokens) for n_tokens in prompts]:
         assert 0 <= work < MAX_WORK
         assert backlog.work >= 0
@@ -120,7 +128,7 @@ def test_a_backlog_leaks_nothing(prompts: list[float]) -> None:
 
 def test_who_is_given_up_took_at_least_so_long() -> None:
     """A lost race raises the pace, and never lowers it."""
-    pace = Pace()
+    pace = LatencyEstimate()
     pace.took(1.0, 0.2, 0.0)
     pace.outlasted(0.5, 0.2, 0.0)
     assert pace.load_s(0, 0.2, 0.0) == pytest.approx(1.0)
@@ -130,7 +138,7 @@ def test_who_is_given_up_took_at_least_so_long() -> None:
 
 def test_a_storm_of_failures_is_forgiven() -> None:
     """Thousands of refusals double the pace no further than to a minute, from which it comes back."""
-    pace = Pace()
+    pace = LatencyEstimate()
     pace.took(0.5, 0.5, 0.0)
     for number in range(5000):
         pace.failed(0.5, number / 1000)

@@ -1,16 +1,16 @@
 """Which texts share a batch, and when one is not worth beginning."""
 
-from stayfast.policy.cache.encoder_batching import N_RECENT, RETRY_EVERY, Pace, Waiting, batch_of
+from stayfast.policy.cache.encoder_batching import N_RECENT, RETRY_EVERY, EncodingPace, PendingText, batch_of
 
 
-def lengths(batch: list[Waiting]) -> list[int]:
+def lengths(batch: list[PendingText]) -> list[int]:
     """Tokens of each."""
     return [one.n_tokens for one in batch]
 
 
 def test_equal_lengths_go_together_with_the_oldest() -> None:
     """Of 9, 12, 9, 9 tokens the three nines go, and the twelve is next."""
-    waiting = [Waiting(n, 0.0) for n in (9, 12, 9, 9)]
+    waiting = [PendingText(n, 0.0) for n in (9, 12, 9, 9)]
     batch = batch_of(waiting, 0.0, 256, 1.0)
     assert lengths(batch) == [9, 9, 9]
     assert lengths(batch_of([one for one in waiting if one not in batch], 0.0, 256, 1.0)) == [12]
@@ -18,13 +18,13 @@ def test_equal_lengths_go_together_with_the_oldest() -> None:
 
 def test_a_batch_has_so_many_tokens_at_most() -> None:
     """Ten texts of 100 tokens, with room for 256: two at a time; one of 300 goes all the same."""
-    assert lengths(batch_of([Waiting(100, 0.0)] * 10, 0.0, 256, 1.0)) == [100, 100]
-    assert lengths(batch_of([Waiting(300, 0.0)] * 2, 0.0, 256, 1.0)) == [300]
+    assert lengths(batch_of([PendingText(100, 0.0)] * 10, 0.0, 256, 1.0)) == [100, 100]
+    assert lengths(batch_of([PendingText(300, 0.0)] * 2, 0.0, 256, 1.0)) == [300]
 
 
 def test_who_is_late_goes_alone() -> None:
     """What has waited for longer than late_s waits for nobody's company in the batch."""
-    waiting = [Waiting(9, 0.0), Waiting(9, 0.9), Waiting(9, 0.9)]
+    waiting = [PendingText(9, 0.0), PendingText(9, 0.9), PendingText(9, 0.9)]
     assert batch_of(waiting, 1.0, 256, 0.5) == waiting[:1]
     assert batch_of(waiting, 0.4, 256, 0.5) == waiting
 
@@ -36,7 +36,7 @@ def test_nobody_waits_nobody_goes() -> None:
 
 def test_what_usually_takes_longer_than_there_is_time_is_not_begun() -> None:
     """By the p95 of the last ones; one in RETRY_EVERY is tried, and N_RECENT quick ones make it quick again."""
-    pace = Pace()
+    pace = EncodingPace()
     assert pace.fits(0.001)
     for n in range(100):
         pace.took(0.002 if n % 10 else 0.05)

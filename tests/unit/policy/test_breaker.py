@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, State
-from stayfast.policy.resilience.cross_process import Probes
+from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, BreakerState
+from stayfast.policy.resilience.cross_process import ProbeLease
 
 CONFIG = BreakerConfig()
 
@@ -22,13 +22,13 @@ def opened(seed: int = 1) -> Breaker:
     """One that five failures have opened at 0."""
     breaker = Breaker(CONFIG, Random(seed))
     bad(breaker, 0.0, 5)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     return breaker
 
 
 def is_open(breaker: Breaker) -> bool:
     """Whether it is."""
-    return breaker.state is State.OPEN
+    return breaker.state is BreakerState.OPEN
 
 
 def good(breaker: Breaker, now: float, n: int = 1, *, is_slow: bool = False) -> None:
@@ -51,7 +51,7 @@ class Elsewhere:
 
     def of(self, breaker: Breaker, own: int) -> Breaker:
         """The breaker, which from now on sees the other's."""
-        breaker.probes = Probes(self.numbers, own, [1 - own])
+        breaker.probes = ProbeLease(self.numbers, own, [1 - own])
         return breaker
 
 
@@ -85,7 +85,7 @@ def test_a_call_from_before_a_change_ends_no_probe() -> None:
     assert cells.numbers == [0.0, 0.0]
     breaker.began()
     assert cells.numbers == [1.0, 0.0]
-    breaker.follow(-90.0, 90.0)
+    breaker.adopt(-90.0, 90.0)
     assert cells.numbers == [0.0, 0.0]
 
 
@@ -95,16 +95,16 @@ def test_five_failures_in_a_row_open_it() -> None:
     bad(breaker, 0, 4)
     good(breaker, 0)
     bad(breaker, 0, 4)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     bad(breaker, 0)
-    assert (breaker.state, breaker.why) == (State.OPEN, "5 failures in a row")
+    assert (breaker.state, breaker.why) == (BreakerState.OPEN, "5 failures in a row")
 
 
 def test_half_of_enough_calls_open_it() -> None:
     """Of fewer than ten nothing is concluded, and old ones do not count."""
     breaker = closed()
     for number in range(10):
-        assert breaker.state is State.CLOSED
+        assert breaker.state is BreakerState.CLOSED
         bad(breaker, 0.0) if number % 2 else good(breaker, 0.0)
     assert breaker.why == "5 of 10 calls failed"
     breaker = closed()
@@ -115,7 +115,7 @@ def test_half_of_enough_calls_open_it() -> None:
     for _ in range(3):
         bad(breaker, 31.0)
         good(breaker, 31.0)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_nine_slow_calls_in_a_row_open_it() -> None:
@@ -127,7 +127,7 @@ def test_nine_slow_calls_in_a_row_open_it() -> None:
             breaker.judged(1, 0, 10.0)
         assert not is_open(breaker)
         breaker.judged(1, 0, 10.0)
-        assert (breaker.state, breaker.why) == (State.OPEN, "9 of 9 calls were slow")
+        assert (breaker.state, breaker.why) == (BreakerState.OPEN, "9 of 9 calls were slow")
     breaker = closed()
     breaker.judged(9, 0, 10.0)
     assert is_open(breaker)
@@ -137,7 +137,7 @@ def test_half_of_the_calls_being_slow_open_it() -> None:
     """In some dozens of calls; a slow one in six does not, in thousands."""
     for n_of_six, n_least, n_most in ((3, 18, 60), (1, 6000, 6000)):
         breaker, n = closed(), 0
-        while breaker.state is State.CLOSED and n < 6000:
+        while breaker.state is BreakerState.CLOSED and n < 6000:
             breaker.judged(n % 6 < n_of_six, n % 6 >= n_of_six, n / 10)
             n += 1
         assert n_least <= n <= n_most
@@ -159,7 +159,7 @@ def test_old_evidence_is_none() -> None:
     breaker = closed()
     breaker.judged(8, 0, 0.0)
     breaker.judged(8, 0, 31.0)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.1])
@@ -170,7 +170,7 @@ def test_false_alarms_are_bounded(share: float) -> None:
     for number in range(10_000):
         n_slow = sum(rng.random() < share for _ in range(100))
         breaker.judged(n_slow, 100 - n_slow, number / 8)
-        if breaker.state is not State.CLOSED:
+        if breaker.state is not BreakerState.CLOSED:
             n_alarms += 1
             breaker = closed()
     assert n_alarms <= 1
@@ -192,12 +192,12 @@ def test_what_others_have_seen_counts() -> None:
     good(one, 1.0, 3)
     one.judged(4, 0, 1.0)
     bad(one, 1.0, 2)
-    told = one.told(0.5)
+    told = one.evidence_since(0.5)
     assert told == (0, 2, 4)
-    assert one.told(1.0) == (0, 0, 0)
+    assert one.evidence_since(1.0) == (0, 0, 0)
     other.judged(5, 0, 1.0)
-    other.heard(told, 1.1)
-    assert (other.state, other.why) == (State.OPEN, "9 of 9 calls were slow")
+    other.add_evidence(told, 1.1)
+    assert (other.state, other.why) == (BreakerState.OPEN, "9 of 9 calls were slow")
 
 
 def test_open_means_left_alone_for_about_a_minute() -> None:
@@ -219,7 +219,7 @@ def test_two_good_probes_close_it_gently() -> None:
     """Half-open between them; then a tenth of the requests, all after ten seconds."""
     breaker = opened()
     good(breaker, 80.0)
-    assert (breaker.state, breaker.share(80.0), breaker.wants_probe(80.0)) == (State.HALF_OPEN, 0.0, True)
+    assert (breaker.state, breaker.share(80.0), breaker.wants_probe(80.0)) == (BreakerState.HALF_OPEN, 0.0, True)
     good(breaker, 81.0)
     assert breaker.share(81.0) == pytest.approx(0.1)
     assert breaker.share(86.0) == pytest.approx(0.55)
@@ -238,7 +238,7 @@ def test_a_bad_probe_opens_it_again(how: str) -> None:
             good(breaker, 80.0, is_slow=True)
         else:
             breaker.outlasted(breaker.began(), 80.0)
-        assert breaker.state is State.OPEN
+        assert breaker.state is BreakerState.OPEN
         assert not breaker.wants_probe(120.0)
         assert breaker.wants_probe(153.0)
 
@@ -266,19 +266,19 @@ def test_late_news_is_no_news() -> None:
     assert breaker.share(81.0) > 0
 
 
-@given(n=st.integers(0, 200), seed=st.integers(0, 99), start=st.sampled_from(list(State)))
-def test_what_is_ignored_moves_nothing(n: int, seed: int, start: State) -> None:
+@given(n=st.integers(0, 200), seed=st.integers(0, 99), start=st.sampled_from(list(BreakerState)))
+def test_what_is_ignored_moves_nothing(n: int, seed: int, start: BreakerState) -> None:
     """A storm of hang-ups, in every state."""
     breaker = Breaker(CONFIG, Random(seed))
-    if start is not State.CLOSED:
+    if start is not BreakerState.CLOSED:
         bad(breaker, 0.0, 5)
-    if start is State.HALF_OPEN:
+    if start is BreakerState.HALF_OPEN:
         good(breaker, 80.0)
     marks = [breaker.began() for _ in range(n)]
     for mark in marks:
         breaker.forgotten(mark)
     assert breaker.state is start
-    assert breaker.wants_probe(1e6) == (start is not State.CLOSED)
+    assert breaker.wants_probe(1e6) == (start is not BreakerState.CLOSED)
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 40), st.sampled_from(["good", "slow", "bad", "ignored", "judged", "late"])),
@@ -301,9 +301,9 @@ def test_never_closed_without_a_probe(steps: list[tuple[float, str]]) -> None:
                 breaker.forgotten(mark)
             else:
                 breaker.succeeded(mark, now, is_slow=what == "slow")
-        if before is State.OPEN:
-            assert breaker.state is not State.CLOSED
-        if before is not State.CLOSED and breaker.state is State.CLOSED:
+        if before is BreakerState.OPEN:
+            assert breaker.state is not BreakerState.CLOSED
+        if before is not BreakerState.CLOSED and breaker.state is BreakerState.CLOSED:
             assert what == "good"
         assert breaker._n_probing == 0
         assert 0 <= breaker.share(now) <= 1
@@ -313,7 +313,7 @@ def test_it_can_be_turned_off() -> None:
     """Then nothing opens it, and readiness still counts failures."""
     breaker = Breaker(BreakerConfig(enabled=False), Random(1))
     bad(breaker, 0.0, 50)
-    assert (breaker.state, breaker.n_failed_in_row) == (State.CLOSED, 50)
+    assert (breaker.state, breaker.n_failed_in_row) == (BreakerState.CLOSED, 50)
     assert repr(breaker) == "<Breaker off>"
 
 

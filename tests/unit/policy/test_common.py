@@ -6,14 +6,14 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.cross_process import Common, occupancy
+from stayfast.policy.resilience.cross_process import SharedLimit, occupancy
 
 
-def _processes(n: int) -> list[Common]:
+def _processes(n: int) -> list[SharedLimit]:
     """Views of the same cells."""
     cells = [0.0] * (2 * n)
     pairs = [(2 * each, 2 * each + 1) for each in range(n)]
-    return [Common(cells, pairs[each], pairs[:each] + pairs[each + 1:]) for each in range(n)]
+    return [SharedLimit(cells, pairs[each], pairs[:each] + pairs[each + 1:]) for each in range(n)]
 
 
 def test_counts_of_all() -> None:

@@ -7,13 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.retry_budget import FLOOR_CALLS, SPREAD, WINDOW_S, ExtraBudget, Pool, weight_of
+from stayfast.policy.resilience.retry_budget import (
+    FLOOR_CALLS,
+    SPREAD,
+    WINDOW_S,
+    RetryBudget,
+    UpstreamRetryBudget,
+    weight_of,
+)
 
 W = weight_of(400)
 
 
-def _filled(n: int, *, retry: float = 0.1, hedge: float = 0.05) -> ExtraBudget:
-    budget = ExtraBudget(retry, hedge)
+def _filled(n: int, *, retry: float = 0.1, hedge: float = 0.05) -> RetryBudget:
+    budget = RetryBudget(retry, hedge)
     for _ in range(n):
         budget.request(W, 0.0)
     return budget
@@ -29,7 +36,7 @@ def test_a_lonely_request_may_be_retried() -> None:
     assert n == FLOOR_CALLS
 
 
-def _taken(pool: Pool, now: float = 0.0) -> int:
+def _taken(pool: UpstreamRetryBudget, now: float = 0.0) -> int:
     n = 0
     while n < 1000 and pool.has_room(W, now):
         pool.take(W, now)
@@ -39,7 +46,7 @@ def _taken(pool: Pool, now: float = 0.0) -> int:
 
 def test_an_upstream_has_one_floor_for_all_its_routes() -> None:
     """Twenty routes with five requests each: a tenth of all of them, and ten; again after a minute, for want of traffic."""
-    pool = Pool()
+    pool = UpstreamRetryBudget()
     pool.routes = tuple(_filled(5) for _ in range(20))
     assert _taken(pool) == 0.1 * 100 + FLOOR_CALLS
     assert _taken(pool, 30.0) == 0
@@ -48,10 +55,10 @@ def test_an_upstream_has_one_floor_for_all_its_routes() -> None:
 
 def test_an_upstream_gets_what_its_routes_pay_for() -> None:
     """One pays for a tenth, the other for a half."""
-    pool = Pool()
+    pool = UpstreamRetryBudget()
     pool.routes = (_filled(1000), _filled(1000, retry=0.5))
     assert _taken(pool) == 600 + int(SPREAD * sqrt(600))
-    assert _taken(Pool()) == 1000
+    assert _taken(UpstreamRetryBudget()) == 1000
 
 
 def test_hedges_leave_half_of_the_retries() -> None:
@@ -93,7 +100,7 @@ def test_a_minute_later_all_is_forgotten() -> None:
 @given(seed=st.integers(0, 2**32), share=st.floats(0.01, 1.0))
 def test_never_more_than_the_share(seed: int, share: float) -> None:
     """Over any schedule of a minute, hedges stay within share and slack."""
-    rng, budget = Random(seed), ExtraBudget(0.1, share)
+    rng, budget = Random(seed), RetryBudget(0.1, share)
     n = n_hedges = 0
     now = 0.0
     while now < WINDOW_S - 5.0:

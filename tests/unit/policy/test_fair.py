@@ -5,10 +5,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.admission.fair_share import Share, Sharing, weighted
+from stayfast.policy.admission.fair_share import Sharing, TenantShare, weighted
 
 
-def serve(sharing: Sharing, share: Share, n_input: float, n_output: float) -> float:
+def serve(sharing: Sharing, share: TenantShare, n_input: float, n_output: float) -> float:
     """One request from start to end; what it took of the engine, in weighted tokens."""
     sharing.start(share, 300)
     took = weighted(n_input, n_output)
@@ -20,7 +20,7 @@ def serve(sharing: Sharing, share: Share, n_input: float, n_output: float) -> fl
 def test_service_goes_by_weight(weights: list[float], seed: int) -> None:
     """However long their requests are: the gap in service for each unit of weight is at most two of the largest."""
     rng, sharing = Random(seed), Sharing()
-    shares = [Share(str(n), weight) for n, weight in enumerate(weights)]
+    shares = [TenantShare(str(n), weight) for n, weight in enumerate(weights)]
     got = dict.fromkeys(shares, 0.0)
     most = 0.0
     for share in shares:
@@ -37,20 +37,20 @@ def test_service_goes_by_weight(weights: list[float], seed: int) -> None:
 
 def test_nobody_saves_up() -> None:
     """Who comes back from idleness starts level with those who wait, or with whoever started last."""
-    sharing, busy, idle = Sharing(), Share("busy"), Share("idle")
+    sharing, busy, idle = Sharing(), TenantShare("busy"), TenantShare("idle")
     sharing.arrive(busy, 0.0, None)
     for _ in range(10):
         serve(sharing, busy, 100, 0)
     sharing.arrive(idle, 1.0, busy.served)
     assert idle.served == busy.served == 1000
-    late = Share("late")
+    late = TenantShare("late")
     sharing.arrive(late, 1.0, None)
     assert late.served == 900  # busy's, before its last request
 
 
 def test_who_waits_keeps_its_claim() -> None:
     """No lift while something of its own waits: it has not been idle."""
-    sharing, share = Sharing(), Share("a")
+    sharing, share = Sharing(), TenantShare("a")
     share.n_waiting = 1
     sharing.arrive(share, 0.0, 5000.0)
     assert share.served == 0
@@ -58,7 +58,7 @@ def test_who_waits_keeps_its_claim() -> None:
 
 def test_an_estimate_counts_while_it_runs() -> None:
     """What was thought and not used is no service."""
-    sharing, share = Sharing(), Share("a", 2.0)
+    sharing, share = Sharing(), TenantShare("a", 2.0)
     sharing.start(share, weighted(1000, 4000))
     sharing.start(share, 10)
     assert (share.served, share.claim) == (0, 4505)
@@ -70,24 +70,24 @@ def test_an_estimate_counts_while_it_runs() -> None:
 
 def test_the_greedy_leave_open_what_others_have_used() -> None:
     """Up to what is theirs, while they have traffic and are not greedy themselves; alone, a tenant may fill everything."""
-    sharing, noisy, quiet = Sharing(), Share("noisy"), Share("quiet")
+    sharing, noisy, quiet = Sharing(), TenantShare("noisy"), TenantShare("quiet")
     noisy.n_running = 20
     sharing.arrive(noisy, 0.0, None)
-    assert sharing.n_kept(noisy, 20, 0.0) == 0
+    assert sharing.n_reserved(noisy, 20, 0.0) == 0
     quiet.n_running = 6
     sharing.arrive(quiet, 0.0, None)
     quiet.n_running = 2
-    assert sharing.n_kept(noisy, 20, 1.0) == 4
-    assert sharing.n_kept(noisy, 10, 1.0) == 3  # of ten places five are the other's
-    assert sharing.n_kept(noisy, 41, 1.0) == 0  # it has less than its share
+    assert sharing.n_reserved(noisy, 20, 1.0) == 4
+    assert sharing.n_reserved(noisy, 10, 1.0) == 3  # of ten places five are the other's
+    assert sharing.n_reserved(noisy, 41, 1.0) == 0  # it has less than its share
     noisy.queued()
-    assert sharing.n_kept(noisy, 41, 1.0) == 4
-    assert sharing.n_kept(quiet, 20, 1.0) == 0
+    assert sharing.n_reserved(noisy, 41, 1.0) == 4
+    assert sharing.n_reserved(quiet, 20, 1.0) == 0
     quiet.queued()
-    assert sharing.n_kept(noisy, 20, 1.0) == 0
+    assert sharing.n_reserved(noisy, 20, 1.0) == 0
     quiet.left_queue()
     quiet.n_running = 0
-    assert sharing.n_kept(noisy, 20, 20.0) == 6
-    assert sharing.n_kept(noisy, 20, 40.0) == 0  # it has used none for long enough
+    assert sharing.n_reserved(noisy, 20, 20.0) == 6
+    assert sharing.n_reserved(noisy, 20, 40.0) == 0  # it has used none for long enough
     sharing.arrive(noisy, 61.0, None)
-    assert sharing.n_kept(noisy, 20, 61.0) == 0
+    assert sharing.n_reserved(noisy, 20, 61.0) == 0

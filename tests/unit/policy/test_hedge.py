@@ -15,7 +15,7 @@ from stayfast.policy.resilience.hedge import (
     SHARES,
     FirstTokens,
     HedgeConfig,
-    Lately,
+    LateStreak,
     aim,
     live,
     plan,
@@ -32,7 +32,7 @@ def _mixture(rng: Random) -> float:
 
 def _seen(draw: Draw, n: int = 4000, n_hanging: int = 0) -> Survival:
     """What a window shows of `n` draws, one every 10 ms, and of some that still run."""
-    rng, tokens = Random(5), FirstTokens(Lately(0.1))
+    rng, tokens = Random(5), FirstTokens(LateStreak(0.1))
     for number in range(n):
         tokens.began(number, 0.0)
     for number in range(n_hanging):
@@ -103,7 +103,7 @@ def test_what_is_hedged_goes_on_for_half_of_the_gain() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_whole_answers_are_hedged_while_hedges_hide_their_tail(seed: int) -> None:
     """A minute's whole answers, whose tail is cut off by second and third attempts: it still is a tail, on every draw."""
-    rng, tokens = Random(seed), FirstTokens(Lately(0.1))
+    rng, tokens = Random(seed), FirstTokens(LateStreak(0.1))
     ends = []  # when an attempt is over, which one it is, and whether it won
     for number in range(1800):
         over_at = [0.5 * n + _mixture(rng) for n in range(3)]
@@ -144,7 +144,7 @@ def test_what_was_spent_pulls_the_aim() -> None:
 @pytest.mark.parametrize(("share", "n"), [(0.05, 4), (0.1, 4), (0.2, 6), (0.25, 7), (1.0, 14)])
 def test_more_late_ones_in_a_row_than_chance_explains(share: float, n: int) -> None:
     """At a share that is late anyway, so many in a row come by chance once in 10,000."""
-    lately = Lately(share)
+    lately = LateStreak(share)
     for _ in range(n - 1):
         lately.late(1.0)
     assert not lately.is_slow(1.0)
@@ -155,7 +155,7 @@ def test_more_late_ones_in_a_row_than_chance_explains(share: float, n: int) -> N
 
 def test_one_in_time_ends_it() -> None:
     """An answer within the delay does; one that came after it does not."""
-    lately = Lately(0.1)
+    lately = LateStreak(0.1)
     tokens = FirstTokens(lately)
     tokens.due_s = 0.5
     for number in range(10):
@@ -170,7 +170,7 @@ def test_one_in_time_ends_it() -> None:
 
 def test_a_failure_says_nothing() -> None:
     """It is neither quick nor slow, and is not there any more."""
-    tokens = FirstTokens(Lately(0.1))
+    tokens = FirstTokens(LateStreak(0.1))
     tokens.began("a", 0.0)
     tokens.failed("a")
     tokens.took("a", 5.0)

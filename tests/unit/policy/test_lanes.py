@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.policy.admission.fair_share import Share
+from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.lanes import BATCH_BAND, Lane, Lanes, LanesConfig
-from stayfast.policy.admission.queue import QueueConfig, Waiting
+from stayfast.policy.admission.queue import QueueConfig, QueueEntry
 
 QUEUE = QueueConfig(max_queue=1000, max_wait_s=600, target_wait_s=600)
 BAND = 2
@@ -21,7 +21,7 @@ class Hall:
         self.lanes: Lanes[int] = Lanes(LanesConfig(**config), QUEUE, n_places, 0.0)
         self.n_places = n_places
         self.now = 0.0
-        self.share = Share("all")
+        self.share = TenantShare("all")
         self.running: list[tuple[Lane[int], bool]] = []  # and whether it has its first token
         self.log: list[str] = []
 
@@ -33,7 +33,7 @@ class Hall:
         """Requests arrive, and go on where there is room."""
         lane = self.lane(name)
         for _ in range(n):
-            lane.queue.push(Waiting(0, BAND, self.share, self.now, self.now + 1e6))
+            lane.queue.push(QueueEntry(0, BAND, self.share, self.now, self.now + 1e6))
         self.let_in()
 
     def let_in(self) -> None:

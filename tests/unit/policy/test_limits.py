@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.limits import Limit, LimitConfig
+from stayfast.policy.resilience.limits import AdaptiveLimit, LimitConfig
 
 CONFIG = LimitConfig("gradient", least=2, most=100)
 EVENT = st.tuples(st.floats(0, 2), st.sampled_from(["quick", "slow", "dropped"]), st.integers(0, 300))
@@ -17,7 +17,7 @@ class Seconds:
     """A limit, and a second of sixty calls after another."""
 
     def __init__(self, config: LimitConfig = CONFIG) -> None:
-        self.limit = Limit(config)
+        self.limit = AdaptiveLimit(config)
         self.limit.judged([], 0, 0, 0, 0.0)
         self.now = 0.0
 
@@ -34,7 +34,7 @@ class Seconds:
 @given(mode=st.sampled_from(["gradient", "aimd", "fixed"]), events=st.lists(EVENT, max_size=300))
 def test_it_stays_within_its_bounds(mode: Any, events: list[tuple[float, str, int]]) -> None:
     """Whatever comes, in whatever order."""
-    limit, now = Limit(LimitConfig(mode, least=2, most=100)), 0.0
+    limit, now = AdaptiveLimit(LimitConfig(mode, least=2, most=100)), 0.0
     for gap_s, what, n_in_flight in events:
         now += gap_s
         if what == "dropped":
@@ -46,7 +46,7 @@ def test_it_stays_within_its_bounds(mode: Any, events: list[tuple[float, str, in
 
 def test_nobody_is_held_up_before_there_is_evidence() -> None:
     """It starts at its most, and few calls are none."""
-    limit = Limit(CONFIG)
+    limit = AdaptiveLimit(CONFIG)
     for at in range(9):
         limit.judged([], 1, 1, 5, at * 2.0)
     limit.judged([(9.0, 5)] * 20, 20, 0, 5, 20.0)
@@ -149,18 +149,18 @@ def test_aimd_is_the_plain_rule() -> None:
 
 def test_fixed_and_off_learn_nothing() -> None:
     """One is its most, the other none."""
-    assert not Limit(LimitConfig("fixed", most=7)).learns
-    assert Limit(LimitConfig("fixed", most=7, least=1)).value == 7
-    assert Limit(LimitConfig("off")).has_room(10**9)
-    assert repr(Limit(LimitConfig("off"))) == "<Limit off>"
+    assert not AdaptiveLimit(LimitConfig("fixed", most=7)).learns
+    assert AdaptiveLimit(LimitConfig("fixed", most=7, least=1)).value == 7
+    assert AdaptiveLimit(LimitConfig("off")).has_room(10**9)
+    assert repr(AdaptiveLimit(LimitConfig("off"))) == "<Limit off>"
 
 
 def test_a_most_below_the_usual_least_needs_no_other_setting() -> None:
     """An engine with eight slots: fixed is its most whatever else is set, and the rules that learn stay within it."""
-    assert Limit(LimitConfig("fixed", most=8)).value == 8
-    assert repr(Limit(LimitConfig("fixed", least=10, most=4))) == "<Limit fixed 4 of 4 to 4: nothing learned yet>"
+    assert AdaptiveLimit(LimitConfig("fixed", most=8)).value == 8
+    assert repr(AdaptiveLimit(LimitConfig("fixed", least=10, most=4))) == "<Limit fixed 4 of 4 to 4: nothing learned yet>"
     assert Seconds(LimitConfig("aimd", most=8)).run(1, 1.2, 8) == 8
-    limit = Limit(LimitConfig(most=8))
+    limit = AdaptiveLimit(LimitConfig(most=8))
     assert (limit.value, LimitConfig(most=8).floor, LimitConfig().floor, LimitConfig("aimd").floor) == (8, 8, 10, 10)
 
 
@@ -176,10 +176,10 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any], named: str) -> None:
 
 def test_the_plain_rule_stays_within_its_range() -> None:
     """AIMD begins at 200 and ends at 10 where nothing is set; what is set counts, and other modes have room."""
-    assert Limit(LimitConfig("aimd")).value == 200
-    assert Limit(LimitConfig("aimd", most=900)).value == 900
-    assert Limit(LimitConfig()).value == 10_000
-    limit = Limit(LimitConfig("aimd"))
+    assert AdaptiveLimit(LimitConfig("aimd")).value == 200
+    assert AdaptiveLimit(LimitConfig("aimd", most=900)).value == 900
+    assert AdaptiveLimit(LimitConfig()).value == 10_000
+    limit = AdaptiveLimit(LimitConfig("aimd"))
     for at in range(100):
         limit.judged([(2.0, 150)] * 40, 40, 0, 150, float(at))
     assert limit.value == 10

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stayfast.policy.admission.overload import AdmissionConfig, Strain
+from stayfast.policy.admission.overload import AdmissionConfig, OverloadSignals
 from stayfast.policy.admission.priority import BANDS
 from stayfast.policy.admission.queue import QueueConfig
 
@@ -10,29 +10,29 @@ from stayfast.policy.admission.queue import QueueConfig
 def test_bands_by_the_number_of_signs() -> None:
     """One sign refuses nobody, two the lower bands, three and more all but those for whom somebody waits in person."""
     config, queue = AdmissionConfig(10), QueueConfig(max_queue=10)
-    late, busy, both = Strain(), Strain(), Strain()
-    late.look(0.0, 1.0, 0.0)
-    busy.look(1.0, 1.0, 1.0)
-    both.look(0.0, 1.0, 1.0)
+    late, busy, both = OverloadSignals(), OverloadSignals(), OverloadSignals()
+    late.sample(0.0, 1.0, 0.0)
+    busy.sample(1.0, 1.0, 1.0)
+    both.sample(0.0, 1.0, 1.0)
     low, standard, realtime = (BANDS.index(name) for name in ("low", "standard", "realtime"))
 
-    def spared(n_waiting: int, wait_s: float, strain: Strain, held_share: float = 0.0) -> list[bool]:
+    def spared(n_waiting: int, wait_s: float, strain: OverloadSignals, held_share: float = 0.0) -> list[bool]:
         return [config.spares(band, queue, n_waiting, wait_s, strain, held_share=held_share)
                 for band in (low, standard, realtime)]
 
     assert spared(0, 0.0, late) == spared(0, 0.0, busy) == [True, True, True]
     assert spared(0, 0.0, both) == spared(5, 0.0, busy) == [False, True, True]
-    assert spared(0, 0.0, Strain(), 1.0) == spared(0, 0.0, late, 0.4) == [True, True, True]
+    assert spared(0, 0.0, OverloadSignals(), 1.0) == spared(0, 0.0, late, 0.4) == [True, True, True]
     assert spared(0, 0.0, late, 0.5) == [False, True, True]
     assert spared(5, 0.0, both) == spared(5, 60.0, both) == spared(5, 60.0, both, 1.0) == [False, False, True]
 
 
 def test_busyness_is_of_the_time_since_the_last_look() -> None:
     """A process that was busy and is no longer shows no sign; half of a past lateness still counts."""
-    strain = Strain()
+    strain = OverloadSignals()
     strain.begin(10.0, 3.0)
-    strain.look(10.5, 11.0, 4.0)
+    strain.sample(10.5, 11.0, 4.0)
     assert (strain.busy, strain.late_s) == (1.0, 0.5)
-    strain.look(12.0, 12.0, 4.1)
+    strain.sample(12.0, 12.0, 4.1)
     assert strain.busy == pytest.approx(0.1)
     assert strain.late_s == 0.25

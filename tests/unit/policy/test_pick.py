@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.routing.load_balancing import Load, choose, weighted
+from stayfast.policy.routing.load_balancing import CandidateLoad, choose, weighted
 
 SHARE = st.sampled_from([0.0, 0.4, 1.0])
 UPSTREAM = st.tuples(st.floats(0, 50), SHARE, st.booleans(), st.floats(0, 1), st.floats(0.01, 20), st.floats(0.1, 10))
@@ -19,7 +19,7 @@ def test_affinity_is_bounded(fleet: list[tuple[float, float, bool, float, float,
                              foresees: bool, has_weights: bool) -> None:
     """Everybody once; nobody that is left alone before one that is well; none chosen for what it knows has more than
     `max_load` times the least load; the same again with the same seed."""
-    loads = [Load(seconds, share, probe and share == 0) for seconds, share, probe, *_ in fleet]
+    loads = [CandidateLoad(seconds, share, probe and share == 0) for seconds, share, probe, *_ in fleet]
     new_shares = [one[3] for one in fleet]
     waits_s = [one[4] for one in fleet] if foresees else []
     weights = [one[5] for one in fleet] if has_weights else []
@@ -43,22 +43,23 @@ def test_affinity_is_bounded(fleet: list[tuple[float, float, bool, float, float,
 
 def test_where_it_is_known_goes_first() -> None:
     """By what the rest of it would take there; the load decides where that is more."""
-    loads, new_shares = [Load(0.3), Load(0.2), Load(0.2)], [0.1, 1.0, 1.0]
+    loads, new_shares = [CandidateLoad(0.3), CandidateLoad(0.2), CandidateLoad(0.2)], [0.1, 1.0, 1.0]
     assert choose(loads, [], new_shares, [], max_load=6, rng=Random(1))[0] == 0
     assert choose(loads, [], new_shares, [0.05, 0.2, 0.2], max_load=6, rng=Random(1))[0] == 0
     assert choose(loads, [], new_shares, [0.5, 0.2, 0.2], max_load=6, rng=Random(1))[0] != 0
-    assert choose([Load(3.0), Load(0.2), Load(0.2)], [], new_shares, [0.05, 0.2, 0.2], max_load=6, rng=Random(1))[0] != 0
+    assert choose([CandidateLoad(3.0), CandidateLoad(0.2), CandidateLoad(0.2)], [], new_shares, [0.05, 0.2, 0.2], max_load=6,
+                  rng=Random(1))[0] != 0
 
 
 def test_where_it_is_as_quick_the_cheaper_goes_first() -> None:
     """A hosted API is as quick without its cache, and costs more."""
-    assert choose([Load(0.2), Load(0.2)], [], [1.0, 0.2], [0.2, 0.21], max_load=6, rng=Random(1))[0] == 1
+    assert choose([CandidateLoad(0.2), CandidateLoad(0.2)], [], [1.0, 0.2], [0.2, 0.21], max_load=6, rng=Random(1))[0] == 1
 
 
 @pytest.mark.parametrize(("weights", "share"), [([9.0, 1.0], 0.9), ([1.0, 1.0], 0.5)])
 def test_shares_are_the_weights(weights: list[float], share: float) -> None:
     """As long as everybody keeps up."""
-    rng, loads = Random(1), [Load(0.2), Load(0.2)]
+    rng, loads = Random(1), [CandidateLoad(0.2), CandidateLoad(0.2)]
     firsts = Counter(choose(loads, weights, [], [], max_load=6, rng=rng)[0] for _ in range(4000))
     assert firsts[0] / 4000 == pytest.approx(share, abs=0.02)
 
@@ -66,7 +67,7 @@ def test_shares_are_the_weights(weights: list[float], share: float) -> None:
 def test_who_does_not_keep_up_is_passed_over() -> None:
     """Whatever its weight; work counts by weight, so nine in flight at weight nine are no more than one at weight one."""
     weights = [9.0, 1.0]
-    slow = [Load(2.0), Load(0.2)]
+    slow = [CandidateLoad(2.0), CandidateLoad(0.2)]
     assert {choose(slow, weights, [], [], max_load=6, rng=Random(seed))[0] for seed in range(50)} == {1}
-    nine, one = weighted(Load(0.2 * 10), 9, weights[0]), weighted(Load(0.2 * 2), 1, weights[1])
+    nine, one = weighted(CandidateLoad(0.2 * 10), 9, weights[0]), weighted(CandidateLoad(0.2 * 2), 1, weights[1])
     assert nine.seconds == pytest.approx(one.seconds)

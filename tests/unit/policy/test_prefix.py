@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from stayfast.policy.prompt_cache.breakpoints import JUDGED_S, N_JUDGED, History, Marked, PrefixConfig, Reuse, Shape
-from stayfast.policy.prompt_cache.learned import KEY, MOST_TIMES, Floor, Parts, Refusals, Scale
+from stayfast.policy.prompt_cache.breakpoints import (
+    JUDGED_S,
+    N_JUDGED,
+    Marked,
+    PrefixConfig,
+    PrefixReuse,
+    PromptHistory,
+    PromptShape,
+)
+from stayfast.policy.prompt_cache.learned import KEY, MOST_TIMES, PromptParts, Refusals, TokenFloor, TokenScale
 from stayfast.policy.prompt_cache.rules import HOUR_S, ModelRules, PrefixRules, rules_of
 
 CLAUDE = rules_of("claude-sonnet-4-6", {})
@@ -17,13 +25,13 @@ assert CLAUDE is not None
 assert GPT is not None
 
 
-def shape(*blocks: str, n_static: int = 1, n_before: int = 0, tokens: float = 2000) -> Shape:
+def shape(*blocks: str, n_static: int = 1, n_before: int = 0, tokens: float = 2000) -> PromptShape:
     """A prompt of blocks with so many tokens each; digests are those of the blocks up to there."""
     chain = [hash(blocks[:n + 1]) for n in range(len(blocks))]
-    return Shape(chain, list(accumulate([tokens] * len(blocks))), n_static, n_before, len(blocks), lambda n: n)
+    return PromptShape(chain, list(accumulate([tokens] * len(blocks))), n_static, n_before, len(blocks), lambda n: n)
 
 
-def saw(history: History, what: Shape, now: float, rules: PrefixRules | None = CLAUDE,
+def saw(history: PromptHistory, what: PromptShape, now: float, rules: PrefixRules | None = CLAUDE,
         config: PrefixConfig = AUTO) -> Marked:
     """One prompt."""
     assert rules is not None
@@ -32,7 +40,7 @@ def saw(history: History, what: Shape, now: float, rules: PrefixRules | None = C
 
 def test_the_static_part_and_where_a_conversation_stands_are_marked() -> None:
     """A second turn marks the place of the first one's last mark again: there it is read."""
-    history = History(0.0)
+    history = PromptHistory(0.0)
     first = saw(history, shape("s", "u1"), 0.0)
     second = saw(history, shape("s", "u1", "a1", "u2", n_before=2), 5.0)
     assert (first.at, first.is_known) == ((1, 2), False)
@@ -42,36 +50,37 @@ def test_the_static_part_and_where_a_conversation_stands_are_marked() -> None:
 def test_the_same_prompts_make_the_same_marks() -> None:
     """Another process that sees the same marks the same."""
     prompts = [shape("s", f"u{n}", "a", "b", n_before=2) for n in range(30)]
-    runs = [[saw(history, prompt, n * 2.0) for n, prompt in enumerate(prompts)] for history in (History(0), History(0))]
+    runs = [[saw(history, prompt, n * 2.0) for n, prompt in enumerate(prompts)] for history in (PromptHistory(0),
+                                                                                                PromptHistory(0))]
     assert runs[0] == runs[1]
 
 
 def test_few_shot_examples_are_static_once_two_requests_agree_in_them() -> None:
     """The last place at which requests went on differently is marked as well."""
-    history = History(0.0)
+    history = PromptHistory(0.0)
     assert saw(history, shape("s", "shot", "shot2", "q1"), 0.0).at == (1, 4)
     assert saw(history, shape("s", "shot", "shot2", "q2"), 1.0).at == (1, 3, 4)
 
 
 def test_never_more_marks_than_the_model_takes() -> None:
     """Four at Anthropic, the last ones first; three beside OpenAI's own."""
-    history = History(0.0)
+    history = PromptHistory(0.0)
     saw(history, shape("t", "s", "shot", "x", n_static=2), 0.0)
     marked = saw(history, shape("t", "s", "shot", "u", "a", "v", n_static=2, n_before=4), 1.0)
     assert marked.at == (2, 3, 4, 6)
-    assert saw(History(0), shape("s", "u"), 0.0, GPT).at == (1,)
+    assert saw(PromptHistory(0), shape("s", "u"), 0.0, GPT).at == (1,)
 
 
 def test_what_is_too_short_is_not_marked() -> None:
     """Less than 1.1 times the floor would be sent for nothing."""
-    assert saw(History(0), shape("s", "u", tokens=600), 0.0).at == (2,)
-    assert saw(History(0), shape("s", "u", tokens=1120), 0.0).at == (2,)
-    assert saw(History(0), shape("s", "u", tokens=500), 0.0).at == ()
+    assert saw(PromptHistory(0), shape("s", "u", tokens=600), 0.0).at == (2,)
+    assert saw(PromptHistory(0), shape("s", "u", tokens=1120), 0.0).at == (2,)
+    assert saw(PromptHistory(0), shape("s", "u", tokens=500), 0.0).at == ()
 
 
 def test_instructions_that_change_each_time_are_marked_no_more() -> None:
     """After some that never came back; what stands before them still is."""
-    history = History(0.0)
+    history = PromptHistory(0.0)
     for n in range(N_JUDGED * 5):
         marked = saw(history, shape("tools", f"now {n}", "u", n_static=2), n * 1.0)
     assert 2 in marked.at
@@ -83,7 +92,7 @@ def test_instructions_that_change_each_time_are_marked_no_more() -> None:
 
 def test_a_conversation_that_goes_on_is_marked_where_most_do_not() -> None:
     """Single questions are marked at their instructions only, once they are known to be single."""
-    history = History(0.0)
+    history = PromptHistory(0.0)
     for n in range(20):
         saw(history, shape("s", f"alone {n}"), float(n))
     saw(history, shape("s", "u1"), 90.0)
@@ -93,7 +102,7 @@ def test_a_conversation_that_goes_on_is_marked_where_most_do_not() -> None:
 
 def test_a_late_comer_takes_back_what_was_said_of_it() -> None:
     """What counted as lost and comes back counts as come back."""
-    reuse = Reuse()
+    reuse = PrefixReuse()
     for n in range(10):
         reuse.came(n, 0.0)
     reuse.came(99, JUDGED_S + 1)
@@ -105,21 +114,21 @@ def test_a_late_comer_takes_back_what_was_said_of_it() -> None:
 
 def test_hours_are_asked_for_where_requests_come_by_the_quarter_of_an_hour() -> None:
     """With `auto`; else as it was said."""
-    history = History(0.0)
+    history = PromptHistory(0.0)
     config = PrefixConfig("auto", ttl="auto")
     told = [saw(history, shape("s", f"u{n}"), n * 900.0, config=config).is_long for n in range(8)]
     assert not told[0]
     assert told[-1]
-    assert saw(History(0), shape("s", "u"), 0.0, config=PrefixConfig("auto", ttl="1h")).is_long
+    assert saw(PromptHistory(0), shape("s", "u"), 0.0, config=PrefixConfig("auto", ttl="1h")).is_long
 
 
 def test_what_is_written_and_never_read_is_given_up_for_an_hour() -> None:
     """After five answers that should have read; one that reads begins the count anew."""
-    history = History(0.0)
+    history = PromptHistory(0.0)
     saw(history, shape("s", "u"), 0.0)
 
     def told(n_read: int = 0) -> bool:
-        return history.told(was_known=True, n_read=n_read, n_written=9, now=0.0)
+        return history.note_usage(was_known=True, n_read=n_read, n_written=9, now=0.0)
 
     assert [told(), told(), told(n_read=5), *[told() for _ in range(4)]] == [False] * 7
     assert told()
@@ -129,25 +138,25 @@ def test_what_is_written_and_never_read_is_given_up_for_an_hour() -> None:
 
 def test_the_floor_rises_after_two_silent_answers() -> None:
     """To what was marked in vain; one that wrote says that it is not higher."""
-    floor = Floor(1024)
-    floor.told(1500, n_read=0, n_written=0, now=0.0)
-    floor.told(1500, n_read=0, n_written=1500, now=1.0)
-    floor.told(1600, n_read=0, n_written=0, now=2.0)
+    floor = TokenFloor(1024)
+    floor.note_usage(1500, n_read=0, n_written=0, now=0.0)
+    floor.note_usage(1500, n_read=0, n_written=1500, now=1.0)
+    floor.note_usage(1600, n_read=0, n_written=0, now=2.0)
     assert floor.tokens(2.0) == 1024
-    floor.told(1700, n_read=0, n_written=0, now=3.0)
+    floor.note_usage(1700, n_read=0, n_written=0, now=3.0)
     assert floor.tokens(3.0) == 1700
 
 
 def test_a_raised_floor_comes_down() -> None:
     """After an hour; at once where as short a prompt is kept after all; and it never rises beyond all measure."""
-    floor = Floor(1024)
+    floor = TokenFloor(1024)
     for _ in range(2):
-        floor.told(24_000, n_read=0, n_written=0, now=0.0)
+        floor.note_usage(24_000, n_read=0, n_written=0, now=0.0)
     assert floor.tokens(HOUR_S - 1) == 1024 * MOST_TIMES
     assert floor.tokens(HOUR_S) == 1024
-    floor.told(30_000, n_read=0, n_written=30_000, now=10.0)
+    floor.note_usage(30_000, n_read=0, n_written=30_000, now=10.0)
     assert floor.tokens(10.0) == 1024 * MOST_TIMES
-    floor.told(20_000, n_read=20_000, n_written=0, now=11.0)
+    floor.note_usage(20_000, n_read=20_000, n_written=0, now=11.0)
     assert floor.tokens(11.0) == 1024
 
 
@@ -165,10 +174,10 @@ def test_what_was_refused_is_left_out_for_an_hour() -> None:
 
 def test_the_scale_follows_what_is_counted() -> None:
     """From four bytes a token to what the answers tell."""
-    scale = Scale()
+    scale = TokenScale()
     for _ in range(60):
-        scale.told(6000, 1000)
-    scale.told(0, 0)
+        scale.note_usage(6000, 1000)
+    scale.note_usage(0, 0)
     assert scale.bytes_a_token == pytest.approx(6, abs=0.01)
 
 
@@ -227,10 +236,10 @@ def test_settings_out_of_range_are_refused(of: type[Any], wrong: dict[str, Any])
 
 def test_parts_hold_as_many_conversations_as_a_machine_takes() -> None:
     """Agents one each, as long as their pace is only guessed; questions that come alone share by the dozen."""
-    agents = Parts(0.0, is_of_agents=True)
+    agents = PromptParts(0.0, is_of_agents=True)
     assert [agents.part(n, n * 0.1) for n in range(4)] == [0, 1, 2, 3]
     assert agents.part(2, 30.0) == 2
-    alone = Parts(0.0, is_of_agents=False)
+    alone = PromptParts(0.0, is_of_agents=False)
     parts = [alone.part(n, n * 5.0) for n in range(60)]
     assert max(parts[24:]) <= 1
     assert agents.part(77, 500.0) == 0  # all are over: the first part has room again
@@ -239,13 +248,13 @@ def test_parts_hold_as_many_conversations_as_a_machine_takes() -> None:
 @pytest.mark.parametrize(("every_s", "most_parts"), [(5.0, 2), (1.1, 8)])
 def test_questions_that_come_alone_are_not_long_taken_for_agents(every_s: float, most_parts: int) -> None:
     """Though they have tools: who began and is not heard of again makes no eight requests a minute."""
-    parts = Parts(0.0, is_of_agents=True)
+    parts = PromptParts(0.0, is_of_agents=True)
     assert len({parts.part(n, n * every_s) for n in range(int(60 / every_s))}) <= most_parts
 
 
 def test_agents_that_go_on_are_not_taken_for_questions() -> None:
     """Each at eight requests a minute, and a new one every two seconds: no part has much more than a machine takes."""
-    parts = Parts(0.0, is_of_agents=True)
+    parts = PromptParts(0.0, is_of_agents=True)
     steps = sorted((begins_at + n * 7.5, agent) for agent, begins_at in enumerate(range(0, 40, 2)) for n in range(8))
     asked = [(parts.part(agent, at), at) for at, agent in steps]
     in_a_minute = Counter(part for part, at in asked if at < 60.0)

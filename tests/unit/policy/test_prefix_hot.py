@@ -1,18 +1,18 @@
 """Which beginnings are asked for again, as instants."""
 
-from stayfast.policy.prompt_cache.learned import AGAIN_S, MARGIN_S, MIN_USES, MOST, Hot, Opening
+from stayfast.policy.prompt_cache.learned import AGAIN_S, MARGIN_S, MIN_USES, MOST, HotPrefixes, Opening
 
 OPENING = Opening("up", "claude-opus-5", b"{}", 1000.0, 300.0)
 
 
-def used(hot: Hot, n: int, now: float, opening: Opening = OPENING) -> None:
+def used(hot: HotPrefixes, n: int, now: float, opening: Opening = OPENING) -> None:
     """So many requests begin with it."""
     for _ in range(n):
         if not hot.used(opening.model, now):
             hot.add(opening, opening.model, now)
 
 
-def due(hot: Hot, now: float) -> list[Opening]:
+def due(hot: HotPrefixes, now: float) -> list[Opening]:
     """All that is asked for now; answers come at once."""
     found = []
     while (taken := hot.take(now)) is not None:
@@ -23,7 +23,7 @@ def due(hot: Hot, now: float) -> list[Opening]:
 
 def test_it_is_due_shortly_before_its_end_and_once() -> None:
     """Not before; and not again until it is about to end again."""
-    hot = Hot(10_000)
+    hot = HotPrefixes(10_000)
     used(hot, MIN_USES, 0.0)
     assert due(hot, 300 - MARGIN_S - 1) == []
     assert due(hot, 300 - MARGIN_S) == [OPENING]
@@ -33,7 +33,7 @@ def test_it_is_due_shortly_before_its_end_and_once() -> None:
 
 def test_what_is_rare_or_gone_is_not() -> None:
     """Two uses are no habit; what has ended must be written anew by somebody who wants it."""
-    hot = Hot(10_000)
+    hot = HotPrefixes(10_000)
     used(hot, MIN_USES - 1, 0.0)
     assert due(hot, 290) == []
     used(hot, 1, 291.0)
@@ -44,7 +44,7 @@ def test_what_is_rare_or_gone_is_not() -> None:
 
 def test_the_budget_is_so_many_tokens_an_hour() -> None:
     """Spent is spent, until it has come again."""
-    hot = Hot(1500)
+    hot = HotPrefixes(1500)
     other = OPENING._replace(model="other")
     used(hot, MIN_USES, 0.0)
     used(hot, MIN_USES, 0.0, other)
@@ -55,7 +55,7 @@ def test_the_budget_is_so_many_tokens_an_hour() -> None:
 
 def test_without_a_real_use_it_ends() -> None:
     """And a real use begins it anew."""
-    hot = Hot(1_000_000)
+    hot = HotPrefixes(1_000_000)
     used(hot, MIN_USES, 0.0)
     times = [now for now in range(0, 20_000, 15) if due(hot, float(now))]
     assert len(times) == MOST
@@ -64,7 +64,7 @@ def test_without_a_real_use_it_ends() -> None:
 
 def test_what_ends_first_is_asked_for_first() -> None:
     """Whoever was used lately can wait; and one that nobody answered is asked for again, as long as it is there."""
-    hot = Hot(1_000_000)
+    hot = HotPrefixes(1_000_000)
     early, late = OPENING, OPENING._replace(model="late")
     used(hot, MIN_USES, 10.0, late)
     used(hot, MIN_USES, 5.0, early)
@@ -81,7 +81,7 @@ def test_what_ends_first_is_asked_for_first() -> None:
 
 def test_what_was_asked_for_is_kept_from_then() -> None:
     """Not from when it was due, nor from when somebody looked; a real use meanwhile is later still."""
-    hot = Hot(1_000_000)
+    hot = HotPrefixes(1_000_000)
     used(hot, MIN_USES, 0.0)
     assert hot.take(270.0) is not None
     hot.answered(OPENING.model)

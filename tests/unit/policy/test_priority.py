@@ -10,34 +10,34 @@ from stayfast.policy.admission.priority import (
     WITH_TRAFFIC_S,
     HoldBack,
     Points,
+    PriorityClass,
     Repeats,
-    Standing,
-    Tier,
+    TenantTier,
     Urgency,
 )
 
 
 @pytest.mark.parametrize(("tier", "urgency", "is_retry", "band"), [
-    (Tier.PREMIUM, Urgency.REALTIME, False, "premium"),
-    (Tier.PREMIUM, Urgency.PLAIN, False, "premium"),
-    (Tier.PREMIUM, Urgency.PLAIN, True, "realtime"),
-    (Tier.STANDARD, Urgency.REALTIME, False, "realtime"),
-    (Tier.STANDARD, Urgency.REALTIME, True, "standard"),
-    (Tier.STANDARD, Urgency.PLAIN, False, "standard"),
-    (Tier.STANDARD, Urgency.PLAIN, True, "low"),
-    (Tier.STANDARD, Urgency.BATCH, False, "batch"),
-    (Tier.PREMIUM, Urgency.BATCH, False, "batch"),
-    (Tier.BATCH, Urgency.REALTIME, False, "batch"),
+    (TenantTier.PREMIUM, Urgency.REALTIME, False, "premium"),
+    (TenantTier.PREMIUM, Urgency.PLAIN, False, "premium"),
+    (TenantTier.PREMIUM, Urgency.PLAIN, True, "realtime"),
+    (TenantTier.STANDARD, Urgency.REALTIME, False, "realtime"),
+    (TenantTier.STANDARD, Urgency.REALTIME, True, "standard"),
+    (TenantTier.STANDARD, Urgency.PLAIN, False, "standard"),
+    (TenantTier.STANDARD, Urgency.PLAIN, True, "low"),
+    (TenantTier.STANDARD, Urgency.BATCH, False, "batch"),
+    (TenantTier.PREMIUM, Urgency.BATCH, False, "batch"),
+    (TenantTier.BATCH, Urgency.REALTIME, False, "batch"),
 ])
-def test_bands(tier: Tier, urgency: Urgency, is_retry: bool, band: str) -> None:
+def test_bands(tier: TenantTier, urgency: Urgency, is_retry: bool, band: str) -> None:
     """The declared points, added up."""
-    assert BANDS[Standing(Points(), tier, 0).band(urgency, is_retry=is_retry)] == band
+    assert BANDS[PriorityClass(Points(), tier, 0).band(urgency, is_retry=is_retry)] == band
 
 
-@given(st.sampled_from(Tier), st.sampled_from(Urgency), st.integers(-500, 500), st.integers(0, 500))
-def test_more_points_are_never_worse(tier: Tier, urgency: Urgency, points: int, more: int) -> None:
+@given(st.sampled_from(TenantTier), st.sampled_from(Urgency), st.integers(-500, 500), st.integers(0, 500))
+def test_more_points_are_never_worse(tier: TenantTier, urgency: Urgency, points: int, more: int) -> None:
     """A tenant's own points move it one way only, and a retry never gains."""
-    less, better = Standing(Points(), tier, points), Standing(Points(), tier, points + more)
+    less, better = PriorityClass(Points(), tier, points), PriorityClass(Points(), tier, points + more)
     assert better.band(urgency, is_retry=False) <= less.band(urgency, is_retry=False)
     assert less.band(urgency, is_retry=True) >= less.band(urgency, is_retry=False)
 

@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.admission.fair_share import Share
-from stayfast.policy.admission.queue import Queue, QueueConfig, Waiting
+from stayfast.policy.admission.fair_share import TenantShare
+from stayfast.policy.admission.queue import Queue, QueueConfig, QueueEntry
 
-A, B = Share("a"), Share("b")
+A, B = TenantShare("a"), TenantShare("b")
 
 
-def waiting(name: str, *, band: int = 2, share: Share = A, at: float = 0.0, deadline_at: float = 600.0) -> Waiting[str]:
+def waiting(name: str, *, band: int = 2, share: TenantShare = A, at: float = 0.0,
+            deadline_at: float = 600.0) -> QueueEntry[str]:
     """One request."""
-    return Waiting(name, band, share, at, deadline_at)
+    return QueueEntry(name, band, share, at, deadline_at)
 
 
 def drain(queue: Queue[str]) -> str:
@@ -119,14 +120,14 @@ def test_predicted_wait() -> None:
        st.integers(0, 8))
 def test_nothing_is_lost_or_counted_twice(steps: list[tuple[str, int, int, float]], max_queue: int) -> None:
     """Whatever happens: each request is waiting, or came out exactly once; counts are true and bounds hold."""
-    shares = [Share(str(n)) for n in range(3)]
+    shares = [TenantShare(str(n)) for n in range(3)]
     queue: Queue[int] = Queue(QueueConfig(max_queue=max_queue, max_wait_s=1.0, target_wait_s=0.1))
-    inside: dict[int, Waiting[int]] = {}
+    inside: dict[int, QueueEntry[int]] = {}
     now = 0.0
     for n, (step, band, who, amount) in enumerate(steps):
         now += amount
         if step == "+":
-            item = Waiting(n, band, shares[who], now, now + amount)
+            item = QueueEntry(n, band, shares[who], now, now + amount)
             inside[n] = item
             gone = queue.push(item)
             out = [] if gone is None else [gone]

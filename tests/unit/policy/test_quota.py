@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.admission.quota import NOTHING, Bucket, Quota, QuotaConfig
+from stayfast.policy.admission.quota import NOTHING, Bucket, QuotaConfig, TenantQuota
 
 
 def test_all_limits_are_taken_or_none() -> None:
     """A refusal by tokens takes no request, and names the limit with the longest wait."""
-    quota = Quota(QuotaConfig(requests_per_minute=2, tokens_per_minute=600, tokens_per_day=864_000), 0.0)
+    quota = TenantQuota(QuotaConfig(requests_per_minute=2, tokens_per_minute=600, tokens_per_day=864_000), 0.0)
     assert quota.reserve((1, 500, 0), 0.0) is None
     refusal = quota.reserve((1, 500, 0), 0.0)
     assert refusal is not None
@@ -22,14 +22,14 @@ def test_all_limits_are_taken_or_none() -> None:
 
 def test_unlimited() -> None:
     """Without limits everything passes and nothing is told."""
-    quota = Quota(QuotaConfig(), 0.0)
+    quota = TenantQuota(QuotaConfig(), 0.0)
     assert quota.reserve((1, 1e12, 1e12), 0.0) is None
     assert quota.allowances(0.0) == ()
 
 
 def test_cost_is_known_at_the_end_only() -> None:
     """Reserved at nothing, charged in full: the debt keeps the next ones out until it is paid off."""
-    quota = Quota(QuotaConfig(cost_per_minute=0.6), 0.0)
+    quota = TenantQuota(QuotaConfig(cost_per_minute=0.6), 0.0)
     free = (1, 10, 0.0)
     assert quota.reserve(free, 0.0) is None
     quota.reconcile(free, (1, 10, 0.9), 0.0)
@@ -41,7 +41,7 @@ def test_cost_is_known_at_the_end_only() -> None:
 
 def test_an_estimate_above_the_limit_waits_for_a_full_bucket() -> None:
     """It is not refused for ever, and what it used is charged in full."""
-    quota = Quota(QuotaConfig(tokens_per_minute=600), 0.0)
+    quota = TenantQuota(QuotaConfig(tokens_per_minute=600), 0.0)
     huge = (1, 100_000, 0)
     assert quota.reserve(huge, 0.0) is None
     quota.reconcile(huge, (1, 1200, 0), 0.0)
@@ -53,7 +53,7 @@ def test_an_estimate_above_the_limit_waits_for_a_full_bucket() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3000), st.floats(0, 5)), max_size=60))
 def test_what_was_used_is_what_was_charged(requests: list[tuple[int, int, float]]) -> None:
     """At every instant: level = capacity + refill - used, while it was never full; and what is abandoned comes back."""
-    quota, now, used, at_start = Quota(QuotaConfig(tokens_per_day=10_000_000), 0.0), 0.0, 0, 1_000_000
+    quota, now, used, at_start = TenantQuota(QuotaConfig(tokens_per_day=10_000_000), 0.0), 0.0, 0, 1_000_000
     quota.reconcile(NOTHING, (0, at_start, 0), 0.0)  # room, so that no refill is lost above the capacity
     for wanted, actual, wait_s in requests:
         now += wait_s
@@ -70,7 +70,7 @@ def test_what_was_used_is_what_was_charged(requests: list[tuple[int, int, float]
 
 def test_what_is_left() -> None:
     """Of two limits of one kind the tighter one is told, in whole units, never below 0; cost is told to nobody."""
-    quota = Quota(QuotaConfig(requests_per_minute=10, requests_per_day=20, tokens_per_minute=100, cost_per_day=1), 0.0)
+    quota = TenantQuota(QuotaConfig(requests_per_minute=10, requests_per_day=20, tokens_per_minute=100, cost_per_day=1), 0.0)
     quota.reconcile(NOTHING, (5, 130, 0.5), 0.0)
     requests, tokens = quota.allowances(0.0)
     assert (requests.kind, requests.limit, requests.remaining, requests.full_in_s) == ("requests", 10, 5, 30.0)
@@ -87,9 +87,9 @@ def test_limits_have_bounds(name: str) -> None:
 
 def test_a_limit_that_did_not_change_goes_on() -> None:
     """Another limit of the same tenant is set anew: what was used of this one stays used."""
-    before = Quota(QuotaConfig(tokens_per_day=1000, requests_per_minute=100), 0.0)
+    before = TenantQuota(QuotaConfig(tokens_per_day=1000, requests_per_minute=100), 0.0)
     assert before.reserve((1, 1000, 0), 0.0) is None
-    after = Quota(QuotaConfig(tokens_per_day=1000, requests_per_minute=99), 0.0, before=before)
+    after = TenantQuota(QuotaConfig(tokens_per_day=1000, requests_per_minute=99), 0.0, before=before)
     refusal = after.reserve((1, 10, 0), 0.0)
     assert refusal is not None
     assert refusal.limit == "tokens_per_day"
@@ -99,16 +99,16 @@ def test_a_limit_that_did_not_change_goes_on() -> None:
 @pytest.mark.parametrize(("limit", "left"), [(4000, 2500), (1800, 300), (1000, 0), (2000, 500)])
 def test_another_limit_is_the_difference(limit: int, left: int) -> None:
     """1500 of 2000 are used: raised, the difference comes on top; lowered, it goes, but what was legal is no debt."""
-    before = Quota(QuotaConfig(tokens_per_day=2000), 0.0)
+    before = TenantQuota(QuotaConfig(tokens_per_day=2000), 0.0)
     assert before.reserve((1, 1500, 0), 0.0) is None
-    assert Quota(QuotaConfig(tokens_per_day=limit), 0.0, before=before).bucket("tokens_per_day").level(0.0) == left
+    assert TenantQuota(QuotaConfig(tokens_per_day=limit), 0.0, before=before).bucket("tokens_per_day").level(0.0) == left
 
 
 def test_a_debt_stays_a_debt() -> None:
     """Under a lower limit, too, and no larger one."""
-    before = Quota(QuotaConfig(tokens_per_day=2000), 0.0)
+    before = TenantQuota(QuotaConfig(tokens_per_day=2000), 0.0)
     before.reconcile(NOTHING, (1, 2100, 0), 0.0)
-    assert Quota(QuotaConfig(tokens_per_day=1000), 0.0, before=before).bucket("tokens_per_day").level(0.0) == -100
+    assert TenantQuota(QuotaConfig(tokens_per_day=1000), 0.0, before=before).bucket("tokens_per_day").level(0.0) == -100
 
 
 class Slow(Bucket):
@@ -121,7 +121,8 @@ class Slow(Bucket):
 def test_what_is_written_out_is_what_the_buckets_do(steps: list[tuple[int, int, int, int]]) -> None:
     """The same is refused, charged and left as by `take` and `charge`; instants and rates are exact in binary."""
     config, now = QuotaConfig(requests_per_minute=60, tokens_per_minute=6000, cost_per_minute=60), 0.0
-    quick, slow = Quota(config, now), Quota(config, now, lambda _, capacity, per_s, at: Slow(capacity, per_s, at))
+    quick, slow = TenantQuota(config, now), TenantQuota(config, now, lambda _, capacity, per_s, at: Slow(capacity, per_s,
+                                                                                                         at))
     for n, reserved, used, quarters in steps:
         now += quarters / 4
         amount = (float(n), float(reserved), float(n))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stayfast.policy.cache.answer_clusters import Neighbour, Votes
+from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
 from stayfast.policy.cache.lexical import wording
 from stayfast.policy.cache.similarity import LEAST_COSINE, N_FEATURES, Fixed, features, judge, wary
 
@@ -17,9 +17,9 @@ def neighbours(*given: tuple[float, int], text: str = LIKE) -> list[Neighbour]:
     return [Neighbour(cosine, answer, key, wording(text)) for key, (cosine, answer) in enumerate(given)]
 
 
-def heard(answer: int, *texts: str) -> Votes:
+def heard(answer: int, *texts: str) -> AnswerVotes:
     """An answer with these phrasings."""
-    votes = Votes()
+    votes = AnswerVotes()
     for key, text in enumerate(texts):
         votes.add(key, answer, wording(text))
     return votes
@@ -50,7 +50,7 @@ def test_the_margin_where_others_are_not_in_sight(given: Sequence[tuple[float, i
 
 def test_a_fixed_threshold() -> None:
     """By the cosine of the nearest."""
-    votes = Votes()
+    votes = AnswerVotes()
     assert judge(ASKED, neighbours((0.93, 1)), votes, Fixed(0.92)).why == ""
     judged = judge(ASKED, neighbours((0.91, 1)), votes, Fixed(0.92))
     assert (judged.why, judged.p, len(judged.features)) == ("unlike", 0.91, N_FEATURES)
@@ -60,17 +60,17 @@ def test_a_fixed_threshold() -> None:
 def test_words_that_tell_apart_pass_it_to_the_next() -> None:
     """The nearest that is not told apart stands for the question, and the others vote; all apart: no label either."""
     near = [*neighbours((0.99, 1), text="how do I import a table"), *neighbours((0.95, 2))]
-    judged = judge(ASKED, near, Votes(), Fixed(0.92))
+    judged = judge(ASKED, near, AnswerVotes(), Fixed(0.92))
     assert judged.nearest == near[1]
     assert judged.why == ""
     assert judged.features[1] == pytest.approx(-0.04)  # the other answer is nearer
-    alone = judge(ASKED, near[:1], Votes(), Fixed(0.92))
+    alone = judge(ASKED, near[:1], AnswerVotes(), Fixed(0.92))
     assert (alone.why, alone.features) == ("opposites", ())
 
 
 def test_an_answer_on_probation_is_not_given() -> None:
     """It is judged all the same, so that it can end."""
-    votes = Votes()
+    votes = AnswerVotes()
     votes.add(0, 1, ASKED)
     votes.judged(1, is_right=False, was_given=True)
     judged = judge(ASKED, neighbours((0.99, 1)), votes, Fixed(0.92))
@@ -110,6 +110,6 @@ def test_a_word_that_no_phrasing_of_the_answer_has_had(cosine: float, phrasings:
 
 def test_nothing_unlike_is_given_however_sure_the_rule_is() -> None:
     """Nor learned from: no label says anything of it."""
-    assert judge(ASKED, neighbours((LEAST_COSINE, 1)), Votes(), Sure()).why == ""
-    judged = judge(ASKED, neighbours((LEAST_COSINE - 0.01, 1)), Votes(), Sure())
+    assert judge(ASKED, neighbours((LEAST_COSINE, 1)), AnswerVotes(), Sure()).why == ""
+    judged = judge(ASKED, neighbours((LEAST_COSINE - 0.01, 1)), AnswerVotes(), Sure())
     assert (judged.why, judged.features) == ("unlike", ())

@@ -14,25 +14,25 @@ from stayfast.policy.resilience.stall import (
     MIN_GAPS,
     OWN_TIMES,
     SAG_DECAY_S,
-    Flow,
-    Pulse,
+    StallDetector,
+    TokenFlow,
 )
 
 
-def flow_of(gap_s: float, n: int = 300, now: float = 0.0) -> Flow:
+def flow_of(gap_s: float, n: int = 300, now: float = 0.0) -> TokenFlow:
     """An upstream whose answers all have gaps of this length."""
-    flow = Flow()
+    flow = TokenFlow()
     for _ in range(n // 30):
         flow.took([gap_s] * 30, now)
     return flow
 
 
-def pulse_of(flow: Flow, gap_s: float, n: int, now: float = 0.0) -> Pulse:
+def pulse_of(flow: TokenFlow, gap_s: float, n: int, now: float = 0.0) -> StallDetector:
     """An answer with so many such gaps, looked at once."""
-    pulse = Pulse()
+    pulse = StallDetector()
     for _ in range(n):
         pulse.beat(gap_s)
-    pulse.look(flow, now)
+    pulse.check(flow, now)
     return pulse
 
 
@@ -44,18 +44,18 @@ def pulse_of(flow: Flow, gap_s: float, n: int, now: float = 0.0) -> Pulse:
 ])
 def test_the_longest_of_the_four_is_the_limit(live_s: float, own_s: float, switch_s: float, limit_s: float) -> None:
     """Each of the four bounds decides where it is the longest."""
-    pulse = pulse_of(Flow(), own_s, 10)
+    pulse = pulse_of(TokenFlow(), own_s, 10)
     assert pulse.limit_s(flow_of(live_s), switch_s, 1.0) == pytest.approx(limit_s, rel=0.02)
 
 
 def test_nobody_is_judged_before_gaps_are_known() -> None:
     """One gap too few says nothing; those of five minutes ago are forgotten."""
-    flow = Flow()
+    flow = TokenFlow()
     flow.took([0.02] * (MIN_GAPS - 1), 0.0)
-    assert Pulse().limit_s(flow, 0.3, 0.0) == inf
+    assert StallDetector().limit_s(flow, 0.3, 0.0) == inf
     flow.took([0.02], 2.0)
-    assert Pulse().limit_s(flow, 0.3, 2.0) == FLOOR_S
-    assert Pulse().limit_s(flow, 0.3, 2.0 * LIVE_S) == inf
+    assert StallDetector().limit_s(flow, 0.3, 2.0) == FLOOR_S
+    assert StallDetector().limit_s(flow, 0.3, 2.0 * LIVE_S) == inf
 
 
 def test_pauses_that_are_usual_become_patience() -> None:
@@ -73,7 +73,7 @@ def test_a_sagging_rate_weighs_and_fades() -> None:
     assert flow.load_factor(1.0) == 1.0
     for _ in range(10):
         pulse.beat(0.1)
-    pulse.look(flow, 1.0)
+    pulse.check(flow, 1.0)
     assert flow.load_factor(1.0) == pytest.approx(5.0, rel=0.05)
     assert flow.load_factor(1.0 + SAG_DECAY_S) == pytest.approx(1.0 + 4.0 * exp(-1.0), rel=0.05)
 
@@ -89,14 +89,14 @@ def test_what_is_no_sag(own_s: float, later_s: float) -> None:
     pulse = pulse_of(flow, own_s, 40)
     for _ in range(10):
         pulse.beat(later_s)
-    pulse.look(flow, 1.0)
+    pulse.check(flow, 1.0)
     assert flow.load_factor(1.0) == 1.0
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 1e6)), max_size=30), st.floats(0, 100))
 def test_a_load_is_never_lightened_nor_beyond_its_bound(sags: list[tuple[float, float]], after_s: float) -> None:
     """From 1 to MAX_SAG, whatever is told."""
-    flow, now = Flow(), 0.0
+    flow, now = TokenFlow(), 0.0
     for wait_s, times in sags:
         now += wait_s
         flow.sagged(times, now)
@@ -106,8 +106,8 @@ def test_a_load_is_never_lightened_nor_beyond_its_bound(sags: list[tuple[float, 
 @given(st.lists(st.floats(0, 100), max_size=300), st.floats(0, 10))
 def test_a_limit_is_never_below_its_floor(gaps_s: list[float], switch_s: float) -> None:
     """No wait that nobody feels is a stall, and none shorter than a change takes."""
-    flow, pulse = flow_of(0.01), Pulse()
+    flow, pulse = flow_of(0.01), StallDetector()
     for gap_s in gaps_s:
         pulse.beat(gap_s)
-    pulse.look(flow, 0.0)
+    pulse.check(flow, 0.0)
     assert pulse.limit_s(flow, switch_s, 0.0) >= max(FLOOR_S, switch_s)

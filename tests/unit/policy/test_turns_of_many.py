@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.admission.fair_share import Share, Sharing
+from stayfast.policy.admission.fair_share import Sharing, TenantShare
 from stayfast.policy.admission.priority import BANDS, WITH_TRAFFIC_S
-from stayfast.policy.admission.queue import Queue, QueueConfig, Waiting
+from stayfast.policy.admission.queue import Queue, QueueConfig, QueueEntry
 
 N_PLACES = 6
 CEILINGS = (6, 6, 5, 4, 3)
@@ -14,7 +14,7 @@ STEPS = st.tuples(st.sampled_from(["come", "come", "run", "go", "go", "end", "le
                   st.integers(0, len(BANDS) - 1), st.floats(0, 12))
 
 
-def most_of_late(share: Share, now: float) -> int:
+def most_of_late(share: TenantShare, now: float) -> int:
     """What `n_most` will say, changing nothing."""
     if now < share.turns_at:
         return max(share.n_most_now, share.n_most_before)
@@ -27,10 +27,10 @@ class Many:
     def __init__(self, weights: list[float], max_queue: int) -> None:
         self.sharing, self.now = Sharing(), 0.0
         self.queue: Queue[int] = Queue(QueueConfig(max_queue=max_queue))
-        self.shares = [Share(str(n), weight) for n, weight in enumerate(weights)]
-        self.running: list[tuple[Share, float]] = []
-        self.inside: list[Waiting[int]] = []
-        self.seen: set[Share] = set()
+        self.shares = [TenantShare(str(n), weight) for n, weight in enumerate(weights)]
+        self.running: list[tuple[TenantShare, float]] = []
+        self.inside: list[QueueEntry[int]] = []
+        self.seen: set[TenantShare] = set()
 
     def do(self, step: str, which: int, band: int, amount: float) -> None:
         """One thing that happens."""
@@ -50,19 +50,19 @@ class Many:
         elif step == "later":
             self.now += amount
 
-    def arrive(self, share: Share) -> None:
+    def arrive(self, share: TenantShare) -> None:
         self.seen.add(share)
         self.sharing.arrive(share, self.now, self.queue.least_served())
 
-    def start(self, share: Share, thought: float) -> None:
+    def start(self, share: TenantShare, thought: float) -> None:
         self.sharing.start(share, thought)
         self.running.append((share, thought))
 
-    def come(self, share: Share, band: int, amount: float) -> None:
+    def come(self, share: TenantShare, band: int, amount: float) -> None:
         """Into the queue; who has to go, if anybody, has waited in the longest lane for its weight."""
         self.arrive(share)
         assert self.queue.n_ahead(band, share) == self.n_ahead(band, share)
-        waiting = Waiting(0, band, share, self.now, self.now + amount)
+        waiting = QueueEntry(0, band, share, self.now, self.now + amount)
         self.inside.append(waiting)
         gone = self.queue.push(waiting)
         if gone is not None:
@@ -78,14 +78,14 @@ class Many:
     def go(self, thought: float) -> None:
         """The next one, if there is room for any."""
         expected = self.next_by_the_rule()
-        n_kept = self.sharing.n_kept_by_greedy(N_PLACES, self.now)
+        n_kept = self.sharing.n_reserved_from_greedy(N_PLACES, self.now)
         popped = self.queue.pop(lambda band: len(self.running) + n_kept < CEILINGS[band])
         assert popped is expected
         if popped is not None:
             self.inside.remove(popped)
             self.start(popped.share, thought)
 
-    def next_by_the_rule(self) -> Waiting[int] | None:
+    def next_by_the_rule(self) -> QueueEntry[int] | None:
         """Each lane is asked on its own."""
         for band, lanes in enumerate(self.queue._bands):
             able = [lane for lane in lanes.values() if len(self.running) + self.n_kept(lane.share) < CEILINGS[band]]
@@ -93,7 +93,7 @@ class Many:
                 return min(able, key=lambda lane: (lane.share.claim, lane.share.n_running)).entries[0].waiting
         return None
 
-    def n_kept(self, share: Share) -> int:
+    def n_kept(self, share: TenantShare) -> int:
         """By the formula in policy.fair."""
         weights, present = self.sharing._weights, self.sharing._present
         greedy = {each for each in present
@@ -103,7 +103,7 @@ class Many:
         return sum(max(0, min(int(N_PLACES * each.weight / weights), most_of_late(each, self.now)) - each.n_running)
                    for each in present if each not in greedy)
 
-    def n_ahead(self, band: int, share: Share) -> float:
+    def n_ahead(self, band: int, share: TenantShare) -> float:
         """By counting."""
         higher = sum(each.band < band for each in self.inside)
         own = [each.share for each in self.inside if each.band == band]
@@ -122,14 +122,14 @@ def test_one_pass_finds_what_asking_each_does(weights: list[float], max_queue: i
         many.do(*step)
         for share in many.seen:
             kept = many.n_kept(share)
-            assert many.sharing.n_kept(share, N_PLACES, many.now) == kept
+            assert many.sharing.n_reserved(share, N_PLACES, many.now) == kept
 
 
 def test_room_is_asked_for_once_a_band() -> None:
     """However many tenants wait: when a place is given back, no work is done for each of them but to compare claims."""
     queue: Queue[int] = Queue(QueueConfig())
     for n in range(300):
-        queue.push(Waiting(n, 2 + n % 2, Share(str(n)), 0.0, 600.0))
+        queue.push(QueueEntry(n, 2 + n % 2, TenantShare(str(n)), 0.0, 600.0))
     asked: list[int] = []
 
     def has_room(band: int) -> bool:
@@ -142,16 +142,16 @@ def test_room_is_asked_for_once_a_band() -> None:
 
 def test_what_is_kept_is_not_looked_for_among_those_that_wait() -> None:
     """Whoever begins to wait is not asked for what it leaves open; when it waits no more, it is."""
-    sharing, share, other = Sharing(), Share("a"), Share("b")
+    sharing, share, other = Sharing(), TenantShare("a"), TenantShare("b")
     for each in (share, other):
         sharing.arrive(each, 0.0, None)
     sharing.start(other, 1.0)
     sharing.end(other, 1.0, 1.0)
-    assert sharing.n_kept_by_greedy(10, 0.0) == 1
+    assert sharing.n_reserved_from_greedy(10, 0.0) == 1
     other.queued()
-    assert sharing.n_kept_by_greedy(10, 0.0) == 0
+    assert sharing.n_reserved_from_greedy(10, 0.0) == 0
     assert list(sharing._unqueued) == [share]
     other.left_queue()
-    assert sharing.n_kept_by_greedy(10, 0.0) == 1
+    assert sharing.n_reserved_from_greedy(10, 0.0) == 1
     sharing.arrive(share, 100.0, None)
     assert list(sharing._unqueued) == list(sharing._present) == [share]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.baselines import MAX_CLASSES, N_WARM, Norm, Usual, log_of
+from stayfast.policy.resilience.baselines import MAX_CLASSES, N_WARM, Baseline, LatencyBaselines, log_of
 
 
 def test_classes_do_not_mix() -> None:
     """A long prompt's ten seconds are as usual as a short one's tenth."""
-    usual = Usual()
+    usual = LatencyBaselines()
     short, long = usual.norm("m", 100, False), usual.norm("m", 100_000, False)
     for _ in range(N_WARM):
         usual.learn(short, log_of(0.1))
@@ -20,12 +20,12 @@ def test_classes_do_not_mix() -> None:
     assert long.ratio(10.0) == pytest.approx(1.0)
     assert short.ratio(10.0) == pytest.approx(67.0)
     assert short.after_s(3.0) == pytest.approx(0.4)
-    assert usual.all.usual_s == pytest.approx(1.0)
+    assert usual.all.baseline_s == pytest.approx(1.0)
 
 
 def test_little_says_nothing() -> None:
     """Before ten answers nothing is slow."""
-    norm = Usual().norm("m", 1, False)
+    norm = LatencyBaselines().norm("m", 1, False)
     for _ in range(N_WARM - 1):
         norm.learn(0.0)
     assert (norm.ratio(1e6), norm.after_s(3.0)) == (None, inf)
@@ -33,40 +33,40 @@ def test_little_says_nothing() -> None:
 
 def test_the_quickest_of_a_burst_say_nothing() -> None:
     """Of a hundred calls at once the first ten answers are not what is usual; those to three of four are near it."""
-    norm = Norm()
+    norm = Baseline()
     norm.n_unknown = 100
     for number in range(75):
         assert norm.ratio(1.0) is None
         norm.n_unknown -= 1
         norm.learn(log_of(0.01 * (number + 1)))
-    assert 0.2 < norm.usual_s < 0.5
+    assert 0.2 < norm.baseline_s < 0.5
 
 
 def test_many_are_learned_as_one_by_one() -> None:
     """A sum of logarithms and how many they are."""
-    one, many = Norm(), Norm()
+    one, many = Baseline(), Baseline()
     for _ in range(40):
         for seconds in (0.1, 0.4):
             one.learn(log_of(seconds))
         many.learn(log_of(0.1) + log_of(0.4), 2)
-    assert many.usual_s == pytest.approx(one.usual_s)
+    assert many.baseline_s == pytest.approx(one.baseline_s)
     many.learn(log_of(3.0) * 10_000, 10_000)
-    assert many.usual_s == pytest.approx(3.0)
+    assert many.baseline_s == pytest.approx(3.0)
 
 
 def test_a_tail_moves_little() -> None:
     """One answer in twenty that takes forty times as long: a fifth more, not three times as much."""
-    usual = Usual()
+    usual = LatencyBaselines()
     norm = usual.norm("m", 1, False)
     for number in range(1000):
         usual.learn(norm, log_of(8.0 if number % 20 == 0 else 0.2))
-    assert 0.2 < norm.usual_s < 0.25
+    assert 0.2 < norm.baseline_s < 0.25
 
 
 @given(names=st.lists(st.text(max_size=3), max_size=50))
 def test_clients_cannot_fill_the_memory(names: list[str]) -> None:
     """Names of models may be theirs."""
-    usual = Usual()
+    usual = LatencyBaselines()
     for number in range(MAX_CLASSES):
         usual.norm(f"{number}", 1, False)
     for name in names:

@@ -15,52 +15,53 @@ from stayfast.policy.resilience.baselines import (
     NOTHING,
     REFUSED,
     WAITING,
-    Became,
-    Call,
-    Norm,
-    Usual,
-    Wheel,
+    Baseline,
+    CallRecord,
+    CallVerdict,
+    DueBuckets,
+    LatencyBaselines,
+    classify,
     of_mark,
-    tally,
 )
 
 MARK = 7
 
 
-def call(norm: Norm, became: Became, took_s: float | None = None, slow_s: float = 3.0, *, mark: int = MARK,
-         n_beside: int = 1, real: Norm | None = None) -> Call:
+def call(norm: Baseline, became: CallVerdict, took_s: float | None = None, slow_s: float = 3.0, *, mark: int = MARK,
+         n_concurrent: int = 1, real: Baseline | None = None) -> CallRecord:
     """One that began at 100."""
-    made = Call()
-    made.norm, made.mark, made.n_beside, made.began_at, made.slow_at = norm, mark, n_beside, 100.0, 100.0 + slow_s
+    made = CallRecord()
+    made.norm, made.mark, made.n_concurrent, made.began_at, made.slow_at = norm, mark, n_concurrent, 100.0, 100.0 + slow_s
     made.became, made.took_s, made.real, made.is_queued = became, took_s, real, False
     return made
 
 
-def warm(usual: Usual, n_tokens: int = 1, seconds: float = 1.0) -> Norm:
+def warm(usual: LatencyBaselines, n_tokens: int = 1, seconds: float = 1.0) -> Baseline:
     """A class of which it is known that this is usual."""
     norm = usual.norm("m", n_tokens, False)
     usual.learn(norm, N_WARM * log(seconds), N_WARM)
     return norm
 
 
-@given(st.lists(st.tuples(st.sampled_from(Became), st.sampled_from([None, 0.5, 3.5]), st.sampled_from([MARK, MARK - 1]),
+@given(st.lists(st.tuples(st.sampled_from(CallVerdict), st.sampled_from([None, 0.5, 3.5]), st.sampled_from([MARK, MARK - 1]),
                           st.sampled_from([3.0, inf]))))
-def test_models_are_judged_as_the_whole_is(drawn: list[tuple[Became, float | None, int, float]]) -> None:
+def test_models_are_judged_as_the_whole_is(drawn: list[tuple[CallVerdict, float | None, int, float]]) -> None:
     """What is asked of the calls with a mark before they are judged is what the judging finds."""
-    norm = warm(Usual())
+    norm = warm(LatencyBaselines())
     calls = [call(norm, became, took_s, slow_s, mark=mark) for became, took_s, mark, slow_s in drawn if became is not JUDGED]
     before = of_mark(calls, MARK)
-    found = tally(calls, None, MARK)
+    found = classify(calls, None, MARK)
     assert before == (found.n_slow, found.n_quick)
 
 
 def test_each_is_counted_by_what_became_of_it() -> None:
     """Answered in time, late, not at all; lost; failed, refused; and what says nothing."""
-    usual = Usual()
+    usual = LatencyBaselines()
     norm = warm(usual)
-    calls = [call(norm, ANSWERED, 0.5), call(norm, ANSWERED, 3.5), call(norm, WAITING, n_beside=9), call(norm, LOST, 1.8),
+    calls = [call(norm, ANSWERED, 0.5), call(norm, ANSWERED, 3.5), call(norm, WAITING, n_concurrent=9),
+             call(norm, LOST, 1.8),
              call(norm, FAILED), call(norm, REFUSED), call(norm, NOTHING)]
-    found = tally(calls, usual, MARK)
+    found = classify(calls, usual, MARK)
     assert (found.n, found.n_dropped, found.n_peak, found.n_slow, found.n_quick) == (6, 2, 9, 3, 1)
     assert found.samples == [(pytest.approx(0.55 / 1.05), 1), (pytest.approx(3.55 / 1.05), 1), (inf, 9),
                              (pytest.approx(1.85 / 1.05), 1)]
@@ -69,34 +70,34 @@ def test_each_is_counted_by_what_became_of_it() -> None:
 
 def test_a_breaker_hears_of_its_own_times_only() -> None:
     """Calls that began before its last change are limits' and norms' alone."""
-    norm = warm(Usual())
-    found = tally([call(norm, WAITING, mark=MARK - 1), call(norm, ANSWERED, 1.0, mark=MARK - 1)], None, MARK)
+    norm = warm(LatencyBaselines())
+    found = classify([call(norm, WAITING, mark=MARK - 1), call(norm, ANSWERED, 1.0, mark=MARK - 1)], None, MARK)
     assert (found.n_slow, found.n_quick, len(found.samples)) == (0, 0, 2)
 
 
 def test_where_nobody_knows_what_is_slow() -> None:
     """They count as calls and say no more; in seconds, what there is."""
-    norm = Norm()
+    norm = Baseline()
     calls = [call(norm, ANSWERED, 2.0, inf), call(norm, WAITING, None, inf), call(norm, REFUSED, None, inf)]
-    assert tally(calls, None, MARK) == (3, 1, 1, [], 0, 0)
+    assert classify(calls, None, MARK) == (3, 1, 1, [], 0, 0)
     calls = [call(norm, ANSWERED, 2.0, inf), call(norm, WAITING, None, inf)]
-    assert tally(calls, None, MARK, wants_seconds=True).samples == [(2.0, 1), (inf, 1)]
+    assert classify(calls, None, MARK, wants_seconds=True).samples == [(2.0, 1), (inf, 1)]
 
 
 def test_what_is_usual_is_learned_up_to_what_is_slow() -> None:
     """An answer after a minute, and one that never came, are as long as a slow one."""
-    usual = Usual()
+    usual = LatencyBaselines()
     norm, real = warm(usual), warm(usual, 1000, 2.0)
     calls = [call(norm, ANSWERED, 0.5, real=real), call(norm, ANSWERED, 60.0), call(norm, WAITING)]
-    assert tally(calls, usual, MARK).samples[0][0] == pytest.approx(0.55 / 2.05)
-    assert norm.usual_s == pytest.approx((0.5 * 3 * 3) ** (1 / 13))
-    assert real.usual_s == pytest.approx((2.0**10 * 0.5) ** (1 / 11))
+    assert classify(calls, usual, MARK).samples[0][0] == pytest.approx(0.55 / 2.05)
+    assert norm.baseline_s == pytest.approx((0.5 * 3 * 3) ** (1 / 13))
+    assert real.baseline_s == pytest.approx((2.0**10 * 0.5) ** (1 / 11))
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 3), st.floats(0, 30)), max_size=100))
 def test_all_come_due_once_in_order_and_not_before(steps: list[tuple[float, float]]) -> None:
     """At most an eighth of a second late, whenever somebody looks; `next_at` says when to look."""
-    wheel: Wheel[tuple[int, float]] = Wheel()
+    wheel: DueBuckets[tuple[int, float]] = DueBuckets()
     now, seen = 0.0, []
     for number, (gap_s, wait_s) in enumerate(steps):
         now += gap_s

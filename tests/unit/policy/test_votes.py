@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.cache.answer_clusters import PROBATION, Votes
+from stayfast.policy.cache.answer_clusters import PROBATION, AnswerVotes
 from stayfast.policy.cache.lexical import wording
 
 WORDING = wording("a question")
@@ -13,7 +13,7 @@ WORDING = wording("a question")
 
 def test_many_phrasings_one_answer() -> None:
     """Neighbours come with their answers, those that are gone do not."""
-    votes = Votes()
+    votes = AnswerVotes()
     for key, answer in ((1, 7), (2, 7), (3, 8)):
         assert votes.add(key, answer, WORDING) is None
     assert [(one.key, one.answer, one.cosine) for one in votes.neighbours([(3, 0.9), (9, 0.8), (1, 0.7)])] == [
@@ -26,7 +26,7 @@ def test_many_phrasings_one_answer() -> None:
 
 def test_an_answer_keeps_its_last_phrasings() -> None:
     """The oldest goes, and the caller is told."""
-    votes = Votes(n_per_answer=2)
+    votes = AnswerVotes(n_per_answer=2)
     assert [votes.add(key, 7, WORDING) for key in (1, 2, 3, 4)] == [None, None, 1, 2]
     assert not votes.remove(3)
     assert votes.remove(4)
@@ -36,7 +36,7 @@ def test_an_answer_keeps_its_last_phrasings() -> None:
 
 def test_a_confirmed_error_puts_an_answer_on_probation() -> None:
     """Only of what was given; it ends after so many right ones running, and begins again with a wrong one."""
-    votes = Votes()
+    votes = AnswerVotes()
     votes.add(1, 7, WORDING)
     votes.judged(7, is_right=False, was_given=False)
     assert not votes.is_on_probation(7)
@@ -54,7 +54,7 @@ def test_a_confirmed_error_puts_an_answer_on_probation() -> None:
 
 def test_an_answer_that_is_gone_is_on_no_probation() -> None:
     """Neither one that was, nor one that is judged when it is gone already."""
-    votes = Votes()
+    votes = AnswerVotes()
     votes.add(1, 7, WORDING)
     votes.judged(7, is_right=False, was_given=True)
     votes.forget(7)
@@ -65,7 +65,7 @@ def test_an_answer_that_is_gone_is_on_no_probation() -> None:
 @given(st.lists(st.tuples(st.sampled_from("arf"), st.integers(0, 8)), max_size=60))
 def test_phrasings_and_answers_agree(steps: Sequence[tuple[str, int]]) -> None:
     """After any steps, every phrasing has an answer, and no answer has more than its share."""
-    votes, keys, key = Votes(n_per_answer=3), dict[int, int](), 0
+    votes, keys, key = AnswerVotes(n_per_answer=3), dict[int, int](), 0
     for step, number in steps:
         if step == "a":
             key += 1

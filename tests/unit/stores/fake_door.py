@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stayfast.core.clock import Clock
-from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreGone, StoreStats
+from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreStats, StoreUnavailable
 from stayfast.stores.remote_store import unpacked
 
 
@@ -33,7 +33,7 @@ class FakeDoor:
         self.carried: list[list[Order]] = []
         self._clock = clock
 
-    async def carry(self, orders: Sequence[Order]) -> list[Reply]:
+    async def execute(self, orders: Sequence[Order]) -> list[Reply]:
         """After `takes_s`, if it is there."""
         self.carried.append(list(orders))
         await self._reach()
@@ -61,18 +61,18 @@ class FakeDoor:
                     del place.leads[key]
         return None
 
-    async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
+    async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
         """Appended after `takes_s`."""
         await self._reach()
         if self.is_full:
-            raise StoreGone("full")
+            raise StoreUnavailable("full")
         told = self.place.told.setdefault(name, [])
         for record in records:
             self.place.n_told += 1
             told.append((self.place.n_told, record))
         del told[:-most]
 
-    async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
+    async def read_log(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
         """Those with a higher number."""
         await self._reach()
         found = [(str(place), record) for place, record in self.place.told.get(name, []) if place > int(after or 0)]
@@ -81,12 +81,12 @@ class FakeDoor:
     async def _reach(self) -> None:
         await asyncio.sleep(self.takes_s)
         if self.is_gone:
-            raise StoreGone("no such place")
+            raise StoreUnavailable("no such place")
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
         """Forget those."""
         if self.is_gone:
-            raise StoreGone("no such place")
+            raise StoreUnavailable("no such place")
         data = self.place.data
         found = [key for key, said in data.items() if unpacked(key, said).is_of(route, tenant, tag)]
         for key in found:
@@ -96,7 +96,7 @@ class FakeDoor:
     async def stats(self) -> StoreStats:
         """How many there are."""
         if self.is_gone:
-            raise StoreGone("no such place")
+            raise StoreUnavailable("no such place")
         return StoreStats(self.kind, len(self.place.data), None, None)
 
     async def close(self) -> None:

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from stayfast.stores.base import Door
+from stayfast.stores.base import StoreBackend
 
-Story = Callable[[Door, Door], Awaitable[None]]
+Story = Callable[[StoreBackend, StoreBackend], Awaitable[None]]
 
 
 class JournalSuite:
@@ -13,7 +13,7 @@ class JournalSuite:
 
     slack = 0  # records that are kept beyond the most
 
-    def door(self) -> Door:
+    def door(self) -> StoreBackend:
         """One more to the same place, as another process has it."""
         raise NotImplementedError
 
@@ -33,39 +33,39 @@ class JournalSuite:
         """All of it, in its order, any bytes, and only what comes after the place that is named."""
         records = [b"", b"\x00\xff\r\n", b"one", "\u00fc".encode(), b"x" * 100_000]
 
-        async def story(one: Door, other: Door) -> None:
-            assert await other.told("abc", "", 10) == []
-            await one.tell("abc", records[:2], 100)
-            await one.tell("abc", records[2:], 100)
-            found = await other.told("abc", "", 10)
+        async def story(one: StoreBackend, other: StoreBackend) -> None:
+            assert await other.read_log("abc", "", 10) == []
+            await one.append_log("abc", records[:2], 100)
+            await one.append_log("abc", records[2:], 100)
+            found = await other.read_log("abc", "", 10)
             assert [record for _, record in found] == records
             assert len({place for place, _ in found}) == len(records)
-            assert await one.told("abc", found[1][0], 2) == found[2:4]
-            assert await other.told("abc", found[-1][0], 10) == []
-            await other.tell("abc", [b"later"], 100)
-            assert [record for _, record in await one.told("abc", found[-1][0], 10)] == [b"later"]
+            assert await one.read_log("abc", found[1][0], 2) == found[2:4]
+            assert await other.read_log("abc", found[-1][0], 10) == []
+            await other.append_log("abc", [b"later"], 100)
+            assert [record for _, record in await one.read_log("abc", found[-1][0], 10)] == [b"later"]
 
         self.tell_it(story)
 
     def test_names_are_apart(self) -> None:
         """A record is told under its own."""
-        async def story(one: Door, other: Door) -> None:
-            await one.tell("abc", [b"a"], 100)
-            await one.tell("abd", [b"b"], 100)
-            assert [record for _, record in await other.told("abc", "", 10)] == [b"a"]
-            assert [record for _, record in await other.told("abd", "", 10)] == [b"b"]
+        async def story(one: StoreBackend, other: StoreBackend) -> None:
+            await one.append_log("abc", [b"a"], 100)
+            await one.append_log("abd", [b"b"], 100)
+            assert [record for _, record in await other.read_log("abc", "", 10)] == [b"a"]
+            assert [record for _, record in await other.read_log("abd", "", 10)] == [b"b"]
 
         self.tell_it(story)
 
     def test_the_oldest_go(self) -> None:
         """About the last `most` are kept, of one name, and the newest is among them."""
-        async def story(one: Door, other: Door) -> None:
-            await one.tell("abd", [b"other"], 20)
+        async def story(one: StoreBackend, other: StoreBackend) -> None:
+            await one.append_log("abd", [b"other"], 20)
             for n in range(0, 1000, 50):
-                await one.tell("abc", [b"%d" % number for number in range(n, n + 50)], 20)
-            kept = [record for _, record in await other.told("abc", "", 2000)]
+                await one.append_log("abc", [b"%d" % number for number in range(n, n + 50)], 20)
+            kept = [record for _, record in await other.read_log("abc", "", 2000)]
             assert 20 <= len(kept) <= 20 + self.slack
             assert kept == [b"%d" % number for number in range(1000 - len(kept), 1000)]
-            assert [record for _, record in await other.told("abd", "", 10)] == [b"other"]
+            assert [record for _, record in await other.read_log("abd", "", 10)] == [b"other"]
 
         self.tell_it(story)

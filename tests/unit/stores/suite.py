@@ -4,18 +4,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from stayfast.core.types import Usage
-from stayfast.stores.base import Kept, Store
+from stayfast.stores.base import CachedAnswer, Store
 
 KEY, OTHER, THIRD = b"k" * 32, b"o" * 32, b"\x00\xff" * 16
 Story = Callable[[Store], Awaitable[None]]
 
 
-def kept(text: str, kept_at: float = 5.0, *, route: str = "", tenant: str | None = None, tags: tuple[str, ...] = ()) -> Kept:
+def kept(text: str, kept_at: float = 5.0, *, route: str = "", tenant: str | None = None,
+         tags: tuple[str, ...] = ()) -> CachedAnswer:
     """An answer."""
-    return Kept(text.encode(), kept_at, Usage(3, 4), "stop", route=route, tenant=tenant, tags=tags)
+    return CachedAnswer(text.encode(), kept_at, Usage(3, 4), "stop", route=route, tenant=tenant, tags=tags)
 
 
-async def filled(store: Store, *answers: tuple[bytes, Kept]) -> None:
+async def filled(store: Store, *answers: tuple[bytes, CachedAnswer]) -> None:
     """Put these, and wait until they are where they belong."""
     for key, answer in answers:
         await store.put(key, answer)

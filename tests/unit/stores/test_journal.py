@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.events import StoreAsked
+from stayfast.core.events import StoreCallDone
 from stayfast.stores import journal
-from stayfast.stores.base import Door
+from stayfast.stores.base import StoreBackend
 from stayfast.stores.journal import LONGEST_S, SOON_S, Journal
-from stayfast.stores.remote_store import Shared, SharedConfig
+from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
 from tests.unit.stores.journal_suite import JournalSuite
@@ -25,7 +25,7 @@ class TestFake(JournalSuite):
         """Where it is."""
         self.where = Place()
 
-    def door(self) -> Door:
+    def door(self) -> StoreBackend:
         """One more."""
         return FakeDoor(self.where, SystemClock())
 
@@ -36,7 +36,7 @@ class Process:
     def __init__(self, loop: SimLoop, place: Place, who: bytes, most: int = 1000) -> None:
         self.sink = RecordingSink()
         self.door = FakeDoor(place, loop)
-        self.store = Shared("hot", self.door, SharedConfig(), loop, self.sink, rng=Random(1))
+        self.store = RemoteStore("hot", self.door, SharedConfig(), loop, self.sink, rng=Random(1))
         self.journal = self.store.journal("abc", most, who)
         self.heard: list[tuple[int, bytes]] = []
         self.own: list[tuple[int, bytes]] = []
@@ -56,7 +56,7 @@ class Process:
 
     def counts(self, what: str) -> Counter[str]:
         """What came of it."""
-        return Counter(fact.result for fact in self.sink.of(StoreAsked) if fact.what == what)
+        return Counter(fact.result for fact in self.sink.of(StoreCallDone) if fact.what == what)
 
 
 def test_all_hear_what_one_tells() -> None:
@@ -177,7 +177,8 @@ def test_what_cannot_be_read_is_left_out() -> None:
     async def main(loop: SimLoop) -> None:
         place = Place()
         one = Process(loop, place, b"1" * 8)
-        await one.door.tell("abc", [b"", b"short", b"2" * 8 + bytes(7), b"2" * 8 + bytes(8) + b"?", b"2" * 8 + bytes(8)], 10)
+        await one.door.append_log("abc", [b"", b"short", b"2" * 8 + bytes(7), b"2" * 8 + bytes(8) + b"?",
+                                          b"2" * 8 + bytes(8)], 10)
         await asyncio.sleep(2 * SOON_S)
         assert one.heard == [(0, b"")]
         assert one.counts("hear") == {"unreadable": 4, "heard": 1}
@@ -191,7 +192,7 @@ def test_many_are_heard_one_by_one() -> None:
 
     async def main(loop: SimLoop) -> None:
         place = Place()
-        await FakeDoor(place, loop).tell("abc", [b"2" * 8 + n.to_bytes(8, "big") for n in range(1000)], 5000)
+        await FakeDoor(place, loop).append_log("abc", [b"2" * 8 + n.to_bytes(8, "big") for n in range(1000)], 5000)
         one = Process(loop, place, b"1" * 8)
         one.door.takes_s = n_turns = 0
         while len(one.heard) < 1000:

@@ -9,27 +9,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.stores import label_store as learned
-from stayfast.stores.label_store import SOON_S, Learned
+from stayfast.stores.label_store import SOON_S, LabelStore
 
 
 def kept(path: Path, of: str = "e1") -> dict[int, bytes]:
     """What a fresh process finds."""
-    one = Learned(path, of)
+    one = LabelStore(path, of)
     try:
         return one.read()
     finally:
         asyncio.run(closed(one))
 
 
-async def closed(one: Learned) -> None:
+async def closed(one: LabelStore) -> None:
     """Closed, on a loop."""
     one.close()
 
 
-def written(path: Path, write: Callable[[Learned], None]) -> None:
+def written(path: Path, write: Callable[[LabelStore], None]) -> None:
     """A process that writes and ends."""
     async def main() -> None:
-        one = Learned(path, "e1")
+        one = LabelStore(path, "e1")
         one.read()
         write(one)
         one.close()
@@ -44,7 +44,7 @@ def test_the_last_word_on_a_key_holds(tmp_path_factory: pytest.TempPathFactory,
     path = tmp_path_factory.mktemp("x") / "sub" / "file"
     expected: dict[int, bytes] = {}
 
-    def write(one: Learned) -> None:
+    def write(one: LabelStore) -> None:
         for key, body in said:
             expected.pop(key, None)
             if body is None:
@@ -72,7 +72,7 @@ def test_a_file_of_another_embedder_means_nothing(tmp_path: Path) -> None:
 def test_whatever_a_kill_or_a_disk_leaves_is_read_up_to_there(tmp_path: Path) -> None:
     """Cut or changed at every byte: the records before that, and never an error."""
     path = tmp_path / "file"
-    def write(one: Learned) -> None:
+    def write(one: LabelStore) -> None:
         for key in (1, 2, 3):
             one.put(key, b"body %d" % key)
 
@@ -91,7 +91,7 @@ def test_it_is_written_soon_and_is_nobody_elses_to_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
 
     async def main() -> None:
-        one = Learned(path, "e1")
+        one = LabelStore(path, "e1")
         one.read()
         one.put(1, b"a")
         async with asyncio.timeout(SOON_S + 10):
@@ -111,7 +111,7 @@ def test_what_is_over_is_left_out_in_time(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "file"
 
     async def main() -> None:
-        one = Learned(path, "e1")
+        one = LabelStore(path, "e1")
         one.read()
         for _ in range(100):
             for _ in range(10):
@@ -129,7 +129,7 @@ def test_a_disk_that_is_gone_breaks_nothing(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "file"
 
     async def main() -> None:
-        one = Learned(path, "e1")
+        one = LabelStore(path, "e1")
         one.read()
         path.unlink()
         path.parent.rmdir()

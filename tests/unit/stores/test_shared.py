@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.events import StoreAsked, StoreChanged
+from stayfast.core.events import StoreCallDone, StoreChanged
 from stayfast.stores import remote_store as shared
-from stayfast.stores.base import Get, Kept, Lead, Led, Order, Put, Reply, Store, StoreGone
-from stayfast.stores.remote_store import VERSION, Shared, SharedConfig, packed, unpacked
+from stayfast.stores.base import CachedAnswer, Get, Lead, Led, Order, Put, Reply, Store, StoreUnavailable
+from stayfast.stores.remote_store import VERSION, RemoteStore, SharedConfig, packed, unpacked
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
@@ -31,11 +31,11 @@ class Rig:
         self.loop = loop
         self.sink = RecordingSink()
         self.door = FakeDoor(place if place is not None else Place(), loop)
-        self.store = Shared("s", self.door, config, loop, self.sink, rng=Random(seed))
+        self.store = RemoteStore("s", self.door, config, loop, self.sink, rng=Random(seed))
 
     def counts(self, what: str = "get") -> Counter[str]:
         """What came of it, how often."""
-        return Counter(fact.result for fact in self.sink.of(StoreAsked) if fact.what == what)
+        return Counter(fact.result for fact in self.sink.of(StoreCallDone) if fact.what == what)
 
 
 class TestShared(StoreSuite):
@@ -44,7 +44,7 @@ class TestShared(StoreSuite):
     def make(self, max_bytes: int) -> Store:
         """An empty one."""
         clock = SystemClock()
-        return Shared("s", FakeDoor(Place(), clock), SharedConfig(timeout_s=10), clock, RecordingSink(), rng=Random(1))
+        return RemoteStore("s", FakeDoor(Place(), clock), SharedConfig(timeout_s=10), clock, RecordingSink(), rng=Random(1))
 
     def test_room_is_bounded(self) -> None:
         """What is near is."""
@@ -154,19 +154,19 @@ def test_a_full_store_still_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop)
         await filled(rig.store, (KEY, kept("one")))
-        carry = rig.door.carry
+        carry = rig.door.execute
         async def full(orders: Sequence[Order]) -> list[Reply]:
             if any(isinstance(order, Put | Lead) for order in orders):
-                raise StoreGone("OutOfMemoryError")
+                raise StoreUnavailable("OutOfMemoryError")
             return await carry(orders)
 
-        monkeypatch.setattr(rig.door, "carry", full)
+        monkeypatch.setattr(rig.door, "execute", full)
         for n in range(50):
             assert await rig.store.get(KEY) == kept("one")
             assert await rig.store.lead(n.to_bytes(32, "big"))
             await rig.store.put(n.to_bytes(32, "big"), kept("two"))
         assert (rig.counts(), rig.counts("lead")) == ({"hit": 50}, {"gone": 5, "left_alone": 45})
-        monkeypatch.setattr(rig.door, "carry", carry)
+        monkeypatch.setattr(rig.door, "execute", carry)
         await asyncio.sleep(2)
         assert [await rig.store.lead(KEY) for _ in range(3)] == [True] * 3
         assert rig.counts("lead")["led"] == 3
@@ -269,7 +269,7 @@ def test_one_that_is_gone_is_no_error() -> None:
         assert not await rig.store.remove(OTHER)
         stats = await rig.store.stats()
         assert (stats.n_entries, stats.n_near, stats.why_not) == (None, 1, "no such place")
-        with pytest.raises(StoreGone, match="no such place"):
+        with pytest.raises(StoreUnavailable, match="no such place"):
             await rig.store.purge(tag="a")
         await asyncio.sleep(1)
         assert rig.counts("put") == {"gone": 1}
@@ -285,10 +285,10 @@ def test_a_door_that_breaks_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> Non
         told: list[object] = []
         loop.set_exception_handler(lambda _, context: told.append(context.get("exception")))
         rig = Rig(loop)
-        carry = rig.door.carry
-        monkeypatch.setattr(rig.door, "carry", lambda orders: 1 / 0)
+        carry = rig.door.execute
+        monkeypatch.setattr(rig.door, "execute", lambda orders: 1 / 0)
         assert await rig.store.get(KEY) is None
-        monkeypatch.setattr(rig.door, "carry", carry)
+        monkeypatch.setattr(rig.door, "execute", carry)
         await filled(rig.store, (KEY, kept("one")))
         assert await rig.store.get(KEY) == kept("one")
         assert [type(error) for error in told] == [ZeroDivisionError]
@@ -380,12 +380,12 @@ def test_other_bytes_are_no_answer(said: bytes, is_signed: bool) -> None:
 def test_a_newer_version_may_say_more() -> None:
     """What is not known of it is left out."""
     said = msgspec.msgpack.encode({"body": b"x", "kept_at": 1.0, "colour": "red"})
-    assert unpacked(KEY, VERSION + crc32(said, crc32(KEY)).to_bytes(4, "big") + said) == Kept(b"x", 1.0)
+    assert unpacked(KEY, VERSION + crc32(said, crc32(KEY)).to_bytes(4, "big") + said) == CachedAnswer(b"x", 1.0)
 
 
 def test_an_answer_is_the_same_after_its_way_out_and_back() -> None:
     """With all its members; and no other bytes are an answer."""
-    one = Kept(b"\x00body", 1.5, None, None, 9.5, "r", "t", ("a",))
+    one = CachedAnswer(b"\x00body", 1.5, None, None, 9.5, "r", "t", ("a",))
     data = packed(KEY, one)
     assert unpacked(KEY, data) == one
     with pytest.raises(ValueError, match="not what was written"):

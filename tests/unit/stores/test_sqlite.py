@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.stores.base import Door, Kept, Store, StoreGone
-from stayfast.stores.remote_store import Shared, SharedConfig
+from stayfast.stores.base import CachedAnswer, Store, StoreBackend, StoreUnavailable
+from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.stores.sqlite import SqliteDoor
 from stayfast.testing import RecordingSink
 from tests.unit.stores.journal_suite import JournalSuite
@@ -18,9 +18,9 @@ from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
 ONLY_THERE = SharedConfig(timeout_s=10, near_bytes=0)
 
 
-def opened(path: Path, max_bytes: int = 1 << 20, seed: int = 1) -> Shared:
+def opened(path: Path, max_bytes: int = 1 << 20, seed: int = 1) -> RemoteStore:
     """A store in this file, as one of several processes has it."""
-    return Shared("file", SqliteDoor(path, max_bytes, SystemClock()), ONLY_THERE, SystemClock(), RecordingSink(),
+    return RemoteStore("file", SqliteDoor(path, max_bytes, SystemClock()), ONLY_THERE, SystemClock(), RecordingSink(),
                   rng=Random(seed))
 
 
@@ -65,19 +65,19 @@ class TestSqliteJournal(JournalSuite):
         """Where its file is."""
         self.folder = tmp_path
 
-    def door(self) -> Door:
+    def door(self) -> StoreBackend:
         """One more to the same file."""
         return SqliteDoor(self.folder / "answers.db", 1 << 20, SystemClock())
 
     def test_a_closed_one_is_gone(self) -> None:
         """And raises nothing else."""
-        async def story(one: Door, other: Door) -> None:
+        async def story(one: StoreBackend, other: StoreBackend) -> None:
             third = self.door()
             await third.close()
-            with pytest.raises(StoreGone):
-                await third.tell("abc", [b"a"], 20)
-            with pytest.raises(StoreGone):
-                await third.told("abc", "", 20)
+            with pytest.raises(StoreUnavailable):
+                await third.append_log("abc", [b"a"], 20)
+            with pytest.raises(StoreUnavailable):
+                await third.read_log("abc", "", 20)
 
         self.tell_it(story)
 
@@ -96,9 +96,9 @@ def test_what_is_larger_than_the_store_takes_nobodys_room(tmp_path: Path) -> Non
     asyncio.run(story())
 
 
-def get_once(path: Path, key: bytes = KEY) -> Kept | None:
+def get_once(path: Path, key: bytes = KEY) -> CachedAnswer | None:
     """What a new process finds."""
-    async def find() -> Kept | None:
+    async def find() -> CachedAnswer | None:
         store = opened(path)
         try:
             return await store.get(key)
@@ -108,7 +108,7 @@ def get_once(path: Path, key: bytes = KEY) -> Kept | None:
     return asyncio.run(find())
 
 
-def fill_once(path: Path, *answers: tuple[bytes, Kept]) -> None:
+def fill_once(path: Path, *answers: tuple[bytes, CachedAnswer]) -> None:
     """A process that puts these, and ends."""
     async def fill() -> None:
         store = opened(path)
@@ -204,7 +204,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, what: str) -> Non
         await filled(store, (KEY, kept("one")))
         assert await store.get(KEY) is None
         assert "precious" in (await store.stats()).why_not
-        with pytest.raises(StoreGone):
+        with pytest.raises(StoreUnavailable):
             await store.purge()
         await store.close()
 

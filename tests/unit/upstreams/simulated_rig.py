@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stayfast.core.types import Api, Request
-from stayfast.lab.simulated import Answering, Ask, Broke, Head, Provider
+from stayfast.lab.simulated import Answering, Broke, Provider, SimulatedHead, SimulatedRequest
 from stayfast.testing import SimLoop
 from stayfast.wire.json_input import decode
 
@@ -24,7 +24,7 @@ class Heard(NamedTuple):
     """What a caller heard of one answer. Instants are seconds since it asked."""
 
     answering: Answering
-    head: Head | None
+    head: SimulatedHead | None
     head_at: float
     parts: list[tuple[float, bytes]]
     broke: str | None = None
@@ -46,12 +46,12 @@ def request(api: Api, *, stream: bool = False, **fields: Any) -> Request:
     return decode(api, msgspec.json.encode({"model": "m", **BODIES[api], **streamed, **fields}))
 
 
-def chat(n_output: int = 10, *, stream: bool = True, **fields: Any) -> Ask:
+def chat(n_output: int = 10, *, stream: bool = True, **fields: Any) -> SimulatedRequest:
     """A chat request for so many tokens."""
-    return Ask(Api.CHAT, "m", stream, n_output=n_output, **fields)
+    return SimulatedRequest(Api.CHAT, "m", stream, n_output=n_output, **fields)
 
 
-async def hear(provider: Provider, ask: Ask) -> Heard:
+async def hear(provider: Provider, ask: SimulatedRequest) -> Heard:
     """Ask, and listen to the end."""
     loop = asyncio.get_running_loop()
     began_at = loop.time()
@@ -71,7 +71,7 @@ async def hear(provider: Provider, ask: Ask) -> Heard:
     return Heard(answering, head, head_at, parts, broke)
 
 
-async def hear_for(seconds: float, provider: Provider, ask: Ask) -> Answering:
+async def hear_for(seconds: float, provider: Provider, ask: SimulatedRequest) -> Answering:
     """Ask, and leave after so many seconds."""
     answering = provider.ask(ask)
     try:
@@ -86,9 +86,9 @@ async def hear_for(seconds: float, provider: Provider, ask: Ask) -> Answering:
     return answering
 
 
-async def hear_many(loop: SimLoop, provider: Provider, asks: list[tuple[float, Ask]]) -> list[Heard]:
+async def hear_many(loop: SimLoop, provider: Provider, asks: list[tuple[float, SimulatedRequest]]) -> list[Heard]:
     """Ask each at its instant; the answers in the order of the asks."""
-    async def one(at: float, ask: Ask) -> Heard:
+    async def one(at: float, ask: SimulatedRequest) -> Heard:
         await asyncio.sleep(at - loop.time())
         return await hear(provider, ask)
 

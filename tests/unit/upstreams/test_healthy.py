@@ -16,12 +16,12 @@ from stayfast.core.events import BreakerChanged
 from stayfast.core.types import Outcome
 from stayfast.lab.load.arrivals import parse_arrivals
 from stayfast.lab.simulated import PRESETS, Mixture
-from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import RecordingSink
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.state.permit import Place, acquire_permit
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.permit import Permit, acquire_permit
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 ARRIVALS = ("poisson@3", "poisson@250", "gamma:0.006@30", "gamma:0.006@250", "mmpp:5:20s,400:5s", "mmpp:2:5s,1000:2s",
             "mmpp:0.2:60s,60:10s", "ramp:1..400:30s,0.5:30s,400:5s,0.1:60s,300:10s", "bursts")
@@ -35,14 +35,14 @@ class Played(NamedTuple):
     n_held_up: int
     n_opened: int
     opened_at: float
-    member: Member
+    member: UpstreamState
 
 
 def play(arrivals: Iterable[float], draw: Draw, seed: int, *, after_s: float = 2.0) -> Played:
     """Calls at these instants, each held for `after_s` beyond its first token."""
     rng, sink = Random(seed), RecordingSink()
-    member = Member(cast("Upstream", SimpleNamespace(name="up")), LimitConfig(), BreakerConfig(), Random(seed), sink)
-    ends: list[tuple[float, int, Place, bool]] = []
+    member = UpstreamState(cast("Upstream", SimpleNamespace(name="up")), LimitConfig(), BreakerConfig(), Random(seed), sink)
+    ends: list[tuple[float, int, Permit, bool]] = []
     n_held_up = n = 0
     opened_at = inf
 
@@ -63,7 +63,7 @@ def play(arrivals: Iterable[float], draw: Draw, seed: int, *, after_s: float = 2
             n_held_up += 1
             continue
         n += 1
-        if member.breaker.state is not State.CLOSED:
+        if member.breaker.state is not BreakerState.CLOSED:
             opened_at = min(opened_at, at)
         place = acquire_permit(member, member.usual.norm("m", 20, False), at)
         seconds = draw(rng, at, member.n_in_flight)
@@ -72,7 +72,7 @@ def play(arrivals: Iterable[float], draw: Draw, seed: int, *, after_s: float = 2
         else:
             heappush(ends, (at + seconds, n, place, True))
     until(1e9)
-    opened = [fact for fact in sink.of(BreakerChanged) if fact.state == State.OPEN.value]
+    opened = [fact for fact in sink.of(BreakerChanged) if fact.state == BreakerState.OPEN.value]
     return Played(n_held_up, len(opened), opened_at, member)
 
 
@@ -130,7 +130,7 @@ def test_a_brown_out_opens_the_breaker_and_leaves_the_limit(name: str) -> None:
 def test_a_breaker_opens_while_all_hang() -> None:
     """Nothing is answered any more, and still it is known."""
     played = play(arriving("poisson@60", Random(1), 4200), lambda rng, at, n_beside: 0.5 if at < 60 else 1000.0, 1)
-    assert (played.n_opened, played.member.breaker.state) == (1, State.OPEN)
+    assert (played.n_opened, played.member.breaker.state) == (1, BreakerState.OPEN)
 
 
 def test_refusals_bring_the_limit_down() -> None:

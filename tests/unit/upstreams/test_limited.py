@@ -9,28 +9,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.errors import Shed
-from stayfast.policy.resilience.cross_process import Common
+from stayfast.policy.resilience.cross_process import SharedLimit
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import SimLoop, run
-from stayfast.upstreams.state.limiter import Choice, Limited, Turn
+from stayfast.upstreams.state.limiter import ConcurrencyLimiter, LimiterWaiter, LimitOption
 
 
-def limited(name: str = "up", most: int = 1, max_waiting: int = 100) -> Limited:
+def limited(name: str = "up", most: int = 1, max_waiting: int = 100) -> ConcurrencyLimiter:
     """All of its places are taken."""
-    made = Limited(name, LimitConfig("fixed", most=most, max_waiting=max_waiting), rng=Random(1))
+    made = ConcurrencyLimiter(name, LimitConfig("fixed", most=most, max_waiting=max_waiting), rng=Random(1))
     for _ in range(most):
         made.take()
     return made
 
 
-def choices(*limits: Limited, quickest_s: float = 0.0) -> list[Choice]:
+def choices(*limits: ConcurrencyLimiter, quickest_s: float = 0.0) -> list[LimitOption]:
     """To wait at these."""
     for one in limits:
         one.quickest.seconds = quickest_s
-    return [Choice(one, quickest_s) for one in limits]
+    return [LimitOption(one, quickest_s) for one in limits]
 
 
-def empty(of: Limited, n_in_flight: int = 0) -> None:
+def empty(of: ConcurrencyLimiter, n_in_flight: int = 0) -> None:
     """Nobody waits there, nothing is promised."""
     assert (of.n_in_flight, of.n_waiting, of.n_due, of._n_promised, of._queue.n, of._shares) == (n_in_flight, 0, 0, 0, 0, {})
 
@@ -39,7 +39,7 @@ def test_a_hold_that_was_cut_off_never_makes_the_mean_less() -> None:
     """A time-out after 0.1 s does not say that places are held for 0.1 s; one after 11 s says that they are for longer."""
     async def main(loop: SimLoop) -> None:
         one = limited(most=3)
-        turn = Turn(loop, 100.0)
+        turn = LimiterWaiter(loop, 100.0)
         one.left(1.0)
         assert one.wait_s(turn) == pytest.approx(1 / 3)
         one.left(0.1, has_answered=False)
@@ -59,11 +59,11 @@ def test_who_is_turned_away_is_told_to_come_back_at_different_times() -> None:
     assert one.shed("so", 59.0).retry_after_s == 60.0
 
 
-async def _order(loop: SimLoop, one: Limited, turns: Sequence[Turn]) -> list[int]:
+async def _order(loop: SimLoop, one: ConcurrencyLimiter, turns: Sequence[LimiterWaiter]) -> list[int]:
     """In which order they are called, one place after the other."""
     called: list[int] = []
 
-    async def wait(number: int, turn: Turn) -> None:
+    async def wait(number: int, turn: LimiterWaiter) -> None:
         assert await turn.wait(choices(one)) is one
         called.append(number)
         one.take()
@@ -80,8 +80,8 @@ async def _order(loop: SimLoop, one: Limited, turns: Sequence[Turn]) -> list[int
 def test_the_order_is_band_then_tenant_then_deadline() -> None:
     """Equals go as they came; an early deadline first; a quiet tenant among a noisy one's; a high band before all."""
     async def main(loop: SimLoop) -> None:
-        def turn(ends_at: float = 100.0, band: int = 2, tenant: str = "", weight: float = 1.0) -> Turn:
-            return Turn(loop, loop.now() + ends_at, band, tenant, weight)
+        def turn(ends_at: float = 100.0, band: int = 2, tenant: str = "", weight: float = 1.0) -> LimiterWaiter:
+            return LimiterWaiter(loop, loop.now() + ends_at, band, tenant, weight)
 
         assert await _order(loop, limited(), [turn(), turn(), turn()]) == [0, 1, 2]
         assert await _order(loop, limited(), [turn(9), turn(8), turn(7)]) == [2, 1, 0]
@@ -96,9 +96,9 @@ def test_the_order_is_band_then_tenant_then_deadline() -> None:
 def test_nobody_is_overtaken_for_ever() -> None:
     """By deadlines of those who come ten seconds after it, no longer."""
     async def main(loop: SimLoop) -> None:
-        old = Turn(loop, 1000.0)
+        old = LimiterWaiter(loop, 1000.0)
         await asyncio.sleep(8.0)
-        assert await _order(loop, limited(), [old, Turn(loop, 9.0), Turn(loop, 12.0)]) == [1, 0, 2]
+        assert await _order(loop, limited(), [old, LimiterWaiter(loop, 9.0), LimiterWaiter(loop, 12.0)]) == [1, 0, 2]
 
     run(main)
 
@@ -107,11 +107,11 @@ def test_when_full_the_least_deserving_goes() -> None:
     """Of the lowest band the last; the newcomer itself, where there is no lower one."""
     async def main(loop: SimLoop) -> None:
         one = limited(max_waiting=2)
-        low = [loop.create_task(Turn(loop, 100.0, 4).wait(choices(one))) for _ in range(2)]
+        low = [loop.create_task(LimiterWaiter(loop, 100.0, 4).wait(choices(one))) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(Shed, match=r"2 waiting, which is as many as may$"):
-            await Turn(loop, 100.0, 4).wait(choices(one))
-        high = loop.create_task(Turn(loop, 100.0, 0).wait(choices(one)))
+            await LimiterWaiter(loop, 100.0, 4).wait(choices(one))
+        high = loop.create_task(LimiterWaiter(loop, 100.0, 0).wait(choices(one)))
         await asyncio.sleep(0)
         with pytest.raises(Shed, match="2 waiting, which is as many as may, and others go first"):
             await low[1]
@@ -130,11 +130,11 @@ def test_a_high_band_is_not_told_of_the_wait_of_a_low_one() -> None:
     async def main(loop: SimLoop) -> None:
         one = limited()
         one._held_s = 1.0
-        waiting = [loop.create_task(Turn(loop, 100.0, 4).wait(choices(one))) for _ in range(20)]
+        waiting = [loop.create_task(LimiterWaiter(loop, 100.0, 4).wait(choices(one))) for _ in range(20)]
         await asyncio.sleep(0)
         with pytest.raises(Shed, match="a wait of 21 s for a place and up to 1 s for a first token"):
-            await Turn(loop, 3.0, 4).wait(choices(one, quickest_s=1.0))
-        first = loop.create_task(Turn(loop, 3.0, 0).wait(choices(one, quickest_s=1.0)))
+            await LimiterWaiter(loop, 3.0, 4).wait(choices(one, quickest_s=1.0))
+        first = loop.create_task(LimiterWaiter(loop, 3.0, 0).wait(choices(one, quickest_s=1.0)))
         await asyncio.sleep(0)
         one.left(1.0)
         assert await first is one
@@ -151,7 +151,8 @@ def test_a_place_is_for_who_can_still_use_it() -> None:
     async def main(loop: SimLoop) -> None:
         one = limited()
         at = choices(one)
-        late, next_one = loop.create_task(Turn(loop, 1.5).wait(at)), loop.create_task(Turn(loop, 9.0).wait(at))
+        late, next_one = loop.create_task(LimiterWaiter(loop, 1.5).wait(at)), loop.create_task(LimiterWaiter(loop,
+                                                                                                             9.0).wait(at))
         await asyncio.sleep(1.0)
         one.quickest.seconds = 1.0
         one.left(1.0)
@@ -169,12 +170,12 @@ def test_who_waits_at_two_counts_once_and_is_expected_from_both() -> None:
     async def main(loop: SimLoop) -> None:
         slow, quick = limited("slow", max_waiting=5), limited("quick", max_waiting=5)
         slow._held_s, quick._held_s = 3.0, 1.0
-        tasks = [loop.create_task(Turn(loop, 100.0).wait(choices(slow, quick))) for _ in range(4)]
+        tasks = [loop.create_task(LimiterWaiter(loop, 100.0).wait(choices(slow, quick))) for _ in range(4)]
         await asyncio.sleep(0)
         assert [slow.n_due, quick.n_due] == pytest.approx([1.0, 3.0])
         assert (slow.n_waiting, quick.n_waiting, slow._queue.n) == (1, 3, 4)
         with pytest.raises(Shed, match=r"upstream slow has .* a wait of 3\.8 s for a place"):  # the fifth, of 4 in 3 s
-            await Turn(loop, 3.0).wait(choices(slow, quick))
+            await LimiterWaiter(loop, 3.0).wait(choices(slow, quick))
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -188,17 +189,17 @@ def test_only_all_refusing_is_a_refusal() -> None:
     """Where one lets nobody wait the other does; who is pushed out of one queue waits on in the other."""
     async def main(loop: SimLoop) -> None:
         none, some = limited("none", max_waiting=0), limited("some", max_waiting=1)
-        waiting = loop.create_task(Turn(loop, 100.0, 4).wait(choices(none, some)))
+        waiting = loop.create_task(LimiterWaiter(loop, 100.0, 4).wait(choices(none, some)))
         await asyncio.sleep(0)
         assert (none.n_waiting, some.n_waiting) == (0, 1)
         with pytest.raises(Shed, match=r"none may wait|1 waiting, which is as many as may"):
-            await Turn(loop, 100.0, 4).wait(choices(none, some))
+            await LimiterWaiter(loop, 100.0, 4).wait(choices(none, some))
         both = limited("both")
-        also = loop.create_task(Turn(loop, 100.0, 3).wait(choices(some, both)))
+        also = loop.create_task(LimiterWaiter(loop, 100.0, 3).wait(choices(some, both)))
         await asyncio.sleep(0)
         with pytest.raises(Shed, match="others go first"):
             await waiting
-        first = loop.create_task(Turn(loop, 100.0, 0).wait(choices(some)))
+        first = loop.create_task(LimiterWaiter(loop, 100.0, 0).wait(choices(some)))
         await asyncio.sleep(0)
         assert (some._queue.n, both.n_due) == (1, 1.0)
         both.left(1.0)
@@ -209,14 +210,14 @@ def test_only_all_refusing_is_a_refusal() -> None:
     run(main)
 
 
-async def _request(loop: SimLoop, limits: Sequence[Limited], rng: Random) -> None:
+async def _request(loop: SimLoop, limits: Sequence[ConcurrencyLimiter], rng: Random) -> None:
     """One that comes some time, waits at some of them, and holds what it gets for a while."""
     await asyncio.sleep(rng.choice([0.0, 0.1, 0.2, rng.uniform(0, 3)]))
     at = rng.sample(limits, rng.randint(1, len(limits)))
     ends_at, quickest_s = loop.now() + rng.uniform(0.1, 4), rng.choice([0.0, 0.1, 0.5])
     while (called := next((one for one in at if one.has_room), None)) is None:  # again, where it was sent on
         try:
-            turn = Turn(loop, ends_at, rng.randrange(5), rng.choice("abc"), rng.choice([1.0, 2.0]))
+            turn = LimiterWaiter(loop, ends_at, rng.randrange(5), rng.choice("abc"), rng.choice([1.0, 2.0]))
             called = await turn.wait(choices(*at, quickest_s=quickest_s))
         except Shed:
             return
@@ -239,11 +240,12 @@ def test_waits_leave_nothing_behind(seed: int, n_limits: int, n_turns: int, is_c
     """
     async def main(loop: SimLoop) -> None:
         rng = Random(seed)
-        limits = [Limited(f"up{n}", LimitConfig("fixed", most=rng.randint(1, 3), max_waiting=rng.randint(0, 6)), rng=rng)
+        limits = [ConcurrencyLimiter(f"up{n}", LimitConfig("fixed", most=rng.randint(1, 3), max_waiting=rng.randint(0, 6)),
+                                     rng=rng)
                   for n in range(n_limits)]
         if is_common:
             for number, one in enumerate(limits):
-                one.common = Common([0.0] * 20, (2 * number, 2 * number + 1), [])
+                one.common = SharedLimit([0.0] * 20, (2 * number, 2 * number + 1), [])
 
         tasks = [loop.create_task(_request(loop, limits, rng)) for _ in range(n_turns)]
         for task in tasks:

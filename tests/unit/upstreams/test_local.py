@@ -10,7 +10,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request
 from stayfast.upstreams.base import Call, Upstream
-from stayfast.upstreams.local import Address, Elsewhere, LocalUpstream, must_call_tool, path_of_media
+from stayfast.upstreams.local import Address, LocalUpstream, ParentEngine, must_call_tool, path_of_media
 from tests.unit.http.client.fakes import SetClock
 
 URL = "data:image/png;base64,AAAA"
@@ -66,7 +66,7 @@ def test_a_call_of_a_tool_is_refused_where_the_model_knows_none() -> None:
         raise ConnectionRefusedError(address)
 
     def open_at(*, calls_tools: bool) -> None:
-        upstream = LocalUpstream("tiny", Elsewhere("tiny", lambda: {"tiny": ("127.0.0.1", 1)}), dial, SetClock(),
+        upstream = LocalUpstream("tiny", ParentEngine("tiny", lambda: {"tiny": ("127.0.0.1", 1)}), dial, SetClock(),
                                  calls_tools=calls_tools)
         request = asked(Api.CHAT, messages=[], tools=[{}], tool_choice="required")
         asyncio.run(upstream.open(Call(request, "m", "r", Deadline(5.0), 1.0)))
@@ -84,7 +84,7 @@ def test_a_picture_is_refused_by_name() -> None:
     def dial(address: Address) -> Upstream:
         raise AssertionError(f"{address} was called")
 
-    upstream = LocalUpstream("tiny", Elsewhere("tiny", lambda: {"tiny": ("127.0.0.1", 1)}), dial, SetClock())
+    upstream = LocalUpstream("tiny", ParentEngine("tiny", lambda: {"tiny": ("127.0.0.1", 1)}), dial, SetClock())
     request = asked(Api.CHAT, messages=user({"type": "image_url", "image_url": {"url": URL}}))
     with pytest.raises(Rejected, match="reads text only") as refused:
         asyncio.run(upstream.open(Call(request, "m", "r", Deadline(5.0), 1.0)))

@@ -5,18 +5,18 @@ from types import SimpleNamespace
 from typing import cast
 
 from stayfast.core.types import Outcome
-from stayfast.policy.resilience.breaker import State
-from stayfast.policy.resilience.cross_process import Common
+from stayfast.policy.resilience.breaker import BreakerState
+from stayfast.policy.resilience.cross_process import SharedLimit
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.policy.routing.load_balancing import Backlog
+from stayfast.policy.routing.load_balancing import PrefillBacklog
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.state.permit import Place, acquire_permit
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.permit import Permit, acquire_permit
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 
-def member(limit: LimitConfig | None = None) -> Member:
+def member(limit: LimitConfig | None = None) -> UpstreamState:
     """One of which it is known that a first token takes a second: at 100 s, with nothing in flight."""
-    made = Member(cast("Upstream", SimpleNamespace(name="up")), limit, rng=Random(1))
+    made = UpstreamState(cast("Upstream", SimpleNamespace(name="up")), limit, rng=Random(1))
     for _ in range(20):
         place = enter(made, 0.0)
         place.answered(1.0)
@@ -25,7 +25,7 @@ def member(limit: LimitConfig | None = None) -> Member:
     return made
 
 
-def enter(of: Member, now: float) -> Place:
+def enter(of: UpstreamState, now: float) -> Permit:
     """A call begins."""
     return acquire_permit(of, of.usual.norm("m", 20, False), now)
 
@@ -38,12 +38,12 @@ def test_clients_that_leave_are_no_sample() -> None:
         for place in places:
             place.leave(Outcome.IGNORED, 100.0 + left_after_s)
         enter(made, 110.0)
-        assert (made.breaker.state, made.limit.value) == (State.CLOSED, 10_000)
+        assert (made.breaker.state, made.limit.value) == (BreakerState.CLOSED, 10_000)
 
 
 def test_who_leaves_a_slow_call_at_ordinary_concurrency_is_one() -> None:
     """One after another: after two seconds nothing is known, after nine each was slow with nobody beside it."""
-    for left_after_s, state in ((2.0, State.CLOSED), (9.0, State.OPEN)):
+    for left_after_s, state in ((2.0, BreakerState.CLOSED), (9.0, BreakerState.OPEN)):
         made = member()
         for number in range(12):
             enter(made, 100.0 + 10 * number).leave(Outcome.IGNORED, 100.0 + 10 * number + left_after_s)
@@ -53,7 +53,7 @@ def test_who_leaves_a_slow_call_at_ordinary_concurrency_is_one() -> None:
 
 def test_races_that_are_lost_late_count_as_slow() -> None:
     """At 1.6 times the usual, not at 1.2."""
-    for lost_after_s, state in ((1.2, State.CLOSED), (1.7, State.OPEN)):
+    for lost_after_s, state in ((1.2, BreakerState.CLOSED), (1.7, BreakerState.OPEN)):
         made = member()
         for place in [enter(made, 100.0) for _ in range(50)]:
             place.outlasted(100.0 + lost_after_s)
@@ -93,7 +93,7 @@ def test_a_long_prompt_is_before_others_until_it_is_read() -> None:
     """However its call goes on or ends, once; and it is no more than one request from then on."""
     for end in ("answered", "lost", *Outcome):
         made = member()
-        made.backlog = Backlog()
+        made.backlog = PrefillBacklog()
         norm = made.usual.norm("m", 20, False)
         for _ in range(20):
             acquire_permit(made, norm, 100.0, "m", n_tokens=20).leave(Outcome.IGNORED, 100.0)
@@ -132,7 +132,7 @@ def test_what_runs_in_other_processes_counts() -> None:
     for n_elsewhere, is_cut in ((90, True), (10, False)):
         made = member()
         cells = [0.0, 0.0, 10.0, 0.0]
-        made.whole.common = Common(cells, (0, 1), [(2, 3)])
+        made.whole_limiter.common = SharedLimit(cells, (0, 1), [(2, 3)])
         now = 100.0
         for is_slow, n_others in ((False, 10), (True, n_elsewhere)):
             cells[2] = float(n_others)
@@ -152,7 +152,7 @@ def test_what_runs_in_other_processes_counts() -> None:
 def test_each_lane_learns_of_its_own_calls() -> None:
     """What long prompts are refused cuts the long lane's limit, and no other; a fixed limit is not divided."""
     made = member()
-    made.divide(("short", "long"))
+    made.split_by_lane(("short", "long"))
     assert made.lanes is not None
     norm, now = made.usual.norm("m", 20, False), 101.0
     for _ in range(400):
@@ -165,5 +165,5 @@ def test_each_lane_learns_of_its_own_calls() -> None:
     assert (made.lanes["short"].limit.value, made.limit.value) == (10_000, 10_000)
     assert [limited.n_in_flight for limited in made.all_limited] == [0, 0, 0]
     fixed = member(LimitConfig("fixed", 1, 5))
-    fixed.divide(("short", "long"))
+    fixed.split_by_lane(("short", "long"))
     assert fixed.lanes is None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.clock import SystemClock
-from stayfast.lab.simulated import EngineModel, FaultRule, Kind, Mixture, Provider, ProviderConfig
+from stayfast.lab.simulated import EngineModel, FaultKind, FaultRule, Mixture, Provider, ProviderConfig
 from stayfast.testing import SimLoop, run
 from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for, hear_many
 
@@ -188,7 +188,7 @@ def test_hangups_unnoticed_before_the_engine_has_it(left_s: float, n_after: int)
 def test_stalls_hold_up_what_the_engine_made() -> None:
     """After a stall of a second the tokens made meanwhile come at once."""
     async def main(loop: SimLoop) -> Heard:
-        rule = FaultRule(Kind.STALL, seconds=1.0, after_chunks=3)
+        rule = FaultRule(FaultKind.STALL, seconds=1.0, after_chunks=3)
         return await hear(provider(loop, faults=(rule,)), chat(20))
 
     instants = [at for at, _ in run(main).parts]

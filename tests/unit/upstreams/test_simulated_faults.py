@@ -7,15 +7,24 @@ import msgspec
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.lab.simulated import Ask, FaultRule, Gaps, Kind, Mixture, Provider, ProviderConfig, Quota
+from stayfast.lab.simulated import (
+    FaultKind,
+    FaultRule,
+    GapConfig,
+    Mixture,
+    Provider,
+    ProviderConfig,
+    SimulatedRequest,
+    VendorQuota,
+)
 from stayfast.testing import SimLoop, run
 from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for
 
-BASE: dict[str, Any] = {"ttft": Mixture(1.0), "gaps": Gaps(0.1, 0.0)}
+BASE: dict[str, Any] = {"ttft": Mixture(1.0), "gaps": GapConfig(0.1, 0.0)}
 STREAMED = [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES]
 
 
-def struck(rule: FaultRule, ask: Ask, **fields: Any) -> Heard:
+def struck(rule: FaultRule, ask: SimulatedRequest, **fields: Any) -> Heard:
     """One request that the rule strikes."""
     return run(lambda loop: hear(Provider("p", ProviderConfig(faults=(rule,), **BASE, **fields), loop), ask))
 
@@ -26,25 +35,25 @@ def events(body: bytes) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in lines]
 
 
-@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.RESET])
-def test_the_connection_may_fail_before_the_head(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.REFUSED, FaultKind.RESET])
+def test_the_connection_may_fail_before_the_head(kind: FaultKind) -> None:
     """At once, and told apart."""
     heard = struck(FaultRule(kind), chat())
     assert (heard.head, heard.broke, heard.answering.outcome) == (None, kind.value, kind.value)
 
 
-@pytest.mark.parametrize("kind", [Kind.HANG, Kind.SILENT])
+@pytest.mark.parametrize("kind", [FaultKind.HANG, FaultKind.SILENT])
 @pytest.mark.parametrize("stream", [True, False])
-def test_it_may_never_answer(kind: Kind, stream: bool) -> None:
+def test_it_may_never_answer(kind: FaultKind, stream: bool) -> None:
     """Nothing comes however long one waits; a silent one has sent a good head before."""
     async def main(loop: SimLoop) -> tuple[str | None, int]:
         one = Provider("p", ProviderConfig(faults=(FaultRule(kind),), **BASE), loop)
         answering = one.ask(chat(stream=stream))
-        if kind is Kind.SILENT:
+        if kind is FaultKind.SILENT:
             assert (await answering.begin()).status == 200
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(100_000):
-                await (answering.next() if kind is Kind.SILENT else answering.begin())
+                await (answering.next() if kind is FaultKind.SILENT else answering.begin())
         answering.close()
         return answering.outcome, one.counts.n_running
 
@@ -53,7 +62,7 @@ def test_it_may_never_answer(kind: Kind, stream: bool) -> None:
 
 def test_a_slow_head_holds_up_all_that_follows() -> None:
     """Ten seconds more before the head."""
-    heard = struck(FaultRule(Kind.SLOW_HEADERS, seconds=10), chat(2))
+    heard = struck(FaultRule(FaultKind.SLOW_HEADERS, seconds=10), chat(2))
     assert heard.head_at == pytest.approx(11.0)
     assert heard.took_s == pytest.approx(11.1)
 
@@ -65,9 +74,9 @@ def test_a_slow_head_holds_up_all_that_follows() -> None:
 ])
 def test_error_answers_have_their_bodies(status: int, openai: str, anthropic: str) -> None:
     """Status, content type, type of the error in each dialect, and when to come again."""
-    rule = FaultRule(Kind.STATUS, status=status, retry_after_s=7)
+    rule = FaultRule(FaultKind.STATUS, status=status, retry_after_s=7)
     for api, wanted in ((Api.CHAT, openai), (Api.RESPONSES, openai), (Api.EMBEDDINGS, openai), (Api.MESSAGES, anthropic)):
-        heard = struck(rule, Ask(api, "m", stream=api is Api.CHAT))
+        heard = struck(rule, SimulatedRequest(api, "m", stream=api is Api.CHAT))
         assert heard.head is not None
         assert heard.head.status == status
         assert ("content-type", "application/json") in heard.head.headers
@@ -80,43 +89,44 @@ def test_error_answers_have_their_bodies(status: int, openai: str, anthropic: st
 
 def test_quotas_that_never_refill_say_not_to_retry() -> None:
     """`insufficient_quota` and Anthropic's spend limit carry their words and `x-should-retry: false`."""
-    heard = struck(FaultRule(Kind.STATUS, status=429, code="insufficient_quota"), chat())
+    heard = struck(FaultRule(FaultKind.STATUS, status=429, code="insufficient_quota"), chat())
     assert heard.head is not None
     assert ("x-should-retry", "false") in heard.head.headers
     assert b'"type":"insufficient_quota","param":null,"code":"insufficient_quota"' in heard.body
-    heard = struck(FaultRule(Kind.STATUS, status=429, code="enforced_spend_limit_reached"), Ask(Api.MESSAGES, "m"))
+    heard = struck(FaultRule(FaultKind.STATUS, status=429, code="enforced_spend_limit_reached"),
+                   SimulatedRequest(Api.MESSAGES, "m"))
     assert b'"details":{"error_code":"enforced_spend_limit_reached"}' in heard.body
 
 
-@pytest.mark.parametrize("kind", [Kind.RESET_MID, Kind.CUT, Kind.TRUNCATED])
+@pytest.mark.parametrize("kind", [FaultKind.RESET_MID, FaultKind.CUT, FaultKind.TRUNCATED])
 @pytest.mark.parametrize("api", STREAMED)
-def test_a_stream_may_end_in_its_middle(kind: Kind, api: Api) -> None:
+def test_a_stream_may_end_in_its_middle(kind: FaultKind, api: Api) -> None:
     """After three chunks, by a broken connection or a clean end; the protocol's own end never comes."""
-    heard = struck(FaultRule(kind, after_chunks=3), Ask(api, "m", True, n_output=10))
-    assert heard.broke == {Kind.RESET_MID: "reset", Kind.CUT: "cut", Kind.TRUNCATED: None}[kind]
+    heard = struck(FaultRule(kind, after_chunks=3), SimulatedRequest(api, "m", True, n_output=10))
+    assert heard.broke == {FaultKind.RESET_MID: "reset", FaultKind.CUT: "cut", FaultKind.TRUNCATED: None}[kind]
     assert [at for at, _ in heard.parts] == pytest.approx([1.0, 1.1, 1.2])
     for end in (b"[DONE]", b"message_stop", b"response.completed", b'finish_reason":"'):
         assert end not in heard.body
     assert (heard.answering.outcome, heard.answering.n_generated) == (kind.value, 3)
 
 
-@pytest.mark.parametrize("kind", [Kind.RESET_MID, Kind.CUT, Kind.TRUNCATED])
-def test_a_whole_answer_may_end_in_its_middle(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [FaultKind.RESET_MID, FaultKind.CUT, FaultKind.TRUNCATED])
+def test_a_whole_answer_may_end_in_its_middle(kind: FaultKind) -> None:
     """Half of the body, then the end that the kind says."""
     heard = struck(FaultRule(kind), chat(10, stream=False))
     assert heard.head is not None
     assert heard.head.body is None
-    assert heard.broke == {Kind.RESET_MID: "reset", Kind.CUT: "cut", Kind.TRUNCATED: None}[kind]
+    assert heard.broke == {FaultKind.RESET_MID: "reset", FaultKind.CUT: "cut", FaultKind.TRUNCATED: None}[kind]
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(heard.body)
 
 
 def test_a_short_answer_fails_before_its_end() -> None:
     """A fault after 50 chunks strikes an answer of two chunks as well; after none it comes right behind the opening."""
-    heard = struck(FaultRule(Kind.TRUNCATED, after_chunks=50), chat(2))
+    heard = struck(FaultRule(FaultKind.TRUNCATED, after_chunks=50), chat(2))
     assert heard.body.count(b'"content":"') == 3
     assert b"[DONE]" not in heard.body
-    heard = struck(FaultRule(Kind.IN_BAND, after_chunks=0), Ask(Api.RESPONSES, "m", True))
+    heard = struck(FaultRule(FaultKind.IN_BAND, after_chunks=0), SimulatedRequest(Api.RESPONSES, "m", True))
     assert [event["type"] for event in events(heard.body)] == ["response.created", "response.in_progress", "error"]
 
 
@@ -131,7 +141,7 @@ def test_a_short_answer_fails_before_its_end() -> None:
 ])
 def test_errors_inside_streams_have_every_form(api: Api, form: Any, expected: dict[str, Any]) -> None:
     """The error is the last event, in the form asked for, and nothing follows it."""
-    heard = struck(FaultRule(Kind.IN_BAND, after_chunks=2, form=form), Ask(api, "m", True, n_output=9))
+    heard = struck(FaultRule(FaultKind.IN_BAND, after_chunks=2, form=form), SimulatedRequest(api, "m", True, n_output=9))
     last = events(heard.body)[-1]
     for name, value in expected.items():
         assert last[name] == value if not isinstance(value, dict) else value.items() <= last[name].items()
@@ -143,7 +153,7 @@ def test_errors_inside_streams_have_every_form(api: Api, form: Any, expected: di
 
 def test_whole_answers_may_be_errors_with_200() -> None:
     """An error body under a good status."""
-    heard = struck(FaultRule(Kind.IN_BAND), chat(3, stream=False))
+    heard = struck(FaultRule(FaultKind.IN_BAND), chat(3, stream=False))
     assert heard.head is not None
     assert heard.head.status == 200
     assert "error" in msgspec.json.decode(heard.body)
@@ -152,7 +162,8 @@ def test_whole_answers_may_be_errors_with_200() -> None:
 @pytest.mark.parametrize("form", ["nested", "flat", "failed"])
 def test_errors_inside_responses_go_on_with_the_stream(form: Any) -> None:
     """The next number of the sequence; a failed response is the one that was created, and nobody's else."""
-    heard = struck(FaultRule(Kind.IN_BAND, after_chunks=2, form=form), Ask(Api.RESPONSES, "m", True, n_output=9))
+    heard = struck(FaultRule(FaultKind.IN_BAND, after_chunks=2, form=form), SimulatedRequest(Api.RESPONSES, "m", True,
+                                                                                             n_output=9))
     found = events(heard.body)
     assert [event["sequence_number"] for event in found] == list(range(len(found)))
     if form == "failed":
@@ -164,8 +175,8 @@ def test_errors_inside_responses_go_on_with_the_stream(form: Any) -> None:
 
 def test_a_nested_error_has_its_headers() -> None:
     """What a refusal would have carried over its head stands inside the event."""
-    rule = FaultRule(Kind.IN_BAND, status=429, retry_after_s=5, form="nested", api=Api.RESPONSES)
-    heard = struck(rule, Ask(Api.RESPONSES, "m", True, n_output=9), quota=Quota(tokens_per_min=6000))
+    rule = FaultRule(FaultKind.IN_BAND, status=429, retry_after_s=5, form="nested", api=Api.RESPONSES)
+    heard = struck(rule, SimulatedRequest(Api.RESPONSES, "m", True, n_output=9), quota=VendorQuota(tokens_per_min=6000))
     error = events(heard.body)[-1]["error"]
     assert (error["type"], error["code"]) == ("tokens", "rate_limit_exceeded")
     assert error["headers"]["x-ratelimit-remaining-tokens"] == "0"
@@ -174,15 +185,15 @@ def test_a_nested_error_has_its_headers() -> None:
 
 @pytest.mark.parametrize(("vendor", "api", "quota", "name", "said"), [
     ("openai", Api.CHAT, None, "x-ratelimit-remaining-requests", "requests per min (RPM): Limit 500, Used 500,"),
-    ("openai", Api.CHAT, Quota(tokens_per_min=6000), "x-ratelimit-remaining-tokens",
+    ("openai", Api.CHAT, VendorQuota(tokens_per_min=6000), "x-ratelimit-remaining-tokens",
      "tokens per min (TPM): Limit 6000, Used 6000,"),
-    ("anthropic", Api.MESSAGES, Quota(input_tokens_per_min=6000), "anthropic-ratelimit-input-tokens-remaining",
+    ("anthropic", Api.MESSAGES, VendorQuota(input_tokens_per_min=6000), "anthropic-ratelimit-input-tokens-remaining",
      "rate limit of 6,000 input tokens per minute"),
 ])
-def test_an_injected_429_has_its_reason(vendor: Any, api: Api, quota: Quota | None, name: str, said: str) -> None:
+def test_an_injected_429_has_its_reason(vendor: Any, api: Api, quota: VendorQuota | None, name: str, said: str) -> None:
     """A limit stands at 0, and the body speaks of that one."""
-    rule = FaultRule(Kind.STATUS, status=429, retry_after_s=7)
-    heard = struck(rule, Ask(api, "m"), vendor=vendor, quota=quota)
+    rule = FaultRule(FaultKind.STATUS, status=429, retry_after_s=7)
+    heard = struck(rule, SimulatedRequest(api, "m"), vendor=vendor, quota=quota)
     assert heard.head is not None
     headers = dict(heard.head.headers)
     assert headers[name] == "0"
@@ -197,8 +208,8 @@ def test_an_injected_429_has_its_reason(vendor: Any, api: Api, quota: Quota | No
     (Api.MESSAGES, "f", b"content_block_delta", b'"}}')])
 def test_broken_json_has_the_dialects_own_form(api: Api, tool: str | None, name: bytes | None, lacks: bytes) -> None:
     """The last event is one of the dialect's content events, under its own name, and ends in the middle of its text."""
-    ask = Ask(api, "m", True, n_output=5, tool=tool, value='{"a":"some words"}' if tool else None)
-    heard = struck(FaultRule(Kind.MALFORMED, after_chunks=2), ask)
+    ask = SimulatedRequest(api, "m", True, n_output=5, tool=tool, value='{"a":"some words"}' if tool else None)
+    heard = struck(FaultRule(FaultKind.MALFORMED, after_chunks=2), ask)
     *lines, data = heard.body.strip().split(b"\n\n")[-1].split(b"\n")
     assert lines == ([] if name is None else [b"event: " + name])
     assert data.startswith(b'data: {"')
@@ -210,7 +221,7 @@ def test_broken_json_has_the_dialects_own_form(api: Api, tool: str | None, name:
 @pytest.mark.parametrize("stream", [True, False])
 def test_json_may_be_broken(stream: bool) -> None:
     """An event, or the whole body, that no parser takes; then the body ends."""
-    heard = struck(FaultRule(Kind.MALFORMED, after_chunks=1), chat(5, stream=stream))
+    heard = struck(FaultRule(FaultKind.MALFORMED, after_chunks=1), chat(5, stream=stream))
     last = heard.body.strip().split(b"\n\n")[-1].removeprefix(b"data: ")
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(last)
@@ -219,18 +230,18 @@ def test_json_may_be_broken(stream: bool) -> None:
 
 def test_pace_may_fail() -> None:
     """A stall before the fourth chunk; every gap three times as long."""
-    stalled = struck(FaultRule(Kind.STALL, seconds=5, after_chunks=3), chat(5))
+    stalled = struck(FaultRule(FaultKind.STALL, seconds=5, after_chunks=3), chat(5))
     assert [at for at, _ in stalled.parts] == pytest.approx([1.0, 1.1, 1.2, 6.3, 6.4])
     assert stalled.answering.outcome == "completed"
-    assert struck(FaultRule(Kind.STALL, seconds=5), chat(5, stream=False)).head_at == pytest.approx(6.4)
-    assert struck(FaultRule(Kind.SLOW, factor=3), chat(5)).took_s == pytest.approx(1 + 4 * 0.3)
+    assert struck(FaultRule(FaultKind.STALL, seconds=5), chat(5, stream=False)).head_at == pytest.approx(6.4)
+    assert struck(FaultRule(FaultKind.SLOW, factor=3), chat(5)).took_s == pytest.approx(1 + 4 * 0.3)
 
 
 def test_rates_schedules_and_counts() -> None:
     """A rule strikes its share, between its instants, so often, and only the API that it names."""
-    rules = (FaultRule(Kind.RESET, rate=0.25, from_s=0, until_s=1000),
-             FaultRule(Kind.STATUS, status=500, from_s=2000, n_at_most=2),
-             FaultRule(Kind.REFUSED, from_s=3000, api=Api.MESSAGES))
+    rules = (FaultRule(FaultKind.RESET, rate=0.25, from_s=0, until_s=1000),
+             FaultRule(FaultKind.STATUS, status=500, from_s=2000, n_at_most=2),
+             FaultRule(FaultKind.REFUSED, from_s=3000, api=Api.MESSAGES))
 
     async def main(loop: SimLoop) -> None:
         one = Provider("p", ProviderConfig(faults=rules), loop)
@@ -242,30 +253,30 @@ def test_rates_schedules_and_counts() -> None:
         assert [(await hear(one, chat(1))).answering.outcome for _ in range(3)] == ["status_500", "status_500", "completed"]
         await asyncio.sleep(1000)
         assert (await hear(one, chat(1))).answering.outcome == "completed"
-        assert (await hear(one, Ask(Api.MESSAGES, "m"))).answering.outcome == "refused"
+        assert (await hear(one, SimulatedRequest(Api.MESSAGES, "m"))).answering.outcome == "refused"
 
     run(main)
 
 
 def test_a_form_strikes_those_that_have_it() -> None:
     """A rule for all APIs in a form that only responses have leaves the others alone."""
-    rule = FaultRule(Kind.IN_BAND, form="failed")
+    rule = FaultRule(FaultKind.IN_BAND, form="failed")
     assert struck(rule, chat(4)).answering.outcome == "completed"
-    assert struck(rule, Ask(Api.RESPONSES, "m", True, n_output=4)).answering.outcome == "in_band"
+    assert struck(rule, SimulatedRequest(Api.RESPONSES, "m", True, n_output=4)).answering.outcome == "in_band"
 
 
 def test_faults_come_and_go_while_it_runs() -> None:
     """Injected rules count their schedule from then on; clearing leaves the configuration's."""
     async def main(loop: SimLoop) -> list[str | None]:
-        own = FaultRule(Kind.RESET, api=Api.MESSAGES)
+        own = FaultRule(FaultKind.RESET, api=Api.MESSAGES)
         one = Provider("p", ProviderConfig(faults=(own,)), loop)
         await asyncio.sleep(100)
-        one.inject(FaultRule(Kind.STATUS, status=503, from_s=10, until_s=20))
+        one.inject(FaultRule(FaultKind.STATUS, status=503, from_s=10, until_s=20))
         outcomes = []
         for wait_s in (5, 10, 10):
             await asyncio.sleep(wait_s)
             outcomes.append((await hear(one, chat(1))).answering.outcome)
-        one.inject(FaultRule(Kind.REFUSED))
+        one.inject(FaultRule(FaultKind.REFUSED))
         outcomes.append((await hear(one, chat(1))).answering.outcome)
         one.clear()
         outcomes.append((await hear(one, chat(1))).answering.outcome)
@@ -285,7 +296,7 @@ def test_a_fault_more_changes_no_latency() -> None:
 
         return run(main)
 
-    without, with_rule = heads(), heads(FaultRule(Kind.RESET, rate=0.3))
+    without, with_rule = heads(), heads(FaultRule(FaultKind.RESET, rate=0.3))
     assert 5 < with_rule.count(None) < 30
     assert all(other is None or other == pytest.approx(one) for one, other in zip(without, with_rule, strict=True))
 
@@ -293,7 +304,7 @@ def test_a_fault_more_changes_no_latency() -> None:
 def test_left_while_it_hangs() -> None:
     """A caller that gives up on a hanging provider is counted by the fault, and holds nothing."""
     async def main(loop: SimLoop) -> Provider:
-        one = Provider("p", ProviderConfig(faults=(FaultRule(Kind.HANG),)), loop)
+        one = Provider("p", ProviderConfig(faults=(FaultRule(FaultKind.HANG),)), loop)
         await hear_for(3, one, chat())
         return one
 
@@ -311,4 +322,4 @@ def test_left_while_it_hangs() -> None:
 def test_senseless_rules_are_refused(fields: dict[str, Any], words: str) -> None:
     """The message names the field."""
     with pytest.raises(ValueError, match=words):
-        FaultRule(Kind.STATUS, **fields)
+        FaultRule(FaultKind.STATUS, **fields)

@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api
-from stayfast.lab.simulated import PRESETS, Ask, Gaps, Mixture, ProviderConfig, Regime, Regimes, Sag, Stalls, Weather
+from stayfast.lab.simulated import (
+    PRESETS,
+    GapConfig,
+    Mixture,
+    ProviderConfig,
+    Regime,
+    Regimes,
+    RegimeState,
+    Sag,
+    SimulatedRequest,
+    StallConfig,
+)
 from stayfast.lab.simulated.faults import CALM, Forecast
 from stayfast.lab.simulated.timing_plan import Dice, chunks_until, plan, rest_s
 
@@ -58,14 +69,14 @@ def test_a_constant_is_a_mixture_too() -> None:
 def test_prompts_lengthen_the_first_wait() -> None:
     """With 0.0001 a token, 10,000 tokens double it, drawn and in closed form."""
     config = ProviderConfig(ttft=Mixture(0.5), prefill_per_token=0.0001)
-    ask = Ask(Api.CHAT, "m", n_prompt_tokens=10_000, n_output=1)
+    ask = SimulatedRequest(Api.CHAT, "m", n_prompt_tokens=10_000, n_output=1)
     assert plan(config, config.numbers, ask, Random(1), luck=None, regime=CALM).ttft_s == pytest.approx(1.0)
     assert config.ttft_for(10_000).quantile(0.5) == pytest.approx(1.0)
 
 
 def test_gaps_of_bundles_have_their_closed_form() -> None:
     """A chunk of four tokens takes four gaps, and its median is that of the closed form."""
-    gaps, rng = Gaps(0.01, 0.3, 4), Random(3)
+    gaps, rng = GapConfig(0.01, 0.3, 4), Random(3)
     drawn = sorted(gaps.draw(rng, 4) for _ in range(50_000))
     of = gaps.of_chunks(4)
     for p in (0.5, 0.99):
@@ -86,8 +97,8 @@ def test_stalls_strike_their_share_of_chunks(share: float) -> None:
 
 def test_whole_answers_take_as_long_as_their_chunks() -> None:
     """Gaps, stalls and sag of an answer that nobody sees growing add up to their means."""
-    config = ProviderConfig(gaps=Gaps(0.01, 0.0), stalls=Stalls(0.1, Mixture(0.5)), sag=Sag(1.0, 0.25))
-    ask = Ask(Api.CHAT, "m", n_output=101)
+    config = ProviderConfig(gaps=GapConfig(0.01, 0.0), stalls=StallConfig(0.1, Mixture(0.5)), sag=Sag(1.0, 0.25))
+    ask = SimulatedRequest(Api.CHAT, "m", n_output=101)
     total_s = 0.0
     for number in range(2000):
         rng = Random(number)
@@ -102,12 +113,13 @@ def test_answers_have_azures_lengths() -> None:
     config = ProviderConfig()
     drawn = []
     for number in range(20_000):
-        pace = plan(config, config.numbers, Ask(Api.CHAT, "m"), Random(number), luck=None, regime=CALM)
+        pace = plan(config, config.numbers, SimulatedRequest(Api.CHAT, "m"), Random(number), luck=None, regime=CALM)
         drawn.append(pace.n_output)
     assert sorted(drawn)[10_000] == pytest.approx(151, rel=0.03)
-    cut = plan(config, config.numbers, Ask(Api.CHAT, "m", max_output_tokens=2), Random(1), luck=None, regime=CALM)
+    cut = plan(config, config.numbers, SimulatedRequest(Api.CHAT, "m", max_output_tokens=2), Random(1), luck=None,
+               regime=CALM)
     assert (cut.n_output, cut.reason) == (2, "length")
-    wanted = plan(config, config.numbers, Ask(Api.CHAT, "m", n_output=77), Random(1), luck=None, regime=CALM)
+    wanted = plan(config, config.numbers, SimulatedRequest(Api.CHAT, "m", n_output=77), Random(1), luck=None, regime=CALM)
     assert (wanted.n_output, wanted.reason) == (77, "stop")
 
 
@@ -127,16 +139,16 @@ def test_weather_is_its_own_process() -> None:
     ages = [number * 0.5 for number in range(40_000)]
     seen = [one.at(age) for age in ages]
     assert [other.at(age) for age in reversed(ages)] == seen[::-1]
-    assert seen[0] is Weather.NORMAL
-    assert set(seen) == set(Weather)
+    assert seen[0] is RegimeState.NORMAL
+    assert set(seen) == set(RegimeState)
     # visits a visit to normal: 0.98 degraded, 0.45 brownout, 0.12 outage; times the mean stays
-    assert seen.count(Weather.NORMAL) / len(seen) == pytest.approx(60 / (60 + 19.5 + 4.5 + 0.6), abs=0.05)
+    assert seen.count(RegimeState.NORMAL) / len(seen) == pytest.approx(60 / (60 + 19.5 + 4.5 + 0.6), abs=0.05)
     assert [Forecast(regimes, Random(2)).at(age) for age in ages[:2000]] != seen[:2000]
 
 
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: Mixture(-1), "median_s"), (lambda: Mixture(1, 4), "sigma"), (lambda: Mixture(1, tail_share=2), "tail_share"),
-    (lambda: Gaps(tokens_per_chunk=0), "tokens_per_chunk"), (lambda: Mixture(1).quantile(1), "between 0 and 1"),
+    (lambda: GapConfig(tokens_per_chunk=0), "tokens_per_chunk"), (lambda: Mixture(1).quantile(1), "between 0 and 1"),
     (lambda: ProviderConfig("gpt-9"), "preset must be one of gpt-4o"),
     (lambda: ProviderConfig(tail_correlation=1.5), "tail_correlation"),
 ])

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.lab.simulated import Gaps, Mixture, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
+from stayfast.lab.simulated import GapConfig, Mixture, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
 from stayfast.wire.json_input import decode
@@ -43,7 +43,7 @@ class Rig:
     """A provider with a cache."""
 
     def __init__(self, loop: SimLoop, cache: PromptCacheModel) -> None:
-        config = ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.0, 0.0), prefill_per_token=0.001, prompt_cache=cache,
+        config = ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.0, 0.0), prefill_per_token=0.001, prompt_cache=cache,
                                 tariff=Tariff(1.0, 0.0))
         self.provider = Provider("p", config, loop)
         self.rules = cache.rules

@@ -9,24 +9,24 @@ import pytest
 from stayfast.core.types import Api
 from stayfast.lab.simulated import (
     PRESETS,
-    Ask,
     ColdStart,
-    Gaps,
+    GapConfig,
     Mixture,
     Provider,
     ProviderConfig,
-    Quota,
     Regime,
     Regimes,
+    RegimeState,
     Sag,
-    Stalls,
+    SimulatedRequest,
+    StallConfig,
     Tariff,
-    Weather,
+    VendorQuota,
 )
 from stayfast.testing import SimLoop, run
 from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for, hear_many
 
-SLOW = ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0))
+SLOW = ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0))
 
 
 def test_first_token_and_pace_are_apart() -> None:
@@ -51,7 +51,7 @@ def test_a_late_reader_finds_what_is_due() -> None:
 
 def test_bundles_and_writes() -> None:
     """Ten tokens by four are three chunks; two chunks a write are two writes, at the pace of their tokens."""
-    config = ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0, tokens_per_chunk=4, chunks_per_write=2))
+    config = ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0, tokens_per_chunk=4, chunks_per_write=2))
     heard = run(lambda loop: hear(Provider("p", config, loop), chat(10)))
     assert [at for at, _ in heard.parts] == pytest.approx([1.4, 1.6])
     assert heard.body.count(b'"content":"') == 3 + 1  # and the role
@@ -67,9 +67,9 @@ def test_the_head_may_come_early() -> None:
 
 def test_stalls_and_sag_are_felt() -> None:
     """A stall before every chunk but the first; a sag from some point on."""
-    stalled = ProviderConfig(gaps=Gaps(0.1, 0.0), stalls=Stalls(1.0, Mixture(2.0)))
+    stalled = ProviderConfig(gaps=GapConfig(0.1, 0.0), stalls=StallConfig(1.0, Mixture(2.0)))
     assert run(lambda loop: hear(Provider("p", stalled, loop), chat(3))).took_s == pytest.approx(4.2)
-    sagging = ProviderConfig(gaps=Gaps(0.1, 0.0), sag=Sag(1.0, 0.25))
+    sagging = ProviderConfig(gaps=GapConfig(0.1, 0.0), sag=Sag(1.0, 0.25))
     took_s = run(lambda loop: hear(Provider("p", sagging, loop), chat(101))).took_s
     assert 10.0 < took_s <= 40.0
 
@@ -77,11 +77,11 @@ def test_stalls_and_sag_are_felt() -> None:
 def test_a_run_repeats_bit_for_bit() -> None:
     """Two runs of everything that draws have the same instants and bytes; another seed has others."""
     def story(seed: int) -> list[tuple[float, bytes]]:
-        config = ProviderConfig("haiku-4.5-like", seed, stalls=Stalls(0.05), sag=Sag(0.2), regimes=Regimes(Regime(5)),
+        config = ProviderConfig("haiku-4.5-like", seed, stalls=StallConfig(0.05), sag=Sag(0.2), regimes=Regimes(Regime(5)),
                                 tail_correlation=0.5, cold_start=ColdStart(10))
 
         async def main(loop: SimLoop) -> list[Heard]:
-            asks = [(number * 0.7, Ask(Api.CHAT, "m", True, session="s")) for number in range(40)]
+            asks = [(number * 0.7, SimulatedRequest(Api.CHAT, "m", True, session="s")) for number in range(40)]
             return await hear_many(loop, Provider("p", config, loop), asks)
 
         return [part for heard in run(main) for part in [(heard.head_at, b""), *heard.parts]]
@@ -155,12 +155,12 @@ def test_weather_holds_for_all() -> None:
     regimes = Regimes(brownout=Regime(30, 5.0, 4.0, 0.0))
 
     async def main(loop: SimLoop) -> list[Heard]:
-        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0), regimes=regimes), loop)
+        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0), regimes=regimes), loop)
         heard = []
-        for weather in (Weather.BROWNOUT, Weather.OUTAGE, Weather.NORMAL, None):
+        for weather in (RegimeState.BROWNOUT, RegimeState.OUTAGE, RegimeState.NORMAL, None):
             one.set_regime(weather)
             heard.append(await hear(one, chat(2)))
-        assert one.weather is Weather.NORMAL
+        assert one.weather is RegimeState.NORMAL
         return heard
 
     slow, down, well, _ = run(main)
@@ -175,8 +175,8 @@ def test_anthropic_is_overloaded_with_529() -> None:
     """The vendor and the dialect decide the status and the body."""
     async def main(loop: SimLoop) -> Heard:
         one = Provider("p", ProviderConfig("haiku-4.5-like", regimes=Regimes()), loop)
-        one.set_regime(Weather.OUTAGE)
-        return await hear(one, Ask(Api.MESSAGES, "m", True))
+        one.set_regime(RegimeState.OUTAGE)
+        return await hear(one, SimulatedRequest(Api.MESSAGES, "m", True))
 
     heard = run(main)
     assert heard.head is not None
@@ -198,8 +198,9 @@ def test_anthropic_is_overloaded_with_529() -> None:
 ])
 def test_limits_are_told_in_the_vendors_own_words(vendor: Any, api: Api, expected: dict[str, str]) -> None:
     """The third request of a minute that allows two gets 429, its reason, and when to come again."""
-    quota = Quota(requests_per_min=2, tokens_per_min=6000, output_tokens_per_min=1000 if vendor == "anthropic" else None)
-    ask = Ask(api, "m", True, n_prompt_tokens=90, max_output_tokens=10)
+    quota = VendorQuota(requests_per_min=2, tokens_per_min=6000, output_tokens_per_min=1000 if vendor == "anthropic"
+                        else None)
+    ask = SimulatedRequest(api, "m", True, n_prompt_tokens=90, max_output_tokens=10)
 
     async def main(loop: SimLoop) -> list[Heard]:
         one = Provider("p", ProviderConfig(vendor=vendor, quota=quota), loop)
@@ -222,11 +223,11 @@ def test_limits_are_told_in_the_vendors_own_words(vendor: Any, api: Api, expecte
 def test_quotas_refill_and_correct_their_estimates() -> None:
     """An answer that used less than it was charged for gives the rest back; more comes back with time."""
     async def main(loop: SimLoop) -> list[int]:
-        one = Provider("p", ProviderConfig(quota=Quota(tokens_per_min=600)), loop)
+        one = Provider("p", ProviderConfig(quota=VendorQuota(tokens_per_min=600)), loop)
         statuses = []
         for n_most, wait_s in ((500, 0), (500, 0), (600, 0), (600, 2)):
             await asyncio.sleep(wait_s)
-            heard = await hear(one, Ask(Api.CHAT, "m", True, n_output=10, max_output_tokens=n_most))
+            heard = await hear(one, SimulatedRequest(Api.CHAT, "m", True, n_output=10, max_output_tokens=n_most))
             assert heard.head is not None
             statuses.append(heard.head.status)
         return statuses
@@ -241,8 +242,8 @@ def test_headers_and_errors_tell_the_same_limit(vendor: Any, api: Api, burst_s: 
     n_good = int(burst_s)
 
     async def main(loop: SimLoop) -> list[Heard]:
-        one = Provider("p", ProviderConfig(vendor=vendor, quota=Quota(requests_per_min=60, burst_s=burst_s)), loop)
-        return [await hear(one, Ask(api, "m", n_output=1)) for _ in range(n_good + 1)]
+        one = Provider("p", ProviderConfig(vendor=vendor, quota=VendorQuota(requests_per_min=60, burst_s=burst_s)), loop)
+        return [await hear(one, SimulatedRequest(api, "m", n_output=1)) for _ in range(n_good + 1)]
 
     *admitted, refused = run(main)
     assert {heard.answering.outcome for heard in admitted} == {"completed"}
@@ -261,9 +262,10 @@ def test_headers_and_errors_tell_the_same_limit(vendor: Any, api: Api, burst_s: 
 def test_anthropic_sums_its_token_limits() -> None:
     """With limits on input and output, tokens have one too: their sum, full when both are."""
     async def main(loop: SimLoop) -> dict[str, str]:
-        quota = Quota(input_tokens_per_min=3000, output_tokens_per_min=600)
+        quota = VendorQuota(input_tokens_per_min=3000, output_tokens_per_min=600)
         one = Provider("p", ProviderConfig(vendor="anthropic", quota=quota), loop)
-        answering = one.ask(Ask(Api.MESSAGES, "m", True, n_prompt_tokens=100, n_output=10, max_output_tokens=10))
+        answering = one.ask(SimulatedRequest(Api.MESSAGES, "m", True, n_prompt_tokens=100, n_output=10,
+                                             max_output_tokens=10))
         head = await answering.begin()
         answering.close()
         return dict(head.headers)
@@ -277,8 +279,8 @@ def test_anthropic_sums_its_token_limits() -> None:
 def test_anthropic_refuses_in_its_own_words() -> None:
     """Its 429 names the limit as Anthropic does, not as OpenAI does."""
     async def main(loop: SimLoop) -> Heard:
-        one = Provider("p", ProviderConfig(vendor="anthropic", quota=Quota(input_tokens_per_min=30_000)), loop)
-        return await hear(one, Ask(Api.MESSAGES, "m", n_prompt_tokens=40_000))
+        one = Provider("p", ProviderConfig(vendor="anthropic", quota=VendorQuota(input_tokens_per_min=30_000)), loop)
+        return await hear(one, SimulatedRequest(Api.MESSAGES, "m", n_prompt_tokens=40_000))
 
     heard = run(main)
     assert b"would exceed your organization's rate limit of 30,000 input tokens per minute" in heard.body
@@ -288,8 +290,8 @@ def test_anthropic_refuses_in_its_own_words() -> None:
 def test_what_can_never_fit_says_so() -> None:
     """A request above the limit itself is not told to come again."""
     async def main(loop: SimLoop) -> Heard:
-        one = Provider("p", ProviderConfig(quota=Quota(tokens_per_min=100)), loop)
-        return await hear(one, Ask(Api.CHAT, "m", True, n_prompt_tokens=1000))
+        one = Provider("p", ProviderConfig(quota=VendorQuota(tokens_per_min=100)), loop)
+        return await hear(one, SimulatedRequest(Api.CHAT, "m", True, n_prompt_tokens=1000))
 
     heard = run(main)
     assert heard.head is not None
@@ -300,7 +302,7 @@ def test_what_can_never_fit_says_so() -> None:
 @pytest.mark.parametrize(("notices", "n_unread", "n_after"), [(True, 6, 0), (False, 100, 94)])
 def test_who_leaves_is_counted(notices: bool, n_unread: int, n_after: int) -> None:
     """Six chunks are out after 1.55 s; what comes after the hang-up is counted where it is not noticed."""
-    config = ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0), notices_hangup=notices, tariff=Tariff(5e5, 1e6))
+    config = ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0), notices_hangup=notices, tariff=Tariff(5e5, 1e6))
 
     async def main(loop: SimLoop) -> Provider:
         one = Provider("p", config, loop)
@@ -330,8 +332,9 @@ def test_who_leaves_is_counted(notices: bool, n_unread: int, n_after: int) -> No
 def test_work_unnoticed_holds_its_quota_to_its_end(stream: bool, left_s: float, ends_s: float) -> None:
     """What an abandoned request was charged in advance comes back when it is over, not when it is left."""
     async def main(loop: SimLoop) -> Provider:
-        quota = Quota(tokens_per_min=1000, burst_s=60)
-        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), gaps=Gaps(0.1, 0.0), quota=quota, notices_hangup=False), loop)
+        quota = VendorQuota(tokens_per_min=1000, burst_s=60)
+        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0), quota=quota, notices_hangup=False),
+                       loop)
         await hear_for(left_s, one, chat(20, stream=stream, max_output_tokens=900))
         for at, n_most in ((ends_s - 0.01, 150), (ends_s + 0.01, 980)):
             await asyncio.sleep(at - loop.now())

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.lab.load.lengths import Book
-from stayfast.lab.simulated import Gaps, Provider, ProviderConfig, ask_of
+from stayfast.lab.load.lengths import FillerText
+from stayfast.lab.simulated import GapConfig, Provider, ProviderConfig, ask_of
 from stayfast.lab.simulated.filler_text import json_for, word_bytes, words
 from stayfast.lab.simulated.prompt_cache import CacheRules
 from stayfast.testing import run
@@ -33,7 +33,7 @@ FITS = {"days": 3, "unit": "C", "tags": [True, True], "where": {"lat": 1}}
 
 def heard(api: Api, **fields: Any) -> Heard:
     """The answer of a provider without latency."""
-    config = ProviderConfig(gaps=Gaps(0.0, 0.0, tokens_per_chunk=3))
+    config = ProviderConfig(gaps=GapConfig(0.0, 0.0, tokens_per_chunk=3))
     return run(lambda loop: hear(Provider("p", config, loop), ask_of(request(api, **fields))))
 
 
@@ -232,7 +232,7 @@ def test_embeddings_depend_on_their_text_alone() -> None:
 @pytest.mark.parametrize("n_words", [4, 40, 2000])
 def test_a_word_asked_is_a_token_counted(api: Api, n_words: int) -> None:
     """The bench's words, of which it makes prompts of known lengths, count one each: traces replay with their lengths."""
-    text = Book(3).prompt(11, n_words)
+    text = FillerText(3).prompt(11, n_words)
     fields: dict[Api, dict[str, Any]] = {Api.COMPLETIONS: {"prompt": text}, Api.RESPONSES: {"input": text}}
     said = fields.get(api) or {"messages": [{"role": "user", "content": text}]}
     assert ask_of(request(api, **said)).n_prompt_tokens == pytest.approx(n_words, rel=0.02)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.core.types import Api, Sight, Usage
+from stayfast.core.types import AnswerSummary, Api, Usage
 from stayfast.wire.chat.stream_decoder import ChatSource
 from stayfast.wire.json_input import decode
-from stayfast.wire.replay import keepable
+from stayfast.wire.replay import is_storable
 
 COUNTS = st.one_of(st.integers(-2, 2**54), st.floats(allow_nan=False, allow_infinity=False), st.none(), st.booleans(),
                    st.text(max_size=3))
@@ -33,8 +33,8 @@ PLAIN = (b'{"id": "c-1", "choices": [{"index": 0, "message": {"content": "%b"}, 
          b'"usage": {"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 3}}}')
 
 
-def seen(body: bytes) -> Sight:
-    sight = Sight()
+def seen(body: bytes) -> AnswerSummary:
+    sight = AnswerSummary()
     ChatSource("u", 1, sight).see_whole(body)
     return sight
 
@@ -69,4 +69,4 @@ def test_answer_that_is_not_json_is_a_failure(content: bytes) -> None:
 def test_only_text_is_kept(message: bytes, is_kept: bool) -> None:
     body = b'{"id": "c", "choices": [{"message": {%b}, "finish_reason": "stop"}]}' % message
     request = decode(Api.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}')
-    assert (keepable(request, seen(body), body) is not None) is is_kept
+    assert (is_storable(request, seen(body), body) is not None) is is_kept

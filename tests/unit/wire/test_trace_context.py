@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.events import Trace
-from stayfast.wire.trace_context import MAX_STATE_CHARS, begun, below, caller_of, headers_of
+from stayfast.wire.trace_context import MAX_STATE_CHARS, below, caller_of, headers_of, new_trace
 
 ID, PARENT = "12345678901234567890123456789012", "1234567890123456"
 VALID = f"00-{ID}-{PARENT}-01"
@@ -88,7 +88,7 @@ def test_a_state_passed_on_is_valid_and_bounded(members: list[str]) -> None:
 @given(st.randoms(use_true_random=False), st.floats(0, 1))
 def test_written_and_read_again(rng: Random, ratio: float) -> None:
     """A place that is told of is the parent that the next one reads."""
-    root = begun(rng, ratio)
+    root = new_trace(rng, ratio)
     assert root.parent_id is None
     attempt = below(root, rng)
     assert (attempt.trace_id, attempt.parent_id) == (root.trace_id, root.span_id)
@@ -111,7 +111,7 @@ def test_the_caller_is_the_parent_and_its_state_and_flags_go_on() -> None:
 def test_sampling(ratio: float) -> None:
     """The share of sampled traces is the ratio; all and none are exact."""
     rng = Random(3)
-    share = sum(begun(rng, ratio).is_sampled for _ in range(20_000)) / 20_000
+    share = sum(new_trace(rng, ratio).is_sampled for _ in range(20_000)) / 20_000
     assert share == ratio if ratio in (0.0, 1.0) else abs(share - ratio) < 0.015
 
 
@@ -121,5 +121,5 @@ def test_ids_are_never_zero() -> None:
         def getrandbits(self, k: int) -> int:
             return 0
 
-    place = begun(Zeros(), 1.0)
+    place = new_trace(Zeros(), 1.0)
     assert (place.trace_id, place.span_id) == (f"{1:032x}", f"{1:016x}")

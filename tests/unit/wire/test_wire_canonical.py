@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.canonical import MAX_BYTES, Asked, asked, key_of, said_of, scope_of, terms_of, text_of
+from stayfast.wire.canonical import (
+    MAX_BYTES,
+    CanonicalRequest,
+    canonicalize,
+    identity_bytes,
+    key_digest,
+    scope_bytes,
+    scope_of,
+    text_of,
+)
 from stayfast.wire.json_input import decode
 
 HELLO = {"role": "user", "content": "hello"}
@@ -30,14 +39,14 @@ def responses(**fields: object) -> Request:
 
 def key(request: Request, *who: str | None) -> bytes:
     """Where its answer is kept."""
-    what = asked(request)
+    what = canonicalize(request)
     assert not what.why_not
-    return key_of(terms_of(what, said_of(*who)), what)
+    return key_digest(scope_bytes(what, identity_bytes(*who)), what)
 
 
 def scope(request: Request, *who: str | None) -> bytes:
     """What another request must share with it."""
-    return scope_of(terms_of(asked(request), said_of(*who)))
+    return scope_of(scope_bytes(canonicalize(request), identity_bytes(*who)))
 
 
 def raw(text: str) -> Request:
@@ -85,13 +94,13 @@ def test_what_may_say_something_counts(fields: dict[str, object]) -> None:
 
 def test_a_hosted_search_may_have_no_options() -> None:
     """The member alone turns it on."""
-    assert asked(chat(web_search_options={})).why_not == "hosted_tools"
+    assert canonicalize(chat(web_search_options={})).why_not == "hosted_tools"
 
 
 def test_a_large_body_is_not_read() -> None:
     """Everybody else on the loop would wait for it."""
-    assert asked(chat(user="u" * MAX_BYTES)).why_not == "large"
-    assert not asked(chat(user="u" * (MAX_BYTES - 1000))).why_not
+    assert canonicalize(chat(user="u" * MAX_BYTES)).why_not == "large"
+    assert not canonicalize(chat(user="u" * (MAX_BYTES - 1000))).why_not
 
 
 @pytest.mark.parametrize("content", [
@@ -167,7 +176,7 @@ def test_the_same_follow_up_under_another_parent() -> None:
     answer, follow_up = {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Why?"}
     turns = [[{"role": "user", "content": text}, answer, follow_up] for text in ("Is it red?", "Is it green?")]
     assert key(chat(messages=turns[0])) != key(chat(messages=turns[1]))
-    assert asked(chat(messages=turns[0])).question == asked(chat(messages=turns[1])).question
+    assert canonicalize(chat(messages=turns[0])).question == canonicalize(chat(messages=turns[1])).question
 
 
 def test_a_text_that_looks_like_parts_is_a_text() -> None:
@@ -214,7 +223,7 @@ def test_a_text_that_looks_like_parts_is_a_text() -> None:
 ])
 def test_no_question_for_a_cache(why: str, request_: Request) -> None:
     """Trap: tool results, an empty last text, pictures and the like are told by a word, and have no key."""
-    assert asked(request_) == Asked(why)
+    assert canonicalize(request_) == CanonicalRequest(why)
 
 
 def test_one_input_text_is_one_message() -> None:
@@ -231,7 +240,8 @@ def test_a_completion_goes_on_where_its_prompt_ends() -> None:
 
 def test_embeddings_are_not_drawn() -> None:
     """They have no temperature to be too warm, and every input is its own question."""
-    asks = [asked(decode(Api.EMBEDDINGS, msgspec.json.encode({"model": "m", "input": text}))) for text in ("a", ["a"], "b")]
+    asks = [canonicalize(decode(Api.EMBEDDINGS, msgspec.json.encode({"model": "m", "input": text}))) for text in ("a", ["a"],
+                                                                                                                  "b")]
     assert not asks[0].is_sampled
     assert len({ask.question for ask in asks}) == 3
 
@@ -256,5 +266,5 @@ def test_a_reordered_body_has_the_same_key(extra: dict[str, object], shuffled: o
 def test_what_is_embedded_counts_with_its_white_space() -> None:
     """Tokenizers see it, so each spelling has a vector of its own, and an exact answer is that of the very input."""
     texts = ("x y", " x y ", "x  y", "x y\n")
-    asks = [asked(decode(Api.EMBEDDINGS, msgspec.json.encode({"model": "m", "input": text}))) for text in texts]
+    asks = [canonicalize(decode(Api.EMBEDDINGS, msgspec.json.encode({"model": "m", "input": text}))) for text in texts]
     assert len({ask.question for ask in asks}) == len(texts)

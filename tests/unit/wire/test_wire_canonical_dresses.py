@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.wire.canonical import asked, key_of, said_of, terms_of
+from stayfast.wire.canonical import canonicalize, identity_bytes, key_digest, scope_bytes
 from stayfast.wire.json_input import decode
 
 HELLO = {"role": "user", "content": "hello"}
@@ -19,9 +19,9 @@ def key(api: Api, **fields: Any) -> bytes:
     """Where its answer is kept."""
     bodies: dict[Api, dict[str, Any]] = {Api.CHAT: {"messages": [HELLO]}, Api.RESPONSES: {"input": "hello"},
                                          Api.COMPLETIONS: {"prompt": "hello"}}
-    what = asked(decode(api, msgspec.json.encode({"model": "m", **bodies[api], **fields})))
+    what = canonicalize(decode(api, msgspec.json.encode({"model": "m", **bodies[api], **fields})))
     assert not what.why_not
-    return key_of(terms_of(what, said_of()), what)
+    return key_digest(scope_bytes(what, identity_bytes()), what)
 
 
 @pytest.mark.parametrize(("api", "plain", "dressed"), [

@@ -111,7 +111,7 @@ def test_the_upstream_is_asked_to_go_on(client: Api, first: Api, second: Api) ->
     ask, got = asked(client, **{LIMIT[client]: 50}), Client()
     got.reads(first, ask, spoken(first, ["One ", "slow ", "answer "], None, "id-1"), [], None)
     rest = Continuation(ask, got.body, 0)
-    assert rest.n_said == 4  # characters of 16; 3 pieces
+    assert rest.n_sent == 4  # characters of 16; 3 pieces
     sent = json.loads(going_on(encode(rest.request, second, "m", stream=True), client, second))
     assert sent[LIMIT[second]] == 46
     if second is Api.COMPLETIONS:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.wire.continuation import Seam
+from stayfast.wire.continuation import SeamTrimmer
 
 PASSAGE = "What users feel is the tail: one slow answer in a hundred is the one that they remember. "
 SAME_AGAIN = ("def test():\n" + "        self.assertEqual(response.status_code, 200)\n" * 3 + "done\n",
@@ -17,7 +17,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200) | st.tex
 
 def joined(said: str, pieces: Sequence[str]) -> str:
     """What a reader has in the end."""
-    seam = Seam(said)
+    seam = SeamTrimmer(said)
     return said + "".join([*(seam.take(piece) for piece in pieces), seam.take("", is_last=True)])
 
 
@@ -69,11 +69,11 @@ def test_seams(said: str, rest: str, whole: str) -> None:
 
 def test_running_text_is_not_held_back() -> None:
     """It is given on at once; only blanks wait for what follows them, where some were said already."""
-    seam = Seam(PASSAGE)
+    seam = SeamTrimmer(PASSAGE)
     assert seam.take(" Nobody") == "Nobody"
     assert seam.take(" waits") == " waits"
-    seam = Seam(PASSAGE)
+    seam = SeamTrimmer(PASSAGE)
     assert seam.take(" ") == ""
     assert seam.take("\n") == ""
     assert seam.take("the") == "\nthe"
-    assert Seam(PASSAGE.rstrip()).take(" ") == " "
+    assert SeamTrimmer(PASSAGE.rstrip()).take(" ") == " "

@@ -8,9 +8,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from stayfast.core.types import Api, Sight
+from stayfast.core.types import AnswerSummary, Api
 from stayfast.wire.encode import can_translate
-from stayfast.wire.transcode import recite, transcoder
+from stayfast.wire.text_answer import render_text_answer
+from stayfast.wire.transcode import transcoder
 from tests.unit.wire.recorded import WHOLE_STREAMS, events, request
 
 CLIENTS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)
@@ -27,7 +28,7 @@ SDK_WHOLE: dict[Api, TypeAdapter[object]] = {
 LENGTH = ("length", "max_tokens", "max_output_tokens")
 
 
-def read_again(client: Api, body: bytes, *, stream: bool) -> Sight:
+def read_again(client: Api, body: bytes, *, stream: bool) -> AnswerSummary:
     """What our own reader makes of an answer in this dialect."""
     coder = transcoder(client, request(client, stream=stream), source_streams=stream, upstream="again")
     coder.feed(body)
@@ -93,7 +94,7 @@ def test_half_a_document_is_no_answer() -> None:
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_recited_answer_is_one(client: Api, stream: bool) -> None:
     """A text of ours, as its readers expect an answer: whole, stopped by itself, of no tokens."""
-    body = recite(request(client, stream=stream), "Läter.\n", answer_id="req_1", created_at=7)
+    body = render_text_answer(request(client, stream=stream), "Läter.\n", answer_id="req_1", created_at=7)
     check(client, body, stream=stream)
     sight = read_again(client, body, stream=stream)
     assert sight.is_complete
@@ -107,4 +108,4 @@ def test_a_recited_answer_is_one(client: Api, stream: bool) -> None:
 def test_only_text_is_recited() -> None:
     """There is no embedding of an apology."""
     with pytest.raises(ValueError, match="ask for no text"):
-        recite(request(Api.EMBEDDINGS), "x", answer_id="r", created_at=0)
+        render_text_answer(request(Api.EMBEDDINGS), "x", answer_id="r", created_at=0)

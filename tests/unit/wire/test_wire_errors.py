@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, Shed, StayfastError, UpstreamFailed
-from stayfast.core.types import Api, Sight, Stage
+from stayfast.core.types import AnswerSummary, Api, Stage
 from stayfast.wire.errors import from_response, in_band, render, render_event
 from stayfast.wire.transcode import transcoder
 from tests.unit.wire.recorded import STREAMS, events, request
@@ -211,7 +211,7 @@ def test_error_events() -> None:
         b'data: {"error":{"message":"cut","type":"server_error","param":null,"code":"upstream_reset"}}\n\n')
     assert render_event(error, Api.MESSAGES, "r") == (
         b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"cut"},"request_id":"r"}\n\n')
-    sight = Sight()
+    sight = AnswerSummary()
     sight.n_events = 5
     name, data = render_event(error, Api.RESPONSES, "r", sight).split(b"\n")[:2]
     assert name == b"event: error"

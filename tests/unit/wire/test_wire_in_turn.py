@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stayfast.core.types import Api, Sight
+from stayfast.core.types import AnswerSummary, Api
 from stayfast.wire import in_turn
 from stayfast.wire.transcode import transcoder
 from tests.unit.wire.recorded import ROLE, Json, chunk, events, request, sse
@@ -27,7 +27,7 @@ def more(index: int, arguments: str) -> Json:
 INTERLEAVED = (begin(0), begin(1), more(0, '{"x":'), more(1, '{"y": "}"'), begin(2, "{}"), more(0, "1}"), more(1, "}"))
 
 
-def relay(*chunks: Json, client: Api, stream: bool) -> tuple[bytes, Sight]:
+def relay(*chunks: Json, client: Api, stream: bool) -> tuple[bytes, AnswerSummary]:
     """What a client gets of a chat answer, read event by event."""
     coder = transcoder(Api.CHAT, request(client, stream=stream), source_streams=True, upstream="up")
     parts = [coder.feed(sse(one)) for one in (ROLE, *chunks, FINISHED)]

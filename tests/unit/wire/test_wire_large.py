@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stayfast.core.conversation import Message, Text
-from stayfast.core.types import Api, Sight
+from stayfast.core.types import AnswerSummary, Api
 from stayfast.wire.chat.stream_decoder import LARGE_BYTES
 from stayfast.wire.dialect import join_neighbours
 from stayfast.wire.transcode import transcoder
@@ -15,7 +15,7 @@ from tests.unit.wire.recorded import request
 from tests.unit.wire.test_wire_whole import ANSWERS
 
 
-def read(api: Api, client: Api, said: dict[str, Any], padding: int) -> tuple[bytes | None, Sight]:
+def read(api: Api, client: Api, said: dict[str, Any], padding: int) -> tuple[bytes | None, AnswerSummary]:
     """An answer with so much more in it, in one piece."""
     body = json.dumps({"padding": "x" * padding, **said}).encode()
     coder = transcoder(api, request(client), source_streams=False, upstream="up", created_at=77)
@@ -25,7 +25,7 @@ def read(api: Api, client: Api, said: dict[str, Any], padding: int) -> tuple[byt
     return None if last is None else last.data, coder.sight
 
 
-def seen(sight: Sight) -> tuple[object, ...]:
+def seen(sight: AnswerSummary) -> tuple[object, ...]:
     """What is compared of a sight."""
     return (sight.is_complete, sight.usage, sight.response_id, sight.finish_reason, sight.n_content,
             None if sight.failure is None else str(sight.failure))

@@ -64,9 +64,9 @@ def with_numbers(value: Any) -> Iterator[bytes]:
 
 def use(asked: Request) -> None:
     """All that is done with a request before and after it is routed. Raises Rejected."""
-    canonical.asked(asked)
-    prompt.asked(asked.body)
-    prompt.asked_by(asked.body)
+    canonical.canonicalize(asked)
+    prompt.read_prompt(asked.body)
+    prompt.read_session(asked.body)
     if asked.api in (Api.CHAT, Api.MESSAGES, Api.RESPONSES):
         with suppress(ValueError):  # as its callers expect
             prompt.order_blocks(asked.body, asked.api, sorts_tools=True, moves_volatile=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire.json_input import decode
-from stayfast.wire.prompt import Asked, asked, asked_by
+from stayfast.wire.prompt import RequestPrompt, read_prompt, read_session
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=5),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -27,9 +27,9 @@ def body(**fields: object) -> bytes:
 def test_the_next_turn_begins_as_this_one() -> None:
     """Whatever else is said, and wherever the system prompt stands in the body."""
     messages = [{"role": "user", "content": "one"}]
-    turn = asked(body(max_tokens=5, messages=messages, system="be brief", tools=[{"name": "f"}])).prompt
+    turn = read_prompt(body(max_tokens=5, messages=messages, system="be brief", tools=[{"name": "f"}])).prompt
     later = [*messages, {"role": "assistant", "content": "1"}, {"role": "user", "content": "two"}]
-    following = asked(body(tools=[{"name": "f"}], system="be brief", user="u", messages=later)).prompt
+    following = read_prompt(body(tools=[{"name": "f"}], system="be brief", user="u", messages=later)).prompt
     assert turn.startswith(b'[{"name":"f"}]"be brief"')
     assert following.startswith(turn[:-1])
 
@@ -41,29 +41,29 @@ def test_the_next_turn_begins_as_this_one() -> None:
     ({"user": None, "metadata": {"other": "x"}}, b""), ({}, b"")])
 def test_what_names_a_session(fields: dict[str, object], session: bytes) -> None:
     """What names the conversation before what names its user; nothing where nothing does."""
-    assert asked(body(messages=[], **fields)).session == session
+    assert read_prompt(body(messages=[], **fields)).session == session
 
 
 def test_what_it_goes_on_from() -> None:
     """Of the responses API."""
-    assert asked(body(input="x", previous_response_id="resp_1")).previous == "resp_1"
-    assert asked(body(input="x")).previous == ""
+    assert read_prompt(body(input="x", previous_response_id="resp_1")).previous == "resp_1"
+    assert read_prompt(body(input="x")).previous == ""
 
 
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), JSON))
 def test_whatever_is_accepted_can_be_asked(fields: dict[str, object]) -> None:
     """No type of any field is a surprise."""
-    found = asked(body(**fields))
+    found = read_prompt(body(**fields))
     assert isinstance(found.previous, str)
     assert isinstance(found.session, bytes)
-    assert asked_by(body(**fields)) == Asked(b"", found.session, found.previous)
+    assert read_session(body(**fields)) == RequestPrompt(b"", found.session, found.previous)
 
 
 @given(api=st.sampled_from([Api.CHAT, Api.RESPONSES, Api.MESSAGES]), user_id=st.text(min_size=1))
 def test_a_decoded_body_can_be_asked(api: Api, user_id: str) -> None:
     """Also one with characters that are no UTF-8."""
     said = body(messages=[{"role": "user", "content": "x"}], input="x", max_tokens=1, metadata={"user_id": user_id})
-    assert asked(decode(api, said).body).session == user_id.encode()
+    assert read_prompt(decode(api, said).body).session == user_id.encode()
 
 
 @pytest.mark.parametrize("said", [rb'"\ud800"', rb'"\q"', b'"\xff"', b'"\x01"', b"tru", b"01", b"[1,]", rb'"\u12"',
@@ -75,4 +75,4 @@ def test_what_is_no_text_is_refused_before_or_read(said: bytes, field: str) -> N
         text = (b'{"model":"m","max_tokens":1,"input":"x","messages":[{"role":"user","content":"x"}],"%b":%b}'
                 % (field.encode(), said))
         with suppress(Rejected):
-            asked(decode(api, text).body)
+            read_prompt(decode(api, text).body)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api
-from stayfast.wire.prompt import LAID_OUT, Laid, difference, has_marks, order_blocks
+from stayfast.wire.prompt import LAID_OUT, PromptLayout, difference, has_marks, order_blocks
 
 MARK = b'{"type":"ephemeral"}'
 POINT = b'{"mode":"explicit"}'
@@ -35,7 +35,7 @@ MESSAGES = said({
 
 def test_blocks_stand_in_the_order_in_which_they_are_rendered() -> None:
     """Tools, instructions, then each message's parts; static are the first two."""
-    laid = Laid(MESSAGES, Api.MESSAGES)
+    laid = PromptLayout(MESSAGES, Api.MESSAGES)
     assert [laid.where(n) for n in range(6)] == [
         "tools[0]", "system", "messages[0].content", "messages[1].content[0]", "messages[1].content[1]",
         "messages[2].content[0]"]
@@ -44,7 +44,7 @@ def test_blocks_stand_in_the_order_in_which_they_are_rendered() -> None:
 
 def test_marks_of_anthropic() -> None:
     """Plain texts become the text part that they stand for; every other byte stays."""
-    laid = Laid(MESSAGES, Api.MESSAGES)
+    laid = PromptLayout(MESSAGES, Api.MESSAGES)
     marked = read(laid.write(dict.fromkeys((1, 2, 3, 6), MARK), {}))
     mark = read(MARK)
     assert marked["tools"] == [TOOL | {"cache_control": mark}]
@@ -60,13 +60,13 @@ def test_marks_of_anthropic() -> None:
 def test_what_may_not_bear_a_mark_of_anthropic_is_passed_over(block: dict[str, Any], n: int) -> None:
     """Thinking and empty text would be a 400."""
     body = said({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, block]}]})
-    assert Laid(body, Api.MESSAGES).markable(2) == n
+    assert PromptLayout(body, Api.MESSAGES).markable(2) == n
 
 
 def test_tools_that_are_loaded_later_bear_no_mark() -> None:
     """Anthropic refuses both on one tool."""
     body = said({"tools": [TOOL, TOOL | {"defer_loading": True}], "messages": [{"role": "user", "content": "a"}]})
-    assert Laid(body, Api.MESSAGES).markable(2) == 1
+    assert PromptLayout(body, Api.MESSAGES).markable(2) == 1
 
 
 def test_marks_of_openai_stand_on_what_is_said_to_the_model_only() -> None:
@@ -75,7 +75,7 @@ def test_marks_of_openai_stand_on_what_is_said_to_the_model_only() -> None:
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"},
         {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
         {"role": "tool", "tool_call_id": "1", "content": "r"}]})
-    laid = Laid(body, Api.CHAT)
+    laid = PromptLayout(body, Api.CHAT)
     assert [laid.markable(n) for n in range(1, 6)] == [0, 2, 3, 3, 3]
     assert (laid.n_static, laid.n_end, laid.n_before) == (2, 5, 3)
     part = {"type": "text", "text": "Be brief.", "prompt_cache_breakpoint": {"mode": "explicit"}}
@@ -85,19 +85,19 @@ def test_marks_of_openai_stand_on_what_is_said_to_the_model_only() -> None:
 def test_instructions_of_a_response_become_a_developer_message_where_nothing_is_stored() -> None:
     """They cannot bear a mark; where the response is stored they must stay instructions."""
     body = {"store": False, "instructions": "Be brief.", "input": [{"role": "user", "content": "hi"}]}
-    laid = Laid(said(body), Api.RESPONSES)
+    laid = PromptLayout(said(body), Api.RESPONSES)
     written = read(laid.write({laid.markable(1): POINT}, {"prompt_cache_key": b'"k"'}))
     part = {"type": "input_text", "text": "Be brief.", "prompt_cache_breakpoint": {"mode": "explicit"}}
     assert written == {"prompt_cache_key": "k", "store": False, "input": [
         {"role": "developer", "content": [part]}, {"role": "user", "content": "hi"}]}
-    assert Laid(said(body | {"store": True}), Api.RESPONSES).markable(1) == 0
-    assert Laid(said({"instructions": "x", "input": "hi"}), Api.RESPONSES).markable(2) == 0
+    assert PromptLayout(said(body | {"store": True}), Api.RESPONSES).markable(1) == 0
+    assert PromptLayout(said({"instructions": "x", "input": "hi"}), Api.RESPONSES).markable(2) == 0
 
 
 def test_the_clients_own_key_stays() -> None:
     """What stands beside is never written over."""
     body = said({"prompt_cache_key": "mine", "messages": [{"role": "user", "content": "a"}]})
-    assert read(Laid(body, Api.CHAT).write({}, {"prompt_cache_key": b'"ours"'}))["prompt_cache_key"] == "mine"
+    assert read(PromptLayout(body, Api.CHAT).write({}, {"prompt_cache_key": b'"ours"'}))["prompt_cache_key"] == "mine"
 
 
 def test_own_marks_are_seen() -> None:
@@ -119,7 +119,7 @@ def test_any_body_is_laid_out_or_refused(body: dict[str, Any], api: Api) -> None
     data = said(body)
     try:
         stable = order_blocks(data, api, sorts_tools=True, moves_volatile=True).body
-        laid = Laid(stable, api)
+        laid = PromptLayout(stable, api)
     except ValueError:
         return
     assert read(laid.write({}, {})) == read(stable)

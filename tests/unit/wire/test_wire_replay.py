@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from stayfast.core.types import Api, Request, Sight
+from stayfast.core.types import AnswerSummary, Api, Request
 from stayfast.wire.json_input import decode
-from stayfast.wire.replay import in_events, keepable
+from stayfast.wire.replay import in_events, is_storable
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT: dict[str, Any] = {
@@ -62,11 +62,11 @@ def test_what_a_stream_cannot_say_is_no_stream(api: Api, path: list[Any], value:
 def test_an_answer_too_many_is_not_kept() -> None:
     """A stray second choice: one was asked for."""
     request = msgspec.structs.replace(asking(Api.CHAT), stream=False)
-    sight = Sight()
+    sight = AnswerSummary()
     sight.is_complete, sight.n_content, sight.finish_reason = True, 1, "stop"
-    assert keepable(request, sight, msgspec.json.encode(CHAT)) is not None
+    assert is_storable(request, sight, msgspec.json.encode(CHAT)) is not None
     other = {"index": 1, "message": {"role": "assistant", "content": "other"}}
-    assert keepable(request, sight, changed(Api.CHAT, ["choices"], [*CHAT["choices"], other])) is None
+    assert is_storable(request, sight, changed(Api.CHAT, ["choices"], [*CHAT["choices"], other])) is None
 
 
 REPORT = {"request_id": "of another", "upstream": "u", "attempts": 1, "timings_ms": {"total": 1.0}}
@@ -89,16 +89,16 @@ ENDS: dict[Api, Any] = {  # the stream of a gateway behind us: its last event, b
 @pytest.mark.parametrize("api", list(WHOLE))
 def test_the_report_of_a_gateway_behind_is_not_kept(api: Api) -> None:
     """It tells of another request; what it gave instead of failing is not kept at all."""
-    sight = Sight()
+    sight = AnswerSummary()
     sight.is_complete, sight.n_content = True, 1
     sight.finish_reason = {Api.CHAT: "stop", Api.MESSAGES: "end_turn"}.get(api, "completed")
     plain, degraded = (b"".join(b"data: %b\n\n" % msgspec.json.encode(event) for event in ENDS[api](report))
                        for report in (REPORT, {**REPORT, "degraded": "template"}))
-    kept = keepable(asking(api), sight, plain)
+    kept = is_storable(asking(api), sight, plain)
     assert kept is not None
     assert b"stayfast" not in kept
     assert b"Hi." in in_events(asking(api), kept)
-    assert keepable(asking(api), sight, degraded) is None
+    assert is_storable(asking(api), sight, degraded) is None
     whole = msgspec.structs.replace(asking(api), stream=False)
-    assert b"stayfast" not in (keepable(whole, sight, changed(api, ["stayfast"], REPORT)) or b"stayfast")
-    assert keepable(whole, sight, changed(api, ["stayfast"], {**REPORT, "degraded": "partial"})) is None
+    assert b"stayfast" not in (is_storable(whole, sight, changed(api, ["stayfast"], REPORT)) or b"stayfast")
+    assert is_storable(whole, sight, changed(api, ["stayfast"], {**REPORT, "degraded": "partial"})) is None

@@ -10,7 +10,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from stayfast.core.errors import UpstreamFailed
-from stayfast.core.types import Api, Sight, Usage
+from stayfast.core.types import AnswerSummary, Api, Usage
 from stayfast.wire.encode import can_translate
 from stayfast.wire.transcode import Transcoder, transcoder
 from tests.unit.wire.recorded import (
@@ -44,13 +44,13 @@ def drain(coder: Transcoder, data: bytes) -> bytes:
     return b"".join(part.data for part in chunks if part is not None)
 
 
-def relay(recorded: Recorded, client: Api, *, stream: bool = True) -> tuple[bytes, Sight]:
+def relay(recorded: Recorded, client: Api, *, stream: bool = True) -> tuple[bytes, AnswerSummary]:
     """`recorded` for a client of another dialect."""
     coder = transcoder(recorded.api, request(client, stream=stream), source_streams=True, upstream="up", created_at=77)
     return drain(coder, recorded.data), coder.sight
 
 
-def failure(sight: Sight) -> UpstreamFailed:
+def failure(sight: AnswerSummary) -> UpstreamFailed:
     """The failure that was seen."""
     assert isinstance(sight.failure, UpstreamFailed)
     return sight.failure

@@ -10,7 +10,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from stayfast.core.errors import UpstreamFailed
-from stayfast.core.types import Api, Chunk, Sight, Usage
+from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
 from stayfast.wire.transcode import transcoder
 from tests.unit.wire.recorded import CALL_ITEM, CHAT_USAGE, MESSAGE_ITEM, RESPONSES_USAGE, Json, request, response
 
@@ -39,7 +39,7 @@ ANSWERS: dict[Api, Json] = {
 TALKERS = (Api.CHAT, Api.RESPONSES, Api.MESSAGES)
 
 
-def answer(source: Api, client: Api, body: bytes, **fields: Any) -> tuple[bytes | None, Sight]:
+def answer(source: Api, client: Api, body: bytes, **fields: Any) -> tuple[bytes | None, AnswerSummary]:
     """`body` from an upstream that speaks `source`, for a client of `client`, fed byte by byte."""
     coder = transcoder(source, request(client, **fields), source_streams=False, upstream="up", created_at=77)
     for at in range(len(body)):

@@ -16,7 +16,7 @@ from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused, DescriptorsExhausted, Sink
 from stayfast.http.client.dial import DialedConnection, Dialer, Origin, Resolver
 from stayfast.http.client.h1 import H1Connection
-from stayfast.http.client.pool import Connection, Pool
+from stayfast.http.client.pool import ConnectionPool, PooledConnection
 from stayfast.http.client.response import EncodedRequest, RequestTemplate, Response, WholeResponse
 from stayfast.http.descriptors import descriptor_limit
 
@@ -104,7 +104,7 @@ class HttpClient:
         self._dialer = Dialer(origin, self._resolver, clock)
         self._reused = ConnectionReused(name)
         self._version = "-"
-        self._pool = Pool(config.max_connections, config.max_idle, config.keepalive_s,
+        self._pool = ConnectionPool(config.max_connections, config.max_idle, config.keepalive_s,
                           is_shared=config.http == "2" or "h2" in protocols, clock=clock)
         if self._pool.is_shared:
             import_module("stayfast.http.client.h2")  # 75 ms: here, not at the first connection, which a request waits for
@@ -192,7 +192,7 @@ class HttpClient:
         """Close idle connections now, busy ones after their requests. Requests sent later open and close their own."""
         self._pool.close()
 
-    async def _obtain(self, connect_by: float, *, is_fresh: bool) -> tuple[Connection, DialedConnection | None]:
+    async def _obtain(self, connect_by: float, *, is_fresh: bool) -> tuple[PooledConnection, DialedConnection | None]:
         waiting_for = "a free connection"
         try:
             async with asyncio.timeout_at(connect_by):
@@ -209,7 +209,7 @@ class HttpClient:
             late.detail = f"{self._dialer.where}: no connection in time"
             raise late from None
 
-    async def _dial(self) -> tuple[Connection, DialedConnection]:
+    async def _dial(self) -> tuple[PooledConnection, DialedConnection]:
         try:
             dialed = await self._dialer.open()
             connection = self._adopt(dialed)
@@ -223,14 +223,14 @@ class HttpClient:
             connection.data_received(dialed.connect_protocol.early)
         return connection, dialed
 
-    def _adopt(self, dialed: DialedConnection) -> Connection:
+    def _adopt(self, dialed: DialedConnection) -> PooledConnection:
         config = self._config
         loop = asyncio.get_running_loop()
         is_h2 = dialed.protocol == "h2" or (config.http == "2" and dialed.tls is None)
         if config.http == "2" and not is_h2:
             dialed.transport.abort()
             raise UpstreamFailed(self.name, Fault.CONNECT, f"upstream {self.name} does not offer HTTP/2")
-        connection: Connection
+        connection: PooledConnection
         if is_h2:
             from stayfast.http.client.h2 import H2Connection  # noqa: PLC0415 - plain HTTP/1.1 does not need it
 

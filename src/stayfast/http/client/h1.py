@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import httptools
 
 from stayfast.core.errors import Fault
-from stayfast.http.client.pool import Connection, Pool
+from stayfast.http.client.pool import ConnectionPool, PooledConnection
 from stayfast.http.client.response import EncodedRequest, HttpResponse
 
 HIGH_WATER = 65_536  # unread bytes; with libuv's read size of 256 KiB a response holds at most 320 KiB
@@ -23,29 +23,13 @@ class NotOurs(Exception):
     """What comes is not wanted: the connection must not be used again."""
 
 
-class H1Connection(Connection):
+class H1Connection(PooledConnection):
     """A connection, the parser of its responses and the response in progress."""
 
-    __slots__ = (
-        "_can_reuse",
-        "_headers",
-        "_is_done",
-        "_is_gone",
-        "_is_head",
-        "_is_interim",
-        "_is_paused",
-        "_loop",
-        "_max_head_bytes",
-        "_n_quiet",
-        "_name",
-        "_names",
-        "_parser",
-        "_pool",
-        "_response",
-        "_transport",
-    )
+    __slots__ = ("_can_reuse", "_headers", "_is_done", "_is_gone", "_is_head", "_is_interim", "_is_paused", "_loop",
+                 "_max_head_bytes", "_n_quiet", "_name", "_names", "_parser", "_pool", "_response", "_transport")
 
-    def __init__(self, name: str, transport: asyncio.Transport, pool: Pool, max_head_bytes: int,
+    def __init__(self, name: str, transport: asyncio.Transport, pool: ConnectionPool, max_head_bytes: int,
                  loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._name = name

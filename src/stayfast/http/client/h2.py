@@ -27,7 +27,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
 from stayfast.core.errors import Fault
-from stayfast.http.client.pool import Connection, Pool
+from stayfast.http.client.pool import ConnectionPool, PooledConnection
 from stayfast.http.client.response import EncodedRequest, HttpResponse
 
 STREAM_WINDOW = 262_144  # bytes; 2.5 MB/s at a round trip of 100 ms, and what a reader that stops can hold
@@ -47,7 +47,7 @@ class GracefulMachine(Machine):
         return [], [event]
 
 
-class Stream:
+class Http2Stream:
     """One request's bookkeeping."""
 
     __slots__ = ("n_unacknowledged", "response", "unsent")
@@ -58,10 +58,10 @@ class Stream:
         self.n_unacknowledged = 0  # bytes read (or padding) that the stream's window does not know of yet
 
 
-class H2Connection(Connection):
+class H2Connection(PooledConnection):
     """A connection and the streams in progress on it."""
 
-    def __init__(self, name: str, authority: str, transport: asyncio.Transport, pool: Pool, *, max_head_bytes: int,
+    def __init__(self, name: str, authority: str, transport: asyncio.Transport, pool: ConnectionPool, *, max_head_bytes: int,
                  loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._name = name
@@ -78,7 +78,7 @@ class H2Connection(Connection):
             SettingCodes.MAX_HEADER_LIST_SIZE: max_head_bytes,
         })
         self._machine.decoder.max_header_list_size = max_head_bytes
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, Http2Stream] = {}
         self._n_max = N_STREAMS_UNTOLD
         self._n_unacknowledged = 0
         self._is_greeted = False  # the peer's settings came
@@ -115,7 +115,7 @@ class H2Connection(Connection):
         if request.body:
             fields.append(("content-length", str(len(request.body))))
         fields += [(name.lower(), value) for name, value in request.headers]
-        stream = self._streams[stream_id] = Stream(response, request.body)
+        stream = self._streams[stream_id] = Http2Stream(response, request.body)
         try:
             machine.send_headers(stream_id, fields, end_stream=not request.body)
         except ProtocolError:  # the limit on streams was lowered after the place was held
@@ -238,7 +238,7 @@ class H2Connection(Connection):
         for stream_id, stream in self._streams.items():
             self._send_body(stream_id, stream)
 
-    def _send_body(self, stream_id: int, stream: Stream) -> None:
+    def _send_body(self, stream_id: int, stream: Http2Stream) -> None:
         machine = self._machine
         while stream.unsent:
             n_bytes = min(machine.local_flow_control_window(stream_id), machine.max_outbound_frame_size)
@@ -247,7 +247,7 @@ class H2Connection(Connection):
             part, stream.unsent = stream.unsent[:n_bytes], stream.unsent[n_bytes:]
             machine.send_data(stream_id, bytes(part), end_stream=not stream.unsent)
 
-    def _refuse(self, stream_id: int, stream: Stream) -> None:
+    def _refuse(self, stream_id: int, stream: Http2Stream) -> None:
         del self._streams[stream_id]
         stream.response.was_refused = True
         stream.response.fail(Fault.RESET, "the upstream did not take the request on this connection")

@@ -11,7 +11,7 @@ from stayfast.core.clock import Clock
 from stayfast.http.client.response import EncodedRequest, HttpResponse
 
 
-class Connection(asyncio.Protocol):
+class PooledConnection(asyncio.Protocol):
     """A connection in a pool: HTTP/1.1 or HTTP/2. It calls `released` and `lost` of its pool."""
 
     __slots__ = ("idle_since", "is_listed", "n_active")
@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
         raise NotImplementedError
 
 
-class Pool:
+class ConnectionPool:
     """All connections to one origin. Used on one event loop only."""
 
     __slots__ = ("_clock", "_is_closed", "_keepalive_s", "_max_connections", "_max_idle", "_n_dialing", "_open", "_ready",
@@ -50,9 +50,9 @@ class Pool:
         self._keepalive_s = keepalive_s
         self._clock = clock
         self.is_shared = is_shared  # one connection carries many requests, as far as is known
-        self._open: set[Connection] = set()
-        self._ready: list[Connection] = []  # those with room, used last at the end
-        self._waiters: dict[asyncio.Future[Connection | None], None] = {}  # a dict: in order, and cheap to leave
+        self._open: set[PooledConnection] = set()
+        self._ready: list[PooledConnection] = []  # those with room, used last at the end
+        self._waiters: dict[asyncio.Future[PooledConnection | None], None] = {}  # a dict: in order, and cheap to leave
         self._n_dialing = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -75,7 +75,7 @@ class Pool:
         return bool(self._max_connections and self._open) and (
             len(self._open) + self._n_dialing >= self._max_connections)
 
-    def take(self) -> Connection | None:
+    def take(self) -> PooledConnection | None:
         """A connection with a place held on it, if there is one now."""
         ready = self._ready
         if not ready:
@@ -86,7 +86,7 @@ class Pool:
             connection.is_listed = False
         return connection
 
-    async def obtain(self, *, is_fresh: bool = False) -> Connection | None:
+    async def obtain(self, *, is_fresh: bool = False) -> PooledConnection | None:
         """A connection with a place held on it, or None: open one, then call `dialed` or `dial_failed`.
 
         `is_fresh`: the last one was found dead, so rather open one than trust what has been idle; but never wait for that.
@@ -100,7 +100,7 @@ class Pool:
             return None
         if is_fresh and (connection := self.take()) is not None:
             return connection
-        waiter: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[PooledConnection | None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         try:
             return await waiter
@@ -108,7 +108,7 @@ class Pool:
             self._leave(waiter)
             raise
 
-    def dialed(self, connection: Connection) -> None:
+    def dialed(self, connection: PooledConnection) -> None:
         """The permission to open was used: `connection` comes with a place held for the caller."""
         self._n_dialing -= 1
         self._open.add(connection)
@@ -121,7 +121,7 @@ class Pool:
         self._n_dialing -= 1
         self._serve()
 
-    def released(self, connection: Connection) -> None:
+    def released(self, connection: PooledConnection) -> None:
         """`connection` has room (again)."""
         if connection not in self._open:
             return
@@ -139,13 +139,13 @@ class Pool:
         elif len(self._ready) > self._max_idle:
             self._drop_oldest_idle()
 
-    def filled(self, connection: Connection) -> None:
+    def filled(self, connection: PooledConnection) -> None:
         """`connection` has no room although it was released: its peer lowered the limit."""
         if connection.is_listed:
             connection.is_listed = False
             self._ready.remove(connection)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: PooledConnection) -> None:
         """`connection` is over, or takes no more requests: its place is free."""
         self.filled(connection)
         if connection in self._open:
@@ -166,7 +166,7 @@ class Pool:
             return False
         return not self._max_connections or len(self._open) + self._n_dialing < self._max_connections
 
-    def _list(self, connection: Connection) -> None:
+    def _list(self, connection: PooledConnection) -> None:
         connection.is_listed = True
         self._ready.append(connection)
 
@@ -183,7 +183,7 @@ class Pool:
                 self._n_dialing += 1
             waiter.set_result(connection)
 
-    def _leave(self, waiter: asyncio.Future[Connection | None]) -> None:
+    def _leave(self, waiter: asyncio.Future[PooledConnection | None]) -> None:
         if waiter.cancelled():
             self._waiters.pop(waiter, None)
             return

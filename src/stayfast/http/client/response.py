@@ -117,21 +117,8 @@ class Transport(Protocol):
 class HttpResponse:
     """A `Response` in the making. `status` is 0 until the head is in."""
 
-    __slots__ = (
-        "_body",
-        "_failure",
-        "_is_whole",
-        "_loop",
-        "_transport",
-        "_waiter",
-        "headers",
-        "n_unread",
-        "status",
-        "stream_id",
-        "upstream",
-        "was_refused",
-        "was_untouched",
-    )
+    __slots__ = ("_body", "_failure", "_is_whole", "_loop", "_transport", "_waiter", "headers", "n_unread", "status",
+                 "stream_id", "upstream", "was_refused", "was_untouched")
 
     def __init__(self, transport: Transport, upstream: str, loop: asyncio.AbstractEventLoop) -> None:
         self.status = 0

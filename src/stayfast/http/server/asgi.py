@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, Generic, cast
 from urllib.parse import unquote
 
-from stayfast.http.server.connection import Connection
+from stayfast.http.server.connection import ServerConnection
 from stayfast.http.server.parser import HttpRequest, R
 from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line
 
@@ -47,9 +47,9 @@ class AsgiResponse(Generic[R]):
     """
 
     __slots__ = ("_connection", "_has_body", "_head", "_is_chunked", "_is_read", "_is_sized", "_own_lines", "_request",
-                 "_reserved", "has_begun", "is_whole")
+                 "_reserved", "has_started", "is_whole")
 
-    def __init__(self, connection: Connection[R], request: R, own_lines: Callable[[], bytes],
+    def __init__(self, connection: ServerConnection[R], request: R, own_lines: Callable[[], bytes],
                  reserved: frozenset[bytes]) -> None:
         self._connection = connection
         self._request = request
@@ -60,7 +60,7 @@ class AsgiResponse(Generic[R]):
         self._is_chunked = False
         self._is_sized = False  # the application said how long it is
         self._is_read = False
-        self.has_begun = False
+        self.has_started = False
         self.is_whole = False
 
     async def receive(self) -> Message:
@@ -77,7 +77,7 @@ class AsgiResponse(Generic[R]):
             return
         body = cast("bytes", message.get("body", b""))
         is_last = not message.get("more_body", False)
-        if self.is_whole or (self._head is None and not self.has_begun):
+        if self.is_whole or (self._head is None and not self.has_started):
             raise RuntimeError("an ASGI application sent a body before its start, or after its end")
         self._write(body if self._has_body else b"", len(body), is_last=is_last)
         if not is_last:
@@ -106,7 +106,7 @@ class AsgiResponse(Generic[R]):
                     self._is_chunked = True
                     head += b"transfer-encoding: chunked\r\n"
             out = head + connection_line(request, keep_alive=keep_alive) + b"\r\n"
-            self.has_begun = True
+            self.has_started = True
         out += frame(body) if self._is_chunked and body else body
         if is_last:
             self.is_whole = True

@@ -2,7 +2,8 @@
 
 Reading never stops while a request is answered, because the end of reading is how the client's leaving shows: the
 request's Task is cancelled in the same turn of the loop. Of what a client sends far ahead, the requests that are whole are
-answered and the rest is dropped. One `LazyTimer` serves all time-outs. Every Task is held by `Tasks` until it ends.
+answered and the rest is dropped. One `LazyTimer` serves all time-outs. Every Task is held by `ConnectionTasks` until it
+ends.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ class LazyTimer:
         self.set_by(self._check())
 
 
-class Tasks:
+class ConnectionTasks:
     """Running Tasks of one loop. `on_error(error)` gets every exception but cancellation; it must not raise."""
 
     __slots__ = ("_on_error", "_running", "loop")
@@ -116,7 +117,7 @@ class App(Protocol[R]):
         late, at a server that is about to end.
         """
 
-    def handle(self, connection: "Connection[R]", request: R) -> Coroutine[Any, Any, None]:
+    def handle(self, connection: "ServerConnection[R]", request: R) -> Coroutine[Any, Any, None]:
         """Answer one request. Runs in a Task of its own, which is cancelled when the client leaves.
 
         It ends with `connection.finish` after a whole answer, else with `close`, `reset` or `abort`.
@@ -135,13 +136,13 @@ class HttpServer(Generic[R]):
     __slots__ = ("_descriptor_limit", "_listener", "_sink", "app", "clock", "connections", "is_draining", "is_empty",
                  "is_refusing", "tasks", "waiting")
 
-    def __init__(self, app: App[R], clock: Clock, tasks: Tasks, sink: Sink | None = None) -> None:
+    def __init__(self, app: App[R], clock: Clock, tasks: ConnectionTasks, sink: Sink | None = None) -> None:
         """`sink` gets what is to be known of connections that were closed or refused for want of room."""
         self.app = app
         self.clock = clock
         self.tasks = tasks
-        self.connections: set[Connection[R]] = set()
-        self.waiting: WaitingConnections[Connection[R]] = WaitingConnections()
+        self.connections: set[ServerConnection[R]] = set()
+        self.waiting: WaitingConnections[ServerConnection[R]] = WaitingConnections()
         self._sink = sink
         self._descriptor_limit = descriptor_limit()
         self.is_draining = False
@@ -163,10 +164,10 @@ class HttpServer(Generic[R]):
     def addresses(self) -> list[tuple[str, int]]:
         return [] if self._listener is None else [bound.getsockname()[:2] for bound in self._listener.sockets]
 
-    def connect(self) -> "Connection[R]":
-        return Connection(self)
+    def connect(self) -> "ServerConnection[R]":
+        return ServerConnection(self)
 
-    def enter(self, connection: "Connection[R]", transport: asyncio.Transport, now: float) -> StayfastError | None:
+    def enter(self, connection: "ServerConnection[R]", transport: asyncio.Transport, now: float) -> StayfastError | None:
         """Take a new connection in, closing others without a request where that makes room; why it is refused, or None."""
         limits, waiting, limit = self.app.limits, self.waiting, self._descriptor_limit
         address = address_of(transport.get_extra_info("peername"))
@@ -189,7 +190,7 @@ class HttpServer(Generic[R]):
             self._sink.emit(ConnectionsClosed(n_closed, len(self.connections), waiting.n_silent))
         return None
 
-    def leave(self, connection: "Connection[R]") -> None:
+    def leave(self, connection: "ServerConnection[R]") -> None:
         self.connections.discard(connection)
         self.waiting.requested(connection)
         if not self.connections:
@@ -216,7 +217,7 @@ class HttpServer(Generic[R]):
         return f"<HttpServer {state}: {len(self.connections)} connections, {len(self.tasks)} requests>"
 
 
-class Connection(asyncio.Protocol, Generic[R]):
+class ServerConnection(asyncio.Protocol, Generic[R]):
     """One connection. Its methods are the loop's to call, but for those that an answer uses to write itself."""
 
     __slots__ = ("_closing_at", "_idle_since", "_is_lingering", "_is_lost", "_keepalive", "_keepalive_at",

@@ -379,8 +379,8 @@ def _plain_head(method: bytes, target: bytes, version: str, raw: list[tuple[byte
     for name, value in raw:
         key = name.lower()
         if key == b"connection":
-            kept = [part for part in value.lower().split(b",") if part.strip() in (b"close", b"keep-alive")]
-            lines.append(b"connection: " + b",".join(kept))
+            options = [part for part in value.lower().split(b",") if part.strip() in (b"close", b"keep-alive")]
+            lines.append(b"connection: " + b",".join(options))
         elif key not in (b"upgrade", b"http2-settings"):
             lines.append(b"%b: %b" % (name, value))
     return b"\r\n".join(lines) + b"\r\n\r\n"

@@ -46,28 +46,28 @@ class Endless:
         self._rng = rng
         self._names = names
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
+    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: Hear, *, may_call: bool,
                   max_tokens: int) -> Said:
         rng = self._rng
         calls = tuple(Call(f"call_{len(messages)}_{n}", rng.choice(self._names), "{}") for n in range(rng.randint(1, 4)))
-        hear(calls[0])
+        on_piece(calls[0])
         await jagged(rng, PLANS)
         return Said(calls=calls)
 
 
-class Writer:
+class WordWriter:
     """The model that answers, word by word."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
+    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: Hear, *, may_call: bool,
                   max_tokens: int) -> Said:
         bad = self._rng.randrange(len(WORDS))
         for n, word in enumerate(WORDS):
             if n == bad:
                 await jagged(self._rng, Mixture(0.01))
-            hear(word)
+            on_piece(word)
             await asyncio.sleep(WRITES.draw(self._rng, 1.0) / len(WORDS))
         return Said("".join(WORDS))
 
@@ -102,7 +102,7 @@ def made_tool(rng: Random, n: int) -> Tool[..., Any]:
 
 
 @dataclass(slots=True)
-class Seen:
+class AgentRun:
     n_answered: int = 0
     n_whole: int = 0
     n_apologies: int = 0
@@ -115,9 +115,9 @@ class Seen:
 
 
 async def play(loop: SimLoop, n: int, seed: int) -> Finding:
-    rng, seen = Random(seed), Seen()
+    rng, seen = Random(seed), AgentRun()
     tools = [made_tool(rng, number) for number in range(6)]
-    agent = Agent(Writer(rng), tools, plan=Endless(rng, [each.name for each in tools]), answer_s=ANSWER_S,
+    agent = Agent(WordWriter(rng), tools, plan=Endless(rng, [each.name for each in tools]), answer_s=ANSWER_S,
                   max_steps=MAX_STEPS, max_calls=MAX_CALLS)
     agent.planning = Breaker(rng=rng)
     await arrive(n, TURNS_A_S, rng, lambda _: _turn(agent, rng.uniform(*TOTALS_S), loop, seen))
@@ -140,7 +140,7 @@ AGENT = VirtualClaim(
     "1,000.", play, "{:,} turns in virtual time", 1000, 1000)
 
 
-async def _turn(agent: Agent, total_s: float, loop: SimLoop, seen: Seen) -> None:
+async def _turn(agent: Agent, total_s: float, loop: SimLoop, seen: AgentRun) -> None:
     deadline_at = loop.now() + total_s
     a = Answer()
     with suppress(OutOfTime):  # a turn without an answer

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
-from stayfast.lab.harness.load import Load, ask, n_failed, simulated_gateway, since_start_s, why_spoiled
+from stayfast.lab.harness.load import LoadSpec, ask, n_failed, simulated_gateway, since_start_s, why_spoiled
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, simulated, virtual_system
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.stats import Exact
-from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
+from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, Regimes, RegimeState
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
@@ -37,7 +37,7 @@ CALM_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Phases:
+class BrownoutPhases:
     """Seconds of each part. `open_s`: the breakers' own; 0: the default."""
 
     normal_s: float = 30.0
@@ -57,10 +57,10 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Brownout:
-    full: Phases = Phases()
-    quick: Phases = Phases(8.0, 6.0, 3.0, 10.0, open_s=6.0)  # a probe in so short a time would be its p99
-    virtual: Phases = Phases()
-    quick_virtual: Phases = Phases(10.0, 20.0, 5.0, 20.0, open_s=10.0)
+    full: BrownoutPhases = BrownoutPhases()
+    quick: BrownoutPhases = BrownoutPhases(8.0, 6.0, 3.0, 10.0, open_s=6.0)  # a probe in so short a time would be its p99
+    virtual: BrownoutPhases = BrownoutPhases()
+    quick_virtual: BrownoutPhases = BrownoutPhases(10.0, 20.0, 5.0, 20.0, open_s=10.0)
     breaker: Mapping[str, Any] = field(default_factory=dict)  # other settings of the breakers
 
     name = "brownout"
@@ -69,10 +69,10 @@ class Brownout:
 
     async def run(self, conditions: Conditions) -> Finding:
         phases, seed = conditions.choose(self.full, self.quick), conditions.seed
-        conditions.say(f"{phases.seconds:g} s at {RATE_RPS:g} requests/s")
+        conditions.report_progress(f"{phases.seconds:g} s at {RATE_RPS:g} requests/s")
         real, *peaks = await over_sockets(phases, seed, self.breaker)
         figures = judge("sockets", real, phases, *peaks)
-        conditions.say("the same in virtual time")
+        conditions.report_progress("the same in virtual time")
         phases = conditions.choose(self.virtual, self.quick_virtual)
         twin, *twin_peaks = await run_virtual_in_thread(in_virtual_time, phases, seed, self.breaker)
         return Finding((*figures, *judge("virtual time", twin, phases, *twin_peaks)), spoiled=why_spoiled({"gateway": real}))
@@ -80,54 +80,56 @@ class Brownout:
 
 def provider(seed: int) -> ProviderConfig:
     regimes = Regimes(normal=Regime(CALM_S), brownout=Regime(ttft_factor=SLOWER), outage=Regime(error_rate=1.0))
-    return ProviderConfig(seed=seed, ttft=Mixture(0.2, 0.3), gaps=Gaps(0.005, 0.0), fills_max_tokens=True, regimes=regimes)
+    return ProviderConfig(seed=seed, ttft=Mixture(0.2, 0.3), gaps=GapConfig(0.005, 0.0), fills_max_tokens=True,
+                          regimes=regimes)
 
 
-async def over_sockets(phases: Phases, seed: int, breaker: Mapping[str, Any]) -> tuple[Result, int, int]:
+async def over_sockets(phases: BrownoutPhases, seed: int, breaker: Mapping[str, Any]) -> tuple[Result, int, int]:
     """The result, and the bad provider's peaks before and after."""
-    load = Load(phases.seconds, RATE_RPS, n_output=N_OUTPUT, warmup_s=WARMUP_S)
+    load = LoadSpec(phases.seconds, RATE_RPS, n_output=N_OUTPUT, warmup_s=WARMUP_S)
     settings = {"defaults": {"breaker": {**phases.breaker, **breaker}}}
     async with simulated_gateway(dict.fromkeys((BAD, GOOD), provider(seed)), seed, settings) as (sim, url):
 
         async def peak() -> int:
             return int((await sim.get("/_sim/counts"))["providers"][BAD]["n_running_peak"])
 
-        async def hold(weather: Weather) -> None:
+        async def hold(weather: RegimeState) -> None:
             await sim.get("/_sim/regime", "POST", {"provider": BAD, "regime": weather})
 
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(ask(load, {"gateway": url}, seed))
             await asyncio.sleep(WARMUP_S + phases.normal_s)
             peak_before = await peak()
-            await hold(Weather.BROWNOUT)
+            await hold(RegimeState.BROWNOUT)
             await asyncio.sleep(phases.brownout_s)
-            await hold(Weather.OUTAGE)
+            await hold(RegimeState.OUTAGE)
             await asyncio.sleep(phases.outage_s)
             await sim.get("/_sim/reset", "POST")
         return asking.result()["gateway"], peak_before, await peak()
 
 
-async def in_virtual_time(loop: SimLoop, phases: Phases, seed: int, breaker: Mapping[str, Any]) -> tuple[Result, int, int]:
+async def in_virtual_time(loop: SimLoop, phases: BrownoutPhases, seed: int, breaker: Mapping[str, Any]) -> tuple[Result, int,
+                                                                                                                 int]:
     system = virtual_system(loop, dict.fromkeys((BAD, GOOD), provider(seed)), seed, {"breaker": BreakerConfig(**{
         **phases.breaker, **breaker})}, hedge=HedgeConfig(mode="off"))
     bad = simulated(system, BAD)
     peaks: list[int] = []
 
-    def hold(weather: Weather | None) -> None:
+    def hold(weather: RegimeState | None) -> None:
         bad.provider.set_regime(weather)
         peaks.append(bad.counts.n_running_peak)
         bad.provider.reset_counts()
 
     at_s = 0.0
-    for seconds, weather in ((phases.normal_s, Weather.BROWNOUT), (phases.brownout_s, Weather.OUTAGE),
+    for seconds, weather in ((phases.normal_s, RegimeState.BROWNOUT), (phases.brownout_s, RegimeState.OUTAGE),
                              (phases.outage_s, None)):
         at_s += seconds
         loop.call_at(at_s, hold, weather)
-    result = await ask_pipeline(system, Load(phases.seconds, VIRTUAL_RPS, n_output=N_OUTPUT), loop, seed)
+    result = await ask_pipeline(system, LoadSpec(phases.seconds, VIRTUAL_RPS, n_output=N_OUTPUT), loop, seed)
     return result, peaks[0], bad.counts.n_running_peak
 
 
-def judge(where: str, result: Result, phases: Phases, peak_before: int, peak_after: int) -> Sequence[Figure]:
+def judge(where: str, result: Result, phases: BrownoutPhases, peak_before: int, peak_after: int) -> Sequence[Figure]:
     slow_at, down_at = phases.normal_s, phases.normal_s + phases.brownout_s
     back_at = down_at + phases.outage_s
     normal = Exact(since_start_s(result, "first_s", 0.0, slow_at))  # a failed request has none and is counted apart

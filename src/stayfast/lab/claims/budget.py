@@ -16,7 +16,7 @@ from math import isnan, nan
 from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
-from stayfast.lab.harness.load import Load, ask, largest_lag_ms, n_failed, simulated_gateway
+from stayfast.lab.harness.load import LoadSpec, ask, largest_lag_ms, n_failed, simulated_gateway
 from stayfast.lab.load.result import Error, Result, Samples
 from stayfast.lab.load.stats import Exact
 
@@ -46,8 +46,8 @@ class Leg:
     route: str
     stream: bool
 
-    def load(self, seconds: float) -> Load:
-        return Load(seconds, RATE_RPS, stream=self.stream, n_output=N_OUTPUT, model=self.route)
+    def load(self, seconds: float) -> LoadSpec:
+        return LoadSpec(seconds, RATE_RPS, stream=self.stream, n_output=N_OUTPUT, model=self.route)
 
     def __str__(self) -> str:
         return f"{self.route}, {'streams' if self.stream else 'whole answers'}"
@@ -57,7 +57,7 @@ LEGS = tuple(Leg(route, stream) for route in ROUTES for stream in (True, False))
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class BudgetClaim:
     full: Extent = Extent(real_s=40.0)
     quick: Extent = Extent(real_s=8.0)
     routes: Mapping[str, Any] = field(default_factory=lambda: ROUTES)  # the gateway's
@@ -69,7 +69,7 @@ class Budget:
     async def run(self, conditions: Conditions) -> Finding:
         seconds, seed = conditions.choose(self.full, self.quick).real_s, conditions.seed
         async with simulated_gateway(PROVIDERS, seed, {"routes": self.routes}) as (sim, url):
-            conditions.say(f"{len(LEGS)} times {RATE_RPS:g} requests/s for {seconds:g} s")
+            conditions.report_progress(f"{len(LEGS)} times {RATE_RPS:g} requests/s for {seconds:g} s")
             async with asyncio.TaskGroup() as group:
                 asking = {leg: group.create_task(ask(leg.load(seconds), {"": url}, seed + n)) for n, leg in enumerate(LEGS)}
             counts = (await sim.get("/_sim/counts"))["providers"]

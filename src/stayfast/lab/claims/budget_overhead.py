@@ -38,7 +38,7 @@ class BudgetOverhead:
         extent = conditions.choose(self.full, self.quick)
         figures: list[Figure] = []
         for loop, runner in (("uvloop", uvloop.run), ("asyncio", asyncio.run)):
-            conditions.say(loop)
+            conditions.report_progress(loop)
             rounds = [await asyncio.to_thread(runner, _round(extent.n)) for _ in range(extent.n_rounds)]
             steps_us, parallel_us, turns_us = zip(*rounds, strict=True)
             figures += [figure_of_rounds(f"{loop}: CPU of a step", steps_us, "us", STEP_GOAL_US),

@@ -43,7 +43,7 @@ from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, SetUpFailed, figure_of_rounds, over, ratio
 from stayfast.lab.harness.loopback import BODY, keep_busy, numbered_question
-from stayfast.lab.harness.processes import Processes, Server, gateway_settings
+from stayfast.lab.harness.processes import Processes, ServerProcess, gateway_settings
 from stayfast.lab.harness.virtual import read
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.simulated.settings import KINDS
@@ -51,10 +51,10 @@ from stayfast.lab.workloads.memory import BodyStream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.policy.cache.similarity import N_NEAREST, SemanticConfig
-from stayfast.settings import Source, environment, load
+from stayfast.settings import SettingsText, environment, load
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.json_input import decode
 
 HIT_GOAL_US: Final = 150.0
@@ -102,23 +102,23 @@ class CacheLookupCost:
 
     async def run(self, conditions: Conditions) -> Finding:
         extent = conditions.choose(self.full, self.quick)
-        meter = Meter()
+        meter = LookupMeter()
         for number in range(1, extent.n_rounds + 1):
-            conditions.say(f"round {number} of {extent.n_rounds}")
+            conditions.report_progress(f"round {number} of {extent.n_rounds}")
             async with Processes() as processes:
                 upstreams = {"canned": f"{(await processes.canned_upstream()).url}/v1"}
                 gateways = {"off": await processes.gateway(gateway_settings(upstreams)),
                             "hit": await processes.gateway(gateway_settings(upstreams, cache=self.cache)),
                             "miss": await processes.gateway(gateway_settings(upstreams, cache=self.cache))}
                 if not processes.set_apart(*gateways.values()):
-                    conditions.say("one core for all: caches are shared, and CPU a request is higher")
+                    conditions.report_progress("one core for all: caches are shared, and CPU a request is higher")
                 await meter.round(gateways, extent.real_s)
         figures = (*meter.figures(), *await measure_without_sockets(extent, self.cache, conditions),
-                   *await measure_semantic_misses(extent, conditions), *await measure_look_ups(extent, conditions))
+                   *await measure_semantic_misses(extent, conditions), *await measure_lookups(extent, conditions))
         return Finding(figures, ("CPU counts all threads and the kernel's share.",))
 
 
-class Meter:
+class LookupMeter:
     """Rounds of turns on each gateway: `off`, `hit` and `miss`."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Meter:
         self.rounds: list[list[dict[str, float]]] = []  # by round and turn: CPU of an answer, us
         self._n_failed = 0
 
-    async def round(self, gateways: Mapping[str, Server], seconds: float) -> None:
+    async def round(self, gateways: Mapping[str, ServerProcess], seconds: float) -> None:
         """So long for each, in turns, after a warm-up of each."""
         for name in ORDERS[0]:
             await self._answer_us(gateways, name, WARMUP_S)
@@ -134,7 +134,7 @@ class Meter:
         self.rounds.append([{name: await self._answer_us(gateways, name, seconds / n_turns) for name in ORDERS[number % 2]}
                             for number in range(n_turns)])
 
-    async def _answer_us(self, gateways: Mapping[str, Server], name: str, seconds: float) -> float:
+    async def _answer_us(self, gateways: Mapping[str, ServerProcess], name: str, seconds: float) -> float:
         """CPU for each answer. NaN where none came."""
         server, numbers = gateways[name], None if name == "hit" else self._numbers
         before_s = server.cpu_s()
@@ -161,7 +161,7 @@ async def measure_without_sockets(extent: Extent, cache: Mapping[str, Any], cond
     """What a miss adds inside of the gateway. cache: the route's settings."""
     clock, numbers, rounds = SystemClock(), count(), []
     for number in range(extent.n_rounds):
-        conditions.say(f"without sockets, round {number + 1} of {extent.n_rounds}")
+        conditions.report_progress(f"without sockets, round {number + 1} of {extent.n_rounds}")
         systems = off, miss = canned_system(None, clock), canned_system(cache, clock)
         for system in systems:
             await _spent_us(system.gateway, clock, numbers, N_WARMUP)
@@ -193,7 +193,7 @@ def canned_system(cache: Mapping[str, Any] | None, clock: SystemClock) -> System
     """A whole system with a canned upstream in this process. cache: its route's settings; None: it has none."""
     route = {} if cache is None else {"cache": cache}
     content = {**gateway_settings({"canned": "http://127.0.0.1:9/v1"}, **route), "log": {"requests": False}}
-    settings = load(Source("<lookup>", msgspec.json.encode(content).decode()), {}, kinds=KINDS)
+    settings = load(SettingsText("<lookup>", msgspec.json.encode(content).decode()), {}, kinds=KINDS)
     system = build(settings, Observers(settings, clock), {}, clock, Random(1))
     for member in system.registry:
         member.upstream = _CannedUpstream()
@@ -225,7 +225,7 @@ class _CannedUpstream:
     def can_serve(self, api: Api) -> bool:
         return api is Api.CHAT
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         loop = asyncio.get_running_loop()
         here: asyncio.Future[None] = loop.create_future()
         loop.call_soon(here.set_result, None)
@@ -245,7 +245,7 @@ async def measure_semantic_misses(extent: Extent, conditions: Conditions) -> lis
         await _until_ready(semantic)
         numbers, added_us, n_failed = count(), [], 0
         for number in range(extent.n_rounds):
-            conditions.say(f"looking for other words, round {number + 1} of {extent.n_rounds}")
+            conditions.report_progress(f"looking for other words, round {number + 1} of {extent.n_rounds}")
             spent_us = []
             for server in (off, semantic):
                 before_s = server.first_thread_cpu_s()
@@ -260,7 +260,7 @@ async def measure_semantic_misses(extent: Extent, conditions: Conditions) -> lis
             Figure("failed requests, semantic", float(n_failed), "", 0.0)]
 
 
-async def _until_ready(server: Server) -> None:
+async def _until_ready(server: ServerProcess) -> None:
     """Ask until the cache has an entry: then the embedder is there."""
     loop = asyncio.get_running_loop()
     until = loop.time() + READY_WITHIN_S
@@ -272,7 +272,7 @@ async def _until_ready(server: Server) -> None:
     raise SetUpFailed("the gateway's semantic cache did not come up")
 
 
-def _stages_ms(server: Server, n: int) -> list[float]:
+def _stages_ms(server: ServerProcess, n: int) -> list[float]:
     """How long the stage took for each of n questions, one after the other. Raises SetUpFailed."""
     connection, found = server.connect(), []
     try:
@@ -293,7 +293,7 @@ def _stages_ms(server: Server, n: int) -> list[float]:
     return found
 
 
-async def measure_look_ups(extent: Extent, conditions: Conditions) -> list[Figure]:
+async def measure_lookups(extent: Extent, conditions: Conditions) -> list[Figure]:
     """p99 of the look-up among n vectors, alone and after the embedding; and how many of the nearest it finds."""
     try:
         numpy, vectors = import_module("numpy"), import_module("stayfast.stores.vectors")
@@ -306,19 +306,19 @@ async def measure_look_ups(extent: Extent, conditions: Conditions) -> list[Figur
     index, queries = vectors.Vectors(N_DIMS), points[n:]
     for key in range(n):
         if key % _REPORT_EVERY == 0:
-            conditions.say(f"{key:,} of {n:,} vectors")
+            conditions.report_progress(f"{key:,} of {n:,} vectors")
         index.add(SCOPE, key, points[key])
     clock, rng = SystemClock(), Random(conditions.seed)
     embedder = batched.Batched(model, EmbedderConfig(), clock)
     alone_ms, with_ms = [], []
     for number in range(extent.n_rounds):
-        conditions.say(f"looking up, round {number + 1} of {extent.n_rounds}")
-        alone_ms.append(Exact([_look_up_ms(index, vector, clock, clock.now()) for vector in queries]).at(0.99))
+        conditions.report_progress(f"looking up, round {number + 1} of {extent.n_rounds}")
+        alone_ms.append(Exact([_lookup_ms(index, vector, clock, clock.now()) for vector in queries]).at(0.99))
         texts = [f"{' '.join(rng.sample(_WORDS, 6))} {number} {place}" for place in range(N_LOOK_UPS)]
         took_ms = []
         for text in texts:
             began_at = clock.now()
-            took_ms.append(_look_up_ms(index, (await embedder.embed([text]))[0], clock, began_at))
+            took_ms.append(_lookup_ms(index, (await embedder.embed([text]))[0], clock, began_at))
         with_ms.append(Exact(took_ms).at(0.99))
     recall = _recall(numpy, index, points[:n], queries[:N_CHECKED])
     return [figure_of_rounds(f"semantic look-up among {n:,}, p99", alone_ms, "ms", ALONE_GOAL_MS),
@@ -326,7 +326,7 @@ async def measure_look_ups(extent: Extent, conditions: Conditions) -> list[Figur
             Figure(f"of the {N_NEAREST} nearest, found", recall * 100, "%")]
 
 
-def _look_up_ms(index: Any, vector: Any, clock: Clock, began_at: float) -> float:
+def _lookup_ms(index: Any, vector: Any, clock: Clock, began_at: float) -> float:
     index.nearest(SCOPE, vector, N_NEAREST)
     return (clock.now() - began_at) * 1e3
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, SetUpFailed, over
-from stayfast.lab.harness.processes import Processes, Server, gateway_settings
+from stayfast.lab.harness.processes import Processes, ServerProcess, gateway_settings
 
 GAP_S = 0.02  # between tokens: 50 a second
 WITHIN_MS = 50.0
@@ -27,7 +27,7 @@ N_REMEMBERED = 1000  # requests that the simulator remembers
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LeavePoint:
     """When clients leave: so long after asking, or after so many chunks."""
 
     name: str
@@ -38,9 +38,9 @@ class State:
 
 
 STATES = (
-    State("before the first token", "silent", stream=True, after_s=0.2),
-    State("in mid-stream", "talking", stream=True, after_chunks=5),
-    State("awaiting a whole answer", "silent", stream=False, after_s=0.2),
+    LeavePoint("before the first token", "silent", stream=True, after_s=0.2),
+    LeavePoint("in mid-stream", "talking", stream=True, after_chunks=5),
+    LeavePoint("awaiting a whole answer", "silent", stream=False, after_s=0.2),
 )
 
 
@@ -50,7 +50,7 @@ class Cancel:
 
     full: Extent = Extent(50)
     quick: Extent = Extent(10)
-    front: Callable[[Processes, Mapping[str, Any]], Awaitable[Server]] = Processes.gateway
+    front: Callable[[Processes, Mapping[str, Any]], Awaitable[ServerProcess]] = Processes.gateway
 
     name = "cancel"
     says = (f"When a client hangs up before the first token, in mid-stream or while it awaits a whole answer, the upstream "
@@ -68,12 +68,12 @@ class Cancel:
             settings["routes"] = {f"{name}-{n}": {"upstreams": [name]} for name in providers for n in range(n_clients)}
             front = await self.front(processes, settings)
             for state in STATES:
-                conditions.say(f"{n_clients} clients leave {state.name}")
+                conditions.report_progress(f"{n_clients} clients leave {state.name}")
                 figures += await _judge(state, sim, front.url, n_clients)
         return Finding(tuple(figures))
 
 
-async def _judge(state: State, sim: Server, url: str, n_clients: int) -> Sequence[Figure]:
+async def _judge(state: LeavePoint, sim: ServerProcess, url: str, n_clients: int) -> Sequence[Figure]:
     await sim.get("/_sim/reset", "POST")
     left_at: dict[str, float] = {}
     async with asyncio.TaskGroup() as group:
@@ -102,7 +102,7 @@ async def _judge(state: State, sim: Server, url: str, n_clients: int) -> Sequenc
     )
 
 
-async def _visit(state: State, url: str, model: str, left_at: dict[str, float]) -> None:
+async def _visit(state: LeavePoint, url: str, model: str, left_at: dict[str, float]) -> None:
     """Ask, wait, leave: every other client by a reset, the others by closing. One that gets no answer has not left."""
     parts = urlsplit(url)
     body = json.dumps({"model": model, "stream": state.stream, "max_tokens": N_TOKENS,

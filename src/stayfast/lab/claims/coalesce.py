@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import simulated_gateway
-from stayfast.lab.harness.processes import Server
+from stayfast.lab.harness.processes import ServerProcess
 
 N_TOKENS = 40
 LEAVES_AFTER_CHUNKS = 3
@@ -38,12 +38,12 @@ class Coalesce:
         figures: list[Figure] = []
         async with simulated_gateway({"slow": PROVIDER}, conditions.seed, cache=self.cache) as (sim, url):
             for question, n_leaving in (("all stay", 0), ("some leave", n // 10)):
-                conditions.say(f"{n} at once, {n_leaving} of them leave")
+                conditions.report_progress(f"{n} at once, {n_leaving} of them leave")
                 figures += await _judge(sim, url, question, n, n_leaving)
         return Finding(tuple(figures))
 
 
-async def _judge(sim: Server, url: str, question: str, n: int, n_leaving: int) -> list[Figure]:
+async def _judge(sim: ServerProcess, url: str, question: str, n: int, n_leaving: int) -> list[Figure]:
     await sim.get("/_sim/reset", "POST")
     parts = urlsplit(url)
     body = json.dumps({"model": "m", "stream": True, "temperature": 0, "max_tokens": N_TOKENS,

@@ -20,7 +20,7 @@ from stayfast.lab.harness.virtual import VirtualClaim
 from stayfast.testing.simloop import SimLoop, VirtualThreads
 from stayfast.turns import Breaker, Budget, Hedge, OutOfTime, StepFailed, budget, step
 from stayfast.turns.step import RAISE
-from stayfast.turns.step_run import Running, here
+from stayfast.turns.step_run import StepRun, here
 
 WITHIN_MS = 20.0
 MOMENT_S = 0.05
@@ -37,7 +37,7 @@ class _Failed(Exception):
 
 
 async def play(loop: SimLoop, n: int, seed: int) -> Finding:
-    turns = Turns(loop, Random(seed))
+    turns = RandomTurns(loop, Random(seed))
     for _ in range(n):
         await turns.run_one()
     return turns.finding()
@@ -48,7 +48,7 @@ DEADLINE = VirtualClaim(
     "ms, and none leaves a Task behind.", play, "{:,} turns in virtual time", 100_000, 3_000)
 
 
-class Turns:
+class RandomTurns:
     """Random turns, one after another, and what was seen of them."""
 
     def __init__(self, loop: SimLoop, rng: Random) -> None:
@@ -58,7 +58,7 @@ class Turns:
         self._hedges = [Hedge(0.2) for _ in _NAMES]
         self._breakers = [Breaker(rng=Random(number)) for number in range(len(_NAMES))]
         self._budgets: list[Budget] = []  # of the turn that runs
-        self._refusing: dict[object, Running] = {}  # tasks and threads that do not end when they are cancelled
+        self._refusing: dict[object, StepRun] = {}  # tasks and threads that do not end when they are cancelled
         self._n = Counter[str]()
         self._past_s = -inf
         self._past_cancel_s = -inf
@@ -184,7 +184,7 @@ class Turns:
     async def _refuses(self) -> None:
         """Goes on, however often it is cancelled."""
         task, running = asyncio.current_task(), here.get()
-        assert isinstance(running, Running)
+        assert isinstance(running, StepRun)
         ends_at = self._loop.now() + self._rng.uniform(0, REFUSES_S)
         self._refusing[task] = running
         while self._loop.now() < ends_at:
@@ -197,7 +197,7 @@ class Turns:
     def _blocks(self) -> None:
         """In a thread, which cannot be ended."""
         running, took_s, thread = here.get(), self._rng.uniform(0, REFUSES_S), object()
-        assert isinstance(running, Running)
+        assert isinstance(running, StepRun)
         self._threads.sleep(took_s)
         self._refusing[thread] = running
         self._loop.call_later(took_s, self._refusing.pop, thread)

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from random import Random
 
 from stayfast.lab.harness.claim import Figure, Finding
-from stayfast.lab.harness.virtual import Book, Tenants, VirtualClaim, chat
-from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig
+from stayfast.lab.harness.virtual import TenantTotals, VirtualClaim, VirtualTenants, chat
+from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig
 from stayfast.policy.admission.fair_share import weighted
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.queue import QueueConfig
@@ -25,7 +25,7 @@ N_PLACES = 32
 N_CALLERS = 40
 AWAY_S = 120.0
 WARMUP_S = 20.0
-PROVIDER = ProviderConfig(ttft=Mixture(0.1, 0.5), gaps=Gaps(0.02, 0.2, 64), fills_max_tokens=True)
+PROVIDER = ProviderConfig(ttft=Mixture(0.1, 0.5), gaps=GapConfig(0.02, 0.2, 64), fills_max_tokens=True)
 ADMISSION = AdmissionConfig(N_PLACES, QueueConfig(max_wait_s=3000.0, target_wait_s=3000.0))
 WEIGHTS: Mapping[str, float] = {"short": 1.0, "long": 2.0, "mixed": 3.0, "now and then": 2.0}
 SHAPES: Mapping[str, tuple[tuple[int, int], ...]] = {  # tokens of prompt and answer
@@ -34,7 +34,8 @@ SHAPES: Mapping[str, tuple[tuple[int, int], ...]] = {  # tokens of prompt and an
 
 async def play(loop: SimLoop, seconds: float, seed: int, weights: Mapping[str, float] = WEIGHTS) -> Finding:
     """All phases, and the verdict. The gateway gets `weights`; it is judged by WEIGHTS."""
-    crowd = Tenants(PROVIDER, {name: TenantConfig(weight=weight) for name, weight in weights.items()}, ADMISSION, loop, seed)
+    crowd = VirtualTenants(PROVIDER, {name: TenantConfig(weight=weight) for name, weight in weights.items()}, ADMISSION,
+                           loop, seed)
     phases: dict[bool, dict[str, float]] = {True: dict.fromkeys(WEIGHTS, 0.0), False: dict.fromkeys(WEIGHTS, 0.0)}
     async with asyncio.TaskGroup() as group:
         callers = [group.create_task(_caller(crowd, name, Random(seed * 1000 + n), loop))
@@ -59,7 +60,7 @@ FAIR = VirtualClaim(
     play, "{:g} s in virtual time", 2400, 480)
 
 
-async def _caller(crowd: Tenants, tenant: str, rng: Random, loop: SimLoop) -> None:
+async def _caller(crowd: VirtualTenants, tenant: str, rng: Random, loop: SimLoop) -> None:
     shapes = [chat(*shape) for shape in SHAPES[tenant]]
     while True:
         if tenant == "now and then" and loop.now() % (2 * AWAY_S) >= AWAY_S:
@@ -67,7 +68,7 @@ async def _caller(crowd: Tenants, tenant: str, rng: Random, loop: SimLoop) -> No
         await crowd.ask(tenant, rng.choice(shapes))
 
 
-def _service(book: Book | None) -> float:
+def _service(book: TenantTotals | None) -> float:
     return weighted(book.input_tokens, book.tokens - book.input_tokens) if book is not None else 0.0
 
 

@@ -146,14 +146,14 @@ class Isolation:
 
     async def run(self, conditions: Conditions) -> Finding:
         n, seed = conditions.choose(self.n, self.n_quick), conditions.seed
-        conditions.say(f"{n:,} requests in virtual time, with the exact cache and with the semantic one")
+        conditions.report_progress(f"{n:,} requests in virtual time, with the exact cache and with the semantic one")
         exact = await run_virtual_in_thread(ask_at_random, n, seed)
         semantic = await run_virtual_in_thread(ask_at_random, n, seed, is_semantic=True)
         figures, notes = exact.figures + semantic.figures, exact.notes + semantic.notes
         conversations = read_conversations(conditions.data) if conditions.data is not None else []
         if not conversations:
             return Finding(figures, (*notes, "Follow-ups were not asked: that needs --data DIR (docs/proofs.md)."))
-        conditions.say(f"the follow-ups of {len(conversations)} conversations")
+        conditions.report_progress(f"the follow-ups of {len(conversations)} conversations")
         return Finding((*figures, *await run_virtual_in_thread(ask_follow_ups, conversations, seed)), notes)
 
 
@@ -178,7 +178,7 @@ async def ask_at_random(loop: SimLoop, n: int, seed: int, *, is_semantic: bool =
             expected.append((identity, request.stream))
         for echoed, (identity, streams) in zip(await asyncio.gather(*calls), expected, strict=True):
             results[echoed.result] += 1
-            n_crossed += not _is_its_own(echoed, identity) or echoed.is_stream is not streams
+            n_crossed += not _is_own_answer(echoed, identity) or echoed.is_stream is not streams
         names.clear()
     figures = [Figure(f"{which}: answers that were made for somebody else", float(n_crossed), "", 0.0),
                Figure(f"{which}: requests served without a call of their own",
@@ -190,7 +190,7 @@ async def ask_at_random(loop: SimLoop, n: int, seed: int, *, is_semantic: bool =
     return Finding(tuple(figures), (f"{n:,} requests, {which}: {counts}.",))
 
 
-def _is_its_own(echoed: Echoed, identity: Identity) -> bool:
+def _is_own_answer(echoed: Echoed, identity: Identity) -> bool:
     """Whether an answer was made for such a request; in other words, for another question in the same place."""
     if echoed.result != "semantic" or not echoed.name:
         return echoed.name == name_of(msgspec.json.encode(identity))
@@ -198,25 +198,25 @@ def _is_its_own(echoed: Echoed, identity: Identity) -> bool:
     return msgspec.structs.replace(made_for, question=identity.question) == identity
 
 
-class Conversation(msgspec.Struct, frozen=True, rename={
+class IsolatedConversation(msgspec.Struct, frozen=True, rename={
         "question": "Main Query", "answer": "Main Query Response", "follow_up": "Follow-Up Query"}):
     question: str
     answer: str
     follow_up: str
 
 
-def read_conversations(folder: Path) -> list[Conversation]:
+def read_conversations(folder: Path) -> list[IsolatedConversation]:
     """Those of the files in this folder, each once. Raises SetUpFailed for a file that is none."""
-    found: dict[Conversation, None] = {}
+    found: dict[IsolatedConversation, None] = {}
     for path in [folder / name for name in FILES if (folder / name).exists()]:
         try:
-            found |= dict.fromkeys(msgspec.json.decode(path.read_bytes(), type=list[Conversation]))
+            found |= dict.fromkeys(msgspec.json.decode(path.read_bytes(), type=list[IsolatedConversation]))
         except (OSError, msgspec.MsgspecError) as error:
             raise SetUpFailed(f"{path} cannot be read as conversations: {type(error).__name__}") from None
     return list(found)
 
 
-async def ask_follow_ups(loop: SimLoop, conversations: Sequence[Conversation], seed: int) -> list[Figure]:
+async def ask_follow_ups(loop: SimLoop, conversations: Sequence[IsolatedConversation], seed: int) -> list[Figure]:
     """Ask all follow-ups, and count."""
     asker, rng = _FollowUps(loop, seed), Random(seed)
     n_own = n_taken = n_others = 0
@@ -230,9 +230,9 @@ async def ask_follow_ups(loop: SimLoop, conversations: Sequence[Conversation], s
             result, is_new = await asker.ask(other, one)
             n_others += is_new
             n_taken += is_new and result in FROM_A_CACHE
-    n_asked = f"{n_others:,} times below others'"
+    n_sent = f"{n_others:,} times below others'"
     return [
-        Figure(f"follow-ups asked {n_asked}: answered from a cache", float(n_taken), "", 0.0),
+        Figure(f"follow-ups asked {n_sent}: answered from a cache", float(n_taken), "", 0.0),
         Figure("with answers that were made below another question", float(asker.n_crossed), "", 0.0),
         Figure("follow-ups below their own, asked again: answered from a cache",
                n_own / len(conversations) * 100 if conversations else 0.0, "%", LEAST_OWN, Sense.AT_LEAST)]
@@ -249,7 +249,7 @@ class _FollowUps:
         self._known: set[str] = set()
         self._n = 0
 
-    async def ask(self, above: Conversation, below: Conversation) -> tuple[str, bool]:
+    async def ask(self, above: IsolatedConversation, below: IsolatedConversation) -> tuple[str, bool]:
         """The cache's part in the answer, and whether this follow-up was asked below those words for the first time."""
         turns = [("user", above.question), ("assistant", above.answer), ("user", below.follow_up)]
         name = name_of(msgspec.json.encode(turns))

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from stayfast.core.events import Fact, RequestDone
 from stayfast.core.types import Request, Stage
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.virtual import DAY_S, UPSTREAM, Tenants, VirtualClaim, chat, simulated
-from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig
+from stayfast.lab.harness.virtual import DAY_S, UPSTREAM, VirtualClaim, VirtualTenants, chat, simulated
+from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig
 from stayfast.policy.admission.lanes import LanesConfig
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.admission.priority import Urgency
@@ -30,7 +30,7 @@ N_PLACES = 32
 N_CALLERS = 60
 LEAVERS = 0.1
 WARMUP_S, SITUATION_S, SAMPLE_S = 35.0, 95.0, 0.5
-PROVIDER = ProviderConfig(ttft=Mixture(0.4), prefill_per_token=0.002, gaps=Gaps(0.02, 0.0, 64), fills_max_tokens=True)
+PROVIDER = ProviderConfig(ttft=Mixture(0.4), prefill_per_token=0.002, gaps=GapConfig(0.02, 0.0, 64), fills_max_tokens=True)
 LANES = LanesConfig(long_share=0.25, batch_share=0.125)
 DUE = {"short": 20 / 32, "long": 8 / 32, "batch": 4 / 32}
 PROMPTS = {"short": (20, 10), "long": (5000, 10), "batch": (200, 10)}  # tokens of prompt and answer
@@ -70,10 +70,10 @@ class _Scene:
     def __init__(self, lanes: LanesConfig, loop: SimLoop, seed: int) -> None:
         queue = QueueConfig(max_queue=10_000, max_wait_s=3000.0, target_wait_s=3000.0)
         self.ledger = _Ledger()
-        self.crowd = Tenants(PROVIDER, {}, AdmissionConfig(N_PLACES, queue, hold_back=0.0, lanes=lanes), loop, seed,
+        self.crowd = VirtualTenants(PROVIDER, {}, AdmissionConfig(N_PLACES, queue, hold_back=0.0, lanes=lanes), loop, seed,
                              sink=self.ledger)
         self.away: str | None = None
-        self.n_asked = 0
+        self.n_sent = 0
         self.most_off = 0
         self._loop = loop
         self._back = asyncio.Event()
@@ -90,7 +90,7 @@ class _Scene:
                 self._back.set()
                 self._back.clear()
                 await self._watch(away)
-                if self.n_asked >= n_requests and n % len(absences) == 0:
+                if self.n_sent >= n_requests and n % len(absences) == 0:
                     break
             for task in callers:
                 task.cancel()
@@ -101,7 +101,7 @@ class _Scene:
         while True:
             while self.away == kind:
                 await self._back.wait()
-            self.n_asked += 1
+            self.n_sent += 1
             leave_after_s = self._rng.uniform(0.0, 0.6) if leaves and self._rng.random() < LEAVERS else DAY_S
             await self.crowd.ask(None, request, leave_after_s, prefix=kind, urgency=urgency)
 
@@ -129,7 +129,7 @@ async def play(loop: SimLoop, n_requests: int, seed: int, lanes: LanesConfig = L
         Figure("places taken, beside what the upstream runs: off by at most", float(scene.most_off), "", 0.0),
         Figure("places still taken at the end", float(places.n_taken + sum(left)), "", 0.0),
         Figure("requests neither served, left nor shed", float(n_lost), "", 0.0),
-        Figure("requests asked and not told of", float(scene.n_asked - ledger.n), "", 0.0),
+        Figure("requests asked and not told of", float(scene.n_sent - ledger.n), "", 0.0),
     ), (f"{ledger.n:,} requests in {loop.now() / 60:.0f} virtual minutes, of which {ledger.n_left:,} left.",))
 
 

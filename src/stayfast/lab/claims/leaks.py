@@ -29,15 +29,15 @@ from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.admission.quota import QuotaConfig
-from stayfast.policy.resilience.breaker import BreakerConfig, State
+from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import weight_of
-from stayfast.settings import Log, Route, Settings
+from stayfast.settings import LogSettings, RouteSettings, Settings
 from stayfast.settings.model import Fallback, OnOverrun
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.scripted import Step
 from stayfast.wire.json_input import decode
 
@@ -88,7 +88,7 @@ class _Erratic(Scripted):
 
     n_cut_off = 0
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         try:
             return await super().open(call)
         except asyncio.CancelledError:
@@ -160,7 +160,7 @@ class _Gateway:
             "upstream places": sum(member.n_in_flight + len(member.pending) + (not member.has_room) for member in members),
             "upstream queue": sum(member.n_waiting for member in members),
             "streams": sum(upstream.n_open for upstream in self._upstreams),
-            "probes": sum(health.breaker.state is not State.CLOSED and not health.breaker.wants_probe(now + DAY_S)
+            "probes": sum(health.breaker.state is not BreakerState.CLOSED and not health.breaker.wants_probe(now + DAY_S)
                           for member in members for health in member.healths),
             "tasks": len(asyncio.all_tasks()) - 1, "timers": self._loop.n_timers}
         return [name for name, n in held.items() if n]
@@ -184,8 +184,8 @@ class _Gateway:
 
     def _charged(self) -> tuple[float, float]:
         """To the route's budget of extra attempts, and to those of its upstreams."""
-        return (sum(self._hedging.budget.told()[2:]),
-                sum(sum(member.extra.budget.told()[2:]) for member in self._system.registry))
+        return (sum(self._hedging.budget.export_counts()[2:]),
+                sum(sum(member.retry_budget.budget.export_counts()[2:]) for member in self._system.registry))
 
     def _overspent(self, done: Sequence[RequestDone], before: tuple[float, float]) -> list[str]:
         """Extra attempts that were charged to one and not to the other, or not at all; those of a race are not."""
@@ -207,7 +207,7 @@ class _Gateway:
             if fact.status == 499:
                 states[_left_in(fact)] += 1
         states["probe of a breaker"] += sum(
-            isinstance(fact, BreakerChanged) and fact.state == State.HALF_OPEN.value for fact in self._facts)
+            isinstance(fact, BreakerChanged) and fact.state == BreakerState.HALF_OPEN.value for fact in self._facts)
         states["cut off while connecting"] = sum(upstream.n_cut_off for upstream in self._upstreams)
 
 
@@ -242,10 +242,10 @@ def _settings(rng: Random) -> Settings:
     upstream = SimulatedUpstream(probe=False, limit=limit, breaker=breaker)
     hedge = rng.choice((HedgeConfig("off"), HedgeConfig(), HedgeConfig("race", race_after_s=rng.choice((0.0, 0.05, 0.1)))))
     fallback = Fallback(("spare",)) if rng.random() < 0.5 else None
-    route = Route(("a", "b", "c")[:rng.choice((1, 2, 3))], pick=rng.choice(("balance", "order")), hedge=hedge,
+    route = RouteSettings(("a", "b", "c")[:rng.choice((1, 2, 3))], pick=rng.choice(("balance", "order")), hedge=hedge,
                   retry=RetryConfig(max_attempts=3, base_s=rng.choice((0.001, 0.05, 0.3))), on_overrun=OnOverrun(fallback),
                   timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
     queue = QueueConfig(rng.choice((0, 1, 10)), max_wait_s=rng.choice((0.1, 1.0)), target_wait_s=0.05)
     admission = AdmissionConfig(rng.choice((None, None, 1, 2, 4)), queue)
     return Settings(upstreams=dict.fromkeys(("a", "b", "c", "spare"), upstream), routes={"m": route}, tenants=TENANTS,
-                    admission=admission, log=Log(level="error", requests=False))
+                    admission=admission, log=LogSettings(level="error", requests=False))

@@ -29,8 +29,8 @@ from typing import Any
 
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
-from stayfast.lab.harness.constant import Asked, Constant
-from stayfast.lab.harness.load import Load, ask, simulated_gateway, since_start_s, why_spoiled
+from stayfast.lab.harness.constant import Constant, ConstantRequest
+from stayfast.lab.harness.load import LoadSpec, ask, simulated_gateway, since_start_s, why_spoiled
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, simulated, virtual_system
 from stayfast.lab.load.lengths import CONV_INPUT, CONV_OUTPUT
@@ -38,9 +38,9 @@ from stayfast.lab.load.result import Result
 from stayfast.lab.load.runner import LEAD_S
 from stayfast.lab.load.schedule import Shot, shots
 from stayfast.lab.load.stats import Exact
-from stayfast.lab.simulated import Gaps, Mixture, ProviderConfig, Regime, Regimes, Weather
+from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, Regimes, RegimeState
 from stayfast.lab.simulated.faults import CALM
-from stayfast.lab.simulated.request import Ask
+from stayfast.lab.simulated.request import SimulatedRequest
 from stayfast.lab.simulated.timing_plan import Dice
 from stayfast.lab.simulated.timing_plan import plan as draw_plan
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -85,7 +85,7 @@ class Mixed:
 
     async def run(self, conditions: Conditions) -> Finding:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
-        conditions.say(f"{extent.n:,} requests in virtual time, and with each of the constants")
+        conditions.report_progress(f"{extent.n:,} requests in virtual time, and with each of the constants")
         load = load_of(VIRTUAL_RPS, extent.n / VIRTUAL_RPS, extent.warmup_s)
         rivals = await asyncio.to_thread(Rivals, load, seed)  # for seconds, in which a signal must be handled
         twin = await run_virtual_in_thread(in_virtual_time, load, HedgeConfig(**self.hedge), seed)
@@ -93,12 +93,12 @@ class Mixed:
                    rivals.against_hedges("virtual time", twin, extent.virtual_slack)]
         load = load_of(VIRTUAL_RPS, extent.n / 5 / VIRTUAL_RPS, extent.warmup_s) if not conditions.is_quick else load
         rivals = await asyncio.to_thread(Rivals, load, seed)
-        conditions.say(f"{rivals.n:,} requests in virtual time, at a budget of {rivals.budget:.1%}")
+        conditions.report_progress(f"{rivals.n:,} requests in virtual time, at a budget of {rivals.budget:.1%}")
         config = HedgeConfig(**{**self.hedge, "budget": rivals.budget})
         tuned = await run_virtual_in_thread(in_virtual_time, load, config, seed)
         figures += rivals.against(f"budget {rivals.budget:.1%}, virtual time", tuned, extent.virtual_slack, TUNED_GOAL,
                                   rivals.best.calls)
-        conditions.say(f"{extent.real_s:g} s over sockets")
+        conditions.report_progress(f"{extent.real_s:g} s over sockets")
         load = load_of(RATE_RPS, extent.real_s, extent.warmup_s)
         real = await over_sockets(load, self.hedge, seed)
         figures += Rivals(load, seed).against("sockets", real, extent.slack,
@@ -106,30 +106,30 @@ class Mixed:
         return Finding(tuple(figures), spoiled=why_spoiled({"gateway": real}))
 
 
-def load_of(rate_rps: float, seconds: float, warmup_s: float) -> Load:
-    return Load(seconds, rate_rps, n_input=CONV_INPUT, n_output=CONV_OUTPUT, warmup_s=warmup_s, timeout_s=PATIENCE_S)
+def load_of(rate_rps: float, seconds: float, warmup_s: float) -> LoadSpec:
+    return LoadSpec(seconds, rate_rps, n_input=CONV_INPUT, n_output=CONV_OUTPUT, warmup_s=warmup_s, timeout_s=PATIENCE_S)
 
 
 def provider(number: int) -> ProviderConfig:
     """One of the two. Its chunks are large: only the first is of interest."""
     return ProviderConfig(seed=number, ttft=MIXTURE, prefill_per_token=A_TOKEN_S / MEDIAN_S, fills_max_tokens=True,
-                          gaps=Gaps(GAP_S, 0.0, 400),
+                          gaps=GapConfig(GAP_S, 0.0, 400),
                           regimes=Regimes(normal=Regime(1e9), brownout=Regime(ttft_factor=SLOWER)))
 
 
 class Rivals:
     """All constants on the requests of one load."""
 
-    def __init__(self, load: Load, seed: int) -> None:
+    def __init__(self, load: LoadSpec, seed: int) -> None:
         plan = load.plan(seed)
         self.shots = [shot for shot in shots(plan.workload, seed, plan.limit) if shot.at_s >= 0]
         self.n = len(self.shots)
         self._dice = [Dice(number, name) for number, name in enumerate(NAMES)]
         self._config = provider(0)
         self._zero_s = LEAD_S + load.warmup_s
-        self.timeouts = [Asked(Constant(after_s, N_TRIES), [], 0) for after_s in CONSTANTS_S]
-        self.hedges = [Asked(Constant(after_s, N_HEDGED, is_hedge=True), [], 0) for after_s in CONSTANTS_S]
-        self.direct = Asked(Constant(inf, 1), [], 0)
+        self.timeouts = [ConstantRequest(Constant(after_s, N_TRIES), [], 0) for after_s in CONSTANTS_S]
+        self.hedges = [ConstantRequest(Constant(after_s, N_HEDGED, is_hedge=True), [], 0) for after_s in CONSTANTS_S]
+        self.direct = ConstantRequest(Constant(inf, 1), [], 0)
         for shot in self.shots:
             self._ask(shot)
         self.best = min(self.timeouts, key=lambda rival: rival.p99_s)
@@ -143,7 +143,7 @@ class Rivals:
         def takes_s(n: int, at_s: float) -> float:
             number = (shot.number + n) % 2
             if n == len(drawn_s):
-                ask = Ask(Api.CHAT, MODEL, True, shot.n_input, shot.n_output)
+                ask = SimulatedRequest(Api.CHAT, MODEL, True, shot.n_input, shot.n_output)
                 rng = self._dice[number].of_request(shot.number * MAX_TRIES + n // 2)
                 drawn_s.append(draw_plan(self._config, self._config.numbers, ask, rng, luck=None, regime=CALM).ttft_s)
             is_brownout = 0 <= (began_s + at_s) % EVERY_S - BEGINS_S[number] < LASTS_S
@@ -195,7 +195,7 @@ class Rivals:
         return waits_s
 
 
-async def in_virtual_time(loop: SimLoop, load: Load, hedge: HedgeConfig, seed: int) -> Result:
+async def in_virtual_time(loop: SimLoop, load: LoadSpec, hedge: HedgeConfig, seed: int) -> Result:
     """The requests of a load through the pipeline, with the dice of `Rivals`."""
     system = virtual_system(loop, {name: provider(number) for number, name in enumerate(NAMES)}, seed, hedge=hedge)
     for number, name in enumerate(NAMES):
@@ -206,10 +206,10 @@ async def in_virtual_time(loop: SimLoop, load: Load, hedge: HedgeConfig, seed: i
     return await ask_pipeline(system, load, loop, seed)
 
 
-def _weather_changes(number: int, load: Load) -> list[tuple[float, Weather]]:
+def _weather_changes(number: int, load: LoadSpec) -> list[tuple[float, RegimeState]]:
     """When a provider's brown-outs begin and end, in seconds from the start of the run."""
     begins_s = [n * EVERY_S + BEGINS_S[number] for n in range(int((load.seconds + load.warmup_s) / EVERY_S) + 1)]
-    return [change for at_s in begins_s for change in ((at_s, Weather.BROWNOUT), (at_s + LASTS_S, Weather.NORMAL))]
+    return [change for at_s in begins_s for change in ((at_s, RegimeState.BROWNOUT), (at_s + LASTS_S, RegimeState.NORMAL))]
 
 
 class _Numbers:
@@ -228,8 +228,8 @@ class _Numbers:
         return request * MAX_TRIES + min(n_attempts, MAX_TRIES - 1)
 
 
-async def over_sockets(load: Load, hedge: Mapping[str, Any], seed: int) -> Result:
-    providers = {name: replace(provider(number), gaps=Gaps(GAP_S, 0.0, 25)) for number, name in enumerate(NAMES)}
+async def over_sockets(load: LoadSpec, hedge: Mapping[str, Any], seed: int) -> Result:
+    providers = {name: replace(provider(number), gaps=GapConfig(GAP_S, 0.0, 25)) for number, name in enumerate(NAMES)}
     async with simulated_gateway(providers, seed, hedge=dict(hedge)) as (sim, url), asyncio.TaskGroup() as group:
         began_at = asyncio.get_running_loop().time()
 

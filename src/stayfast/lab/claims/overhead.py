@@ -14,9 +14,9 @@ from math import nan
 from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, figure_of_rounds, ratio
-from stayfast.lab.harness.load import Load, ask, n_failed, since_start_s, why_spoiled
+from stayfast.lab.harness.load import LoadSpec, ask, n_failed, since_start_s, why_spoiled
 from stayfast.lab.harness.loopback import keep_busy
-from stayfast.lab.harness.processes import Processes, Server, gateway_settings
+from stayfast.lab.harness.processes import Processes, ServerProcess, gateway_settings
 from stayfast.lab.load.stats import Exact
 
 N_CHUNKS = 32
@@ -67,11 +67,11 @@ class Overhead:
                        GATEWAY: await processes.gateway(gateway_settings({"fast": upstream}))}
             urls = {DIRECT: upstream, BASELINE: f"{streams[BASELINE].url}/fast/v1", GATEWAY: f"{streams[GATEWAY].url}/v1"}
             if not processes.set_apart(*whole.values(), *streams.values()):
-                conditions.say("one core for all: caches are shared, and CPU a request is higher")
+                conditions.report_progress("one core for all: caches are shared, and CPU a request is higher")
             await _Meter(urls, whole, streams).round(min(WARMUP_S, extent.real_s), conditions.seed)  # caches, connections
             meter = _Meter(urls, whole, streams)
             for number in range(1, extent.n_rounds + 1):
-                conditions.say(f"round {number} of {extent.n_rounds}")
+                conditions.report_progress(f"round {number} of {extent.n_rounds}")
                 await meter.round(extent.real_s, conditions.seed + number)
         return meter.finding()
 
@@ -79,7 +79,8 @@ class Overhead:
 class _Meter:
     """Rounds of load on each in turn."""
 
-    def __init__(self, urls: Mapping[str, str], whole: Mapping[str, Server], streams: Mapping[str, Server]) -> None:
+    def __init__(self, urls: Mapping[str, str], whole: Mapping[str, ServerProcess],
+                 streams: Mapping[str, ServerProcess]) -> None:
         self._urls = urls
         self._whole = whole
         self._streams = streams
@@ -95,14 +96,14 @@ class _Meter:
             self._whole_us[name].append(await self._answer_us(server, seconds))
         for name in self._streams:
             self._chunk_us[name].append(await self._cpu_of_chunk_us(name, seconds, seed))
-        timed = await ask(Load(seconds, RATE_RPS, n_output=4), self._urls, seed)
+        timed = await ask(LoadSpec(seconds, RATE_RPS, n_output=4), self._urls, seed)
         doubt = why_spoiled(timed)
         self._doubts += [doubt] if doubt is not None else []
         for name, result in timed.items():
             self._n_failed += n_failed(result)
             self._ttft_us[name].append(Exact(since_start_s(result, "first_s")).at(0.5) * 1e6)
 
-    async def _answer_us(self, server: Server, seconds: float) -> float:
+    async def _answer_us(self, server: ServerProcess, seconds: float) -> float:
         """CPU for each whole answer. NaN where none came."""
         before_s = server.cpu_s()
         n_answers, n_bad = await keep_busy(f"{server.url}/v1", seconds, N_CALLERS)
@@ -111,7 +112,7 @@ class _Meter:
 
     async def _cpu_of_chunk_us(self, name: str, seconds: float, seed: int) -> float:
         """CPU for each chunk of the streams. NaN where none came."""
-        server, load = self._streams[name], Load(seconds, n_concurrent=N_STREAMS, n_output=N_CHUNKS)
+        server, load = self._streams[name], LoadSpec(seconds, n_concurrent=N_STREAMS, n_output=N_CHUNKS)
         before_s = server.cpu_s()
         result = (await ask(load, {name: self._urls[name]}, seed))[name]
         spent_s = server.cpu_s() - before_s

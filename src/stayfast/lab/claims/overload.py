@@ -23,16 +23,16 @@ from math import inf, isnan
 from typing import NamedTuple
 
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
-from stayfast.lab.harness.load import Load, ask, simulated_gateway, why_spoiled
+from stayfast.lab.harness.load import LoadSpec, ask, simulated_gateway, why_spoiled
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, virtual_system
-from stayfast.lab.load.arrivals import Ramp, Stage
+from stayfast.lab.load.arrivals import Ramp, RateStage
 from stayfast.lab.load.lengths import CONV_OUTPUT
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.load.stats import Exact
-from stayfast.lab.simulated import EngineModel, Gaps, Mixture, ProviderConfig
+from stayfast.lab.simulated import EngineModel, GapConfig, Mixture, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
-from stayfast.policy.admission.priority import Tier
+from stayfast.policy.admission.priority import TenantTier
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.server.auth import new_key
 from stayfast.testing.simloop import SimLoop
@@ -44,9 +44,10 @@ TTFT = Mixture(0.2, 0.25)
 N_CHUNK = 50
 STEP_S = 0.02  # so that over sockets five times what it can do, in chunks of a second, is no load for two cores
 WARMUP_S = 5.0
-SHARES = {Tier.PREMIUM: 0.15, Tier.STANDARD: 0.3, Tier.BATCH: 0.15}  # of what the engine can do, in calm times
-PEAKS = {Tier.PREMIUM: 0.15, Tier.STANDARD: (TIMES - 0.15) / 2, Tier.BATCH: (TIMES - 0.15) / 2}
-PROVIDER = ProviderConfig(ttft=TTFT, fills_max_tokens=True, gaps=Gaps(0.0, 0.0, N_CHUNK),
+# of what the engine can do, in calm times
+SHARES = {TenantTier.PREMIUM: 0.15, TenantTier.STANDARD: 0.3, TenantTier.BATCH: 0.15}
+PEAKS = {TenantTier.PREMIUM: 0.15, TenantTier.STANDARD: (TIMES - 0.15) / 2, TenantTier.BATCH: (TIMES - 0.15) / 2}
+PROVIDER = ProviderConfig(ttft=TTFT, fills_max_tokens=True, gaps=GapConfig(0.0, 0.0, N_CHUNK),
                           engine=EngineModel(max_running=N_PLACES, decode_step_s=STEP_S))
 ADMISSION = AdmissionConfig(N_PLACES, QueueConfig(max_queue=0), hold_back=0.05)
 BIN_S = 1.0
@@ -54,7 +55,7 @@ SHED_STATUS = 503
 
 
 @dataclass(frozen=True, slots=True)
-class Phases:
+class OverloadPhases:
     """Seconds of each part. `slack`: of what chance moves."""
 
     capacity_s: float = 30.0
@@ -67,18 +68,18 @@ class Phases:
     def seconds(self) -> float:
         return self.calm_s + self.peak_s + self.after_s
 
-    def stages(self, tier: Tier, capacity_rps: float) -> Ramp:
+    def stages(self, tier: TenantTier, capacity_rps: float) -> Ramp:
         calm, peak = SHARES[tier] * capacity_rps, PEAKS[tier] * capacity_rps
-        return Ramp((Stage(WARMUP_S + self.calm_s, calm, calm), Stage(self.peak_s, peak, peak),
-                     Stage(self.after_s, calm, calm)))
+        return Ramp((RateStage(WARMUP_S + self.calm_s, calm, calm), RateStage(self.peak_s, peak, peak),
+                     RateStage(self.after_s, calm, calm)))
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    full: Phases = Phases()
-    quick: Phases = Phases(12.0, 10.0, 12.0, 8.0, 1.5)
-    virtual: Phases = Phases(60.0, 600.0, 60.0, 60.0)
-    quick_virtual: Phases = Phases(40.0, 120.0, 30.0, 30.0, 1.15)
+    full: OverloadPhases = OverloadPhases()
+    quick: OverloadPhases = OverloadPhases(12.0, 10.0, 12.0, 8.0, 1.5)
+    virtual: OverloadPhases = OverloadPhases(60.0, 600.0, 60.0, 60.0)
+    quick_virtual: OverloadPhases = OverloadPhases(40.0, 120.0, 30.0, 30.0, 1.15)
     admission: AdmissionConfig = ADMISSION  # the gateway's
 
     name = "overload"
@@ -88,11 +89,11 @@ class Overload:
 
     async def run(self, conditions: Conditions) -> Finding:
         phases = conditions.choose(self.virtual, self.quick_virtual)
-        conditions.say(f"{phases.seconds:g} s in virtual time")
+        conditions.report_progress(f"{phases.seconds:g} s in virtual time")
         twin = await run_virtual_in_thread(in_virtual_time, phases, self.admission, conditions.seed)
         figures = judge("virtual time", twin, phases)
         phases = conditions.choose(self.full, self.quick)
-        conditions.say(f"{phases.seconds:g} s over sockets")
+        conditions.report_progress(f"{phases.seconds:g} s over sockets")
         real = await over_sockets(phases, self.admission, conditions.seed)
         found = judge("sockets", real, phases)
         return Finding((*figures, *found), spoiled=why_spoiled(real.by_tier) or _why_late(real, found))
@@ -104,50 +105,50 @@ class Run:
     by_tier: Mapping[str, Result]
 
 
-async def _ask_all(phases: Phases, seed: int, put: Callable[[Tier, Load, int], Awaitable[Result]]) -> Run:
+async def _ask_all(phases: OverloadPhases, seed: int, put: Callable[[TenantTier, LoadSpec, int], Awaitable[Result]]) -> Run:
     """Take the capacity by the standard tenant alone; then all three at once."""
-    load = Load(phases.capacity_s, n_concurrent=N_PLACES, n_output=CONV_OUTPUT, warmup_s=WARMUP_S)
-    alone = await put(Tier.STANDARD, load, seed + list(Tier).index(Tier.STANDARD))
+    load = LoadSpec(phases.capacity_s, n_concurrent=N_PLACES, n_output=CONV_OUTPUT, warmup_s=WARMUP_S)
+    alone = await put(TenantTier.STANDARD, load, seed + list(TenantTier).index(TenantTier.STANDARD))
     began_s = phases.capacity_s / 3  # all places are taken by answers of all lengths
     capacity_rps = sum(began_s <= at_s < phases.capacity_s for at_s in alone.samples.floats["ended_s"]) / (
         phases.capacity_s - began_s)
 
-    async def one(number: int, tier: Tier) -> Result:
+    async def one(number: int, tier: TenantTier) -> Result:
         ramp = phases.stages(tier, capacity_rps)
         return await put(tier, replace(load, seconds=phases.seconds, n_concurrent=0, arrivals=ramp), seed + number)
 
     async with asyncio.TaskGroup() as group:
-        asking = {tier: group.create_task(one(number, tier)) for number, tier in enumerate(Tier)}
+        asking = {tier: group.create_task(one(number, tier)) for number, tier in enumerate(TenantTier)}
     return Run(capacity_rps, {tier.value: task.result() for tier, task in asking.items()})
 
 
-async def in_virtual_time(loop: SimLoop, phases: Phases, admission: AdmissionConfig, seed: int) -> Run:
-    tenants = {tier.value: TenantConfig(tier) for tier in Tier}
+async def in_virtual_time(loop: SimLoop, phases: OverloadPhases, admission: AdmissionConfig, seed: int) -> Run:
+    tenants = {tier.value: TenantConfig(tier) for tier in TenantTier}
     system = virtual_system(loop, {"engine": PROVIDER}, seed, settings={"admission": admission, "tenants": tenants})
     prompts = Prompts(seed)
 
-    async def put(tier: Tier, load: Load, seed: int) -> Result:
+    async def put(tier: TenantTier, load: LoadSpec, seed: int) -> Result:
         return await ask_pipeline(system, load, loop, seed, tenant=tier.value, prompts=prompts)
 
     return await _ask_all(phases, seed, put)
 
 
-async def over_sockets(phases: Phases, admission: AdmissionConfig, seed: int) -> Run:
-    keys, prompts = {tier: new_key(os.urandom(24)) for tier in Tier}, Prompts(seed)
+async def over_sockets(phases: OverloadPhases, admission: AdmissionConfig, seed: int) -> Run:
+    keys, prompts = {tier: new_key(os.urandom(24)) for tier in TenantTier}, Prompts(seed)
     settings = {
         "server": {"keys": {tier.value: digest for tier, (_, digest) in keys.items()}},
-        "tenants": {tier.value: {"tier": tier.value} for tier in Tier},
+        "tenants": {tier.value: {"tier": tier.value} for tier in TenantTier},
         "admission": {"max_in_flight": admission.max_in_flight, "hold_back": admission.hold_back,
                       "max_queue": admission.queue.max_queue}}
     async with simulated_gateway({"engine": replace(PROVIDER, seed=seed)}, seed, settings) as (_, url):
 
-        async def put(tier: Tier, load: Load, seed: int) -> Result:
+        async def put(tier: TenantTier, load: LoadSpec, seed: int) -> Result:
             return (await ask(replace(load, key=keys[tier][0]), {tier.value: url}, seed, prompts))[tier.value]
 
         return await _ask_all(phases, seed, put)
 
 
-class Row(NamedTuple):
+class OverloadRow(NamedTuple):
     """One request. Seconds from the end of the warm-up; NaN where it did not happen."""
 
     tier: str
@@ -159,14 +160,14 @@ class Row(NamedTuple):
     is_shed: bool
 
 
-def judge(where: str, run: Run, phases: Phases) -> list[Figure]:
-    rows = [Row(tier, at_s, sent_s, first_s, ended_s, not error, status == SHED_STATUS)
+def judge(where: str, run: Run, phases: OverloadPhases) -> list[Figure]:
+    rows = [OverloadRow(tier, at_s, sent_s, first_s, ended_s, not error, status == SHED_STATUS)
             for tier, result in run.by_tier.items() for at_s, sent_s, first_s, ended_s, error, status in zip(
                 *(result.samples.floats[name] for name in ("at_s", "sent_s", "first_s", "ended_s")), result.samples.errors,
                 result.samples.ints["status"], strict=True)]
     peak_at, calm_at = phases.calm_s, phases.calm_s + phases.peak_s
     peak = [row for row in rows if peak_at <= row.at_s < calm_at]
-    normal_s, high_s = (_ttft(row for row in rows if row.tier == Tier.PREMIUM and since <= row.at_s < until).at(0.99)
+    normal_s, high_s = (_ttft(row for row in rows if row.tier == TenantTier.PREMIUM and since <= row.at_s < until).at(0.99)
                         for since, until in ((0.0, peak_at), (peak_at, calm_at)))
     n_good = sum(row.is_good and peak_at <= row.ended_s < calm_at for row in rows)
     shed = Exact((row.ended_s - row.sent_s) * 1e3 for row in peak if row.is_shed)
@@ -175,10 +176,11 @@ def judge(where: str, run: Run, phases: Phases) -> list[Figure]:
         Figure(f"{where}: what it was asked in the minute, over that", len(peak) / phases.peak_s / run.capacity_rps, "x",
                TIMES * 0.9, Sense.AT_LEAST),
         Figure(f"{where}: premium: TTFT p99 in calm times", normal_s, "s"),
-        Figure(f"{where}: premium: TTFT p99 under overload, over that (n={sum(row.tier == Tier.PREMIUM for row in peak)})",
+        Figure(f"{where}: premium: TTFT p99 under overload, over that "
+               f"(n={sum(row.tier == TenantTier.PREMIUM for row in peak)})",
                high_s / normal_s, "x", P99_GOAL * phases.slack),
         Figure(f"{where}: premium: requests without an answer",
-               float(sum(row.tier == Tier.PREMIUM and not row.is_good for row in rows)), "", 0.0),
+               float(sum(row.tier == TenantTier.PREMIUM and not row.is_good for row in rows)), "", 0.0),
         Figure(f"{where}: goodput under overload, of what the engine can do",
                n_good / phases.peak_s / run.capacity_rps * 100, "%", GOODPUT_GOAL * 100, Sense.AT_LEAST),
         Figure(f"{where}: refusals (n={shed.n}): p50", shed.at(0.5), "ms"),
@@ -196,12 +198,12 @@ def _why_late(run: Run, figures: Iterable[Figure]) -> str | None:
     return f"the client's own loop was {lag_ms:.1f} ms late at p99" if is_late and lag_ms > SHED_GOAL_MS / 4 else None
 
 
-def _ttft(rows: Iterable[Row]) -> Exact:
+def _ttft(rows: Iterable[OverloadRow]) -> Exact:
     """Infinite where none came."""
     return Exact(inf if isnan(row.first_s) else row.first_s - row.at_s for row in rows)
 
 
-def _recovered_s(rows: Sequence[Row], calm_at: float, phases: Phases, normal_s: float) -> float:
+def _recovered_s(rows: Sequence[OverloadRow], calm_at: float, phases: OverloadPhases, normal_s: float) -> float:
     """From when on all was served, and of no second's requests more than one in ten waited longer than `normal_s`."""
     bad_until = calm_at
     for n in range(int(phases.after_s / BIN_S)):

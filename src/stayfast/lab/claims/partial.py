@@ -30,7 +30,7 @@ TURNS_A_S = 20.0
 
 
 @dataclass(slots=True)
-class Seen:
+class PartialRun:
     longest_s: float = 0.0
     latest_follow_up_s: float = 0.0
     n_wrong_names: int = 0  # answers that named more, or less, than what hung
@@ -43,7 +43,7 @@ class Seen:
 
 
 async def play(loop: SimLoop, n: int, seed: int) -> Finding:
-    rng, seen = Random(seed), Seen()
+    rng, seen = Random(seed), PartialRun()
     await arrive(n, TURNS_A_S, rng, lambda number: _turn(number, loop, rng, seen))
     n_left = len(asyncio.all_tasks()) - 1
     return Finding((
@@ -64,7 +64,7 @@ PARTIAL = VirtualClaim(
     "missing follows the moment it is there.", play, "{:,} turns in virtual time", 20_000, 2_000)
 
 
-async def _turn(number: int, loop: SimLoop, rng: Random, seen: Seen) -> None:
+async def _turn(number: int, loop: SimLoop, rng: Random, seen: PartialRun) -> None:
     hangs = rng.choice(NAMES)
     hangs_s = rng.uniform(3, 20) if rng.random() >= NEVER else FOLLOW_UP_S * 10
     returned_at: dict[str, float] = {}
@@ -105,7 +105,7 @@ async def _turn(number: int, loop: SimLoop, rng: Random, seen: Seen) -> None:
     seen.latest_follow_up_s = max(seen.latest_follow_up_s, loop.now() - returned_at[hangs])
 
 
-async def _read(a: Answer, hangs: str, returned_at: dict[str, float], loop: SimLoop, seen: Seen) -> None:
+async def _read(a: Answer, hangs: str, returned_at: dict[str, float], loop: SimLoop, seen: PartialRun) -> None:
     """Read one turn to its last patch, as a page would that asked for late ones."""
     state: Any = {}
     finals: list[Final] = []

@@ -29,7 +29,7 @@ from stayfast.core.types import Api, Usage
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.virtual import read, run_virtual_in_thread, simulated, virtual_system
-from stayfast.lab.simulated import Gaps, Mixture, PromptCacheModel, ProviderConfig, Tariff
+from stayfast.lab.simulated import GapConfig, Mixture, PromptCacheModel, ProviderConfig, Tariff
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
@@ -47,7 +47,7 @@ _TOOLS: Final = tuple((f"tool_{n:02}", f"Number {n} of what the shop can do. " +
 _PARAMETERS: Final = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
 
 
-class Turn(msgspec.Struct, frozen=True):
+class AgentRequest(msgspec.Struct, frozen=True):
     """One request of an agent. `ttft_s`: from its start to the first content; None, with its status, where it failed."""
 
     n_turn: int
@@ -56,7 +56,7 @@ class Turn(msgspec.Struct, frozen=True):
     usage: Usage | None = None
 
 
-class Agent:
+class AgentConversation:
     """One conversation. `shuffles`: its tools come in another order each time, as from a set."""
 
     def __init__(self, api: Api, model: str, number: int, rng: Random, *, shuffles: bool) -> None:
@@ -68,7 +68,7 @@ class Agent:
         self._messages: list[Json] = []
         self._call = 0
 
-    async def run(self, gateway: Gateway, clock: Clock, turns: list[Turn]) -> None:
+    async def run(self, gateway: Gateway, clock: Clock, turns: list[AgentRequest]) -> None:
         """All turns, one after the other; each is added to `turns`."""
         for n_turn in range(N_TURNS):
             self._add_input(n_turn)
@@ -77,16 +77,16 @@ class Agent:
             self._add_answer(n_turn)
             await asyncio.sleep(self._rng.expovariate(1 / THINK_S))
 
-    async def _ask(self, gateway: Gateway, clock: Clock, n_turn: int) -> Turn:
+    async def _ask(self, gateway: Gateway, clock: Clock, n_turn: int) -> AgentRequest:
         began_at = clock.now()
         arrival = Arrival(f"req_{self._number:04x}_{n_turn:04x}", began_at)
         try:
             reply = await gateway.serve(decode(self._api, self._body()), arrival)
         except StayfastError as failed:
-            return Turn(n_turn, failed.status)
+            return AgentRequest(n_turn, failed.status)
         ttft_s = clock.now() - began_at
         await read(reply)
-        return Turn(n_turn, 200, ttft_s, reply.sight.usage)
+        return AgentRequest(n_turn, 200, ttft_s, reply.sight.usage)
 
     def _words(self, n: int) -> str:
         """Words of this agent's own."""
@@ -170,10 +170,10 @@ CASES: Final = (
 )
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class PrefixOutcome(msgspec.Struct, frozen=True):
     """The turns of one kind of agents. `input_usd`: what their provider charges for all input."""
 
-    turns: list[Turn]
+    turns: list[AgentRequest]
     input_usd: float
 
     @property
@@ -190,7 +190,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Prefix:
+class PrefixClaim:
     """n of an extent: agents."""
 
     full: Extent = Extent(60)
@@ -206,33 +206,34 @@ class Prefix:
         n, seed = conditions.choose(self.full, self.quick).n, conditions.seed
         figures: list[Figure] = []
         for case in CASES:
-            conditions.say(f"{case.name}: three times {n} agents of {N_TURNS} turns")
+            conditions.report_progress(f"{case.name}: three times {n} agents of {N_TURNS} turns")
             naive, tidy, seen = [await run_virtual_in_thread(ask, case, config, n, seed, shuffles=shuffles)
                                  for config, shuffles in ((OFF, True), (OFF, False), (self.prefix, True))]
             figures += _figures(case, naive, tidy, seen, None if conditions.is_quick else OVER_TIDY * 100)
         return Finding(tuple(figures))
 
 
-async def ask(loop: SimLoop, case: Case, prefix: PrefixConfig, n_agents: int, seed: int, *, shuffles: bool) -> Outcome:
+async def ask(loop: SimLoop, case: Case, prefix: PrefixConfig, n_agents: int, seed: int, *, shuffles: bool) -> PrefixOutcome:
     """Let agents work."""
-    provider = ProviderConfig(seed=seed, ttft=Mixture(0.918, 0.3), gaps=Gaps(0.0125, 0.3), fills_max_tokens=True,
+    provider = ProviderConfig(seed=seed, ttft=Mixture(0.918, 0.3), gaps=GapConfig(0.0125, 0.3), fills_max_tokens=True,
                               prefill_per_token=PREFILL_PER_TOKEN, prompt_cache=case.cache, tariff=Tariff(3.0, 0.0))
-    turns: list[Turn] = []
+    turns: list[AgentRequest] = []
     system, rng = virtual_system(loop, {UPSTREAM: provider}, seed, model=case.model, prefix=prefix,
                                  hedge=HedgeConfig("off")), Random(seed)
 
     async def one(number: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        agent = Agent(case.api, MODEL, number, Random(seed * 1000 + number), shuffles=shuffles)
+        agent = AgentConversation(case.api, MODEL, number, Random(seed * 1000 + number), shuffles=shuffles)
         await agent.run(system.gateway, loop, turns)
 
     async with asyncio.TaskGroup() as group:
         for number in range(n_agents):
             group.create_task(one(number, rng.uniform(0, BEGIN_S)))
-    return Outcome(turns, simulated(system, UPSTREAM).counts.cost_usd)
+    return PrefixOutcome(turns, simulated(system, UPSTREAM).counts.cost_usd)
 
 
-def _figures(case: Case, naive: Outcome, tidy: Outcome, seen: Outcome, over_tidy: float | None) -> Sequence[Figure]:
+def _figures(case: Case, naive: PrefixOutcome, tidy: PrefixOutcome, seen: PrefixOutcome,
+             over_tidy: float | None) -> Sequence[Figure]:
     n_failed = sum(turn.status != 200 for outcome in (naive, tidy, seen) for turn in outcome.turns)
     return (
         Figure(f"{case.name}: input read from the cache, naive", naive.share * 100, "%"),

@@ -15,8 +15,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.virtual import Tenants, VirtualClaim, arrive, chat
-from stayfast.lab.simulated import Gaps, Lengths, Mixture, ProviderConfig
+from stayfast.lab.harness.virtual import VirtualClaim, VirtualTenants, arrive, chat
+from stayfast.lab.simulated import GapConfig, Lengths, Mixture, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.quota import Bucket, QuotaConfig
@@ -24,7 +24,7 @@ from stayfast.testing.simloop import SimLoop
 
 RATE_RPS = 60.0  # of each tenant's clients
 N_INPUT, N_OUTPUT = 20, 400
-PROVIDER = ProviderConfig(ttft=Mixture(0.2, 0.5), gaps=Gaps(0.01, 0.0, 64), output=Lengths(40.0, 0.5, N_OUTPUT))
+PROVIDER = ProviderConfig(ttft=Mixture(0.2, 0.5), gaps=GapConfig(0.01, 0.0, 64), output=Lengths(40.0, 0.5, N_OUTPUT))
 PRICE = Price(1.0, 4.0)
 TENANTS: Mapping[str, TenantConfig] = {
     "by tokens": TenantConfig(quota=QuotaConfig(tokens_per_minute=84_000)),
@@ -47,7 +47,7 @@ async def play(loop: SimLoop, n_requests: int, seed: int, tenants: Mapping[str, 
     if least is None:
         least = 99.0 if n_requests >= N_REQUESTS else 95.0
     rng = Random(seed)
-    crowd = Tenants(PROVIDER, tenants, AdmissionConfig(), loop, seed, price=PRICE)
+    crowd = VirtualTenants(PROVIDER, tenants, AdmissionConfig(), loop, seed, price=PRICE)
     n_each = n_requests // len(tenants)
     await asyncio.gather(*[crowd.ask(name, chat(N_INPUT, N_OUTPUT)) for name in tenants for _ in range(N_BEFORE)])
     openings = {name: _Opening(loop.now(), _bucket(crowd, name, loop.now()).level(loop.now()), _used(crowd, name))
@@ -65,7 +65,7 @@ QUOTA = VirtualClaim(
     "they get at least 99 % of what they may, and never more.", play, "{:,} requests in virtual time", N_REQUESTS, 30_000)
 
 
-async def _clients(crowd: Tenants, tenant: str, n: int, rng: Random) -> None:
+async def _clients(crowd: VirtualTenants, tenant: str, n: int, rng: Random) -> None:
     request = chat(N_INPUT, N_OUTPUT)
 
     def begin(_: int) -> Coroutine[Any, Any, float]:
@@ -83,17 +83,17 @@ class _Opening(NamedTuple):
     used: float
 
 
-def _bucket(crowd: Tenants, tenant: str, now: float) -> Bucket:
+def _bucket(crowd: VirtualTenants, tenant: str, now: float) -> Bucket:
     return crowd.admission.tenants.of(tenant, now).quota.bucket(LIMITS[tenant])
 
 
-def _used(crowd: Tenants, tenant: str) -> float:
+def _used(crowd: VirtualTenants, tenant: str) -> float:
     """As the upstream says."""
     book = crowd.books.of[tenant]
     return {"by tokens": book.tokens, "by requests": book.requests, "by cost": book.cost_usd}[tenant]
 
 
-def _figures(crowd: Tenants, tenant: str, opening: _Opening, now: float, least: float) -> list[Figure]:
+def _figures(crowd: VirtualTenants, tenant: str, opening: _Opening, now: float, least: float) -> list[Figure]:
     book, bucket, unit = crowd.books.of[tenant], _bucket(crowd, tenant, now), UNITS[tenant]
     allowed, used = opening.level + (now - opening.at) * bucket.per_s, _used(crowd, tenant) - opening.used
     return [

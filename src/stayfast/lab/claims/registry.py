@@ -2,7 +2,7 @@
 
 from stayfast.lab.claims.agent import AGENT
 from stayfast.lab.claims.brownout import Brownout
-from stayfast.lab.claims.budget import Budget
+from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.budget_overhead import BudgetOverhead
 from stayfast.lab.claims.cache_lookup_cost import CacheLookupCost
 from stayfast.lab.claims.cancel import Cancel
@@ -17,23 +17,26 @@ from stayfast.lab.claims.noisy import Noisy
 from stayfast.lab.claims.overhead import Overhead
 from stayfast.lab.claims.overload import Overload
 from stayfast.lab.claims.partial import PARTIAL
-from stayfast.lab.claims.prefix import Prefix
+from stayfast.lab.claims.prefix import PrefixClaim
 from stayfast.lab.claims.quota import QUOTA
-from stayfast.lab.claims.semantic import Semantic
-from stayfast.lab.claims.stalls import Stalls
+from stayfast.lab.claims.semantic import SemanticClaim
+from stayfast.lab.claims.stalls import StallsClaim
 from stayfast.lab.claims.storm import Storm
 from stayfast.lab.claims.stragglers import Stragglers
-from stayfast.lab.claims.table import Table
-from stayfast.lab.claims.tail import Hangs, Hedge, Tail
+from stayfast.lab.claims.table import TableClaim
+from stayfast.lab.claims.tail import Hangs, HedgeClaim, Tail
 from stayfast.lab.claims.tools import TOOLS
-from stayfast.lab.claims.truth import Truth
+from stayfast.lab.claims.truth import TruthClaim
 from stayfast.lab.harness.claim import Claim
 
 
 def claims() -> dict[str, Claim]:
     """By name, in the order in which `make proofs` runs them."""
-    found: tuple[Claim, ...] = (Truth(), Overhead(), Cancel(), Budget(), Tail(), Mixed(), Hangs(), Hedge(), Noisy(),
-                                Overload(), QUOTA, FAIR, LEAKS, Brownout(), Storm(), Stalls(), LANES_CLAIM, Stragglers(),
-                                Isolation(), Coalesce(), CacheLookupCost(), Prefix(), Semantic(), Table(), BudgetOverhead(),
+    found: tuple[Claim, ...] = (TruthClaim(), Overhead(), Cancel(), BudgetClaim(), Tail(), Mixed(), Hangs(), HedgeClaim(),
+                                Noisy(),
+                                Overload(), QUOTA, FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
+                                Stragglers(),
+                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
+                                BudgetOverhead(),
                                 DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

@@ -29,7 +29,7 @@ HELP_DESK = EligibleConfig(personal=True, n_content_words=2, volatile_ttl_s=3600
 
 
 @dataclass(frozen=True, slots=True)
-class Semantic:
+class SemanticClaim:
     """n of an extent: random orders. embedder: what `stores.onnx_embedder.load` takes, its cache folder aside."""
 
     full: Extent = Extent(5)
@@ -73,7 +73,7 @@ class Passes:
         self._conditions = conditions
         encoder = minilm.load(config, str(cache_home(environment())))
         self.embedder_id: str = encoder.id
-        conditions.say(f"embedding {len(self._classes.texts) + len(self._pairs.texts):,} questions")
+        conditions.report_progress(f"embedding {len(self._classes.texts) + len(self._pairs.texts):,} questions")
         self._class_vectors = encoder.embed_all(self._classes.texts)
         self._pair_vectors = encoder.embed_all(self._pairs.texts)
 
@@ -81,7 +81,7 @@ class Passes:
         """The error of the worst order, and what is answered in the second half."""
         passed = []
         for number in range(n_orders):
-            self._conditions.say(f"at most {max_error * 100:g} % wrong: order {number + 1} of {n_orders}")
+            self._conditions.report_progress(f"at most {max_error * 100:g} % wrong: order {number + 1} of {n_orders}")
             passed.append(self._pass(self._classes, self._class_vectors, max_error, number, HELP_DESK))
         errors = [one.whole.error * 100 for one in passed]
         at = f"at {max_error * 100:g} %"

@@ -20,10 +20,10 @@ from stayfast.lab.harness.virtual import read, run_virtual_in_thread
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.simulated import Say, Scripted, Wait
 from stayfast.pipeline.exchange import Arrival
-from stayfast.settings import HttpUpstream, Log, Route, Settings
+from stayfast.settings import HttpUpstream, LogSettings, RouteSettings, Settings
 from stayfast.testing import RecordingSink
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.base import Call, Stream
+from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.scripted import Step
 from stayfast.wire.json_input import decode
 
@@ -36,7 +36,7 @@ GAP_P99_S, CALLS = 2.0, 1.03
 
 
 @dataclass(frozen=True, slots=True)
-class Stalls:
+class StallsClaim:
     full: Extent = Extent(5_000)  # of each
     quick: Extent = Extent(400)
 
@@ -46,7 +46,7 @@ class Stalls:
 
     async def run(self, conditions: Conditions) -> Finding:
         n = conditions.choose(self.full, self.quick).n
-        conditions.say(f"twice {n:,} answers in virtual time")
+        conditions.report_progress(f"twice {n:,} answers in virtual time")
         waited = await run_virtual_in_thread(play, n, conditions.seed, "wait")
         rescued = await run_virtual_in_thread(play, n, conditions.seed, "rescue")
         return Finding((
@@ -79,8 +79,8 @@ async def ask_all(loop: SimLoop, n_answers: int, seed: int,
     """Ask for so many answers, five a second: how each ended, and how many were not what they should have been."""
     rng, sink = Random(seed), RecordingSink()
     upstreams = {name: HttpUpstream("openai", f"http://{name}", continues=True, probe=False) for name in "ab"}
-    settings = Settings(upstreams=upstreams, log=Log(level="error", requests=False),
-                        routes={"m": Route(tuple(upstreams), on_stall=on_stall)})
+    settings = Settings(upstreams=upstreams, log=LogSettings(level="error", requests=False),
+                        routes={"m": RouteSettings(tuple(upstreams), on_stall=on_stall)})
     observers = Observers(settings, loop)
     observers.sink = sink
     system = build(settings, observers, {}, loop, rng)
@@ -118,7 +118,7 @@ class _Replica(Scripted):
         super().__init__(name, [[]], loop)
         self._rng = rng
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         rng, messages = self._rng, msgspec.json.decode(call.request.body)["messages"]
         text = text_for(messages[0]["content"])
         if call.goes_on:

@@ -13,11 +13,11 @@ import asyncio
 from dataclasses import dataclass
 
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
-from stayfast.lab.harness.load import Load, ask, n_failed, simulated_gateway
+from stayfast.lab.harness.load import LoadSpec, ask, n_failed, simulated_gateway
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, simulated, virtual_system
 from stayfast.lab.load.result import Result, Sample
-from stayfast.lab.load.runner import Asking, Target
-from stayfast.lab.simulated import EngineModel, FaultRule, Kind, Mixture, ProviderConfig
+from stayfast.lab.load.runner import DueShot, LoadTarget
+from stayfast.lab.simulated import EngineModel, FaultKind, FaultRule, Mixture, ProviderConfig
 from stayfast.policy.resilience.limits import LimitConfig, Mode
 from stayfast.testing.simloop import SimLoop
 
@@ -33,7 +33,7 @@ AWAY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Phases:
+class StormPhases:
     """Seconds of each part."""
 
     calm_s: float = 20.0
@@ -41,20 +41,20 @@ class Phases:
     storm_s: float = 40.0
 
     @property
-    def calm(self) -> Load:
-        return Load(self.calm_s, n_concurrent=N_CALM, n_output=N_OUTPUT)
+    def calm(self) -> LoadSpec:
+        return LoadSpec(self.calm_s, n_concurrent=N_CALM, n_output=N_OUTPUT)
 
     @property
-    def storm(self) -> Load:
-        return Load(self.outage_s + self.storm_s, n_concurrent=N_STORM, n_output=N_OUTPUT)
+    def storm(self) -> LoadSpec:
+        return LoadSpec(self.outage_s + self.storm_s, n_concurrent=N_STORM, n_output=N_OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
     """mode: of the limit."""
 
-    full: Phases = Phases()
-    quick: Phases = Phases(6.0, 6.0, 10.0)
+    full: StormPhases = StormPhases()
+    quick: StormPhases = StormPhases(6.0, 6.0, 10.0)
     mode: Mode = "gradient"
 
     name = "storm"
@@ -65,16 +65,16 @@ class Storm:
         phases, seed = conditions.choose(self.full, self.quick), conditions.seed
         settings = {"defaults": {"limit": {"mode": self.mode}}}
         async with simulated_gateway({UPSTREAM: provider(seed)}, seed, settings) as (sim, url):
-            conditions.say(f"{N_CALM} callers for {phases.calm_s:g} s")
+            conditions.report_progress(f"{N_CALM} callers for {phases.calm_s:g} s")
             await ask(phases.calm, {"calm": url}, seed)
-            conditions.say(f"an outage of {phases.outage_s:g} s and a storm of {N_STORM} callers")
+            conditions.report_progress(f"an outage of {phases.outage_s:g} s and a storm of {N_STORM} callers")
             await sim.get("/_sim/faults", "POST", {"kind": "status", "status": 503})
             async with asyncio.TaskGroup() as group:
                 asking = group.create_task(ask(phases.storm, {"storm": url}, seed))
                 await asyncio.sleep(phases.outage_s)
                 await sim.get("/_sim/reset", "POST")
             peak = (await sim.get("/_sim/counts"))["providers"][UPSTREAM]["n_running_peak"]
-        conditions.say("the same in virtual time")
+        conditions.report_progress("the same in virtual time")
         twin, twin_peak = await run_virtual_in_thread(in_virtual_time, phases, seed, self.mode)
         _, peak_without = await run_virtual_in_thread(in_virtual_time, phases, seed, "off")
         return Finding((
@@ -88,7 +88,7 @@ def provider(seed: int) -> ProviderConfig:
     return ProviderConfig(seed=seed, engine=ENGINE, ttft=Mixture(TTFT_S), fills_max_tokens=True)
 
 
-async def in_virtual_time(loop: SimLoop, phases: Phases, seed: int, mode: Mode) -> tuple[Result, int]:
+async def in_virtual_time(loop: SimLoop, phases: StormPhases, seed: int, mode: Mode) -> tuple[Result, int]:
     """The storm through the pipeline, and the most at the engine from its return on."""
     system = virtual_system(loop, {UPSTREAM: provider(seed)}, seed, {"limit": LimitConfig(mode)})
     engine = simulated(system, UPSTREAM)
@@ -98,7 +98,7 @@ async def in_virtual_time(loop: SimLoop, phases: Phases, seed: int, mode: Mode) 
         engine.provider.reset_counts()
 
     await ask_pipeline(system, phases.calm, loop, seed, through=_Distant)
-    engine.provider.inject(FaultRule(Kind.STATUS, status=503))
+    engine.provider.inject(FaultRule(FaultKind.STATUS, status=503))
     loop.call_later(phases.outage_s, come_back)
     storm = await ask_pipeline(system, phases.storm, loop, seed, through=_Distant)
     return storm, engine.counts.n_running_peak
@@ -107,14 +107,14 @@ async def in_virtual_time(loop: SimLoop, phases: Phases, seed: int, mode: Mode) 
 class _Distant:
     """A target that is so far away that a request takes time to get there."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LoadTarget) -> None:
         self._target = target
 
     @property
     def counted_by(self) -> str:
         return self._target.counted_by
 
-    async def ask(self, asking: Asking) -> Sample:
+    async def ask(self, asking: DueShot) -> Sample:
         await asyncio.sleep(AWAY_S)
         return await self._target.ask(asking)
 
@@ -127,7 +127,7 @@ def _load(where: str, n_peak: int) -> Figure:
                   GOAL)
 
 
-def _served(where: str, storm: Result, phases: Phases, goal: float | None = None) -> Figure:
+def _served(where: str, storm: Result, phases: StormPhases, goal: float | None = None) -> Figure:
     """The share of what the engine can do that was done from its return on."""
     step_s = ENGINE.decode_step_s + N_RUNNING * ENGINE.decode_step_per_sequence_s
     capacity = N_RUNNING / (step_s * (N_OUTPUT - 1)) * phases.storm_s

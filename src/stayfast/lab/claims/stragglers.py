@@ -20,11 +20,11 @@ from typing import Any
 
 from stayfast.core.types import Request
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
-from stayfast.lab.harness.load import Load, ask, largest_lag_ms, simulated_gateway, waits_s, why_spoiled
-from stayfast.lab.harness.virtual import UPSTREAM, Tenants, arrive, chat, run_virtual_in_thread
+from stayfast.lab.harness.load import LoadSpec, ask, largest_lag_ms, simulated_gateway, waits_s, why_spoiled
+from stayfast.lab.harness.virtual import UPSTREAM, VirtualTenants, arrive, chat, run_virtual_in_thread
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.stats import Exact
-from stayfast.lab.simulated import EngineModel, Gaps, ProviderConfig
+from stayfast.lab.simulated import EngineModel, GapConfig, ProviderConfig
 from stayfast.policy.admission.lanes import LanesConfig
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.admission.queue import QueueConfig
@@ -50,11 +50,11 @@ class Scene:
     lanes: LanesConfig
 
     def provider(self, seed: int = 0) -> ProviderConfig:
-        return ProviderConfig(seed=seed, engine=self.engine, gaps=Gaps(0.0, 0.0, N_CHUNK), fills_max_tokens=True)
+        return ProviderConfig(seed=seed, engine=self.engine, gaps=GapConfig(0.0, 0.0, N_CHUNK), fills_max_tokens=True)
 
-    def load(self, seconds: float, *, is_long: bool) -> Load:
+    def load(self, seconds: float, *, is_long: bool) -> LoadSpec:
         rate_rps = self.rate_rps * (LONG_SHARE if is_long else 1 - LONG_SHARE)
-        return Load(seconds, rate_rps, n_input=self.n_input * (TIMES if is_long else 1), n_output=self.n_output,
+        return LoadSpec(seconds, rate_rps, n_input=self.n_input * (TIMES if is_long else 1), n_output=self.n_output,
                     timeout_s=PATIENCE_S)
 
 
@@ -80,15 +80,15 @@ class Stragglers:
         figures: list[Figure] = []
         results: dict[str, Result] = {}
         for name, scene in self.scenes.items():
-            conditions.say(f"{name}: {extent.n:,} requests in virtual time, without lanes and with them")
+            conditions.report_progress(f"{name}: {extent.n:,} requests in virtual time, without lanes and with them")
             before, after = [await run_virtual_in_thread(in_virtual_time, scene, extent.n, seed, has_lanes=has_lanes)
                              for has_lanes in (False, True)]
             figures += judge(f"{name}, virtual time", before, after, BEFORE_P99_S)
             if extent.real_s:
-                conditions.say(f"{name}: {extent.real_s:g} s over sockets, without lanes and with them")
+                conditions.report_progress(f"{name}: {extent.real_s:g} s over sockets, without lanes and with them")
                 runs = [await _over_sockets(scene, extent.real_s, seed, has_lanes=has_lanes)
                         for has_lanes in (False, True)]
-                before, after = [Waits(*map(waits_s, both)) for both in runs]
+                before, after = [WaitsByKind(*map(waits_s, both)) for both in runs]
                 figures += judge(f"{name}, sockets", before, after)
                 results |= {f"{name} {kind} {n}": result for n, both in enumerate(runs)
                             for kind, result in zip(("short", "long"), both, strict=True)}
@@ -99,17 +99,17 @@ class Stragglers:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitsByKind:
     """Times to the first token by kind; infinite for an answer that did not come whole."""
 
     short_s: list[float]
     long_s: list[float]
 
 
-async def in_virtual_time(loop: SimLoop, scene: Scene, n: int, seed: int, *, has_lanes: bool) -> Waits:
+async def in_virtual_time(loop: SimLoop, scene: Scene, n: int, seed: int, *, has_lanes: bool) -> WaitsByKind:
     admission = AdmissionConfig(scene.n_places, QUEUE, lanes=scene.lanes if has_lanes else None)
-    tenants = Tenants(scene.provider(), {}, admission, loop, seed)
-    rng, waits = Random(seed), Waits([], [])
+    tenants = VirtualTenants(scene.provider(), {}, admission, loop, seed)
+    rng, waits = Random(seed), WaitsByKind([], [])
     short, long = chat(scene.n_input, scene.n_output), chat(scene.n_input * TIMES, scene.n_output)
 
     async def one(request: Request, waits_s: list[float]) -> None:
@@ -135,7 +135,7 @@ async def _over_sockets(scene: Scene, seconds: float, seed: int, *, has_lanes: b
     return [task.result()["gateway"] for task in asking]
 
 
-def judge(where: str, before: Waits, after: Waits, before_s: float | None = None) -> list[Figure]:
+def judge(where: str, before: WaitsByKind, after: WaitsByKind, before_s: float | None = None) -> list[Figure]:
     """`before_s`: without lanes it must take as long as that; minutes over sockets are too short to tell."""
     short, long = Exact(after.short_s), Exact(after.long_s)
     n_lost = sum(wait_s == inf for wait_s in (*after.short_s, *after.long_s))

@@ -30,8 +30,8 @@ from stayfast.lab.harness.load import waits, why_spoiled
 from stayfast.lab.harness.virtual import run_virtual_in_thread
 from stayfast.lab.workloads.memory import MemoryEmbedder
 from stayfast.lab.workloads.support_desk import (
-    Desk,
     Outcomes,
+    QuestionSource,
     Visit,
     prepare_embedder,
     visit_in_virtual_time,
@@ -78,7 +78,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableClaim:
     full: Size = Size(20_000, Extent(200_000, 200.0, warmup_s=120.0), Slack(), Slack(1.1))
     quick: Size = Size(3000, Extent(3000, 8.0, warmup_s=15.0), Slack(1.25, 2.0, 0.35), Slack(2.5, less_spend=0.2))
     route: Mapping[str, Any] = field(default_factory=lambda: ALL_ON)  # the gateway's settings for it
@@ -94,8 +94,8 @@ class Table:
         bank = _wordings(conditions.data) if conditions.data is not None else []
         runs = await self._in_virtual_time(size, conditions)
         figures = [*_of_direct(runs.direct), *_of_gateway("virtual time", runs, size.slack)]
-        conditions.say(f"{extent.real_s:g} s over sockets, after {extent.warmup_s:g} s")
-        drawn = visits(Desk(Random(seed)), Random(seed), round((extent.warmup_s + extent.real_s) * RATE_RPS * 1.5))
+        conditions.report_progress(f"{extent.real_s:g} s over sockets, after {extent.warmup_s:g} s")
+        drawn = visits(QuestionSource(Random(seed)), Random(seed), round((extent.warmup_s + extent.real_s) * RATE_RPS * 1.5))
         real = await visit_over_sockets(drawn, _written(self.route), RATE_RPS, warmup_s=extent.warmup_s,
                                         seconds=extent.real_s, seed=seed)
         goals = {"p50_s": P50_S * slack.quantiles, "p95_s": P95_S * slack.quantiles, "p99_s": P99_S * slack.quantiles,
@@ -109,9 +109,9 @@ class Table:
 
     async def _in_virtual_time(self, size: Size, conditions: Conditions) -> "_Runs":
         n, seed = size.extent.n, conditions.seed
-        drawn = visits(Desk(Random(seed)), Random(seed), size.n_warm + n)
-        embedder = await asyncio.to_thread(prepare_embedder, drawn, conditions.say)
-        conditions.say(f"{n:,} requests in virtual time, directly and through the gateway")
+        drawn = visits(QuestionSource(Random(seed)), Random(seed), size.n_warm + n)
+        embedder = await asyncio.to_thread(prepare_embedder, drawn, conditions.report_progress)
+        conditions.report_progress(f"{n:,} requests in virtual time, directly and through the gateway")
         few = drawn[:max(n // 4, min(n, 2000))]
         direct, tidy = [await _visit(few, len(few) // 10, route, seed) for route in (DIRECT, TIDY)]
         return _Runs(direct, tidy, await _visit(drawn, size.n_warm, self.route, seed, embedder))
@@ -119,9 +119,9 @@ class Table:
     async def _of_bank(self, bank: Sequence[Sequence[str]], size: Size, conditions: Conditions) -> list[Figure]:
         """The same desk, where the questions that come again are those of a bank's customers."""
         n, seed = size.extent.n // 4, conditions.seed
-        drawn = visits(Desk(Random(seed), bank), Random(seed), size.n_warm + n)
-        embedder = await asyncio.to_thread(prepare_embedder, drawn, conditions.say)
-        conditions.say(f"{n:,} requests in virtual time, with the questions of a bank")
+        drawn = visits(QuestionSource(Random(seed), bank), Random(seed), size.n_warm + n)
+        embedder = await asyncio.to_thread(prepare_embedder, drawn, conditions.report_progress)
+        conditions.report_progress(f"{n:,} requests in virtual time, with the questions of a bank")
         outcomes = await _visit(drawn, size.n_warm, BANK, seed, embedder)
         where, (p50, p95, p99) = "a bank's questions", outcomes.at(SHARES)
         return [Figure(f"{where}: TTFT p50", p50, "s"), Figure(f"{where}: TTFT p95", p95, "s"),

@@ -26,20 +26,20 @@ from random import Random
 from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
-from stayfast.lab.harness.constant import Asked, Constant
-from stayfast.lab.harness.load import Load, Waits, ask, simulated_gateway, waits, why_spoiled
+from stayfast.lab.harness.constant import Constant, ConstantRequest
+from stayfast.lab.harness.load import LoadSpec, RunWaits, ask, simulated_gateway, waits, why_spoiled
 from stayfast.lab.harness.virtual import HEAVY_TAIL, ask_pipeline, run_virtual_in_thread, virtual_system
 from stayfast.lab.load.result import Result
-from stayfast.lab.simulated import FaultRule, Gaps, Kind, Mixture, ProviderConfig
+from stayfast.lab.simulated import FaultKind, FaultRule, GapConfig, Mixture, ProviderConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
 
-HEAVY_TAILED = {name: ProviderConfig(seed=seed, ttft=HEAVY_TAIL, gaps=Gaps(0.0, 0.0), fills_max_tokens=True)
+HEAVY_TAILED = {name: ProviderConfig(seed=seed, ttft=HEAVY_TAIL, gaps=GapConfig(0.0, 0.0), fills_max_tokens=True)
                 for seed, name in enumerate("ab")}
-HANGING = {name: ProviderConfig(seed=seed, ttft=Mixture(0.002, 0.4), gaps=Gaps(0.0, 0.0), fills_max_tokens=True,
-                                faults=(FaultRule(Kind.HANG, 0.05),)) for seed, name in enumerate("ab")}
+HANGING = {name: ProviderConfig(seed=seed, ttft=Mixture(0.002, 0.4), gaps=GapConfig(0.0, 0.0), fills_max_tokens=True,
+                                faults=(FaultRule(FaultKind.HANG, 0.05),)) for seed, name in enumerate("ab")}
 TAIL_RPS, HANGS_RPS, HEDGE_RPS = 100.0, 40.0, 60.0
-NARROW = {"a": ProviderConfig(ttft=Mixture(0.2, 0.25), gaps=Gaps(0.0, 0.0), fills_max_tokens=True)}
+NARROW = {"a": ProviderConfig(ttft=Mixture(0.2, 0.25), gaps=GapConfig(0.0, 0.0), fills_max_tokens=True)}
 DEFAULT, LARGER = "defaults", "budget 25%"
 TAIL: Mapping[str, tuple[Mapping[str, Any], Mapping[str, float]]] = {
     DEFAULT: ({}, {"p95_s": 0.68, "p99_s": 0.92, "past_5_s": 0.0001, "calls": 1.10}),
@@ -53,24 +53,24 @@ HANGS_GOALS: Mapping[str, float] = {"p99_s": 0.1, "calls": 1.07}
 LESS_P99, MORE_CALLS, P50_WITHIN, NARROW_CALLS = 0.60, 0.05, 0.03, 0.02
 
 
-async def ask_over_sockets(providers: Mapping[str, Any], hedge: Mapping[str, Any], load: Load, seed: int) -> Result:
+async def ask_over_sockets(providers: Mapping[str, Any], hedge: Mapping[str, Any], load: LoadSpec, seed: int) -> Result:
     """The load on a gateway in front of a simulator that plays these providers."""
     async with simulated_gateway(providers, seed, hedge=dict(hedge)) as (_, url):
         return (await ask(load, {"gateway": url}, seed))["gateway"]
 
 
-async def ask_in_virtual_time(loop: SimLoop, providers: Mapping[str, ProviderConfig], hedge: HedgeConfig, load: Load,
+async def ask_in_virtual_time(loop: SimLoop, providers: Mapping[str, ProviderConfig], hedge: HedgeConfig, load: LoadSpec,
                               seed: int) -> Result:
     """The load on the same pipeline, policies and providers."""
     return await ask_pipeline(virtual_system(loop, providers, seed, hedge=hedge), load, loop, seed)
 
 
-def tail_load(seconds: float) -> Load:
-    return Load(seconds, TAIL_RPS, n_output=2, warmup_s=10.0)
+def tail_load(seconds: float) -> LoadSpec:
+    return LoadSpec(seconds, TAIL_RPS, n_output=2, warmup_s=10.0)
 
 
-def hangs_load(seconds: float) -> Load:
-    return Load(seconds, HANGS_RPS, n_output=2, warmup_s=5.0, timeout_s=10.0)
+def hangs_load(seconds: float) -> LoadSpec:
+    return LoadSpec(seconds, HANGS_RPS, n_output=2, warmup_s=5.0, timeout_s=10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Tail:
             config = {**settings, **self.hedge}
             if name != DEFAULT and not conditions.is_quick:
                 extent = replace(extent, real_s=self.full.real_s / 3, n=self.full.n // 5)
-            conditions.say(f"{name}: {extent.real_s:g} s over sockets, {extent.n:,} requests in virtual time")
+            conditions.report_progress(f"{name}: {extent.real_s:g} s over sockets, {extent.n:,} requests in virtual time")
             real = await ask_over_sockets(HEAVY_TAILED, config, tail_load(extent.real_s), seed)
             spoiled = spoiled or why_spoiled({"gateway": real})
             twin = waits(await run_virtual_in_thread(ask_in_virtual_time, HEAVY_TAILED, HedgeConfig(**config),
@@ -111,10 +111,10 @@ class Tail:
         return Finding(tuple(figures), spoiled=spoiled)
 
 
-def ask_tuned(n: int, seed: int) -> list[Asked]:
+def ask_tuned(n: int, seed: int) -> list[ConstantRequest]:
     """Each of TUNED on `n` requests of its own."""
     rng, mixture = Random(seed), HEAVY_TAIL
-    found = [Asked(way, [], 0) for way in TUNED]
+    found = [ConstantRequest(way, [], 0) for way in TUNED]
     for rival in found:
         for _ in range(n):
             rival.add(*rival.way.wait_s(lambda *_: mixture.draw(rng, rng.random())))
@@ -146,7 +146,7 @@ class Hangs:
 
     async def run(self, conditions: Conditions) -> Finding:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
-        conditions.say(f"{extent.real_s:g} s over sockets, {extent.n:,} requests in virtual time")
+        conditions.report_progress(f"{extent.real_s:g} s over sockets, {extent.n:,} requests in virtual time")
         real = await ask_over_sockets(HANGING, self.hedge, hangs_load(extent.real_s), seed)
         twin = await run_virtual_in_thread(ask_in_virtual_time, HANGING, HedgeConfig(**self.hedge),
                                            hangs_load(extent.n / HANGS_RPS), seed)
@@ -155,7 +155,7 @@ class Hangs:
 
 
 @dataclass(frozen=True, slots=True)
-class Hedge:
+class HedgeClaim:
     """hedge: what the hedged route has beside the defaults."""
 
     full: Extent = Extent(500_000, 90.0, slack=HEDGE_SLACK)  # of each
@@ -169,8 +169,9 @@ class Hedge:
 
     async def run(self, conditions: Conditions) -> Finding:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
-        conditions.say(f"twice {extent.real_s:g} s over sockets, three times {extent.n:,} requests in virtual time")
-        load = Load(extent.real_s, HEDGE_RPS, n_output=2, warmup_s=10.0)
+        conditions.report_progress(f"twice {extent.real_s:g} s over sockets, three times {extent.n:,} requests in virtual "
+                                   f"time")
+        load = LoadSpec(extent.real_s, HEDGE_RPS, n_output=2, warmup_s=10.0)
         provider = {"a": ProviderConfig("gpt-4o-mini-like", seed, fills_max_tokens=True)}
         async with asyncio.TaskGroup() as group:
             plain = group.create_task(ask_over_sockets(provider, {"mode": "off"}, load, seed))
@@ -185,7 +186,7 @@ class Hedge:
         return Finding(figures, spoiled=why_spoiled({"plain": plain.result(), "hedged": hedged.result()}))
 
 
-def _compare(where: str, plain: Waits, hedged: Waits, slack: float) -> Sequence[Figure]:
+def _compare(where: str, plain: RunWaits, hedged: RunWaits, slack: float) -> Sequence[Figure]:
     return (
         *plain.figures(f"{where}, without", {}), *hedged.figures(f"{where}, hedged", {}),
         Figure(f"{where}: p99 shorter by", (1 - hedged.p99_s / plain.p99_s) * 100, "%",

@@ -37,7 +37,7 @@ ANSWER_S = 2.4  # reserved
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CallKind:
     """One kind of call."""
 
     waits: Mixture
@@ -45,14 +45,15 @@ class Kind:
 
 
 RETRIEVAL, TOOL_A, TOOL_B, CHECK = KINDS = (
-    Kind(Mixture(0.12, 0.4, 0.05, 0.8, 0.5), 0.0002), Kind(Mixture(0.25, 0.35, 0.07, 1.59, 0.5), 0.001),
-    Kind(Mixture(0.35, 0.35, 0.07, 2.15, 0.5), 0.001), Kind(Mixture(0.2, 0.3, 0.06, 0.8, 0.5), 0.0005))
-MODEL = Kind(Mixture(0.35, 0.4, 0.068, 3.3, 0.7), 0.006)  # to its first token
+    CallKind(Mixture(0.12, 0.4, 0.05, 0.8, 0.5), 0.0002), CallKind(Mixture(0.25, 0.35, 0.07, 1.59, 0.5), 0.001),
+    CallKind(Mixture(0.35, 0.35, 0.07, 2.15, 0.5), 0.001), CallKind(Mixture(0.2, 0.3, 0.06, 0.8, 0.5), 0.0005))
+MODEL = CallKind(Mixture(0.35, 0.4, 0.068, 3.3, 0.7), 0.006)  # to its first token
 LENGTH = Mixture(0.55, 0.3)  # seconds from there to the end of the answer
-NAMES: Mapping[str, Kind] = MappingProxyType({"retrieval": RETRIEVAL, "tool_a": TOOL_A, "tool_b": TOOL_B, "check": CHECK})
+NAMES: Mapping[str, CallKind] = MappingProxyType({"retrieval": RETRIEVAL, "tool_a": TOOL_A, "tool_b": TOOL_B,
+                                                  "check": CHECK})
 
 
-class Turns:
+class ToolTurns:
     """Turns of one way of writing them, and what they took."""
 
     def __init__(self, loop: SimLoop, rng: Random, *, hedges: bool) -> None:
@@ -87,7 +88,7 @@ class Turns:
         await turn(LENGTH.draw(self._rng, 1.0))
         self.took_s.append(self._loop.now() - began_at)
 
-    async def _call(self, kind: Kind) -> bool:
+    async def _call(self, kind: CallKind) -> bool:
         self.usd += kind.usd
         await asyncio.sleep(kind.waits.draw(self._rng, self._rng.random()))
         return True
@@ -98,7 +99,7 @@ class Turns:
 
 
 async def play(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> Finding:
-    before, after = Turns(loop, Random(seed), hedges=hedges), Turns(loop, Random(seed), hedges=hedges)
+    before, after = ToolTurns(loop, Random(seed), hedges=hedges), ToolTurns(loop, Random(seed), hedges=hedges)
     await before.all(n, before.in_series)
     await after.all(n, after.in_a_budget)
     series_s, layer_s = Exact(before.took_s), Exact(after.took_s)

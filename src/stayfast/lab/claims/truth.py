@@ -21,8 +21,8 @@ from random import Random
 
 from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
-from stayfast.lab.harness.load import Load, ask, n_failed, since_start_s, why_spoiled
-from stayfast.lab.harness.processes import MODEL, Processes, Server
+from stayfast.lab.harness.load import LoadSpec, ask, n_failed, since_start_s, why_spoiled
+from stayfast.lab.harness.processes import MODEL, Processes, ServerProcess
 from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, virtual_system
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.stats import Exact, Measured
@@ -40,7 +40,7 @@ LEVEL = 0.99  # of the intervals: three quantiles are looked at
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class TruthClaim:
     """real_s of an extent: of each of two targets. stalled_run_s: of the run in whose middle the target stalls."""
 
     full: Extent = Extent(real_s=60.0, virtual_s=400.0)
@@ -60,13 +60,13 @@ class Truth:
             gateway = await processes.gateway({
                 "upstreams": {"known": {"kind": "simulated", "probe": False, **provider}},
                 "routes": {MODEL: {"upstreams": ["known"], "hedge": {"mode": UNHEDGED.mode}}}})
-            conditions.say(f"twice {extent.real_s:g} s over sockets at {RATE_RPS:g} requests/s")
-            real = await ask(Load(extent.real_s, RATE_RPS, n_output=2, warmup_s=1.0),
+            conditions.report_progress(f"twice {extent.real_s:g} s over sockets at {RATE_RPS:g} requests/s")
+            real = await ask(LoadSpec(extent.real_s, RATE_RPS, n_output=2, warmup_s=1.0),
                              {"simulator": f"{sim.url}/known/v1", "gateway": f"{gateway.url}/v1"}, seed)
-            conditions.say(f"{extent.virtual_s:g} s in virtual time")
+            conditions.report_progress(f"{extent.virtual_s:g} s in virtual time")
             twin = await run_virtual_in_thread(in_virtual_time, extent.virtual_s, seed)
-            conditions.say(f"a target that stalls for {self.stall_s:g} s")
-            load = Load(self.stalled_run_s, RATE_RPS, n_output=2)
+            conditions.report_progress(f"a target that stalls for {self.stall_s:g} s")
+            load = LoadSpec(self.stalled_run_s, RATE_RPS, n_output=2)
             stalled, stall_s = await ask_with_a_stall(load, sim, f"{sim.url}/fast/v1", self.stall_s, seed)
         figures = [figure for where, result in (*real.items(), ("virtual time", twin))
                    for figure in against_formula(where, result, KNOWN, extent.slack)]
@@ -77,10 +77,11 @@ class Truth:
 async def in_virtual_time(loop: SimLoop, seconds: float, seed: int) -> Result:
     """The same provider, asked through the pipeline."""
     system = virtual_system(loop, {"known": ProviderConfig(PRESET, seed)}, seed, hedge=UNHEDGED)
-    return await ask_pipeline(system, Load(seconds, RATE_RPS, n_output=2), loop, seed)
+    return await ask_pipeline(system, LoadSpec(seconds, RATE_RPS, n_output=2), loop, seed)
 
 
-async def ask_with_a_stall(load: Load, target: Server, url: str, stall_s: float, seed: int) -> tuple[Result, float]:
+async def ask_with_a_stall(load: LoadSpec, target: ServerProcess, url: str, stall_s: float, seed: int) -> tuple[Result,
+                                                                                                                float]:
     """The result of a run in whose middle the target was stopped, and for how many seconds it really was."""
     clock = SystemClock()
     async with asyncio.TaskGroup() as group:

@@ -73,11 +73,11 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How to run. `say` reports progress. data: a folder of data sets that the project does not ship."""
+    """How to run. `report_progress` reports progress. data: a folder of data sets that the project does not ship."""
 
     is_quick: bool = False
     seed: int = 1
-    say: Callable[[str], None] = lambda _: None
+    report_progress: Callable[[str], None] = lambda _: None
     data: Path | None = None
 
     def choose(self, full: T, quick: T) -> T:

@@ -43,7 +43,7 @@ class Constant:
 
 
 @dataclass(slots=True)
-class Asked:
+class ConstantRequest:
     """What one way came to. waits_s: in the order of the requests."""
 
     way: Constant

@@ -9,13 +9,13 @@ from typing import Any, Final
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Figure, ratio
-from stayfast.lab.harness.processes import MODEL, Processes, Server, gateway_settings
+from stayfast.lab.harness.processes import MODEL, Processes, ServerProcess, gateway_settings
 from stayfast.lab.load.arrivals import Arrivals, Gamma
-from stayfast.lab.load.client import AskingConfig, HttpConfig, HttpTarget
-from stayfast.lab.load.lengths import Constant, Length
-from stayfast.lab.load.measure import Origin, Plan, perform
+from stayfast.lab.load.client import AskingConfig, HttpTarget, LoadTargetConfig
+from stayfast.lab.load.lengths import ConstantLength, Length
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, perform
 from stayfast.lab.load.result import Result, Subject
-from stayfast.lab.load.schedule import Limit, Prompts, Workload
+from stayfast.lab.load.schedule import Prompts, ScheduleLimit, Workload
 from stayfast.lab.load.stats import Exact
 
 LONG_S: Final = 5.0
@@ -23,7 +23,7 @@ BLOCK_S: Final = 5.0  # of several targets, each gets the whole load for so long
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadSpec:
     """The requests of a run: an open loop at `rate_rps` (Poisson) or by `arrivals`, or a closed one of `n_concurrent`."""
 
     seconds: float
@@ -40,12 +40,13 @@ class Load:
     key: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # more members of each body
 
-    def plan(self, seed: int) -> Plan:
+    def plan(self, seed: int) -> MeasurePlan:
         """The bench's own form of the load."""
         arrivals = None if self.n_concurrent else self.arrivals or Gamma(self.rate_rps)
-        n_input, n_output = (Constant(n) if isinstance(n, int) else n for n in (self.n_input, self.n_output))
+        n_input, n_output = (ConstantLength(n) if isinstance(n, int) else n for n in (self.n_input, self.n_output))
         workload = Workload(input=n_input, output=n_output, arrivals=arrivals)
-        return Plan(workload, Limit(self.seconds, None, self.warmup_s), seed, self.n_concurrent, self.timeout_s,
+        return MeasurePlan(workload, ScheduleLimit(self.seconds, None, self.warmup_s), seed, self.n_concurrent,
+                           self.timeout_s,
                     min(BLOCK_S, self.seconds))
 
     def asking(self) -> AskingConfig:
@@ -53,19 +54,19 @@ class Load:
         return AskingConfig(self.api, self.model, self.stream, self.key, extra=dict(self.extra))
 
 
-async def ask(load: Load, urls: Mapping[str, str], seed: int, prompts: Prompts | None = None) -> dict[str, Result]:
+async def ask(load: LoadSpec, urls: Mapping[str, str], seed: int, prompts: Prompts | None = None) -> dict[str, Result]:
     """Put the load on each of `urls` (base URLs, by name), interleaved where there are several; the results by name."""
     clock = SystemClock()
     subjects = [(Subject(name, url, load.api.value, load.model),
-                 HttpTarget(name, HttpConfig(url, load.asking()), prompts or Prompts(seed), clock))
+                 HttpTarget(name, LoadTargetConfig(url, load.asking()), prompts or Prompts(seed), clock))
                 for name, url in urls.items()]
-    found = await perform(load.plan(seed), subjects, clock, Origin())
+    found = await perform(load.plan(seed), subjects, clock, LoadOrigin())
     return {result.label: result for result in found}
 
 
 @asynccontextmanager
 async def simulated_gateway(providers: Mapping[str, Any], seed: int, settings: Mapping[str, Any] | None = None,
-                            **route: Any) -> AsyncIterator[tuple[Server, str]]:
+                            **route: Any) -> AsyncIterator[tuple[ServerProcess, str]]:
     """A simulator and a gateway in front of it as processes: the simulator, and the gateway's base URL.
 
     providers: as settings files have them, or `ProviderConfig`s. settings: the gateway's, beside its upstreams and route.
@@ -90,7 +91,7 @@ def waits_s(result: Result) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class RunWaits:
     """What one run came to: waits from the intended start, and calls to upstreams a request."""
 
     n: int
@@ -110,11 +111,11 @@ class Waits:
                        goals[name] * factor if name in goals else None) for name, words, unit, factor in shown]
 
 
-def waits(result: Result) -> Waits:
+def waits(result: Result) -> RunWaits:
     """The figures of one run; NaN where nothing was asked. A request without an answer waits for ever."""
     each_s = waits_s(result)
     exact, n = Exact(each_s), len(each_s)
-    return Waits(n, exact.at(0.5), exact.at(0.95), exact.at(0.99), ratio(sum(wait_s > LONG_S for wait_s in each_s), n),
+    return RunWaits(n, exact.at(0.5), exact.at(0.95), exact.at(0.99), ratio(sum(wait_s > LONG_S for wait_s in each_s), n),
                  ratio(sum(result.samples.ints["n_upstream_attempts"]), n), n_failed(result))
 
 

@@ -40,7 +40,7 @@ _ALL_THREADS = 2  # in the id of another process's CPU clock: the time of all it
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerProcess:
     """One running process. `url` is without a path."""
 
     url: str
@@ -127,16 +127,16 @@ class Processes:
         for process in stubborn:
             await process.wait()
 
-    async def simulator(self, providers: Mapping[str, Any], seed: int) -> Server:
+    async def simulator(self, providers: Mapping[str, Any], seed: int) -> ServerProcess:
         """`stayfast sim` with these providers; each answers at `{url}/NAME/v1`."""
-        file = self.written({"providers": {name: _provider(its) for name, its in providers.items()}})
+        file = self.written({"providers": {name: _provider(config) for name, config in providers.items()}})
         return await self.start("-m", "stayfast", "sim", "--config", file, "--port", "0", "--seed", str(seed), "--json")
 
-    async def gateway(self, settings: Mapping[str, Any]) -> Server:
+    async def gateway(self, settings: Mapping[str, Any]) -> ServerProcess:
         """`stayfast serve` with these settings."""
         return await self.start("-m", "stayfast", "serve", "--config", self.written(settings), "--port", "0")
 
-    def set_apart(self, *measured: Server) -> bool:
+    def set_apart(self, *measured: ServerProcess) -> bool:
         """Give the measured servers a core of their own, this process and the others the rest, until they end.
 
         Returns False where that cannot be had: not Linux, or one core only.
@@ -152,11 +152,11 @@ class Processes:
                 os.sched_setaffinity(int(thread.name), cores[:1] if process.pid in pids else cores[1:])
         return True
 
-    async def baseline_proxy(self, upstream: str) -> Server:
+    async def baseline_proxy(self, upstream: str) -> ServerProcess:
         """The bare proxy in front of `upstream` (a URL)."""
         return await self.start("-m", "stayfast.lab.harness.loopback", upstream)
 
-    async def canned_upstream(self) -> Server:
+    async def canned_upstream(self) -> ServerProcess:
         """An upstream that gives every request the same whole answer at once."""
         return await self.start("-m", "stayfast.lab.harness.loopback")
 
@@ -167,7 +167,7 @@ class Processes:
         path.write_text(json.dumps(content, default=dict))  # JSON is YAML
         return str(path)
 
-    async def start(self, *arguments: str) -> Server:
+    async def start(self, *arguments: str) -> ServerProcess:
         """Run this Python on `arguments`; it is up when it prints where it listens. Raises SetUpFailed with its output."""
         spawning = asyncio.get_running_loop().create_task(asyncio.create_subprocess_exec(
             sys.executable, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
@@ -184,7 +184,7 @@ class Processes:
                     printed += line
                     if (found := _URL.search(line)) is not None:
                         self._drain(output)
-                        return Server(found[0].decode(), process)
+                        return ServerProcess(found[0].decode(), process)
         raise SetUpFailed(f"`{shlex.join(('python', *arguments))}` did not start:\n{printed.decode(errors='replace')}")
 
     def _spawned(self, spawning: asyncio.Task[asyncio.subprocess.Process]) -> None:
@@ -209,7 +209,7 @@ def _variables() -> dict[str, str]:
     return {name: value for name, value in environment().items() if name != "PORT" and not name.startswith("STAYFAST_")}
 
 
-def _read(server: Server, path: str, method: str, body: str | None) -> bytes:
+def _read(server: ServerProcess, path: str, method: str, body: str | None) -> bytes:
     connection = server.connect()
     try:
         connection.request(method, path, body)

@@ -17,11 +17,11 @@ from stayfast.core.errors import StayfastError
 from stayfast.core.events import Fact, Fanout, RequestDone, Sink
 from stayfast.core.types import Api, Request
 from stayfast.lab.harness.claim import Conditions, Finding
-from stayfast.lab.harness.load import Load
+from stayfast.lab.harness.load import LoadSpec
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.load.measure import Origin, perform
+from stayfast.lab.load.measure import LoadOrigin, perform
 from stayfast.lab.load.result import Result, Subject
-from stayfast.lab.load.runner import Target
+from stayfast.lab.load.runner import LoadTarget
 from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.load.virtual import PipelineTarget, virtual
 from stayfast.lab.simulated import Mixture, ProviderConfig, Simulated
@@ -33,7 +33,7 @@ from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings import Log, Route, Settings
+from stayfast.settings import LogSettings, RouteSettings, Settings
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.wire.json_input import decode
 
@@ -66,7 +66,7 @@ class VirtualClaim:
 
     async def run(self, conditions: Conditions) -> Finding:
         n = conditions.choose(self.n, self.n_quick)
-        conditions.say(self.progress.format(n))
+        conditions.report_progress(self.progress.format(n))
         return await run_virtual_in_thread(self.play, n, conditions.seed)
 
 
@@ -78,7 +78,8 @@ def virtual_system(loop: SimLoop, providers: Mapping[str, ProviderConfig], seed:
     """
     upstreams = {name: SimulatedUpstream(provider=provider, probe=False, **(upstream or {}))
                  for name, provider in providers.items()}
-    return virtual(Settings(upstreams=upstreams, routes={MODEL: Route(tuple(providers), **route)}, **(settings or {})), loop,
+    return virtual(Settings(upstreams=upstreams, routes={MODEL: RouteSettings(tuple(providers), **route)},
+                            **(settings or {})), loop,
                    seed)
 
 
@@ -88,13 +89,13 @@ def simulated(system: System, name: str) -> Simulated:
     return upstream
 
 
-async def ask_pipeline(system: System, load: Load, loop: SimLoop, seed: int, *, tenant: str | None = None,
+async def ask_pipeline(system: System, load: LoadSpec, loop: SimLoop, seed: int, *, tenant: str | None = None,
                        prompts: Prompts | None = None,
-                       through: Callable[[Target], Target] = lambda target: target) -> Result:
+                       through: Callable[[LoadTarget], LoadTarget] = lambda target: target) -> Result:
     """Put the bench's load on a system in virtual time. through: wraps the target."""
     target = through(PipelineTarget(system.gateway, load.asking(), prompts or Prompts(seed), loop, tenant))
     subject = Subject("virtual", "virtual:", load.api.value, load.model)
-    [found] = await perform(load.plan(seed), [(subject, target)], loop, Origin(), is_virtual=True)
+    [found] = await perform(load.plan(seed), [(subject, target)], loop, LoadOrigin(), is_virtual=True)
     return found
 
 
@@ -122,7 +123,7 @@ DAY_S = 86_400.0
 
 
 @dataclass(slots=True)
-class Book:
+class TenantTotals:
     """The sums over one tenant's requests that have ended."""
 
     n: int = 0
@@ -134,11 +135,11 @@ class Book:
     ttft_s: list[float] = field(default_factory=list)
 
 
-class Books:
+class TenantLedger:
     """A sink with a book for each tenant. While `is_open` is false, requests that end are not counted."""
 
     def __init__(self) -> None:
-        self.of: dict[str, Book] = {}
+        self.of: dict[str, TenantTotals] = {}
         self.is_open = True
 
     def begin(self) -> None:
@@ -148,7 +149,7 @@ class Books:
     def emit(self, fact: Fact) -> None:
         if not isinstance(fact, RequestDone) or not self.is_open:
             return
-        book = self.of.setdefault(fact.tenant or "", Book())
+        book = self.of.setdefault(fact.tenant or "", TenantTotals())
         book.n += 1
         book.n_shed += fact.shed is not None
         book.requests += fact.n_attempts > 0
@@ -160,16 +161,16 @@ class Books:
             book.input_tokens += fact.usage.input_total
 
 
-class Tenants:
+class VirtualTenants:
     """A gateway and its tenants, on one virtual loop. sink: gets the facts instead of `books`."""
 
     def __init__(self, provider: ProviderConfig, tenants: Mapping[str, TenantConfig], admission: AdmissionConfig,
                  loop: SimLoop, seed: int, *, price: Price | None = None, sink: Sink | None = None) -> None:
         prices = {MODEL: price} if price is not None else {}
         upstream = SimulatedUpstream(provider=provider, probe=False, prices=prices, limit=LimitConfig(mode="off"))
-        settings = Settings(upstreams={UPSTREAM: upstream}, routes={MODEL: Route((UPSTREAM,))}, tenants=tenants,
-                            admission=admission, log=Log(level="error", requests=False))
-        self.books = Books()
+        settings = Settings(upstreams={UPSTREAM: upstream}, routes={MODEL: RouteSettings((UPSTREAM,))}, tenants=tenants,
+                            admission=admission, log=LogSettings(level="error", requests=False))
+        self.books = TenantLedger()
         observers = Observers(settings, loop)
         observers.sink = Fanout(observers.sink, self.books if sink is None else sink)
         self.system = build(settings, observers, {}, loop, Random(seed))

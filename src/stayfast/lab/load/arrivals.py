@@ -1,9 +1,9 @@
 """When requests should start: instants fixed before the run, so that a slow target cannot slow the load down.
 
-Each process is a pure function of its parameters and an rng. All but `Constant` are random; their mean rate is exact in
-the long run only, as real traffic's is. Sources: gamma and its `shape` are vLLM's burstiness, without its rescaling of
-the last arrival; stages are inverted through the integral of the rate, so that a Poisson process keeps its dispersion.
-Wrong when arrivals depend on answers (agents, chat turns): those are sessions (`schedule`) or a closed loop.
+Each process is a pure function of its parameters and an rng. All but `ConstantArrivals` are random; their mean rate is
+exact in the long run only, as real traffic's is. Sources: gamma and its `shape` are vLLM's burstiness, without its
+rescaling of the last arrival; stages are inverted through the integral of the rate, so that a Poisson process keeps its
+dispersion. Wrong when arrivals depend on answers (agents, chat turns): those are sessions (`schedule`) or a closed loop.
 
 Recorded traffic says how long requests and answers were, too; no trace holds any text. Read are CSV
 `TIMESTAMP,ContextTokens,GeneratedTokens` (Azure 2023 and 2024), CSV `arrival_s,input_tokens,output_tokens` and, with
@@ -24,7 +24,7 @@ from typing import Protocol
 
 import msgspec
 
-from stayfast.core.units import said, seconds_in
+from stayfast.core.units import format_s, seconds_in
 
 MAX_RATE_RPS = 1e6
 
@@ -37,7 +37,7 @@ class Arrivals(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantArrivals:
     """Equal distances: kinder than any traffic."""
 
     rate_rps: float
@@ -79,7 +79,7 @@ class Gamma:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RateStage:
     """The rate goes from one value to another, in a straight line."""
 
     seconds: float
@@ -109,7 +109,7 @@ class Stage:
 class Ramp:
     """A Poisson process whose rate follows stages, one after the other. Ends with the last."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[RateStage, ...]
 
     def __post_init__(self) -> None:
         if not self.stages or self.n_expected <= 0:
@@ -136,7 +136,7 @@ class Ramp:
     def __str__(self) -> str:
         return "Poisson in stages: " + ", ".join(
             f"{stage.from_rps:g}/s" + ("" if stage.from_rps == stage.to_rps else f" to {stage.to_rps:g}/s")
-            + f" for {said(stage.seconds)}" for stage in self.stages)
+            + f" for {format_s(stage.seconds)}" for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,8 @@ class Mmpp:
                 until_s = at_s + rng.expovariate(1 / (self.storm_s if is_storm else self.calm_s))
 
     def __str__(self) -> str:
-        return (f"MMPP, {self.calm_rps:g}/s for {said(self.calm_s)} and {self.storm_rps:g}/s for {said(self.storm_s)} "
+        return (f"MMPP, {self.calm_rps:g}/s for {format_s(self.calm_s)} and {self.storm_rps:g}/s for "
+                f"{format_s(self.storm_s)} "
                 "on average")
 
 
@@ -196,16 +197,16 @@ def parse_arrivals(text: str, rate_rps: float | None) -> Arrivals:
         return Gamma(rate_rps, _number(rest, "gamma:SHAPE"))
     if rest:
         raise ValueError(f"--arrivals {kind} takes nothing after a colon")
-    return Constant(rate_rps) if kind == "constant" else Gamma(rate_rps)
+    return ConstantArrivals(rate_rps) if kind == "constant" else Gamma(rate_rps)
 
 
-def _stage(text: str) -> Stage:
+def _stage(text: str) -> RateStage:
     rates, has_time, seconds = text.partition(":")
     if not has_time:
         raise ValueError(f"stage {text!r}: write RATE:TIME or FROM..TO:TIME, such as 10..100:60s")
     first, _, last = rates.partition("..")
     from_rps = _number(first, "a stage's rate")
-    return Stage(seconds_in(seconds), from_rps, _number(last, "a stage's rate") if last else from_rps)
+    return RateStage(seconds_in(seconds), from_rps, _number(last, "a stage's rate") if last else from_rps)
 
 
 def _number(text: str, what: str) -> float:
@@ -272,10 +273,10 @@ def _read_jsonl(head: str, lines: Iterator[str]) -> Iterator[Recorded]:
         if not line.strip():
             continue
         try:
-            said = _MOONCAKE.decode(line)
+            row = _MOONCAKE.decode(line)
         except (msgspec.DecodeError, UnicodeError) as why:
             raise ValueError(f"line {number} of the trace: {why}") from None
-        yield _checked(number, Recorded(said.timestamp / 1e3, said.input_length, said.output_length, blocks=said.hash_ids))
+        yield _checked(number, Recorded(row.timestamp / 1e3, row.input_length, row.output_length, blocks=row.hash_ids))
 
 
 def _read_csv(columns: Sequence[str], lines: Iterator[str]) -> Iterator[Recorded]:
@@ -300,8 +301,8 @@ def _read_csv(columns: Sequence[str], lines: Iterator[str]) -> Iterator[Recorded
 
 
 def _instant(text: str) -> float:
-    said = datetime.fromisoformat(text)
-    return (said if said.tzinfo is not None else said.replace(tzinfo=UTC)).timestamp()
+    instant = datetime.fromisoformat(text)
+    return (instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)).timestamp()
 
 
 def _checked(number: int, row: Recorded) -> Recorded:

@@ -24,9 +24,9 @@ from stayfast.core.types import Api
 from stayfast.core.units import printable
 from stayfast.http.client.client import split_base_url
 from stayfast.http.client.dial import Dialer, Origin, Resolver
-from stayfast.lab.load.reader import Exchange, reader_of
+from stayfast.lab.load.reader import MeasuredAnswer, reader_of
 from stayfast.lab.load.result import Error, Sample
-from stayfast.lab.load.runner import Asking
+from stayfast.lab.load.runner import DueShot
 from stayfast.lab.load.schedule import Prompts, Shot
 
 PATHS: Final = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.RESPONSES: "/responses",
@@ -75,15 +75,15 @@ class Asker:
 
     def body(self, shot: Shot) -> bytes:
         config = self._config
-        said: dict[str, Any] = {"model": config.model, self._limit: shot.n_output, "stream": config.stream}
-        said |= self._asked(shot)
+        body: dict[str, Any] = {"model": config.model, self._limit: shot.n_output, "stream": config.stream}
+        body |= self._request_body(shot)
         if config.stream and config.api in (Api.CHAT, Api.COMPLETIONS):
-            said["stream_options"] = {"include_usage": True}
+            body["stream_options"] = {"include_usage": True}
         if config.extra:
-            said = {name: value for name, value in (said | config.extra).items() if value is not None}
-        return _ENCODE(said)
+            body = {name: value for name, value in (body | config.extra).items() if value is not None}
+        return _ENCODE(body)
 
-    def _asked(self, shot: Shot) -> dict[str, Any]:
+    def _request_body(self, shot: Shot) -> dict[str, Any]:
         system = self._prompts.system
         dialogue = self._prompts.dialogue(shot)
         if self._config.api is Api.COMPLETIONS:
@@ -103,7 +103,7 @@ _ESCAPED: Final = re.compile(r"\\(?:u00([2-7][0-9a-fA-F])|(/))")
 _LIKE_A_KEY: Final = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|xai|aiza)[-_*.\w]{9,}|\bbearer\s+[^\s\"',;]+")
 
 
-class Tally:
+class SampleTally:
     """Makes one target's samples, and knows how their output tokens were counted. `secrets` never get into an excerpt."""
 
     __slots__ = ("_has_excerpt", "_n_by_chunks", "_n_by_usage", "_secrets")
@@ -121,7 +121,7 @@ class Tally:
             return "both"
         return "chunks" if self._n_by_chunks else "usage"
 
-    def sample(self, asking: Asking, exchange: Exchange, sent_at: float, connect_s: float) -> Sample:
+    def sample(self, asking: DueShot, exchange: MeasuredAnswer, sent_at: float, connect_s: float) -> Sample:
         """The row. `sent_at` is the clock's; NaN for what did not happen."""
         zero_at, shot, reader = asking.zero_at, asking.shot, exchange.reader
         usage = reader.usage
@@ -137,7 +137,7 @@ class Tally:
             error=exchange.error, n_upstream_attempts=exchange.n_attempts, server_timing=exchange.server_timing,
             excerpt=self._excerpt(exchange))
 
-    def _excerpt(self, exchange: Exchange) -> str:
+    def _excerpt(self, exchange: MeasuredAnswer) -> str:
         """The beginning of the first failed body, on one line and without anything that looks like a key."""
         if self._has_excerpt or not (body := exchange.excerpt):
             return ""
@@ -154,21 +154,21 @@ DNS_TTL_S = 300.0
 _OURS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)  # not the target's fault
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection, one request at a time. `on_free` is told when another may go out, `on_gone` when none will."""
 
     __slots__ = ("_can_reuse", "_exchange", "_headers", "_is_whole", "_now", "_now_at", "_on_free", "_on_gone", "_parser",
                  "_transport", "is_gone")
 
-    def __init__(self, transport: asyncio.Transport, now: Callable[[], float], on_free: "Callable[[Connection], None]",
-                 on_gone: "Callable[[Connection], None]") -> None:
+    def __init__(self, transport: asyncio.Transport, now: Callable[[], float], on_free: "Callable[[LoadConnection], None]",
+                 on_gone: "Callable[[LoadConnection], None]") -> None:
         self._transport = transport
         self._now = now
         self._now_at = 0.0
         self._on_free = on_free
         self._on_gone = on_gone
         self._parser = httptools.HttpResponseParser(self)
-        self._exchange: Exchange | None = None
+        self._exchange: MeasuredAnswer | None = None
         self._headers: dict[bytes, bytes] = {}
         self._is_whole = False
         self._can_reuse = False
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
         """Whether a request may go out: the peer may have closed since the last answer."""
         return not self.is_gone and not self._transport.is_closing()
 
-    def send(self, request: bytes, exchange: Exchange) -> float:
+    def send(self, request: bytes, exchange: MeasuredAnswer) -> float:
         """Write the request; returns the instant at which it was written."""
         self._exchange = exchange
         sent_at = self._now()
@@ -250,7 +250,7 @@ class Connection(asyncio.Protocol):
             self._is_whole = True
             self._can_reuse = self._parser.should_keep_alive()
 
-    def _end(self, exchange: Exchange, at: float) -> None:
+    def _end(self, exchange: MeasuredAnswer, at: float) -> None:
         self._is_whole = False
         self._exchange = None
         if self._can_reuse:
@@ -259,14 +259,14 @@ class Connection(asyncio.Protocol):
             self.abort()
         exchange.finish(at)
 
-    def _end_without_body_end(self, exchange: Exchange) -> None:
+    def _end_without_body_end(self, exchange: MeasuredAnswer) -> None:
         if exchange is self._exchange:
             self.abort()
             exchange.finish(self._now())
 
 
 @dataclass(frozen=True, slots=True)
-class HttpConfig:
+class LoadTargetConfig:
     """Where a target is. `base_url` is what the dialect's SDK takes as its base URL: see `path_of`."""
 
     base_url: str
@@ -281,7 +281,7 @@ class HttpConfig:
 class HttpTarget:
     """One server. Used on one event loop."""
 
-    def __init__(self, name: str, config: HttpConfig, prompts: Prompts, clock: Clock) -> None:
+    def __init__(self, name: str, config: LoadTargetConfig, prompts: Prompts, clock: Clock) -> None:
         base = split_base_url(config.base_url)
         origin = Origin(name, base.host, base.port, ("http/1.1",) if base.is_tls else (), config.ca_file, config.verify)
         self._dialer = Dialer(origin, Resolver(base.host, DNS_TTL_S, clock), clock)
@@ -294,26 +294,26 @@ class HttpTarget:
         fields = "".join(f"{name}: {value}\r\n" for name, value in config.asking.all_headers())
         self._head = (f"POST {path_of(base.path, config.asking.api)} HTTP/1.1\r\nhost: {base.authority}\r\n{fields}"
                       "content-length: ").encode()
-        self._idle: dict[Connection, None] = {}
-        self._busy: dict[Connection, Exchange] = {}
+        self._idle: dict[LoadConnection, None] = {}
+        self._busy: dict[LoadConnection, MeasuredAnswer] = {}
         self._dialing: set[asyncio.Timeout] = set()
-        self._tally = Tally([config.asking.key or "", *(value for _, value in config.asking.headers)])
+        self._tally = SampleTally([config.asking.key or "", *(value for _, value in config.asking.headers)])
 
     @property
     def counted_by(self) -> str:
         return self._tally.counted_by
 
-    async def ask(self, asking: Asking) -> Sample:
+    async def ask(self, asking: DueShot) -> Sample:
         body = self._asker.body(asking.shot)
         request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
         loop = asyncio.get_running_loop()
         connect_s = sent_at = nan
         is_fresh = False
         while True:
-            exchange = Exchange(reader_of(self._api), streams=self._streams, gaps=asking.gaps, zero_at=asking.zero_at,
+            exchange = MeasuredAnswer(reader_of(self._api), streams=self._streams, gaps=asking.gaps, zero_at=asking.zero_at,
                                 done=loop.create_future(), allows_empty=self._allows_empty)
             try:
-                connection = None if is_fresh else self._kept()
+                connection = None if is_fresh else self._take_idle()
                 if connection is None:
                     is_fresh = True
                     connection, connect_s = await self._connect(asking.timeout_at)
@@ -341,14 +341,14 @@ class HttpTarget:
         for dialing in self._dialing:
             dialing.reschedule(0)
 
-    def _kept(self) -> Connection | None:
+    def _take_idle(self) -> LoadConnection | None:
         while self._idle:
             connection, _ = self._idle.popitem()
             if connection.is_usable:
                 return connection
         return None
 
-    async def _answered(self, connection: Connection, exchange: Exchange, timeout_at: float) -> None:
+    async def _answered(self, connection: LoadConnection, exchange: MeasuredAnswer, timeout_at: float) -> None:
         timer = asyncio.get_running_loop().call_later(timeout_at - self._clock.now(), self._time_out, connection, exchange)
         try:
             await exchange.done
@@ -358,12 +358,12 @@ class HttpTarget:
             if not exchange.done.done():  # cancelled
                 connection.abort()
 
-    def _time_out(self, connection: Connection, exchange: Exchange) -> None:
+    def _time_out(self, connection: LoadConnection, exchange: MeasuredAnswer) -> None:
         if not exchange.done.done():
             connection.abort()
             exchange.end(Error.TIMEOUT, self._clock.now())
 
-    async def _connect(self, timeout_at: float) -> tuple[Connection, float]:
+    async def _connect(self, timeout_at: float) -> tuple[LoadConnection, float]:
         began_at = self._clock.now()
         async with asyncio.timeout(timeout_at - began_at) as dialing:
             self._dialing.add(dialing)
@@ -371,11 +371,11 @@ class HttpTarget:
                 dialed = await self._dialer.open()
             finally:
                 self._dialing.discard(dialing)
-        connection = Connection(dialed.transport, self._clock.now, self._free, lambda gone: self._idle.pop(gone, None))
+        connection = LoadConnection(dialed.transport, self._clock.now, self._free, lambda gone: self._idle.pop(gone, None))
         dialed.transport.set_protocol(connection)
         return connection, self._clock.now() - began_at
 
-    def _free(self, connection: Connection) -> None:
+    def _free(self, connection: LoadConnection) -> None:
         self._busy.pop(connection, None)
         self._idle[connection] = None
 

@@ -26,11 +26,11 @@ from stayfast.core.events import Fanout
 from stayfast.http.client.client import HttpClient
 from stayfast.http.client.client import HttpConfig as HttpClientConfig
 from stayfast.lab.load.arrivals import Gamma
-from stayfast.lab.load.client import HttpConfig, HttpTarget
-from stayfast.lab.load.lengths import Constant
-from stayfast.lab.load.measure import Origin, Plan, perform
+from stayfast.lab.load.client import HttpTarget, LoadTargetConfig
+from stayfast.lab.load.lengths import ConstantLength
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, perform
 from stayfast.lab.load.result import Result, Subject
-from stayfast.lab.load.schedule import Limit, Prompts, Workload, shots
+from stayfast.lab.load.schedule import Prompts, ScheduleLimit, Workload, shots
 from stayfast.lab.load.stats import Exact
 
 ANSWER_WITHIN_S = 10.0
@@ -48,7 +48,7 @@ class Scenario:
     these shares of the measured part. `is_of_whole`: latencies are to the last token, as the fault comes after the first."""
 
     name: str
-    says: str
+    description: str
     rules: tuple[Rule, ...] = ()
     regime: str | None = None
     spell: tuple[float, float] | None = None
@@ -104,12 +104,12 @@ class FaultsConfig:
         return n_targets * (len(scenarios) * (self.warmup_s + self.seconds) + n_hanging * self.timeout_s)
 
     @property
-    def plan(self) -> Plan:
-        workload = Workload(Constant(N_INPUT), Constant(N_OUTPUT), Gamma(self.rate_rps))
-        return Plan(workload, Limit(self.seconds, None, self.warmup_s), self.seed, 0, self.timeout_s)
+    def plan(self) -> MeasurePlan:
+        workload = Workload(ConstantLength(N_INPUT), ConstantLength(N_OUTPUT), Gamma(self.rate_rps))
+        return MeasurePlan(workload, ScheduleLimit(self.seconds, None, self.warmup_s), self.seed, 0, self.timeout_s)
 
 
-class Row(msgspec.Struct, frozen=True):
+class FaultRow(msgspec.Struct, frozen=True):
     """What one target made of one scenario. Seconds; None: more than that share failed."""
 
     scenario: str
@@ -128,7 +128,7 @@ class NoSimulator(Exception):
     """The simulator cannot be reached, or does not take what it is told; the message says which."""
 
 
-class Control:
+class SimulatorControl:
     """The control endpoints of a simulator."""
 
     def __init__(self, url: str, clock: Clock, key: str | None = None) -> None:
@@ -139,26 +139,26 @@ class Control:
 
     async def reset(self) -> None:
         """As after a start. Raises NoSimulator."""
-        self._first = (await self._say("POST", "/_sim/reset"))["providers"][0]
+        self._first = (await self._call("POST", "/_sim/reset"))["providers"][0]
 
     async def begin(self, scenario: Scenario) -> None:
         """From now on it goes wrong. Raises NoSimulator."""
         for rule in scenario.rules:
-            said = {**rule, **({"provider": self._first} if rule.get("provider") == FIRST else {})}
-            await self._say("POST", "/_sim/faults", said)
+            fault = {**rule, **({"provider": self._first} if rule.get("provider") == FIRST else {})}
+            await self._call("POST", "/_sim/faults", fault)
         if scenario.regime is not None:
-            await self._say("POST", "/_sim/regime", {"provider": self._first, "regime": scenario.regime})
+            await self._call("POST", "/_sim/regime", {"provider": self._first, "regime": scenario.regime})
 
     async def end(self) -> None:
         """All is well again. Raises NoSimulator."""
-        await self._say("DELETE", "/_sim/faults")
-        await self._say("POST", "/_sim/regime", {"provider": self._first, "regime": None})
+        await self._call("DELETE", "/_sim/faults")
+        await self._call("POST", "/_sim/regime", {"provider": self._first, "regime": None})
 
-    async def n_asked(self) -> int:
+    async def count_requests(self) -> int:
         """Calls since the reset. Raises NoSimulator."""
-        return sum(of["n_asked"] for of in (await self._say("GET", "/_sim/counts"))["providers"].values())
+        return sum(of["n_asked"] for of in (await self._call("GET", "/_sim/counts"))["providers"].values())
 
-    async def _say(self, method: str, path: str, body: Rule | None = None) -> Any:
+    async def _call(self, method: str, path: str, body: Rule | None = None) -> Any:
         sent = json.dumps(body).encode() if body is not None else b""
         try:
             answer = await self._client.fetch(method, path, self._headers, sent, timeout_s=ANSWER_WITHIN_S,
@@ -170,25 +170,26 @@ class Control:
             raise NoSimulator(f"{method} {path} at the simulator: {type(error).__name__}: {error}") from None
 
 
-async def compare(config: FaultsConfig, scenarios: Sequence[Scenario], subjects: Sequence[tuple[Subject, HttpConfig]],
-                  control: Control, clock: Clock, *, say: Callable[[str], None], on_row: Callable[[Row], None]) -> None:
+async def compare(config: FaultsConfig, scenarios: Sequence[Scenario], subjects: Sequence[tuple[Subject, LoadTargetConfig]],
+                  control: SimulatorControl, clock: Clock, *, report_progress: Callable[[str], None],
+                  on_row: Callable[[FaultRow], None]) -> None:
     """Every scenario for every target, one after the other; `on_row` gets each row as it is known. Raises NoSimulator."""
     for scenario in scenarios:
         for subject, http_config in subjects:
-            say(f"{scenario.name}, {subject.name}: {config.warmup_s + config.seconds:g} s")
+            report_progress(f"{scenario.name}, {subject.name}: {config.warmup_s + config.seconds:g} s")
             await control.reset()
             if scenario.spell is None:
                 await control.begin(scenario)
             target = HttpTarget(subject.name, http_config, Prompts(config.seed), clock)
             async with asyncio.TaskGroup() as group:
                 spell = group.create_task(_spell(scenario, config, control))
-                [result] = await perform(config.plan, [(subject, target)], clock, Origin())
+                [result] = await perform(config.plan, [(subject, target)], clock, LoadOrigin())
                 spell.cancel()
             n_sent = sum(1 for _ in shots(config.plan.workload, config.seed, config.plan.limit))
-            on_row(row(scenario, result, await control.n_asked() / n_sent))
+            on_row(row(scenario, result, await control.count_requests() / n_sent))
 
 
-async def _spell(scenario: Scenario, config: FaultsConfig, control: Control) -> None:
+async def _spell(scenario: Scenario, config: FaultsConfig, control: SimulatorControl) -> None:
     if scenario.spell is None:
         return
     since, until = scenario.spell
@@ -198,18 +199,18 @@ async def _spell(scenario: Scenario, config: FaultsConfig, control: Control) -> 
     await control.end()
 
 
-def row(scenario: Scenario, result: Result, calls: float) -> Row:
+def row(scenario: Scenario, result: Result, calls: float) -> FaultRow:
     samples = result.samples
     ends = samples.floats["last_s" if scenario.is_of_whole else "first_s"]
     took = Exact(inf if error or isnan(end) else end - at for error, end, at in zip(
         samples.errors, ends, samples.floats["at_s"], strict=True))
     p50_s, p95_s, p99_s = (seconds if isfinite(seconds := took.at(share)) else None for share in (0.5, 0.95, 0.99))
     of = "last token" if scenario.is_of_whole else "first token"
-    return Row(scenario.name, result.label, of, len(samples), p50_s, p95_s, p99_s,
+    return FaultRow(scenario.name, result.label, of, len(samples), p50_s, p95_s, p99_s,
                sum(1 for error in samples.errors if error), calls, result.health.verdict)
 
 
-class Table:
+class FaultTable:
     """A line a scenario and target, each as it is known, and what the scenarios are."""
 
     def __init__(self, scenarios: Sequence[Scenario], targets: Sequence[str]) -> None:
@@ -221,22 +222,22 @@ class Table:
     def head(self) -> str:
         return self._line(("scenario", "target", "token"), ("p50", "p95", "p99", "failed"), "calls")
 
-    def row(self, one: Row) -> str:
-        cells = [*(_said(seconds) for seconds in (one.p50_s, one.p95_s, one.p99_s)),
+    def row(self, one: FaultRow) -> str:
+        cells = [*(_format_s(seconds) for seconds in (one.p50_s, one.p95_s, one.p99_s)),
                  f"{one.n_failed / one.n if one.n else 0.0:.2%}"]
         names = (one.scenario, one.target, one.of.removesuffix(" token"))
         return self._line(names, cells, f"{one.calls:.3f}" + "  INVALID" * bool(one.invalid))
 
-    def foot(self, rows: Sequence[Row]) -> str:
+    def foot(self, rows: Sequence[FaultRow]) -> str:
         why = [f"INVALID: {one.scenario}, {one.target}: {'; '.join(one.invalid)}" for one in rows if one.invalid]
-        return "\n".join(["", *why, *(f"{scenario.name}: {scenario.says}" for scenario in self._scenarios), ""])
+        return "\n".join(["", *why, *(f"{scenario.name}: {scenario.description}" for scenario in self._scenarios), ""])
 
     def _line(self, names: Sequence[str], cells: Sequence[str], last: str) -> str:
         padded = (f"{name:{width}}" for name, width in zip(names, self._widths, strict=True))
         return "  ".join([*padded, *(f"{cell:>7}" for cell in cells), last]) + "\n"
 
 
-def _said(seconds: float | None) -> str:
+def _format_s(seconds: float | None) -> str:
     if seconds is None:
         return "failed"
     return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"

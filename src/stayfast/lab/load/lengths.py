@@ -27,7 +27,7 @@ class Length(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantLength:
     n_tokens: int
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Uniform:
 
 
 @dataclass(frozen=True, slots=True)
-class Normal:
+class NormalLength:
     """A bell around a mean; what falls below 1 is 1."""
 
     mean: float
@@ -118,15 +118,15 @@ def parse_length(text: str, side: str) -> Length:
                 return Uniform(int(low), int(high))
             case "normal":
                 mean, deviation = rest.split(",")
-                return Normal(float(mean), float(deviation))
+                return NormalLength(float(mean), float(deviation))
             case "lognormal":
                 median, sigma = map(float, rest.split(","))
                 _check("lognormal's median", median, 1)
                 return Lognormal(log(median), sigma)
-        return Constant(int(text))
+        return ConstantLength(int(text))
     except ValueError as why:
-        told = str(why) if "must" in str(why) or "needs" in str(why) else _EXPECTED
-        raise ValueError(f"--{side}-tokens {text}: {told}") from None
+        reason = str(why) if "must" in str(why) or "needs" in str(why) else _EXPECTED
+        raise ValueError(f"--{side}-tokens {text}: {reason}") from None
 
 
 def _check(what: str, value: float, least: float) -> None:
@@ -163,7 +163,7 @@ WORDINGS: Final = (
 _N_WORDED: Final = 16  # words of the longest
 
 
-class Book:
+class FillerText:
     """A long text to cut prompts from. Built once a run: cutting is a copy, whatever the length."""
 
     def __init__(self, seed: int) -> None:

@@ -24,10 +24,10 @@ from random import Random
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.core.units import said
-from stayfast.lab.load.result import Health, Mode, Result, Slo, Subject
-from stayfast.lab.load.runner import Expected, Record, RunConfig, Runner, Target, in_turn, rounds
-from stayfast.lab.load.schedule import Limit, Shot, Workload, shots
+from stayfast.core.units import format_s
+from stayfast.lab.load.result import ClientHealth, LoadSlo, Mode, Result, Subject
+from stayfast.lab.load.runner import Expected, LoadTarget, RunConfig, Runner, TargetRecord, in_turn, rounds
+from stayfast.lab.load.schedule import ScheduleLimit, Shot, Workload, shots
 
 TICK_S = 0.01
 LEAST_BOUND_S = 0.005
@@ -35,7 +35,7 @@ TTFT_SHARE = 0.02
 MAX_SHORTFALL = 0.01
 
 
-class LoopLag:
+class LoopLagMeter:
     """How late the loop's own timer is: as late are the stamps of bytes that came meanwhile."""
 
     def __init__(self, clock: Clock) -> None:
@@ -49,8 +49,8 @@ class LoopLag:
             self.lags_s.append(max(0.0, self._clock.now() - due_at))
 
 
-def health_of(record: Record, lags_s: Sequence[float], *, n_scheduled: int, seconds: float,
-              cpu_share: float = 0.0) -> Health:
+def health_of(record: TargetRecord, lags_s: Sequence[float], *, n_scheduled: int, seconds: float,
+              cpu_share: float = 0.0) -> ClientHealth:
     """Judge a run. `n_scheduled`: measured shots that were due, 0 in a closed loop; `seconds`: the schedule's length."""
     late_s = sorted(record.lateness_s)
     lags_s = sorted(lags_s)
@@ -58,14 +58,14 @@ def health_of(record: Record, lags_s: Sequence[float], *, n_scheduled: int, seco
     n_sent = len(record.lateness_s) - record.n_unsent
     behind_s = max(0.0, record.last_began_s - record.last_at_s)  # how far the end of the sends slipped
     achieved_rps = n_sent / (seconds + behind_s) if seconds else 0.0
-    health = Health(
+    health = ClientHealth(
         lateness_p50_s=_quantile(late_s, 0.5), lateness_p99_s=_quantile(late_s, 0.99), lateness_max_s=_quantile(late_s, 1.0),
         loop_lag_p50_s=_quantile(lags_s, 0.5), loop_lag_p99_s=_quantile(lags_s, 0.99), loop_lag_max_s=_quantile(lags_s, 1.0),
         requested_rps=requested_rps, achieved_rps=achieved_rps, cpu_share=cpu_share)
     return msgspec.structs.replace(health, verdict=tuple(_verdict(health, record)))
 
 
-def _verdict(health: Health, record: Record) -> list[str]:
+def _verdict(health: ClientHealth, record: TargetRecord) -> list[str]:
     sent = zip(record.samples.floats["first_s"], record.samples.floats["sent_s"], strict=True)
     ttfts_s = sorted(first_s - sent_s for first_s, sent_s in sent if not isnan(first_s - sent_s))
     bound_s = max(LEAST_BOUND_S, TTFT_SHARE * _quantile(ttfts_s, 0.5))
@@ -96,16 +96,16 @@ FIRST_BAD = 300  # statuses from here on are why an answer failed
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MeasurePlan:
     """What to measure. `n_concurrent`: callers of a closed loop; 0 is an open loop. `block_s`: see `run.in_turn`."""
 
     workload: Workload
-    limit: Limit
+    limit: ScheduleLimit
     seed: int = 0
     n_concurrent: int = 0
     timeout_s: float = 60.0
     block_s: float = 5.0
-    slo: Slo = field(default_factory=Slo)
+    slo: LoadSlo = field(default_factory=LoadSlo)
 
     def __post_init__(self) -> None:
         RunConfig(self.timeout_s)
@@ -121,7 +121,7 @@ class Plan:
             raise ValueError("the warm-up must not be negative")
 
 
-def _expected(plan: Plan, fixed: Sequence[Shot], n_targets: int) -> Expected:
+def _expected(plan: MeasurePlan, fixed: Sequence[Shot], n_targets: int) -> Expected:
     limit = plan.limit
     if plan.n_concurrent:
         seconds = None if limit.until_s is None else (limit.until_s + limit.warmup_s) * n_targets
@@ -131,12 +131,12 @@ def _expected(plan: Plan, fixed: Sequence[Shot], n_targets: int) -> Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class LoadOrigin:
     command: str = ""
     machine: dict[str, str] = field(default_factory=dict)
 
 
-async def perform(plan: Plan, subjects: Sequence[tuple[Subject, Target]], clock: Clock, origin: Origin, *,
+async def perform(plan: MeasurePlan, subjects: Sequence[tuple[Subject, LoadTarget]], clock: Clock, origin: LoadOrigin, *,
                   is_virtual: bool = False, on_start: Callable[[Runner], None] | None = None) -> list[Result]:
     """Run the plan; one result a subject. `on_start` gets the runner, to watch or to stop it."""
     config = RunConfig(plan.timeout_s, 0.0 if is_virtual else SPIN_S, plan.limit.until_s, plan.limit.n_requests)
@@ -144,7 +144,7 @@ async def perform(plan: Plan, subjects: Sequence[tuple[Subject, Target]], clock:
     fixed = [] if plan.n_concurrent else list(shots(plan.workload, plan.seed, plan.limit))
     runner.expected = _expected(plan, fixed, len(subjects))
     began_at_wall, began_at, cpu_before_s = clock.wall(), clock.now(), cpu_s()
-    lag = LoopLag(clock)
+    lag = LoopLagMeter(clock)
     with frozen_garbage():
         async with asyncio.TaskGroup() as group:
             watching = None if is_virtual else group.create_task(lag.watch())
@@ -163,7 +163,7 @@ async def perform(plan: Plan, subjects: Sequence[tuple[Subject, Target]], clock:
             for n, (subject, target) in enumerate(subjects)]
 
 
-async def _load(plan: Plan, runner: Runner, fixed: Sequence[Shot], n_targets: int) -> None:
+async def _load(plan: MeasurePlan, runner: Runner, fixed: Sequence[Shot], n_targets: int) -> None:
     rng = Random(plan.seed + 2)
     warmup_s = plan.limit.warmup_s
     if not plan.n_concurrent:
@@ -171,12 +171,13 @@ async def _load(plan: Plan, runner: Runner, fixed: Sequence[Shot], n_targets: in
         return
     until_s = plan.limit.until_s
     turns = rounds(1e9 if until_s is None else until_s, n_targets, warmup_s, plan.block_s, rng)
-    endless = [shots(plan.workload, plan.seed, Limit()) for _ in range(n_targets)]
+    endless = [shots(plan.workload, plan.seed, ScheduleLimit()) for _ in range(n_targets)]
     await runner.closed_loop(turns, endless, plan.n_concurrent)
 
 
 class _Measured:
-    def __init__(self, plan: Plan, runner: Runner, fixed: Sequence[Shot], lag: LoopLag, cpu_share: float) -> None:
+    def __init__(self, plan: MeasurePlan, runner: Runner, fixed: Sequence[Shot], lag: LoopLagMeter,
+                 cpu_share: float) -> None:
         self._plan = plan
         self._runner = runner
         self._n_targets = len(runner.records)
@@ -184,7 +185,7 @@ class _Measured:
         self._lag = lag
         self._cpu_share = cpu_share
 
-    def result(self, n: int, subject: Subject, counted_by: str, origin: Origin, began_at_wall: float, *,
+    def result(self, n: int, subject: Subject, counted_by: str, origin: LoadOrigin, began_at_wall: float, *,
                is_virtual: bool) -> Result:
         plan, record = self._plan, self._runner.records[n]
         seconds = self._seconds(record)
@@ -198,7 +199,7 @@ class _Measured:
             is_virtual=is_virtual, samples=record.samples, gaps=record.gaps, health=health, slo=plan.slo,
             notes=self._notes(record))
 
-    def _seconds(self, record: Record) -> float:
+    def _seconds(self, record: TargetRecord) -> float:
         """The measured part: of an open loop its schedule, of a closed one until its last answer."""
         limit = self._plan.limit
         floats = record.samples.floats
@@ -209,7 +210,7 @@ class _Measured:
         n, last_s = len(record.lateness_s), record.last_at_s
         return max(1e-3, last_s * n / (n - 1) if n > 1 else last_s)
 
-    def _notes(self, record: Record) -> tuple[str, ...]:
+    def _notes(self, record: TargetRecord) -> tuple[str, ...]:
         notes = []
         if self._runner.is_stopped:
             notes.append("The run was interrupted: what had not been sent by then was not offered.")
@@ -231,7 +232,7 @@ class _Measured:
         return tuple(notes)
 
 
-def described(plan: Plan, n_targets: int = 1) -> dict[str, str]:
+def described(plan: MeasurePlan, n_targets: int = 1) -> dict[str, str]:
     workload, limit = plan.workload, plan.limit
     if plan.n_concurrent:
         arrivals = f"closed loop, {plan.n_concurrent} at once: a slow target slows the load down"
@@ -243,12 +244,12 @@ def described(plan: Plan, n_targets: int = 1) -> dict[str, str]:
     if workload.n_system:
         found["system prompt"] = f"{workload.n_system} tokens, shared by all"
     if workload.turns.n_turns > 1:
-        found["turns"] = f"{workload.turns.n_turns} a conversation, {said(workload.turns.think_s)} to think on average"
+        found["turns"] = f"{workload.turns.n_turns} a conversation, {format_s(workload.turns.think_s)} to think on average"
     if n_targets > 1:
-        found["targets"] = f"{n_targets}, in turns of {said(plan.block_s)}: the same requests for each, each in its own time"
+        found["targets"] = f"{n_targets}, in turns of {format_s(plan.block_s)}: the same requests for each, in its own time"
     if limit.warmup_s:
-        found["warm-up"] = f"{said(limit.warmup_s)}, not measured"
-    found["time-out"] = f"{said(plan.timeout_s)} from the intended start"
+        found["warm-up"] = f"{format_s(limit.warmup_s)}, not measured"
+    found["time-out"] = f"{format_s(plan.timeout_s)} from the intended start"
     return found
 
 
@@ -269,7 +270,7 @@ def cpu_s() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     """How far a run is. `share`: of its sends, from 0 to 1; None where nothing tells."""
 
     n_sent: int
@@ -288,7 +289,7 @@ class Progress:
                 f"{self.n_sent - self.n_done} on their way", f"last send {self.late_s * 1e3:.1f} ms late"]
 
 
-def progress(runner: Runner, seconds: float) -> Progress:
+def progress(runner: Runner, seconds: float) -> RunProgress:
     """What has been sent and what came back, `seconds` into the run."""
     records, expected = runner.records, runner.expected
     n_sent, n_done, n_bad = (sum(getattr(record, name) for record in records) for name in ("n_sent", "n_done", "n_bad"))
@@ -298,4 +299,4 @@ def progress(runner: Runner, seconds: float) -> Progress:
     is_waiting = runner.is_stopped or runner.is_all_sent
     share = 1.0 if is_waiting else min(1.0, max(shares)) if shares else None
     late_s = max((record.lateness_s[-1] for record in records if record.lateness_s), default=0.0)
-    return Progress(n_sent, n_done, n_bad, expected.n_requests, share, late_s, is_waiting)
+    return RunProgress(n_sent, n_done, n_bad, expected.n_requests, share, late_s, is_waiting)

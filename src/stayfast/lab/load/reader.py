@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from stayfast.core.types import Api, Usage
-from stayfast.lab.load.result import Error, Gaps
+from stayfast.lab.load.result import Error, GapCounts
 from stayfast.wire import sse, usage
 
 NOTHING, HIDDEN, SHOWN = 0, 1, 2  # what an event holds: no piece, reasoning, anything that a user or a tool gets
@@ -22,7 +22,7 @@ _BAD_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ANY: Final = msgspec.json.Decoder()
 
 
-class Reader(ABC):
+class AnswerParser(ABC):
     """One answer. `is_over`: nothing after this counts. `error` is NONE for a whole answer, and as long as one may come."""
 
     def __init__(self) -> None:
@@ -41,17 +41,17 @@ class Reader(ABC):
 
     def see_whole(self, body: bytes) -> None:
         try:
-            said = _ANY.decode(body)
+            parsed = _ANY.decode(body)
         except _BAD_JSON:
-            said = None
-        if not isinstance(said, dict):
+            parsed = None
+        if not isinstance(parsed, dict):
             self._stop(Error.MALFORMED)
-        elif said.get("error"):
+        elif parsed.get("error"):
             self._stop(Error.STREAM_ERROR)
         else:
-            self.usage = self._usage(said.get("usage"))
-            self._stop(Error.NONE if self._is_answer(said) else Error.MALFORMED)
-            self.is_empty_whole = not self._has_content(said)
+            self.usage = self._usage(parsed.get("usage"))
+            self._stop(Error.NONE if self._is_answer(parsed) else Error.MALFORMED)
+            self.is_empty_whole = not self._has_content(parsed)
 
     def end(self) -> None:
         """The body has ended: without the protocol's own end it is cut off."""
@@ -66,15 +66,15 @@ class Reader(ABC):
     def _see(self, data: bytes, name: bytes) -> int:
         """Read one event; may raise for what is not JSON of the protocol's shape."""
 
-    def _usage(self, said: object) -> Usage | None:
-        return usage.from_openai(said)
+    def _usage(self, parsed: object) -> Usage | None:
+        return usage.from_openai(parsed)
 
     @abstractmethod
-    def _is_answer(self, said: dict[str, Any]) -> bool:
+    def _is_answer(self, parsed: dict[str, Any]) -> bool:
         """Whether a whole body has what an answer must have."""
 
     @abstractmethod
-    def _has_content(self, said: dict[str, Any]) -> bool:
+    def _has_content(self, parsed: dict[str, Any]) -> bool:
         """Whether a whole body holds a piece; what is of no known shape counts as one."""
 
 
@@ -117,7 +117,7 @@ class _Chunk(Struct, gc=False):
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
 
 
-class ChatReader(Reader):
+class ChatReader(AnswerParser):
     """Chat and completions. Whole: a `finish_reason`, then `[DONE]` or the end of the body."""
 
     def __init__(self) -> None:
@@ -151,20 +151,20 @@ class ChatReader(Reader):
         if not self.is_over:
             self._stop(Error.NONE if self._has_finished else Error.TRUNCATED)
 
-    def _is_answer(self, said: dict[str, Any]) -> bool:
-        return isinstance(said.get("choices"), list) and bool(said["choices"])
+    def _is_answer(self, parsed: dict[str, Any]) -> bool:
+        return isinstance(parsed.get("choices"), list) and bool(parsed["choices"])
 
-    def _has_content(self, said: dict[str, Any]) -> bool:
-        return any(_says(choice.get("message") or choice) for choice in _dicts(said.get("choices")))
-
-
-def _dicts(said: object) -> list[dict[str, Any]]:
-    return [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+    def _has_content(self, parsed: dict[str, Any]) -> bool:
+        return any(_has_text(choice.get("message") or choice) for choice in _dicts(parsed.get("choices")))
 
 
-def _says(said: object) -> bool:
+def _dicts(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _has_text(value: object) -> bool:
     """Whether a whole message of chat, or a choice of completions, holds a piece."""
-    return isinstance(said, dict) and any(said.get(name) for name in (
+    return isinstance(value, dict) and any(value.get(name) for name in (
         "content", "text", "tool_calls", "function_call", "refusal", "reasoning_content", "reasoning", "reasoning_details",
         "audio"))
 
@@ -196,7 +196,7 @@ class _MessagesEvent(Struct, gc=False):
 _MESSAGES: Final = msgspec.json.Decoder(_MessagesEvent)
 
 
-class MessagesReader(Reader):
+class MessagesReader(AnswerParser):
     """Messages. Whole: `message_stop`."""
 
     def _see(self, data: bytes, name: bytes) -> int:
@@ -217,15 +217,15 @@ class MessagesReader(Reader):
                 self._stop(Error.STREAM_ERROR)
         return NOTHING
 
-    def _usage(self, said: object) -> Usage | None:
-        return usage.from_anthropic(said)
+    def _usage(self, parsed: object) -> Usage | None:
+        return usage.from_anthropic(parsed)
 
-    def _is_answer(self, said: dict[str, Any]) -> bool:
-        return isinstance(said.get("content"), list)
+    def _is_answer(self, parsed: dict[str, Any]) -> bool:
+        return isinstance(parsed.get("content"), list)
 
-    def _has_content(self, said: dict[str, Any]) -> bool:
+    def _has_content(self, parsed: dict[str, Any]) -> bool:
         return any(block.get("text") or block.get("thinking") or block.get("type") not in ("text", "thinking")
-                   for block in _dicts(said.get("content")))
+                   for block in _dicts(parsed.get("content")))
 
 
 class _Response(Struct, gc=False):
@@ -241,7 +241,7 @@ class _ResponsesEvent(Struct, gc=False):
 _RESPONSES: Final = msgspec.json.Decoder(_ResponsesEvent)
 
 
-class ResponsesReader(Reader):
+class ResponsesReader(AnswerParser):
     """Responses. Whole: `response.completed` or `response.incomplete`."""
 
     def _see(self, data: bytes, name: bytes) -> int:
@@ -260,16 +260,16 @@ class ResponsesReader(Reader):
             self._stop(Error.STREAM_ERROR)
         return NOTHING
 
-    def _is_answer(self, said: dict[str, Any]) -> bool:
-        return isinstance(said.get("output"), list) and said.get("status") in ("completed", "incomplete")
+    def _is_answer(self, parsed: dict[str, Any]) -> bool:
+        return isinstance(parsed.get("output"), list) and parsed.get("status") in ("completed", "incomplete")
 
-    def _has_content(self, said: dict[str, Any]) -> bool:
+    def _has_content(self, parsed: dict[str, Any]) -> bool:
         return any(item.get("type") not in ("message", "reasoning") or any(
             part.get("text") or part.get("refusal") for part in (*_dicts(item.get("content")), *_dicts(item.get("summary"))))
-            for item in _dicts(said.get("output")))
+            for item in _dicts(parsed.get("output")))
 
 
-def reader_of(api: Api) -> Reader:
+def reader_of(api: Api) -> AnswerParser:
     match api:
         case Api.MESSAGES:
             return MessagesReader()
@@ -284,7 +284,7 @@ _TIMING: Final = b": server-timing "
 _OK, _TOO_MANY = 200, 429
 
 
-class Exchange:
+class MeasuredAnswer:
     """One answer: instants of the clock (NaN: did not happen) and what was in it. `done` is set when it has ended.
     `allows_empty`: an answer that is whole by the protocol is good although nothing was generated."""
 
@@ -292,7 +292,7 @@ class Exchange:
                  "ended_at", "error", "first_at", "gap_max_s", "head_at", "last_at", "n_attempts", "n_chunks", "reader",
                  "server_timing", "shown_at", "status", "was_untouched")
 
-    def __init__(self, reader: Reader, *, streams: bool, gaps: Gaps, zero_at: float, done: "asyncio.Future[None]",
+    def __init__(self, reader: AnswerParser, *, streams: bool, gaps: GapCounts, zero_at: float, done: "asyncio.Future[None]",
                  allows_empty: bool = False) -> None:
         self.reader = reader
         self._allows_empty = allows_empty
@@ -344,10 +344,10 @@ class Exchange:
             return
         are_data = self._splitter.are_data
         for block in blocks:
-            said, name = (block, b"") if are_data else sse.parse(block)
-            if said is not None:
+            event_data, name = (block, b"") if are_data else sse.parse(block)
+            if event_data is not None:
                 if not self.reader.is_over:
-                    self._see(said, name, at)
+                    self._see(event_data, name, at)
             elif block.startswith(_TIMING):
                 self.server_timing = block[len(_TIMING):].decode("latin-1")
 
@@ -356,14 +356,14 @@ class Exchange:
             self._n_body += len(data)
             self._body.append(data)
 
-    def _see(self, said: bytes, name: bytes, at: float) -> None:
-        piece = self.reader.see(said, name)
+    def _see(self, data: bytes, name: bytes, at: float) -> None:
+        piece = self.reader.see(data, name)
         if piece != NOTHING:
             self._count(at, is_shown=piece == SHOWN)
         if self.reader.is_over:
             self.ended_at = at
             if self.reader.error is not Error.NONE:
-                self._keep(said)
+                self._keep(data)
 
     def _count(self, at: float, *, is_shown: bool) -> None:
         self.n_chunks += 1
@@ -387,9 +387,9 @@ class Exchange:
                 self._count(at, is_shown=True)
         elif self.error is Error.NONE:
             if not reader.is_over and self._splitter.held:  # the last event may lack its blank line
-                said, name = sse.parse(self._splitter.rest())
-                if said is not None:
-                    self._see(said, name, at)
+                data, name = sse.parse(self._splitter.rest())
+                if data is not None:
+                    self._see(data, name, at)
             reader.end()
         is_empty = reader.error is Error.NONE and not self.n_chunks and not self._allows_empty
         self.end(Error.EMPTY if is_empty else reader.error, at)

@@ -127,7 +127,7 @@ def middle_s(bucket: int) -> float:
     return 0.0 if bucket == 0 else float(LOWEST_S * GROWTH ** (bucket - 0.5))
 
 
-class Gaps:
+class GapCounts:
     """Counts by time bin and bucket. One task owns it."""
 
     __slots__ = ("bin_s", "bins")
@@ -153,7 +153,7 @@ class Gaps:
         counts[bucket] = counts.get(bucket, 0) + 1
         return None
 
-    def merge(self, other: "Gaps") -> None:
+    def merge(self, other: "GapCounts") -> None:
         """Count what `other` counted as well. The bin widths must be a power of two apart."""
         while self.bin_s < other.bin_s:
             self._widen()
@@ -188,7 +188,7 @@ _TERM = re.compile(r"([a-z_0-9]+)\s*[:<=]\s*([0-9.]+)\s*(ms|s)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Slo:
+class LoadSlo:
     """Bounds in seconds, each for one request; None does not bound. Definitions of the words: `stats.DEFINITIONS`."""
 
     ttft_s: float | None = None
@@ -210,7 +210,7 @@ class Slo:
         return {name: bound_s for name, bound_s in values.items() if bound_s is not None}
 
 
-def parse_slo(text: str, *, null_passes: bool = False) -> Slo:
+def parse_slo(text: str, *, null_passes: bool = False) -> LoadSlo:
     """Read "ttft:500ms e2e:5s". A unit must be given: other tools read a bare number as ms, others as seconds. Raises
     ValueError saying which term is wrong and what is expected."""
     bounds: dict[str, float] = {}
@@ -230,13 +230,13 @@ def parse_slo(text: str, *, null_passes: bool = False) -> Slo:
         except ValueError as why:
             raise ValueError(f"SLO {term!r}: {number!r} is not a number") from why
     given: dict[str, Any] = {f"{name}_s": bound_s for name, bound_s in bounds.items()}
-    return Slo(**given, null_passes=null_passes)
+    return LoadSlo(**given, null_passes=null_passes)
 
 
 class Goodput(msgspec.Struct, frozen=True):
     """How many of the offered requests were good, and why the others were not. One request can miss several SLOs."""
 
-    slo: Slo
+    slo: LoadSlo
     n_offered: int
     n_good: int
     misses: dict[str, int]  # cause -> requests: an error's name, a metric over its SLO, or "tpot (null)"
@@ -248,7 +248,7 @@ class Goodput(msgspec.Struct, frozen=True):
         return self.n_good / self.n_offered if self.n_offered else nan
 
 
-def judge(columns: Mapping[str, Iterable[float]], errors: Sequence[Error], slo: Slo) -> Goodput:
+def judge(columns: Mapping[str, Iterable[float]], errors: Sequence[Error], slo: LoadSlo) -> Goodput:
     """Judge each row. `columns`: for each metric that `slo` bounds, its value for every row (NaN: does not exist)."""
     is_good = bytearray(not error for error in errors)
     misses: dict[str, int] = {str(error): n for error, n in Counter(errors).items() if error}
@@ -283,7 +283,7 @@ class Subject(msgspec.Struct, frozen=True):
     model: str
 
 
-class Health(msgspec.Struct, frozen=True):
+class ClientHealth(msgspec.Struct, frozen=True):
     """What the client measured of itself. `verdict` lists why the run is invalid; an empty one is a valid run."""
 
     lateness_p50_s: float = 0.0  # ts - t0, less what a new connection took
@@ -320,7 +320,7 @@ class Result(msgspec.Struct, kw_only=True):
     is_virtual: bool = False  # in virtual time: nothing was sent over a socket
     counted_by: str = "usage"  # how output tokens were counted: usage, chunks, or both where answers differed
     samples: Samples
-    gaps: Gaps
-    health: Health = msgspec.field(default_factory=Health)
-    slo: Slo = msgspec.field(default_factory=Slo)
+    gaps: GapCounts
+    health: ClientHealth = msgspec.field(default_factory=ClientHealth)
+    slo: LoadSlo = msgspec.field(default_factory=LoadSlo)
     notes: tuple[str, ...] = ()

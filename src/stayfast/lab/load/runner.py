@@ -20,27 +20,27 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.lab.load.result import Error, Gaps, Sample, Samples
+from stayfast.lab.load.result import Error, GapCounts, Sample, Samples
 from stayfast.lab.load.schedule import Shot
 
 
-class Asking(msgspec.Struct, frozen=True, gc=False):
+class DueShot(msgspec.Struct, frozen=True, gc=False):
     """One shot as it is due now. Instants are the clock's."""
 
     shot: Shot
     zero_at: float  # the run's zero: instants of the sample count from it
     timeout_at: float  # by then the answer must be whole: the user's patience, from t0
-    gaps: Gaps  # where gaps between chunks are counted, at the run's seconds
+    gaps: GapCounts  # where gaps between chunks are counted, at the run's seconds
 
 
-class Target(Protocol):
+class LoadTarget(Protocol):
     """Something that answers. Task-safe."""
 
     @property
     def counted_by(self) -> str:
         """How output tokens were counted so far: usage, chunks, or both."""
 
-    async def ask(self, asking: Asking) -> Sample:
+    async def ask(self, asking: DueShot) -> Sample:
         """Ask, and say how it went. Failures, the time-out among them, are samples, never exceptions."""
 
     def close(self) -> None:
@@ -54,11 +54,11 @@ LEAD_S = 0.02  # between the decision to start and the first instant of the sche
 
 
 @dataclass(slots=True)
-class Record:
+class TargetRecord:
     """What came of one target's shots. Warm-up is sent and forgotten."""
 
     samples: Samples = field(default_factory=Samples)
-    gaps: Gaps = field(default_factory=Gaps)
+    gaps: GapCounts = field(default_factory=GapCounts)
     lateness_s: "array[float]" = field(default_factory=lambda: array("d"))
     n_sent: int = 0  # warm-up included, as in the next three
     n_done: int = 0
@@ -78,7 +78,7 @@ class Due(msgspec.Struct, frozen=True, gc=False):
     shift_s: float
 
 
-class Round(msgspec.Struct, frozen=True, gc=False):
+class LoadRound(msgspec.Struct, frozen=True, gc=False):
     """A stretch of a target's own time in which it alone is under load."""
 
     target: int
@@ -113,8 +113,8 @@ class Expected:
 class Runner:
     """One run. Used once, by one task; `stop` and `cut` may be called from anywhere on its loop."""
 
-    def __init__(self, targets: Sequence[Target], clock: Clock, config: RunConfig) -> None:
-        self.records = [Record() for _ in targets]
+    def __init__(self, targets: Sequence[LoadTarget], clock: Clock, config: RunConfig) -> None:
+        self.records = [TargetRecord() for _ in targets]
         self.expected = Expected(None, None)
         self.is_stopped = False
         self.is_cut = False
@@ -122,7 +122,7 @@ class Runner:
         self._targets = targets
         self._clock = clock
         self._config = config
-        self._forgotten = Gaps()
+        self._forgotten = GapCounts()
 
     def stop(self) -> None:
         """Send nothing more; answers on their way are waited for."""
@@ -151,7 +151,7 @@ class Runner:
                 group.create_task(self._converse(due.target, due.shot, zero_at))
             self.is_all_sent = True
 
-    async def closed_loop(self, rounds: Iterable[Round], shots: Sequence[Iterator[Shot]], n_concurrent: int) -> None:
+    async def closed_loop(self, rounds: Iterable[LoadRound], shots: Sequence[Iterator[Shot]], n_concurrent: int) -> None:
         """In each round `n_concurrent` callers ask its target over and over; it ends with their last answers. `shots`: one
         endless sequence a target."""
         for turn in rounds:
@@ -162,7 +162,7 @@ class Runner:
                 for _ in range(n_concurrent):
                     group.create_task(self._call(turn, zero_at, shots[turn.target]))
 
-    async def _call(self, turn: Round, zero_at: float, shots: Iterator[Shot]) -> None:
+    async def _call(self, turn: LoadRound, zero_at: float, shots: Iterator[Shot]) -> None:
         ends_s = turn.own_from_s + turn.seconds
         while not self.is_stopped and not self._has_enough(turn.target):
             at_s = self._clock.now() - zero_at
@@ -206,7 +206,7 @@ class Runner:
         else:
             record.n_sent += 1
             gaps = record.gaps if is_measured else self._forgotten
-            sample = await self._targets[target].ask(Asking(shot, zero_at, timeout_at, gaps))
+            sample = await self._targets[target].ask(DueShot(shot, zero_at, timeout_at, gaps))
             record.n_done += 1
         if sample.error is not Error.NONE:
             record.n_bad += 1
@@ -249,10 +249,10 @@ def in_turn(shots: Sequence[Shot], n_targets: int, warmup_s: float, block_s: flo
             yield Due(shot, turn.target, began_s - turn.own_from_s)
 
 
-def rounds(seconds: float, n_targets: int, warmup_s: float, block_s: float, rng: Random) -> Iterator[Round]:
+def rounds(seconds: float, n_targets: int, warmup_s: float, block_s: float, rng: Random) -> Iterator[LoadRound]:
     """The rounds of a closed loop: all of the time for a single target, else blocks as in `in_turn`."""
     if n_targets == 1:
-        yield Round(0, -warmup_s, warmup_s + seconds)
+        yield LoadRound(0, -warmup_s, warmup_s + seconds)
         return
     n_blocks = max(1, round(seconds / block_s))
     for turn, _, _ in _rounds(range(-1 if warmup_s else 0, n_blocks), n_targets, warmup_s, seconds / n_blocks, rng):
@@ -260,11 +260,11 @@ def rounds(seconds: float, n_targets: int, warmup_s: float, block_s: float, rng:
 
 
 def _rounds(numbers: range, n_targets: int, warmup_s: float, block_s: float,
-            rng: Random) -> Iterator[tuple[Round, int, float]]:
+            rng: Random) -> Iterator[tuple[LoadRound, int, float]]:
     """Each round with its block's number and when it begins, in seconds from the run's start."""
     began_s = 0.0
     for number in numbers:
         own_from_s, seconds = (-warmup_s, warmup_s) if number < 0 else (number * block_s, block_s)
         for target in rng.sample(range(n_targets), n_targets):
-            yield Round(target, own_from_s, seconds), number, began_s
+            yield LoadRound(target, own_from_s, seconds), number, began_s
             began_s += seconds

@@ -16,7 +16,7 @@ from random import Random
 import msgspec
 
 from stayfast.lab.load.arrivals import Arrivals, Recorded
-from stayfast.lab.load.lengths import WORDINGS, Book, Length
+from stayfast.lab.load.lengths import WORDINGS, FillerText, Length
 
 BLOCK_TOKENS = 512  # what a hash of Mooncake's traces stands for
 
@@ -93,7 +93,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class ScheduleLimit:
     """Where a schedule ends: before `until_s` seconds of it, or after `n_requests`, whichever comes first (None: no such
     end). Its first `warmup_s` seconds are warm-up, beside both."""
 
@@ -102,7 +102,7 @@ class Limit:
     warmup_s: float = 0.0
 
 
-def shots(workload: Workload, seed: int, limit: Limit) -> Iterator[Shot]:
+def shots(workload: Workload, seed: int, limit: ScheduleLimit) -> Iterator[Shot]:
     """The shots in order of `at_s`; in a closed loop (no arrivals, no trace) endless and without instants."""
     rng = Random(seed)
     draw = _Draw(workload, rng)
@@ -172,7 +172,7 @@ class Prompts:
     """Shots to text. A pure function of the seed."""
 
     def __init__(self, seed: int, n_system: int = 0) -> None:
-        self._book = Book(seed)
+        self._book = FillerText(seed)
         self.system = self._book.passage(0, n_system)
 
     def user(self, shot: Shot) -> str:
@@ -188,8 +188,8 @@ class Prompts:
 
     def dialogue(self, shot: Shot) -> list[tuple[str, str]]:
         """Role and text of each message, the last one the user's; without the system prompt."""
-        said: list[tuple[str, str]] = []
+        turns: list[tuple[str, str]] = []
         for turn in shot.history:
-            said += [("user", self.user(turn)), ("assistant", self._book.passage(turn.prompt + 2, turn.n_output))]
-        said.append(("user", self.user(shot)))
-        return said
+            turns += [("user", self.user(turn)), ("assistant", self._book.passage(turn.prompt + 2, turn.n_output))]
+        turns.append(("user", self.user(shot)))
+        return turns

@@ -13,18 +13,18 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
-from stayfast.http.server.connection import Connection as HttpConnection
-from stayfast.http.server.connection import HttpServer, Tasks
+from stayfast.http.server.connection import ConnectionTasks, HttpServer
+from stayfast.http.server.connection import ServerConnection as HttpConnection
 from stayfast.http.server.parser import HttpLimits, HttpRequest
 from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line, whole_response
 from stayfast.lab.load.arrivals import Gamma
-from stayfast.lab.load.client import AskingConfig, Connection, HttpConfig, HttpTarget
-from stayfast.lab.load.lengths import Constant
-from stayfast.lab.load.measure import Origin, Plan, cpu_s, perform
-from stayfast.lab.load.reader import ChatReader, Exchange
-from stayfast.lab.load.result import Gaps, Result, Sample, Subject
-from stayfast.lab.load.runner import Asking
-from stayfast.lab.load.schedule import Limit, Prompts, Workload
+from stayfast.lab.load.client import AskingConfig, HttpTarget, LoadConnection, LoadTargetConfig
+from stayfast.lab.load.lengths import ConstantLength
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, cpu_s, perform
+from stayfast.lab.load.reader import ChatReader, MeasuredAnswer
+from stayfast.lab.load.result import GapCounts, Result, Sample, Subject
+from stayfast.lab.load.runner import DueShot
+from stayfast.lab.load.schedule import Prompts, ScheduleLimit, Workload
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _PIECE = (b'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,'
@@ -35,7 +35,7 @@ _LAST = (b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"sto
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class SelftestTiming:
     """What the server does: a first piece after `ttft_s`, then `n_pieces` - 1 more, `gap_s` apart."""
 
     ttft_s: float = 0.02
@@ -43,26 +43,26 @@ class Timing:
     n_pieces: int = 16
 
 
-class Truth(msgspec.Struct, frozen=True, gc=False):
+class WrittenTimes(msgspec.Struct, frozen=True, gc=False):
     """When the server wrote an answer's first and last piece."""
 
     first_at: float
     last_at: float
 
 
-class Server:
+class SelftestServer:
     """Answers chat completions with the timing it is told: an application of `http.server`."""
 
     request_type = HttpRequest
     limits = HttpLimits()
 
-    def __init__(self, timing: Timing, clock: Clock) -> None:
+    def __init__(self, timing: SelftestTiming, clock: Clock) -> None:
         self.timing = timing
         self.clock = clock
-        self.truths: dict[str, Truth] = {}  # by the text of the last message
+        self.truths: dict[str, WrittenTimes] = {}  # by the text of the last message
         self.url = ""
         self.errors: list[BaseException] = []
-        self._http: HttpServer[HttpRequest] = HttpServer(self, clock, Tasks(self.errors.append))
+        self._http: HttpServer[HttpRequest] = HttpServer(self, clock, ConnectionTasks(self.errors.append))
 
     async def start(self) -> str:
         """Listen on loopback; returns the base URL, which is `url` from now on."""
@@ -88,7 +88,7 @@ class Server:
             await asyncio.sleep(timing.gap_s)
             at = now()
             write(frame(_PIECE))
-        self.truths[key] = Truth(first_at, at)
+        self.truths[key] = WrittenTimes(first_at, at)
         write(frame(_LAST % timing.n_pieces) + LAST_CHUNK)
         connection.finish(request)
 
@@ -103,7 +103,7 @@ class Server:
 class Compared:
     """A target that is asked through, each sample held against what the server knows."""
 
-    def __init__(self, target: HttpTarget, prompts: Prompts, server: Server) -> None:
+    def __init__(self, target: HttpTarget, prompts: Prompts, server: SelftestServer) -> None:
         self.ttft_error_s: array[float] = array("d")
         self.end_error_s: array[float] = array("d")
         self._target = target
@@ -114,7 +114,7 @@ class Compared:
     def counted_by(self) -> str:
         return self._target.counted_by
 
-    async def ask(self, asking: Asking) -> Sample:
+    async def ask(self, asking: DueShot) -> Sample:
         sample = await self._target.ask(asking)
         truth = self._server.truths.pop(self._prompts.user(asking.shot), None)
         if truth is not None and asking.shot.at_s >= 0:
@@ -130,7 +130,7 @@ class Compared:
 class Found:
     """What the client does wrong. Errors are the client's stamp minus the server's, in seconds, rising."""
 
-    timing: Timing
+    timing: SelftestTiming
     ttft_error_s: Sequence[float]
     end_error_s: Sequence[float]  # of the last piece
     result: Result
@@ -140,21 +140,21 @@ class Found:
 
 async def selftest(clock: Clock, *, rate_rps: float = 200.0, seconds: float = 3.0, seed: int = 0) -> Found:
     """Measure the instrument, in about `seconds` and one second more."""
-    workload = Workload(Constant(16), Constant(16), Gamma(rate_rps))
-    timing = Timing()
-    plan = Plan(workload, Limit(seconds, warmup_s=0.25), seed, timeout_s=10)
+    workload = Workload(ConstantLength(16), ConstantLength(16), Gamma(rate_rps))
+    timing = SelftestTiming()
+    plan = MeasurePlan(workload, ScheduleLimit(seconds, warmup_s=0.25), seed, timeout_s=10)
     compared, result = await _against(timing, plan, clock)
     return Found(timing, sorted(compared.ttft_error_s), sorted(compared.end_error_s), result,
                  await _cpu_per_chunk(clock, seed), read_s_per_chunk(clock))
 
 
-async def _against(timing: Timing, plan: Plan, clock: Clock) -> tuple[Compared, Result]:
-    server = Server(timing, clock)
+async def _against(timing: SelftestTiming, plan: MeasurePlan, clock: Clock) -> tuple[Compared, Result]:
+    server = SelftestServer(timing, clock)
     url = await server.start()
     prompts = Prompts(plan.seed)
-    target = Compared(HttpTarget("selftest", HttpConfig(url, AskingConfig()), prompts, clock), prompts, server)
+    target = Compared(HttpTarget("selftest", LoadTargetConfig(url, AskingConfig()), prompts, clock), prompts, server)
     try:
-        results = await perform(plan, [(Subject("selftest", url, "chat", "m"), target)], clock, Origin())
+        results = await perform(plan, [(Subject("selftest", url, "chat", "m"), target)], clock, LoadOrigin())
     finally:
         server.close()
     if server.errors:
@@ -163,8 +163,9 @@ async def _against(timing: Timing, plan: Plan, clock: Clock) -> tuple[Compared, 
 
 
 async def _cpu_per_chunk(clock: Clock, seed: int) -> float:
-    timing = Timing(0.0, 0.0, 200)
-    plan = Plan(Workload(Constant(16), Constant(16)), Limit(n_requests=100), seed, n_concurrent=10)
+    timing = SelftestTiming(0.0, 0.0, 200)
+    plan = MeasurePlan(Workload(ConstantLength(16), ConstantLength(16)), ScheduleLimit(n_requests=100), seed,
+                       n_concurrent=10)
     began_s = cpu_s()
     _, result = await _against(timing, plan, clock)
     return (cpu_s() - began_s) / max(1, sum(result.samples.ints["n_chunks"]))
@@ -182,9 +183,9 @@ class _Nowhere(asyncio.Transport):
 
 def read_s_per_chunk(clock: Clock, n_chunks: int = 20_000) -> float:
     """Seconds to stamp, parse and count one chunk that comes alone. Runs on a loop."""
-    connection = Connection(_Nowhere(), clock.now, lambda _: None, lambda _: None)
+    connection = LoadConnection(_Nowhere(), clock.now, lambda _: None, lambda _: None)
     done = asyncio.get_running_loop().create_future()
-    connection.send(b"", Exchange(ChatReader(), streams=True, gaps=Gaps(), zero_at=clock.now(), done=done))
+    connection.send(b"", MeasuredAnswer(ChatReader(), streams=True, gaps=GapCounts(), zero_at=clock.now(), done=done))
     connection.data_received(_HEAD)
     chunk = frame(_PIECE)
     began_at = clock.now()
@@ -196,13 +197,14 @@ def read_s_per_chunk(clock: Clock, n_chunks: int = 20_000) -> float:
 def lines(found: Found) -> list[str]:
     health = found.result.health
     timing = found.timing
-    told = (f"{len(found.ttft_error_s)} answers at {found.result.offered_rps:.0f}/s from a server in this process: first "
+    first_line = (f"{len(found.ttft_error_s)} answers at {found.result.offered_rps:.0f}/s from a server in this process: "
+                  f"first "
             f"piece after {timing.ttft_s * 1e3:g} ms, {timing.n_pieces} pieces {timing.gap_s * 1e3:g} ms apart")
     cost = (f"cost         {found.cpu_s_per_chunk * 1e6:.1f} us of CPU a chunk over sockets, client and server together; "
             f"{found.read_s_per_chunk * 1e6:.1f} us for the client's reading alone")
     late_s = (health.lateness_p50_s, health.lateness_p99_s, health.lateness_max_s)
     lag_s = (health.loop_lag_p50_s, health.loop_lag_p99_s, health.loop_lag_max_s)
-    return [told, f"first piece  stamped {_spread(found.ttft_error_s)} after it was written",
+    return [first_line, f"first piece  stamped {_spread(found.ttft_error_s)} after it was written",
             f"last piece   stamped {_spread(found.end_error_s)} after it was written", f"lateness     {_figures(late_s)}",
             f"loop lag     {_figures(lag_s)}", cost, *(f"INVALID      {reason}" for reason in health.verdict)]
 

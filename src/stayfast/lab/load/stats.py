@@ -13,7 +13,7 @@ from math import ceil, floor, fsum, inf, isnan, nan, sqrt
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from stayfast.lab.load.result import Gaps, Goodput, Result, Samples, judge, lateness_s, middle_s
+from stayfast.lab.load.result import GapCounts, Goodput, Result, Samples, judge, lateness_s, middle_s
 
 DEFINITIONS: Final[Mapping[str, str]] = MappingProxyType({
     "t0": "intended start: the instant in the schedule, fixed before the run and never moved because the client was late",
@@ -81,7 +81,7 @@ class Binned:
 
     __slots__ = ("_below", "_middles", "deviation_s", "mean_s", "n")
 
-    def __init__(self, gaps: Gaps) -> None:
+    def __init__(self, gaps: GapCounts) -> None:
         counts = gaps.pooled()
         self._middles = [middle_s(bucket) for bucket in counts]
         self._below: list[int] = []
@@ -118,7 +118,7 @@ class Measured:
         self.n_output = sum(compress(samples.ints["n_output"], whole))
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def as_lines(self) -> tuple[str, ...]:
         """The latencies worth a row: those that exist; ttfo only where some answer reasoned first."""
         is_same = self.spreads["ttfo"].mean_s == self.spreads["ttft"].mean_s
         return tuple(name for name in LATENCIES if self.spreads[name].n and not (name == "ttfo" and is_same))

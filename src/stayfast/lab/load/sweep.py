@@ -47,7 +47,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SweepStep:
     load: float
     goodput_rps: float
     p99_s: float  # of ttft_sched; infinite where more than 1 % failed
@@ -78,30 +78,30 @@ def parse_sweep(text: str) -> Sweep:
     return Sweep(kind == "concurrency", loads)
 
 
-def step_of(sweep: Sweep, load: float, run: Measured) -> Step:
+def step_of(sweep: Sweep, load: float, run: Measured) -> SweepStep:
     spread, n_failed = run.spreads["ttft_sched"], run.n_offered - run.n_whole
     p99_s = of_offered(spread, n_failed, 0.99)
     high_share = min(1.0, 0.99 + _SIGMAS * sqrt(0.99 * 0.01 / max(1, spread.n)))
-    return Step(load, run.rate(run.goodput.n_good), inf if isnan(p99_s) else p99_s, spread.at(high_share),
+    return SweepStep(load, run.rate(run.goodput.n_good), inf if isnan(p99_s) else p99_s, spread.at(high_share),
                 load if sweep.is_closed else run.rate(run.n_offered), run.n_offered, run.result.health.is_valid)
 
 
-def is_enough(steps: Sequence[Step]) -> bool:
+def is_enough(steps: Sequence[SweepStep]) -> bool:
     """Whether `auto` ends here: the knee is behind it, or what comes next would measure the client."""
     return bool(steps) and (not steps[-1].is_valid or not steps[-1].goodput_rps > 0 or _first_past(steps) is not None)
 
 
-def knee(steps: Sequence[Step]) -> Step | None:
+def knee(steps: Sequence[SweepStep]) -> SweepStep | None:
     """The last step that was worth it, None where every one was, or none."""
     first = _first_past(steps)
     return _judged(steps)[first - 1] if first else None
 
 
-def _judged(steps: Sequence[Step]) -> list[Step]:
+def _judged(steps: Sequence[SweepStep]) -> list[SweepStep]:
     return [step for step in steps if step.can_be_judged]
 
 
-def _is_past(steps: Sequence[Step]) -> bool:
+def _is_past(steps: Sequence[SweepStep]) -> bool:
     """Whether the last of these looks past the knee, by itself."""
     first, last = steps[0], steps[-1]
     if isinf(last.p99_s) or last.p99_s > P99_FACTOR * first.p99_high_s:
@@ -112,7 +112,7 @@ def _is_past(steps: Sequence[Step]) -> bool:
     return last.goodput_rps < before.goodput_rps * (1 + GAIN_SHARE * (last.offered / before.offered - 1))
 
 
-def _first_past(steps: Sequence[Step]) -> int | None:
+def _first_past(steps: Sequence[SweepStep]) -> int | None:
     """The first of the judged steps that is past the knee."""
     judged = _judged(steps)
     past = [_is_past(judged[: n + 1]) for n in range(len(judged))]
@@ -122,12 +122,12 @@ def _first_past(steps: Sequence[Step]) -> int | None:
     return None
 
 
-def told(sweep: Sweep, steps: Sequence[Step]) -> str:
+def as_text(sweep: Sweep, steps: Sequence[SweepStep]) -> str:
     """What was found, a line each, for people."""
-    return "\n".join([_told_knee(sweep, steps), *_left_out(sweep, steps)])
+    return "\n".join([_knee_text(sweep, steps), *_left_out(sweep, steps)])
 
 
-def _told_knee(sweep: Sweep, steps: Sequence[Step]) -> str:
+def _knee_text(sweep: Sweep, steps: Sequence[SweepStep]) -> str:
     judged, first = _judged(steps), _first_past(steps)
     if first:
         found = judged[first - 1]
@@ -145,7 +145,7 @@ def _told_knee(sweep: Sweep, steps: Sequence[Step]) -> str:
     return "knee: not reached"
 
 
-def _left_out(sweep: Sweep, steps: Sequence[Step]) -> Iterator[str]:
+def _left_out(sweep: Sweep, steps: Sequence[SweepStep]) -> Iterator[str]:
     few = [step for step in steps if step.is_valid and not step.can_be_judged]
     if few:
         yield (f"not judged: {', '.join(sweep.label(step.load) for step in few)}, with less than {N_LEAST} requests; give a "

@@ -15,15 +15,15 @@ from typing import Final
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
-from stayfast.lab.load.client import Asker, AskingConfig, Tally
-from stayfast.lab.load.reader import Exchange, reader_of
+from stayfast.lab.load.client import Asker, AskingConfig, SampleTally
+from stayfast.lab.load.reader import MeasuredAnswer, reader_of
 from stayfast.lab.load.result import Error, Sample
-from stayfast.lab.load.runner import Asking
+from stayfast.lab.load.runner import DueShot
 from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.settings import Log, Settings, Tracing
+from stayfast.settings import LogSettings, Settings, TracingSettings
 from stayfast.wire.json_input import decode
 
 
@@ -31,7 +31,7 @@ def check_simulated(settings: Settings) -> None:
     """Raises ValueError for upstreams that are not simulated and stores that are not memory: what is outside of this process
     answers in real time."""
     upstreams = settings.upstreams.items()
-    real = [f"{name} (kind {its.kind})" for name, its in upstreams if not isinstance(its, SimulatedUpstream)]
+    real = [f"{name} (kind {upstream.kind})" for name, upstream in upstreams if not isinstance(upstream, SimulatedUpstream)]
     if real:
         raise ValueError(f"in virtual time all upstreams must be simulated, and these are not: {', '.join(real)}")
     outside = [f"{name} (kind {its.kind})" for name, its in settings.stores.items() if its.kind != "memory"]
@@ -44,7 +44,7 @@ def virtual(settings: Settings, clock: Clock, seed: int) -> System:
     kept as usual, request lines and spans are not written: there is no thread to write them. Raises ValueError as
     `check_simulated` does."""
     check_simulated(settings)
-    quiet = replace(settings, log=Log(level="error", requests=False), tracing=Tracing())
+    quiet = replace(settings, log=LogSettings(level="error", requests=False), tracing=TracingSettings())
     return build(quiet, Observers(quiet, clock), {}, clock, Random(seed))
 
 
@@ -65,16 +65,16 @@ class PipelineTarget:
         self._clock = clock
         self._numbers = count()
         self._running: set[asyncio.Timeout] = set()
-        self._tally = Tally()
+        self._tally = SampleTally()
 
     @property
     def counted_by(self) -> str:
         return self._tally.counted_by
 
-    async def ask(self, asking: Asking) -> Sample:
+    async def ask(self, asking: DueShot) -> Sample:
         """A time-out leaves as a client does: by cancelling."""
         clock = self._clock
-        exchange = Exchange(reader_of(self._api), streams=self._streams, gaps=asking.gaps, zero_at=asking.zero_at,
+        exchange = MeasuredAnswer(reader_of(self._api), streams=self._streams, gaps=asking.gaps, zero_at=asking.zero_at,
                             done=asyncio.get_running_loop().create_future(), allows_empty=self._allows_empty)
         sent_at = clock.now()
         try:
@@ -87,7 +87,7 @@ class PipelineTarget:
             self._running.discard(patience)
         return self._tally.sample(asking, exchange, sent_at, nan)
 
-    async def _serve(self, asking: Asking, exchange: Exchange, sent_at: float) -> None:
+    async def _serve(self, asking: DueShot, exchange: MeasuredAnswer, sent_at: float) -> None:
         clock = self._clock
         arrival = Arrival(f"req_{next(self._numbers):016x}", sent_at, self._tenant)
         try:

@@ -62,7 +62,7 @@ class Interval(msgspec.Struct, frozen=True):
         return not (self.low > 0 or self.high < 0)
 
 
-class Row(msgspec.Struct, frozen=True):
+class ComparedQuantity(msgspec.Struct, frozen=True):
     """One quantity: of A, of B, B - A (seconds, or a share) and B / A."""
 
     quantity: str
@@ -91,7 +91,7 @@ class Comparison(msgspec.Struct, frozen=True):
     label_a: str
     label_b: str
     config: CompareConfig
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedQuantity, ...]
     warnings: tuple[str, ...]
     invalid: tuple[str, ...]  # labels of the runs whose figures are the client's
 
@@ -187,7 +187,7 @@ def binomial(n: int, p: float, rng: Random) -> int:
     return n_found + sum(rng.random() < p for _ in range(n))
 
 
-def _row(quantity: str, a: _Replicas, b: _Replicas, config: CompareConfig) -> Row:
+def _row(quantity: str, a: _Replicas, b: _Replicas, config: CompareConfig) -> ComparedQuantity:
     differences = sorted(after - before for before, after in zip(a.draws, b.draws, strict=False))
     ratios = sorted(after / before for before, after in zip(a.draws, b.draws, strict=False) if before > 0)
     difference = _interval(b.value - a.value, differences, config.level)
@@ -196,7 +196,7 @@ def _row(quantity: str, a: _Replicas, b: _Replicas, config: CompareConfig) -> Ro
     change = difference.value if is_share else ratio.value - 1
     worse = -change if quantity in _BETTER_HIGH else change
     is_regression = not difference.spans_zero and isfinite(worse) and worse > config.threshold
-    return Row(quantity, a.value, b.value, difference, ratio, is_regression, a.is_few or b.is_few)
+    return ComparedQuantity(quantity, a.value, b.value, difference, ratio, is_regression, a.is_few or b.is_few)
 
 
 def _interval(value: float, draws: list[float], level: float) -> Interval:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from stayfast.lab.load.result import Error, Gaps, Health, Mode, Result, Sample, Samples, Slo, Subject
+from stayfast.lab.load.result import ClientHealth, Error, GapCounts, LoadSlo, Mode, Result, Sample, Samples, Subject
 from stayfast.lab.load.stats import DEFINITIONS, Measured
 
 SCHEMA: Final = "stayfast.bench/1"
@@ -53,8 +53,8 @@ class _Run(msgspec.Struct, kw_only=True):
     n_concurrent: int
     is_virtual: bool
     counted_by: str
-    health: Health
-    slo: Slo
+    health: ClientHealth
+    slo: LoadSlo
     notes: tuple[str, ...]
     gaps_bin_s: float
     gaps: dict[_Bin, dict[_Bin, _Count]]  # time bin -> bucket -> count, see `gaps`
@@ -132,7 +132,7 @@ def _plain_run(result: Result) -> _Run:
 def _result(saved: _Saved) -> Result:
     if saved.columns is None:
         raise ValueError(f"{saved.run.label!r} was written without its samples: run it again with them")
-    gaps = Gaps(saved.run.gaps_bin_s)
+    gaps = GapCounts(saved.run.gaps_bin_s)
     gaps.bins = saved.run.gaps
     same = {name: getattr(saved.run, name) for name in _Run.__struct_fields__ if not name.startswith("gaps")}
     return Result(**same, samples=_unpack(saved.columns, saved.n_rows), gaps=gaps)

@@ -9,7 +9,7 @@ from stayfast.core import units as amounts
 from stayfast.core.units import printable
 from stayfast.lab.load.stats import Measured
 from stayfast.lab.report.assertions import SHARES, Checked
-from stayfast.lab.report.compare import Comparison, Interval, Row
+from stayfast.lab.report.compare import ComparedQuantity, Comparison, Interval
 
 _RANKS: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 _HEADLINE: Final = (("ttft_sched", "to the first token"), ("e2e_sched", "to the last token"))
@@ -88,8 +88,8 @@ def comparison(result: Comparison, ink: Ink) -> str:
 def assertions(checks: Iterable[Checked], ink: Ink) -> str:
     lines = []
     for check in checks:
-        said = f"{printable(check.assertion.read_as)}: {actual(check)}{f' ({check.why})' if check.why else ''}"
-        first, *others = ink.wrap(f"{'holds' if check.holds else 'FAILS'}  {said}", 7)
+        summary = f"{printable(check.assertion.read_as)}: {actual(check)}{f' ({check.why})' if check.why else ''}"
+        first, *others = ink.wrap(f"{'holds' if check.holds else 'FAILS'}  {summary}", 7)
         lines += [(ink.green if check.holds else ink.red)(first[:5]) + first[5:], *others]
     return "".join(f"{line}\n" for line in lines)
 
@@ -113,7 +113,7 @@ def _one(run: Measured, ink: Ink) -> str:
     lines += [ink.bold(f"  {'from the intended start':29}") + "".join(f"{name:>{_CELL}}" for name, _ in _RANKS)]
     lines += [_latency(run, name, words, ink.bold) for name, words in _HEADLINE]
     lines += [ink.dim("  from the actual send")]
-    lines += [_latency(run, name, words, str) for name, words in _BESIDE if name in run.told]
+    lines += [_latency(run, name, words, str) for name, words in _BESIDE if name in run.as_lines]
     return "\n".join([*lines, "", *_counts(run, ink), ""])
 
 
@@ -185,7 +185,7 @@ def _cells(texts: Sequence[str], sizes: Sequence[int]) -> str:
     return "".join(f"{text:>{size}}" for text, size in zip(texts, sizes, strict=True))
 
 
-def _compared(row: Row, ink: Ink, *, is_wide: bool) -> str:
+def _compared(row: ComparedQuantity, ink: Ink, *, is_wide: bool) -> str:
     is_share = row.quantity in {"goodput", "errors"}
     show = amounts.share if is_share else amounts.seconds
     paint = ink.red if row.is_regression else ink.green if row.verdict == "better" else ink.dim
@@ -197,7 +197,7 @@ def _compared(row: Row, ink: Ink, *, is_wide: bool) -> str:
             f"{paint(verdict)}")
 
 
-def _short(row: Row) -> str:
+def _short(row: ComparedQuantity) -> str:
     """The verdict in a word or two; regressions are listed below the table."""
     return row.verdict.partition(",")[0].removesuffix(" seen").removesuffix(" in both") + ", few" * row.is_few
 

@@ -1,4 +1,4 @@
-"""A run over its time, and where the time went inside the target, by its own `Server-Timing`.
+"""A run over its time, and where the time went inside the target, by its own `Server-TimingEntry`.
 
 The run is binned first, so that a million requests draw as fast, and as small, as a thousand. A request belongs to the bin
 of its *intended* start; in flight is from the send to the end.
@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from stayfast.lab.load.result import GROWTH, LOWEST_S, Gaps, Samples, middle_s
+from stayfast.lab.load.result import GROWTH, LOWEST_S, GapCounts, Samples, middle_s
 from stayfast.lab.load.stats import Exact, column
 
 MAX_BINS = 180
@@ -108,7 +108,7 @@ def heat_of_rows(samples: Samples, name: str, span_s: float) -> Heat:
     return Heat(bin_s, n_bins, lowest_s, factor, n_rows, cells)
 
 
-def heat_of_gaps(gaps: Gaps, span_s: float) -> Heat | None:
+def heat_of_gaps(gaps: GapCounts, span_s: float) -> Heat | None:
     """The pooled gaps over time; None where none was counted."""
     pooled = gaps.pooled()
     if not pooled:
@@ -146,15 +146,15 @@ _ALLOWANCE = re.compile(r"(?:^|\bof )\s*([0-9]+(?:\.[0-9]+)?)\s*(?:ms)?$")
 _MAX_HEADER = 4096
 
 
-class Timing(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a `Server-Timing` value."""
+class TimingEntry(msgspec.Struct, frozen=True, gc=False):
+    """One entry of a `Server-TimingEntry` value."""
 
     name: str
     spent_s: float
     allowance_s: float | None = None
 
 
-class Stage(msgspec.Struct, frozen=True):
+class StageMean(msgspec.Struct, frozen=True):
     """A stage's mean seconds over one slice; the allowance is the mean of those that had one."""
 
     name: str
@@ -169,11 +169,12 @@ class Slice(msgspec.Struct, frozen=True):
     title: str
     n: int
     mean_s: float  # of e2e_sched
-    stages: tuple[Stage, ...]
+    stages: tuple[StageMean, ...]
 
 
-def parse(header: str) -> list[Timing]:
-    """The entries of a `Server-Timing` value that have a duration; `total` aside. Nonsense is skipped, never an error."""
+def parse(header: str) -> list[TimingEntry]:
+    """The entries of a `Server-TimingEntry` value that have a duration; `total` aside. Nonsense is skipped, never an
+    error."""
     found = []
     for name, parameters in _ENTRY.findall(header[:_MAX_HEADER]):
         given = {key.lower(): value.strip('"') for key, value in _PARAMETER.findall(parameters)}
@@ -182,7 +183,7 @@ def parse(header: str) -> list[Timing]:
             continue
         allowed = given.get("allow") or given.get("desc", "")
         match = _ALLOWANCE.search(allowed)
-        found.append(Timing(name, spent_ms / 1e3, float(match[1]) / 1e3 if match else None))
+        found.append(TimingEntry(name, spent_ms / 1e3, float(match[1]) / 1e3 if match else None))
     return found
 
 
@@ -217,10 +218,10 @@ def _slice(title: str, rows: list[int], samples: Samples) -> Slice:
                 n_over[name] = n_over.get(name, 0) + (timing.spent_s > timing.allowance_s)
     n_rows = len(rows)
     mean_s = sum(samples.floats["last_s"][row] - samples.floats["at_s"][row] for row in rows) / n_rows
-    stages = [Stage(name, total_s / n_rows, allowed[name][0] / allowed[name][1] if name in allowed else None,
+    stages = [StageMean(name, total_s / n_rows, allowed[name][0] / allowed[name][1] if name in allowed else None,
                     n_over.get(name, 0)) for name, total_s in spent.items()]
     rest_s = mean_s - sum(stage.spent_s for stage in stages)
-    return Slice(title, n_rows, mean_s, (*stages, Stage(ELSEWHERE, max(0.0, rest_s))))
+    return Slice(title, n_rows, mean_s, (*stages, StageMean(ELSEWHERE, max(0.0, rest_s))))
 
 
 def _number(text: str) -> float | None:

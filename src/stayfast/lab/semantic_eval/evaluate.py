@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stayfast.policy.cache.answer_clusters import Votes
+from stayfast.policy.cache.answer_clusters import AnswerVotes
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
 from stayfast.policy.cache.lexical import Wording, wording
 from stayfast.policy.cache.similarity import N_FEATURES, N_NEAREST, EligibleConfig, Fixed, judge, why_not
@@ -59,8 +59,8 @@ def of_classes(path: Path) -> Questions:
     numbers: dict[str, int] = {}
     found: dict[str, int] = {}
     for place, row in enumerate(rows):
-        asked, said = _said(path, row, text, place), _said(path, row, answer, place)
-        found.setdefault(asked, numbers.setdefault(said, len(numbers)))
+        question_text, answer_text = _read_column(path, row, text, place), _read_column(path, row, answer, place)
+        found.setdefault(question_text, numbers.setdefault(answer_text, len(numbers)))
     return Questions(list(found), list(found.values()))
 
 
@@ -83,10 +83,10 @@ def _pairs(path: Path) -> Iterable[tuple[str, str, bool]]:
     first, second = _column(path, rows[0], FIRSTS), _column(path, rows[0], SECONDS)
     label = None if first == "origin" else _column(path, rows[0], LABELS)
     for place, row in enumerate(rows):
-        is_same = True if label is None else _YES_NO.get(_said(path, row, label, place).lower())
+        is_same = True if label is None else _YES_NO.get(_read_column(path, row, label, place).lower())
         if is_same is None:
             raise Unreadable(f"{path}: row {place + 1}: {label} must be 0 or 1")
-        yield _said(path, row, first, place), _said(path, row, second, place), is_same
+        yield _read_column(path, row, first, place), _read_column(path, row, second, place), is_same
 
 
 def _rows(path: Path) -> list[Mapping[str, object]]:
@@ -111,12 +111,12 @@ def _column(path: Path, row: Mapping[str, object], names: tuple[str, ...]) -> st
     return found
 
 
-def _said(path: Path, row: Mapping[str, object], column: str, place: int) -> str:
+def _read_column(path: Path, row: Mapping[str, object], column: str, place: int) -> str:
     value = row.get(column)
-    said = value.strip() if isinstance(value, str) else str(value) if isinstance(value, int) else ""
-    if not said:
+    text = value.strip() if isinstance(value, str) else str(value) if isinstance(value, int) else ""
+    if not text:
         raise Unreadable(f"{path}: row {place + 1}: {column} is empty")
-    return said
+    return text
 
 
 def _root(parents: dict[str, str], text: str) -> str:
@@ -132,7 +132,7 @@ SCOPE = b"questions"
 TTL_S = 3600.0
 
 
-class Share(NamedTuple):
+class AnsweredShare(NamedTuple):
     """Of so many questions, how many were answered from the cache, and how many of those wrongly."""
 
     n: int
@@ -149,7 +149,7 @@ class Share(NamedTuple):
         return self.n_wrong / self.n_hits if self.n_hits else 0.0
 
 
-class Seen(NamedTuple):
+class JudgedQuestion(NamedTuple):
     """What is known of a judged question in hindsight: its features, and whether the answer would have been right."""
 
     features: tuple[float, ...]
@@ -160,11 +160,11 @@ class Seen(NamedTuple):
 class Passed:
     """One pass. `second`: its second half, when the cache has learned. `why`: what became of each question, counted."""
 
-    whole: Share
-    second: Share
-    n_kept: int
+    whole: AnsweredShare
+    second: AnsweredShare
+    n_stored: int
     why: Counter[str] = field(default_factory=Counter)
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[JudgedQuestion] = field(default_factory=list)
 
 
 class Online:
@@ -179,13 +179,13 @@ class Online:
         self._eligible = eligible
         self._ttl_s = ttl_s
         self._index = Vectors(vectors.shape[1])
-        self._votes = Votes()
+        self._votes = AnswerVotes()
         self._true: list[int] = []  # the class of each of the cache's answers
         self.why: Counter[str] = Counter()
-        self.seen: list[Seen] = []
+        self.seen: list[JudgedQuestion] = []
 
     @property
-    def n_kept(self) -> int:
+    def n_stored(self) -> int:
         return len(self._votes)
 
     def ask(self, number: int, rng: Random) -> bool | None:
@@ -200,7 +200,7 @@ class Online:
         self.why[judged.why or "hit"] += 1
         is_right = judged.nearest is not None and self._true[judged.nearest.answer] == self._answers[number]
         if judged.features:
-            self.seen.append(Seen(judged.features, is_right))
+            self.seen.append(JudgedQuestion(judged.features, is_right))
         rule, is_hit = self._rule, not judged.why
         if not is_hit or (isinstance(rule, Calibrator) and rng.random() < rule.config.audit):
             if judged.nearest is not None and judged.features and isinstance(rule, Calibrator):
@@ -231,12 +231,12 @@ def one_pass(questions: Questions, vectors: Floats, rule: Calibrator | Fixed, el
     rng.shuffle(order)
     cache = Online(questions, vectors, rule, eligible, ttl_s)
     came = [cache.ask(number, rng) for number in order]
-    return Passed(_share(came), _share(came[len(came) // 2:]), cache.n_kept, cache.why, cache.seen)
+    return Passed(_share(came), _share(came[len(came) // 2:]), cache.n_stored, cache.why, cache.seen)
 
 
-def _share(came: Sequence[bool | None]) -> Share:
+def _share(came: Sequence[bool | None]) -> AnsweredShare:
     hits = [is_right for is_right in came if is_right is not None]
-    return Share(len(came), len(hits), hits.count(False))
+    return AnsweredShare(len(came), len(hits), hits.count(False))
 
 
 def in_hindsight(seen: Sequence[tuple[float, bool]], n: int, most: int = 200) -> list[tuple[float, float]]:
@@ -257,7 +257,7 @@ DEFAULT = CalibrateConfig()
 _ALWAYS_SHADOW = 100_000  # labels before anything is given
 
 
-class Row(msgspec.Struct, frozen=True):
+class EvaluationRow(msgspec.Struct, frozen=True):
     """One pass: of a calibrated cache (`max_error`), or of one with a fixed threshold. Shares are 0 to 1."""
 
     max_error: float | None
@@ -268,7 +268,7 @@ class Row(msgspec.Struct, frozen=True):
     second_half_error: float
     n_hits: int
     n_wrong: int
-    n_kept: int
+    n_stored: int
     why: dict[str, int]
 
     @property
@@ -286,8 +286,8 @@ class Evaluation(msgspec.Struct, frozen=True):
     n_questions: int
     n_answers: int
     n_torn: int
-    calibrated: list[Row]
-    fixed: list[Row]
+    calibrated: list[EvaluationRow]
+    fixed: list[EvaluationRow]
     by_cosine: list[tuple[float, float]]
     by_features: list[tuple[float, float]]
     min_labels: int = DEFAULT.min_labels  # before a calibrated cache gives anything
@@ -295,17 +295,17 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *, name: str, embedder: str, seed: int,
              max_errors: Sequence[float] = MAX_ERRORS, min_labels: int = DEFAULT.min_labels,
-             say: Callable[[str], None] = lambda _: None) -> Evaluation:
+             report_progress: Callable[[str], None] = lambda _: None) -> Evaluation:
     """Pass by pass, in the same order. vectors: float32 [questions, dimensions], of length 1. A minute for 10,000."""
     calibrated, fixed = [], []
     for max_error in max_errors:
-        say(f"at most {max_error:.3g} wrong")
+        report_progress(f"at most {max_error:.3g} wrong")
         rule = Calibrator(CalibrateConfig(max_error=max_error, min_labels=min_labels), N_FEATURES)
         calibrated.append(_row(one_pass(questions, vectors, rule, eligible, seed=seed), max_error, None))
     for threshold in THRESHOLDS:
-        say(f"a fixed threshold of {threshold:g}")
+        report_progress(f"a fixed threshold of {threshold:g}")
         fixed.append(_row(one_pass(questions, vectors, Fixed(threshold), eligible, seed=seed), None, threshold))
-    say("in hindsight")
+    report_progress("in hindsight")
     shadow = Calibrator(CalibrateConfig(min_labels=_ALWAYS_SHADOW, n_kept=_ALWAYS_SHADOW), N_FEATURES)
     seen = one_pass(questions, vectors, shadow, eligible, seed=seed).seen
     n = len(questions.texts)
@@ -314,7 +314,8 @@ def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *,
                       in_hindsight([(shadow.p(one.features), one.is_right) for one in seen], n), min_labels)
 
 
-def _row(passed: Passed, max_error: float | None, threshold: float | None) -> Row:
-    whole: Share = passed.whole
-    return Row(max_error, threshold, whole.hit_rate, whole.error, passed.second.hit_rate, passed.second.error, whole.n_hits,
-               whole.n_wrong, passed.n_kept, dict(passed.why.most_common()))
+def _row(passed: Passed, max_error: float | None, threshold: float | None) -> EvaluationRow:
+    whole: AnsweredShare = passed.whole
+    return EvaluationRow(max_error, threshold, whole.hit_rate, whole.error, passed.second.hit_rate, passed.second.error,
+                         whole.n_hits,
+               whole.n_wrong, passed.n_stored, dict(passed.why.most_common()))

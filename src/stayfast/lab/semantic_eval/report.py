@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from stayfast.core import units as amounts
-from stayfast.lab.report.html.frame import WIDE, Box, Scale, Series, axes, card, curve, document, drawing, legend, pixels
+from stayfast.lab.report.html.frame import WIDE, AxisScale, Box, Series, axes, card, curve, document, drawing, legend, pixels
 from stayfast.lab.report.html.markup import Markup, tag
 from stayfast.lab.report.table import Ink
-from stayfast.lab.semantic_eval.evaluate import Evaluation, Row
+from stayfast.lab.semantic_eval.evaluate import Evaluation, EvaluationRow
 
 HEADS = ("answered", "wrong of those", "2nd half", "wrong of those", "kept")
 _N_REASONS = 6
@@ -28,13 +28,13 @@ def as_text(found: Evaluation, ink: Ink) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _text_table(name: str, rows: Sequence[Row], ink: Ink) -> list[str]:
+def _text_table(name: str, rows: Sequence[EvaluationRow], ink: Ink) -> list[str]:
     head = ink.dim(f"{name:>16}" + "".join(f"{word.removesuffix(' of those'):>12}" for word in HEADS))
     lines = [(row, "".join(f"{cell:>{12 if n else 16}}" for n, cell in enumerate(_cells(row)))) for row in rows]
     return [head, *(line if row.holds else ink.red(line) for row, line in lines)]
 
 
-def rule_of(row: Row) -> str:
+def rule_of(row: EvaluationRow) -> str:
     """What a pass promised, or its threshold."""
     return f"{row.threshold:.2f}" if row.max_error is None else f"{row.max_error * 100:.3g} %"
 
@@ -43,10 +43,10 @@ def error_of(n_hits: int, error: float) -> str:
     return amounts.share(error) if n_hits else "-"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: EvaluationRow) -> tuple[str, ...]:
     """The rule, and its figures in the order of HEADS."""
     return (rule_of(row), amounts.share(row.hit_rate), error_of(row.n_hits, row.error),
-            amounts.share(row.second_half_hit_rate), error_of(row.n_hits, row.second_half_error), f"{row.n_kept:,}")
+            amounts.share(row.second_half_hit_rate), error_of(row.n_hits, row.second_half_error), f"{row.n_stored:,}")
 
 
 _MOST_ERROR = 0.16  # of what is drawn
@@ -71,8 +71,8 @@ def page(found: Evaluation) -> str:
 
 
 def chart(found: Evaluation) -> Markup:
-    across = Scale(0.0, _MOST_ERROR, _BOX.left, _BOX.right)
-    up = Scale(0.0, 1.0, _BOX.bottom, _BOX.top)
+    across = AxisScale(0.0, _MOST_ERROR, _BOX.left, _BOX.right)
+    up = AxisScale(0.0, 1.0, _BOX.bottom, _BOX.top)
     lines = [_line("all features, in hindsight", 0, found.by_features, across, up),
              _line("cosine alone, in hindsight", 1, found.by_cosine, across, up)]
     xs = [(across.at(share / 100), f"{share} %") for share in range(0, 17, 2)]
@@ -84,13 +84,13 @@ def chart(found: Evaluation) -> Markup:
         _dots(found.fixed, 1, across, up), _dots(found.calibrated, 0, across, up)), wide=True)
 
 
-def _line(name: str, colour: int, points: Sequence[tuple[float, float]], across: Scale, up: Scale) -> Series:
+def _line(name: str, colour: int, points: Sequence[tuple[float, float]], across: AxisScale, up: AxisScale) -> Series:
     shown = [(error, rate) for error, rate in points if error <= _MOST_ERROR]
     x, y = pixels(across, [error for error, _ in shown]), pixels(up, [rate for _, rate in shown])
     return Series(name, colour, x, y, (), (), is_faint=True)
 
 
-def _dots(rows: Sequence[Row], colour: int, across: Scale, up: Scale) -> Markup:
+def _dots(rows: Sequence[EvaluationRow], colour: int, across: AxisScale, up: AxisScale) -> Markup:
     below = 16.0 if colour else -7.0  # of the dot, the word: two colours stand side by side
     shown = [row for row in rows if row.n_hits and row.error <= _MOST_ERROR]
     return tag("g", *(
@@ -99,7 +99,7 @@ def _dots(rows: Sequence[Row], colour: int, across: Scale, up: Scale) -> Markup:
         for row in shown))
 
 
-def _table(title: str, rows: Sequence[Row]) -> Markup:
+def _table(title: str, rows: Sequence[EvaluationRow]) -> Markup:
     head = tag("tr", tag("th", "rule"), *(tag("th", word) for word in HEADS))
     body = [tag("tr", *(tag("td", cell) for cell in _cells(row))) for row in rows]
     return card(title, None, tag("table", tag("thead", head), tag("tbody", *body)))

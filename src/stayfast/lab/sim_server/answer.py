@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from stayfast.core.clock import Clock
-from stayfast.http.server.connection import Connection
+from stayfast.http.server.connection import ServerConnection
 from stayfast.http.server.parser import HttpRequest
 from stayfast.http.server.response import (
     LAST_CHUNK,
@@ -18,8 +18,8 @@ from stayfast.http.server.response import (
     stream_head,
     whole_response,
 )
-from stayfast.lab.sim_server.recording import LEFT, WHOLE, Grades, Record, Records
-from stayfast.lab.simulated import Answering, Ask, Broke, Head, Provider
+from stayfast.lab.sim_server.recording import LEFT, WHOLE, Grades, Records, RequestRecord
+from stayfast.lab.simulated import Answering, Broke, Provider, SimulatedHead, SimulatedRequest
 
 
 class SimRequest(HttpRequest):
@@ -40,7 +40,7 @@ _FRAMING = frozenset(("connection", "content-length", "date", "transfer-encoding
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class SimulatorState:
     """What all answers of a simulator share."""
 
     clock: Clock
@@ -49,39 +49,40 @@ class Desk:
     grades: Grades
 
 
-class Answer:
+class AnswerRun:
     """One answer on its way to its client. One Task runs it."""
 
-    __slots__ = ("_ask", "_asked_at", "_connection", "_desk", "_provider", "_record", "_request")
+    __slots__ = ("_ask", "_connection", "_desk", "_provider", "_received_at", "_record", "_request")
 
-    def __init__(self, provider: Provider, ask: Ask, connection: Connection[SimRequest], request: SimRequest,
-                 desk: Desk) -> None:
+    def __init__(self, provider: Provider, ask: SimulatedRequest, connection: ServerConnection[SimRequest],
+                 request: SimRequest,
+                 desk: SimulatorState) -> None:
         self._provider = provider
         self._ask = ask
         self._connection = connection
         self._request = request
         self._desk = desk
-        self._asked_at = desk.clock.now()
-        self._record = Record(desk.records.next_number(), provider.name, ask.api.value, ask.model, ask.stream,
+        self._received_at = desk.clock.now()
+        self._record = RequestRecord(desk.records.next_number(), provider.name, ask.api.value, ask.model, ask.stream,
                               desk.clock.wall(), ask.n_prompt_tokens)
 
     async def run(self) -> None:
         """From the question to the last byte, or to the client's leaving, which cancels this."""
         record, desk = self._record, self._desk
         desk.records.keep(record)
-        desk.grades.note_request(self._request.key, self._request.body, self._asked_at)
+        desk.grades.note_request(self._request.key, self._request.body, self._received_at)
         answering = self._provider.ask(self._ask)
         answering.on_end = partial(_note_unread, record, answering)
         try:
-            said = await answering.begin()
-            record.status = said.status
-            record.first_byte_s = desk.clock.now() - self._asked_at
-            desk.grades.note_answer(self._request.key, self._request.body, desk.clock.now(), said)
-            if said.body is None:
-                await self._stream(said, answering)
+            head = await answering.begin()
+            record.status = head.status
+            record.first_byte_s = desk.clock.now() - self._received_at
+            desk.grades.note_answer(self._request.key, self._request.body, desk.clock.now(), head)
+            if head.body is None:
+                await self._stream(head, answering)
             else:
                 self._connection.write(whole_response(
-                    head_lines(said.status, said.headers, desk.dates), said.body,
+                    head_lines(head.status, head.headers, desk.dates), head.body,
                     connection_line(self._request, keep_alive=self._request.keep_alive)))
             record.ended = WHOLE
         except Broke as broke:
@@ -96,19 +97,19 @@ class Answer:
             raise
         finally:
             answering.close()
-            record.seconds = desk.clock.now() - self._asked_at
+            record.seconds = desk.clock.now() - self._received_at
         self._connection.finish(self._request)
 
-    async def _stream(self, said: Head, answering: Answering) -> None:
+    async def _stream(self, head: SimulatedHead, answering: Answering) -> None:
         connection, request, record = self._connection, self._request, self._record
         write, following = connection.write, answering.next
         is_chunked = not request.is_http_10
         request.keep_alive = request.keep_alive and is_chunked
-        write(stream_head(head_lines(said.status, said.headers, self._desk.dates),
+        write(stream_head(head_lines(head.status, head.headers, self._desk.dates),
                           connection_line(request, keep_alive=request.keep_alive), is_chunked=is_chunked))
         while (data := await following()) is not None:
             if not record.n_chunks:
-                record.first_chunk_s = self._desk.clock.now() - self._asked_at
+                record.first_chunk_s = self._desk.clock.now() - self._received_at
             record.n_chunks += 1
             write(frame(data) if is_chunked else data)
             if connection.is_full:
@@ -117,7 +118,7 @@ class Answer:
             write(LAST_CHUNK)
 
 
-def _note_unread(record: Record, answering: Answering) -> None:
+def _note_unread(record: RequestRecord, answering: Answering) -> None:
     record.n_tokens_unread = answering.n_unread
 
 

@@ -12,11 +12,11 @@ from typing import Any
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.types import Api
-from stayfast.http.server.connection import Connection, HttpServer, Tasks
+from stayfast.http.server.connection import ConnectionTasks, HttpServer, ServerConnection
 from stayfast.http.server.parser import HttpLimits
 from stayfast.http.server.response import DateLine, connection_line, whole_response
-from stayfast.lab.sim_server.answer import Answer, Desk, Headers, SimRequest, head_lines
-from stayfast.lab.sim_server.control import Control
+from stayfast.lab.sim_server.answer import AnswerRun, Headers, SimRequest, SimulatorState, head_lines
+from stayfast.lab.sim_server.control import ControlEndpoints
 from stayfast.lab.sim_server.recording import Grades, Records
 from stayfast.lab.simulated import Provider, ProviderConfig, ask_of
 from stayfast.server.config import is_loopback
@@ -92,10 +92,10 @@ class Site:
             max_body_bytes=config.max_body_bytes, max_headers=1000, max_connections=1_000_000, max_pipelined=10_000,
             read_ahead_bytes=config.max_body_bytes, head_timeout_s=_A_DAY_S, body_timeout_s=_A_DAY_S,
             idle_timeout_s=_A_DAY_S, write_stall_s=_A_DAY_S)
-        self.http: HttpServer[SimRequest] = HttpServer(self, clock, Tasks(on_error))
-        self._desk = Desk(clock, DateLine(clock), Records(config.n_remembered), Grades())
+        self.http: HttpServer[SimRequest] = HttpServer(self, clock, ConnectionTasks(on_error))
+        self._desk = SimulatorState(clock, DateLine(clock), Records(config.n_remembered), Grades())
         self._providers = {name: Provider(name, of, clock) for name, of in providers.items()}
-        self.control = Control(self._providers, providers, self._desk)
+        self.control = ControlEndpoints(self._providers, providers, self._desk)
         first = next(iter(providers))
         places = [("", first), *((f"/{name}", name) for name in providers)]
         self._hot = {prefix + path: (name, api) for prefix, name in places for path, api in PATHS.items()}
@@ -114,7 +114,7 @@ class Site:
     def check_head(self, request: SimRequest, *, is_refusing: bool) -> None:
         """None is refused by its head: a provider reads the whole request."""
 
-    async def handle(self, connection: Connection[SimRequest], request: SimRequest) -> None:
+    async def handle(self, connection: ServerConnection[SimRequest], request: SimRequest) -> None:
         hot = self._hot.get(request.path)
         try:
             if hot is not None:
@@ -139,7 +139,7 @@ class Site:
     def note_refusal(self, request: SimRequest, error: StayfastError) -> None:
         """Of what is not HTTP no record is made."""
 
-    def _ask(self, connection: Connection[SimRequest], request: SimRequest, name: str,
+    def _ask(self, connection: ServerConnection[SimRequest], request: SimRequest, name: str,
              api: Api) -> Coroutine[Any, Any, None]:
         if request.method != "POST":
             raise Rejected("This path takes POST only.", status=405, code="method_not_allowed")
@@ -147,7 +147,7 @@ class Site:
         llm_request = decode(api, request.body)
         provider = self._providers[name]
         ask = ask_of(llm_request, has_blocks=provider.caches_prompts, cache_rules=provider.cache_rules)
-        return Answer(provider, ask, connection, request, self._desk).run()
+        return AnswerRun(provider, ask, connection, request, self._desk).run()
 
     def _answer_cold(self, request: SimRequest) -> tuple[int, bytes]:
         path = request.path

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from stayfast.core.errors import Rejected
-from stayfast.lab.sim_server.answer import Desk, SimRequest
-from stayfast.lab.simulated import FaultRule, Provider, ProviderConfig, Weather
+from stayfast.lab.sim_server.answer import SimRequest, SimulatorState
+from stayfast.lab.simulated import FaultRule, Provider, ProviderConfig, RegimeState
 from stayfast.wire.dialect import missing
 from stayfast.wire.json_input import check, typed
 
@@ -29,7 +29,7 @@ N_TOLD: Final = 20  # requests, where the query does not say
 class RegimeOrder(Struct, forbid_unknown_fields=True):
     """The weather from now on; None: as configured."""
 
-    regime: Weather | None
+    regime: RegimeState | None
     provider: str | None = None
 
 
@@ -39,12 +39,12 @@ _RULE_FIELDS: Final = tuple(field.name for field in fields(FaultRule))
 _REGIME: Final = msgspec.json.Decoder(RegimeOrder)
 
 
-class Control:
+class ControlEndpoints:
     """What the control endpoints do. `providers` is changed in place by a reset."""
 
     __slots__ = ("_acts", "_desk", "_providers", "configs")
 
-    def __init__(self, providers: dict[str, Provider], configs: Mapping[str, ProviderConfig], desk: Desk) -> None:
+    def __init__(self, providers: dict[str, Provider], configs: Mapping[str, ProviderConfig], desk: SimulatorState) -> None:
         self._providers = providers
         self.configs = configs
         self._desk = desk
@@ -71,13 +71,13 @@ class Control:
     def counts(self) -> dict[str, Any]:
         """What each provider was asked, what was thrown away, and how clients took refusals."""
         return {"providers": {name: provider.counts for name, provider in self._providers.items()},
-                "clients": self._desk.grades.told()}
+                "clients": self._desk.grades.report()}
 
     def _requests(self, request: SimRequest) -> object:
-        said = request.query.removeprefix(b"n=") or b"%d" % N_TOLD
-        if not (said.isdigit() and len(said) < 10):
+        wanted = request.query.removeprefix(b"n=") or b"%d" % N_TOLD
+        if not (wanted.isdigit() and len(wanted) < 10):
             raise Rejected("n must be a whole number", code="invalid_type", param="n")
-        return {"requests": list(self._desk.records.last(int(said)))}
+        return {"requests": list(self._desk.records.last(int(wanted)))}
 
     def _reset(self) -> object:
         for name, config in self.configs.items():
@@ -88,14 +88,14 @@ class Control:
 
     def _add_fault(self, request: SimRequest) -> object:
         check(request.body, MAX_DEPTH)
-        said = typed(_ANY, request.body)
-        if "kind" not in said:
+        fields = typed(_ANY, request.body)
+        if "kind" not in fields:
             raise missing("kind")
-        for name in said.keys() - {"provider", *_RULE_FIELDS}:
+        for name in fields.keys() - {"provider", *_RULE_FIELDS}:
             raise Rejected(f"{name[:100]!r} is no field of a fault: there are {', '.join(_RULE_FIELDS)}",
                            code="unknown_field", param=name[:100])
         rule = typed(_RULE, request.body)
-        meant = self._meant(said.get("provider"))
+        meant = self._meant(fields.get("provider"))
         for provider in meant.values():
             provider.inject(rule)
         return {"providers": list(meant), "rule": rule}

@@ -14,12 +14,12 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct
 
-from stayfast.lab.simulated import Head
+from stayfast.lab.simulated import SimulatedHead
 
 WHOLE, LEFT = "whole", "left"
 
 
-class Record(msgspec.Struct):
+class RequestRecord(msgspec.Struct):
     """One request. Changed by its Task until `ended` is set: whole, left (the client went), or how we broke it off."""
 
     n: int  # counts from 1
@@ -41,32 +41,32 @@ class Record(msgspec.Struct):
 class Records:
     """The last requests. One loop's."""
 
-    __slots__ = ("_kept", "_n")
+    __slots__ = ("_n", "_records")
 
-    def __init__(self, n_kept: int) -> None:
-        self._kept: deque[Record] = deque(maxlen=n_kept)
+    def __init__(self, capacity: int) -> None:
+        self._records: deque[RequestRecord] = deque(maxlen=capacity)
         self._n = 0
 
     def next_number(self) -> int:
         self._n += 1
         return self._n
 
-    def keep(self, record: Record) -> None:
-        self._kept.append(record)
+    def keep(self, record: RequestRecord) -> None:
+        self._records.append(record)
 
-    def last(self, n: int) -> Iterable[Record]:
-        return islice(reversed(self._kept), n)
+    def last(self, n: int) -> Iterable[RequestRecord]:
+        return islice(reversed(self._records), n)
 
     def clear(self) -> None:
         """Forget all; numbers begin again."""
-        self._kept.clear()
+        self._records.clear()
         self._n = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._records)
 
     def __repr__(self) -> str:
-        return f"<Records: {len(self._kept)} of {self._n}>"
+        return f"<Records: {len(self._records)} of {self._n}>"
 
 
 AT_ONCE_S = 0.05  # sooner than this after an error is no back-off
@@ -121,8 +121,8 @@ class Grades:
         if before.n_retries > MOST_RETRIES:
             grade.retry_storm += 1
 
-    def note_answer(self, client: bytes, body: bytes, now: float, said: Head) -> None:
-        if said.status != TOO_MANY and said.status < SERVER_ERROR:
+    def note_answer(self, client: bytes, body: bytes, now: float, head: SimulatedHead) -> None:
+        if head.status != TOO_MANY and head.status < SERVER_ERROR:
             if client in self._refused:
                 self._refused[client].pop(crc32(body), None)
             return
@@ -133,10 +133,10 @@ class Grades:
         before = refused.pop(crc32(body), None)
         if len(refused) >= MAX_OPEN:
             del refused[next(iter(refused))]
-        retry_after_s = next((float(value) for name, value in said.headers if name == "retry-after"), None)
+        retry_after_s = next((float(value) for name, value in head.headers if name == "retry-after"), None)
         refused[crc32(body)] = _Refused(now, retry_after_s, before.n_retries if before is not None else 0)
 
-    def told(self) -> dict[str, Grade]:
+    def report(self) -> dict[str, Grade]:
         """Every client's grade, by the beginning of its key's digest."""
         return {sha256(client).hexdigest()[:12] if client else "no key": grade for client, grade in self._grades.items()}
 

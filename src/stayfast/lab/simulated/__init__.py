@@ -8,28 +8,26 @@ down under load, and every way to fail. It waits only by asyncio and draws only 
 from stayfast.lab.simulated.config import (
     PRESETS,
     ColdStart,
-    Gaps,
+    GapConfig,
     Lengths,
     Mixture,
     Preset,
     ProviderConfig,
     Sag,
-    Stalls,
+    StallConfig,
     Tariff,
 )
 from stayfast.lab.simulated.engine import EngineModel
-from stayfast.lab.simulated.faults import Broke, FaultRule, Kind, Regime, Regimes, Weather
+from stayfast.lab.simulated.faults import Broke, FaultKind, FaultRule, Regime, Regimes, RegimeState
 from stayfast.lab.simulated.prompt_cache import PromptCacheModel
-from stayfast.lab.simulated.provider import Answering, Head, Provider
-from stayfast.lab.simulated.provider_state import Counts
-from stayfast.lab.simulated.request import Ask, ask_of
+from stayfast.lab.simulated.provider import Answering, Provider, SimulatedHead
+from stayfast.lab.simulated.provider_state import ProviderCounts
+from stayfast.lab.simulated.request import SimulatedRequest, ask_of
 from stayfast.lab.simulated.settings import Simulated
-from stayfast.lab.simulated.vendor import Quota, Vendor
+from stayfast.lab.simulated.vendor import Vendor, VendorQuota
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, Cut, Fail, Raw, Say, Script, Scripted, Step, Wait
 
-__all__ = [
-    "NAMED_SCRIPTS", "PRESETS", "Answering", "Ask", "Broke", "ColdStart", "Counts", "Cut", "EngineModel", "Fail",
-    "FaultRule", "Gaps", "Head", "Kind", "Lengths", "Mixture", "Preset", "PromptCacheModel", "Provider",
-    "ProviderConfig", "Quota", "Raw", "Regime", "Regimes", "Sag", "Say", "Script", "Scripted",
-    "Simulated", "Stalls", "Step", "Tariff", "Vendor", "Wait", "Weather", "ask_of",
-]
+__all__ = ["NAMED_SCRIPTS", "PRESETS", "Answering", "Broke", "ColdStart", "Cut", "EngineModel", "Fail", "FaultKind",
+           "FaultRule", "GapConfig", "Lengths", "Mixture", "Preset", "PromptCacheModel", "Provider", "ProviderConfig",
+           "ProviderCounts", "Raw", "Regime", "RegimeState", "Regimes", "Sag", "Say", "Script", "Scripted", "Simulated",
+           "SimulatedHead", "SimulatedRequest", "StallConfig", "Step", "Tariff", "Vendor", "VendorQuota", "Wait", "ask_of"]

@@ -20,22 +20,22 @@ from random import Random
 from types import MappingProxyType
 from typing import Annotated, Final
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.lab.simulated.engine import EngineModel
 from stayfast.lab.simulated.faults import FaultRule, Regimes
 from stayfast.lab.simulated.prompt_cache import PromptCacheModel
-from stayfast.lab.simulated.vendor import Quota, Vendor
+from stayfast.lab.simulated.vendor import Vendor, VendorQuota
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """A body and a tail. `median_s` and `tail_median_s` in seconds; sigmas are of the logarithm; 0: always the median."""
 
-    median_s: Annotated[float, About("Median of the body, in seconds.", minimum=0, maximum=3600)] = 0.0
-    sigma: Annotated[float, About("Of its logarithm; 0: always the median.", minimum=0, maximum=3)] = 0.0
-    tail_share: Annotated[float, About("Share of requests that the tail gets.", minimum=0, maximum=1)] = 0.0
-    tail_median_s: Annotated[float, About("Median of the tail, in seconds.", minimum=0, maximum=3600)] = 1.0
-    tail_sigma: Annotated[float, About("Of its logarithm.", minimum=0, maximum=3)] = 0.45
+    median_s: Annotated[float, SettingDoc("Median of the body, in seconds.", minimum=0, maximum=3600)] = 0.0
+    sigma: Annotated[float, SettingDoc("Of its logarithm; 0: always the median.", minimum=0, maximum=3)] = 0.0
+    tail_share: Annotated[float, SettingDoc("Share of requests that the tail gets.", minimum=0, maximum=1)] = 0.0
+    tail_median_s: Annotated[float, SettingDoc("Median of the tail, in seconds.", minimum=0, maximum=3600)] = 1.0
+    tail_sigma: Annotated[float, SettingDoc("Of its logarithm.", minimum=0, maximum=3)] = 0.45
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -84,16 +84,16 @@ def _lognormal_cdf(seconds: float, median_s: float, sigma: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Gaps:
+class GapConfig:
     """The pace of a running answer: seconds a token, and how tokens are bundled on their way.
 
     A chunk of k tokens comes k gaps after the one before, its sigma that of a mean of k gaps. Defaults are assumed.
     """
 
-    median_s: Annotated[float, About("Median for one token, in seconds.", minimum=0, maximum=60)] = 0.011
-    sigma: Annotated[float, About("Of its logarithm.", minimum=0, maximum=3)] = 0.3
-    tokens_per_chunk: Annotated[int, About("Tokens in one event.", minimum=1, maximum=10000)] = 1
-    chunks_per_write: Annotated[int, About(
+    median_s: Annotated[float, SettingDoc("Median for one token, in seconds.", minimum=0, maximum=60)] = 0.011
+    sigma: Annotated[float, SettingDoc("Of its logarithm.", minimum=0, maximum=3)] = 0.3
+    tokens_per_chunk: Annotated[int, SettingDoc("Tokens in one event.", minimum=1, maximum=10000)] = 1
+    chunks_per_write: Annotated[int, SettingDoc(
         "Events that leave together, as behind a proxy that buffers.", minimum=1, maximum=10000)] = 1
 
     def __post_init__(self) -> None:
@@ -119,7 +119,7 @@ class Preset:
     """
 
     ttft: Mixture
-    gaps: Gaps
+    gaps: GapConfig
     vendor: Vendor = "openai"
 
 
@@ -127,8 +127,8 @@ def _fit(median_ms: float, sigma: float, tail_share: float, tail_median_ms: floa
     return Mixture(median_ms / 1000, sigma, tail_share, tail_median_ms / 1000, 0.45)
 
 
-def _pace(tokens_per_s: float, tokens_per_chunk: int = 1) -> Gaps:
-    return Gaps(1 / tokens_per_s, 0.3, tokens_per_chunk)
+def _pace(tokens_per_s: float, tokens_per_chunk: int = 1) -> GapConfig:
+    return GapConfig(1 / tokens_per_s, 0.3, tokens_per_chunk)
 
 
 # TTFT: fits of modelstats.ai pings (24 h, one place, n = 288 a model), not ground truth. Pace: costhawk's medians of
@@ -144,8 +144,8 @@ PRESETS: Final = MappingProxyType({
     "gemini-flash-like": Preset(_fit(474, .27, .02, 1303), _pace(150, 16)),
     "gemini-flash-lite-like": Preset(_fit(301, .51, .05, 2109), _pace(250, 16)),
     "deepseek-v3-like": Preset(_fit(1475, .15, .02, 2463), _pace(40)),
-    "instant": Preset(Mixture(0.0), Gaps(0.0, 0.0)),
-    "steady": Preset(Mixture(0.2), Gaps(0.01, 0.0)),
+    "instant": Preset(Mixture(0.0), GapConfig(0.0, 0.0)),
+    "steady": Preset(Mixture(0.2), GapConfig(0.01, 0.0)),
 })
 
 
@@ -156,20 +156,20 @@ class Lengths:
     The defaults are a fit to the answers of Azure's conversation trace of 2023.
     """
 
-    median: Annotated[float, About("Median, in tokens.", minimum=1, maximum=1000000)] = 151.0
-    sigma: Annotated[float, About("Of its logarithm.", minimum=0, maximum=3)] = 0.86
-    most: Annotated[int, About("No answer is longer.", minimum=1, maximum=1000000)] = 4096
+    median: Annotated[float, SettingDoc("Median, in tokens.", minimum=1, maximum=1000000)] = 151.0
+    sigma: Annotated[float, SettingDoc("Of its logarithm.", minimum=0, maximum=3)] = 0.86
+    most: Annotated[int, SettingDoc("No answer is longer.", minimum=1, maximum=1000000)] = 4096
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Stalls:
+class StallConfig:
     """Pauses inside a running answer: before each chunk with probability `share`. All assumed."""
 
-    share: Annotated[float, About("Of the chunks that one stands before.", minimum=0, maximum=1)] = 0.0
-    duration: Annotated[Mixture, About("How long they are.")] = field(default_factory=lambda: Mixture(1.0, 0.8))
+    share: Annotated[float, SettingDoc("Of the chunks that one stands before.", minimum=0, maximum=1)] = 0.0
+    duration: Annotated[Mixture, SettingDoc("How long they are.")] = field(default_factory=lambda: Mixture(1.0, 0.8))
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -179,8 +179,8 @@ class Stalls:
 class Sag:
     """A share of answers slows down at a random point: tokens come at `rate_factor` of their pace from there. Assumed."""
 
-    share: Annotated[float, About("Of the answers.", minimum=0, maximum=1)] = 0.0
-    rate_factor: Annotated[float, About("What is left of the pace.", more_than=0, maximum=1)] = 0.3
+    share: Annotated[float, SettingDoc("Of the answers.", minimum=0, maximum=1)] = 0.0
+    rate_factor: Annotated[float, SettingDoc("What is left of the pace.", more_than=0, maximum=1)] = 0.3
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -193,12 +193,13 @@ class ColdStart:
     Both take uniform times between their bounds, in seconds. How often this happens at providers is not public.
     """
 
-    after_idle_s: Annotated[float, About("Silence after which it goes cold.", more_than=0, maximum=86_400)] = 300.0
-    is_cold_at_first: Annotated[bool, About("Whether the very first request meets it cold.")] = True
-    container_min_s: Annotated[float, About("The least that a container takes to start.", minimum=0, maximum=3600)] = 2.0
-    container_max_s: Annotated[float, About("The most.", minimum=0, maximum=3600)] = 5.0
-    load_min_s: Annotated[float, About("The least that the model takes to load.", minimum=0, maximum=3600)] = 3.0
-    load_max_s: Annotated[float, About("The most.", minimum=0, maximum=3600)] = 8.0
+    after_idle_s: Annotated[float, SettingDoc("Silence after which it goes cold.", more_than=0, maximum=86_400)] = 300.0
+    is_cold_at_first: Annotated[bool, SettingDoc("Whether the very first request meets it cold.")] = True
+    container_min_s: Annotated[float, SettingDoc("The least that a container takes to start.", minimum=0,
+                                                 maximum=3600)] = 2.0
+    container_max_s: Annotated[float, SettingDoc("The most.", minimum=0, maximum=3600)] = 5.0
+    load_min_s: Annotated[float, SettingDoc("The least that the model takes to load.", minimum=0, maximum=3600)] = 3.0
+    load_max_s: Annotated[float, SettingDoc("The most.", minimum=0, maximum=3600)] = 8.0
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -214,9 +215,9 @@ class Tariff:
     told by its own factors.
     """
 
-    input_usd_per_mtok: Annotated[float, About(
+    input_usd_per_mtok: Annotated[float, SettingDoc(
         "US dollars for a million tokens. Assumed.", minimum=0, maximum=1_000_000)] = 1.0
-    output_usd_per_mtok: Annotated[float, About(
+    output_usd_per_mtok: Annotated[float, SettingDoc(
         "US dollars for a million tokens. Assumed.", minimum=0, maximum=1_000_000)] = 4.0
 
     def __post_init__(self) -> None:
@@ -230,44 +231,46 @@ class Tariff:
 class ProviderConfig:
     """One simulated provider. Everything that is drawn comes from `seed`, the provider's name and a request's number."""
 
-    preset: Annotated[str, About(
+    preset: Annotated[str, SettingDoc(
         "The numbers of a known provider; what is set beside it replaces its part.", words=tuple(PRESETS))] = ""
-    seed: Annotated[int, About(
+    seed: Annotated[int, SettingDoc(
         "Everything that is drawn comes from it, the upstream's name and a request's number.",
         minimum=0, maximum=2 ** 32 - 1)] = 0
-    vendor: Annotated[Vendor | None, About(
+    vendor: Annotated[Vendor | None, SettingDoc(
         "Whose rate-limit headers and overload errors it has. null: the preset's.")] = None
-    ttft: Annotated[Mixture | None, About("Time to the first token, without queue and prefill. null: the preset's.")] = None
-    gaps: Annotated[Gaps | None, About("The pace of a running answer. null: the preset's.")] = None
-    output: Annotated[Lengths, About(
+    ttft: Annotated[Mixture | None, SettingDoc(
+        "Time to the first token, without queue and prefill. null: the preset's.")] = None
+    gaps: Annotated[GapConfig | None, SettingDoc("The pace of a running answer. null: the preset's.")] = None
+    output: Annotated[Lengths, SettingDoc(
         "How long answers are, where the request does not say.")] = field(default_factory=Lengths)
-    fills_max_tokens: Annotated[bool, About(
+    fills_max_tokens: Annotated[bool, SettingDoc(
         "Answers are as long as they may be, as with `ignore_eos` in the request.")] = False
-    head_share: Annotated[float, About(
+    head_share: Annotated[float, SettingDoc(
         "Share of the time to the first token that passes before the response head. Assumed.", minimum=0, maximum=1)] = 1.0
-    prefill_per_token: Annotated[float, About(
+    prefill_per_token: Annotated[float, SettingDoc(
         "Share by which a token of the prompt lengthens the first wait; 0.0001: 10,000 double it.",
         minimum=0, maximum=1)] = 0.0
-    embedding_share: Annotated[float, About(
+    embedding_share: Annotated[float, SettingDoc(
         "An embedding takes this share of a time to the first token. Assumed.", minimum=0, maximum=1)] = 0.3
-    tail_correlation: Annotated[float, About(
+    tail_correlation: Annotated[float, SettingDoc(
         "Of two requests of one session: correlation of their being in the tail. Assumed.", minimum=0, maximum=1)] = 0.0
-    luck_holds_s: Annotated[float, About(
+    luck_holds_s: Annotated[float, SettingDoc(
         "A session's luck is drawn anew after so many seconds. Assumed.", more_than=0, maximum=86_400)] = 60.0
-    stalls: Annotated[Stalls, About("Pauses inside running answers.")] = field(default_factory=Stalls)
-    sag: Annotated[Sag, About("Answers whose pace drops on the way.")] = field(default_factory=Sag)
-    regimes: Annotated[Regimes | None, About("Bad minutes, which all requests of a time share. null: none.")] = None
-    cold_start: Annotated[ColdStart | None, About("What the first requests after a silence wait for. null: nothing.")] = None
-    quota: Annotated[Quota | None, About("What may be used in a minute. null: anything.")] = None
-    prompt_cache: Annotated[PromptCacheModel | None, About(
+    stalls: Annotated[StallConfig, SettingDoc("Pauses inside running answers.")] = field(default_factory=StallConfig)
+    sag: Annotated[Sag, SettingDoc("Answers whose pace drops on the way.")] = field(default_factory=Sag)
+    regimes: Annotated[Regimes | None, SettingDoc("Bad minutes, which all requests of a time share. null: none.")] = None
+    cold_start: Annotated[ColdStart | None,
+                          SettingDoc("What the first requests after a silence wait for. null: nothing.")] = None
+    quota: Annotated[VendorQuota | None, SettingDoc("What may be used in a minute. null: anything.")] = None
+    prompt_cache: Annotated[PromptCacheModel | None, SettingDoc(
         "What it remembers of prompts, by which provider's rules. null: nothing.")] = None
-    engine: Annotated[EngineModel | None, About(
+    engine: Annotated[EngineModel | None, SettingDoc(
         "An inference engine: then waits rise with load, and gaps are the engine's. null: none.")] = None
-    faults: Annotated[tuple[FaultRule, ...], About(
+    faults: Annotated[tuple[FaultRule, ...], SettingDoc(
         "Ways to fail; the first rule that strikes a request is the one it gets.")] = ()
-    notices_hangup: Annotated[bool, About(
+    notices_hangup: Annotated[bool, SettingDoc(
         "A caller that leaves ends the work at once; else it runs on to its end, and is counted.")] = True
-    tariff: Annotated[Tariff, About("What it charges, for its own count of costs.")] = field(default_factory=Tariff)
+    tariff: Annotated[Tariff, SettingDoc("What it charges, for its own count of costs.")] = field(default_factory=Tariff)
 
     def __post_init__(self) -> None:
         check_bounds(self)

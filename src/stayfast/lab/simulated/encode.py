@@ -17,12 +17,22 @@ from msgspec import Raw
 from stayfast.core.types import Api, Request, Usage
 from stayfast.lab.simulated.faults import Form
 from stayfast.lab.simulated.filler_text import tokens_of, word_bytes, words
-from stayfast.lab.simulated.request import Ask
-from stayfast.lab.simulated.timing_plan import Pace
+from stayfast.lab.simulated.request import SimulatedRequest
+from stayfast.lab.simulated.timing_plan import RequestPace
 from stayfast.wire import sse
 from stayfast.wire.chat.stream_decoder import ChatFold
 from stayfast.wire.chat.stream_encoder import ChatWriter, CompletionsWriter
-from stayfast.wire.dialect import Begin, Delta, Finish, Fold, Reason, TextDelta, ToolBegin, ToolDelta, Writer
+from stayfast.wire.dialect import (
+    AnswerCollector,
+    Begin,
+    Delta,
+    Finish,
+    Reason,
+    StreamEncoder,
+    TextDelta,
+    ToolBegin,
+    ToolDelta,
+)
 from stayfast.wire.messages.stream_decoder import MessagesFold
 from stayfast.wire.messages.stream_encoder import MessagesWriter
 from stayfast.wire.responses.stream_decoder import ResponsesFold
@@ -40,22 +50,22 @@ _MESSAGE_USAGE: Final[Json] = {
     "inference_geo": None}
 
 
-def _dressed_chat(said: Json, ask: Ask) -> Json:
-    said |= {"service_tier": "default", "system_fingerprint": "fp_simulated"}
-    usage = said.get("usage")
+def _dressed_chat(event: Json, ask: SimulatedRequest) -> Json:
+    event |= {"service_tier": "default", "system_fingerprint": "fp_simulated"}
+    usage = event.get("usage")
     if usage is not None:
         usage["prompt_tokens_details"] |= {"audio_tokens": 0, "image_tokens": 0, "text_tokens": usage["prompt_tokens"]}
         usage["completion_tokens_details"] |= {
             "audio_tokens": 0, "text_tokens": usage["completion_tokens"], "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0}
     elif ask.include_usage and ask.stream:
-        said["usage"] = None
-    for choice in said["choices"]:
+        event["usage"] = None
+    for choice in event["choices"]:
         if "role" in choice.get("delta", ()):
             choice["delta"]["refusal"] = None
             if not ask.stream:
                 choice["delta"]["annotations"] = []
-    return said
+    return event
 
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -68,17 +78,17 @@ _ID_PREFIXES: Final = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.RESP
 _FLOATS: Final = tuple((byte - 127.5) / 73.9 for byte in range(256))  # uniform, variance 1
 
 
-class Answer:
+class AnswerEncoder:
     """One answer in the making. One task owns it."""
 
     __slots__ = ("_ask", "_id", "_is_incomplete", "_is_openai", "_is_tool_open", "_wraps", "_writer")
 
-    def __init__(self, ask: Ask, name: str, created_at: int) -> None:
+    def __init__(self, ask: SimulatedRequest, name: str, created_at: int) -> None:
         request = Request(ask.api, ask.model, ask.stream, b"", ask.include_usage)
         self._ask = ask
         self._id = _ID_PREFIXES[ask.api] + name
         self._is_openai = ask.api in (Api.CHAT, Api.COMPLETIONS)
-        self._writer: Writer
+        self._writer: StreamEncoder
         match ask.api:
             case Api.MESSAGES:
                 self._writer = MessagesWriter(request)
@@ -95,7 +105,7 @@ class Answer:
     def begin(self) -> bytes:
         """What comes before any content: a role, `message_start`, `response.created`."""
         begin = Begin(self._id, self._ask.model, None, self._usage(1))
-        head = self._said(begin)
+        head = self._encode_delta(begin)
         ping = _PING if self._ask.api is Api.MESSAGES else b""
         if self._ask.value is not None or self._ask.api is Api.RESPONSES:
             return head + ping  # pieces of JSON need escapes; responses numbers its events and repeats its text at the end
@@ -113,28 +123,28 @@ class Answer:
         if wraps:
             return b"".join(before + word_bytes(start + _APART * index, n) + after
                             for index, (before, after) in enumerate(wraps))
-        return self._said(TextDelta(words(start, n)))
+        return self._encode_delta(TextDelta(words(start, n)))
 
     def piece(self, text: str) -> bytes:
         """The events for a piece of JSON: of the answer, or of the arguments of the call that was asked for."""
         tool = self._ask.tool
         if tool is None:
-            return self._said(TextDelta(text))
+            return self._encode_delta(TextDelta(text))
         opening = b""
         if not self._is_tool_open:
             self._is_tool_open = True
-            opening = self._said(ToolBegin(0, self._call_id, tool))
-        return opening + self._said(ToolDelta(0, text))
+            opening = self._encode_delta(ToolBegin(0, self._call_id, tool))
+        return opening + self._encode_delta(ToolDelta(0, text))
 
     def end(self, reason: Reason, n_output: int) -> bytes:
         """The events that end the answer; `n_output`: tokens for its usage, all choices together."""
-        last = self._said(self._finish(reason))
+        last = self._encode_delta(self._finish(reason))
         return last + self._bytes(self._ends(n_output)) + (_DONE if self._is_openai else b"")
 
     def broken(self) -> bytes:
         """An event with content whose JSON breaks off in the middle."""
         delta = ToolDelta(0, _MARK) if self._is_tool_open else TextDelta(_MARK)
-        return self._said(delta).partition(_MARK_BYTES)[0] + b"\n\n"
+        return self._encode_delta(delta).partition(_MARK_BYTES)[0] + b"\n\n"
 
     def error(self, body: Json, headers: dict[str, str], form: Form) -> bytes:
         """An error as the last event. `body`: that of an error answer in this dialect; `headers`: what stood over it."""
@@ -142,21 +152,21 @@ class Answer:
             return sse.event(_ENCODER.encode(body), None if self._is_openai and form != "named" else "error")
         error = body["error"]
         *closing, last = self._ends(0)
-        said = {"type": "error", "sequence_number": (closing[0] if closing else last)["sequence_number"]}
+        event = {"type": "error", "sequence_number": (closing[0] if closing else last)["sequence_number"]}
         match form:
             case "failed":
                 why = {"code": error["code"] or error["type"], "message": error["message"]}
-                said |= {"type": "response.failed", "response": last["response"] | {
+                event |= {"type": "response.failed", "response": last["response"] | {
                     "status": "failed", "error": why, "incomplete_details": None, "output": [], "usage": None}}
             case "flat":
-                said |= {"code": error["code"], "message": error["message"], "param": error["param"]}
+                event |= {"code": error["code"], "message": error["message"], "param": error["param"]}
             case _:
-                said |= {"error": error | {"headers": headers}}
-        return self._bytes([said])
+                event |= {"error": error | {"headers": headers}}
+        return self._bytes([event])
 
     def whole(self, texts: list[str], reason: Reason, n_output: int) -> bytes:
         """The whole body of an answer that is not streamed. `texts`: each choice's, or the arguments of the call."""
-        fold: Fold
+        fold: AnswerCollector
         match self._ask.api:
             case Api.MESSAGES:
                 fold = MessagesFold()
@@ -175,8 +185,8 @@ class Answer:
                 events += self._for_choices(opening)
                 events.append(self._dressed(content if index == 0 else _of_choice(content, index)))
         events += self._for_choices(self._writer.events(self._finish(reason)))
-        for said in (*events, *self._ends(n_output)):
-            fold.add(said)
+        for event in (*events, *self._ends(n_output)):
+            fold.add(event)
         return fold.body()
 
     def _finish(self, reason: Reason) -> Finish:
@@ -184,7 +194,7 @@ class Answer:
         return Finish("tool_calls" if self._ask.tool is not None and reason == "stop" else reason)
 
     def _ends(self, n_output: int) -> list[Json]:
-        return [self._dressed(said) for said in self._writer.end(self._usage(n_output))]
+        return [self._dressed(event) for event in self._writer.end(self._usage(n_output))]
 
     def _usage(self, n_output: int) -> Usage:
         ask = self._ask
@@ -195,43 +205,43 @@ class Answer:
         name = self._id.partition("_" if "_" in self._id else "-")[2]
         return f"toolu_{name}" if self._ask.api is Api.MESSAGES else f"call_{name}"
 
-    def _said(self, delta: Delta) -> bytes:
+    def _encode_delta(self, delta: Delta) -> bytes:
         return self._bytes(self._for_choices(self._writer.events(delta)))
 
     def _for_choices(self, events: list[Json]) -> list[Json]:
         """The events, for chat and completions once for each choice."""
         if self._ask.n_choices == 1 or not self._is_openai:
             return [self._dressed(said) for said in events]
-        return [self._dressed(_of_choice(said, index)) for said in events for index in range(self._ask.n_choices)]
+        return [self._dressed(_of_choice(event, index)) for event in events for index in range(self._ask.n_choices)]
 
-    def _dressed(self, said: Json) -> Json:
+    def _dressed(self, event: Json) -> Json:
         """One event of a writer, with what its provider adds."""
         match self._ask.api:
             case Api.RESPONSES:
-                if self._is_incomplete and said["type"] == "response.output_item.done":
-                    said["item"]["status"] = "incomplete"
-                if "response" in said:
-                    said["response"] = _RESPONSE | said["response"] | {name: Raw(value) for name, value in self._ask.echo}
-                return said
+                if self._is_incomplete and event["type"] == "response.output_item.done":
+                    event["item"]["status"] = "incomplete"
+                if "response" in event:
+                    event["response"] = _RESPONSE | event["response"] | {name: Raw(value) for name, value in self._ask.echo}
+                return event
             case Api.MESSAGES:
-                if said["type"] == "message_start":
-                    said["message"]["usage"] |= _MESSAGE_USAGE
-                return said
-        return _dressed_chat(said, self._ask)
+                if event["type"] == "message_start":
+                    event["message"]["usage"] |= _MESSAGE_USAGE
+                return event
+        return _dressed_chat(event, self._ask)
 
     def _bytes(self, events: list[Json]) -> bytes:
         if self._is_openai:
             return b"".join([b"data: " + _ENCODER.encode(said) + b"\n\n" for said in events])
-        return b"".join([sse.event(_ENCODER.encode(said), said["type"]) for said in events])
+        return b"".join([sse.event(_ENCODER.encode(event), event["type"]) for event in events])
 
 
-def _of_choice(said: Json, index: int) -> Json:
+def _of_choice(event: Json, index: int) -> Json:
     """The event of the first choice, as that of another."""
-    return said | {"choices": [choice | {"index": index, **({"delta": dict(choice["delta"])} if "delta" in choice else {})}
-                               for choice in said["choices"]]}
+    return event | {"choices": [choice | {"index": index, **({"delta": dict(choice["delta"])} if "delta" in choice else {})}
+                               for choice in event["choices"]]}
 
 
-def whole_body(ask: Ask, pace: Pace, name: str, created_at: int) -> bytes:
+def whole_body(ask: SimulatedRequest, pace: RequestPace, name: str, created_at: int) -> bytes:
     if ask.api is Api.EMBEDDINGS:
         data = [{"object": "embedding", "index": index, "embedding": _vector(digest, ask.n_dimensions, ask.is_base64)}
                 for index, digest in enumerate(ask.inputs)]
@@ -244,7 +254,7 @@ def whole_body(ask: Ask, pace: Pace, name: str, created_at: int) -> bytes:
         texts = ["".join(tokens_of(ask.value)[: pace.n_output])] * n_texts
     else:
         texts = [words(pace.words_from + _APART * index, pace.n_output) for index in range(n_texts)]
-    return Answer(ask, name, created_at).whole(texts, pace.reason, pace.n_output * ask.n_choices)
+    return AnswerEncoder(ask, name, created_at).whole(texts, pace.reason, pace.n_output * ask.n_choices)
 
 
 def _vector(digest: int, n_dimensions: int, is_base64: bool) -> list[float] | str:

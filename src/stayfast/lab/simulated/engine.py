@@ -26,7 +26,7 @@ from math import floor, inf
 from typing import Annotated, Final, Literal
 
 from stayfast.core.clock import Clock
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.routing.affinity import Prefixes
 
 _EPSILON: Final = 1e-6  # tokens: what rounding may lack
@@ -38,24 +38,24 @@ _TICK_S: Final = 1e-3  # a timer that fired too early (uvloop rounds to millisec
 class EngineModel:
     """An engine's figures. kv_tokens: prompt and answer of all sequences in it; longer ones take all of it."""
 
-    batching: Annotated[Literal["continuous", "static"], About(
+    batching: Annotated[Literal["continuous", "static"], SettingDoc(
         "continuous: a request joins the batch when there is room. static: a batch ends with its longest.")] = "continuous"
-    prefill_tokens_per_s: Annotated[float, About(
+    prefill_tokens_per_s: Annotated[float, SettingDoc(
         "Prompt tokens read in a second, one prompt at a time.", minimum=1, maximum=1000000000.0)] = 20_000.0
-    decode_step_s: Annotated[float, About("A token of a sequence that runs alone.", minimum=1e-06, maximum=60)] = 0.010
-    decode_step_per_sequence_s: Annotated[float, About(
+    decode_step_s: Annotated[float, SettingDoc("A token of a sequence that runs alone.", minimum=1e-06, maximum=60)] = 0.010
+    decode_step_per_sequence_s: Annotated[float, SettingDoc(
         "What each running sequence adds to it.", minimum=0, maximum=60)] = 0.00005
-    decode_share: Annotated[float, About(
+    decode_share: Annotated[float, SettingDoc(
         "Of its pace that decoding keeps while a prefill runs.", minimum=0.01, maximum=1)] = 0.5
-    kv_tokens: Annotated[int, About(
+    kv_tokens: Annotated[int, SettingDoc(
         "Tokens of prompts and answers that fit in memory.", minimum=1, maximum=1000000000)] = 400_000
-    max_running: Annotated[int, About("Most sequences in a batch.", minimum=1, maximum=100000)] = 256
-    cache_tokens: Annotated[int, About(
+    max_running: Annotated[int, SettingDoc("Most sequences in a batch.", minimum=1, maximum=100000)] = 256
+    cache_tokens: Annotated[int, SettingDoc(
         "Tokens of prompts kept for those that begin like them; continuous only. 0: none.",
         minimum=0, maximum=1000000000)] = 0
-    max_waiting: Annotated[int | None, About(
+    max_waiting: Annotated[int | None, SettingDoc(
         "With so many waiting, more are answered 503. null: any number waits.", minimum=0)] = None
-    batch_window_s: Annotated[float, About(
+    batch_window_s: Annotated[float, SettingDoc(
         "Static: how long the first of a batch waits for others.", minimum=0, maximum=60)] = 0.05
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class Full(Exception):
     """No room even to wait."""
 
 
-class Engine:
+class SimulatedEngine:
     """Continuous batching. One loop; created inside of it or before it runs."""
 
     def __init__(self, model: EngineModel, clock: Clock) -> None:
@@ -264,7 +264,7 @@ class Engine:
         return f"<{type(self).__name__}: {self.n_running} running, {len(self._waiting)} waiting, {self.n_kv_free} KV free>"
 
 
-class StaticEngine(Engine):
+class StaticEngine(SimulatedEngine):
     """Static batching: nobody joins a running batch, and its places are free only when all of it has ended."""
 
     def __init__(self, model: EngineModel, clock: Clock) -> None:
@@ -316,5 +316,5 @@ class StaticEngine(Engine):
                 waiter.set_result(None)
 
 
-def engine_of(model: EngineModel, clock: Clock) -> Engine:
-    return (StaticEngine if model.batching == "static" else Engine)(model, clock)
+def engine_of(model: EngineModel, clock: Clock) -> SimulatedEngine:
+    return (StaticEngine if model.batching == "static" else SimulatedEngine)(model, clock)

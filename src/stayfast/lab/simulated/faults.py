@@ -13,11 +13,11 @@ from enum import StrEnum
 from random import Random
 from typing import Annotated, Final, Literal
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Api
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What goes wrong. "Whole" answers are those that are not streamed."""
 
     REFUSED = "refused"  # no connection
@@ -35,7 +35,7 @@ class Kind(StrEnum):
     SLOW = "slow"  # every gap is `factor` times as long
 
 
-BEFORE_BODY: Final = frozenset({Kind.REFUSED, Kind.RESET, Kind.HANG, Kind.STATUS})
+BEFORE_BODY: Final = frozenset({FaultKind.REFUSED, FaultKind.RESET, FaultKind.HANG, FaultKind.STATUS})
 Form = Literal["usual", "flat", "nested", "failed", "named"]
 _FORMS: Final[Mapping[Api, tuple[Form, ...]]] = {
     Api.CHAT: ("usual", "flat", "named"), Api.COMPLETIONS: ("usual", "flat", "named"),
@@ -55,20 +55,20 @@ class FaultRule:
     those that have its form.
     """
 
-    kind: Annotated[Kind, About("What goes wrong.")] = Kind.STATUS
-    rate: Annotated[float, About("Share of the requests.", more_than=0, maximum=1)] = 1.0
-    from_s: Annotated[float, About("Not before this age of the provider.", minimum=0)] = 0.0
-    until_s: Annotated[float | None, About("Not from this age on. null: for ever.", more_than=0)] = None
-    n_at_most: Annotated[int | None, About("So often and no more. null: always.", minimum=1)] = None
-    api: Annotated[Api | None, About("Only these requests. null: all.")] = None
-    status: Annotated[int, About("Of an error.", minimum=400, maximum=599)] = 500
-    code: Annotated[str, About("The error's machine-readable word. Unset: the usual one of its status.")] = ""
-    retry_after_s: Annotated[float | None, About(
+    kind: Annotated[FaultKind, SettingDoc("What goes wrong.")] = FaultKind.STATUS
+    rate: Annotated[float, SettingDoc("Share of the requests.", more_than=0, maximum=1)] = 1.0
+    from_s: Annotated[float, SettingDoc("Not before this age of the provider.", minimum=0)] = 0.0
+    until_s: Annotated[float | None, SettingDoc("Not from this age on. null: for ever.", more_than=0)] = None
+    n_at_most: Annotated[int | None, SettingDoc("So often and no more. null: always.", minimum=1)] = None
+    api: Annotated[Api | None, SettingDoc("Only these requests. null: all.")] = None
+    status: Annotated[int, SettingDoc("Of an error.", minimum=400, maximum=599)] = 500
+    code: Annotated[str, SettingDoc("The error's machine-readable word. Unset: the usual one of its status.")] = ""
+    retry_after_s: Annotated[float | None, SettingDoc(
         "When to come again. null: not said.", minimum=0, maximum=1000000000.0)] = None
-    seconds: Annotated[float, About("Of a pause or a late head.", minimum=0, maximum=86_400)] = 10.0
-    factor: Annotated[float, About("Of a slow answer's gaps.", minimum=1, maximum=1000)] = 3.3
-    after_chunks: Annotated[int, About("Chunks of content before a fault inside the body.", minimum=0)] = 3
-    form: Annotated[Form, About(
+    seconds: Annotated[float, SettingDoc("Of a pause or a late head.", minimum=0, maximum=86_400)] = 10.0
+    factor: Annotated[float, SettingDoc("Of a slow answer's gaps.", minimum=1, maximum=1000)] = 3.3
+    after_chunks: Annotated[int, SettingDoc("Chunks of content before a fault inside the body.", minimum=0)] = 3
+    form: Annotated[Form, SettingDoc(
         "How an error inside a stream is written; usual: as the dialect's own provider does.")] = "usual"
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class Broke(Exception):
         self.kind = kind
 
 
-class Weather(StrEnum):
+class RegimeState(StrEnum):
     NORMAL = "normal"
     DEGRADED = "degraded"
     BROWNOUT = "brownout"
@@ -107,10 +107,11 @@ class Weather(StrEnum):
 class Regime:
     """What one regime does. mean_s: of a stay. error_rate: share of requests answered as overloaded."""
 
-    mean_s: Annotated[float, About("Mean length of a stay.", more_than=0, maximum=1000000000.0)] = 60.0
-    ttft_factor: Annotated[float, About("The first token takes so many times as long.", more_than=0, maximum=1000)] = 1.0
-    gap_factor: Annotated[float, About("Every gap is so many times as long.", more_than=0, maximum=1000)] = 1.0
-    error_rate: Annotated[float, About("Share of requests answered as overloaded.", minimum=0, maximum=1)] = 0.0
+    mean_s: Annotated[float, SettingDoc("Mean length of a stay.", more_than=0, maximum=1000000000.0)] = 60.0
+    ttft_factor: Annotated[float, SettingDoc("The first token takes so many times as long.", more_than=0,
+                                             maximum=1000)] = 1.0
+    gap_factor: Annotated[float, SettingDoc("Every gap is so many times as long.", more_than=0, maximum=1000)] = 1.0
+    error_rate: Annotated[float, SettingDoc("Share of requests answered as overloaded.", minimum=0, maximum=1)] = 0.0
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -120,23 +121,24 @@ class Regime:
 class Regimes:
     """All four. Assumed."""
 
-    normal: Annotated[Regime, About("The good times.")] = field(default_factory=lambda: Regime(600.0))
-    degraded: Annotated[Regime, About("Slower times.")] = field(default_factory=lambda: Regime(60.0, 2.0, 1.5))
-    brownout: Annotated[Regime, About(
+    normal: Annotated[Regime, SettingDoc("The good times.")] = field(default_factory=lambda: Regime(600.0))
+    degraded: Annotated[Regime, SettingDoc("Slower times.")] = field(default_factory=lambda: Regime(60.0, 2.0, 1.5))
+    brownout: Annotated[Regime, SettingDoc(
         "Much slower, with errors.")] = field(default_factory=lambda: Regime(30.0, 5.0, 3.3, 0.05))
-    outage: Annotated[Regime, About("Errors for everybody.")] = field(default_factory=lambda: Regime(20.0, error_rate=1.0))
+    outage: Annotated[Regime, SettingDoc("Errors for everybody.")] = field(default_factory=lambda: Regime(20.0,
+                                                                                                          error_rate=1.0))
 
-    def of(self, weather: Weather) -> Regime:
+    def of(self, weather: RegimeState) -> Regime:
         found: Regime = getattr(self, weather.value)
         return found
 
 
 # Where a stay leads, by probability: trouble comes and goes mostly by steps.
 _MOVES: Final = {
-    Weather.NORMAL: ((Weather.DEGRADED, 0.75), (Weather.BROWNOUT, 0.2), (Weather.OUTAGE, 0.05)),
-    Weather.DEGRADED: ((Weather.NORMAL, 0.8), (Weather.BROWNOUT, 0.2)),
-    Weather.BROWNOUT: ((Weather.DEGRADED, 0.5), (Weather.NORMAL, 0.35), (Weather.OUTAGE, 0.15)),
-    Weather.OUTAGE: ((Weather.BROWNOUT, 0.5), (Weather.NORMAL, 0.5)),
+    RegimeState.NORMAL: ((RegimeState.DEGRADED, 0.75), (RegimeState.BROWNOUT, 0.2), (RegimeState.OUTAGE, 0.05)),
+    RegimeState.DEGRADED: ((RegimeState.NORMAL, 0.8), (RegimeState.BROWNOUT, 0.2)),
+    RegimeState.BROWNOUT: ((RegimeState.DEGRADED, 0.5), (RegimeState.NORMAL, 0.35), (RegimeState.OUTAGE, 0.15)),
+    RegimeState.OUTAGE: ((RegimeState.BROWNOUT, 0.5), (RegimeState.NORMAL, 0.5)),
 }
 CALM: Final = Regime()
 
@@ -148,10 +150,10 @@ class Forecast:
         self._regimes = regimes
         self._rng = rng
         self._from_s = [0.0]
-        self._weather = [Weather.NORMAL]
-        self._until_s = self._stay_s(Weather.NORMAL)
+        self._weather = [RegimeState.NORMAL]
+        self._until_s = self._stay_s(RegimeState.NORMAL)
 
-    def at(self, age_s: float) -> Weather:
+    def at(self, age_s: float) -> RegimeState:
         """The weather `age_s` seconds into the provider's life."""
         while age_s >= self._until_s:
             targets, weights = zip(*_MOVES[self._weather[-1]], strict=True)
@@ -161,5 +163,5 @@ class Forecast:
             self._until_s += self._stay_s(weather)
         return self._weather[bisect_right(self._from_s, max(age_s, 0.0)) - 1]
 
-    def _stay_s(self, weather: Weather) -> float:
+    def _stay_s(self, weather: RegimeState) -> float:
         return self._rng.expovariate(1 / self._regimes.of(weather).mean_s)

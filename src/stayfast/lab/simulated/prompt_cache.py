@@ -23,11 +23,11 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Api
 from stayfast.lab.simulated.filler_text import n_tokens_in
 from stayfast.wire.json_input import typed
-from stayfast.wire.prompt import LAID_OUT, Block, Laid, asked
+from stayfast.wire.prompt import LAID_OUT, PromptBlock, PromptLayout, read_prompt
 from stayfast.wire.usage import TOKENS_AN_IMAGE
 
 CacheRules = Literal["anthropic", "breakpoints", "automatic"]
@@ -41,7 +41,7 @@ _ANY: Final = msgspec.json.Decoder()
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Prompt(msgspec.Struct, frozen=True, gc=False):
+class CachedPrompt(msgspec.Struct, frozen=True, gc=False):
     """`links[n]` stands for its first n + 1 blocks, which have `tokens[n]` tokens; marks by the number of blocks that they
     close, in order, with their time to live. `fault`: why the provider refuses it; empty: it does not."""
 
@@ -66,16 +66,16 @@ def n_tokens(value: Any) -> int:
     return 1 if isinstance(value, int) else 0  # prompts and inputs may be tokens
 
 
-def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> Prompt | None:
+def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> CachedPrompt | None:
     """A decoded request's prompt under these rules; None for an API that has no such cache."""
     if api not in LAID_OUT:
         return None
-    said = typed(_ANY, body)
-    link = hash((model, said.get("prompt_cache_key")))
+    parsed = typed(_ANY, body)
+    link = hash((model, parsed.get("prompt_cache_key")))
     if rules == "automatic":
-        is_new = b'"prompt_cache_breakpoint"' in body or "prompt_cache_options" in said
-        return _in_steps(asked(body).prompt, link, "Unknown parameter: prompt_cache_breakpoint." if is_new else "")
-    laid = Laid(body, api)
+        is_new = b'"prompt_cache_breakpoint"' in body or "prompt_cache_options" in parsed
+        return _in_steps(read_prompt(body).prompt, link, "Unknown parameter: prompt_cache_breakpoint." if is_new else "")
+    laid = PromptLayout(body, api)
     links, tokens, marks, n_all, fault = [], [], [], 0, ""
     for n, block in enumerate(laid.blocks, 1):
         value, ttl, why = _read(block, laid.api)
@@ -87,15 +87,16 @@ def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> Prompt | 
         if ttl:
             marks.append((n, ttl))
     if rules == "anthropic":
-        if "cache_control" in said and (last := laid.markable(len(laid.blocks))):
-            marks.append((last, said["cache_control"].get("ttl", "5m")))
+        if "cache_control" in parsed and (last := laid.markable(len(laid.blocks))):
+            marks.append((last, parsed["cache_control"].get("ttl", "5m")))
         fault = fault or _refusal(marks)
-    options = said.get("prompt_cache_options")
+    options = parsed.get("prompt_cache_options")
     is_explicit = isinstance(options, dict) and options.get("mode") == "explicit"
-    return Prompt(tuple(links), tuple(tokens), tuple(marks), links[0] if links else link, laid.n_end, is_explicit, fault)
+    return CachedPrompt(tuple(links), tuple(tokens), tuple(marks), links[0] if links else link, laid.n_end, is_explicit,
+                        fault)
 
 
-def _read(block: Block, api: Api) -> tuple[Any, str, str]:
+def _read(block: PromptBlock, api: Api) -> tuple[Any, str, str]:
     """What a block says whether or not it is marked, its mark's time to live, and what is wrong with the mark."""
     value = typed(_ANY, block.data)
     if isinstance(value, str):
@@ -123,14 +124,14 @@ def _refusal(marks: list[tuple[int, str]]) -> str:
     return ""
 
 
-def _in_steps(prompt: bytes, link: int, fault: str) -> Prompt:
+def _in_steps(prompt: bytes, link: int, fault: str) -> CachedPrompt:
     step = STEP_TOKENS * BYTES_A_TOKEN
     links = []
     for at in range(0, len(prompt) - step + 1, step):
         link = hash((link, crc32(prompt[at:at + step])))
         links.append(link)
     tokens = tuple(STEP_TOKENS * n for n in range(1, len(links) + 1))
-    return Prompt(tuple(links), tokens, kind=links[1] if len(links) > 1 else link, n_end=len(links), fault=fault)
+    return CachedPrompt(tuple(links), tokens, kind=links[1] if len(links) > 1 else link, n_end=len(links), fault=fault)
 
 
 LOOK_BACK: Final = 20  # blocks
@@ -144,17 +145,18 @@ MAX_ENTRIES: Final = 200_000
 class PromptCacheModel:
     """Whose rules, and their figures. Factors are of the price of plain input."""
 
-    rules: Annotated[CacheRules, About(
+    rules: Annotated[CacheRules, SettingDoc(
         "anthropic: what is marked. breakpoints: OpenAI's since GPT-5.6. automatic: OpenAI's before.")] = "anthropic"
-    floor_tokens: Annotated[int, About("Shorter beginnings are not kept.", minimum=0, maximum=1000000)] = 1024
-    keeps_s: Annotated[float, About(
+    floor_tokens: Annotated[int, SettingDoc("Shorter beginnings are not kept.", minimum=0, maximum=1000000)] = 1024
+    keeps_s: Annotated[float, SettingDoc(
         "How long after its last use an entry lives, in seconds; one for an hour lives an hour.",
         more_than=0, maximum=86_400)] = 300.0
-    read_factor: Annotated[float, About(
+    read_factor: Annotated[float, SettingDoc(
         "What a token costs that is read, of plain input's price.", minimum=0, maximum=100)] = 0.1
-    write_factor: Annotated[float, About("What a token costs that is written.", minimum=0, maximum=100)] = 1.25
-    write_1h_factor: Annotated[float, About("What a token costs that is written for an hour.", minimum=0, maximum=100)] = 2.0
-    machine_rpm: Annotated[int, About(
+    write_factor: Annotated[float, SettingDoc("What a token costs that is written.", minimum=0, maximum=100)] = 1.25
+    write_1h_factor: Annotated[float, SettingDoc("What a token costs that is written for an hour.", minimum=0,
+                                                 maximum=100)] = 2.0
+    machine_rpm: Annotated[int, SettingDoc(
         "OpenAI's rules: of more prompts a minute with one key and beginning, the others go to a machine that "
         "remembers nothing of them. Assumed.", minimum=1)] = 15
 
@@ -163,7 +165,7 @@ class PromptCacheModel:
         if self.rules not in get_args(CacheRules):
             raise ValueError(f"rules must be one of {', '.join(get_args(CacheRules))}, not {self.rules!r}")
 
-    def plain_tokens(self, n_prompt: int, found: "Looked") -> float:
+    def plain_tokens(self, n_prompt: int, found: "CacheLookup") -> float:
         """What a prompt costs, in tokens of plain input."""
         n_plain = n_prompt - found.n_read - found.n_written - found.n_written_1h
         return (n_plain + found.n_read * self.read_factor + found.n_written * self.write_factor
@@ -173,7 +175,7 @@ class PromptCacheModel:
 Entry = tuple[int, int]  # a link, and the machine that has it
 
 
-class Looked(msgspec.Struct, frozen=True, gc=False):
+class CacheLookup(msgspec.Struct, frozen=True, gc=False):
     """What became of one prompt, in tokens. `entries`: what is to be kept, and for how long, once its answer begins."""
 
     n_read: int = 0
@@ -185,15 +187,15 @@ class Looked(msgspec.Struct, frozen=True, gc=False):
 class PromptCache:
     """One provider's. Changed on one loop."""
 
-    __slots__ = ("_clock", "_kept", "_rates", "model")
+    __slots__ = ("_clock", "_entries", "_rates", "model")
 
     def __init__(self, model: PromptCacheModel, clock: Clock) -> None:
         self.model = model
         self._clock = clock
-        self._kept: dict[Entry, tuple[float, float]] = {}  # until when, and for how long at each use; oldest use first
+        self._entries: dict[Entry, tuple[float, float]] = {}  # until when, and for how long at each use; oldest use first
         self._rates: dict[int, tuple[int, int]] = {}  # of a kind: the minute, and how many came in it
 
-    def look(self, prompt: Prompt, n_prompt: int) -> Looked:
+    def look_up(self, prompt: CachedPrompt, n_prompt: int) -> CacheLookup:
         """Read what is kept of a prompt of so many tokens. What is read is kept longer."""
         rules, machine = self.model.rules, self._machine(prompt)
         if rules == "automatic":
@@ -201,28 +203,28 @@ class PromptCache:
         marks, links, tokens = self._marks(prompt), prompt.links, prompt.tokens
         depth = LOOK_BACK if rules == "anthropic" else len(links)
         n_known = max((self._known(prompt, n, depth, machine) for n, _ in marks), default=0)
-        kept = [(n, keeps_s) for n, keeps_s in marks if tokens[n - 1] >= self.model.floor_tokens]
-        for n in {n_known, *(n for n, _ in kept if n <= n_known)} - {0}:
+        cacheable = [(n, keeps_s) for n, keeps_s in marks if tokens[n - 1] >= self.model.floor_tokens]
+        for n in {n_known, *(n for n, _ in cacheable if n <= n_known)} - {0}:
             entry = links[n - 1], machine
-            if (used := self._kept.pop(entry, None)) is not None:
-                self._kept[entry] = self._clock.now() + used[1], used[1]
-        new = [(n, keeps_s) for n, keeps_s in kept if n > n_known]
+            if (used := self._entries.pop(entry, None)) is not None:
+                self._entries[entry] = self._clock.now() + used[1], used[1]
+        new = [(n, keeps_s) for n, keeps_s in cacheable if n > n_known]
         n_read = tokens[n_known - 1] if n_known else 0
         n_all = max((tokens[n - 1] for n, _ in new), default=n_read)
         n_long = max((tokens[n - 1] for n, keeps_s in new if keeps_s >= HOUR_S and rules == "anthropic"), default=n_read)
-        return Looked(n_read, n_all - n_long, n_long - n_read,
+        return CacheLookup(n_read, n_all - n_long, n_long - n_read,
                       tuple(((links[n - 1], machine), keeps_s) for n, keeps_s in new))
 
-    def began(self, found: Looked) -> None:
+    def began(self, found: CacheLookup) -> None:
         """The answer begins: what it wrote can be read from now on."""
         now = self._clock.now()
         for entry, keeps_s in found.entries:
-            self._kept.pop(entry, None)
-            self._kept[entry] = (now + keeps_s, keeps_s)
-        while len(self._kept) > MAX_ENTRIES:
-            del self._kept[next(iter(self._kept))]
+            self._entries.pop(entry, None)
+            self._entries[entry] = (now + keeps_s, keeps_s)
+        while len(self._entries) > MAX_ENTRIES:
+            del self._entries[next(iter(self._entries))]
 
-    def _marks(self, prompt: Prompt) -> list[tuple[int, float]]:
+    def _marks(self, prompt: CachedPrompt) -> list[tuple[int, float]]:
         """Where something is to be kept, in order, and for how long."""
         if self.model.rules == "anthropic":
             return [(n, HOUR_S if ttl == "1h" else self.model.keeps_s) for n, ttl in prompt.marks]
@@ -231,7 +233,7 @@ class PromptCache:
             explicit = explicit[-EXPLICIT_BESIDE_IMPLICIT:] + ([prompt.n_end] if prompt.n_end else [])
         return [(n, self.model.keeps_s) for n in sorted(set(explicit))]
 
-    def _machine(self, prompt: Prompt) -> int:
+    def _machine(self, prompt: CachedPrompt) -> int:
         """Which one of those for its kind a prompt goes to."""
         if self.model.rules == "anthropic":
             return 0
@@ -241,15 +243,15 @@ class PromptCache:
         self._rates[prompt.kind] = (minute, n + 1)
         return n // self.model.machine_rpm
 
-    def _known(self, prompt: Prompt, n: int, depth: int, machine: int) -> int:
+    def _known(self, prompt: CachedPrompt, n: int, depth: int, machine: int) -> int:
         """The longest beginning that is kept, of the first `n` blocks or up to `depth` less."""
         now = self._clock.now()
         return next((at for at in range(n, max(0, n - depth), -1)
-                     if self._kept.get((prompt.links[at - 1], machine), (-inf, 0.0))[0] > now), 0)
+                     if self._entries.get((prompt.links[at - 1], machine), (-inf, 0.0))[0] > now), 0)
 
-    def _in_steps(self, prompt: Prompt, n_prompt: int, machine: int) -> Looked:
+    def _in_steps(self, prompt: CachedPrompt, n_prompt: int, machine: int) -> CacheLookup:
         n_steps, keeps_s = len(prompt.links), self.model.keeps_s
         n_known = self._known(prompt, n_steps, n_steps, machine)
         n_read = int(n_known / n_steps * n_prompt) // STEP_TOKENS * STEP_TOKENS if n_known else 0
         entries = tuple(((link, machine), keeps_s) for link in prompt.links)
-        return Looked(n_read if n_read >= self.model.floor_tokens else 0, entries=entries)
+        return CacheLookup(n_read if n_read >= self.model.floor_tokens else 0, entries=entries)

@@ -13,17 +13,17 @@ from stayfast.core.clock import Clock
 from stayfast.core.types import Api
 from stayfast.lab.simulated.config import ProviderConfig
 from stayfast.lab.simulated.engine import Sequence, engine_of
-from stayfast.lab.simulated.faults import CALM, FaultRule, Forecast, Regime, Regimes, Weather
-from stayfast.lab.simulated.prompt_cache import CacheRules, Looked, PromptCache
-from stayfast.lab.simulated.request import Ask
+from stayfast.lab.simulated.faults import CALM, FaultRule, Forecast, Regime, Regimes, RegimeState
+from stayfast.lab.simulated.prompt_cache import CacheLookup, CacheRules, PromptCache
+from stayfast.lab.simulated.request import SimulatedRequest
 from stayfast.lab.simulated.timing_plan import Dice
 from stayfast.lab.simulated.vendor import (
     RATE_LIMITED,
     Charge,
     Headers,
-    Limit,
-    Meter,
-    Trouble,
+    VendorError,
+    VendorLimit,
+    VendorMeter,
     limit_headers,
     over_limit,
     overloaded,
@@ -36,24 +36,24 @@ from stayfast.lab.simulated.vendor import (
 class CallState:
     """One request at a provider. Changed by the provider and by what answers the request, on one loop."""
 
-    __slots__ = ("ask", "asked_at", "charge", "ended_at", "n_after_hangup", "n_generated", "number", "outcome", "remembers",
-                 "request_id", "sequence")
+    __slots__ = ("ask", "charge", "ended_at", "n_after_hangup", "n_generated", "number", "outcome", "received_at",
+                 "remembers", "request_id", "sequence")
 
-    def __init__(self, ask: Ask, number: int, request_id: str, asked_at: float) -> None:
+    def __init__(self, ask: SimulatedRequest, number: int, request_id: str, received_at: float) -> None:
         self.ask = ask
         self.number = number
         self.request_id = request_id  # what the provider calls it, in headers and errors
-        self.asked_at = asked_at
+        self.received_at = received_at
         self.ended_at: float | None = None
         self.outcome: str | None = None  # None: running
         self.n_generated = 0  # tokens of all choices, told when it is over
         self.n_after_hangup = 0  # of those, the ones that came into being after the caller had gone
         self.charge: Charge | None = None  # what the quota was charged in advance
-        self.remembers: Looked | None = None  # what its prompt leaves in the provider's cache
+        self.remembers: CacheLookup | None = None  # what its prompt leaves in the provider's cache
         self.sequence: Sequence | None = None  # its place in the engine
 
 
-class Counts(msgspec.Struct):
+class ProviderCounts(msgspec.Struct):
     """Since the start or the last reset. Instants are the clock's seconds; costs US dollars by the provider's prices.
     outcomes: completed, cancelled (the caller left), status_429 and the like, or the kind of fault that ended it."""
 
@@ -79,7 +79,7 @@ class Counts(msgspec.Struct):
 
 
 BAD_REQUEST: Final = 400  # HTTP's
-NOTHING_KEPT: Final = Looked()
+NOTHING_KEPT: Final = CacheLookup()
 
 
 class ProviderState:
@@ -94,15 +94,15 @@ class ProviderState:
         self.clock = clock
         self.dice = Dice(config.seed, name)
         self.tag = f"{crc32(name.encode()):08x}"
-        self.counts = Counts()
+        self.counts = ProviderCounts()
         self.engine = engine_of(config.engine, clock) if config.engine is not None else None
         self.prompt_cache = PromptCache(config.prompt_cache, clock) if config.prompt_cache is not None else None
         self._began_at = clock.now()
         self._rules: list[_Rule] = [_Rule(rule) for rule in config.faults]
         self._regimes = config.regimes or Regimes()
         self._forecast = Forecast(self._regimes, self.dice.of_weather()) if config.regimes is not None else None
-        self._forced: Weather | None = None
-        self._meter = Meter(config.quota, self._began_at) if config.quota is not None else None
+        self._forced: RegimeState | None = None
+        self._meter = VendorMeter(config.quota, self._began_at) if config.quota is not None else None
         self._active_at: float | None = None  # when it last had anything to do
         self._warm_at = self._began_at
 
@@ -127,7 +127,7 @@ class ProviderState:
         return [rule.of for rule in self._rules]
 
     @property
-    def weather(self) -> Weather:
+    def weather(self) -> RegimeState:
         return self._weather_at(self.clock.now())
 
     def inject(self, rule: FaultRule) -> None:
@@ -138,13 +138,13 @@ class ProviderState:
         """Drop the rules that were injected; requests already struck stay so."""
         del self._rules[len(self.config.faults):]
 
-    def set_regime(self, weather: Weather | None) -> None:
+    def set_regime(self, weather: RegimeState | None) -> None:
         """Hold the weather as it is told from now on; None: as the configuration has it."""
         self._forced = weather
 
     def reset_counts(self) -> None:
         """Count from 0 again. What runs is counted where it ends."""
-        self.counts = Counts(n_running=self.counts.n_running, n_running_peak=self.counts.n_running)
+        self.counts = ProviderCounts(n_running=self.counts.n_running, n_running_peak=self.counts.n_running)
 
     # -- what its answerings ask of it
 
@@ -164,26 +164,26 @@ class ProviderState:
             self.engine.set_speed(1 / regime.gap_factor)
         return regime
 
-    def _weather_at(self, now: float) -> Weather:
+    def _weather_at(self, now: float) -> RegimeState:
         if self._forced is not None:
             return self._forced
-        return self._forecast.at(now - self._began_at) if self._forecast is not None else Weather.NORMAL
+        return self._forecast.at(now - self._began_at) if self._forecast is not None else RegimeState.NORMAL
 
-    def admit(self, call: CallState, regime: Regime, now: float) -> Trouble | None:
+    def admit(self, call: CallState, regime: Regime, now: float) -> VendorError | None:
         """Let a request in, charged to the quota; or the error it gets instead."""
         ask = call.ask
         if regime.error_rate and self.dice.of_errors(call.number).random() < regime.error_rate:
             return overloaded(self.numbers.vendor, ask.api)
         if ask.prompt is not None and ask.prompt.fault:
-            return trouble(BAD_REQUEST)._replace(message=ask.prompt.fault, said=ask.prompt.fault)
+            return trouble(BAD_REQUEST)._replace(message=ask.prompt.fault, text=ask.prompt.fault)
         found = NOTHING_KEPT
         if self.prompt_cache is not None and ask.prompt is not None:
-            found = self.prompt_cache.look(ask.prompt, ask.n_prompt_tokens)
+            found = self.prompt_cache.look_up(ask.prompt, ask.n_prompt_tokens)
         if self._meter is not None:
             most = ask.max_output_tokens if ask.api.can_stream else 0
             n_charged = ask.n_prompt_tokens - (found.n_read if self.numbers.vendor == "anthropic" else 0)
             charged = self._meter.admit(n_charged, most, ask.model, now)
-            if isinstance(charged, Trouble):
+            if isinstance(charged, VendorError):
                 return charged
             call.charge = charged
         if ask.prompt is not None:
@@ -221,10 +221,10 @@ class ProviderState:
         self._active_at = now
         return max(now, self._warm_at)
 
-    def limits(self) -> list[Limit]:
+    def limits(self) -> list[VendorLimit]:
         return self._meter.limits(self.clock.now()) if self._meter is not None else []
 
-    def injected(self, fault: FaultRule, ask: Ask) -> tuple[Trouble, list[Limit]]:
+    def injected(self, fault: FaultRule, ask: SimulatedRequest) -> tuple[VendorError, list[VendorLimit]]:
         """The error that a rule asks for, and the limits beside it: where they are the reason, the first is used up."""
         limits, again_s = self.limits(), fault.retry_after_s
         if fault.status != RATE_LIMITED or fault.code not in ("", "rate_limit_exceeded"):
@@ -232,9 +232,9 @@ class ProviderState:
         limits = used_up(limits, again_s)
         return over_limit(limits[0], 1, ask.model, again_s), limits
 
-    def headers(self, call: CallState, limits: list[Limit] | None = None) -> Headers:
+    def headers(self, call: CallState, limits: list[VendorLimit] | None = None) -> Headers:
         """What stands over every answer: the provider's own headers, and the limits (None: as they are)."""
-        own = own_headers(self.numbers.vendor, call.request_id, self.clock.now() - call.asked_at)
+        own = own_headers(self.numbers.vendor, call.request_id, self.clock.now() - call.received_at)
         if limits is None:
             limits = self.limits()
         return own + limit_headers(limits, self.numbers.vendor, self.clock.wall()) if limits else own

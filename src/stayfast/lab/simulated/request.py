@@ -11,10 +11,10 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api, Request
 from stayfast.lab.simulated.engine import CACHE_BLOCK_TOKENS
 from stayfast.lab.simulated.filler_text import json_for
-from stayfast.lab.simulated.prompt_cache import CacheRules, Prompt, n_tokens, prompt_of
+from stayfast.lab.simulated.prompt_cache import CachedPrompt, CacheRules, n_tokens, prompt_of
 from stayfast.policy.routing.affinity import blocks_of
 from stayfast.wire.json_input import typed
-from stayfast.wire.prompt import asked
+from stayfast.wire.prompt import read_prompt
 
 _ABSENT: Final = Raw(b"")
 _PROMPT: Final = ("messages", "prompt", "input", "system", "instructions")
@@ -24,7 +24,7 @@ _ECHOED: Final = (
     "reasoning", "safety_identifier", "store", "temperature", "text", "tool_choice", "tools", "top_p", "truncation", "user")
 
 
-class Ask(Struct, frozen=True, gc=False):
+class SimulatedRequest(Struct, frozen=True, gc=False):
     """One request. Token counts are what the provider takes them for."""
 
     api: Api
@@ -46,7 +46,7 @@ class Ask(Struct, frozen=True, gc=False):
     n_cached_tokens: int = 0  # of the prompt
     n_written_tokens: int = 0  # of the prompt, to the cache
     n_written_1h_tokens: int = 0  # and for an hour
-    prompt: Prompt | None = None  # for a provider that remembers prompts by rules
+    prompt: CachedPrompt | None = None  # for a provider that remembers prompts by rules
     echo: tuple[tuple[str, bytes], ...] = ()  # responses: what of the request they repeat, as JSON
 
 
@@ -77,7 +77,7 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 def ask_of(request: Request, *, model: str = "", number: int | None = None, session: str | None = None,
-           include_usage: bool = False, has_blocks: bool = False, cache_rules: CacheRules | None = None) -> Ask:
+           include_usage: bool = False, has_blocks: bool = False, cache_rules: CacheRules | None = None) -> SimulatedRequest:
     """What the provider is asked by a decoded request (`wire.json_input`). Raises Rejected for bodies that are none.
 
     model: its name here, where that is not the request's. number: which dice are thrown (None: the next). session: whose
@@ -89,16 +89,17 @@ def ask_of(request: Request, *, model: str = "", number: int | None = None, sess
     tool, value = _forced_tool(body) if body.tool_choice else (None, None)
     if value is None and (body.response_format or body.text or body.output_config):
         value = _json_mode(body)
-    said = value is not None or request.max_output_tokens is None or bytes(body.ignore_eos) != b"true"
+    is_explicit = value is not None or request.max_output_tokens is None or bytes(body.ignore_eos) != b"true"
     inputs = _digests(body.input) if request.api is Api.EMBEDDINGS else ()
     n_prompt_tokens = len(body.tools) // BYTES_A_TOKEN + sum(
         n_tokens(typed(_ANY, raw)) for name in _PROMPT if (raw := getattr(body, name)))
-    return Ask(
+    return SimulatedRequest(
         request.api, model or request.model, request.stream, n_prompt_tokens,
-        request.max_output_tokens, None if said else request.max_output_tokens,
+        request.max_output_tokens, None if is_explicit else request.max_output_tokens,
         request.include_usage or include_usage, request.n_choices,
         session or _session(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
-        tuple(blocks_of(asked(request.body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN)) if has_blocks else (),
+        tuple(blocks_of(read_prompt(request.body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN)) if has_blocks
+        else (),
         prompt=prompt_of(request.body, request.api, model or request.model, cache_rules) if cache_rules else None,
         echo=_echo(request.body) if request.api is Api.RESPONSES else ())
 
@@ -109,18 +110,18 @@ def _echo(body: bytes) -> tuple[tuple[str, bytes], ...]:
 
 
 def _digests(raw: Raw) -> tuple[int, ...]:
-    said = typed(_ANY, raw)
-    is_one = not isinstance(said, list) or (bool(said) and isinstance(said[0], int))
-    return tuple(crc32(msgspec.json.encode(one)) for one in ([said] if is_one else said))
+    parsed = typed(_ANY, raw)
+    is_one = not isinstance(parsed, list) or (bool(parsed) and isinstance(parsed[0], int))
+    return tuple(crc32(msgspec.json.encode(one)) for one in ([parsed] if is_one else parsed))
 
 
 def _session(body: _Body) -> str | None:
     for raw in (body.prompt_cache_key, body.user, body.metadata):
         if raw:
-            said = typed(_ANY, raw)
-            said = said.get("user_id") if isinstance(said, dict) else said
-            if isinstance(said, str):
-                return said
+            parsed = typed(_ANY, raw)
+            parsed = parsed.get("user_id") if isinstance(parsed, dict) else parsed
+            if isinstance(parsed, str):
+                return parsed
     return None
 
 
@@ -141,8 +142,8 @@ def _forced_tool(body: _Body) -> tuple[str | None, str | None]:
 
 
 def _json_mode(body: _Body) -> str | None:
-    asked = [typed(_ANY, raw) if raw else None for raw in (body.response_format, body.text, body.output_config)]
-    for form in (asked[0], _member(asked[1], "format"), _member(asked[2], "format")):
+    formats = [typed(_ANY, raw) if raw else None for raw in (body.response_format, body.text, body.output_config)]
+    for form in (formats[0], _member(formats[1], "format"), _member(formats[2], "format")):
         kind = _member(form, "type")
         if kind == "json_object":
             return json_for(None, 0)

@@ -9,18 +9,18 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.core.setting import About
+from stayfast.core.setting import SettingDoc
 from stayfast.core.types import Api
 from stayfast.lab.simulated.config import ProviderConfig
 from stayfast.lab.simulated.faults import Broke
-from stayfast.lab.simulated.provider import Answering, Head, Provider
-from stayfast.lab.simulated.provider_state import Counts
+from stayfast.lab.simulated.provider import Answering, Provider, SimulatedHead
+from stayfast.lab.simulated.provider_state import ProviderCounts
 from stayfast.lab.simulated.request import ask_of
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, AddedUpstream, nothing
-from stayfast.upstreams.base import Call, Stream, Upstream
+from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.upstreams.dialect import HttpStream
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, Scripted
 from stayfast.wire.assembled import can_assemble
@@ -44,13 +44,13 @@ class Simulated:
         self._clock = clock
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ProviderCounts:
         return self.provider.counts
 
     def can_serve(self, api: Api) -> bool:
         return True
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         """Ask the provider; its errors are those that the same bytes would be over HTTP."""
         request = call.request
         if call.marker is not None:
@@ -62,7 +62,7 @@ class Simulated:
                      include_usage=True, has_blocks=self.provider.caches_prompts, cache_rules=self.provider.cache_rules)
         answering = self.provider.ask(ask)
         if call.sending is not None:
-            call.sending.has_begun = True
+            call.sending.has_started = True
         try:
             head = await answering.begin()
             if head.status != 200:
@@ -92,7 +92,7 @@ class _Body:
 
     __slots__ = ("_answering", "_name", "_whole", "headers", "status")
 
-    def __init__(self, name: str, head: Head, answering: Answering) -> None:
+    def __init__(self, name: str, head: SimulatedHead, answering: Answering) -> None:
         self.status = head.status
         self.headers: Mapping[str, str] = dict(head.headers)
         self._name = name
@@ -125,11 +125,11 @@ def _broken(name: str, broke: Broke) -> UpstreamFailed:
 class SimulatedUpstream(AddedUpstream):
     """A provider that is played, by a script or by a model of a real one: no network, no key."""
 
-    kind: Annotated[Literal["simulated"], About("A provider that is played.")] = "simulated"
-    script: Annotated[Literal["jagged", "steady"], About(
+    kind: Annotated[Literal["simulated"], SettingDoc("A provider that is played.")] = "simulated"
+    script: Annotated[Literal["jagged", "steady"], SettingDoc(
         "Played where no setting of the model is given. jagged: mostly quick, sometimes slow to start, sometimes halting. "
         "steady: always quick.")] = "jagged"
-    provider: Annotated[ProviderConfig, About("The model's own settings.", is_inline=True)] = field(
+    provider: Annotated[ProviderConfig, SettingDoc("The model's own settings.", is_inline=True)] = field(
         default_factory=ProviderConfig)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
     prices: Annotated[Prices, PRICES] = field(default_factory=nothing)

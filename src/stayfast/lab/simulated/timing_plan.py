@@ -8,10 +8,10 @@ from zlib import crc32
 import msgspec
 
 from stayfast.core.types import Api
-from stayfast.lab.simulated.config import Gaps, Preset, ProviderConfig
+from stayfast.lab.simulated.config import GapConfig, Preset, ProviderConfig
 from stayfast.lab.simulated.faults import Regime
 from stayfast.lab.simulated.filler_text import CHARACTERS_A_TOKEN, N_WORDS
-from stayfast.lab.simulated.request import Ask
+from stayfast.lab.simulated.request import SimulatedRequest
 from stayfast.wire.dialect import Reason
 
 NEVER: Final = 1 << 60  # a chunk that does not come
@@ -47,7 +47,7 @@ class Dice:
         return Random(self._base | (_COLD << 64) | number)
 
 
-class Pace(msgspec.Struct, gc=False):
+class RequestPace(msgspec.Struct, gc=False):
     """What one request gets. Seconds and tokens; `slow_from`: the chunk from which the pace sags."""
 
     ttft_s: float
@@ -59,24 +59,26 @@ class Pace(msgspec.Struct, gc=False):
     words_from: int
 
 
-def plan(config: ProviderConfig, numbers: Preset, ask: Ask, rng: Random, *, luck: float | None,
-         regime: Regime) -> Pace:
+def plan(config: ProviderConfig, numbers: Preset, ask: SimulatedRequest, rng: Random, *, luck: float | None,
+         regime: Regime) -> RequestPace:
     """Throw a request's dice. `luck`: its session's, for the choice between body and tail; None: its own."""
     own_luck = rng.random()
     ttft_s = numbers.ttft.draw(rng, own_luck if luck is None else luck)
     ttft_s *= regime.ttft_factor * (1 + (ask.n_prompt_tokens - ask.n_cached_tokens) * config.prefill_per_token)
     if not ask.api.can_stream:
-        return Pace(ttft_s * (config.embedding_share if ask.api is Api.EMBEDDINGS else 0.0), 0, "stop", 1.0, NEVER, 1.0, 0)
+        return RequestPace(ttft_s * (config.embedding_share if ask.api is Api.EMBEDDINGS else 0.0), 0, "stop", 1.0, NEVER,
+                           1.0, 0)
     n_output, reason = _length(config, ask, rng)
     sag = config.sag
     slow_from = NEVER
     if sag.share and rng.random() < sag.share:
         n_chunks = -(-n_output // numbers.gaps.tokens_per_chunk)
         slow_from = int(rng.random() * n_chunks)
-    return Pace(ttft_s, n_output, reason, regime.gap_factor, slow_from, 1 / sag.rate_factor, int(rng.random() * N_WORDS))
+    return RequestPace(ttft_s, n_output, reason, regime.gap_factor, slow_from, 1 / sag.rate_factor,
+                       int(rng.random() * N_WORDS))
 
 
-def _length(config: ProviderConfig, ask: Ask, rng: Random) -> tuple[int, Reason]:
+def _length(config: ProviderConfig, ask: SimulatedRequest, rng: Random) -> tuple[int, Reason]:
     """Tokens to say, and why the answer ends there."""
     most = ask.max_output_tokens
     if ask.value is not None:
@@ -102,7 +104,7 @@ def chunks_until(share: float, rng: Random) -> int:
     return int(log1p(-rng.random()) / log1p(-share))
 
 
-def rest_s(config: ProviderConfig, gaps: Gaps, pace: Pace, rng: Random, n_there: int = 1) -> float:
+def rest_s(config: ProviderConfig, gaps: GapConfig, pace: RequestPace, rng: Random, n_there: int = 1) -> float:
     """Seconds from the `n_there`-th token to the last of an answer that nobody sees growing."""
     n_rest = pace.n_output - n_there
     if n_rest <= 0:

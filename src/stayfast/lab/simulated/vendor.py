@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Api
 from stayfast.policy.admission.quota import Bucket
 
@@ -15,7 +15,7 @@ JSON: Final = ("content-type", "application/json")
 SSE: Final = ("content-type", "text/event-stream; charset=utf-8")
 
 
-class Limit(NamedTuple):
+class VendorLimit(NamedTuple):
     """One limit as it stands. `name`: requests, tokens, input-tokens or output-tokens. `full_in_s`: until it is full.
     `limit` is what its bucket holds, which is what comes in `window_s` seconds."""
 
@@ -26,15 +26,15 @@ class Limit(NamedTuple):
     window_s: float = 60.0
 
 
-class Trouble(NamedTuple):
-    """An error answer before it has a form. `message`, `type` and `code` are OpenAI's; `said` is what Anthropic says, whose
+class VendorError(NamedTuple):
+    """An error answer before it has a form. `message`, `type` and `code` are OpenAI's; `text` is what Anthropic says, whose
     type follows from the status."""
 
     status: int
     message: str
     type: str
     code: str | None
-    said: str
+    text: str
     retry_after_s: float | None = None
 
 
@@ -65,7 +65,7 @@ _ANTHROPIC: Final = {  # type and message by status
     529: ("overloaded_error", "Overloaded"),
 }
 _API_ERROR: Final = ("api_error", "Internal server error")
-_ASSUMED: Final = Limit("requests", 500, 0, 60.0)  # what an injected 429 is about where no quota is set
+_ASSUMED: Final = VendorLimit("requests", 500, 0, 60.0)  # what an injected 429 is about where no quota is set
 RATE_LIMITED: Final = 429  # HTTP's
 _MINUTE_S: Final = 60.0
 _SHORT: Final = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)",
@@ -74,22 +74,22 @@ _NEVER_RETRIED: Final = frozenset({
     "insufficient_quota", "credit_balance_exhausted", "enforced_spend_limit_reached", "contract_spend_limit_reached"})
 
 
-def trouble(status: int, code: str = "", retry_after_s: float | None = None) -> Trouble:
+def trouble(status: int, code: str = "", retry_after_s: float | None = None) -> VendorError:
     """The error that a status usually means; `code` replaces its word."""
     kind, usual, message = _OPENAI.get(status, _SERVER_ERROR)
-    said = _ANTHROPIC.get(status, _API_ERROR)[1]
+    error_type = _ANTHROPIC.get(status, _API_ERROR)[1]
     if status == 529:
-        message = said
+        message = error_type
     if code in _NEVER_RETRIED:
-        said = "You have reached your specified API usage limits."
+        error_type = "You have reached your specified API usage limits."
     if code in ("insufficient_quota", "credit_balance_exhausted"):
         kind, message = "insufficient_quota", "You exceeded your current quota, please check your plan and billing details."
     elif code == "slow_down":
         kind, message = "rate_limit_error", "Your traffic is growing too fast. Please slow down."
-    return Trouble(status, message, kind, code or usual, said, retry_after_s)
+    return VendorError(status, message, kind, code or usual, error_type, retry_after_s)
 
 
-def over_limit(limit: Limit, cost: int, model: str, retry_after_s: float | None) -> Trouble:
+def over_limit(limit: VendorLimit, cost: int, model: str, retry_after_s: float | None) -> VendorError:
     """429: `cost` is more than what is left of a limit. `retry_after_s`: until it will be there; None: nobody says."""
     what = limit.name.replace("-", " ")
     is_usual = limit.window_s == _MINUTE_S
@@ -102,54 +102,54 @@ def over_limit(limit: Limit, cost: int, model: str, retry_after_s: float | None)
         if retry_after_s is not None:
             message += f" Please try again in {retry_after_s:.3g}s."
     window = "minute" if is_usual else f"{limit.window_s:g} seconds"
-    said = (f"This request would exceed your organization's rate limit of {limit.limit:,} {what} per {window} (org: "
+    text = (f"This request would exceed your organization's rate limit of {limit.limit:,} {what} per {window} (org: "
             f"org-simulated, model: {model}). You can see the response headers for current usage. Please reduce the prompt "
             "length or the maximum tokens requested, or try again later.")
     kind = "requests" if limit.name == "requests" else "tokens"
-    return Trouble(RATE_LIMITED, message, kind, "rate_limit_exceeded", said, retry_after_s)
+    return VendorError(RATE_LIMITED, message, kind, "rate_limit_exceeded", text, retry_after_s)
 
 
-def used_up(limits: list[Limit], retry_after_s: float | None) -> list[Limit]:
+def used_up(limits: list[VendorLimit], retry_after_s: float | None) -> list[VendorLimit]:
     """The limits as they would stand if the first one were the reason of a 429; an assumed one where there is none."""
     first, *others = limits or [_ASSUMED]
     return [first._replace(remaining=0, full_in_s=max(first.window_s, retry_after_s or 0.0)), *others]
 
 
-def overloaded(vendor: Vendor, api: Api) -> Trouble:
+def overloaded(vendor: Vendor, api: Api) -> VendorError:
     if vendor == "anthropic" and api.is_anthropic:
         return trouble(529)
     return trouble(503)
 
 
-def error_of(said: Trouble, vendor: Vendor, api: Api, request_id: str, wall: float) -> dict[str, Any]:
+def error_of(trouble: VendorError, vendor: Vendor, api: Api, request_id: str, wall: float) -> dict[str, Any]:
     """The error in the dialect of `api`, as JSON. `wall`: seconds since the epoch."""
     if api.is_anthropic:
-        error: dict[str, Any] = {"type": _ANTHROPIC.get(said.status, _API_ERROR)[0], "message": said.said}
-        if said.code in _NEVER_RETRIED or said.code == "ramp_limit_exceeded":
-            error["details"] = {"error_code": said.code}
+        error: dict[str, Any] = {"type": _ANTHROPIC.get(trouble.status, _API_ERROR)[0], "message": trouble.text}
+        if trouble.code in _NEVER_RETRIED or trouble.code == "ramp_limit_exceeded":
+            error["details"] = {"error_code": trouble.code}
         return {"type": "error", "error": error, "request_id": request_id}
     if vendor == "vllm":
-        return {"error": {"message": said.message, "type": said.type, "param": None, "code": said.status}}
-    error = {"message": said.message, "type": said.type, "param": None, "code": said.code}
-    if vendor == "openrouter" and said.retry_after_s is not None:
-        error["metadata"] = {"headers": {"X-RateLimit-Reset": str(ceil((wall + said.retry_after_s) * 1000))}}
+        return {"error": {"message": trouble.message, "type": trouble.type, "param": None, "code": trouble.status}}
+    error = {"message": trouble.message, "type": trouble.type, "param": None, "code": trouble.code}
+    if vendor == "openrouter" and trouble.retry_after_s is not None:
+        error["metadata"] = {"headers": {"X-RateLimit-Reset": str(ceil((wall + trouble.retry_after_s) * 1000))}}
     return {"error": error}
 
 
-def error_headers(said: Trouble, vendor: Vendor) -> Headers:
+def error_headers(trouble: VendorError, vendor: Vendor) -> Headers:
     """What stands beside an error: when to come again, where the vendor says so."""
     headers: Headers = ()
-    if said.code in _NEVER_RETRIED:
+    if trouble.code in _NEVER_RETRIED:
         headers = (("x-should-retry", "false"),)
-    if said.retry_after_s is None or vendor in ("openrouter", "vllm"):
+    if trouble.retry_after_s is None or vendor in ("openrouter", "vllm"):
         return headers
-    headers += (("retry-after", str(max(1, ceil(said.retry_after_s)))),)
+    headers += (("retry-after", str(max(1, ceil(trouble.retry_after_s)))),)
     if vendor in ("openai", "azure"):
-        headers += (("retry-after-ms", str(max(1, ceil(said.retry_after_s * 1000)))),)
+        headers += (("retry-after-ms", str(max(1, ceil(trouble.retry_after_s * 1000)))),)
     return headers
 
 
-def limit_headers(limits: list[Limit], vendor: Vendor, wall: float) -> Headers:
+def limit_headers(limits: list[VendorLimit], vendor: Vendor, wall: float) -> Headers:
     """The limits in the vendor's own headers; `wall`: seconds since the epoch. OpenRouter and vLLM say nothing."""
     if vendor == "anthropic":
         return tuple(pair for one in _with_tokens(limits) for pair in (
@@ -157,21 +157,21 @@ def limit_headers(limits: list[Limit], vendor: Vendor, wall: float) -> Headers:
             (f"anthropic-ratelimit-{one.name}-remaining", str(one.remaining)),
             (f"anthropic-ratelimit-{one.name}-reset", rfc3339(wall + one.full_in_s))))
     if vendor in ("openai", "azure"):
-        said = go_duration if vendor == "openai" else lambda seconds: str(ceil(seconds))
+        format_reset = go_duration if vendor == "openai" else lambda seconds: str(ceil(seconds))
         return tuple(pair for one in limits if one.name in ("requests", "tokens") for pair in (
             (f"x-ratelimit-limit-{one.name}", str(one.limit)),
             (f"x-ratelimit-remaining-{one.name}", str(one.remaining)),
-            (f"x-ratelimit-reset-{one.name}", said(one.full_in_s))))
+            (f"x-ratelimit-reset-{one.name}", format_reset(one.full_in_s))))
     return ()
 
 
-def _with_tokens(limits: list[Limit]) -> list[Limit]:
+def _with_tokens(limits: list[VendorLimit]) -> list[VendorLimit]:
     """Anthropic's: tokens are inputs and outputs together, where both have limits."""
     of = {one.name: one for one in limits}
     if "tokens" in of or not ("input-tokens" in of and "output-tokens" in of):
         return limits
     inputs, outputs = of["input-tokens"], of["output-tokens"]
-    both = Limit("tokens", inputs.limit + outputs.limit, inputs.remaining + outputs.remaining,
+    both = VendorLimit("tokens", inputs.limit + outputs.limit, inputs.remaining + outputs.remaining,
                  max(inputs.full_in_s, outputs.full_in_s))
     return [*limits, both]
 
@@ -209,7 +209,7 @@ _FIELDS: Final = {"requests": "requests_per_min", "tokens": "tokens_per_min", "i
 
 
 @dataclass(frozen=True, slots=True)
-class Quota:
+class VendorQuota:
     """Limits a minute; None: no limit. OpenAI and Azure know requests and tokens, Anthropic all four.
 
     burst_s: a bucket holds what comes in so many seconds, one request or token at least; that is the limit which headers
@@ -217,26 +217,26 @@ class Quota:
     tokens, and corrected when the answer ends.
     """
 
-    requests_per_min: Annotated[int | None, About(
+    requests_per_min: Annotated[int | None, SettingDoc(
         "Requests a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
-    tokens_per_min: Annotated[int | None, About(
+    tokens_per_min: Annotated[int | None, SettingDoc(
         "Tokens, prompt and answer together, a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
-    input_tokens_per_min: Annotated[int | None, About(
+    input_tokens_per_min: Annotated[int | None, SettingDoc(
         "Tokens of prompts a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
-    output_tokens_per_min: Annotated[int | None, About(
+    output_tokens_per_min: Annotated[int | None, SettingDoc(
         "Tokens of answers a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
-    burst_s: Annotated[float, About("A bucket holds what comes in so many seconds.", more_than=0, maximum=3600)] = 60.0
-    assumed_output: Annotated[int, About(
+    burst_s: Annotated[float, SettingDoc("A bucket holds what comes in so many seconds.", more_than=0, maximum=3600)] = 60.0
+    assumed_output: Annotated[int, SettingDoc(
         "Tokens charged in advance for an answer whose request sets no limit.", minimum=0, maximum=1000000)] = 256
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
 
-class Meter:
+class VendorMeter:
     """The buckets of one provider. One loop."""
 
-    def __init__(self, quota: Quota, now: float) -> None:
+    def __init__(self, quota: VendorQuota, now: float) -> None:
         self._quota = quota
         self._buckets: dict[str, Bucket] = {}
         for name, field in _FIELDS.items():
@@ -244,7 +244,7 @@ class Meter:
             if per_min is not None:
                 self._buckets[name] = Bucket(max(1.0, per_min * quota.burst_s / 60), per_min / 60, now)
 
-    def admit(self, n_input: int, most_output: int | None, model: str, now: float) -> "Trouble | Charge":
+    def admit(self, n_input: int, most_output: int | None, model: str, now: float) -> "VendorError | Charge":
         """Take a request's tokens from every bucket, or from none and say which one lacks them."""
         n_output = most_output if most_output is not None else self._quota.assumed_output
         costs = {"requests": 1, "tokens": n_input + n_output, "input-tokens": n_input, "output-tokens": n_output}
@@ -263,12 +263,12 @@ class Meter:
             if bucket is not None:
                 bucket.charge(n_tokens, now)
 
-    def limits(self, now: float) -> list[Limit]:
+    def limits(self, now: float) -> list[VendorLimit]:
         return [self._limit(name, now) for name in self._buckets]
 
-    def _limit(self, name: str, now: float) -> Limit:
+    def _limit(self, name: str, now: float) -> VendorLimit:
         bucket = self._buckets[name]
-        return Limit(name, int(bucket.capacity), max(0, int(bucket.level(now))), bucket.full_in_s(now),
+        return VendorLimit(name, int(bucket.capacity), max(0, int(bucket.level(now))), bucket.full_in_s(now),
                      max(self._quota.burst_s, 1 / bucket.per_s))
 
 
@@ -277,7 +277,7 @@ class Charge:
 
     __slots__ = ("_meter", "_n_output")
 
-    def __init__(self, meter: Meter, n_output: int) -> None:
+    def __init__(self, meter: VendorMeter, n_output: int) -> None:
         self._meter = meter
         self._n_output = n_output
 

@@ -24,11 +24,12 @@ from stayfast.policy.cache.similarity import EligibleConfig, SemanticConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings import Route, Settings
+from stayfast.settings import RouteSettings, Settings
 from stayfast.stores.embedder import NoEmbedder
 from stayfast.testing.simloop import SimLoop
-from stayfast.upstreams.base import Call, Stream
-from stayfast.wire.transcode import recite, transcoder
+from stayfast.upstreams.base import AnswerStream, Call
+from stayfast.wire.text_answer import render_text_answer
+from stayfast.wire.transcode import transcoder
 
 if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
@@ -118,10 +119,10 @@ class EchoUpstream:
     def can_serve(self, api: Api) -> bool:
         return api.can_stream
 
-    async def open(self, call: Call) -> Stream:
+    async def open(self, call: Call) -> AnswerStream:
         await asyncio.sleep(DELAY_S)
         request, name = call.request, self._names[call.request_id]
-        body = recite(request, name, answer_id=call.request_id, created_at=0)
+        body = render_text_answer(request, name, answer_id=call.request_id, created_at=0)
         return BodyStream(call, body, ECHO, source_streams=request.stream)
 
     def close(self) -> None:
@@ -155,7 +156,7 @@ def echo_gateway(names: dict[str, str], models: Sequence[str], cache: CacheConfi
     """With a route for each model, each with a cache of its own. is_alike: the kind of embedder. Raises SetUpFailed."""
     upstream = SimulatedUpstream(probe=False, limit=LimitConfig("off"), breaker=BreakerConfig(enabled=False))
     settings = Settings(upstreams={ECHO: upstream},
-                        routes={name: Route((ECHO,), cache=cache, hedge=HedgeConfig("off")) for name in models})
+                        routes={name: RouteSettings((ECHO,), cache=cache, hedge=HedgeConfig("off")) for name in models})
     if lacking := missing(settings):
         raise SetUpFailed(lacking)
     system = virtual(settings, loop, seed)

@@ -33,24 +33,33 @@ import uvloop
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Api
-from stayfast.http.server.connection import Connection
+from stayfast.http.server.connection import ServerConnection
 from stayfast.lab.harness.claim import SetUpFailed
-from stayfast.lab.harness.load import LONG_S, Load, ask
+from stayfast.lab.harness.load import LONG_S, LoadSpec, ask
 from stayfast.lab.harness.processes import Processes
 from stayfast.lab.harness.virtual import HEAVY_TAIL, read, simulated
-from stayfast.lab.load.lengths import Book
+from stayfast.lab.load.lengths import FillerText
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.schedule import Prompts, Shot
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.load.virtual import virtual
-from stayfast.lab.sim_server.answer import Answer, SimRequest
+from stayfast.lab.sim_server.answer import AnswerRun, SimRequest
 from stayfast.lab.sim_server.app import ListenConfig, Site, signalled
-from stayfast.lab.simulated import Answering, Ask, Gaps, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
+from stayfast.lab.simulated import (
+    Answering,
+    GapConfig,
+    PromptCacheModel,
+    Provider,
+    ProviderConfig,
+    SimulatedRequest,
+    Tariff,
+    ask_of,
+)
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.lab.workloads.memory import MemoryEmbedder, cache_result
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.settings import Route, Settings, environment
+from stayfast.settings import RouteSettings, Settings, environment
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
 from stayfast.testing.simloop import SimLoop
@@ -142,14 +151,14 @@ BELOW: Final = "\n\n"  # between a question and the text that is pasted below it
 _MORE: Final = "Open it, follow it from the top, and come back to us if anything in it is not as you see it. " * 5
 
 
-class Question(NamedTuple):
+class DeskQuestion(NamedTuple):
     """One question, and the number of its article: the same for all that have the same answer."""
 
     text: str
     article: int
 
 
-class Desk:
+class QuestionSource:
     """Draws questions; all by `rng`. again: the wordings of each task, where they are not to be made up."""
 
     def __init__(self, rng: Random, again: Sequence[Sequence[str]] = ()) -> None:
@@ -161,21 +170,21 @@ class Desk:
         self._n_once = 0
         self._mix = rng.randrange(1_000_000)
 
-    def again(self) -> Question:
+    def again(self) -> DeskQuestion:
         """A task in some words. Numbers of tasks are below `n_tasks`, those of others are not."""
         rng = self._rng
         [task] = rng.choices(self._order, cum_weights=self._weights)
-        return Question(rng.choice(self._again[task]) if self._again else self._phrase(_TASKS[task]), task)
+        return DeskQuestion(rng.choice(self._again[task]) if self._again else self._phrase(_TASKS[task]), task)
 
-    def once(self) -> Question:
+    def once(self) -> DeskQuestion:
         self._n_once += 1
         article = self.n_tasks + self._n_once
         n_near, rest = divmod(self._n_once, NEAR)
         if rest == 0:
             task, case, sort = _digits(n_near, _TASKS, _CASES, _SORTS)
-            return Question(self._phrase(task, f" {case}, for a {sort} house"), article)
+            return DeskQuestion(self._phrase(task, f" {case}, for a {sort} house"), article)
         kind, product, aspect, sort = _digits(self._n_once * _STRIDE + self._mix, _KINDS, _PRODUCTS, _ASPECTS, _SORTS)
-        return Question(f"Does the {kind} {product} {aspect.format(sort)}?", article)
+        return DeskQuestion(f"Does the {kind} {product} {aspect.format(sort)}?", article)
 
     def _phrase(self, task: Sequence[Sequence[str]], case: str = "") -> str:
         rng = self._rng
@@ -206,7 +215,7 @@ class Visit(NamedTuple):
     pasted: int | None = None
 
 
-def visits(desk: Desk, rng: Random, n: int) -> list[Visit]:
+def visits(desk: QuestionSource, rng: Random, n: int) -> list[Visit]:
     """AGAIN of them ask what comes again, PASTED come with a text, and all others ask something short of their own."""
     found = []
     for number in range(n):
@@ -220,7 +229,7 @@ class DeskPrompts:
     """The texts of requests: all begin with the same instructions."""
 
     def __init__(self, seed: int) -> None:
-        self._book = Book(seed)
+        self._book = FillerText(seed)
         self.system = self._book.passage(0, N_STATIC)
 
     def message(self, visit: Visit) -> str:
@@ -247,7 +256,7 @@ def question_in(body: bytes) -> str:
 
 def provider(number: int, seed: int) -> ProviderConfig:
     """One of the two: a heavy tail, Anthropic's rules for cached prompts, and output at five times the price of input."""
-    return ProviderConfig(seed=2 * seed + number, ttft=HEAVY_TAIL, gaps=Gaps(0.0, 0.0, _TOKENS_A_CHUNK),
+    return ProviderConfig(seed=2 * seed + number, ttft=HEAVY_TAIL, gaps=GapConfig(0.0, 0.0, _TOKENS_A_CHUNK),
                           prompt_cache=PromptCacheModel(), tariff=_TARIFF)
 
 
@@ -266,7 +275,7 @@ class DeskProvider(Provider):
         self._n_calls += 1
         return self._n_calls
 
-    def ask(self, ask: Ask) -> Answering:
+    def ask(self, ask: SimulatedRequest) -> Answering:
         return super().ask(msgspec.structs.replace(ask, value=self._answer))
 
 
@@ -278,12 +287,12 @@ class _DeskSite(Site):
                          SystemClock(), _report)
         self._articles = articles
 
-    def _ask(self, connection: Connection[SimRequest], request: SimRequest, name: str,
+    def _ask(self, connection: ServerConnection[SimRequest], request: SimRequest, name: str,
              api: Api) -> Coroutine[Any, Any, None]:
-        its = self._providers[name]
-        ask = ask_of(decode(api, request.body), cache_rules=its.cache_rules)
+        provider = self._providers[name]
+        ask = ask_of(decode(api, request.body), cache_rules=provider.cache_rules)
         answer = answer_of(self._articles[question_in(request.body)])
-        return Answer(its, msgspec.structs.replace(ask, value=answer), connection, request, self._desk).run()
+        return AnswerRun(provider, msgspec.structs.replace(ask, value=answer), connection, request, self._desk).run()
 
 
 def _report(error: BaseException) -> None:
@@ -315,7 +324,7 @@ def embedder_of(rows: Mapping[str, "Floats"], embedder: str) -> MemoryEmbedder:
     return MemoryEmbedder(embedder, len(next(iter(rows.values()))), rows.__getitem__, EMBED_S)
 
 
-def prepare_embedder(visits: Sequence[Visit], say: Callable[[str], None]) -> MemoryEmbedder:
+def prepare_embedder(visits: Sequence[Visit], report_progress: Callable[[str], None]) -> MemoryEmbedder:
     """The vectors of all short questions. Raises SetUpFailed where there is no model."""
     try:
         model = import_module("stayfast.stores.onnx_embedder").load(EmbedderConfig(), str(cache_home(environment())))
@@ -324,7 +333,7 @@ def prepare_embedder(visits: Sequence[Visit], say: Callable[[str], None]) -> Mem
     texts = list({visit.text: None for visit in visits if visit.pasted is None})
     rows: dict[str, Floats] = {}
     for first in range(0, len(texts), _REPORT_EVERY):
-        say(f"{first:,} of {len(texts):,} questions embedded")
+        report_progress(f"{first:,} of {len(texts):,} questions embedded")
         part = texts[first:first + _REPORT_EVERY]
         rows |= zip(part, model.embed_all(part, _N_AT_ONCE), strict=True)
     return embedder_of(rows, model.id)
@@ -374,7 +383,7 @@ async def visit_in_virtual_time(loop: SimLoop, visits: Sequence[Visit], n_warm: 
     system = virtual(Settings(
         upstreams={name: SimulatedUpstream(provider=provider(number, seed), probe=False)
                    for number, name in enumerate(NAMES)},
-        routes={ROUTE: Route(NAMES, model=MODEL, **route)}), loop, seed)
+        routes={ROUTE: RouteSettings(NAMES, model=MODEL, **route)}), loop, seed)
     articles = {visit.text: visit.article for visit in visits}
     providers = [DeskProvider(name, provider(number, seed), loop, articles) for number, name in enumerate(NAMES)]
     for each in providers:
@@ -428,7 +437,7 @@ class _Visitors:
             outcomes.again[kind] += visit.is_again
 
 
-class Served(NamedTuple):
+class DeskVisits(NamedTuple):
     """The visits over sockets that count, and what the providers charged for them."""
 
     result: Result
@@ -450,7 +459,7 @@ class _VisitPrompts(Prompts):
 
 
 async def visit_over_sockets(visits: Sequence[Visit], route: Mapping[str, Any], rate_rps: float, *, warmup_s: float,
-                             seconds: float, seed: int) -> Served:
+                             seconds: float, seed: int) -> DeskVisits:
     """Ask a gateway with this route, for `warmup_s` unmeasured. Raises SetUpFailed."""
     prompts = DeskPrompts(seed)
     async with Processes() as processes:
@@ -462,15 +471,15 @@ async def visit_over_sockets(visits: Sequence[Visit], route: Mapping[str, Any], 
             "routes": {ROUTE: {"upstreams": list(NAMES), "model": MODEL, **route}}})
 
         async def put(seconds: float, first: int, seed: int) -> Result:
-            load = Load(seconds, rate_rps, n_input=1, n_output=MAX_OUTPUT, api=Api.MESSAGES, model=ROUTE,
+            load = LoadSpec(seconds, rate_rps, n_input=1, n_output=MAX_OUTPUT, api=Api.MESSAGES, model=ROUTE,
                         extra={"temperature": 0})
             return (await ask(load, {"gateway": gateway.url}, seed, _VisitPrompts(prompts, visits, first)))["gateway"]
 
         async def charged_usd() -> float:
             counts = await sim.get("/_sim/counts")
-            return sum([float(its["cost_usd"]) for its in counts["providers"].values()])
+            return sum([float(provider["cost_usd"]) for provider in counts["providers"].values()])
 
         n_before = len((await put(warmup_s, 0, seed)).samples)
         before_usd = await charged_usd()
         result = await put(seconds, n_before, seed + 1)
-        return Served(result, len(result.samples), await charged_usd() - before_usd)
+        return DeskVisits(result, len(result.samples), await charged_usd() - before_usd)

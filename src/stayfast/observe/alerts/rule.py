@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.slo import DAY_S, HOUR_S, Severity
 
 FAILED = "5..|429"  # what a request may end with that its user must not have to see: ours, or the upstreams'
@@ -148,12 +148,12 @@ def _recordings() -> Iterator[Recording]:
     yield Recording(ATTEMPTS_5M, "sum by (upstream) (increase(stayfast_attempts_total[5m]))")
 
 
-def _line(doc: str) -> About:
-    return About(doc, more_than=0)
+def _line(doc: str) -> SettingDoc:
+    return SettingDoc(doc, more_than=0)
 
 
-def _ratio(doc: str) -> About:
-    return About(doc, more_than=0, maximum=0.99999)
+def _ratio(doc: str) -> SettingDoc:
+    return SettingDoc(doc, more_than=0, maximum=0.99999)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,33 +168,33 @@ class AlertsConfig:
     e2e_p95_s: Annotated[float | None, _line(
         "p95 of the whole time; unset: no such alert, for long answers take long.")] = None
     e2e_p99_s: Annotated[float | None, _line("The same for p99.")] = None
-    min_requests: Annotated[int, About(
+    min_requests: Annotated[int, SettingDoc(
         "With fewer requests in its long window, a burn of the error budget is not told.", minimum=1)] = 100
     # so many bad requests are no accident
-    min_bad: Annotated[int, About("With fewer bad requests than this, neither.", minimum=1)] = 5
-    min_requests_5m: Annotated[int, About(
+    min_bad: Annotated[int, SettingDoc("With fewer bad requests than this, neither.", minimum=1)] = 5
+    min_requests_5m: Annotated[int, SettingDoc(
         "With fewer requests in 5 minutes, no percentile and no ratio is judged; with fewer than five times as many, no "
         "p99.", minimum=1)] = 20
     cache_hit_ratio_min: Annotated[float, _ratio("A lower share of cache hits over 30 minutes is told.")] = 0.2
     prefix_read_ratio_min: Annotated[float, _ratio(
         "A lower share of input read from providers' prefix caches over 30 minutes is told.")] = 0.4
-    queue_depth: Annotated[int, About("More requests waiting than this is told.", minimum=1)] = 1000
+    queue_depth: Annotated[int, SettingDoc("More requests waiting than this is told.", minimum=1)] = 1000
     truncated_ratio: Annotated[float, _ratio(
         "Share of an upstream's streams that break off after their first token.")] = 0.01
     degraded_ratio: Annotated[float, _ratio("Share of a route's answers by fallback, template or in part.")] = 0.1
     stalled_ratio: Annotated[float, _ratio("Stalls for each request of an upstream.")] = 0.05
     rate_limited_ratio: Annotated[float, _ratio("Share of an upstream's attempts that meet 429 or 529.")] = 0.05
     failed_attempts_ratio: Annotated[float, _ratio("Share of an upstream's attempts that fail.")] = 0.1
-    retry_amplification: Annotated[float, About("Attempts for each request, by route.", more_than=1)] = 1.2
+    retry_amplification: Annotated[float, SettingDoc("Attempts for each request, by route.", more_than=1)] = 1.2
     spike_factor: Annotated[float, _line("p99 over p50 of the first token, by route.")] = 8.0
     loop_lag_s: Annotated[float, _line("How late the gateway's own event loop runs, in seconds.")] = 0.05
     queue_wait_p95_s: Annotated[float, _line(
         "p95 of the wait between accept and the first look at a request, in seconds.")] = 0.1
     handshake_p95_s: Annotated[float, _line("p95 of the time that new connections to an upstream take, in seconds.")] = 1.0
-    job: Annotated[str, About(
+    job: Annotated[str, SettingDoc(
         "The name of the gateway's job in Prometheus's scrape_configs.",
         pattern=r"[A-Za-z0-9_./-]+", form="letters, digits and _ . / -")] = "stayfast"
-    runbook: Annotated[str, About(
+    runbook: Annotated[str, SettingDoc(
         "Where docs/alerts.md can be read by whoever is on call; each alert's own heading is added.")] = "docs/alerts.md"
 
     def __post_init__(self) -> None:

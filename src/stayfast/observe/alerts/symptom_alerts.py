@@ -103,19 +103,19 @@ def _upstreams(config: AlertsConfig) -> Iterator[Alert]:
 
 
 def _overload(config: AlertsConfig) -> Iterator[Alert]:
-    hits, looked_up = (rate_by("route", "stayfast_cache_requests_total", f'{{result=~"{results}"}}', "30m")
+    hits, lookups = (rate_by("route", "stayfast_cache_requests_total", f'{{result=~"{results}"}}', "30m")
                        for results in ("hit|semantic", "hit|semantic|coalesced|miss"))
     yield Alert(
         "StayfastCacheHitsLow", "ticket",
-        (Condition(f"{hits} / {looked_up}", config.cache_hit_ratio_min, "<"),
+        (Condition(f"{hits} / {lookups}", config.cache_hit_ratio_min, "<"),
          Condition(REQUESTS_5M, config.min_requests_5m)),
         "Route {{ $labels.route }}: only {{ $value | humanizePercentage }} of look-ups hit the cache",
         "Did prompts begin to differ (a date, an id in the system prompt), or was the cache emptied or its key changed?",
         for_s=1800, on=("route",))
-    ill, looked_up = (rate_by("store", "stayfast_cache_store_requests_total", f'{{op="get",result{results}}}')
+    ill, lookups = (rate_by("store", "stayfast_cache_store_requests_total", f'{{op="get",result{results}}}')
                       for results in ('=~"slow|gone|left_alone|full"', '!="near"'))
     yield Alert(
-        "StayfastCacheStoreIll", "ticket", (Condition(f"{ill} / {looked_up}", 0.5),),
+        "StayfastCacheStoreIll", "ticket", (Condition(f"{ill} / {lookups}", 0.5),),
         "Store {{ $labels.store }}: {{ $value | humanizePercentage }} of its look-ups get no answer",
         "The log's cache_store lines say why. Requests do not fail by it: each makes its own call, and pays for it.",
         on=("store",))

@@ -29,13 +29,13 @@ from stayfast.core.events import (
     RequestRefused,
     Rescued,
     RetryWithheld,
-    SemanticAsked,
+    SemanticLookedUp,
     StageDone,
-    StoreAsked,
+    StoreCallDone,
 )
 from stayfast.core.types import FROM_CACHE, Outcome, Stage
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.metrics.counters import Histogram, Labels, Rows, Snapshot, Totals
+from stayfast.observe.metrics.counters import Histogram, Labels, MetricsSnapshot, Rows, Totals
 from stayfast.policy.histogram import LogHistogram, Window, merged
 
 USUAL_FOR_S = 10.0  # how long a median is taken for usual before it is made anew
@@ -92,7 +92,7 @@ def outcome_of(fact: RequestDone) -> str:
     return "failed" if status >= 500 or status == 429 else "rejected"
 
 
-class Metrics:
+class MetricsSink:
     """A listener that counts. One loop's; reading at scrape time happens on the same loop.
 
     `slo_bounds_s` adds exact buckets to the histograms ttft, usable, e2e, tpot and gap: a share "within 0.5 s" is then a
@@ -142,7 +142,7 @@ class Metrics:
         if requests:
             self._take_requests(requests)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> MetricsSnapshot:
         """All that this process has counted."""
         in_flight: list[tuple[Labels, float]] = [((upstream,), n) for upstream, n in self.in_flight()]
         lost: list[tuple[Labels, float]] = [((what,), n) for what, n in self.lost()]
@@ -160,7 +160,7 @@ class Metrics:
         return merged(window.last(seconds, now) for (name, upstream), window in self._live.items()
                       if name == of and upstream != FROM_CACHE)
 
-    def resume(self, snapshot: Snapshot) -> None:
+    def resume(self, snapshot: MetricsSnapshot) -> None:
         """Go on from what another process of this place had counted before it ended."""
         self.totals.add(snapshot, is_of_now=False)
 
@@ -175,7 +175,7 @@ class Metrics:
                 count[known.HEDGES.name][fact.route, f"refused_{fact.refused}"] += 1
         elif isinstance(fact, Rescued):
             count[known.RESCUES.name][fact.route, fact.result] += 1
-        elif isinstance(fact, SemanticAsked):
+        elif isinstance(fact, SemanticLookedUp):
             count[known.SEMANTIC.name][fact.route, fact.result] += 1
         elif isinstance(fact, RetryWithheld):
             count[known.RETRIES_WITHHELD.name][fact.route, fact.upstream] += 1
@@ -186,7 +186,7 @@ class Metrics:
         count = self.totals.counters
         if isinstance(fact, LoopLag):
             self.totals.histograms[known.LOOP_LAG.name][()].add(fact.seconds)
-        elif isinstance(fact, StoreAsked):
+        elif isinstance(fact, StoreCallDone):
             count[known.STORE.name][fact.store, fact.what, fact.result] += 1
             if fact.what == "get" and fact.result != "near":
                 self.totals.histograms[known.STORE_SECONDS.name][(fact.store,)].add(fact.seconds)
@@ -249,11 +249,11 @@ class Metrics:
         for fact in facts:
             route, outcome = fact.route or known.NO_ROUTE, outcome_of(fact)
             requests[route, fact.api._value_, str(fact.status)] += 1
-            who = (route, fact.upstream or "", outcome)
-            if who in by_place:
-                by_place[who].append(fact)
+            series_key = (route, fact.upstream or "", outcome)
+            if series_key in by_place:
+                by_place[series_key].append(fact)
             else:
-                by_place[who] = [fact]
+                by_place[series_key] = [fact]
             for done in fact.stages:
                 spent_s[done.stage].append(done.ended_at - done.began_at)
             if outcome != "ok" or fact.over_stage is not None:
@@ -262,19 +262,20 @@ class Metrics:
                 self._cache[route, fact.cache] += 1
                 if fact.cache in KINDS:
                     cached.append(fact)
-        for who, same in by_place.items():
-            (self._places.get(who) or self._place(who)).take(same)
+        for series_key, same in by_place.items():
+            (self._places.get(series_key) or self._place(series_key)).take(same)
         for fact in cached:
             self._saved.take(fact)
         for stage, histogram in self._stage_s.items():
             histogram.add_all(spent_s[stage])
 
-    def _place(self, who: tuple[str, str, str]) -> "_Place":
-        histograms, route, upstream = self.totals.histograms, who[0], who[1]
-        place = _Place(histograms[known.TTFT.name][who], histograms[known.USABLE.name][who], histograms[known.E2E.name][who],
-                       histograms[known.TPOT.name][who], histograms[known.QUEUE_WAIT.name][(route,)],
+    def _place(self, series_key: tuple[str, str, str]) -> "_Place":
+        histograms, route, upstream = self.totals.histograms, series_key[0], series_key[1]
+        place = _Place(histograms[known.TTFT.name][series_key], histograms[known.USABLE.name][series_key],
+                       histograms[known.E2E.name][series_key],
+                       histograms[known.TPOT.name][series_key], histograms[known.QUEUE_WAIT.name][(route,)],
                        histograms[known.OVERHEAD.name][(route,)], self._live[route, upstream])
-        self._places[who] = place
+        self._places[series_key] = place
         return place
 
     def _went_wrong(self, route: str, fact: RequestDone) -> None:

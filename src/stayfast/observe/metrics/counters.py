@@ -68,7 +68,7 @@ class Histogram:
         self.sum_s += sum_s
 
 
-class Counts(msgspec.Struct, frozen=True):
+class SeriesCounts(msgspec.Struct, frozen=True):
     """One series of a histogram on its way to another process."""
 
     labels: Labels
@@ -76,11 +76,11 @@ class Counts(msgspec.Struct, frozen=True):
     sum_s: float
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class MetricsSnapshot(msgspec.Struct, frozen=True):
     """All that one process has counted, and what is so in it at this moment."""
 
     counters: Rows
-    histograms: dict[str, list[Counts]]
+    histograms: dict[str, list[SeriesCounts]]
     bounds_s: dict[str, tuple[float, ...]]
     gauges: Rows = {}
     live: dict[str, Packed] = {}  # by route: times to the first token in the last minutes
@@ -96,12 +96,12 @@ class Totals:
         self.histograms = {name: _Series(bounds) for name, bounds in self.bounds_s.items()}
         self._live = defaultdict[str, LogHistogram](LogHistogram)
 
-    def add(self, snapshot: Snapshot, *, is_of_now: bool = True) -> None:
+    def add(self, snapshot: MetricsSnapshot, *, is_of_now: bool = True) -> None:
         """Add what a process counted. `is_of_now` is False for one that is gone: what was so in it then is not so now."""
         for _ in self.adding(snapshot, is_of_now=is_of_now):
             pass
 
-    def adding(self, snapshot: Snapshot, *, is_of_now: bool = True) -> Iterator[None]:
+    def adding(self, snapshot: MetricsSnapshot, *, is_of_now: bool = True) -> Iterator[None]:
         """The same in pieces, after each of which something else may run."""
         for name, rows in snapshot.counters.items():
             for labels, n in rows:
@@ -120,14 +120,15 @@ class Totals:
             for route, packed in snapshot.live.items():
                 self._live[route].merge(LogHistogram(packed))
 
-    def snapshot(self, counters: Rows, gauges: Rows, live: dict[str, Packed]) -> Snapshot:
+    def snapshot(self, counters: Rows, gauges: Rows, live: dict[str, Packed]) -> MetricsSnapshot:
         """What has been counted as of now, here and by those whose `counters` and `gauges` are given."""
         counted = {name: list(rows.items()) for name, rows in self.counters.items() if rows}
         for name, more in counters.items():
             counted[name] = [*counted.get(name, ()), *more]
-        series = {name: [Counts(labels, list(one.counts), one.sum_s) for labels, one in family.items() if any(one.counts)]
+        series = {name: [SeriesCounts(labels, list(one.counts), one.sum_s) for labels, one in family.items()
+                         if any(one.counts)]
                   for name, family in self.histograms.items()}
-        return Snapshot(counted, series, self.bounds_s, gauges, live)
+        return MetricsSnapshot(counted, series, self.bounds_s, gauges, live)
 
     def pieces(self) -> Iterator[str]:
         """Prometheus's text format 0.0.4, a series at a time."""

@@ -40,14 +40,14 @@ class GenAi:
                 self._ttft_s[OPERATIONS[fact.api], provider, fact.route or known.NO_ROUTE].add(fact.ttft_s)
 
     def _operation(self, done: AttemptDone) -> None:
-        who = (OPERATIONS[done.api], self._provider(done.upstream, done.kind), self._model(done.model))
-        self._duration_s[(*who, error_type(done) or "")].add(done.ended_at - done.began_at)
+        labels = (OPERATIONS[done.api], self._provider(done.upstream, done.kind), self._model(done.model))
+        self._duration_s[(*labels, error_type(done) or "")].add(done.ended_at - done.began_at)
         if done.ttft_s is not None and done.is_stream:
-            self._first_chunk_s[who].add(done.ttft_s)
+            self._first_chunk_s[labels].add(done.ttft_s)
         usage = done.usage
         if usage is not None and not done.is_estimated:
-            self._tokens[(*who, "input")].add(usage.input_total)
-            self._tokens[(*who, "output")].add(usage.output)
+            self._tokens[(*labels, "input")].add(usage.input_total)
+            self._tokens[(*labels, "output")].add(usage.output)
 
     def _provider(self, upstream: str, kind: str) -> str:
         peer = self.peers.get(upstream)

@@ -15,7 +15,7 @@ import msgspec
 from stayfast.core.events import Fact, RequestDone, Trace
 from stayfast.observe.tracing.config import Peer, TraceConfig
 from stayfast.policy.resilience.retry import backoff_s
-from stayfast.wire.trace_context import begun, below
+from stayfast.wire.trace_context import below, new_trace
 
 N_AT_A_TIME = 8  # requests encoded before the thread lets go: about half a millisecond
 LET_GO_S = 0.001
@@ -45,16 +45,16 @@ class Exporter(Protocol):
         """Let go of connections."""
 
 
-Say = Callable[[str, str, str], None]  # level, event, reason
+LogLine = Callable[[str, str, str], None]  # level, event, reason
 
 
-class Tracing:
+class SpanExporter:
     """A sink for the ends of requests, and the giver of their places. `place` and `take` are the loop's, `close` too."""
 
-    def __init__(self, config: TraceConfig, make_exporter: Callable[[], Exporter], say: Say, rng: Random) -> None:
+    def __init__(self, config: TraceConfig, make_exporter: Callable[[], Exporter], log: LogLine, rng: Random) -> None:
         self._config = config
         self._make_exporter = make_exporter
-        self._say = say
+        self._log = log
         self._rng = rng
         self._ended: deque[RequestDone] = deque(maxlen=config.max_pending)
         self._wake = threading.Event()
@@ -68,7 +68,7 @@ class Tracing:
 
     def place(self, caller: Trace | None) -> Trace:
         """A request's own span: under its caller's, with the caller's decision, or the first of a new trace."""
-        return below(caller, self._rng) if caller is not None else begun(self._rng, self._config.sample)
+        return below(caller, self._rng) if caller is not None else new_trace(self._rng, self._config.sample)
 
     def take(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
@@ -77,7 +77,7 @@ class Tracing:
                     self.n_dropped += 1
                 self._ended.append(fact)
         if self._news is not None:
-            self._tell()
+            self._log_failures()
 
     def start(self) -> None:
         """Import what exporting needs, and start the thread."""
@@ -92,12 +92,12 @@ class Tracing:
         if self._thread is not None:
             self._thread.join(within_s)
         if self._news is not None:
-            self._tell()
+            self._log_failures()
 
-    def _tell(self) -> None:
+    def _log_failures(self) -> None:
         news, self._news = self._news, None
         if news is not None:
-            self._say(*news)
+            self._log(*news)
 
     # The thread's.
 
@@ -131,15 +131,15 @@ class Tracing:
 
     def _deliver(self, exporter: Exporter, body: bytes) -> Verdict:
         """Send until it is taken or refused for good; when closing, once. A collector that is down is told of once."""
-        n_failed, is_told = 0, False
+        n_failed, is_reported = 0, False
         while True:
             verdict = exporter.send(body)
             if verdict.is_taken or not verdict.can_retry or self._is_closing:
-                if is_told and verdict.is_taken:
+                if is_reported and verdict.is_taken:
                     self._news = "info", "traces_taken_again", ""
                 return verdict
-            if not is_told:
-                is_told = True
+            if not is_reported:
+                is_reported = True
                 self._news = "warning", "traces_not_taken", verdict.reason
             n_failed += 1
             wait_s = verdict.retry_after_s or backoff_s(n_failed, RETRY_BASE_S, RETRY_CAP_S)

@@ -9,12 +9,12 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.types import Word
-from stayfast.policy.admission.fair_share import Share, Sharing
+from stayfast.policy.admission.fair_share import Sharing, TenantShare
 from stayfast.policy.admission.lanes import LEAST_PLACES, Lane, Lanes
-from stayfast.policy.admission.overload import AdmissionConfig, Strain
+from stayfast.policy.admission.overload import AdmissionConfig, OverloadSignals
 from stayfast.policy.admission.priority import HoldBack
-from stayfast.policy.admission.queue import Queue, Waiting
-from stayfast.policy.resilience.cross_process import LOOK_ELSEWHERE_S, Common, occupancy
+from stayfast.policy.admission.queue import Queue, QueueEntry
+from stayfast.policy.resilience.cross_process import LOOK_ELSEWHERE_S, SharedLimit, occupancy
 
 _LEARNS = 0.05
 UNLIMITED = 1_000_000_000
@@ -31,8 +31,9 @@ WHY_AWAY = {Why.QUEUE_FULL: "the queue is full", Why.PREDICTED_WAIT: "it would w
             Why.WAITED: "it has waited for as long as it may", Why.OVERLOADED: "several signs of overload"}
 
 
-class Asked(msgspec.Struct, gc=False):
-    """What a request for a place is thought to take, and when it must be over. One task's, and its `Places`'."""
+class AdmissionRequest(msgspec.Struct, gc=False):
+    """What a request for a place is thought to take, and when it must be over. One task's, and its
+    `AdmissionController`'."""
 
     band: int
     tokens: float  # weighted
@@ -42,23 +43,23 @@ class Asked(msgspec.Struct, gc=False):
     ends_at: float  # of the wait
     deadline_at: float  # of everything
     model: str = ""  # as the client said it
-    lane: "Lane[Call] | None" = None  # None: there are none
+    lane: "Lane[QueuedRequest] | None" = None  # None: there are none
     is_prefilling: bool = False  # it is in its lane, and has no first token yet
 
 
-class Call:
+class QueuedRequest:
     """One that waits, and how it is called."""
 
-    __slots__ = ("asked", "is_in", "is_out", "told")
+    __slots__ = ("decision", "is_in", "is_out", "request")
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, request: AdmissionRequest) -> None:
+        self.request = request
         self.is_in = False
         self.is_out = False  # of the queue, without a place
-        self.told: asyncio.Future[Why | None] = asyncio.get_running_loop().create_future()  # None: come in
+        self.decision: asyncio.Future[Why | None] = asyncio.get_running_loop().create_future()  # None: come in
 
 
-class Refused(Exception):
+class AdmissionRejected(Exception):
     """No place, and none to wait for. `wait_s` is when there may be one."""
 
     def __init__(self, why: Why, wait_s: float) -> None:
@@ -67,7 +68,7 @@ class Refused(Exception):
         self.wait_s = wait_s
 
 
-class Places:
+class AdmissionController:
     """All places of one gateway. One loop's; only `wait` awaits, and giving back never does. `predict`, where it is set,
     says how long a first token will take; None: not known. `n_held`, how many of those that are in wait at the limits of
     their upstreams.
@@ -79,16 +80,16 @@ class Places:
     def __init__(self, config: AdmissionConfig, clock: Clock) -> None:
         self._clock = clock
         self._sharing = Sharing()
-        self.common: Common | None = None  # the places are shared with other processes
+        self.common: SharedLimit | None = None  # the places are shared with other processes
         self.n_taken = 0
         self._first_s = 0.0  # about how long a request that is in waits for its first token
-        self.strain = Strain()
+        self.strain = OverloadSignals()
         self._timer: asyncio.TimerHandle | None = None  # set as long as anybody waits
         self._timer_at = 0.0
-        self.predict: Callable[[Asked], float | None] | None = None
+        self.predict: Callable[[AdmissionRequest], float | None] | None = None
         self.n_held: Callable[[], int] | None = None
-        self.queue: Queue[Call] = Queue(config.queue)
-        self.lanes: Lanes[Call] | None = None  # where there are, `queue` is the short one's
+        self.queue: Queue[QueuedRequest] = Queue(config.queue)
+        self.lanes: Lanes[QueuedRequest] | None = None  # where there are, `queue` is the short one's
         self.configure(config)
 
     def configure(self, config: AdmissionConfig) -> None:
@@ -108,15 +109,16 @@ class Places:
             self._requeue(before)
         self.queue.config = config.queue
 
-    def _requeue(self, before: Lanes[Call] | None) -> None:
+    def _requeue(self, before: Lanes[QueuedRequest] | None) -> None:
         """Lanes have come or gone: whoever waits does so elsewhere from now on."""
         queues = [self.queue] if before is None else [lane.queue for lane in before.all]
         self.queue = Queue(self._config.queue) if self.lanes is None else self.lanes.short.queue
         for queue in queues:
             while (waiting := queue.pop(lambda _: True)) is not None:
-                asked = waiting.item.asked
-                asked.lane = self.lanes.of(asked.band, asked.n_read, asked.n_output) if self.lanes is not None else None
-                gone = self._queue_of(asked).push(waiting)
+                request = waiting.item.request
+                request.lane = self.lanes.of(request.band, request.n_read,
+                                             request.n_output) if self.lanes is not None else None
+                gone = self._queue_of(request).push(waiting)
                 if gone is not None:
                     self._turn_away(gone, Why.QUEUE_FULL)
 
@@ -132,31 +134,31 @@ class Places:
     def n_waiting(self) -> int:
         return self.queue.n if self.lanes is None else self.lanes.n_waiting
 
-    def enter(self, share: Share, asked: Asked, now: float) -> Waiting[Call] | None:
+    def enter(self, share: TenantShare, request: AdmissionRequest, now: float) -> QueueEntry[QueuedRequest] | None:
         """Take a place (None), or a place in the queue, to `wait`. Raises Refused."""
-        queue, lanes, lane, band = self.queue, self.lanes, None, asked.band
+        queue, lanes, lane, band = self.queue, self.lanes, None, request.band
         least = None
         if lanes is None:
             if queue.n and not share.n_waiting:
                 least = queue.least_served()
         else:
-            asked.lane = lane = lanes.of(band, asked.n_read, asked.n_output)
+            request.lane = lane = lanes.of(band, request.n_read, request.n_output)
             queue = lane.queue
             if self._timer is not None and lanes.n_waiting and not share.n_waiting:
                 least = lanes.least_served()
             lane.hold.seen_at[band] = now
         self._sharing.arrive(share, now, least)
         self._hold.seen_at[band] = now
-        has_room = self._has_room(lane, band, self._sharing.n_kept(share, self._hold.n_places, now), now)
+        has_room = self._has_room(lane, band, self._sharing.n_reserved(share, self._hold.n_places, now), now)
         if has_room and not queue.n:
-            self._take(share, asked, now)
+            self._take(share, request, now)
             return None
         if not has_room:
-            self._check_worth(queue, share, asked, now)
-        waiting = Waiting(Call(asked), band, share, now, asked.deadline_at)
+            self._check_worth(queue, share, request, now)
+        waiting = QueueEntry(QueuedRequest(request), band, share, now, request.deadline_at)
         gone = queue.push(waiting)
         if gone is waiting:
-            raise Refused(Why.QUEUE_FULL, self._predicted_s(asked, share))
+            raise AdmissionRejected(Why.QUEUE_FULL, self._predicted_s(request, share))
         if gone is not None:
             self._turn_away(gone, Why.QUEUE_FULL)
         self._let_in(now)
@@ -164,24 +166,24 @@ class Places:
             self.strain.begin(now, self._clock.cpu())
             self._arm(now)
         if self.common is not None and self.n_waiting and not self.common.is_watched:
-            self._look_elsewhere(self.common)
+            self._poll_other_processes(self.common)
         return waiting
 
-    async def wait(self, waiting: Waiting[Call]) -> None:
+    async def wait(self, waiting: QueueEntry[QueuedRequest]) -> None:
         """Until there is a place. Raises Refused. Cancelled, it has given back whatever it had."""
         call = waiting.item
         try:
-            why = await call.told
+            why = await call.decision
         except asyncio.CancelledError:
             if call.is_in:
-                self.give_back(waiting.share, call.asked, 0.0, None, self._clock.now())
+                self.give_back(waiting.share, call.request, 0.0, None, self._clock.now())
             elif not call.is_out:
-                self._queue_of(call.asked).remove(waiting)
+                self._queue_of(call.request).remove(waiting)
             raise
         if why is not None:
-            raise Refused(why, self._predicted_s(call.asked, waiting.share))
+            raise AdmissionRejected(why, self._predicted_s(call.request, waiting.share))
 
-    def give_back(self, share: Share, asked: Asked, tokens: float, took_s: float | None, now: float, *,
+    def give_back(self, share: TenantShare, request: AdmissionRequest, tokens: float, took_s: float | None, now: float, *,
                   has_left: bool = False) -> None:
         """A place is free again, after `took_s` (None: it was not used) and so many weighted tokens. `has_left`: its client
         went before there was an answer.
@@ -189,11 +191,11 @@ class Places:
         self.n_taken -= 1
         if self.common is not None:
             self.common.taken(self.n_taken)
-        self._sharing.end(share, asked.tokens, tokens)
-        lane, lanes = asked.lane, self.lanes
+        self._sharing.end(share, request.tokens, tokens)
+        lane, lanes = request.lane, self.lanes
         if lane is not None and lanes is not None:
-            if asked.is_prefilling:
-                asked.is_prefilling = False
+            if request.is_prefilling:
+                request.is_prefilling = False
                 lanes.first_token(lane)
             lanes.leave(lane, now)
         if took_s is not None:
@@ -201,11 +203,11 @@ class Places:
         if self._timer is not None and self.n_waiting:
             self._let_in(now)
 
-    def first_token(self, asked: Asked) -> None:
+    def first_token(self, request: AdmissionRequest) -> None:
         """A request in a lane has its first token; only the first call counts."""
-        if asked.is_prefilling and self.lanes is not None and asked.lane is not None:
-            asked.is_prefilling = False
-            self.lanes.first_token(asked.lane)
+        if request.is_prefilling and self.lanes is not None and request.lane is not None:
+            request.is_prefilling = False
+            self.lanes.first_token(request.lane)
             if self._timer is not None and self.lanes.n_waiting:
                 self._let_in(self._clock.now())
 
@@ -217,48 +219,48 @@ class Places:
         """How many wait, by band; by lane and band, where there are lanes."""
         return self.queue.depths() if self.lanes is None else self.lanes.depths()
 
-    def _queue_of(self, asked: Asked) -> Queue[Call]:
-        return self.queue if asked.lane is None else asked.lane.queue
+    def _queue_of(self, request: AdmissionRequest) -> Queue[QueuedRequest]:
+        return self.queue if request.lane is None else request.lane.queue
 
-    def _has_room(self, lane: Lane[Call] | None, band: int, n_kept: int, now: float) -> bool:
+    def _has_room(self, lane: Lane[QueuedRequest] | None, band: int, n_reserved: int, now: float) -> bool:
         hold, lanes = self._hold, self.lanes
         n_places = hold.n_places
         n_taken = self.n_taken if self.common is None else self.common.n_seen(self.n_taken, n_places)
-        n_taken += n_kept
+        n_taken += n_reserved
         if lane is None or lanes is None:
             return n_taken < hold.sure[band] or n_taken < hold.ceiling(band, now)
         if n_taken < n_places and lanes.is_sure(lane, band):
             return True
         return lanes.has_room(lane, band, n_places - n_taken, n_places - hold.ceiling(band, now), now)
 
-    def _look_elsewhere(self, common: Common) -> None:
+    def _poll_other_processes(self, common: SharedLimit) -> None:
         """As long as somebody waits here: nobody tells us of places that become free elsewhere."""
         self._let_in(self._clock.now())
         common.waiting(self.n_waiting)
         common.is_watched = self.n_waiting > 0
         if common.is_watched:
-            asyncio.get_running_loop().call_later(LOOK_ELSEWHERE_S, self._look_elsewhere, common)
+            asyncio.get_running_loop().call_later(LOOK_ELSEWHERE_S, self._poll_other_processes, common)
 
-    def _predicted_s(self, asked: Asked, share: Share) -> float:
+    def _predicted_s(self, request: AdmissionRequest, share: TenantShare) -> float:
         """How long a newcomer would wait; of a lane's places, where there are lanes."""
-        lane = asked.lane
+        lane = request.lane
         if lane is not None:
             n_served = max(lane.n_running, lane.n_entitled)
         else:  # places that serve this queue: those taken here, or this process's part of all
             n_served = self.n_taken if self.common is None else max(self.n_taken,
                                                                     self._hold.n_places // self.common.n_processes)
-        return self._queue_of(asked).predicted_s(asked.band, share, n_served)
+        return self._queue_of(request).predicted_s(request.band, share, n_served)
 
-    def _check_worth(self, queue: Queue[Call], share: Share, asked: Asked, now: float) -> None:
+    def _check_worth(self, queue: Queue[QueuedRequest], share: TenantShare, request: AdmissionRequest, now: float) -> None:
         """Raises Refused for a wait in vain, and under overload for bands that are not spared."""
-        wait_s = self._predicted_s(asked, share)
-        first_s = self.predict(asked) if self.predict is not None else None
-        latest_at = min(asked.ends_at, asked.deadline_at - (self._first_s if first_s is None else first_s))
+        wait_s = self._predicted_s(request, share)
+        first_s = self.predict(request) if self.predict is not None else None
+        latest_at = min(request.ends_at, request.deadline_at - (self._first_s if first_s is None else first_s))
         if wait_s > queue.config.max_wait_s or now + wait_s > latest_at:
-            raise Refused(Why.PREDICTED_WAIT, wait_s)
+            raise AdmissionRejected(Why.PREDICTED_WAIT, wait_s)
         held_share = self.n_held() / self.n_taken if self.n_held is not None and self.n_taken else 0.0
-        if not self._config.spares(asked.band, queue.config, queue.n, wait_s, self.strain, held_share=held_share):
-            raise Refused(Why.OVERLOADED, wait_s)
+        if not self._config.spares(request.band, queue.config, queue.n, wait_s, self.strain, held_share=held_share):
+            raise AdmissionRejected(Why.OVERLOADED, wait_s)
 
     def _let_in(self, now: float) -> None:
         for lane in (None,) if self.lanes is None else self.lanes.all:
@@ -269,37 +271,38 @@ class Places:
                     break
                 call = waiting.item
                 call.is_in = True  # one that is being cancelled, too: its `wait` gives the place back
-                self._take(waiting.share, call.asked, now)
-                if not call.told.done():
-                    call.told.set_result(None)
+                self._take(waiting.share, call.request, now)
+                if not call.decision.done():
+                    call.decision.set_result(None)
 
-    def _next(self, queue: Queue[Call], lane: Lane[Call] | None, now: float) -> Waiting[Call] | None:
-        n_kept = self._sharing.n_kept_by_greedy(self._hold.n_places, now)
-        return queue.pop(lambda band: self._has_room(lane, band, n_kept, now))
+    def _next(self, queue: Queue[QueuedRequest], lane: Lane[QueuedRequest] | None,
+              now: float) -> QueueEntry[QueuedRequest] | None:
+        n_reserved = self._sharing.n_reserved_from_greedy(self._hold.n_places, now)
+        return queue.pop(lambda band: self._has_room(lane, band, n_reserved, now))
 
-    def _take(self, share: Share, asked: Asked, now: float) -> None:
+    def _take(self, share: TenantShare, request: AdmissionRequest, now: float) -> None:
         self.n_taken += 1
         if self.common is not None:
             self.common.taken(self.n_taken)
-        self._sharing.start(share, asked.tokens)
-        if asked.lane is not None and self.lanes is not None:
-            asked.is_prefilling = True
-            self.lanes.enter(asked.lane, now)
+        self._sharing.start(share, request.tokens)
+        if request.lane is not None and self.lanes is not None:
+            request.is_prefilling = True
+            self.lanes.enter(request.lane, now)
 
-    def _turn_away(self, waiting: Waiting[Call], why: Why) -> None:
+    def _turn_away(self, waiting: QueueEntry[QueuedRequest], why: Why) -> None:
         waiting.item.is_out = True
-        if not waiting.item.told.done():
-            waiting.item.told.set_result(why)
+        if not waiting.item.decision.done():
+            waiting.item.decision.set_result(why)
 
     def _arm(self, now: float) -> None:
         target_s = self._config.queue.target_wait_s if self.lanes is None else self.lanes.target_wait_s
         self._timer_at = now + target_s / 2
-        self._timer = asyncio.get_running_loop().call_at(self._timer_at, self._look)
+        self._timer = asyncio.get_running_loop().call_at(self._timer_at, self._poll)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Shed what has waited too long; let in whom ceilings held back that are no more."""
         now = self._clock.now()
-        self.strain.look(self._timer_at, now, self._clock.cpu())
+        self.strain.sample(self._timer_at, now, self._clock.cpu())
         self._timer = None
         queues = (self.queue,) if self.lanes is None else [lane.queue for lane in self.lanes.all]
         for queue in queues:

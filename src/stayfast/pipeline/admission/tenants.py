@@ -5,11 +5,11 @@ from functools import partial
 
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import NEVER_STREAMED, Request
-from stayfast.policy.admission.fair_share import Share
+from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.overload import ANY_TENANT, TenantConfig
 from stayfast.policy.admission.price import TOKENS_PER_PRICE, Prices, price_of
-from stayfast.policy.admission.priority import Points, Standing
-from stayfast.policy.admission.quota import Bucket, Quota, own_bucket
+from stayfast.policy.admission.priority import Points, PriorityClass
+from stayfast.policy.admission.quota import Bucket, TenantQuota, own_bucket
 
 _FIRST_OUTPUT = 256.0  # tokens, where neither the request nor experience says anything
 _FIRST_LONG_OUTPUT = 1024.0  # what is taken for long then
@@ -30,9 +30,9 @@ class Tenant:
 
     def __init__(self, name: str, config: TenantConfig, points: Points, now: float, buckets: Buckets = own_buckets) -> None:
         self.name = name
-        self.share = Share(name, config.weight)
+        self.share = TenantShare(name, config.weight)
         self._buckets = buckets
-        self.quota = Quota(config.quota, now, partial(buckets, name))
+        self.quota = TenantQuota(config.quota, now, partial(buckets, name))
         self.usual_output = _FIRST_OUTPUT  # tokens; about the mean of its answers
         self.long_output = _FIRST_LONG_OUTPUT  # tokens; about the longest of late
         self.usual_cost_usd = 0.0  # of a request; about the mean
@@ -42,10 +42,10 @@ class Tenant:
     def configure(self, config: TenantConfig, points: Points, now: float) -> None:
         """Other terms. What has been used counts on."""
         self.config = config
-        self.standing = Standing(points, config.tier, config.priority)
+        self.standing = PriorityClass(points, config.tier, config.priority)
         self.share.weight = config.weight
         if config.quota != self.quota.config:
-            self.quota = Quota(config.quota, now, partial(self._buckets, self.name), self.quota)
+            self.quota = TenantQuota(config.quota, now, partial(self._buckets, self.name), self.quota)
 
     def estimate(self, request: Request) -> tuple[float, float]:
         """Tokens of prompt and of answer that a request may come to."""

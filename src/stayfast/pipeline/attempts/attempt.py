@@ -14,15 +14,15 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, Sink
 from stayfast.core.types import Api, Chunk, Outcome, Usage
-from stayfast.pipeline.routing.selector import Aim
-from stayfast.pipeline.timing.timeouts import Watch
-from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.pipeline.routing.selector import RoutingFeedback
+from stayfast.pipeline.timing.timeouts import RequestTimeouts
+from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.hedge import FirstTokens
-from stayfast.upstreams.base import Call, Marker, Stream
+from stayfast.upstreams.base import AnswerStream, Call, PromptMarker
 from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.upstreams.state.upstream_state import N_REFUSED_ENOUGH, Member
-from stayfast.wire.prompt import asked_by
+from stayfast.upstreams.state.upstream_state import N_REFUSED_ENOUGH, UpstreamState
+from stayfast.wire.prompt import read_session
 
 SUCCESS, DROPPED, IGNORED = Outcome
 PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, TOO_MANY = 402, 403, 404, 429
@@ -46,14 +46,14 @@ class Attempt:
     __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_news", "_place", "_price", "_route",
                  "_sink", "began_at", "cadence", "call", "done", "is_incremental", "member", "role", "stream")
 
-    def __init__(self, member: Member, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
+    def __init__(self, member: UpstreamState, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
                  sink: Sink, price: Price | None = None, first_tokens: FirstTokens | None = None,
-                 role: str = FIRST, aim: Aim | None = None, lane: str = "") -> None:
+                 role: str = FIRST, aim: RoutingFeedback | None = None, lane: str = "") -> None:
         self.member = member
         self.is_incremental = is_incremental
-        self.stream: Stream | None = None
+        self.stream: AnswerStream | None = None
         self.done: AttemptDone | None = None  # None: it runs
-        self.cadence = Cadence(route, member.upstream.name, sink)
+        self.cadence = TokenTimings(route, member.upstream.name, sink)
         self.call = call
         self._route = route
         self._n_attempt = n_attempt
@@ -76,12 +76,12 @@ class Attempt:
         self._guess = predictor.began(n_tokens) if predictor is not None and is_incremental else None
         self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
 
-    def open(self) -> Coroutine[Any, Any, Stream]:
+    def open(self) -> Coroutine[Any, Any, AnswerStream]:
         """What was added for a provider's prompt cache and is refused by name is left out, once."""
         upstream, call = self.member.upstream, self.call
         return upstream.open(call) if call.marker is None else self._open_marked(call.marker)
 
-    async def _open_marked(self, marker: Marker) -> Stream:
+    async def _open_marked(self, marker: PromptMarker) -> AnswerStream:
         try:
             return await self.member.upstream.open(self.call)
         except UpstreamFailed as failed:
@@ -185,7 +185,7 @@ class Attempt:
     def _is_billed(self, fault: str | None) -> bool:
         """Whether an attempt that did not end well was heard: sent, and given up by us or broken off in the middle."""
         sending = self.call.sending
-        if sending is None or not sending.has_begun:
+        if sending is None or not sending.has_started:
             return False
         return fault is None or fault == Fault.TIMEOUT or self.n_content > 0
 
@@ -226,7 +226,7 @@ class Attempt:
         """Its upstream failed before the client had anything of it."""
         if failed.upstream_status == NOT_FOUND and not failed.is_model_missing:
             request = self.call.request  # to go on from an earlier response, where that is not
-            failed.is_model_missing = request.api is Api.RESPONSES and asked_by(request.body).previous != ""
+            failed.is_model_missing = request.api is Api.RESPONSES and read_session(request.body).previous != ""
         self.end(IGNORED if failed.is_final else DROPPED, failed.fault.value,
                  is_failure=failed.upstream_status != TOO_MANY and not failed.is_refused,
                  upstream_status=failed.upstream_status, retry_after_s=failed.retry_after_s, detail=failed.detail)
@@ -260,7 +260,7 @@ class Attempt:
 MAX_HELD_BACK_BYTES = 8 * 1024 * 1024  # responses repeats the instructions twice before any content; nobody says more
 
 
-async def until_content(attempt: Attempt, stream: Stream) -> Chunk:
+async def read_to_first_token(attempt: Attempt, stream: AnswerStream) -> Chunk:
     """Hold back what comes before the first content (a role, a ping), so that the attempt can still be swapped."""
     held_back: list[bytes] = []
     n_bytes = 0
@@ -278,18 +278,18 @@ async def until_content(attempt: Attempt, stream: Stream) -> Chunk:
     return Chunk(b"".join(held_back), 0)
 
 
-async def until_whole(attempt: Attempt, stream: Stream, watch: Watch, idle_s: float, clock: Clock) -> Chunk:
+async def read_whole(attempt: Attempt, stream: AnswerStream, watch: RequestTimeouts, idle_s: float, clock: Clock) -> Chunk:
     """The whole answer: as long as the client has nothing of it, the attempt can still be swapped."""
-    has_begun = False
+    has_started = False
     while (chunk := await stream.next()) is not None and not chunk.data:
-        if attempt.is_incremental and (chunk.n_content or has_begun):  # else one that is put together: timed as a whole
+        if attempt.is_incremental and (chunk.n_content or has_started):  # else one that is put together: timed as a whole
             now = clock.now()
             watch.arm("idle_s", idle_s, now)
-            if not has_begun:
-                has_begun = True
+            if not has_started:
+                has_started = True
                 attempt.first_content()
             elif chunk.n_content:
                 attempt.cadence.content(now)
-    if not has_begun:
+    if not has_started:
         attempt.first_content()
     return chunk if chunk is not None else Chunk(b"")

@@ -12,15 +12,15 @@ from stayfast.policy.resilience.hedge import (
     NEVER,
     FirstTokens,
     HedgeConfig,
-    Lately,
-    Plan,
+    HedgePlan,
+    LateStreak,
     aim,
     live,
     plan,
     worthwhile,
 )
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.policy.resilience.retry_budget import ExtraBudget
+from stayfast.policy.resilience.retry_budget import RetryBudget
 
 REFRESHED_S = 1.0  # how old a plan may be: making one takes a tenth of a millisecond, choosing its share 0.4 ms
 MAX_KINDS = 1000  # of upstream and prompt size; far more than there are
@@ -36,7 +36,7 @@ STAYS_S = 10.0  # how long no help must have been expected before a kind that is
 class _Kind:
     """What is decided for one kind of prompt, and until when. `share`: of the calls, what second attempts may come to."""
 
-    plan: Plan
+    plan: HedgePlan
     refresh_at: float
     share: float
     n: int  # first tokens that were counted in the mean share
@@ -79,11 +79,11 @@ class Hedging:
         self.config = config
         self.is_on = config.mode != "off"  # whether there are second attempts at all
         self.retry = retry
-        self.budget = ExtraBudget(retry.budget, config.most if config.mode != "off" else 0.0)
+        self.budget = RetryBudget(retry.budget, config.most if config.mode != "off" else 0.0)
         self._of: dict[tuple[str, bool, int], FirstTokens] = {}
         self._kinds: dict[tuple[str, str, bool, int], _Kind] = {}
         self._mean = MeanShare()
-        self._lately: dict[tuple[str, bool], Lately] = {}
+        self._lately: dict[tuple[str, bool], LateStreak] = {}
         self.has_slow = False  # one was when they were last looked at
 
     @property
@@ -101,10 +101,10 @@ class Hedging:
             self._of[key] = found = FirstTokens(self.lately(upstream, is_whole=is_whole))
         return found
 
-    def plan(self, upstream: str, second: str, n_body_bytes: int, now: float, *, is_whole: bool) -> Plan:
+    def plan(self, upstream: str, second: str, n_body_bytes: int, now: float, *, is_whole: bool) -> HedgePlan:
         """When to send a second attempt to `second`, beside one that runs at `upstream`."""
         if self.config.mode == "race":
-            return Plan(self.config.race_after_s, 0.0, 0, 0.0)
+            return HedgePlan(self.config.race_after_s, 0.0, 0, 0.0)
         key = (upstream, second, is_whole, _size_of(n_body_bytes))
         kind = self._kinds.get(key)
         if kind is not None and now < kind.refresh_at:
@@ -131,11 +131,11 @@ class Hedging:
         self.has_slow = bool(found)
         return found
 
-    def lately(self, upstream: str, *, is_whole: bool) -> Lately:
+    def lately(self, upstream: str, *, is_whole: bool) -> LateStreak:
         """Whether an upstream is slow just now."""
         found = self._lately.get((upstream, is_whole))
         if found is None:
-            self._lately[upstream, is_whole] = found = Lately(self.config.most)
+            self._lately[upstream, is_whole] = found = LateStreak(self.config.most)
         return found
 
     def slow_now(self, now: float) -> list[dict[str, Any]]:

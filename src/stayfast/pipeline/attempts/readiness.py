@@ -18,7 +18,7 @@ from stayfast.core.types import Api, Outcome
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.upstreams.base import Call
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.json_input import decode
 
 PROBE_ROUTE = "(probe)"
@@ -42,7 +42,7 @@ class ProbeConfig:
 class Prober:
     """Keeps asking unproven members for a token, each with its own back-off. `run` is one task's."""
 
-    def __init__(self, targets: list[tuple[Member, str]], config: ProbeConfig, clock: Clock, rng: Random,
+    def __init__(self, targets: list[tuple[UpstreamState, str]], config: ProbeConfig, clock: Clock, rng: Random,
                  sink: Sink) -> None:
         self._targets = targets  # (member, its own name for the model to ask)
         self.complaints: dict[str, str] = {}  # upstream: why its last probe failed
@@ -60,7 +60,7 @@ class Prober:
             for member, model in self._targets:
                 group.create_task(self._keep_proven(member, model))
 
-    async def _keep_proven(self, member: Member, model: str) -> None:
+    async def _keep_proven(self, member: UpstreamState, model: str) -> None:
         n_failed = 0
         while True:
             if member.is_proven or await self._ask(member, model):
@@ -70,7 +70,7 @@ class Prober:
             n_failed += 1
             await asyncio.sleep(backoff_s(n_failed, self._config.base_s, self._config.cap_s, self._rng))
 
-    async def _ask(self, member: Member, model: str) -> bool:
+    async def _ask(self, member: UpstreamState, model: str) -> bool:
         body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True})
         deadline = Deadline(self._clock.now() + self._config.timeout_s)
         call = Call(decode(Api.CHAT, body), model, "req_probe", deadline, self._config.connect_s)
@@ -103,7 +103,7 @@ class Prober:
         member.succeeded()
         return True
 
-    def _complain(self, member: Member, code: str, message: str) -> None:
+    def _complain(self, member: UpstreamState, code: str, message: str) -> None:
         name = member.upstream.name
         if self.complaints.get(name) != code:
             self.complaints[name] = code

@@ -3,16 +3,16 @@
 import msgspec
 
 from stayfast.core.types import Api, Usage
-from stayfast.pipeline.cache.semantic import Semantic
+from stayfast.pipeline.cache.semantic import SemanticCache
 from stayfast.policy.admission.price import Prices, price_of
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.stores.base import Store
-from stayfast.wire.canonical import said_of
+from stayfast.wire.canonical import identity_bytes
 
 MAX_SAID = 1024  # tenants whose names are kept as they are digested
 
 
-class Cached(msgspec.Struct, frozen=True, gc=False):
+class CacheResult(msgspec.Struct, frozen=True, gc=False):
     """What became of one look-up: hit, semantic, miss, coalesced or bypass, with its reason in a word or two of ours."""
 
     result: str
@@ -35,15 +35,15 @@ class Cached(msgspec.Struct, frozen=True, gc=False):
         return f"hit; kind=semantic; sim={self.likeness[0]:.3f}; p={self.likeness[1]:.3f}; {age}"
 
 
-class Caching:
+class RouteCache:
     """One route's. Changed on one loop; outlives a reload that leaves the route alone. semantic: answers to the same
     question in other words; None: to the very same only. origin: all that decides an answer and stands in no request: the
     route, its upstreams, their models, the epoch.
     """
 
-    __slots__ = ("config", "keep_s", "model", "origin", "prices", "renewing", "said", "semantic", "store")
+    __slots__ = ("config", "identities", "keep_s", "model", "origin", "prices", "renewing", "semantic", "store")
 
-    def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: Semantic | None = None) -> None:
+    def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: SemanticCache | None = None) -> None:
         self.config = config
         self.keep_s = config.keep_s  # how long an answer may be of use
         self.origin = origin
@@ -52,17 +52,17 @@ class Caching:
         self.prices: Prices = {}  # of the route's first upstream, for what a hit saves
         self.model: str | None = None  # its name there; None: as the client says it
         self.renewing: set[bytes] = set()  # keys of what is made again in the background
-        self.said: dict[tuple[str | None, Api], bytes] = {}  # what `said_of` has said
+        self.identities: dict[tuple[str | None, Api], bytes] = {}  # what `identity_of` has said
 
-    def said_of(self, tenant: str | None, api: Api) -> bytes:
+    def identity_of(self, tenant: str | None, api: Api) -> bytes:
         """What decides an answer, stands in no body, and is the same for all of a tenant's requests: canonical JSON."""
-        who = tenant, api
-        said = self.said.get(who)
-        if said is None:
-            if len(self.said) >= MAX_SAID:
-                self.said.clear()
-            said = self.said[who] = said_of(tenant, self.origin, api)
-        return said
+        client = tenant, api
+        identity = self.identities.get(client)
+        if identity is None:
+            if len(self.identities) >= MAX_SAID:
+                self.identities.clear()
+            identity = self.identities[client] = identity_bytes(tenant, self.origin, api)
+        return identity
 
     def worth_usd(self, usage: Usage | None, model: str) -> float | None:
         """What an answer of so many tokens costs; None: no price is set, or its usage is not known."""

@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Struct
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import SemanticAsked, Sink
+from stayfast.core.events import SemanticLookedUp, Sink
 from stayfast.core.types import Api, Request
-from stayfast.pipeline.cache.labels import Label, Learning, decode_label
-from stayfast.pipeline.cache.semantic_index import Index, Log, Phrasings
-from stayfast.pipeline.tasks import Tasks
+from stayfast.pipeline.cache.labels import LabelRecord, Learning, decode_label
+from stayfast.pipeline.cache.semantic_index import Index, LabelLog, SemanticIndex
+from stayfast.pipeline.tasks import TaskGroupRegistry
 from stayfast.policy.cache.answer_clusters import Neighbour
-from stayfast.policy.cache.calibration import Calibrator, Estimate
+from stayfast.policy.cache.calibration import CalibrationEstimate, Calibrator
 from stayfast.policy.cache.freshness import age_of
 from stayfast.policy.cache.lexical import LEXICONS, Wording, is_filled_otherwise, why_apart, wording
 from stayfast.policy.cache.similarity import N_FEATURES, Fixed, Judgement, SemanticConfig, judge, wary, why_not
-from stayfast.stores.base import Kept, Store
+from stayfast.stores.base import CachedAnswer, Store
 from stayfast.stores.embedder import Embedding, NoEmbedder
-from stayfast.wire.canonical import Asked
+from stayfast.wire.canonical import CanonicalRequest
 from stayfast.wire.replay import text_in
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ MAX_PENDING = 64  # answers that wait to be compared; with more, the newest teac
 _CONVERSATIONS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 
 
-class Asking(Struct, eq=False):
+class SemanticQuery(Struct, eq=False):
     """A question on its way through the cache, and what was found out about it."""
 
     embedding: Embedding  # whose vectors they are: a reload may have brought another
@@ -114,14 +114,14 @@ class Asking(Struct, eq=False):
     was_given: bool = False  # a neighbour's answer was given, and its own is made to audit that
 
 
-class Likeness(Struct, frozen=True):
+class SemanticHit(Struct, frozen=True):
     """A hit: an answer that was made for another question. With `is_audited` its own answer is to be made all the same."""
 
     key: bytes  # of that question, under which the answer is kept
-    kept: Kept
+    answer: CachedAnswer
     cosine: float
     p: float
-    asking: Asking
+    asking: SemanticQuery
     is_audited: bool
 
 
@@ -136,13 +136,13 @@ class SemanticStats(Struct, frozen=True):
     n_labels: int
     is_shadow: bool
     threshold: float | None
-    estimate: Estimate | None
+    estimate: CalibrationEstimate | None
     n_audits: int
     n_audits_wrong: int
     n_drifted: int
 
 
-class Semantic:
+class SemanticCache:
     """One route's. One loop's; what it learns, it learns in Tasks of its own."""
 
     def __init__(self, config: SemanticConfig, route: str, *, store: Store, embedding: Embedding,
@@ -154,7 +154,7 @@ class Semantic:
         self._route = route
         self._store = store
         self.embedding = embedding
-        self.phrasings = Phrasings(config.max_phrasings, index)
+        self.phrasings = SemanticIndex(config.max_phrasings, index)
         self.sameness = sameness
         self.verifier = verifier  # None: what was judged good enough is
         self._clock = clock
@@ -162,7 +162,7 @@ class Semantic:
         self._sink = sink
         self._lexicon = LEXICONS[config.eligible.language]
         self.is_ready = True  # not while what was logged is being read
-        self._tasks = Tasks()
+        self._tasks = TaskGroupRegistry()
         self._one_by_one = asyncio.Lock()  # two that learn at once would make two answers of one
 
     def goes_on(self, config: SemanticConfig) -> bool:
@@ -182,40 +182,42 @@ class Semantic:
     def rule_of(self, tenant: str | None) -> Calibrator | Fixed:
         return self._fixed or self.learning.rule_of(tenant)
 
-    async def find(self, request: Request, asked: Asked, scope: bytes, max_age_s: float, until: float, *,
-                   tenant: str | None) -> tuple[str, Asking | Likeness | None]:
+    async def find(self, request: Request, canonical_request: CanonicalRequest, scope: bytes, max_age_s: float, until: float,
+                   *,
+                   tenant: str | None) -> tuple[str, SemanticQuery | SemanticHit | None]:
         """An answer to the same question in other words, after an empty word; else the word for why there is none, and what
         `answered` needs to know. None: the question is on its own. It is a miss at the instant `until`, whatever is missing.
         Who gives a hit counts it.
         """
-        why, found = await self._find(request, asked, scope, max_age_s, until, tenant=tenant)
+        why, found = await self._find(request, canonical_request, scope, max_age_s, until, tenant=tenant)
         if why:
             self.count(why)
         return why, found
 
     def count(self, result: str) -> None:
         """Something came of a look-up, or of an audit."""
-        self._sink.emit(SemanticAsked(self._route, result))
+        self._sink.emit(SemanticLookedUp(self._route, result))
 
-    async def _find(self, request: Request, asked: Asked, scope: bytes, max_age_s: float, until: float, *,
-                    tenant: str | None) -> tuple[str, Asking | Likeness | None]:
-        if request.api not in _CONVERSATIONS or asked.question.startswith(b"["):
+    async def _find(self, request: Request, canonical_request: CanonicalRequest, scope: bytes, max_age_s: float,
+                    until: float, *,
+                    tenant: str | None) -> tuple[str, SemanticQuery | SemanticHit | None]:
+        if request.api not in _CONVERSATIONS or canonical_request.question.startswith(b"["):
             return "not_text", None
-        if len(asked.question) > MAX_BYTES_A_CHAR * self.config.eligible.max_chars:
+        if len(canonical_request.question) > MAX_BYTES_A_CHAR * self.config.eligible.max_chars:
             return "long", None  # before anybody reads all of it
-        text = asked.question.decode()
+        text = canonical_request.question.decode()
         read = wording(text, self._lexicon)
         why = why_not(text, read, self.config.eligible, self.config.semantic_ttl_s)
         if why:
             return why, None
-        asking = Asking(self.embedding, scope, tenant, text, read)
+        asking = SemanticQuery(self.embedding, scope, tenant, text, read)
         if not self.is_ready or self.embedding.ahead is None:
             return "not_ready", asking
         if scope not in self.phrasings.scopes:
             return "nothing_near", asking
         try:
             async with asyncio.timeout_at(until):
-                why = await self._look(asking, until)
+                why = await self._look_up(asking, until)
                 if why:
                     return why, None if why == "long" else asking
                 found = await self._take(asking, request, max_age_s, until)
@@ -223,7 +225,7 @@ class Semantic:
             return "late", asking
         return (found, asking) if isinstance(found, str) else ("", found)
 
-    async def _look(self, asking: Asking, until: float) -> str:
+    async def _look_up(self, asking: SemanticQuery, until: float) -> str:
         """Find the neighbours and judge; returns why it is a miss, if it is one."""
         embedder = self.embedding.ahead
         if embedder is None:
@@ -238,55 +240,55 @@ class Semantic:
             return "failed"
         return self._judge(asking).why
 
-    def _judge(self, asking: Asking) -> Judgement:
+    def _judge(self, asking: SemanticQuery) -> Judgement:
         """What the neighbours say, of a question that has a vector."""
-        its = self.phrasings.scopes.get(asking.scope)
-        if its is None or asking.row is None:  # its last phrasing went meanwhile
+        indexed = self.phrasings.scopes.get(asking.scope)
+        if indexed is None or asking.row is None:  # its last phrasing went meanwhile
             return Judgement("nothing_near")
         asking.neighbours = self.phrasings.near(asking.scope, asking.row)
-        judged = judge(asking.wording, asking.neighbours, its.votes, self.rule_of(asking.tenant), self._lexicon)
-        asking.judgement = wary(judged, asking.wording, its.votes, self.config.new_word_from, self._lexicon)
+        judged = judge(asking.wording, asking.neighbours, indexed.votes, self.rule_of(asking.tenant), self._lexicon)
+        asking.judgement = wary(judged, asking.wording, indexed.votes, self.config.new_word_from, self._lexicon)
         return asking.judgement
 
-    async def _take(self, asking: Asking, request: Request, max_age_s: float, until: float) -> Likeness | str:
+    async def _take(self, asking: SemanticQuery, request: Request, max_age_s: float, until: float) -> SemanticHit | str:
         """The answer that was judged good enough, if it is there, young enough, and a second look agrees."""
         judgement = asking.judgement
         assert judgement is not None
         assert judgement.nearest is not None
         answer = judgement.nearest.answer
-        key, kept = await self._kept(asking.scope, answer, until)
-        if kept is None:
+        key, stored = await self._read_stored(asking.scope, answer, until)
+        if stored is None:
             asking.judgement = None  # there is nothing to compare with
             return "gone"
-        if age_of(kept.kept_at, self._clock.wall()) > min(max_age_s, self.config.semantic_ttl_s):
+        if age_of(stored.kept_at, self._clock.wall()) > min(max_age_s, self.config.semantic_ttl_s):
             return "old"
-        if self.verifier is not None and not await self.verifier.agrees(asking.text, text_in(request, kept.body)):
+        if self.verifier is not None and not await self.verifier.agrees(asking.text, text_in(request, stored.body)):
             return "refused"
         asking.was_given = self._rng.random() < self.config.audit
-        return Likeness(key, kept, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
+        return SemanticHit(key, stored, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
 
-    async def _kept(self, scope: bytes, answer: int, until: float) -> tuple[bytes, Kept | None]:
+    async def _read_stored(self, scope: bytes, answer: int, until: float) -> tuple[bytes, CachedAnswer | None]:
         """An answer, and under which key it is kept. One that the store says it has lost is forgotten."""
-        its = self.phrasings.scopes.get(scope)
-        key = its.keys.get(answer, b"") if its is not None else b""
+        indexed = self.phrasings.scopes.get(scope)
+        key = indexed.keys.get(answer, b"") if indexed is not None else b""
         if not key:
             return key, None
-        kept, is_known = await self._store.ask(key, until)
-        if kept is None and is_known:
+        stored, is_known = await self._store.ask(key, until)
+        if stored is None and is_known:
             self.phrasings.forget(scope, answer)
-        return key, kept
+        return key, stored
 
-    def audit_begun(self, asking: Asking) -> None:
+    def note_audit_started(self, asking: SemanticQuery) -> None:
         """Its own answer is being made, though a neighbour's was given."""
-        self.learning.audit_begun(asking.tenant)
+        self.learning.note_audit_started(asking.tenant)
         self.count("audit_begun")
 
-    def answered(self, asking: Asking, request: Request, key: bytes, kept: Kept) -> None:
+    def answered(self, asking: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
         """The question's own answer is there, and kept under `key`. Learns of it in the background."""
         if len(self._tasks) < MAX_PENDING and asking.embedding is self.embedding:
-            self._tasks.spawn(self._learn(asking, request, key, kept))
+            self._tasks.spawn(self._learn(asking, request, key, stored))
 
-    def unkept(self, asking: Asking) -> None:
+    def unkept(self, asking: SemanticQuery) -> None:
         """The question's own answer came to a clean end, and is none that may be given again: a call of a tool, or cut, or
         filtered. So no neighbour's answer was the right one.
         """
@@ -294,7 +296,7 @@ class Semantic:
         if judgement is not None and judgement.nearest is not None and judgement.features:
             self._label(asking, judgement.nearest.answer, judgement, is_right=False)
 
-    async def _learn(self, asking: Asking, request: Request, key: bytes, kept: Kept) -> None:
+    async def _learn(self, asking: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
         async with self._one_by_one:
             if asking.row is None:
                 embedder = self.embedding.behind
@@ -306,56 +308,57 @@ class Semantic:
                     return
             if asking.judgement is None:
                 self._judge(asking)
-            answer = await self._same_as(asking, request, text_in(request, kept.body))
+            answer = await self._same_as(asking, request, text_in(request, stored.body))
             self._keep(asking, asking.row, answer, key)
 
-    async def _same_as(self, asking: Asking, request: Request, text: str) -> int | None:
+    async def _same_as(self, asking: SemanticQuery, request: Request, text: str) -> int | None:
         """The neighbours' answer that says the same. What is said of the one that was judged is a label."""
         judgement = asking.judgement
         judged = judgement.nearest.answer if judgement is not None and judgement.nearest and judgement.features else None
         answers = [one.answer for one in asking.neighbours] if judged is None else [
             judged, *[one.answer for one in asking.neighbours]]
         for answer in list(dict.fromkeys(answers))[:N_COMPARED]:
-            _, kept = await self._kept(asking.scope, answer, self._clock.now() + self.config.within_s)
-            is_same = await self.sameness.is_same(text, text_in(request, kept.body)) if kept is not None else None
+            _, stored = await self._read_stored(asking.scope, answer, self._clock.now() + self.config.within_s)
+            is_same = await self.sameness.is_same(text, text_in(request, stored.body)) if stored is not None else None
             if is_same is not None and answer == judged and judgement is not None:
                 self._label(asking, answer, judgement, is_right=is_same)
             if is_same:
                 return answer
         return None
 
-    def _label(self, asking: Asking, answer: int, judgement: Judgement, *, is_right: bool) -> None:
+    def _label(self, asking: SemanticQuery, answer: int, judgement: Judgement, *, is_right: bool) -> None:
         n_audits = self.learning.audit_judged(asking.tenant) if asking.was_given else 1.0
-        label = Label(judgement.features, is_right, asking.was_given, asking.tenant, asking.scope, answer, n_audits)
+        label = LabelRecord(judgement.features, is_right, asking.was_given, asking.tenant, asking.scope, answer, n_audits)
         self._vote(label)
         if self._fixed is None:
             self.learning.learn(label, self.phrasings.log)
         if asking.was_given:
             if self._fixed is not None:
-                self.learning.tell(label, self.phrasings.log)
+                self.learning.add_own(label, self.phrasings.log)
             self.count("audit_right" if is_right else "audit_wrong")
 
-    def _vote(self, label: Label) -> None:
-        its = self.phrasings.scopes.get(label.scope)
-        if its is not None and label.answer in its.keys:
-            its.votes.judged(label.answer, is_right=label.is_right, was_given=label.was_given)
+    def _vote(self, label: LabelRecord) -> None:
+        indexed = self.phrasings.scopes.get(label.scope)
+        if indexed is not None and label.answer in indexed.keys:
+            indexed.votes.judged(label.answer, is_right=label.is_right, was_given=label.was_given)
 
-    def _keep(self, asking: Asking, row: "Floats", answer: int | None, key: bytes) -> None:
+    def _keep(self, asking: SemanticQuery, row: "Floats", answer: int | None, key: bytes) -> None:
         nearest = asking.neighbours[0] if asking.neighbours else None
         if nearest is not None and nearest.wording.words == asking.wording.words:
             self.phrasings.remove(nearest.key)  # it is this very question
         self.phrasings.keep(asking.scope, asking.wording, row, answer=answer, answer_key=key)
 
-    def share(self, log: Callable[[bytes], Log]) -> None:
-        """Tell others from now on what is learned; what they tell comes to `hear`. log: makes one for 8 bytes, one's own."""
-        who = self._rng.randbytes(8)
-        self.phrasings.share(log(who), int.from_bytes(who[:4], "big"))
+    def share(self, log: Callable[[bytes], LabelLog]) -> None:
+        """Tell others from now on what is learned; what they tell comes to `receive`. log: makes one for 8 bytes, one's
+        own."""
+        worker_id = self._rng.randbytes(8)
+        self.phrasings.share(log(worker_id), int.from_bytes(worker_id[:4], "big"))
 
-    def hear(self, key: int, body: bytes, is_own: bool, *, floats: Callable[[bytes], "Floats"]) -> None:
+    def receive(self, key: int, body: bytes, is_own: bool, *, floats: Callable[[bytes], "Floats"]) -> None:
         """What this process or another has put into its log. Raises ValueError for what cannot be read."""
         if key > 0:
             embedder = self.embedding.behind
-            self.phrasings.hear(body, embedder.n_dims if embedder is not None else 0, floats, is_own=is_own)
+            self.phrasings.receive(body, embedder.n_dims if embedder is not None else 0, floats, is_own=is_own)
             return
         if is_own:
             return
@@ -364,7 +367,7 @@ class Semantic:
             raise ValueError("it is another version's")
         self._vote(label)
         if self._fixed is None:
-            self.learning.hear(label, self.phrasings.log)
+            self.learning.add_remote(label, self.phrasings.log)
 
     def restore(self, logged: Mapping[int, bytes], floats: Callable[[bytes], "Floats"]) -> None:
         """Learn again what was logged. On any thread, while `is_ready` is False. Raises ValueError for what is no log."""
@@ -373,14 +376,15 @@ class Semantic:
             self.learning.restore(logged)
 
     def stats(self) -> SemanticStats:
-        known, its = self.phrasings, self.learning
+        known, labels = self.phrasings, self.learning
         if not self.is_ready:  # another thread is at it
             return SemanticStats(0, 0, 0, 0, self._fixed is None, None, None, 0, 0, 0)
-        threshold, estimate = its.worst() if self._fixed is None else (self._fixed.threshold, None)
-        n_wrong, n_audits = its.audited()
+        threshold, estimate = labels.worst() if self._fixed is None else (self._fixed.threshold, None)
+        n_wrong, n_audits = labels.audited()
         return SemanticStats(
-            len(known), known.n_answers, len(known.scopes), its.n_labels, self._fixed is None and its.is_shadow, threshold,
-            estimate, n_audits, n_wrong, its.n_drifted)
+            len(known), known.n_answers, len(known.scopes), labels.n_labels, self._fixed is None and labels.is_shadow,
+            threshold,
+            estimate, n_audits, n_wrong, labels.n_drifted)
 
     def __repr__(self) -> str:
         return f"<Semantic of {self._route}: {self.phrasings!r}, {self._fixed or self.learning!r}>"

@@ -1,7 +1,7 @@
 """Which questions lead to which answers: phrasings by scope, with their vectors and votes, and what outlives a restart.
 
 An answer stands in the route's store, under the key of the question it was made for last; here is only what leads to it.
-Processes whose store is one tell each other of their phrasings (`share`, `hear`): an answer has the same number in all of
+Processes whose store is one tell each other of their phrasings (`share`, `receive`): an answer has the same number in all of
 them, and a question that was asked in two is a phrasing of the answer that was told last: all hear all in one order.
 """
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, msgpack
 
-from stayfast.policy.cache.answer_clusters import Neighbour, Votes
+from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
 from stayfast.policy.cache.lexical import Wording
 from stayfast.policy.cache.similarity import N_NEAREST
 
@@ -31,7 +31,7 @@ class Index(Protocol):
         """Forget a vector."""
 
 
-class Log(Protocol):
+class LabelLog(Protocol):
     """What outlives a restart: `stores.label_store`, or `stores.journal`, which others hear as well. Keys are numbers:
     those of phrasings are from 1 on, others below 0.
     """
@@ -56,13 +56,13 @@ class Logged(Struct, array_like=True, gc=False):
     row: bytes  # float32
 
 
-class Scope:
+class SemanticScope:
     """Who votes in one scope, and under which keys of the store the answers are."""
 
     __slots__ = ("keys", "votes")
 
     def __init__(self) -> None:
-        self.votes = Votes()
+        self.votes = AnswerVotes()
         self.keys: dict[int, bytes] = {}
 
 
@@ -70,12 +70,12 @@ _encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(Logged).decode
 _ROOM = 31  # bits of a number of an answer, beside those that say whose it is
 
 
-class Phrasings:
+class SemanticIndex:
     """One route's, at most `most`: beyond it the oldest goes. One task at a time; nothing here waits."""
 
     def __init__(self, most: int, index: Callable[[int], Index]) -> None:
-        self.scopes: dict[bytes, Scope] = {}
-        self.log: Log | None = None  # None: a restart forgets all
+        self.scopes: dict[bytes, SemanticScope] = {}
+        self.log: LabelLog | None = None  # None: a restart forgets all
         self._most = most
         self._new_index = index
         self._index: Index | None = None  # until the first vector says how long they are
@@ -89,7 +89,7 @@ class Phrasings:
 
     @property
     def n_answers(self) -> int:
-        return sum(its.votes.n_answers for its in self.scopes.values())
+        return sum(scope.votes.n_answers for scope in self.scopes.values())
 
     def near(self, scope: bytes, row: "Floats") -> list[Neighbour]:
         """The nearest phrasings in a scope that has some, nearest first."""
@@ -102,31 +102,31 @@ class Phrasings:
             self._n_answers += 1
             answer = self._n_answers
         self._n_keys += 1
-        said = Logged(scope, answer, answer_key, wording, row.tobytes() if self.log is not None else b"")
-        self._add(self._n_keys, said, row)
+        entry = Logged(scope, answer, answer_key, wording, row.tobytes() if self.log is not None else b"")
+        self._add(self._n_keys, entry, row)
         if self.log is not None:
-            self.log.put(self._n_keys, _encode(said))
+            self.log.put(self._n_keys, _encode(entry))
         self._bound()
 
-    def share(self, log: Log, who: int) -> None:
+    def share(self, log: LabelLog, worker_id: int) -> None:
         """From now on others hear of it. who: 32 bits, nobody else's: answers are numbered from there."""
         self.log = log
-        self._n_answers = who << _ROOM
+        self._n_answers = worker_id << _ROOM
 
-    def hear(self, body: bytes, n_dims: int, floats: Callable[[bytes], "Floats"], *, is_own: bool) -> None:
+    def receive(self, body: bytes, n_dims: int, floats: Callable[[bytes], "Floats"], *, is_own: bool) -> None:
         """A phrasing that was told. Raises ValueError for what is none, or not of this embedder."""
-        said = _decode(body)
-        if len(said.row) != 4 * n_dims:
+        entry = _decode(body)
+        if len(entry.row) != 4 * n_dims:
             raise ValueError("it is another embedder's")
-        known = self._questions.get(said.answer_key)
+        known = self._questions.get(entry.answer_key)
         if known is None and is_own:
             return  # and it is forgotten already
         if known is not None:
-            if self._order[known][1] == said.answer:
+            if self._order[known][1] == entry.answer:
                 return
             self.remove(known)
         self._n_keys += 1
-        self._add(self._n_keys, said, floats(said.row))
+        self._add(self._n_keys, entry, floats(entry.row))
         self._bound()
 
     def _bound(self) -> None:
@@ -138,45 +138,45 @@ class Phrasings:
         if key not in self._order:
             return
         scope, answer, _ = self._order[key]
-        its = self.scopes[scope]
-        if its.votes.remove(key):
-            del its.keys[answer]
+        indexed = self.scopes[scope]
+        if indexed.votes.remove(key):
+            del indexed.keys[answer]
         self._drop(scope, key)
-        if not len(its.votes):
+        if not len(indexed.votes):
             del self.scopes[scope]
 
     def forget(self, scope: bytes, answer: int) -> None:
-        its = self.scopes.get(scope)
-        if its is None:
+        indexed = self.scopes.get(scope)
+        if indexed is None:
             return
-        its.keys.pop(answer, None)
-        for key in its.votes.forget(answer):
+        indexed.keys.pop(answer, None)
+        for key in indexed.votes.forget(answer):
             self._drop(scope, key)
-        if not len(its.votes):
+        if not len(indexed.votes):
             del self.scopes[scope]
 
     def restore(self, logged: Mapping[int, bytes], floats: Callable[[bytes], "Floats"]) -> None:
         """Learn again what was logged. On any thread, as long as nobody else looks."""
         for key, body in logged.items():
             if key > 0:
-                said = _decode(body)
-                self._add(key, said, floats(said.row))
+                entry = _decode(body)
+                self._add(key, entry, floats(entry.row))
                 self._n_keys = max(self._n_keys, key)
-                self._n_answers = max(self._n_answers, said.answer)
+                self._n_answers = max(self._n_answers, entry.answer)
 
-    def _add(self, key: int, said: Logged, row: "Floats") -> None:
-        its = self.scopes.get(said.scope)
-        if its is None:
-            its = self.scopes[said.scope] = Scope()
-        its.keys[said.answer] = said.answer_key
+    def _add(self, key: int, entry: Logged, row: "Floats") -> None:
+        indexed = self.scopes.get(entry.scope)
+        if indexed is None:
+            indexed = self.scopes[entry.scope] = SemanticScope()
+        indexed.keys[entry.answer] = entry.answer_key
         if self._index is None:
             self._index = self._new_index(len(row))
-        self._order[key] = (said.scope, said.answer, said.answer_key)
-        self._questions[said.answer_key] = key
-        gone = its.votes.add(key, said.answer, said.wording)
-        self._index.add(said.scope, key, row)
+        self._order[key] = (entry.scope, entry.answer, entry.answer_key)
+        self._questions[entry.answer_key] = key
+        gone = indexed.votes.add(key, entry.answer, entry.wording)
+        self._index.add(entry.scope, key, row)
         if gone is not None:
-            self._drop(said.scope, gone)
+            self._drop(entry.scope, gone)
 
     def _drop(self, scope: bytes, key: int) -> None:
         """What is known of a phrasing beside its vote."""

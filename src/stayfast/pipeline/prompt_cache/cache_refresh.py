@@ -11,10 +11,10 @@ from stayfast.core.errors import StayfastError
 from stayfast.core.events import Sink
 from stayfast.core.types import Api, Outcome, Request
 from stayfast.pipeline.attempts.attempt import Attempt
-from stayfast.pipeline.prompt_cache.planner import Prefixing
-from stayfast.policy.prompt_cache.learned import Hot, Opening
+from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
+from stayfast.policy.prompt_cache.learned import HotPrefixes, Opening
 from stayfast.upstreams.base import Call
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 WARM_ROUTE: Final = "(warm)"
 LOOK_EVERY_S: Final = 15.0
@@ -23,10 +23,11 @@ TIMEOUT_S: Final = 20.0
 CONNECT_S: Final = 5.0
 
 
-class Warmer:
+class PrefixRefresher:
     """Of all routes that have a budget for it. `run` is one task's."""
 
-    def __init__(self, routes: Sequence[Prefixing], members: Mapping[str, Member], clock: Clock, sink: Sink) -> None:
+    def __init__(self, routes: Sequence[PromptCachePlanner], members: Mapping[str, UpstreamState], clock: Clock,
+                 sink: Sink) -> None:
         self._routes = routes
         self._members = members
         self._clock = clock
@@ -45,7 +46,7 @@ class Warmer:
             while route.hot is not None and (due := route.hot.take(self._clock.now())) is not None:
                 await self._ask(route, route.hot, *due)
 
-    async def _ask(self, route: Prefixing, hot: Hot, key: Hashable, opening: Opening) -> None:
+    async def _ask(self, route: PromptCachePlanner, hot: HotPrefixes, key: Hashable, opening: Opening) -> None:
         """Ask for one. Whatever comes of it, no request waits for it and no upstream is judged by it."""
         member, now = self._members.get(opening.upstream), self._clock.now()
         if member is None or not member.has_room or not member.is_well(now, opening.model):

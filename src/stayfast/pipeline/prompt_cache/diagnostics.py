@@ -11,9 +11,9 @@ from typing import Final
 from stayfast.core.clock import Clock
 from stayfast.core.events import PrefixFinding, Sink
 from stayfast.policy.admission.price import TOKENS_PER_PRICE, Price
-from stayfast.policy.prompt_cache.breakpoints import History, Shape
+from stayfast.policy.prompt_cache.breakpoints import PromptHistory, PromptShape
 from stayfast.policy.prompt_cache.rules import PrefixRules
-from stayfast.wire.prompt import Laid, difference, n_alike
+from stayfast.wire.prompt import PromptLayout, difference, n_alike
 
 MAX_KEPT_BYTES: Final = 512 * 1024  # of one kind's instructions, all together
 MAX_APPLICATIONS: Final = 4  # whose instructions are kept, of one kind
@@ -34,15 +34,15 @@ class MarkedPrompt:
         self.upstream = upstream
         self.model = model
         self.price = price
-        self.history: History | None = None
+        self.history: PromptHistory | None = None
         self.rules: PrefixRules | None = None
         self.n_marked = 0.0  # tokens of it, about
 
 
-class Findings:
+class PrefixDiagnostics:
     """One route's. `all`: by upstream, model and block, with when each was seen last."""
 
-    __slots__ = ("_clock", "_kept", "_route", "_runs", "_sink", "all")
+    __slots__ = ("_clock", "_route", "_runs", "_sink", "_static_parts", "all")
 
     def __init__(self, route: str, clock: Clock, sink: Sink) -> None:
         self.all: dict[tuple[str, str, str], tuple[float, PrefixFinding]] = {}
@@ -50,31 +50,32 @@ class Findings:
         self._clock = clock
         self._sink = sink
         self._runs: dict[tuple[str, str, str], tuple[float, int]] = {}  # since when it goes on, and how many times before
-        self._kept: dict[Kind, list[bytes]] = {}  # by application, the least lately seen first
+        self._static_parts: dict[Kind, list[bytes]] = {}  # by application, the least lately seen first
 
-    def look(self, kind: Kind, laid: Laid, shape: Shape, marker: MarkedPrompt, *, is_moving: bool,
+    def inspect(self, kind: Kind, laid: PromptLayout, shape: PromptShape, marker: MarkedPrompt, *, is_moving: bool,
              seems_moving: bool) -> None:
         """Keep the instructions; where they move, say how they differ from the last ones of the same application."""
         statics = [block.data for block in laid.blocks[:laid.n_static]]
-        said, kept = b"".join(statics), self._kept.pop(kind, [])
-        self._kept[kind] = kept
-        if len(self._kept) > MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
-        if said in kept:
-            kept.remove(said)
-        elif kept:
-            n, before = max((n_alike(said, other), other) for other in kept)
-            is_same = n >= SAME_SHARE * min(len(said), len(before))
+        static_text, seen_texts = b"".join(statics), self._static_parts.pop(kind, [])
+        self._static_parts[kind] = seen_texts
+        if len(self._static_parts) > MAX_KEPT:
+            del self._static_parts[next(iter(self._static_parts))]
+        if static_text in seen_texts:
+            seen_texts.remove(static_text)
+        elif seen_texts:
+            n, before = max((n_alike(static_text, other), other) for other in seen_texts)
+            is_same = n >= SAME_SHARE * min(len(static_text), len(before))
             if is_same:
-                kept.remove(before)
+                seen_texts.remove(before)
             if is_moving or (is_same and seems_moving):
-                self._compare(marker, shape, laid, said, before)
-        kept.append(said)
-        while len(kept) > MAX_APPLICATIONS or sum(map(len, kept)) > MAX_KEPT_BYTES:
-            del kept[0]
+                self._compare(marker, shape, laid, static_text, before)
+        seen_texts.append(static_text)
+        while len(seen_texts) > MAX_APPLICATIONS or sum(map(len, seen_texts)) > MAX_KEPT_BYTES:
+            del seen_texts[0]
 
-    def _compare(self, marker: MarkedPrompt, shape: Shape, laid: Laid, said: bytes, before: bytes) -> None:
-        at, word = difference(before, said)
+    def _compare(self, marker: MarkedPrompt, shape: PromptShape, laid: PromptLayout, static_text: bytes,
+                 before: bytes) -> None:
+        at, word = difference(before, static_text)
         n_same = 0
         while n_same < laid.n_static and at >= (n_bytes := len(laid.blocks[n_same].data)):
             at -= n_bytes
@@ -105,8 +106,8 @@ class Findings:
                word: str = "") -> None:
         """Tell it, once as long as it goes on; and once more when it is known what it costs."""
         now, name = self._clock.now(), (marker.upstream, marker.model, where)
-        seen_at, told = self.all.pop(name, (-inf, None))
-        is_new = told is None or now - seen_at > FOUND_S
+        seen_at, reported = self.all.pop(name, (-inf, None))
+        is_new = reported is None or now - seen_at > FOUND_S
         began_at, n_before = (now, 0) if is_new else self._runs[name]
         self._runs[name] = began_at, n_before + 1
         if what == "unread" and marker.history is not None:  # it is found once in a while, and all requests pay for it
@@ -117,7 +118,7 @@ class Findings:
         if len(self.all) > MAX_FINDINGS:
             oldest = next(iter(self.all))
             del self.all[oldest], self._runs[oldest]
-        if is_new or (told is not None and told.usd_a_day is None and found.usd_a_day is not None):
+        if is_new or (reported is not None and reported.usd_a_day is None and found.usd_a_day is not None):
             self._sink.emit(found)
 
 

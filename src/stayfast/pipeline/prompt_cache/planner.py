@@ -19,17 +19,17 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import Api, Request, Usage
-from stayfast.pipeline.prompt_cache.diagnostics import Findings, Kind, MarkedPrompt
+from stayfast.pipeline.prompt_cache.diagnostics import Kind, MarkedPrompt, PrefixDiagnostics
 from stayfast.policy.admission.price import Price
-from stayfast.policy.prompt_cache.breakpoints import FLOOR_MARGIN, History, Marked, PrefixConfig, Shape
-from stayfast.policy.prompt_cache.learned import KEY, Floor, Hot, Opening, Parts, Refusals, Scale
+from stayfast.policy.prompt_cache.breakpoints import FLOOR_MARGIN, Marked, PrefixConfig, PromptHistory, PromptShape
+from stayfast.policy.prompt_cache.learned import KEY, HotPrefixes, Opening, PromptParts, Refusals, TokenFloor, TokenScale
 from stayfast.policy.prompt_cache.rules import HOUR_S, PrefixRules, rules_of
-from stayfast.wire.prompt import LAID_OUT, Laid, has_marks, mark_of, order_blocks
+from stayfast.wire.prompt import LAID_OUT, PromptLayout, has_marks, mark_of, order_blocks
 
 MAX_WARM: Final = 4096
 
 
-class Leads:
+class PrefixLeaders:
     """Which beginnings are remembered where, and which are about to be. Changed on one loop."""
 
     __slots__ = ("_clock", "_running", "_warm_until", "n_waited")
@@ -80,7 +80,7 @@ _OPENAI: Final = b'{"mode":"explicit"}'
 _BAD_REQUEST, _UNPROCESSABLE = 400, 422  # what servers say to a member that they do not know
 
 
-class Prefixing:
+class PromptCachePlanner:
     """One route's. Changed on one loop; outlives a reload that leaves its settings alone."""
 
     __slots__ = ("_clock", "_floors", "_histories", "_parts", "_refusals", "_scales", "config", "counts", "findings", "hot",
@@ -92,17 +92,17 @@ class Prefixing:
         self.counts: dict[tuple[str, str], int] = {}  # requests by upstream and result
         self.tokens: dict[tuple[str, str], int] = {}  # of input, by upstream and kind: read, written, plain
         self.rules: dict[tuple[str, str], PrefixRules | None] = {}  # that were in use last, by upstream and model
-        self.findings = Findings(route, clock, sink)
-        self.leads = Leads(clock)
-        self.hot = Hot(config.warm_tokens_per_hour) if config.warm_tokens_per_hour else None
+        self.findings = PrefixDiagnostics(route, clock, sink)
+        self.leads = PrefixLeaders(clock)
+        self.hot = HotPrefixes(config.warm_tokens_per_hour) if config.warm_tokens_per_hour else None
         self._clock = clock
-        self._histories: dict[Kind, History] = {}
-        self._floors: dict[tuple[str, str], Floor] = {}  # by upstream and model
+        self._histories: dict[Kind, PromptHistory] = {}
+        self._floors: dict[tuple[str, str], TokenFloor] = {}  # by upstream and model
         self._refusals: dict[tuple[str, str], Refusals] = {}  # the same
-        self._scales: dict[str, Scale] = {}
-        self._parts: dict[tuple[str, str, int], Parts] = {}  # by upstream, model and how prompts begin
+        self._scales: dict[str, TokenScale] = {}
+        self._parts: dict[tuple[str, str, int], PromptParts] = {}  # by upstream, model and how prompts begin
 
-    def lay(self, request: Request) -> "tuple[Request, Layout | None]":
+    def lay(self, request: Request) -> "tuple[Request, PlannedPrompt | None]":
         """The request in its stable order, and what goes with it to each attempt; None: nothing to do."""
         if request.api not in LAID_OUT or len(request.body) < LEAST_BYTES or has_marks(request.body):
             return request, None
@@ -112,7 +112,7 @@ class Prefixing:
                                    moves_volatile=config.moves_volatile)
         except (ValueError, RecursionError):  # of a shape that only the upstream understands
             return request, None
-        layout = Layout(self, ordered.head, ordered.first, ordered.tools)
+        layout = PlannedPrompt(self, ordered.head, ordered.first, ordered.tools)
         return request if ordered.body is request.body else replace(request, body=ordered.body), layout
 
     def rules_for(self, upstream: str, model: str, n_head_bytes: int) -> PrefixRules | None:
@@ -125,25 +125,26 @@ class Prefixing:
         n_tokens = n_head_bytes / self._scale(model).bytes_a_token
         return rules if n_tokens >= self._floor(upstream, model, rules).tokens(self._clock.now()) * FLOOR_MARGIN else None
 
-    def part(self, upstream: str, model: str, layout: "Layout") -> int:
+    def part(self, upstream: str, model: str, layout: "PlannedPrompt") -> int:
         """Which part of the requests that begin like this one it belongs to; to be asked once a request."""
         now, key = self._clock.now(), (upstream, model, layout.head)
-        self._parts[key] = parts = self._parts.pop(key, None) or Parts(now, is_of_agents=bool(layout.tools))
+        self._parts[key] = parts = self._parts.pop(key, None) or PromptParts(now, is_of_agents=bool(layout.tools))
         if len(self._parts) > MAX_HEADS:
             del self._parts[next(iter(self._parts))]
         return parts.part(layout.conversation, now)
 
-    def mark(self, marker: "Marker", body: bytes, api: Api) -> bytes:
-        """The body as it goes out, with what is decided of it told to the marker. Raises ValueError as `Laid` does."""
+    def mark(self, marker: "AttemptMarker", body: bytes, api: Api) -> bytes:
+        """The body as it goes out, with what is decided of it told to the marker. Raises ValueError as `PromptLayout`
+        does."""
         rules = self._rules_in(api, marker)
         if rules is None or api not in LAID_OUT or has_marks(body) or b'"previous_response_id"' in body:
             return body
-        laid = Laid(body, api)
+        laid = PromptLayout(body, api)
         if not laid.n_end:
             return body
         now, kind = self._clock.now(), (marker.upstream, marker.model, marker.layout.tools)
         scale, floor = self._scale(marker.model), self._floor(marker.upstream, marker.model, rules)
-        rules, refusals = rules.said_in(api), self._refusals.get((marker.upstream, marker.model))
+        rules, refusals = rules.for_api(api), self._refusals.get((marker.upstream, marker.model))
         if refusals is not None:
             rules = refusals.without(rules, now)
         shape = _shape(laid, scale.bytes_a_token)
@@ -154,18 +155,19 @@ class Prefixing:
         marker.rules, marker.marked = rules, marked
         marker.n_bytes = round(shape.tokens[-1] * scale.bytes_a_token)
         marker.n_marked = shape.tokens[marked.at[-1] - 1] if marked.at else 0.0
-        self.findings.look(kind, laid, shape, marker, is_moving=marked.is_moving, seems_moving=marker.history.seems_moving)
+        self.findings.inspect(kind, laid, shape, marker, is_moving=marked.is_moving,
+                              seems_moving=marker.history.seems_moving)
         if self.hot is not None and rules.marks == "anthropic":
             self._keep_hot(marker, laid, shape, marked, now)
         at = marked.at if rules.most_marks else ()  # decided for an attempt before, and refused since
         marks = {n: _mark(rules, is_long=marked.is_long and n <= marked.n_static) for n in at}
-        beside = {}
+        extra_fields = {}
         if rules.has_key and api is not Api.MESSAGES and marked.n_static and b'"prompt_cache_key"' not in body:
-            beside[KEY] = self._key(laid, marked.n_static, marker.layout.part(marker.upstream, marker.model))
-        marker.wrote = (*([mark_of(api)] if marks else ()), *beside)
-        return laid.write(marks, beside) if marker.wrote else body
+            extra_fields[KEY] = self._key(laid, marked.n_static, marker.layout.part(marker.upstream, marker.model))
+        marker.wrote = (*([mark_of(api)] if marks else ()), *extra_fields)
+        return laid.write(marks, extra_fields) if marker.wrote else body
 
-    def _rules_in(self, api: Api, marker: "Marker") -> PrefixRules | None:
+    def _rules_in(self, api: Api, marker: "AttemptMarker") -> PrefixRules | None:
         """By the model's name, and for one that is not known by the protocol; noted, for who asks by which."""
         rules = rules_of(marker.model, self.config.models, is_anthropic=api is Api.MESSAGES)
         if api in LAID_OUT:
@@ -174,7 +176,7 @@ class Prefixing:
                 del self.rules[next(iter(self.rules))]
         return rules
 
-    def _keep_hot(self, marker: "Marker", laid: Laid, shape: Shape, marked: Marked, now: float) -> None:
+    def _keep_hot(self, marker: "AttemptMarker", laid: PromptLayout, shape: PromptShape, marked: Marked, now: float) -> None:
         n = laid.markable(marked.n_static)
         if self.hot is None or n not in marked.at:
             return
@@ -185,23 +187,23 @@ class Prefixing:
             opening = laid.opening(n, _mark(rules, is_long=marked.is_long))
             self.hot.add(Opening(marker.upstream, marker.model, opening, shape.tokens[n - 1], keeps_s), key, now)
 
-    def told(self, marker: "Marker", usage: Usage) -> None:
+    def note_usage(self, marker: "AttemptMarker", usage: Usage) -> None:
         """What an upstream said of a prompt that was looked at."""
         n_read, n_written = usage.cached_read, usage.cache_write_5m + usage.cache_write_1h
         self._count(marker.upstream, "read" if n_read else "written" if n_written else "missed")
         tokens = self.tokens
         for what, n in (("read", n_read), ("written", n_written), ("plain", usage.uncached - n_written)):
             tokens[marker.upstream, what] = tokens.get((marker.upstream, what), 0) + max(0, n)
-        self._scale(marker.model).told(marker.n_bytes, usage.input_total)
+        self._scale(marker.model).note_usage(marker.n_bytes, usage.input_total)
         marked, history, rules, now = marker.marked, marker.history, marker.rules, self._clock.now()
         if marked is None or history is None or rules is None or not marked.at or not rules.most_marks:
             return
         floor = self._floor(marker.upstream, marker.model, rules)
-        floor.told(marker.n_marked, n_read=n_read, n_written=n_written, now=now)
-        if history.told(was_known=marked.is_known, n_read=n_read, n_written=n_written, now=now):
+        floor.note_usage(marker.n_marked, n_read=n_read, n_written=n_written, now=now)
+        if history.note_usage(was_known=marked.is_known, n_read=n_read, n_written=n_written, now=now):
             self.findings.unread(marker)
 
-    def refused(self, marker: "Marker", members: tuple[str, ...]) -> None:
+    def refused(self, marker: "AttemptMarker", members: tuple[str, ...]) -> None:
         """What was written was refused by name, and the same request without it has been answered."""
         now, key = self._clock.now(), (marker.upstream, marker.model)
         refusals = self._refusals.setdefault(key, Refusals())
@@ -217,7 +219,7 @@ class Prefixing:
         in_time = usage is not None and usage.cached_read > 0
         self._count(opening.upstream, "warmed" if in_time else "warm_failed")
 
-    def _key(self, laid: Laid, n_static: int, part: int) -> bytes:
+    def _key(self, laid: PromptLayout, n_static: int, part: int) -> bytes:
         """Where OpenAI looks first: the same for all that begin alike, and in one part."""
         digest = sha256(self.route.encode())
         for block in laid.blocks[:n_static]:
@@ -225,24 +227,24 @@ class Prefixing:
         key = digest.hexdigest()[:32]
         return (f'"{key}-{part:x}"' if part else f'"{key}"').encode()
 
-    def _history(self, kind: Kind, now: float) -> History:
-        found = self._histories.pop(kind, None) or History(now)
+    def _history(self, kind: Kind, now: float) -> PromptHistory:
+        found = self._histories.pop(kind, None) or PromptHistory(now)
         self._histories[kind] = found  # the newest last
         if len(self._histories) > MAX_KINDS:
             del self._histories[next(iter(self._histories))]
         return found
 
-    def _floor(self, upstream: str, model: str, rules: PrefixRules) -> Floor:
+    def _floor(self, upstream: str, model: str, rules: PrefixRules) -> TokenFloor:
         key = upstream, model
         if key not in self._floors:
-            self._floors[key] = Floor(rules.floor_tokens)
+            self._floors[key] = TokenFloor(rules.floor_tokens)
             if len(self._floors) > MAX_MODELS:
                 del self._floors[next(iter(self._floors))]
         return self._floors[key]
 
-    def _scale(self, model: str) -> Scale:
+    def _scale(self, model: str) -> TokenScale:
         if model not in self._scales:
-            self._scales[model] = Scale()
+            self._scales[model] = TokenScale()
             if len(self._scales) > MAX_MODELS:
                 del self._scales[next(iter(self._scales))]
         return self._scales[model]
@@ -254,26 +256,26 @@ class Prefixing:
         return f"<Prefixing {self.route}: {len(self._histories)} kinds of prompts, {len(self.findings.all)} findings>"
 
 
-class Layout:
+class PlannedPrompt:
     """One request's. `kinds`: what was decided for each, so that its second attempts are marked like its first."""
 
     __slots__ = ("_n_head_bytes", "_of", "_parts", "conversation", "head", "kinds", "tools")
 
-    def __init__(self, of: Prefixing, head: bytes, first: bytes, tools: tuple[str, ...]) -> None:
+    def __init__(self, of: PromptCachePlanner, head: bytes, first: bytes, tools: tuple[str, ...]) -> None:
         self._of = of
         self._n_head_bytes = len(head)
         self._parts: dict[tuple[str, str], int] = {}
         self.head = hash(head)
         self.conversation = hash(first)
         self.tools = tools
-        self.kinds: dict[Kind, tuple[History, Marked]] = {}
+        self.kinds: dict[Kind, tuple[PromptHistory, Marked]] = {}
 
     def part(self, upstream: str, model: str) -> int:
         if (upstream, model) not in self._parts:
             self._parts[upstream, model] = self._of.part(upstream, model, self)
         return self._parts[upstream, model]
 
-    def leads(self, upstream: str, model: str) -> "tuple[Leads, Hashable] | None":
+    def leads(self, upstream: str, model: str) -> "tuple[PrefixLeaders, Hashable] | None":
         """Who knows whether others are just now having the same beginning remembered there; None: nobody need wait."""
         of = self._of
         rules = of.rules_for(upstream, model, self._n_head_bytes) if of.config.wait_s else None
@@ -286,16 +288,17 @@ class Layout:
         """The longest that is waited for others."""
         return self._of.config.wait_s
 
-    def marker(self, upstream: str, model: str, price: Price | None) -> "Marker":
-        return Marker(self, self._of, upstream, model, price)
+    def marker(self, upstream: str, model: str, price: Price | None) -> "AttemptMarker":
+        return AttemptMarker(self, self._of, upstream, model, price)
 
 
-class Marker(MarkedPrompt):
-    """One attempt's `upstreams.base.Marker`."""
+class AttemptMarker(MarkedPrompt):
+    """One attempt's `upstreams.base.AttemptMarker`."""
 
     __slots__ = ("_lead", "_leads", "_of", "_refused", "layout", "marked", "n_bytes", "wrote")
 
-    def __init__(self, layout: Layout, of: Prefixing, upstream: str, model: str, price: Price | None) -> None:
+    def __init__(self, layout: PlannedPrompt, of: PromptCachePlanner, upstream: str, model: str,
+                 price: Price | None) -> None:
         super().__init__(upstream, model, price)
         self.layout = layout
         self.marked: Marked | None = None
@@ -333,10 +336,10 @@ class Marker(MarkedPrompt):
         if self._lead is not None and self._leads is not None:
             self._leads[0].end(self._leads[1], self._lead)
         if usage is not None and usage.input_total and self.rules is not None:
-            self._of.told(self, usage)
+            self._of.note_usage(self, usage)
 
 
-def _shape(laid: Laid, bytes_a_token: float) -> Shape:
+def _shape(laid: PromptLayout, bytes_a_token: float) -> PromptShape:
     chain: list[int] = []
     tokens: list[float] = []
     link, n_bytes = 0, 0
@@ -345,7 +348,7 @@ def _shape(laid: Laid, bytes_a_token: float) -> Shape:
         n_bytes += len(block.head) + len(block.data)
         chain.append(link)
         tokens.append(n_bytes / bytes_a_token)
-    return Shape(chain, tokens, laid.n_static, laid.n_before, laid.n_end, laid.markable)
+    return PromptShape(chain, tokens, laid.n_static, laid.n_before, laid.n_end, laid.markable)
 
 
 def _mark(rules: PrefixRules, *, is_long: bool) -> bytes:

@@ -11,18 +11,18 @@ from msgspec import Struct
 
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import Ejected, Fanout, Sink
-from stayfast.core.types import Api, Request, Sight
+from stayfast.core.types import AnswerSummary, Api, Request
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.routing.affinity import BLOCK_BYTES as BLOCK
-from stayfast.policy.routing.affinity import MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, home
-from stayfast.policy.routing.load_balancing import Load, choose, in_turn, weighted
+from stayfast.policy.routing.affinity import MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, session_owner
+from stayfast.policy.routing.load_balancing import CandidateLoad, choose, in_turn, weighted
 from stayfast.policy.routing.outlier_ejection import EjectConfig, Outliers
-from stayfast.upstreams.state.upstream_state import Member
-from stayfast.wire.prompt import Asked, asked, asked_by
+from stayfast.upstreams.state.upstream_state import UpstreamState
+from stayfast.wire.prompt import RequestPrompt, read_prompt, read_session
 
 MAX_RESPONSES = 20_000  # whose upstream is remembered: a response can be gone on from only where it is stored
 SESSION_HEADER = "x-session-id"
-_NOTHING = Asked(b"", b"", "")
+_NOTHING = RequestPrompt(b"", b"", "")
 _RESPONSES_API = Api.RESPONSES
 
 
@@ -45,7 +45,7 @@ class PickConfig:
 class Target:
     """One upstream of a route, and the model's name there (None: as the client said it)."""
 
-    member: Member
+    member: UpstreamState
     model: str | None = None
     prices: Prices = field(default_factory=dict)  # by the model's name there
     continues: bool = False  # it goes on with words that end a request as the assistant's
@@ -53,7 +53,7 @@ class Target:
 
 class _Peers(Struct, frozen=True):
     offers: Sequence[Target]
-    members: list[Member]
+    members: list[UpstreamState]
     names: list[str]
     weights: list[float]  # over their mean; none where the route has none
 
@@ -61,7 +61,7 @@ class _Peers(Struct, frozen=True):
 MAX_PEERS = 16  # sets of them: by API, and by reload
 
 
-class Picking:
+class UpstreamSelector:
     """One route's. Changed on one loop, nothing here awaits; outlives a reload that leaves its settings alone."""
 
     __slots__ = ("_has_affinity", "_outliers", "_peers", "_prefixes", "_responses", "_route", "_sees_prefix",
@@ -81,34 +81,34 @@ class Picking:
         self._responses: dict[int, str] = {}
 
     def order(self, offers: Sequence[Target], request: Request, session: bytes, *, now: float, rng: Random
-              ) -> tuple[list[int], "Aim", list[str]]:
+              ) -> tuple[list[int], "RoutingFeedback", list[str]]:
         """The offers' indices, best first; what is to be told of the attempts; what was decided and why, in words.
         `session`: what its headers say of it; the body is read where they say nothing.
         """
         config, outliers, body, model = self.config, self._outliers, request.body, request.model
         n_body, blocks = len(body), list[int]()
         if self._sees_prefix and n_body >= BLOCK:
-            said = asked(body)
-            blocks = blocks_of(said.prompt, model)
+            request_prompt = read_prompt(body)
+            blocks = blocks_of(request_prompt.prompt, model)
         else:
-            said = asked_by(body) if self._sees_sessions else _NOTHING
-        aim = Aim(self, n_body, blocks, len(said.prompt), request.api is _RESPONSES_API)
+            request_prompt = read_session(body) if self._sees_sessions else _NOTHING
+        aim = RoutingFeedback(self, n_body, blocks, len(request_prompt.prompt), request.api is _RESPONSES_API)
         peers = self._peers.get(id(offers))
         if peers is None or peers.offers is not offers:
-            peers = self._met(offers)
+            peers = self._peers_of(offers)
         names, weights = peers.names, peers.weights
         loads = [offer.member.load(now, offer.model or model) for offer in offers]
         notes: list[str] = []
-        if outliers is not None and (now >= outliers.look_at or not outliers.is_quiet):
+        if outliers is not None and (now >= outliers.recheck_at or not outliers.is_quiet):
             loads = self._without(outliers, loads, names, now)
             notes = [f"left out {name}: {why}" for name, why in outliers.out(now).items() if name in names]
         if config.in_turn:
             return in_turn(loads, rng), aim, notes
-        made_at = self._responses.get(hash(said.previous)) if said.previous else None
+        made_at = self._responses.get(hash(request_prompt.previous)) if request_prompt.previous else None
         if made_at is not None and made_at in names:
             first = names.index(made_at)
             return [first, *(index for index in range(len(names)) if index != first)], aim, notes
-        session = (session or said.session) if self._sees_sessions else b""
+        session = (session or request_prompt.session) if self._sees_sessions else b""
         new_shares = self._new_shares(aim, session, names, loads, now) if blocks or session else []
         if weights:
             _weigh(loads, peers)
@@ -120,13 +120,13 @@ class Picking:
                 notes.append(_reason(names, found[0], loads, new_shares, aim.n_prompt))
         return found, aim, notes
 
-    def _met(self, offers: Sequence[Target]) -> _Peers:
+    def _peers_of(self, offers: Sequence[Target]) -> _Peers:
         if len(self._peers) >= MAX_PEERS:
             self._peers.clear()
         members, weights = [offer.member for offer in offers], self.config.weights
         names = [member.upstream.name for member in members]
-        its = [weights.get(name, 1.0) for name in names] if weights else []
-        peers = _Peers(offers, members, names, [weight * len(its) / sum(its) for weight in its])
+        shares = [weights.get(name, 1.0) for name in names] if weights else []
+        peers = _Peers(offers, members, names, [weight * len(shares) / sum(shares) for weight in shares])
         self._peers[id(offers)] = peers
         return peers
 
@@ -139,24 +139,25 @@ class Picking:
         """Whom the route leaves out at this moment, and why."""
         return self._outliers.out(now) if self._outliers is not None else {}
 
-    def _without(self, outliers: Outliers, loads: list[Load], names: Sequence[str], now: float) -> list[Load]:
+    def _without(self, outliers: Outliers, loads: list[CandidateLoad], names: Sequence[str],
+                 now: float) -> list[CandidateLoad]:
         """The loads, as far as each of these may be preferred by its peers' standards."""
         shares = outliers.shares(names, now)
         if outliers.news:
-            self._tell(outliers.news)
+            self._report(outliers.news)
         if outliers.is_quiet:
             return loads
         if not any(share and load.share for share, load in zip(shares, loads, strict=True)):
             return loads  # nobody else is left
-        return [load if share >= 1 else Load(load.seconds, min(share, load.share), load.wants_probe and share > 0)
+        return [load if share >= 1 else CandidateLoad(load.seconds, min(share, load.share), load.wants_probe and share > 0)
                 for load, share in zip(loads, shares, strict=True)]
 
-    def _tell(self, news: list[tuple[str, bool, str]]) -> None:
+    def _report(self, news: list[tuple[str, bool, str]]) -> None:
         for upstream, is_out, why in news:
             self._sink.emit(Ejected(self._route, upstream, is_out, why))
         news.clear()
 
-    def _new_shares(self, aim: "Aim", session: bytes, names: Sequence[str], loads: Sequence[Load],
+    def _new_shares(self, aim: "RoutingFeedback", session: bytes, names: Sequence[str], loads: Sequence[CandidateLoad],
                     now: float) -> list[float]:
         """Of the prompt, what is new to each; nothing where it is the same to all."""
         shares = [1.0] * len(names)
@@ -165,7 +166,7 @@ class Picking:
             shares = [1 - self._known(name).n_known(aim.blocks, now) * BLOCK / n_bytes for name in names]
         if session:
             there = [name for name, load in zip(names, loads, strict=True) if load.share > 0]
-            shares[names.index(home(session, there or names, self.config.weights))] = 0.0
+            shares[names.index(session_owner(session, there or names, self.config.weights))] = 0.0
         return shares if min(shares) < max(shares) else []
 
     def _count(self, name: str, first: int, new_shares: Sequence[float]) -> None:
@@ -180,7 +181,7 @@ class Picking:
 
     # -- what its aims tell it
 
-    def sent(self, aim: "Aim", name: str, now: float) -> int:
+    def sent(self, aim: "RoutingFeedback", name: str, now: float) -> int:
         """An attempt begins; how many bytes of its prompt were known there."""
         if not aim.blocks:
             return 0
@@ -215,7 +216,8 @@ class Picking:
         return f"<Picking {self.config.affinity.mode}: {self._prefixes!r} {self._outliers!r}>"
 
 
-def _reason(names: Sequence[str], first: int, loads: Sequence[Load], new_shares: Sequence[float], n_prompt: int) -> str:
+def _reason(names: Sequence[str], first: int, loads: Sequence[CandidateLoad], new_shares: Sequence[float],
+            n_prompt: int) -> str:
     """Why one was chosen, beside the least loaded other one."""
     other = min((index for index in range(len(names)) if index != first), key=lambda index: loads[index].seconds)
     n_known, n_known_there = (int((1 - new_shares[index]) * n_prompt / BYTES_A_TOKEN) for index in (first, other))
@@ -223,14 +225,14 @@ def _reason(names: Sequence[str], first: int, loads: Sequence[Load], new_shares:
             f"{names[other]}: {n_known_there}, {loads[other].seconds:.2g} s")
 
 
-def _weigh(loads: list[Load], peers: _Peers) -> None:
+def _weigh(loads: list[CandidateLoad], peers: _Peers) -> None:
     for index, member in enumerate(peers.members):
         n_before = member.n_in_flight + (member.backlog.work if member.backlog is not None else 0.0)
         if n_before:
             loads[index] = weighted(loads[index], n_before, peers.weights[index])
 
 
-def _waits_s(members: Sequence[Member], new_shares: Sequence[float], n_body: int) -> list[float]:
+def _waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_body: int) -> list[float]:
     """What the first token of such a body would take at each, of which so much is new to it; nothing unless known of all."""
     waits_s = []
     for member, new_share in zip(members, new_shares, strict=False):
@@ -242,10 +244,10 @@ def _waits_s(members: Sequence[Member], new_shares: Sequence[float], n_body: int
     return waits_s
 
 
-class Aim(Struct):
+class RoutingFeedback(Struct):
     """What one request looked like to its route's Picking, for what is told of its attempts."""
 
-    picking: Picking
+    picking: UpstreamSelector
     n_body: int  # bytes
     blocks: list[int]
     n_prompt: int  # bytes; 0 where nobody looks at it
@@ -254,7 +256,7 @@ class Aim(Struct):
     def sent(self, name: str, now: float) -> int:
         return self.picking.sent(self, name, now)
 
-    def answered(self, name: str, ttft_s: float, sight: Sight, *, is_whole: bool) -> None:
+    def answered(self, name: str, ttft_s: float, sight: AnswerSummary, *, is_whole: bool) -> None:
         self.picking.answered(name, ttft_s, self.n_body, sight.response_id if self.is_stored else None, is_whole=is_whole)
 
     def ended(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:

@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
-from stayfast.core.types import Allowance, Chunk, Outcome, Sight, Stage
-from stayfast.pipeline.exchange import Exchange, Held, before_silence_ends_s, steps_timing
-from stayfast.pipeline.plan import Started
+from stayfast.core.types import Allowance, AnswerSummary, Chunk, Outcome, Stage
+from stayfast.pipeline.exchange import Exchange, ReleaseStack, before_silence_ends_s, steps_timing
+from stayfast.pipeline.plan import StartedAnswer
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
-from stayfast.pipeline.timing.token_timings import STALL_AFTER_S, Cadence
+from stayfast.pipeline.timing.token_timings import STALL_AFTER_S, TokenTimings
 from stayfast.wire.stream_report import StreamReport
 
 SUCCESS, DROPPED, IGNORED = Outcome
-Settled = Callable[[Exchange, BaseException | None, Sight | None, Cadence | None, int], None]
+Settled = Callable[[Exchange, BaseException | None, AnswerSummary | None, TokenTimings | None, int], None]
 
 
 class Reply:
@@ -24,12 +24,12 @@ class Reply:
     __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_held", "_idle_s", "_is_over", "_lead", "_n_chunks", "_settle",
                  "_source", "_stream", "_watch")
 
-    def __init__(self, ex: Exchange, started: Started, held: Held, settle: Settled, clock: Clock) -> None:
+    def __init__(self, ex: Exchange, started: StartedAnswer, held: ReleaseStack, settle: Settled, clock: Clock) -> None:
         self._ex = ex
         self._source = started.source
         self._cadence = started.source.cadence
         self._stream = started.stream
-        self._lead: Chunk | None = started.lead
+        self._lead: Chunk | None = started.first_chunk
         self._held = held
         self._settle = settle
         self._clock = clock
@@ -44,7 +44,7 @@ class Reply:
         self._is_over = False
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> AnswerSummary:
         return self._stream.sight
 
     @property
@@ -101,7 +101,7 @@ class Reply:
         try:
             chunk = await self._stream.next()
         except asyncio.CancelledError:
-            verdict = self._watch.verdict(Stage.RELAY)
+            verdict = self._watch.take_timeout_error(Stage.RELAY)
             if verdict is None:
                 raise
             is_flowing = self._clock.now() - self._cadence.last_at <= STALL_AFTER_S
@@ -155,8 +155,8 @@ class Reply:
         self._lead = None
         if self._stream.sight.is_cut:
             self._ex.degraded = "partial"
-        said = why.upstream_status if isinstance(why, UpstreamFailed) else None
-        self._source.end(outcome, fault, upstream_status=said)
+        upstream_status = why.upstream_status if isinstance(why, UpstreamFailed) else None
+        self._source.end(outcome, fault, upstream_status=upstream_status)
         self._held.release()
         self._settle(self._ex, why, self._stream.sight, self._cadence, self._n_chunks)
 
@@ -171,6 +171,6 @@ class Relay:
         self._clock = clock
         self._settle = settle
 
-    def open(self, ex: Exchange, started: Started, held: Held) -> Reply:
+    def open(self, ex: Exchange, started: StartedAnswer, held: ReleaseStack) -> Reply:
         """A reply that owns what was held; does not await, so that nothing can come between."""
         return Reply(ex, started, held, self._settle, self._clock)

@@ -5,10 +5,10 @@ import asyncio
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone, Sink
-from stayfast.core.types import SETTLE, Api, Sight
+from stayfast.core.types import SETTLE, AnswerSummary, Api
 from stayfast.pipeline.attempts.attempt import MAX_NAME, MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
-from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.wire.request_params import request_params
 
@@ -26,8 +26,8 @@ class Settle:
         self._owners = owners
         self._sink = sink
 
-    def done(self, ex: Exchange, why: BaseException | None, sight: Sight | None = None,
-             cadence: Cadence | None = None, n_chunks: int = 0) -> None:
+    def done(self, ex: Exchange, why: BaseException | None, sight: AnswerSummary | None = None,
+             cadence: TokenTimings | None = None, n_chunks: int = 0) -> None:
         """`why` is None for a whole answer; anything but an Exception means that the client left, and a CancelledError that
         carries a StayfastError that we ended it for that.
         """

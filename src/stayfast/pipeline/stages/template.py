@@ -10,9 +10,9 @@ from stayfast.core.errors import DeadlineExceeded, Shed, StayfastError, Upstream
 from stayfast.core.events import Sink
 from stayfast.core.types import Chunk, Usage
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Started, StoredStream
-from stayfast.pipeline.timing.token_timings import Cadence
-from stayfast.wire.transcode import recite
+from stayfast.pipeline.plan import StartedAnswer, StoredStream
+from stayfast.pipeline.timing.token_timings import TokenTimings
+from stayfast.wire.text_answer import render_text_answer
 
 ENDINGS = (StayfastError, asyncio.CancelledError)  # how a request can end before there is an answer
 NAME = "(template)"  # no upstream's: names in settings may not be confused with it
@@ -27,12 +27,12 @@ class Template:
         self._clock = clock
         self._sink = sink
 
-    def answer(self, ex: Exchange, why: BaseException) -> Started:
+    def answer(self, ex: Exchange, why: BaseException) -> StartedAnswer:
         """An old answer, or else the template as one, after a failure that is not the client's own. Raises what `why` stands
         for otherwise: of a cancellation, our own time-out or the client's leaving.
         """
         if isinstance(why, asyncio.CancelledError) and ex.ledger.stage is not None:
-            why = ex.watch.verdict(ex.ledger.stage) or why
+            why = ex.watch.take_timeout_error(ex.ledger.stage) or why
         if ex.stale is not None and _is_ours(why) and (started := ex.stale()) is not None:
             ex.watch.disarm()
             return started
@@ -41,9 +41,9 @@ class Template:
             raise why
         ex.degraded = "template"
         ex.watch.disarm()
-        body = recite(ex.request, text, answer_id=ex.arrival.request_id, created_at=int(self._clock.wall()))
-        stored = StoredStream(NAME, Cadence(ex.route or "", NAME, self._sink), Usage(), "stop")
-        return Started(stored, stored, Chunk(body, 1))
+        body = render_text_answer(ex.request, text, answer_id=ex.arrival.request_id, created_at=int(self._clock.wall()))
+        stored = StoredStream(NAME, TokenTimings(ex.route or "", NAME, self._sink), Usage(), "stop")
+        return StartedAnswer(stored, stored, Chunk(body, 1))
 
 
 def _is_ours(why: BaseException) -> bool:

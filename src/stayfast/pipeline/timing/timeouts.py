@@ -28,7 +28,7 @@ AHEAD_S = 1.0
 NEW_S = 2 * SLOT_S  # by when one that begins is looked at
 
 
-class Alarms:
+class TimerWheel:
     """All slots of one loop. Nothing here awaits."""
 
     __slots__ = ("_loop", "_new", "_slots", "clock")
@@ -36,8 +36,8 @@ class Alarms:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._new: list[Watch] = []
-        self._slots: dict[int, list[Watch]] = {}
+        self._new: list[RequestTimeouts] = []
+        self._slots: dict[int, list[RequestTimeouts]] = {}
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -46,15 +46,15 @@ class Alarms:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
-    def begin(self, watched: "Watch") -> float:
+    def begin(self, watched: "RequestTimeouts") -> float:
         """Have `turn` called for one that begins; returns by when."""
         new = self._new
         if not new:
-            self.loop.call_soon(lambda: self.loop.call_at(self.clock.now() + SLOT_S, self._look))
+            self.loop.call_soon(lambda: self.loop.call_at(self.clock.now() + SLOT_S, self._fire_due))
         new.append(watched)
         return self.clock.now() + NEW_S
 
-    def put(self, watched: "Watch", at: float) -> float:
+    def put(self, watched: "RequestTimeouts", at: float) -> float:
         """Have `turn` called about that instant, or earlier; returns when. 0: that is within this slot, set a timer."""
         now = self.clock.now()
         at = min(at, now + AHEAD_S)
@@ -70,7 +70,7 @@ class Alarms:
         self.loop.call_at(begins_at, self._turn, slot)
         return at
 
-    def _look(self) -> None:
+    def _fire_due(self) -> None:
         new, self._new = self._new, []
         ends_at = self.clock.now() + NEW_S
         for watched in new:
@@ -88,13 +88,13 @@ class Alarms:
 OF_THE_STAGE = ("total_s", "budget_s")  # limits after which no other attempt is made
 
 
-class Watch:
+class RequestTimeouts:
     """The limits of one request. Owned by the task that made it; only that task may wait under it."""
 
     __slots__ = ("_alarm", "_alarm_at", "_alarms", "_armed_at", "_bound_at", "_bound_limit", "_bound_s", "_deadline_at",
                  "_due_at", "_handle", "_is_interrupted", "_limit", "_seconds", "_task", "_total_s", "fired")
 
-    def __init__(self, alarms: Alarms, deadline_at: float, total_s: float) -> None:
+    def __init__(self, alarms: TimerWheel, deadline_at: float, total_s: float) -> None:
         self._alarms = alarms
         self._deadline_at = deadline_at
         self._total_s = total_s
@@ -110,7 +110,7 @@ class Watch:
         self._is_interrupted = False
         self.fired = False
         if deadline_at < self._armed_at:
-            self._look_at(deadline_at)
+            self._schedule_check(deadline_at)
 
     def bound(self, ends_at: float, now: float) -> None:
         """From here on no wait reaches beyond `ends_at`, nor beyond the deadline."""
@@ -121,9 +121,9 @@ class Watch:
             self._bound_at, self._bound_s = self._deadline_at, self._total_s
             self._bound_limit = "total_s"
 
-    def again(self) -> "Watch":
+    def clone(self) -> "RequestTimeouts":
         """Another one with the same limits, of the task that runs now."""
-        other = Watch(self._alarms, self._deadline_at, self._total_s)
+        other = RequestTimeouts(self._alarms, self._deadline_at, self._total_s)
         other._bound_at, other._bound_limit, other._bound_s = self._bound_at, self._bound_limit, self._bound_s
         return other
 
@@ -147,9 +147,9 @@ class Watch:
 
     def _wait_until(self, due_at: float) -> None:
         self._due_at = due_at
-        self._look_at(due_at)
+        self._schedule_check(due_at)
 
-    def _look_at(self, at: float) -> None:
+    def _schedule_check(self, at: float) -> None:
         if at < self._armed_at:
             self._armed_at = self._alarms.put(self, at)
             if not self._armed_at:
@@ -161,10 +161,10 @@ class Watch:
         self._armed_at = at
         self._handle = self._alarms.loop.call_at(at, self._check)
 
-    def ring(self, at: float, alarm: Callable[[], None]) -> None:
+    def schedule_hedge_check(self, at: float, alarm: Callable[[], None]) -> None:
         """Call `alarm` at that instant; one at a time."""
         self._alarm_at, self._alarm = at, alarm
-        self._look_at(at)
+        self._schedule_check(at)
 
     def ring_no_more(self) -> None:
         self._alarm_at, self._alarm = inf, None
@@ -209,7 +209,7 @@ class Watch:
             self._handle.cancel()
             self._handle = None
 
-    def verdict(self, stage: Stage) -> DeadlineExceeded | None:
+    def take_timeout_error(self, stage: Stage) -> DeadlineExceeded | None:
         """Called on CancelledError: the error it stands for, or None when somebody else cancelled the task as well."""
         if not self.fired:
             return None
@@ -229,7 +229,7 @@ class Watch:
             if next_at < self._armed_at:
                 self._set_timer(next_at)
         elif next_at < inf:
-            self._look_at(next_at)
+            self._schedule_check(next_at)
 
     def _check(self) -> None:
         self._handle = None
@@ -247,4 +247,4 @@ class Watch:
             alarm()
         next_at = min(self._alarm_at, inf if self._due_at is None else self._due_at)
         if next_at < inf:  # else the next wait arms it again
-            self._look_at(next_at)
+            self._schedule_check(next_at)

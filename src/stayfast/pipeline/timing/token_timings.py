@@ -27,7 +27,7 @@ class _Silent:
 SILENT: Final[Sink] = _Silent()
 
 
-class Cadence:
+class TokenTimings:
     """The instants of one answer. Owned by the task that reads it; costs two additions and a comparison a part."""
 
     __slots__ = ("_gaps_s", "_longest_s", "_n_gaps", "_route", "_sink", "_stalled_s", "_upstream", "first_at", "last_at",
@@ -57,12 +57,12 @@ class Cadence:
         gaps_s = self._gaps_s
         gaps_s.append(gap_s)
         if len(gaps_s) == N_GAPS_TOLD:
-            self._tell()
+            self._report()
 
     def end(self, now: float, *, is_whole: bool) -> None:
         """Nothing more will come. An answer that is not whole ended in the middle of a wait."""
         if self._gaps_s:
-            self._tell()
+            self._report()
         if self.first_at is not None and not is_whole:
             wait_s = now - self.last_at
             if wait_s > STALL_AFTER_S:
@@ -91,7 +91,7 @@ class Cadence:
             self._stalled_s += gap_s
             self.stalls.append(Stall(self.last_at, gap_s))
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         gaps_s, self._gaps_s = self._gaps_s, []
         self._n_gaps += len(gaps_s)
         self._longest_s = max(self._longest_s, *gaps_s)

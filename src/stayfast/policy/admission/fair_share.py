@@ -39,7 +39,7 @@ def weighted(n_input: float, n_output: float) -> float:
     return INPUT_WEIGHT * n_input + OUTPUT_WEIGHT * n_output
 
 
-class Share:
+class TenantShare:
     """One tenant's part. Changed by `Sharing`, and by the queue that its requests wait in."""
 
     __slots__ = ("due", "n_most_before", "n_most_now", "n_running", "n_waiting", "name", "seen_at", "served", "turns_at",
@@ -55,7 +55,7 @@ class Share:
         self.seen_at = float("-inf")
         self.n_most_now = self.n_most_before = 0  # running at a time, in the half of the time that ends next; before it
         self.turns_at = float("-inf")  # when that ends
-        self.unqueued: dict[Share, None] = {}  # all for whom nothing waits, this one among them while that is so
+        self.unqueued: dict[TenantShare, None] = {}  # all for whom nothing waits, this one among them while that is so
 
     def queued(self) -> None:
         self.n_waiting += 1
@@ -86,16 +86,16 @@ class Share:
 class Sharing:
     """The turns of all tenants. Pure state; instants never go back."""
 
-    __slots__ = ("_look_at", "_present", "_unqueued", "_weights", "started_last")
+    __slots__ = ("_present", "_recompute_at", "_unqueued", "_weights", "started_last")
 
     def __init__(self) -> None:
         self.started_last = 0.0  # `served` of the tenant that started last
-        self._present: dict[Share, None] = {}  # those with traffic
-        self._unqueued: dict[Share, None] = {}  # of those: for whom nothing waits
+        self._present: dict[TenantShare, None] = {}  # those with traffic
+        self._unqueued: dict[TenantShare, None] = {}  # of those: for whom nothing waits
         self._weights = 0.0  # of them, in sum
-        self._look_at = float("-inf")
+        self._recompute_at = float("-inf")
 
-    def arrive(self, share: Share, now: float, least_waiting: float | None) -> None:
+    def arrive(self, share: TenantShare, now: float, least_waiting: float | None) -> None:
         """A request of a tenant came. `least_waiting` is the least `served` among the tenants that wait; None: none does."""
         if not share.n_waiting:
             floor = self.started_last if least_waiting is None else least_waiting
@@ -109,10 +109,10 @@ class Sharing:
             share.unqueued = self._unqueued
             if not share.n_waiting:
                 self._unqueued[share] = None
-        if now >= self._look_at:
+        if now >= self._recompute_at:
             self._forget(now)
 
-    def start(self, share: Share, thought: float) -> None:
+    def start(self, share: TenantShare, thought: float) -> None:
         """One of its requests goes on; it is thought to take so much (`weighted`)."""
         self.started_last = share.served
         share.n_running = n = share.n_running + 1
@@ -120,22 +120,22 @@ class Sharing:
             share.n_most_now += 1
         share.due += thought / share.weight
 
-    def end(self, share: Share, thought: float, took: float) -> None:
+    def end(self, share: TenantShare, thought: float, took: float) -> None:
         """It is over: what it was thought to take, and what it took."""
         share.n_running -= 1
         share.due = share.due - thought / share.weight if share.n_running else 0.0
         share.served += took / share.weight
 
-    def n_kept(self, share: Share, n_places: int, now: float) -> int:
+    def n_reserved(self, share: TenantShare, n_places: int, now: float) -> int:
         """The places that one of this tenant's requests must leave open for the others."""
         weights = self._weights
         if weights <= share.weight or not (share.n_waiting or share.n_running * weights >= n_places * share.weight):
             return 0
-        return self.n_kept_by_greedy(n_places, now)
+        return self.n_reserved_from_greedy(n_places, now)
 
-    def n_kept_by_greedy(self, n_places: int, now: float) -> int:
+    def n_reserved_from_greedy(self, n_places: int, now: float) -> int:
         """The same for every greedy tenant, and so for all that wait: they are none of those that something is kept for."""
-        n_kept, weights = 0, self._weights
+        n_reserved, weights = 0, self._weights
         for share in self._unqueued:
             n_running, due = share.n_running, n_places * share.weight
             if n_running * weights >= due:
@@ -144,11 +144,11 @@ class Sharing:
                 share.n_most(now)
             entitled = int(due / weights)
             if entitled > n_running:
-                n_kept += max(0, min(entitled, max(share.n_most_now, share.n_most_before)) - n_running)
-        return n_kept
+                n_reserved += max(0, min(entitled, max(share.n_most_now, share.n_most_before)) - n_running)
+        return n_reserved
 
     def _forget(self, now: float) -> None:
-        self._look_at = now + _LOOK_EVERY_S
+        self._recompute_at = now + _LOOK_EVERY_S
         gone = [share for share in self._present
                 if share.seen_at <= now - WITH_TRAFFIC_S and not share.n_running and not share.n_waiting]
         for share in gone:

@@ -36,7 +36,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Generic, TypeVar
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.admission.priority import BANDS, WITH_TRAFFIC_S, HoldBack
 from stayfast.policy.admission.queue import Queue, QueueConfig
 
@@ -53,22 +53,22 @@ _TURNS_EVERY_S = WITH_TRAFFIC_S / 2
 class LanesConfig:
     """Where lanes begin, in tokens, and what they have. `long_wait_s`, `batch_wait_s`: None: as the queue's settings say."""
 
-    long_input: Annotated[int, About(
+    long_input: Annotated[int, SettingDoc(
         "Prompts of so many tokens or more are long; what the prefix cache saves counts off.",
         minimum=1, maximum=_MAX_TOKENS)] = 4000
-    long_output: Annotated[int, About(
+    long_output: Annotated[int, SettingDoc(
         "So are answers that are predicted to come to as many tokens as this.", minimum=1, maximum=_MAX_TOKENS)] = 4000
-    long_share: Annotated[float, About("The long lane's share of the places.", minimum=0.001, maximum=0.9)] = 0.25
-    batch_share: Annotated[float, About(
+    long_share: Annotated[float, SettingDoc("The long lane's share of the places.", minimum=0.001, maximum=0.9)] = 0.25
+    batch_share: Annotated[float, SettingDoc(
         "That of what is in band batch. What both leave is the short lane's.", minimum=0.001, maximum=0.9)] = 0.1
-    long_wait_s: Annotated[float | None, About(
+    long_wait_s: Annotated[float | None, SettingDoc(
         "The longest wait of a long request. null: as `max_wait_s` and `target_wait_s` of admission say.",
         minimum=0.001, maximum=3600)] = None
-    batch_wait_s: Annotated[float | None, About("The same for the batch lane.", minimum=0.001, maximum=3600)] = None
-    max_prefills: Annotated[int | None, About(
+    batch_wait_s: Annotated[float | None, SettingDoc("The same for the batch lane.", minimum=0.001, maximum=3600)] = None
+    max_prefills: Annotated[int | None, SettingDoc(
         "Requests of the long and batch lanes that may wait for their first token at a time, in each worker. null: as many "
         "as have places.", minimum=1, maximum=100_000)] = None
-    apart: Annotated[bool, About("Short requests never run beside others: for engines that batch statically.")] = False
+    apart: Annotated[bool, SettingDoc("Short requests never run beside others: for engines that batch statically.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -135,8 +135,8 @@ class Lanes(Generic[T]):
         n_long, n_batch = max(1, int(n_places * config.long_share)), max(1, int(n_places * config.batch_share))
         entitled = (max(1, n_places - n_long - n_batch), n_long, n_batch)
         configs = (queue, _patient(queue, config.long_wait_s), _patient(queue, config.batch_wait_s))
-        for lane, n_entitled, its in zip(self.all, entitled, configs, strict=True):
-            lane.n_entitled, lane.queue.config = n_entitled, its
+        for lane, n_entitled, lane_config in zip(self.all, entitled, configs, strict=True):
+            lane.n_entitled, lane.queue.config = n_entitled, lane_config
             lane.hold = HoldBack(n_entitled, hold_back)
 
     def of(self, band: int, n_input: float, n_output: float) -> Lane[T]:

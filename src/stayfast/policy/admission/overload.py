@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.admission.lanes import LEAST_PLACES, LanesConfig
-from stayfast.policy.admission.priority import BANDS, MAX_POINTS, Points, Tier
+from stayfast.policy.admission.priority import BANDS, MAX_POINTS, Points, TenantTier
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.admission.quota import QuotaConfig
 
@@ -35,7 +35,7 @@ _FIRST_REFUSED = (len(BANDS), len(BANDS), BANDS.index("low"), *(BANDS.index("sta
 HELD_SHARE = 0.5
 
 
-class Strain:
+class OverloadSignals:
     """How hard it is for this process to keep up. Pure state; changed only by its owner. Instants and CPU are seconds."""
 
     __slots__ = ("_at", "_cpu_s", "busy", "late_s")
@@ -50,7 +50,7 @@ class Strain:
         self.late_s = self.busy = 0.0
         self._at, self._cpu_s = now, cpu_s
 
-    def look(self, due_at: float, now: float, cpu_s: float) -> None:
+    def sample(self, due_at: float, now: float, cpu_s: float) -> None:
         """A timer that was due at `due_at` ran now, with so much CPU used so far."""
         self.late_s = max(now - due_at, self.late_s / 2)
         if now > self._at:
@@ -70,28 +70,30 @@ class Strain:
 class AdmissionConfig:
     """Who comes in, and when. `max_in_flight` None: no ceiling, nobody waits."""
 
-    max_in_flight: Annotated[int | None, About(
+    max_in_flight: Annotated[int | None, SettingDoc(
         "Most requests in flight, in all workers together; the others queue. Unset: no ceiling.",
         minimum=1, maximum=1_000_000)] = None
-    queue: Annotated[QueueConfig, About("The queue before the places.", is_inline=True)] = field(default_factory=QueueConfig)
-    hold_back: Annotated[float, About(
+    queue: Annotated[QueueConfig, SettingDoc("The queue before the places.",
+                                             is_inline=True)] = field(default_factory=QueueConfig)
+    hold_back: Annotated[float, SettingDoc(
         "The share of the places that is kept free for each band above, while that has traffic.",
         minimum=0, maximum=0.2)] = 0.1
-    lag_s: Annotated[float, About(
+    lag_s: Annotated[float, SettingDoc(
         "An event loop as late as this is one of five signs of overload.", minimum=0.001, maximum=10)] = 0.05
-    busy: Annotated[float, About("A process that uses this share of a core is another one.", minimum=0.1, maximum=1)] = 0.95
-    points: Annotated[Points, About(
+    busy: Annotated[float, SettingDoc("A process that uses this share of a core is another one.", minimum=0.1,
+                                      maximum=1)] = 0.95
+    points: Annotated[Points, SettingDoc(
         "What a request's properties are worth; their sum decides who goes first.")] = field(default_factory=Points)
-    lanes: Annotated[LanesConfig | None, About(
+    lanes: Annotated[LanesConfig | None, SettingDoc(
         "Shares of the places for short, long and batch requests. null: all share all.")] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.lanes is not None and (self.max_in_flight is None or self.max_in_flight < LEAST_PLACES):
-            said = "which is not set" if self.max_in_flight is None else f"not {self.max_in_flight}"
-            raise ValueError(f"lanes share the places of max_in_flight, which must be at least {LEAST_PLACES}, {said}")
+            found = "which is not set" if self.max_in_flight is None else f"not {self.max_in_flight}"
+            raise ValueError(f"lanes share the places of max_in_flight, which must be at least {LEAST_PLACES}, {found}")
 
-    def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, strain: Strain, *,
+    def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, strain: OverloadSignals, *,
                held_share: float = 0.0) -> bool:
         """Whether a request of a band may join `n_waiting` others in a queue for a predicted `wait_s`, while this share of
         those that are in wait at an upstream's limit.
@@ -105,11 +107,12 @@ class AdmissionConfig:
 class TenantConfig:
     """The terms of one tenant."""
 
-    tier: Annotated[Tier, About("premium goes first, batch last.")] = Tier.STANDARD
-    weight: Annotated[float, About("Its part of what there is, where tenants want more.", minimum=0.001, maximum=1000)] = 1.0
-    priority: Annotated[int, About(
+    tier: Annotated[TenantTier, SettingDoc("premium goes first, batch last.")] = TenantTier.STANDARD
+    weight: Annotated[float, SettingDoc("Its part of what there is, where tenants want more.", minimum=0.001,
+                                        maximum=1000)] = 1.0
+    priority: Annotated[int, SettingDoc(
         "Points for all of its requests, beside its tier's.", minimum=-MAX_POINTS, maximum=MAX_POINTS)] = 0
-    quota: Annotated[QuotaConfig, About(
+    quota: Annotated[QuotaConfig, SettingDoc(
         "How much it may use, at all workers together.")] = field(default_factory=QuotaConfig)
 
     def __post_init__(self) -> None:
@@ -126,18 +129,18 @@ _MOST = 100_000_000
 class SizeConfig:
     """Of one route. None: any number of tokens. `offline`: the route for what is longer; empty: it is refused."""
 
-    max_input_tokens: Annotated[int | None, About(
+    max_input_tokens: Annotated[int | None, SettingDoc(
         "The longest prompt, in estimated tokens; 413 beyond it. null: any.", minimum=1, maximum=_MOST)] = None
-    max_input_by_tier: Annotated[Mapping[str, int], About(
+    max_input_by_tier: Annotated[Mapping[str, int], SettingDoc(
         "The same for tenants of a tier: premium, standard, batch.",
         minimum=1, maximum=_MOST)] = field(default_factory=lambda: MappingProxyType({}))
-    offline: Annotated[str, About("The route that longer prompts go to, on its terms. Empty: they are refused.")] = ""
+    offline: Annotated[str, SettingDoc("The route that longer prompts go to, on its terms. Empty: they are refused.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)
         for tier in self.max_input_by_tier:
-            if tier not in set(Tier):
-                raise ValueError(f"max_input_by_tier.{tier} is no tier: there are {', '.join(Tier)}")
+            if tier not in set(TenantTier):
+                raise ValueError(f"max_input_by_tier.{tier} is no tier: there are {', '.join(TenantTier)}")
         if self.offline and not self.is_bounded:
             raise ValueError("offline is where prompts beyond max_input_tokens go, which is not set")
 
@@ -151,6 +154,6 @@ class SizeConfig:
         most = self.max_input_tokens if self.max_input_tokens is not None else _MOST
         return min(most, *self.max_input_by_tier.values()) if self.max_input_by_tier else most
 
-    def most(self, tier: Tier) -> int | None:
+    def most(self, tier: TenantTier) -> int | None:
         """The most tokens for one tier; None: any number."""
         return self.max_input_by_tier.get(tier, self.max_input_tokens)

@@ -18,15 +18,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Usage
 
 ANY_MODEL = "*"
 TOKENS_PER_PRICE = 1_000_000
 
 
-def _usd(doc: str) -> About:
-    return About(doc, minimum=0, maximum=TOKENS_PER_PRICE)
+def _usd(doc: str) -> SettingDoc:
+    return SettingDoc(doc, minimum=0, maximum=TOKENS_PER_PRICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ def price_of(prices: Prices, model: str) -> Price | None:
     return prices.get(model) or prices.get(ANY_MODEL)
 
 
-def dearest(those: Iterable[tuple[Prices, str | None]], name: str) -> Prices:
+def dearest(candidates: Iterable[tuple[Prices, str | None]], name: str) -> Prices:
     """What requests to any of these upstreams may cost at most, by the model that a client names: this one, or, where it is
     ANY_MODEL, any. Of each upstream its prices, and its own name for the model (None: the client's). Empty: none is set.
     """
-    all_of_them = tuple(those)
+    all_of_them = tuple(candidates)
     names = {name}
     if name == ANY_MODEL:
         names.update(*[prices for prices, own in all_of_them if own is None])

@@ -21,7 +21,7 @@ cost is its quota and its fair share, not its band.
 from dataclasses import dataclass
 from typing import Annotated
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Word
 
 WITH_TRAFFIC_S = 30.0
@@ -30,7 +30,7 @@ _ROUNDING = 1e-9
 MAX_REMEMBERED = 10_000  # idempotency keys
 
 
-class Tier(Word):
+class TenantTier(Word):
     """What a tenant is to its operator."""
 
     PREMIUM = "premium"
@@ -51,8 +51,8 @@ FLOORS = (100, 50, 0, -99)  # the least score of each but the last
 _HIGHER = tuple(tuple(range(band)) for band in range(len(BANDS)))
 
 
-def _points(doc: str) -> About:
-    return About(doc, minimum=-MAX_POINTS, maximum=MAX_POINTS)
+def _points(doc: str) -> SettingDoc:
+    return SettingDoc(doc, minimum=-MAX_POINTS, maximum=MAX_POINTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ def band_of(score: int) -> int:
     return next((band for band, floor in enumerate(FLOORS) if score >= floor), len(FLOORS))
 
 
-class Standing:
+class PriorityClass:
     """The bands of one tenant's requests, worked out once. Immutable."""
 
     __slots__ = ("_bands",)
 
-    def __init__(self, points: Points, tier: Tier, extra: int) -> None:
-        base = extra + {Tier.PREMIUM: points.premium, Tier.STANDARD: 0, Tier.BATCH: points.batch}[tier]
+    def __init__(self, points: Points, tier: TenantTier, extra: int) -> None:
+        base = extra + {TenantTier.PREMIUM: points.premium, TenantTier.STANDARD: 0, TenantTier.BATCH: points.batch}[tier]
         worth = {Urgency.REALTIME: points.realtime, Urgency.PLAIN: 0, Urgency.BATCH: points.batch}
         self._bands = {urgency: (band_of(base + more), band_of(base + more + points.retry))
                        for urgency, more in worth.items()}

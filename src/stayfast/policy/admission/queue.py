@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Generic, NamedTuple, TypeVar
 
-from stayfast.core.setting import About, check_bounds
-from stayfast.policy.admission.fair_share import Share
+from stayfast.core.setting import SettingDoc, check_bounds
+from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.priority import BANDS
 
 T = TypeVar("T")
@@ -41,15 +41,15 @@ _LEARNS = 0.05  # of each sample of the service time
 class QueueConfig:
     """Bounds of one queue; seconds."""
 
-    max_queue: Annotated[int, About(
+    max_queue: Annotated[int, SettingDoc(
         "Most requests that wait for a place; beyond it the least deserving is turned away.",
         minimum=0, maximum=100_000)] = 1000
-    max_wait_s: Annotated[float, About(
+    max_wait_s: Annotated[float, SettingDoc(
         "The longest wait for a place; turned away at once where it is predicted to be longer.",
         minimum=0.001, maximum=3600)] = 2.0
-    target_wait_s: Annotated[float, About(
+    target_wait_s: Annotated[float, SettingDoc(
         "The longest wait where a tenant's queue has not been empty for `max_wait_s`.", minimum=0.001, maximum=3600)] = 0.1
-    ages_within_s: Annotated[float, About(
+    ages_within_s: Annotated[float, SettingDoc(
         "A request is overtaken by more urgent ones of its tenant for so long only.", minimum=0, maximum=3600)] = 10.0
 
     def __post_init__(self) -> None:
@@ -58,12 +58,12 @@ class QueueConfig:
             raise ValueError(f"target_wait_s must be from 0.001 to max_wait_s, not {self.target_wait_s}")
 
 
-class Waiting(Generic[T]):
+class QueueEntry(Generic[T]):
     """One place in the queue. `item` is its owner's."""
 
     __slots__ = ("band", "deadline_at", "item", "queued_at", "share")
 
-    def __init__(self, item: T, band: int, share: Share, queued_at: float, deadline_at: float) -> None:
+    def __init__(self, item: T, band: int, share: TenantShare, queued_at: float, deadline_at: float) -> None:
         self.item = item
         self.band = band
         self.share = share
@@ -74,7 +74,7 @@ class Waiting(Generic[T]):
 class _Entry(NamedTuple, Generic[T]):
     key: float
     number: int
-    waiting: Waiting[T]
+    waiting: QueueEntry[T]
 
 
 class _Lane(Generic[T]):
@@ -82,7 +82,7 @@ class _Lane(Generic[T]):
 
     __slots__ = ("entries", "share", "standing_since")
 
-    def __init__(self, share: Share, now: float) -> None:
+    def __init__(self, share: TenantShare, now: float) -> None:
         self.share = share
         self.entries: list[_Entry[T]] = []
         self.standing_since = now
@@ -95,7 +95,7 @@ class Queue(Generic[T]):
 
     def __init__(self, config: QueueConfig) -> None:
         self.config = config
-        self._bands: list[dict[Share, _Lane[T]]] = [{} for _ in BANDS]
+        self._bands: list[dict[TenantShare, _Lane[T]]] = [{} for _ in BANDS]
         self._n_in = [0] * len(BANDS)  # of `n`
         self._n_pushed = 0
         self.n = 0
@@ -109,7 +109,7 @@ class Queue(Generic[T]):
             return
         self.service_s += (seconds - self.service_s) * (_LEARNS if self.service_s else 1.0)
 
-    def push(self, waiting: Waiting[T]) -> Waiting[T] | None:
+    def push(self, waiting: QueueEntry[T]) -> QueueEntry[T] | None:
         """Let a request wait; returns the one that has to go instead, which may be itself."""
         lanes, now = self._bands[waiting.band], waiting.queued_at
         lane = lanes.get(waiting.share)
@@ -126,7 +126,7 @@ class Queue(Generic[T]):
         band = max(band for band, lanes in enumerate(self._bands) if lanes)
         return self._take(_longest(self._bands[band]), band, -1)
 
-    def pop(self, has_room: Callable[[int], bool]) -> Waiting[T] | None:
+    def pop(self, has_room: Callable[[int], bool]) -> QueueEntry[T] | None:
         """The next to go on among those for whose band there is room; no tenant that waits has less room than another."""
         if not self.n:
             return None
@@ -135,7 +135,7 @@ class Queue(Generic[T]):
                 return self._take(_next_turn(lanes), band, 0)
         return None
 
-    def remove(self, waiting: Waiting[T]) -> None:
+    def remove(self, waiting: QueueEntry[T]) -> None:
         """Its owner waits no longer. Raises KeyError for one that does not wait."""
         lane = self._bands[waiting.band][waiting.share]
         for index, entry in enumerate(lane.entries):
@@ -144,7 +144,7 @@ class Queue(Generic[T]):
                 return
         raise KeyError("it does not wait")
 
-    def overdue(self, now: float) -> list[Waiting[T]]:
+    def overdue(self, now: float) -> list[QueueEntry[T]]:
         """Take out all whose lanes have no more patience with them."""
         late = []
         for band, lanes in enumerate(self._bands):
@@ -154,11 +154,11 @@ class Queue(Generic[T]):
                     late.append(waiting)
         return late
 
-    def predicted_s(self, band: int, share: Share, n_in_flight: int) -> float:
+    def predicted_s(self, band: int, share: TenantShare, n_in_flight: int) -> float:
         """How long a newcomer would wait; 0 where nothing is known."""
         return (self.n_ahead(band, share) + 1) * self.service_s / max(1, n_in_flight)
 
-    def n_ahead(self, band: int, share: Share) -> float:
+    def n_ahead(self, band: int, share: TenantShare) -> float:
         """How many go on before a newcomer, at equal speed of all tenants for their weight."""
         n, own = float(sum(self._n_in[:band])), self._bands[band]
         turns = (len(own[share].entries) + 1 if share in own else 1) / share.weight
@@ -177,7 +177,7 @@ class Queue(Generic[T]):
     def depths(self) -> Iterator[tuple[str, int]]:
         yield from zip(BANDS, self._n_in, strict=True)
 
-    def _late_in(self, lane: _Lane[T], now: float) -> Iterator[tuple[int, Waiting[T]]]:
+    def _late_in(self, lane: _Lane[T], now: float) -> Iterator[tuple[int, QueueEntry[T]]]:
         config = self.config
         is_standing = now - lane.standing_since > config.max_wait_s
         for index, (_, _, waiting) in enumerate(lane.entries):
@@ -185,7 +185,7 @@ class Queue(Generic[T]):
             if now - waiting.queued_at >= patience_s:
                 yield index, waiting
 
-    def _take(self, lane: _Lane[T], band: int, index: int) -> Waiting[T]:
+    def _take(self, lane: _Lane[T], band: int, index: int) -> QueueEntry[T]:
         waiting = lane.entries.pop(index).waiting
         if not lane.entries:
             del self._bands[band][lane.share]
@@ -199,7 +199,7 @@ class Queue(Generic[T]):
         return f"<Queue {self.n} of {self.config.max_queue} waiting{': ' + lanes if lanes else ''}>"
 
 
-def _next_turn(lanes: Mapping[Share, _Lane[T]]) -> _Lane[T]:
+def _next_turn(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
     """Of the tenant with the least claim; of equal ones, who runs least. Written out: a thousand tenants may wait."""
     found = next(iter(lanes))
     least = found.claim
@@ -210,7 +210,7 @@ def _next_turn(lanes: Mapping[Share, _Lane[T]]) -> _Lane[T]:
     return lanes[found]
 
 
-def _longest(lanes: Mapping[Share, _Lane[T]]) -> _Lane[T]:
+def _longest(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
     """The one with most waiting for its weight; of equal ones, whose tenant was served most."""
     found, most = next(iter(lanes)), 0.0
     for share, lane in lanes.items():

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, NamedTuple
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Allowance
 from stayfast.policy.resilience.cross_process import Cells
 
@@ -38,7 +38,7 @@ _ROUNDING = 1e-6  # of the capacity: instants of a machine that has been up for 
 class Bucket:
     """One limit. Pure state, starting full; changed only by its owner. Instants are seconds and never go backwards."""
 
-    __slots__ = ("capacity", "looked_at", "per_s", "was_left")
+    __slots__ = ("capacity", "per_s", "updated_at", "was_left")
 
     def __init__(self, capacity: float, per_s: float, now: float) -> None:
         if not (capacity > 0 and per_s > 0):
@@ -46,13 +46,13 @@ class Bucket:
         self.capacity = capacity
         self.per_s = per_s
         self.was_left = capacity  # when it was last looked at
-        self.looked_at = now
+        self.updated_at = now
 
     def level(self, now: float) -> float:
         """What is there; negative while a debt is paid off."""
-        if now > self.looked_at:
-            self.was_left = min(self.capacity, self.was_left + (now - self.looked_at) * self.per_s)
-            self.looked_at = now
+        if now > self.updated_at:
+            self.was_left = min(self.capacity, self.was_left + (now - self.updated_at) * self.per_s)
+            self.updated_at = now
         return self.was_left
 
     def has(self, cost: float, now: float) -> bool:
@@ -78,7 +78,7 @@ class Bucket:
 
     def take_over(self, before: "Bucket", now: float) -> None:
         """It stands in the place of one with another capacity: what was used of that counts on, but is no debt here."""
-        self.was_left, self.looked_at = self._level_after(before, now), now
+        self.was_left, self.updated_at = self._level_after(before, now), now
 
     def _level_after(self, before: "Bucket", now: float) -> float:
         level = before.level(now)
@@ -131,18 +131,18 @@ _MOST = 1e15  # beyond it a float does not count single tokens
 class QuotaConfig:
     """Limits of one tenant; None: no such limit. Cost is in USD, by the prices in the settings."""
 
-    requests_per_minute: Annotated[float | None, About(
+    requests_per_minute: Annotated[float | None, SettingDoc(
         "Requests in a minute; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
-    tokens_per_minute: Annotated[float | None, About(
+    tokens_per_minute: Annotated[float | None, SettingDoc(
         "Tokens, of prompts and answers, in a minute; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
-    cost_per_minute: Annotated[float | None, About(
+    cost_per_minute: Annotated[float | None, SettingDoc(
         "USD, by the upstreams' `prices`, in a minute; as many at once, refilled evenly.",
         minimum=1e-6, maximum=_MOST)] = None
-    requests_per_day: Annotated[float | None, About(
+    requests_per_day: Annotated[float | None, SettingDoc(
         "Requests in a day; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
-    tokens_per_day: Annotated[float | None, About(
+    tokens_per_day: Annotated[float | None, SettingDoc(
         "Tokens, of prompts and answers, in a day; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
-    cost_per_day: Annotated[float | None, About(
+    cost_per_day: Annotated[float | None, SettingDoc(
         "USD, by the upstreams' `prices`, in a day; as many at once, refilled evenly.", minimum=1e-6, maximum=_MOST)] = None
 
     def __post_init__(self) -> None:
@@ -175,7 +175,7 @@ def own_bucket(_: str, capacity: float, per_s: float, now: float) -> Bucket:
     return Bucket(capacity, per_s, now)
 
 
-class Quota:
+class TenantQuota:
     """The buckets of one tenant. Pure state, starting full; instants never go back. `before`: whose place it takes. A limit
     that is the same goes on; of one that was raised the difference is added to what is left, and one that was lowered leaves
     less, but no debt.
@@ -184,7 +184,7 @@ class Quota:
     __slots__ = ("_are_own", "_buckets", "_limits", "_shown", "config", "has_cost")
 
     def __init__(self, config: QuotaConfig, now: float, make: MakeBucket = own_bucket,
-                 before: "Quota | None" = None) -> None:
+                 before: "TenantQuota | None" = None) -> None:
         self.config = config
         known = {limit.name: limit.bucket for limit in before._limits} if before is not None else {}
         found = []
@@ -213,14 +213,14 @@ class Quota:
         for kind, bucket in self._buckets:
             wanted, most = amount[kind], bucket.capacity
             if are_own:  # `take`, written out: each request takes from several, and pays for each call
-                left = bucket.was_left + (now - bucket.looked_at) * bucket.per_s
+                left = bucket.was_left + (now - bucket.updated_at) * bucket.per_s
                 if left >= most:
                     bucket.was_left = most - wanted if wanted < most else 0.0
                 elif wanted <= left:
                     bucket.was_left = left - wanted
                 else:
                     return self._refuse(amount, bucket, now)
-                bucket.looked_at = now
+                bucket.updated_at = now
             elif not bucket.take(min(wanted, most), now):
                 return self._refuse(amount, bucket, now)
         return None
@@ -234,12 +234,12 @@ class Quota:
             if not more:
                 continue
             if are_own:
-                left = bucket.was_left + (now - bucket.looked_at) * bucket.per_s
+                left = bucket.was_left + (now - bucket.updated_at) * bucket.per_s
                 if left >= most:
                     bucket.was_left = most - more if more > 0 else most
                 else:
                     bucket.was_left = min(most, left - more)
-                bucket.looked_at = now
+                bucket.updated_at = now
             else:
                 bucket.charge(more, now)
 
@@ -257,9 +257,9 @@ class Quota:
         for kind, first, others in self._shown:
             bucket, left, capacity = first, first.level(now), first.capacity
             for other in others:
-                its = other.level(now)
-                if its * capacity < left * other.capacity:
-                    bucket, left, capacity = other, its, other.capacity
+                level = other.level(now)
+                if level * capacity < left * other.capacity:
+                    bucket, left, capacity = other, level, other.capacity
             found.append(Allowance(kind, int(capacity), int(left) if left > 0 else 0, (capacity - left) / bucket.per_s))
         return tuple(found)
 

@@ -33,7 +33,7 @@ class Neighbour(NamedTuple):
     wording: Wording
 
 
-class Votes:
+class AnswerVotes:
     """The phrasings of one scope and their answers. Keys and answers are numbers of the caller's."""
 
     __slots__ = ("_answers", "_phrasings", "_probation", "n_per_answer")
@@ -91,8 +91,9 @@ class Votes:
     def has_new(self, answer: int, words: Iterable[str]) -> bool:
         """Whether one of these words is in no phrasing of this answer, with or without an s at its end. 50 us at most."""
         keys = self._answers.get(answer, ())
-        heard = set[str]().union(*[self._phrasings[key][1].words for key in keys])
-        return any(word not in heard and f"{word}s" not in heard and word.removesuffix("s") not in heard for word in words)
+        known_words = set[str]().union(*[self._phrasings[key][1].words for key in keys])
+        return any(word not in known_words and f"{word}s" not in known_words and word.removesuffix("s") not in known_words
+                   for word in words)
 
     def judged(self, answer: int, *, is_right: bool, was_given: bool) -> None:
         """What this answer would have been, or was (`was_given`), to a question that it was the nearest one's answer to."""

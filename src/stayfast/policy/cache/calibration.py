@@ -153,7 +153,7 @@ class Label(NamedTuple):
     weight: float
 
 
-class Estimate(NamedTuple):
+class CalibrationEstimate(NamedTuple):
     """What is given, or would be. hit_share: of the labelled (their weights). error of those, with its bounds of 95 %."""
 
     hit_share: float
@@ -200,17 +200,17 @@ class _Bins:
         mean = self.weights[place] / self.n[place]
         return weight + self.weights[place], wrong + mean * self.n_wrong[place], squares + mean * self.weights[place]
 
-    def estimate(self, place: int) -> Estimate:
+    def estimate(self, place: int) -> CalibrationEstimate:
         """Of what lies in this bin and beyond."""
         weight = wrong = squares = 0.0
         for other in range(place, N_BINS):
             if self.n[other]:
                 weight, wrong, squares = self._with(other, weight, wrong, squares)
         if not weight:
-            return Estimate(0.0, 0.0, 0.0, 1.0, 0.0)
+            return CalibrationEstimate(0.0, 0.0, 0.0, 1.0, 0.0)
         n_eff = weight * weight / squares
         x = wrong / weight * n_eff
-        return Estimate(weight / sum(self.weights), wrong / weight, lower(x, n_eff), upper(x, n_eff), n_eff)
+        return CalibrationEstimate(weight / sum(self.weights), wrong / weight, lower(x, n_eff), upper(x, n_eff), n_eff)
 
 
 class _Round:
@@ -227,7 +227,7 @@ class _Round:
         self.gradient = [0.0] * len(model)
         self.hessian = [[0.0] * (i + 1) for i in range(len(model))]
 
-    def look(self, label: Label) -> None:
+    def observe(self, label: Label) -> None:
         self.at += 1
         row = (1.0, *label.features)
         score = _dot(self.model, row)
@@ -308,7 +308,7 @@ class Calibrator:
                 return
         self._work()
 
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> CalibrationEstimate | None:
         """Of what is given; in shadow, of what would be given if the threshold were used. None: there is none yet."""
         return None if self._place is None else self._proven.bins.estimate(self._place)
 
@@ -320,7 +320,7 @@ class Calibrator:
         """Look at PACE labels; at the end of a round, its model and threshold are used, and the next one begins."""
         running = self._round
         for place in range(running.at, min(running.at + PACE, running.n)):
-            running.look(self._labels[place])
+            running.observe(self._labels[place])
         if running.at < running.n:
             return
         if running.n:
@@ -342,8 +342,8 @@ class Calibrator:
         self._round = _Round(self._proven.model, 0)
 
     def __repr__(self) -> str:
-        said = "shadow" if self.is_shadow else f"from p {self.threshold:.3f}"
-        return f"<Calibrator {said}, {self.n_labels} labels, {len(self._audits)} audits>"
+        state = "shadow" if self.is_shadow else f"from p {self.threshold:.3f}"
+        return f"<Calibrator {state}, {self.n_labels} labels, {len(self._audits)} audits>"
 
 
 def _dot(model: Sequence[float], row: Sequence[float]) -> float:

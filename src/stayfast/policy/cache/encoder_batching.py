@@ -25,12 +25,12 @@ RETRY_EVERY = 32
 _P95 = 0.95
 
 
-class Waiting(Struct, eq=False):
+class PendingText(Struct, eq=False):
     n_tokens: int
-    asked_at: float
+    queued_at: float
 
 
-W = TypeVar("W", bound=Waiting)
+W = TypeVar("W", bound=PendingText)
 
 
 def batch_of(waiting: Iterable[W], now: float, max_batch_tokens: int, late_s: float) -> list[W]:
@@ -41,7 +41,7 @@ def batch_of(waiting: Iterable[W], now: float, max_batch_tokens: int, late_s: fl
         if not batch:
             batch.append(one)
             n_most = max_batch_tokens // max(one.n_tokens, 1)
-            if n_most < 2 or now - one.asked_at > late_s:
+            if n_most < 2 or now - one.queued_at > late_s:
                 break
         elif one.n_tokens == batch[0].n_tokens:
             batch.append(one)
@@ -50,7 +50,7 @@ def batch_of(waiting: Iterable[W], now: float, max_batch_tokens: int, late_s: fl
     return batch
 
 
-class Pace:
+class EncodingPace:
     """How long one text takes lately. Changed only by its owner."""
 
     __slots__ = ("_at", "_n_skipped", "_recent_s", "_usual_s")

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Annotated, Literal
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import CacheControl, Word
 from stayfast.policy.cache.similarity import SemanticConfig
 
@@ -44,30 +44,30 @@ UNSAID_TEMPERATURE = 1.0  # of a request that has none: the default of OpenAI, A
 class CacheConfig:
     """The cache of one route. `epoch`: any word; another one forgets everything."""
 
-    mode: Annotated[Literal["off", "exact", "semantic"], About(
+    mode: Annotated[Literal["off", "exact", "semantic"], SettingDoc(
         "exact: a request that means the same as an earlier one gets its answer, and those that come at the same time share "
         "one call. semantic: so does one that asks the same in other words, within `max_error`. off: every request is a "
         "call.")] = "off"
-    ttl_s: Annotated[float, About(
+    ttl_s: Annotated[float, SettingDoc(
         "No answer is given again that is older than this, in seconds.", more_than=0, maximum=31_536_000)] = 86_400.0
-    max_temperature: Annotated[float, About(
+    max_temperature: Annotated[float, SettingDoc(
         "Only requests with at most this temperature, or with a seed. One without a temperature counts as 1: its provider's "
         "own.", minimum=0, maximum=2)] = 0.3
-    max_bytes: Annotated[int, About(
+    max_bytes: Annotated[int, SettingDoc(
         "The memory for answers, in each worker.", minimum=1024, maximum=1 << 40)] = 64 * 1024 * 1024
-    max_answer_bytes: Annotated[int, About("Longer answers are not kept.", minimum=1024, maximum=1 << 40)] = 1024 * 1024
-    epoch: Annotated[str, About(
+    max_answer_bytes: Annotated[int, SettingDoc("Longer answers are not kept.", minimum=1024, maximum=1 << 40)] = 1024 * 1024
+    epoch: Annotated[str, SettingDoc(
         "Any word; another one forgets all that is kept: after a change of what the model knows, for example.")] = ""
-    stale_while_revalidate_s: Annotated[float, About(
+    stale_while_revalidate_s: Annotated[float, SettingDoc(
         "For so many seconds more an answer is given at once, and renewed in the background.",
         minimum=0, maximum=31_536_000)] = 0.0
-    stale_if_error_s: Annotated[float, About(
+    stale_if_error_s: Annotated[float, SettingDoc(
         "For so many seconds more an answer is given where the call for another one fails.",
         minimum=0, maximum=31_536_000)] = 0.0
-    store: Annotated[str, About(
+    store: Annotated[str, SettingDoc(
         "The name of one of `stores`, which routes and workers may share. Empty: memory of this route's own, of max_bytes."
     )] = ""
-    semantic: Annotated[SemanticConfig, About(
+    semantic: Annotated[SemanticConfig, SettingDoc(
         "What a semantic cache needs to know.", is_inline=True)] = field(default_factory=SemanticConfig)
 
     def __post_init__(self) -> None:
@@ -90,16 +90,16 @@ def is_too_warm(config: CacheConfig, temperature: float | None, *, is_seeded: bo
 
 def fresh_for_s(config: CacheConfig, control: CacheControl | None) -> float:
     """How old an answer may be, in seconds."""
-    asked_s = inf if control is None or control.max_age_s is None else control.max_age_s
-    return min(config.ttl_s, asked_s)
+    requested_s = inf if control is None or control.max_age_s is None else control.max_age_s
+    return min(config.ttl_s, requested_s)
 
 
 SKEW_S = 5.0  # clocks of machines that share a store differ by less
 
 
-def age_of(kept_at: float, now_wall: float) -> float:
+def age_of(stored_at: float, now_wall: float) -> float:
     """Seconds since an answer was kept; infinite for one from the future, whose clock was ahead: it would never grow old."""
-    age_s = now_wall - kept_at
+    age_s = now_wall - stored_at
     return max(0.0, age_s) if age_s >= -SKEW_S else inf
 
 

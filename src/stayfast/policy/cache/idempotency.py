@@ -18,7 +18,7 @@ than `MAX_ANSWER_BYTES`, and those of a fallback or a template, are not kept; be
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 MAX_KEYS: Final = 20_000  # some 400 bytes each, beside the answers
@@ -28,10 +28,10 @@ MAX_KEYS: Final = 20_000  # some 400 bytes each, beside the answers
 class IdempotencyConfig:
     """How long repeats of a request are recognised. In each worker."""
 
-    keep_s: Annotated[float, About(
+    keep_s: Annotated[float, SettingDoc(
         "For how long the answer to a request with an `idempotency-key` is given again to the same client's same request; "
         "0: keys only go on to the upstream.", minimum=0, maximum=604_800)] = 600.0
-    max_bytes: Annotated[int, About(
+    max_bytes: Annotated[int, SettingDoc(
         "The memory for these answers, in each worker.", minimum=1024, maximum=1 << 40)] = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:

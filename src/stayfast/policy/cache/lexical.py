@@ -172,11 +172,11 @@ def is_filled_otherwise(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH
     pairs, other_pairs = Counter(pairwise(one.words)), Counter(pairwise(other.words))
     if (pairs & other_pairs).total() < MOST_SAME * max(pairs.total(), other_pairs.total()):
         return False
-    says, other_says = _says(one.words, lexicon), _says(other.words, lexicon)
-    return bool(says - other_says) and bool(other_says - says)
+    own_values, other_values = _values_in(one.words, lexicon), _values_in(other.words, lexicon)
+    return bool(own_values - other_values) and bool(other_values - own_values)
 
 
-def _says(words: tuple[str, ...], lexicon: Lexicon) -> Counter[str]:
+def _values_in(words: tuple[str, ...], lexicon: Lexicon) -> Counter[str]:
     """How often each word says something; numbers as digits."""
     fillers, opposites, numbers = lexicon.fillers, lexicon.opposites, lexicon.numbers
     return Counter([numbers.get(word) or word.rstrip(".,") for word in words if word not in fillers or word in opposites])
@@ -184,9 +184,9 @@ def _says(words: tuple[str, ...], lexicon: Lexicon) -> Counter[str]:
 
 def _is_reordered(one: tuple[str, ...], other: tuple[str, ...], fillers: frozenset[str]) -> bool:
     """Whether the words that say something are the same in another order; where their order is the same, all words."""
-    say = [word for word in one if word not in fillers]
-    says = [word for word in other if word not in fillers]
-    return sorted(one) == sorted(other) if say == says else sorted(say) == sorted(says)
+    own_words = [word for word in one if word not in fillers]
+    other_words = [word for word in other if word not in fillers]
+    return sorted(one) == sorted(other) if own_words == other_words else sorted(own_words) == sorted(other_words)
 
 
 def _is_exchanged(only: set[str], only_other: set[str], lexicon: Lexicon) -> bool:

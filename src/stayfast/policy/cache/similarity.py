@@ -12,7 +12,7 @@ stand for itself. It is not looked up, nor kept for others, where
     language    nobody has a list of the words that would tell it from its opposite (policy/cache/lexical.py)
 
 What must be equal to the letter, the tenant, the system prompt, the tools, the format and all earlier turns, is the scope,
-and no matter of likeness (`wire.canonical.terms_of`).
+and no matter of likeness (`wire.canonical.scope_bytes`).
 When wrong: these are word lists. "Which of the two is better?" points back, and passes.
 
 Problem: cosine alone cannot tell. On BANKING77, with a model's usual embeddings, every fixed threshold up to .95 gives more
@@ -49,8 +49,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final, NamedTuple, Protocol
 
-from stayfast.core.setting import About, check_bounds
-from stayfast.policy.cache.answer_clusters import Neighbour, Votes
+from stayfast.core.setting import SettingDoc, check_bounds
+from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
 from stayfast.policy.cache.calibration import LEAST_LABELS, CalibrateConfig
 from stayfast.policy.cache.lexical import ENGLISH, LEXICONS, MOST_CHARS, Lexicon, Wording, why_apart
 
@@ -63,15 +63,16 @@ _ASIDE: Final = re.compile(r"\.\.\.|\u2026")
 class EligibleConfig:
     """Which questions of a route may meet others. `volatile_ttl_s`: how long an answer about today or a price holds."""
 
-    language: Annotated[str, About("Whose word lists are used: en. Other languages have none, and no semantic hits.")] = "en"
-    personal: Annotated[bool, About(
+    language: Annotated[str, SettingDoc(
+        "Whose word lists are used: en. Other languages have none, and no semantic hits.")] = "en"
+    personal: Annotated[bool, SettingDoc(
         "Whether questions that speak of \"my\" may share answers: where nobody's own data are looked up.")] = False
-    n_content_words: Annotated[int, About(
+    n_content_words: Annotated[int, SettingDoc(
         "A question with fewer words that say something leans on what was said before.", minimum=1, maximum=20)] = 3
-    volatile_ttl_s: Annotated[float, About(
+    volatile_ttl_s: Annotated[float, SettingDoc(
         "How long an answer about today, now or a price holds, in seconds: with a longer `semantic_ttl_s` such questions "
         "are on their own.", minimum=0, maximum=31_536_000)] = 0.0
-    max_chars: Annotated[int, About("Longer questions are on their own.", minimum=1, maximum=MOST_CHARS)] = 2000
+    max_chars: Annotated[int, SettingDoc("Longer questions are on their own.", minimum=1, maximum=MOST_CHARS)] = 2000
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -135,7 +136,7 @@ class Fixed:
 class Judgement(NamedTuple):
     """What became of a question. `why`: empty for a hit, else the rule that made a miss of it. nearest: whose answer it is
     about. features are empty where nothing was near, or all that was is told apart by its words; else they are to be learned
-    from (`Calibrator.learn`, `Votes.judged`) once an answer was made all the same and judged.
+    from (`Calibrator.learn`, `AnswerVotes.judged`) once an answer was made all the same and judged.
     """
 
     why: str
@@ -144,14 +145,14 @@ class Judgement(NamedTuple):
     features: tuple[float, ...] = ()
 
 
-def judge(asked: Wording, neighbours: Sequence[Neighbour], votes: Votes, rule: Rule,
+def judge(question: Wording, neighbours: Sequence[Neighbour], votes: AnswerVotes, rule: Rule,
           lexicon: Lexicon = ENGLISH) -> Judgement:
     """Whether a question is answered by the answer of the nearest that its words do not tell apart. About 20 us."""
     if not neighbours:
         return Judgement("nothing_near")
     apart = ""
     for nearest in neighbours[:N_NEAREST]:
-        why = why_apart(asked, nearest.wording, lexicon)
+        why = why_apart(question, nearest.wording, lexicon)
         if not why:
             break
         apart = apart or why
@@ -159,27 +160,28 @@ def judge(asked: Wording, neighbours: Sequence[Neighbour], votes: Votes, rule: R
         return Judgement(apart, neighbours[0])
     if nearest.cosine < LEAST_COSINE:
         return Judgement("unlike", nearest)
-    found = features(asked, nearest, neighbours)
+    found = features(question, nearest, neighbours)
     p = rule.p(found)
     return Judgement("probation" if votes.is_on_probation(nearest.answer) else rule.why_not(p), nearest, p, found)
 
 
-def wary(judged: Judgement, asked: Wording, votes: Votes, new_word_from: float, lexicon: Lexicon = ENGLISH) -> Judgement:
+def wary(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_from: float,
+         lexicon: Lexicon = ENGLISH) -> Judgement:
     """The same, but no hit below this cosine by a word that the answer's questions have not had. 50 us at most."""
     if judged.why or judged.nearest is None or judged.nearest.cosine >= new_word_from:
         return judged
-    said = [word for word in asked.words if word not in lexicon.fillers]
-    return judged._replace(why="new_word") if votes.has_new(judged.nearest.answer, said) else judged
+    words = [word for word in question.words if word not in lexicon.fillers]
+    return judged._replace(why="new_word") if votes.has_new(judged.nearest.answer, words) else judged
 
 
-def features(asked: Wording, nearest: Neighbour, neighbours: Sequence[Neighbour]) -> tuple[float, ...]:
+def features(question: Wording, nearest: Neighbour, neighbours: Sequence[Neighbour]) -> tuple[float, ...]:
     """N_FEATURES numbers about one of the first N_NEAREST neighbours; see the module."""
     near = neighbours[:N_NEAREST]
     cos1, y1, _, wording = nearest
     other = next((one.cosine for one in near if one.answer != y1), near[-1].cosine if len(near) == N_NEAREST else cos1)
     n_five = sum(one.answer == y1 for one in near[:5])
     n_ten = n_five + sum(one.answer == y1 for one in near[5:])
-    ones, others = set(asked.words), set(wording.words)
+    ones, others = set(question.words), set(wording.words)
     n_either = len(ones | others)
     return (cos1, cos1 - other, n_five / min(5, len(near)), sum(one.cosine for one in near[:3]) / min(3, len(near)),
             n_ten / len(near), len(ones & others) / n_either if n_either else 0.0)
@@ -194,38 +196,38 @@ MOST_LABELS = 4096  # who wants more before the first hit wants none
 class SemanticConfig:
     """The semantic cache of one route, in use where its cache has the mode semantic."""
 
-    max_error: Annotated[str, About(
+    max_error: Annotated[str, SettingDoc(
         "Of the answers that a semantic cache gives, the share that may be wrong. Nothing is given before that is known of "
         "enough of them.", pattern=PERCENT, form=PERCENT_FORM, or_number=True)] = "1%"
-    threshold: Annotated[float | None, About(
+    threshold: Annotated[float | None, SettingDoc(
         "A fixed cosine instead: an answer is given from there on, and its error is not bounded. null: `max_error` holds.",
         minimum=0.5, maximum=1)] = None
-    audit: Annotated[float, About(
+    audit: Annotated[float, SettingDoc(
         "The share of semantic hits that make their own answer all the same, in the background, to compare.",
         minimum=0.001, maximum=1)] = 0.05
-    min_labels: Annotated[int, About(
+    min_labels: Annotated[int, SettingDoc(
         "Comparisons before the first semantic hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
-    semantic_ttl_s: Annotated[float, About(
+    semantic_ttl_s: Annotated[float, SettingDoc(
         "No answer is given to another question that is older than this, in seconds.",
         more_than=0, maximum=31_536_000)] = 3600.0
-    within_s: Annotated[float, About(
+    within_s: Annotated[float, SettingDoc(
         "A semantic look-up that takes longer is a miss, in seconds; `budget.cache` may make it less.",
         minimum=0.001, maximum=10)] = 0.05
-    max_phrasings: Annotated[int, About(
+    max_phrasings: Annotated[int, SettingDoc(
         "Questions remembered, in each worker; 2 kB each. Beyond it the oldest goes.",
         minimum=10, maximum=10_000_000)] = 50_000
-    same_answer: Annotated[float, About(
+    same_answer: Annotated[float, SettingDoc(
         "Two answers say the same from this cosine on: what wrong means is judged by that.", minimum=0.5, maximum=1)] = 0.9
-    new_word_from: Annotated[float, About(
+    new_word_from: Annotated[float, SettingDoc(
         "A question with a word that none of an answer's questions has had is given that answer from this cosine on only: "
         "0.8 is careful, and costs hits. 0: from any.", minimum=0, maximum=1)] = 0.0
-    judge: Annotated[str, About(
+    judge: Annotated[str, SettingDoc(
         "Another route, whose model has the last word where two answers are that much alike. Empty: they are the same."
     )] = ""
-    verify: Annotated[str, About(
+    verify: Annotated[str, SettingDoc(
         "Another route, whose model has to say yes to a semantic hit before it is given, within `within_s` and "
         "`budget.cache`; anything else is a miss. Empty: nobody is asked.")] = ""
-    eligible: Annotated[EligibleConfig, About(
+    eligible: Annotated[EligibleConfig, SettingDoc(
         "Which questions may be answered by what was said to others.")] = field(default_factory=EligibleConfig)
 
     def __post_init__(self) -> None:

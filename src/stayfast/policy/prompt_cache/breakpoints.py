@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Final, Literal, NamedTuple
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.prompt_cache.rules import HOUR_S, MINUTES_S, ModelRules, PrefixRules
 
 JUDGED_S: Final = 60.0
@@ -44,23 +44,23 @@ N_GAPS: Final = 4
 class PrefixConfig:
     """Providers' prompt caches on one route. `models`: rules in place of those known, by shell pattern."""
 
-    mode: Annotated[Literal["off", "auto"], About(
+    mode: Annotated[Literal["off", "auto"], SettingDoc(
         "auto: prompts are put into an order that can be remembered, and marked for the provider's cache, unless they have "
         "marks of their own. off: they go as they came.")] = "off"
-    ttl: Annotated[Literal["auto", "5m", "1h"], About(
+    ttl: Annotated[Literal["auto", "5m", "1h"], SettingDoc(
         "How long Anthropic is to keep the static part; an hour costs twice as much to write. auto: an hour where it mostly "
         "comes back after more than five minutes.")] = "5m"
-    sorts_tools: Annotated[bool, About(
+    sorts_tools: Annotated[bool, SettingDoc(
         "Tools go out by name: the same ones are the same prompt, in whatever order they came.")] = True
-    moves_volatile: Annotated[bool, About(
+    moves_volatile: Annotated[bool, SettingDoc(
         "Whole blocks of instructions with a date, a UUID or a timestamp go behind those without.")] = False
-    wait_s: Annotated[float, About(
+    wait_s: Annotated[float, SettingDoc(
         "The longest that a request waits for another that begins alike to fill the cache, in seconds; never more than a "
         "quarter of its time. 0: nobody waits.", minimum=0, maximum=60)] = 2.0
-    warm_tokens_per_hour: Annotated[int, About(
+    warm_tokens_per_hour: Annotated[int, SettingDoc(
         "Input tokens that may be spent in an hour on asking Anthropic for static parts shortly before it forgets them, "
         "where they were used lately; in each worker. 0: none.", minimum=0, maximum=1_000_000_000)] = 0
-    models: Annotated[Mapping[str, ModelRules], About(
+    models: Annotated[Mapping[str, ModelRules], SettingDoc(
         "What holds for some models in place of what is known of their family: by the model's name at its upstream, a shell "
         "pattern like claude-next-*; the first that fits.")] = field(default_factory=dict)
 
@@ -68,9 +68,9 @@ class PrefixConfig:
         check_bounds(self)
 
 
-class Shape(NamedTuple):
+class PromptShape(NamedTuple):
     """A prompt, as far as this goes: `chain[n]` is the digest of its first n + 1 blocks, `tokens[n]` about how many those
-    have. The three counts of blocks are `wire.prompt.Laid`'s; `markable` is its method.
+    have. The three counts of blocks are `wire.prompt.PromptLayout`'s; `markable` is its method.
     """
 
     chain: Sequence[int]
@@ -92,7 +92,7 @@ class Marked(NamedTuple):
     is_long: bool  # the static part is to be kept for an hour
 
 
-class Reuse:
+class PrefixReuse:
     """How often beginnings of one kind come back. Instants never go backwards."""
 
     __slots__ = ("_at", "_lost", "_n", "_open", "n_again", "n_lost", "n_middling", "n_short")
@@ -164,15 +164,15 @@ class Reuse:
             self.n_lost /= 2
 
 
-class History:
+class PromptHistory:
     """What was sent to one model with one key and one set of tools. Pure state; instants never go backwards."""
 
     __slots__ = ("_bare", "_ends", "_kids", "_n_unread", "_off_until", "_statics", "began_at", "n_seen", "seems_moving")
 
     def __init__(self, now: float) -> None:
         self._kids: dict[int, dict[int, float]] = {}  # what followed a beginning, with when; oldest first
-        self._statics = Reuse()
-        self._ends = Reuse()
+        self._statics = PrefixReuse()
+        self._ends = PrefixReuse()
         self._bare: dict[int, bool] = {}  # instructions that went without a mark the last time, since they seemed to move
         self._n_unread = 0
         self._off_until = now
@@ -180,7 +180,7 @@ class History:
         self.seems_moving = False  # the last one's instructions; sooner than `Marked.is_moving`, and less sure
         self.n_seen = 0
 
-    def saw(self, shape: Shape, rules: PrefixRules, floor_tokens: float, config: PrefixConfig, now: float) -> Marked:
+    def saw(self, shape: PromptShape, rules: PrefixRules, floor_tokens: float, config: PrefixConfig, now: float) -> Marked:
         """A prompt goes out: where it is to be marked. Must be told of each prompt once."""
         self.n_seen += 1
         statics, ends, chain = self._statics, self._ends, shape.chain
@@ -215,7 +215,7 @@ class History:
             marks = tuple(sorted(n for n in found if n and shape.tokens[n - 1] >= enough)[-rules.most_marks:])
         return Marked(marks, n_static, was_marked, is_moving, is_long)
 
-    def told(self, *, was_known: bool, n_read: int, n_written: int, now: float) -> bool:
+    def note_usage(self, *, was_known: bool, n_read: int, n_written: int, now: float) -> bool:
         """What usage said of a marked prompt. True: marks are written and never read here; there are none for an hour."""
         if n_read:
             self._n_unread = 0

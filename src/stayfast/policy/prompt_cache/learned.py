@@ -39,7 +39,7 @@ MOST_TIMES: Final = 4.0
 KEY: Final = "prompt_cache_key"
 
 
-class Floor:
+class TokenFloor:
     """The length from which one model of one upstream keeps what is marked. Instants never go backwards."""
 
     __slots__ = ("_least", "_n_silent", "_raised", "_silent", "_until")
@@ -54,7 +54,7 @@ class Floor:
     def tokens(self, now: float) -> float:
         return self._raised if now < self._until else self._least
 
-    def told(self, n_marked: float, *, n_read: int, n_written: int, now: float) -> None:
+    def note_usage(self, n_marked: float, *, n_read: int, n_written: int, now: float) -> None:
         """An answer to a prompt of which so many tokens were marked."""
         if n_read or n_written:
             self._n_silent = 0
@@ -69,7 +69,7 @@ class Floor:
             self._until = now + HOUR_S
 
 
-class Scale:
+class TokenScale:
     """How many bytes of JSON a token has, at one model: about 4, until its answers have told better."""
 
     __slots__ = ("bytes_a_token",)
@@ -77,7 +77,7 @@ class Scale:
     def __init__(self) -> None:
         self.bytes_a_token = 4.0
 
-    def told(self, n_bytes: int, n_tokens: int) -> None:
+    def note_usage(self, n_bytes: int, n_tokens: int) -> None:
         """A prompt of so many bytes was counted."""
         if n_tokens and n_bytes:
             self.bytes_a_token += 0.1 * (min(20.0, max(1.0, n_bytes / n_tokens)) - self.bytes_a_token)
@@ -121,75 +121,76 @@ class Opening(NamedTuple):
     keeps_s: float
 
 
-class _Kept:
-    __slots__ = ("asked_at", "at", "n_asked", "n_used", "opening")
+class _HotPrefix:
+    __slots__ = ("at", "n_refreshes", "n_used", "opening", "refreshed_at")
 
     def __init__(self, opening: Opening, at: float) -> None:
         self.opening = opening
         self.at = at  # of its last use, ours included
         self.n_used = 1
-        self.n_asked = 0  # by us, since somebody else used it
-        self.asked_at = float("-inf")  # by us
+        self.n_refreshes = 0  # by us, since somebody else used it
+        self.refreshed_at = float("-inf")  # by us
 
     @property
     def ends_at(self) -> float:
         return self.at + self.opening.keeps_s
 
 
-class Hot:
+class HotPrefixes:
     """One route's. Pure state; instants never go backwards."""
 
-    __slots__ = ("_kept", "_per_hour", "_tokens", "_tokens_at")
+    __slots__ = ("_per_hour", "_prefixes", "_tokens", "_tokens_at")
 
     def __init__(self, tokens_per_hour: float) -> None:
         self._per_hour = tokens_per_hour
         self._tokens = float(tokens_per_hour)
         self._tokens_at = 0.0
-        self._kept: dict[Hashable, _Kept] = {}  # the least lately used first
+        self._prefixes: dict[Hashable, _HotPrefix] = {}  # the least lately used first
 
     def used(self, key: Hashable, now: float) -> bool:
         """A request begins with it; False where it must be added first."""
-        kept = self._kept.pop(key, None)
-        if kept is None:
+        prefix = self._prefixes.pop(key, None)
+        if prefix is None:
             return False
-        kept.at, kept.n_asked = now, 0
-        kept.n_used += 1
-        self._kept[key] = kept
+        prefix.at, prefix.n_refreshes = now, 0
+        prefix.n_used += 1
+        self._prefixes[key] = prefix
         return True
 
     def add(self, opening: Opening, key: Hashable, now: float) -> None:
         """One that was not known."""
-        self._kept[key] = _Kept(opening, now)
-        if len(self._kept) > MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
+        self._prefixes[key] = _HotPrefix(opening, now)
+        if len(self._prefixes) > MAX_KEPT:
+            del self._prefixes[next(iter(self._prefixes))]
 
     def take(self, now: float) -> tuple[Hashable, Opening] | None:
         """Of what is due now, that which ends first; it counts as asked, and its tokens as spent."""
         self._tokens = min(self._per_hour, self._tokens + (now - self._tokens_at) / HOUR_S * self._per_hour)
         self._tokens_at = now
-        found: tuple[Hashable, _Kept] | None = None
-        for key, kept in list(self._kept.items()):
-            left_s = kept.ends_at - now
+        found: tuple[Hashable, _HotPrefix] | None = None
+        for key, prefix in list(self._prefixes.items()):
+            left_s = prefix.ends_at - now
             if left_s <= 0:
-                del self._kept[key]
-            elif left_s <= MARGIN_S and self._may_ask(kept, now) and (found is None or left_s < found[1].ends_at - now):
-                found = key, kept
+                del self._prefixes[key]
+            elif left_s <= MARGIN_S and self._may_refresh(prefix, now) and (found is None
+                                                                            or left_s < found[1].ends_at - now):
+                found = key, prefix
         if found is None:
             return None
-        key, kept = found
-        self._tokens -= kept.opening.n_tokens
-        kept.asked_at, kept.n_asked = now, kept.n_asked + 1
-        return key, kept.opening
+        key, prefix = found
+        self._tokens -= prefix.opening.n_tokens
+        prefix.refreshed_at, prefix.n_refreshes = now, prefix.n_refreshes + 1
+        return key, prefix.opening
 
-    def _may_ask(self, kept: _Kept, now: float) -> bool:
-        return (kept.n_used >= MIN_USES and kept.n_asked < MOST and now - kept.asked_at >= AGAIN_S
-                and kept.opening.n_tokens <= self._tokens)
+    def _may_refresh(self, prefix: _HotPrefix, now: float) -> bool:
+        return (prefix.n_used >= MIN_USES and prefix.n_refreshes < MOST and now - prefix.refreshed_at >= AGAIN_S
+                and prefix.opening.n_tokens <= self._tokens)
 
     def answered(self, key: Hashable) -> None:
         """An answer came to what was taken: it is kept from when it was asked for."""
-        kept = self._kept.get(key)
-        if kept is not None:
-            kept.at = max(kept.at, kept.asked_at)
+        prefix = self._prefixes.get(key)
+        if prefix is not None:
+            prefix.at = max(prefix.at, prefix.refreshed_at)
 
 
 MINUTE_S: Final = 60.0
@@ -198,10 +199,11 @@ PACE_OF_AGENTS, PACE_OF_OTHERS = 8.0, 2.0  # requests a minute of one conversati
 MAX_CONVERSATIONS: Final = 10_000
 
 
-class Parts:
+class PromptParts:
     """Those of one key. Pure state; instants never go backwards."""
 
-    __slots__ = ("_began_at", "_begun_s", "_guess", "_live", "_minute", "_n", "_n_before", "_n_begun", "_n_live", "_of")
+    __slots__ = ("_began_at", "_guess", "_live", "_minute", "_n", "_n_before", "_n_live", "_n_started", "_of",
+                 "_started_sum_s")
 
     def __init__(self, now: float, *, is_of_agents: bool) -> None:
         self._guess = PACE_OF_AGENTS if is_of_agents else PACE_OF_OTHERS
@@ -209,8 +211,8 @@ class Parts:
         self._live: dict[int, float] = {}  # those of the last minute, with when; in the same order
         self._n_live = [0]  # by part
         self._began_at = now
-        self._n_begun = 0  # conversations
-        self._begun_s = 0.0  # the sum of their beginnings, since that of the key
+        self._n_started = 0  # conversations
+        self._started_sum_s = 0.0  # the sum of their beginnings, since that of the key
         self._minute = int(now // MINUTE_S)
         self._n = 0
         self._n_before = 0
@@ -224,8 +226,8 @@ class Parts:
             part = next((n for n, n_live in enumerate(self._n_live) if n_live + 1 <= most), len(self._n_live))
             if part == len(self._n_live):
                 self._n_live.append(0)
-            self._n_begun += 1
-            self._begun_s += now - self._began_at
+            self._n_started += 1
+            self._started_sum_s += now - self._began_at
         if self._live.pop(conversation, None) is None:
             self._n_live[part] += 1
         self._live[conversation] = now
@@ -238,8 +240,8 @@ class Parts:
         if not self._live:
             return self._guess
         if age_s < MINUTE_S:  # of one that has this pace, half a step is always still to come
-            heard_s = self._n_begun * (age_s + MINUTE_S / self._guess / 2) - self._begun_s
-            return min(self._guess, max(1.0, MINUTE_S * (self._n + self._n_before) / heard_s))
+            observed_s = self._n_started * (age_s + MINUTE_S / self._guess / 2) - self._started_sum_s
+            return min(self._guess, max(1.0, MINUTE_S * (self._n + self._n_before) / observed_s))
         share_before = 1 - now % MINUTE_S / MINUTE_S
         return max(1.0, (self._n + self._n_before * share_before) / len(self._live))
 

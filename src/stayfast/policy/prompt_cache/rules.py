@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Final, Literal
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Api
 
 MarksOf = Literal["anthropic", "openai", "none"]
@@ -43,7 +43,7 @@ class PrefixRules:
         how = "nothing is marked" if self.marks == "none" else f"{self.marks} marks from {self.floor_tokens} tokens on"
         return f"{self.row}: {how}{', a key' * self.has_key}"
 
-    def said_in(self, api: Api) -> "PrefixRules":
+    def for_api(self, api: Api) -> "PrefixRules":
         """As far as they can be said in a dialect: behind another provider's protocol a mark may be an unknown field."""
         if self.marks == "none" or (self.marks == "anthropic") is (api is Api.MESSAGES):
             return self
@@ -77,8 +77,9 @@ _BEFORE: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter's
 class ModelRules:
     """What the settings say of some models in place of the table. None: as there."""
 
-    marks: Annotated[MarksOf | None, About("How the end of what is to be kept is said. null: as for its family.")] = None
-    floor_tokens: Annotated[int | None, About(
+    marks: Annotated[MarksOf | None, SettingDoc(
+        "How the end of what is to be kept is said. null: as for its family.")] = None
+    floor_tokens: Annotated[int | None, SettingDoc(
         "Shorter beginnings are not kept. null: as for its family.", minimum=0, maximum=1_000_000)] = None
 
     def __post_init__(self) -> None:
@@ -93,13 +94,13 @@ def rules_of(model: str, own: Mapping[str, ModelRules], *, is_anthropic: bool = 
     found = next((rules for pattern, rules in _FAMILIES if pattern.match(name)), None)
     if found is None and is_anthropic:
         found = _UNNAMED
-    for pattern, said in own.items():
+    for pattern, model_rules in own.items():
         if fnmatchcase(model, pattern):
-            return replace(_with(found or PrefixRules(), said), row=f"prefix.models, {pattern}")
+            return replace(_with(found or PrefixRules(), model_rules), row=f"prefix.models, {pattern}")
     return found
 
 
-def _with(rules: PrefixRules, said: ModelRules) -> PrefixRules:
-    if said.marks is not None and said.marks != rules.marks:
-        rules = {"anthropic": _claude(rules.floor_tokens), "openai": _BREAKPOINTS, "none": PrefixRules()}[said.marks]
-    return rules if said.floor_tokens is None else replace(rules, floor_tokens=said.floor_tokens)
+def _with(rules: PrefixRules, model_rules: ModelRules) -> PrefixRules:
+    if model_rules.marks is not None and model_rules.marks != rules.marks:
+        rules = {"anthropic": _claude(rules.floor_tokens), "openai": _BREAKPOINTS, "none": PrefixRules()}[model_rules.marks]
+    return rules if model_rules.floor_tokens is None else replace(rules, floor_tokens=model_rules.floor_tokens)

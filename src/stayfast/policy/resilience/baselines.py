@@ -55,62 +55,62 @@ def log_of(seconds: float) -> float:
     return log(seconds) if seconds > _LEAST_S else _LEAST_LOG
 
 
-class Norm:
+class Baseline:
     """What is usual in one class, or over all. Pure state; changed only by its owner."""
 
-    __slots__ = ("_long", "_n", "n_unknown", "usual_s")
+    __slots__ = ("_long", "_n", "baseline_s", "n_unknown")
 
     def __init__(self) -> None:
         self._n = 0
         self.n_unknown = 0  # calls that began before it was known and still wait
         self._long = 0.0
-        self.usual_s = 0.0  # about what a first token takes; 0 before that is known
+        self.baseline_s = 0.0  # about what a first token takes; 0 before that is known
 
     def learn(self, log_s: float, n: int = 1) -> None:
         """The logarithm of one time to a first token, or the sum of `n` of them."""
         self._n = n_all = self._n + n
         self._long += (log_s - n * self._long) / max(n, min(N_LONG, n_all))
-        if self.usual_s or (n_all >= N_WARM and n_all >= WARM_SHARE * (n_all + self.n_unknown)):
-            self.usual_s = exp(self._long)
+        if self.baseline_s or (n_all >= N_WARM and n_all >= WARM_SHARE * (n_all + self.n_unknown)):
+            self.baseline_s = exp(self._long)
 
     def ratio(self, ttft_s: float) -> float | None:
         """A time to the first token over what is usual; None before that is known."""
-        usual_s = self.usual_s
+        usual_s = self.baseline_s
         return (ttft_s + PADDING_S) / (usual_s + PADDING_S) if usual_s else None
 
     def after_s(self, ratio: float) -> float:
         """The time to the first token that has this ratio; infinite before it is known."""
-        usual_s = self.usual_s
+        usual_s = self.baseline_s
         return ratio * (usual_s + PADDING_S) - PADDING_S if usual_s else inf
 
 
-class Usual:
+class LatencyBaselines:
     """Of one upstream. Pure state; changed only by its owner."""
 
     __slots__ = ("_by_class", "all", "prompt_tokens")
 
     def __init__(self) -> None:
-        self._by_class: dict[tuple[str, bool, int], Norm] = {}
-        self.all = Norm()
+        self._by_class: dict[tuple[str, bool, int], Baseline] = {}
+        self.all = Baseline()
         self.prompt_tokens = PromptTokens()
 
-    def norm(self, model: str, n_tokens: int, is_whole: bool) -> Norm:
+    def norm(self, model: str, n_tokens: int, is_whole: bool) -> Baseline:
         """The class of a prompt of so many tokens; `is_whole`: its first token comes with its last."""
         key = (model, is_whole, n_tokens.bit_length())
         found = self._by_class.get(key)
         if found is None:
             if len(self._by_class) >= MAX_CLASSES:
                 del self._by_class[next(iter(self._by_class))]
-            self._by_class[key] = found = Norm()
+            self._by_class[key] = found = Baseline()
         return found
 
-    def learn(self, norm: Norm, log_s: float, n: int = 1) -> None:
+    def learn(self, norm: Baseline, log_s: float, n: int = 1) -> None:
         """The logarithm of one time to a first token of this class, or the sum of `n` of them."""
         norm.learn(log_s, n)
         self.all.learn(log_s, n)
 
     def __repr__(self) -> str:
-        usual_s = self.all.usual_s
+        usual_s = self.all.baseline_s
         return f"<Usual {f'{usual_s:.3g} s' if usual_s else 'unknown'}, {len(self._by_class)} classes>"
 
 
@@ -119,7 +119,7 @@ UNKNOWN_JUDGED_AFTER_S = 1.0
 T = TypeVar("T")
 
 
-class Became(Enum):
+class CallVerdict(Enum):
     WAITING = 0  # for its first token
     ANSWERED = 1
     LOST = 2  # given up for a quicker one, late enough to be taken for slow
@@ -129,22 +129,22 @@ class Became(Enum):
     JUDGED = 6
 
 
-WAITING, ANSWERED, LOST, FAILED, REFUSED, NOTHING, JUDGED = Became
+WAITING, ANSWERED, LOST, FAILED, REFUSED, NOTHING, JUDGED = CallVerdict
 
 
-class Call:
+class CallRecord:
     """What is known of one call. Its owner makes it, and sets `became`, `took_s` and `real`."""
 
-    __slots__ = ("became", "began_at", "is_queued", "mark", "n_beside", "norm", "real", "slow_at", "took_s")
+    __slots__ = ("became", "began_at", "is_queued", "mark", "n_concurrent", "norm", "real", "slow_at", "took_s")
 
-    norm: Norm
+    norm: Baseline
     mark: int  # the breaker's
-    n_beside: int  # calls that ran when it began, itself among them
+    n_concurrent: int  # calls that ran when it began, itself among them
     began_at: float
     slow_at: float  # infinite: nobody knows
-    became: Became
+    became: CallVerdict
     took_s: float | None  # until its first token, or until it lost
-    real: Norm | None  # of the prompt's real size, where that came to be known
+    real: Baseline | None  # of the prompt's real size, where that came to be known
     is_queued: bool  # it was slow for our own load: no evidence against the upstream (policy/resilience/queueing.py)
 
     @property
@@ -153,7 +153,7 @@ class Call:
         return self.took_s is None or self.took_s >= self.slow_at - self.began_at
 
 
-class Wheel(Generic[T]):
+class DueBuckets(Generic[T]):
     """What is to be looked at when. Instants are seconds; one owner's."""
 
     __slots__ = ("_slots", "next_at")
@@ -181,7 +181,7 @@ class Wheel(Generic[T]):
         return found
 
 
-class Tally(NamedTuple):
+class CallTally(NamedTuple):
     """Of calls that were judged together. `samples`: ratios (or seconds; infinite: not answered), and the calls beside."""
 
     n: int
@@ -192,7 +192,7 @@ class Tally(NamedTuple):
     n_quick: int
 
 
-def of_mark(calls: Sequence[Call], mark: int) -> tuple[int, int]:
+def of_mark(calls: Sequence[CallRecord], mark: int) -> tuple[int, int]:
     """How many calls of this mark that are about to be judged are slow, and how many are not; none of them changes. Those
     that queued are neither.
     """
@@ -208,11 +208,12 @@ def of_mark(calls: Sequence[Call], mark: int) -> tuple[int, int]:
     return n_slow, n_quick
 
 
-def tally(calls: Sequence[Call], usual: Usual | None, mark: int, *, wants_seconds: bool = False) -> Tally:
+def classify(calls: Sequence[CallRecord], usual: LatencyBaselines | None, mark: int, *,
+             wants_seconds: bool = False) -> CallTally:
     """Judge calls, and learn from them what is `usual`, but for those of which nobody knew what is slow."""
     n = n_dropped = n_slow = n_quick = 0
-    answered: list[Call] = []  # or not by now
-    known: list[Call] = []
+    answered: list[CallRecord] = []  # or not by now
+    known: list[CallRecord] = []
     for call in calls:
         became, call.became = call.became, JUDGED
         if became is NOTHING:
@@ -230,22 +231,22 @@ def tally(calls: Sequence[Call], usual: Usual | None, mark: int, *, wants_second
                 elif not call.is_queued:
                     n_slow += 1
     if wants_seconds:
-        samples = [(inf if call.took_s is None else call.took_s, call.n_beside) for call in answered]
+        samples = [(inf if call.took_s is None else call.took_s, call.n_concurrent) for call in answered]
     else:
-        samples = [(inf if call.took_s is None else _ratio(call, call.took_s), call.n_beside) for call in known]
+        samples = [(inf if call.took_s is None else _ratio(call, call.took_s), call.n_concurrent) for call in known]
     if usual is not None:
         _learn(known, usual)
-    return Tally(n, n_dropped, max([call.n_beside for call in calls], default=0), samples, n_slow, n_quick)
+    return CallTally(n, n_dropped, max([call.n_concurrent for call in calls], default=0), samples, n_slow, n_quick)
 
 
-def _ratio(call: Call, took_s: float) -> float:
+def _ratio(call: CallRecord, took_s: float) -> float:
     ratio = call.real.ratio(took_s) if call.real is not None else None
     if ratio is None:
         ratio = call.norm.ratio(took_s)
     return ratio if ratio is not None else inf
 
 
-def _learn(calls: Sequence[Call], usual: Usual) -> None:
+def _learn(calls: Sequence[CallRecord], usual: LatencyBaselines) -> None:
     norm, n, log_s = None, 0, 0.0
     for call in calls:
         if call.norm is not norm:

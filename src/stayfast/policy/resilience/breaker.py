@@ -36,8 +36,8 @@ from math import log
 from typing import Annotated, NamedTuple
 
 from stayfast.core.clock import Rng
-from stayfast.core.setting import About, check_bounds
-from stayfast.policy.resilience.cross_process import Probes
+from stayfast.core.setting import SettingDoc, check_bounds
+from stayfast.policy.resilience.cross_process import ProbeLease
 
 JITTER = 0.2
 N_PROBES = 2
@@ -53,18 +53,20 @@ ENOUGH = log(1e6)
 class BreakerConfig:
     """When one upstream is left alone. Failures are of the last `n_calls` calls of the last `window_s` seconds."""
 
-    enabled: Annotated[bool, About("Whether it is ever left alone.")] = True
-    failures_in_row: Annotated[int, About("It is left alone after so many failures in a row.", minimum=1, maximum=1000)] = 5
-    failure_ratio: Annotated[float, About("Or when this share of its last calls failed.", more_than=0, maximum=1)] = 0.5
-    slow_ratio: Annotated[float, About(
+    enabled: Annotated[bool, SettingDoc("Whether it is ever left alone.")] = True
+    failures_in_row: Annotated[int, SettingDoc("It is left alone after so many failures in a row.", minimum=1,
+                                               maximum=1000)] = 5
+    failure_ratio: Annotated[float, SettingDoc("Or when this share of its last calls failed.", more_than=0, maximum=1)] = 0.5
+    slow_ratio: Annotated[float, SettingDoc(
         "Or when there is no doubt that this share of its calls is slow; 1: only all of them in a row.",
         more_than=0, maximum=1)] = 0.5
-    slow_factor: Annotated[float, About(
+    slow_factor: Annotated[float, SettingDoc(
         "Slow: so many times what a first token usually takes there for such a prompt.", more_than=1, maximum=1000)] = 3.0
-    n_calls: Annotated[int, About("Of how many last calls the share that failed is.", minimum=1, maximum=10_000)] = 20
-    min_calls: Annotated[int, About("That share says nothing of fewer calls than this.", minimum=1, maximum=10_000)] = 10
-    window_s: Annotated[float, About("Calls that are older do not count.", more_than=0, maximum=86_400)] = 30.0
-    open_s: Annotated[float, About(
+    n_calls: Annotated[int, SettingDoc("Of how many last calls the share that failed is.", minimum=1, maximum=10_000)] = 20
+    min_calls: Annotated[int, SettingDoc("That share says nothing of fewer calls than this.", minimum=1,
+                                         maximum=10_000)] = 10
+    window_s: Annotated[float, SettingDoc("Calls that are older do not count.", more_than=0, maximum=86_400)] = 30.0
+    open_s: Annotated[float, SettingDoc(
         "How long it is left alone, a fifth more or less by chance; then single requests are its probes.",
         more_than=0, maximum=86_400)] = 60.0
 
@@ -75,13 +77,13 @@ class BreakerConfig:
                              f"n_calls={self.n_calls}")
 
 
-class State(StrEnum):
+class BreakerState(StrEnum):
     CLOSED = "closed"
     HALF_OPEN = "half_open"
     OPEN = "open"
 
 
-_CLOSED = State.CLOSED
+_CLOSED = BreakerState.CLOSED
 
 
 class Evidence(NamedTuple):
@@ -104,7 +106,7 @@ class Breaker:
     def __init__(self, config: BreakerConfig, rng: Rng) -> None:
         self._config = config
         self._rng = rng
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.why = "nothing has failed"  # of the last change
         self.n_failed_in_row = 0
         self._calls: deque[tuple[float, bool]] = deque()  # at, failed
@@ -116,7 +118,7 @@ class Breaker:
         self._judged_at = float("-inf")
         self.mark = 0  # changes with the state
         self._n_probing = self._n_good_probes = 0
-        self.probes: Probes | None = None  # of other processes, too
+        self.probes: ProbeLease | None = None  # of other processes, too
         self._open_until = 0.0
         self._closed_at = float("-inf")
         self._follows = False  # the last change was another's
@@ -140,7 +142,7 @@ class Breaker:
         """Whether the next call should be a probe of this one."""
         if self.state is _CLOSED or self.is_probing:
             return False
-        return self.state is State.HALF_OPEN or now >= self._open_until
+        return self.state is BreakerState.HALF_OPEN or now >= self._open_until
 
     @property
     def is_probing(self) -> bool:
@@ -199,7 +201,7 @@ class Breaker:
         if mark == self.mark and self.state is not _CLOSED:
             self._probing(self._n_probing - 1)
 
-    def told(self, since: float) -> "Evidence":
+    def evidence_since(self, since: float) -> "Evidence":
         """What the calls of the window say that ended, or were judged as slow, after `since`."""
         n = n_failed = 0
         for at, is_failed in reversed(self._calls):
@@ -210,41 +212,41 @@ class Breaker:
         n_slow = sum(n_slow for at, n_slow in self._slow if at > since)
         return Evidence(max(0, n - n_failed - n_slow), n_failed, n_slow)
 
-    def heard(self, told: "Evidence", now: float) -> None:
+    def add_evidence(self, evidence: "Evidence", now: float) -> None:
         """Calls that other processes made to the same upstream."""
-        if self.state is not State.CLOSED:
+        if self.state is not BreakerState.CLOSED:
             return
-        n_others = told.n_good + told.n_slow
+        n_others = evidence.n_good + evidence.n_slow
         if n_others:
             self.n_failed_in_row = 0
         else:
-            self.n_failed_in_row += told.n_failed
-        for n, is_failed in ((n_others, False), (told.n_failed, True)):
+            self.n_failed_in_row += evidence.n_failed
+        for n, is_failed in ((n_others, False), (evidence.n_failed, True)):
             for _ in range(n):
                 self._note(now, is_failed=is_failed)
-        if told.n_failed:
+        if evidence.n_failed:
             self._judge(now)
-        self._weigh(told.n_slow, told.n_good, now)
+        self._weigh(evidence.n_slow, evidence.n_good, now)
 
     @property
-    def said(self) -> float:
-        """The last change, for others to `follow`: until when open; when it closed, as a negative; 0: it followed itself."""
-        if self._follows or self.state is State.HALF_OPEN:
+    def published_state(self) -> float:
+        """The last change, for others to `adopt`: until when open; when it closed, as a negative; 0: it followed itself."""
+        if self._follows or self.state is BreakerState.HALF_OPEN:
             return 0.0
-        if self.state is State.OPEN:
+        if self.state is BreakerState.OPEN:
             return self._open_until
         return -self._closed_at if self._closed_at > 0 else 0.0
 
-    def follow(self, said: float, now: float) -> None:
+    def adopt(self, published: float, now: float) -> None:
         """Another process's breaker of the same upstream changed, and with it this one."""
-        if said > 0 and self.state is State.CLOSED and self._config.enabled:
-            self._open_until = said
-            self._enter(State.OPEN, "another worker's opened")
+        if published > 0 and self.state is BreakerState.CLOSED and self._config.enabled:
+            self._open_until = published
+            self._enter(BreakerState.OPEN, "another worker's opened")
             self._follows = True
-        elif said < 0 and self.state is not State.CLOSED:
-            self._closed_at = min(-said, now)
+        elif published < 0 and self.state is not BreakerState.CLOSED:
+            self._closed_at = min(-published, now)
             self.n_failed_in_row = 0
-            self._enter(State.CLOSED, "another worker's closed")
+            self._enter(BreakerState.CLOSED, "another worker's closed")
             self._follows = True
 
     def _note(self, now: float, *, is_failed: bool) -> None:
@@ -287,15 +289,15 @@ class Breaker:
 
     def _probed(self, now: float, *, is_good: bool, why: str) -> None:
         if not is_good:
-            if self.state is State.HALF_OPEN or now >= self._open_until:
+            if self.state is BreakerState.HALF_OPEN or now >= self._open_until:
                 self._open(now, why)
             return
-        if self.state is State.OPEN:
-            self._enter(State.HALF_OPEN, "a probe was good")
+        if self.state is BreakerState.OPEN:
+            self._enter(BreakerState.HALF_OPEN, "a probe was good")
         self._n_good_probes += 1
         if self._n_good_probes >= N_PROBES:
             self._closed_at = now
-            self._enter(State.CLOSED, f"{N_PROBES} probes were good")
+            self._enter(BreakerState.CLOSED, f"{N_PROBES} probes were good")
 
     def _probing(self, n: int) -> None:
         self._n_probing = n
@@ -304,9 +306,9 @@ class Breaker:
 
     def _open(self, now: float, why: str) -> None:
         self._open_until = now + self._config.open_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
-        self._enter(State.OPEN, why)
+        self._enter(BreakerState.OPEN, why)
 
-    def _enter(self, state: State, why: str) -> None:
+    def _enter(self, state: BreakerState, why: str) -> None:
         self.state = state
         self.why = why
         self._follows = False

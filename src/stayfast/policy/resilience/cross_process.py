@@ -30,18 +30,18 @@ class Cells(Protocol):
     def __setitem__(self, cell: int, value: float, /) -> None: ...
 
 
-def occupancy(n_taken: int, n_places: float, common: "Common | None", verb: str, where: str = "") -> str:
+def occupancy(n_taken: int, n_places: float, common: "SharedLimit | None", verb: str, where: str = "") -> str:
     """Places as the decision counts them, `n_taken` of them here: 4 of 4 places are taken (3 of them by other workers)."""
-    n_elsewhere, is_kept = 0, False
+    n_elsewhere, is_reserved = 0, False
     if common is not None:
         n_elsewhere = common.n_elsewhere()
-        is_kept = n_taken + n_elsewhere < n_places <= common.n_seen(n_taken, n_places)
+        is_reserved = n_taken + n_elsewhere < n_places <= common.n_seen(n_taken, n_places)
     theirs = f" ({n_elsewhere} of them by other workers)" if n_elsewhere else ""
-    kept = ", the rest is kept for other workers' requests" if is_kept else ""
-    return f"{n_taken + n_elsewhere} of {n_places:.0f} places{where}{verb} taken{theirs}{kept}"
+    suffix = ", the rest is kept for other workers' requests" if is_reserved else ""
+    return f"{n_taken + n_elsewhere} of {n_places:.0f} places{where}{verb} taken{theirs}{suffix}"
 
 
-class Probes:
+class ProbeLease:
     """One process's view of who probes an upstream that is coming back. One loop's; each writes only its own cell."""
 
     __slots__ = ("_cells", "_others", "_own")
@@ -59,7 +59,7 @@ class Probes:
         return any(self._cells[other] for other in self._others)
 
 
-class Common:
+class SharedLimit:
     """One process's view of places that several share. `cells` is memory that all of them see; one loop's."""
 
     __slots__ = ("_cells", "_others", "_taken", "_waiting", "is_watched", "n_processes")

@@ -52,7 +52,7 @@ from dataclasses import dataclass
 from math import ceil, inf, log
 from typing import Annotated, Literal
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.histogram import LogHistogram, Window
 from stayfast.policy.resilience.survival import Survival
 
@@ -81,15 +81,16 @@ _LONGEST_S = 1000.0
 class HedgeConfig:
     """Second attempts of one route. `budget`: the share of its spend that they may take."""
 
-    mode: Annotated[Literal["auto", "off", "race"], About(
+    mode: Annotated[Literal["auto", "off", "race"], SettingDoc(
         "auto: a second attempt when the first one is slow for its kind, as the live distribution has it. race: a second "
         "one after race_after_s, always. off: none.")] = "auto"
-    budget: Annotated[float | Literal["auto"], About(
+    budget: Annotated[float | Literal["auto"], SettingDoc(
         "The share of the route's spend that second attempts may come to; it decides how early they are sent. auto: from "
         "2 % to 10 %, as long as 1 % more calls is predicted to take 3.5 % off p99.", more_than=0, maximum=1)] = "auto"
-    max_extra: Annotated[int, About("Attempts beside the first one, at most.", minimum=1, maximum=2)] = 2
-    race_after_s: Annotated[float, About("In a race: how long the first attempt runs alone.", minimum=0, maximum=60)] = 0.15
-    stateful: Annotated[bool, About(
+    max_extra: Annotated[int, SettingDoc("Attempts beside the first one, at most.", minimum=1, maximum=2)] = 2
+    race_after_s: Annotated[float, SettingDoc("In a race: how long the first attempt runs alone.", minimum=0,
+                                              maximum=60)] = 0.15
+    stateful: Annotated[bool, SettingDoc(
         "Whether requests that leave something behind at the provider (see retry.stateful) get second attempts, too."
     )] = False
 
@@ -102,7 +103,7 @@ class HedgeConfig:
         return MOST if self.budget == "auto" else self.budget
 
 
-class Lately:
+class LateStreak:
     """Whether an upstream is slow just now, on one route: more of its attempts in a row were late than chance explains.
     `share`: of the attempts that are late in usual times.
     """
@@ -134,7 +135,7 @@ class FirstTokens:
 
     __slots__ = ("_cut_off", "_ended", "_lately", "_running", "due_s", "n")
 
-    def __init__(self, lately: Lately) -> None:
+    def __init__(self, lately: LateStreak) -> None:
         self.n = 0  # first tokens since the start
         self.due_s = inf  # what takes longer is late
         self._lately = lately
@@ -190,7 +191,7 @@ def live(of: Sequence[FirstTokens], now: float) -> Survival:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HedgePlan:
     """When a second attempt may go out. `after_s` is infinite where none helps; `usual_s` is the median."""
 
     after_s: float
@@ -200,7 +201,7 @@ class Plan:
     why_never: str = ""
 
 
-NEVER = Plan(inf, 1.0, 0, inf)
+NEVER = HedgePlan(inf, 1.0, 0, inf)
 
 
 def aim(share: float, spent_share: float, mean_share: float | None = None) -> float:
@@ -212,22 +213,22 @@ def aim(share: float, spent_share: float, mean_share: float | None = None) -> fl
 
 
 def plan(first: Survival, second: Survival, share: float, max_extra: int, *, is_whole: bool = False,
-         is_hedged: bool = False) -> Plan:
+         is_hedged: bool = False) -> HedgePlan:
     """When to send second attempts, so that they come to `share` of the calls; never, where they would not help. `first` is
     of the upstream that was asked, `second` of the one that is asked next. `is_whole`: of whole answers. `is_hedged`: second
     attempts are sent already.
     """
     n = max(first.n, second.n)
     if n < MIN_SAMPLES:
-        return Plan(inf, 1.0, n, inf, f"only {n} of {MIN_SAMPLES} attempts are known")
+        return HedgePlan(inf, 1.0, n, inf, f"only {n} of {MIN_SAMPLES} attempts are known")
     first, second = _known(first, second)
     after_s = max(LEAST_AFTER_S, _affordable_s(first, second, share, max_extra))
     least = (LEAST_GAIN_WHOLE if is_whole else LEAST_GAIN) * (0.5 if is_hedged else 1.0)
     plain_s = first.quantile(1.0 - _JUDGED_AT)
     judged_s = plain_s * (1.0 - least) if plain_s < inf else 10.0 * after_s + _sure_s(second, after_s, is_whole=is_whole)
     if _waiting(first, second, after_s, max_extra, is_whole=is_whole)(judged_s) > _JUDGED_AT:
-        return Plan(inf, 1.0, first.n, second.quantile(0.5), f"p99 of {first.n} would not fall by {least:.0%}")
-    return Plan(after_s, 1.0 - first.at(after_s), first.n, second.quantile(0.5))
+        return HedgePlan(inf, 1.0, first.n, second.quantile(0.5), f"p99 of {first.n} would not fall by {least:.0%}")
+    return HedgePlan(after_s, 1.0 - first.at(after_s), first.n, second.quantile(0.5))
 
 
 def worthwhile(first: Survival, second: Survival, max_extra: int, *, is_whole: bool = False, present: float = MOST) -> float:

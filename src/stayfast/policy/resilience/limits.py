@@ -38,7 +38,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 
 Mode = Literal["gradient", "aimd", "fixed", "off"]
 
@@ -70,20 +70,20 @@ MAX_SAMPLES = 1000  # of a window
 class LimitConfig:
     """Requests that may run at one upstream at a time, and how many may wait for a place."""
 
-    mode: Annotated[Mode, About(
+    mode: Annotated[Mode, SettingDoc(
         "gradient: as many as bring their first token in their usual time. aimd: by `good_s` and `bad_s`. fixed: `most`. "
         "off: any number.")] = "gradient"
-    least: Annotated[int | None, About(
+    least: Annotated[int | None, SettingDoc(
         "It never falls below this; fixed has none. null: 10, or `most` where that is less.",
         minimum=1, maximum=100_000)] = None
-    most: Annotated[int | None, About(
+    most: Annotated[int | None, SettingDoc(
         "It starts here and never rises above this. null: 10000, and of aimd 200.", minimum=1, maximum=100_000)] = None
-    max_waiting: Annotated[int, About(
+    max_waiting: Annotated[int, SettingDoc(
         "Requests that may wait for a place; beyond it the least deserving gets 503 at once.",
         minimum=0, maximum=100_000)] = 100
-    good_s: Annotated[float, About(
+    good_s: Annotated[float, SettingDoc(
         "aimd: while p95 of the time to the first token is below this, five more.", more_than=0, maximum=3600)] = 0.5
-    bad_s: Annotated[float, About("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600)] = 1.0
+    bad_s: Annotated[float, SettingDoc("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600)] = 1.0
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -105,7 +105,7 @@ class LimitConfig:
         return self.least if self.least is not None else min(LEAST, self.ceiling)
 
 
-class Limit:
+class AdaptiveLimit:
     """The limit of one upstream. Pure state; changed only by its owner. Instants are seconds and never go backwards."""
 
     __slots__ = ("_config", "_cut", "_is_foreign", "_knee", "_n", "_n_dropped", "_n_good_peak", "_n_known_good", "_n_peak",
@@ -202,8 +202,9 @@ class Limit:
     def _by_ratio(self, ratio: float, slow: float, base: float, now: float) -> None:
         if ratio <= TOLERANCE:
             self._note_good()
-            n_quick_beside = max([n_beside for ratio, n_beside in self._samples if ratio <= TOLERANCE], default=0)
-            self._n_known_good = max(float(n_quick_beside), self._n_known_good * KNOWN_GOOD_FADES)
+            n_quick_concurrent = max([n_concurrent for ratio, n_concurrent in self._samples if ratio <= TOLERANCE],
+                                     default=0)
+            self._n_known_good = max(float(n_quick_concurrent), self._n_known_good * KNOWN_GOOD_FADES)
             self._n_windows += 1
             self._usual_slow += (slow - self._usual_slow) / min(self._n_windows, N_WINDOWS)
             if 2 * self._n_peak >= self.value:
@@ -225,7 +226,7 @@ class Limit:
 
     def _is_as_slow_with_few(self) -> bool:
         """Whether those are slow, too, that began while no more ran than lately went well."""
-        with_few = [ratio for ratio, n_beside in self._samples if n_beside <= self._n_known_good]
+        with_few = [ratio for ratio, n_concurrent in self._samples if n_concurrent <= self._n_known_good]
         n_slow = sum(1 for ratio in with_few if ratio > TOLERANCE)
         return len(with_few) >= N_WITH_FEW and n_slow >= (1 - QUICKER_SHARE) * len(with_few)
 

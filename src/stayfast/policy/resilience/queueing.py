@@ -19,7 +19,7 @@ there the limit finds out, which cuts until no more run than went well, and then
 longer than the others stops the answers behind it: those count as slow.
 """
 
-from stayfast.policy.resilience.baselines import Norm, log_of
+from stayfast.policy.resilience.baselines import Baseline, log_of
 
 GOOD_RATIO = 1.5
 N_GOOD = 300  # quick calls in which n_good falls to what is usual
@@ -33,7 +33,7 @@ class Concurrency:
     def __init__(self) -> None:
         self.n_answered = 0  # first tokens, ever
         self._n_good = 1.0
-        self._held = Norm()
+        self._held = Baseline()
 
     def answered(self, n_running: int, ttft_s: float, usual_s: float) -> None:
         """A first token came for a call beside which so many ran, itself included. `usual_s`: of its class; 0: not known."""
@@ -51,7 +51,7 @@ class Concurrency:
 
     def explains(self, n_running: int, n_answered: float, waited_s: float, slow_factor: float) -> bool:
         """Whether a slow call only queued. `n_answered`: first tokens that came while it waited for `waited_s`."""
-        held_s = self._held.usual_s
+        held_s = self._held.baseline_s
         is_moving = held_s > 0 and n_answered * slow_factor >= self._n_good / held_s * waited_s
         return is_moving and not self.is_ordinary(n_running)
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from stayfast.core.clock import Rng
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 
 MAX_DOUBLINGS = 64  # 2.0 ** 1024 would overflow
 PATIENCE_SHARE = 0.25  # of the time that is left; the rest is for an answer
@@ -49,25 +49,25 @@ def backoff_s(n_failures: int, base_s: float, cap_s: float, rng: Rng | None = No
 class RetryConfig:
     """Retries of one route. `max_attempts` counts the first one; seconds elsewhere."""
 
-    max_attempts: Annotated[int, About(
+    max_attempts: Annotated[int, SettingDoc(
         "Attempts in all, the first one included; 1: never retry.", minimum=1, maximum=10)] = 3
-    base_s: Annotated[float, About(
+    base_s: Annotated[float, SettingDoc(
         "The longest wait before the first retry at the same upstream; it doubles each time, with full jitter.",
         more_than=0, maximum=60)] = 0.1
-    cap_s: Annotated[float, About(
+    cap_s: Annotated[float, SettingDoc(
         "No back-off is longer than this; for a `retry-after` see `max_wait_s`.", more_than=0, maximum=60)] = 5.0
     # whom an upstream sends away for longer is better served by a fallback, or by knowing it at once
-    max_wait_s: Annotated[float, About(
+    max_wait_s: Annotated[float, SettingDoc(
         "The longest that a request waits, in all, for an upstream's `retry-after`, and no more than a quarter of the time "
         "that is left; beyond that the upstream's refusal is the answer, at once, with its `retry-after`. 0: never.",
         minimum=0, maximum=60)] = 5.0
     # an attempt with less time than this cannot even connect
-    min_left_s: Annotated[float, About(
+    min_left_s: Annotated[float, SettingDoc(
         "No attempt is begun with less time than this before the deadline.", minimum=0)] = 0.05
-    budget: Annotated[float, About(
+    budget: Annotated[float, SettingDoc(
         "The share of live traffic that attempts after failures may come to, hedges and fallbacks counted in.",
         more_than=0, maximum=1)] = 0.1
-    stateful: Annotated[bool, About(
+    stateful: Annotated[bool, SettingDoc(
         "Whether what leaves something behind at the provider (`store: true`, the default of responses; "
         "previous_response_id; a container) may be sent again where it may have been heard. It may then be done, and paid "
         "for, twice.")] = False

@@ -15,7 +15,7 @@ costs what it costs. It is charged in full, though a loser mostly ends before it
 An empty budget means no extra attempt, never an error of its own: a request whose attempt failed gets that failure.
 A fallback that the settings declare is charged, but never refused: it goes elsewhere, once a request, instead of failing.
 Source: tower `retry::budget` (after Finagle): deposits and withdrawals in a sliding window.
-Workers of one machine tell each other what they counted (`told`, `heard`), and so have one budget.
+Workers of one machine tell each other what they counted (`export_counts`, `add_counts`), and so have one budget.
 When wrong: a share of traffic on one gateway; N gateways have N floors.
 """
 
@@ -59,7 +59,7 @@ class Meant(NamedTuple):
     n_extra: float  # attempts
 
 
-class ExtraBudget:
+class RetryBudget:
     """One route's. Instants must not go back; changed on one loop, nothing here awaits."""
 
     __slots__ = ("_hedge_share", "_open", "_past", "_pool_share", "_slots", "_whole")
@@ -131,11 +131,11 @@ class ExtraBudget:
         """Of live traffic, what all extra attempts may come to."""
         return self._pool_share
 
-    def told(self) -> Counted:
+    def export_counts(self) -> Counted:
         """Requests, and weights paid in, hedged and retried, since the start, by this process alone."""
         return self._past_with(self._open)
 
-    def heard(self, more: Counted, now: float) -> None:
+    def add_counts(self, more: Counted, now: float) -> None:
         """What another process counted since it was last heard."""
         self._turn_if_due(now)
         for slot in (self._open, self._whole):
@@ -200,7 +200,7 @@ class ExtraBudget:
                 f"{self._pool_share:.0%}>")
 
 
-class Pool:
+class UpstreamRetryBudget:
     """One upstream's: what all routes together may ask of it beyond what clients asked. Each attempt draws on the pool of
     whom it asks; `routes` are the budgets of those that name it, whose requests pay in. Changed on one loop.
     """
@@ -208,8 +208,8 @@ class Pool:
     __slots__ = ("budget", "routes")
 
     def __init__(self) -> None:
-        self.budget = ExtraBudget(0.0, 0.0)  # counts what was taken
-        self.routes: tuple[ExtraBudget, ...] = ()
+        self.budget = RetryBudget(0.0, 0.0)  # counts what was taken
+        self.routes: tuple[RetryBudget, ...] = ()
 
     def has_room(self, weight: float, now: float) -> bool:
         """Whether one more attempt fits. Without routes there is nothing to go by."""
@@ -218,8 +218,8 @@ class Pool:
         n_requests, paid_in, n_meant = 0, 0.0, 0.0
         for route in self.routes:
             route.turn(now)
-            its = route.meant
-            n_requests, paid_in, n_meant = n_requests + its.n_requests, paid_in + its.paid_in, n_meant + its.n_extra
+            meant = route.meant
+            n_requests, paid_in, n_meant = n_requests + meant.n_requests, paid_in + meant.paid_in, n_meant + meant.n_extra
         mean = paid_in / n_requests if n_requests else ANSWER_TOKENS
         self.budget.turn(now)
         return (n_meant + max(FLOOR_CALLS, SPREAD * sqrt(n_meant))) * mean - self.budget.taken >= weight

@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from math import exp, inf, log
 
 from stayfast.policy.histogram import Window
-from stayfast.policy.resilience.baselines import Norm
+from stayfast.policy.resilience.baselines import Baseline
 
 FLOOR_S = 1.0
 LIVE_QUANTILE, LIVE_TIMES, LIVE_S = 0.999, 4.0, 300.0
@@ -50,14 +50,14 @@ REFRESHED_S = 1.0
 _LEAST_S = 1e-6
 
 
-class Flow:
+class TokenFlow:
     """How the answers of one upstream flow. Instants must not go back; changed by its owner only, nothing here awaits."""
 
     __slots__ = ("_gaps", "_limit_s", "_n", "_read_at", "_recent", "_recent_at", "_sag", "_sag_at", "_usual")
 
     def __init__(self) -> None:
         self._gaps = Window()
-        self._usual = Norm()
+        self._usual = Baseline()
         self._n = 0
         self._limit_s = inf
         self._read_at = -inf
@@ -69,7 +69,7 @@ class Flow:
     @property
     def usual_s(self) -> float:
         """About the mean gap, over the long run; 0 before that is known."""
-        return self._usual.usual_s
+        return self._usual.baseline_s
 
     def took(self, gaps_s: Sequence[float], now: float) -> None:
         """Gaps of one answer ended since it was last looked at; seconds, never empty."""
@@ -126,7 +126,7 @@ class Flow:
         return f"<Flow of {self._n} gaps, usually {self.usual_s:.3g} s, sag {self._sag:.3g}, lately {exp(self._recent):.3g}>"
 
 
-class Pulse:
+class StallDetector:
     """The gaps of one running answer. One task's; a gap costs an append."""
 
     __slots__ = ("_fresh_s", "_n", "_start_s", "_sum_s")
@@ -141,7 +141,7 @@ class Pulse:
         """Content came, so long after the content before it."""
         self._fresh_s.append(gap_s)
 
-    def look(self, flow: Flow, now: float) -> None:
+    def check(self, flow: TokenFlow, now: float) -> None:
         """Tell the upstream's flow what came since the last look, and whether it sags."""
         fresh_s, self._fresh_s = self._fresh_s, []
         if not fresh_s:
@@ -157,7 +157,7 @@ class Pulse:
         if not self._start_s and self._n >= N_START:
             self._start_s = self._sum_s / self._n
 
-    def limit_s(self, flow: Flow, switch_s: float, now: float) -> float:
+    def limit_s(self, flow: TokenFlow, switch_s: float, now: float) -> float:
         """A wait that lasts longer is a stall, as of the last look. `switch_s`: what going on elsewhere usually takes."""
         own_s = OWN_TIMES * self._sum_s / self._n if self._n >= MIN_OWN else 0.0
         return max(FLOOR_S, own_s, switch_s, flow.limit_s(now))

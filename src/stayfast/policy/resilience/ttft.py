@@ -32,7 +32,7 @@ _SHARE_LEARNS = 0.05
 _MAX_SHARE = 4.0
 
 
-class Guess:
+class TtftPrediction:
     """One call that has begun, and what was thought of it. Its caller's."""
 
     __slots__ = ("_is_counted", "_is_waiting", "_n_ahead", "_n_estimated", "_n_own", "_of", "seconds")
@@ -87,10 +87,10 @@ class Predictor:
         """Mean absolute error of the last predictions over the mean wait; None before there is one."""
         return self._error_s / self._mean_s if self._mean_s else None
 
-    def began(self, n_estimated: float) -> Guess:
+    def began(self, n_estimated: float) -> TtftPrediction:
         """A call begins, with a prompt of about so many tokens."""
         n_own = n_estimated * self._share
-        guess = Guess(self, n_estimated, n_own, self._line(n_own, self.n_ahead) if self._n >= N_WARM else None)
+        guess = TtftPrediction(self, n_estimated, n_own, self._line(n_own, self.n_ahead) if self._n >= N_WARM else None)
         self.n_ahead += n_own
         return guess
 

@@ -33,7 +33,7 @@ from typing import Annotated, Literal
 from zlib import crc32
 
 from stayfast.core.constants import BYTES_A_TOKEN
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 
 BLOCK_BYTES = 1024
 MAX_BLOCKS = 512  # of one prompt: 128,000 tokens; what follows is neither known nor new
@@ -46,15 +46,15 @@ _HASHES = 1 << 8 * _HASH_BYTES
 class AffinityConfig:
     """What draws a request to an upstream. `known_s`, `known_tokens`: for how long, and how much, one caches."""
 
-    mode: Annotated[Literal["off", "prefix", "sessions", "both"], About(
+    mode: Annotated[Literal["off", "prefix", "sessions", "both"], SettingDoc(
         "prefix: to where the prompt's beginning was sent lately. sessions: one conversation, one upstream. both. off: "
         "neither.")] = "off"
-    max_load: Annotated[float, About(
+    max_load: Annotated[float, SettingDoc(
         "No upstream is chosen for affinity that has more than so many times the load of the least loaded.",
         minimum=1, maximum=100)] = 6.0
-    known_s: Annotated[float, About(
+    known_s: Annotated[float, SettingDoc(
         "For how long an upstream is taken to have a prompt in its cache.", minimum=1, maximum=86_400)] = 600.0
-    known_tokens: Annotated[int, About(
+    known_tokens: Annotated[int, SettingDoc(
         "How many tokens an upstream is taken to have in its cache.", minimum=1000, maximum=100_000_000)] = 1_000_000
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ def blocks_of(prompt: bytes, seed: str = "", block_bytes: int = BLOCK_BYTES) -> 
     return [block := crc32(view[at:at + block_bytes], block) for at in range(0, n * block_bytes, block_bytes)]
 
 
-def home(session: bytes, upstreams: Sequence[str], weights: Mapping[str, float]) -> str:
+def session_owner(session: bytes, upstreams: Sequence[str], weights: Mapping[str, float]) -> str:
     """The upstream of a session, of those that there are (at least one)."""
     def height(name: str) -> float:
         keyed = _keyed(name).copy()

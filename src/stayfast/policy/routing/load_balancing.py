@@ -47,7 +47,7 @@ USUAL_LEARNS = 0.05
 MOST_S = 60.0  # by failures: a storm of them would double it to infinity, from which nothing comes back
 
 
-class Load(Struct, frozen=True, gc=False):
+class CandidateLoad(Struct, frozen=True, gc=False):
     """What is known of one candidate at this moment. `share`: of the requests that it may be preferred for."""
 
     seconds: float
@@ -55,7 +55,7 @@ class Load(Struct, frozen=True, gc=False):
     wants_probe: bool = False
 
 
-class Pace:
+class LatencyEstimate:
     """The peak-EWMA of one upstream. Pure state; changed only by its owner."""
 
     __slots__ = ("_at", "_seconds")
@@ -103,7 +103,7 @@ class Pace:
         return f"<Pace {self._seconds:.3g} s>"
 
 
-class Backlog:
+class PrefillBacklog:
     """Prompts that one upstream has yet to read, as requests beyond those that are counted. Changed only by its owner."""
 
     __slots__ = ("_usual", "work")
@@ -127,13 +127,13 @@ class Backlog:
         self.work = max(0.0, self.work - work)
 
 
-def in_turn(loads: Sequence[Load], rng: Rng) -> list[int]:
+def in_turn(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
     """The candidates' indices as listed, those that are not well behind: a preferred upstream and its fallbacks."""
     well = able(loads, rng)
     return sorted(range(len(loads)), key=lambda index: (not loads[index].wants_probe, index not in well))
 
 
-def order(loads: Sequence[Load], rng: Rng) -> list[int]:
+def order(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
     """The candidates' indices, best first. One candidate costs nothing; an empty list gives an empty list."""
     n = len(loads)
     if n < 2:
@@ -149,15 +149,15 @@ def order(loads: Sequence[Load], rng: Rng) -> list[int]:
     return probes_first(loads, found)
 
 
-def less_of_two(loads: Sequence[Load], those: Sequence[int], rng: Rng) -> int:
+def less_of_two(loads: Sequence[CandidateLoad], indices: Sequence[int], rng: Rng) -> int:
     """Of two of those, drawn at random, the one with less load. `Random.sample` draws the same, in four times the time."""
-    n, getrandbits = len(those), rng.getrandbits
+    n, getrandbits = len(indices), rng.getrandbits
     one_at = _below(n, getrandbits)
-    one = those[one_at]
+    one = indices[one_at]
     if n == 1:
         return one
     other_at = _below(n - 1, getrandbits)
-    other = those[n - 1 if other_at == one_at else other_at]
+    other = indices[n - 1 if other_at == one_at else other_at]
     return one if loads[one].seconds <= loads[other].seconds else other
 
 
@@ -169,7 +169,7 @@ def _below(n: int, getrandbits: Callable[[int], int]) -> int:
     return drawn
 
 
-def probes_first(loads: Sequence[Load], found: list[int]) -> list[int]:
+def probes_first(loads: Sequence[CandidateLoad], found: list[int]) -> list[int]:
     """The same order, but for the one that wants a probe."""
     for index, load in enumerate(loads):
         if load.wants_probe:
@@ -178,7 +178,7 @@ def probes_first(loads: Sequence[Load], found: list[int]) -> list[int]:
     return found
 
 
-def able(loads: Sequence[Load], rng: Rng) -> list[int]:
+def able(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
     """Those that this request may prefer; everybody where that is nobody."""
     for load in loads:
         if load.share < 1.0:
@@ -193,7 +193,8 @@ KEEPS_UP = 2.0
 _ONE_FIRST, _OTHER_FIRST = [0, 1], [1, 0]
 
 
-def choose(loads: Sequence[Load], weights: Sequence[float], new_shares: Sequence[float], waits_s: Sequence[float], *,
+def choose(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares: Sequence[float], waits_s: Sequence[float],
+           *,
            max_load: float, rng: Rng) -> list[int]:
     """The candidates' indices, best first. `weights`, `new_shares` of the prompt: by candidate, or empty if all are equal;
     `waits_s` for the first token, or empty where they are not known of all.
@@ -202,30 +203,30 @@ def choose(loads: Sequence[Load], weights: Sequence[float], new_shares: Sequence
         one, other = loads
         if one.share >= 1.0 and other.share >= 1.0 and not (one.wants_probe or other.wants_probe):
             return _of_two(one, other, weights, rng) if weights else order(loads, rng)
-    those = able(loads, rng)
-    first = _drawn(loads, weights, those, rng)
+    indices = able(loads, rng)
+    first = _drawn(loads, weights, indices, rng)
     scores_s: list[float] = []
     if new_shares:
         scores_s = [score_s(load.seconds, new, max_load, waits_s[index] if waits_s else None)
                     for index, (load, new) in enumerate(zip(loads, new_shares, strict=True))]
-        most_s = max_load * min(loads[index].seconds for index in those)
-        best = min([index for index in those if loads[index].seconds <= most_s], key=scores_s.__getitem__)
-        if new_shares[best] < max(new_shares[index] for index in those):
+        most_s = max_load * min(loads[index].seconds for index in indices)
+        best = min([index for index in indices if loads[index].seconds <= most_s], key=scores_s.__getitem__)
+        if new_shares[best] < max(new_shares[index] for index in indices):
             first = best
     if len(loads) == 2:
         found = [first, 1 - first]
     else:
-        is_well, scores_s = set(those), scores_s or [load.seconds for load in loads]
+        is_well, scores_s = set(indices), scores_s or [load.seconds for load in loads]
         found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_well, scores_s[index]))
     return probes_first(loads, found)
 
 
-def weighted(load: Load, work: float, weight: float) -> Load:
+def weighted(load: CandidateLoad, work: float, weight: float) -> CandidateLoad:
     """The load of one upstream, with the work that it has taken by its weight, over the mean of all weights."""
-    return Load(load.seconds * (work / weight + 1) / (work + 1), load.share, load.wants_probe)
+    return CandidateLoad(load.seconds * (work / weight + 1) / (work + 1), load.share, load.wants_probe)
 
 
-def _of_two(one: Load, other: Load, weights: Sequence[float], rng: Rng) -> list[int]:
+def _of_two(one: CandidateLoad, other: CandidateLoad, weights: Sequence[float], rng: Rng) -> list[int]:
     """The order of two that are well."""
     weight = weights[0]
     if rng.random() * (weight + weights[1]) < weight:
@@ -233,27 +234,27 @@ def _of_two(one: Load, other: Load, weights: Sequence[float], rng: Rng) -> list[
     return _OTHER_FIRST[:] if other.seconds <= KEEPS_UP * one.seconds else _ONE_FIRST[:]
 
 
-def _drawn(loads: Sequence[Load], weights: Sequence[float], those: Sequence[int], rng: Rng) -> int:
-    if len(those) == 1:
-        return those[0]
+def _drawn(loads: Sequence[CandidateLoad], weights: Sequence[float], indices: Sequence[int], rng: Rng) -> int:
+    if len(indices) == 1:
+        return indices[0]
     if not weights:
-        return less_of_two(loads, those, rng)
-    one = _by_weight(those, weights, rng)
-    if len(those) == 2:
-        other = those[1] if one == those[0] else those[0]
+        return less_of_two(loads, indices, rng)
+    one = _by_weight(indices, weights, rng)
+    if len(indices) == 2:
+        other = indices[1] if one == indices[0] else indices[0]
     else:
-        other = _by_weight([index for index in those if index != one], weights, rng)
+        other = _by_weight([index for index in indices if index != one], weights, rng)
     return one if loads[one].seconds <= KEEPS_UP * loads[other].seconds else other
 
 
-def _by_weight(those: Sequence[int], weights: Sequence[float], rng: Rng) -> int:
+def _by_weight(indices: Sequence[int], weights: Sequence[float], rng: Rng) -> int:
     """One of them; `choices` of the standard library takes four times as long for one of two."""
     whole = 0.0
-    for index in those:
+    for index in indices:
         whole += weights[index]
-    left = rng.random() * whole if len(those) > 1 else 0.0
-    for index in those:
+    left = rng.random() * whole if len(indices) > 1 else 0.0
+    for index in indices:
         left -= weights[index]
         if left < 0:
             return index
-    return those[-1]
+    return indices[-1]

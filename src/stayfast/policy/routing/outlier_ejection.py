@@ -22,7 +22,7 @@ from math import exp, log
 from statistics import median
 from typing import Annotated
 
-from stayfast.core.setting import About, check_bounds
+from stayfast.core.setting import SettingDoc, check_bounds
 
 LEAST_FAILING = 0.1
 FAILING_FACTOR = 3.0
@@ -41,21 +41,21 @@ _LEAST_S = 1e-4
 class EjectConfig:
     """When an upstream is left out. `max_share`: of the route's upstreams, how many may be out at a time."""
 
-    enabled: Annotated[bool, About("Whether outliers are left out.")] = False
-    slow_factor: Annotated[float, About(
+    enabled: Annotated[bool, SettingDoc("Whether outliers are left out.")] = False
+    slow_factor: Annotated[float, SettingDoc(
         "An outlier: its first tokens take so many times as long as the others', for like prompts.",
         more_than=1, maximum=1000)] = 3.0
-    min_calls: Annotated[int, About("Nobody is judged by fewer calls than this.", minimum=5, maximum=10_000)] = 20
-    out_s: Annotated[float, About(
+    min_calls: Annotated[int, SettingDoc("Nobody is judged by fewer calls than this.", minimum=5, maximum=10_000)] = 20
+    out_s: Annotated[float, SettingDoc(
         "How long it is left out the first time; the next times it is longer.", more_than=0, maximum=LONGEST_S)] = 30.0
-    max_share: Annotated[float, About(
+    max_share: Annotated[float, SettingDoc(
         "Of the route's upstreams, how many may be out at a time.", more_than=0, maximum=MOST_OUT)] = 0.5
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
 
-class Standing:
+class OutlierRecord:
     """One upstream among its peers. Pure state; changed only by `Outliers`."""
 
     __slots__ = ("failing", "is_out", "n", "n_out", "n_timed", "out_until", "slowness", "why")
@@ -82,14 +82,14 @@ class Standing:
 class Outliers:
     """Of one route. Pure state; changed only by its owner. Instants are seconds and never go backwards."""
 
-    __slots__ = ("_config", "_of", "_usual", "is_quiet", "look_at", "news")
+    __slots__ = ("_config", "_of", "_usual", "is_quiet", "news", "recheck_at")
 
     def __init__(self, config: EjectConfig) -> None:
         self._config = config
         self.news: list[tuple[str, bool, str]] = []  # who went out (True) or came back, and why; for its owner to take
-        self._of: dict[str, Standing] = {}
+        self._of: dict[str, OutlierRecord] = {}
         self._usual: dict[tuple[bool, int], list[float]] = {}  # kind and size of prompts: n, mean ln(ttft_s)
-        self.look_at = float("-inf")  # when `shares` is to be asked again, even by who is quiet
+        self.recheck_at = float("-inf")  # when `shares` is to be asked again, even by who is quiet
         self.is_quiet = True  # nobody is out, nor on the way back
 
     def answered(self, upstream: str, ttft_s: float, n_bytes: int, *, is_whole: bool) -> None:
@@ -118,22 +118,22 @@ class Outliers:
 
     def shares(self, upstreams: Sequence[str], now: float) -> list[float]:
         """Of the requests that would prefer each, the share that may: 0 while it is out, 1 when it is well."""
-        if now >= self.look_at:
-            self.look_at = now + LOOK_EVERY_S
-            self._look(upstreams, now)
+        if now >= self.recheck_at:
+            self.recheck_at = now + LOOK_EVERY_S
+            self._recompute(upstreams, now)
             self.is_quiet = not any(one.n_out for one in self._of.values())
         return [1.0] * len(upstreams) if self.is_quiet else [self._share(self._of.get(name), now) for name in upstreams]
 
     def out(self, now: float) -> dict[str, str]:
         return {name: one.why for name, one in self._of.items() if one.out_until > now}
 
-    def _share(self, one: Standing | None, now: float) -> float:
+    def _share(self, one: OutlierRecord | None, now: float) -> float:
         if one is None or not one.n_out:
             return 1.0
         age_s = now - one.out_until
         return 0.0 if age_s < 0 else min(1.0, RAMP_FROM + (1 - RAMP_FROM) * age_s / RAMP_S)
 
-    def _look(self, upstreams: Sequence[str], now: float) -> None:
+    def _recompute(self, upstreams: Sequence[str], now: float) -> None:
         for name, one in self._of.items():
             if one.is_out and one.out_until <= now:
                 one.is_out = False
@@ -153,7 +153,7 @@ class Outliers:
             elif not why and one.n_out and one.n >= 2 * self._config.min_calls:
                 one.n_out = 0
 
-    def _why(self, one: Standing, peers: Iterable[Standing]) -> str:
+    def _why(self, one: OutlierRecord, peers: Iterable[OutlierRecord]) -> str:
         peers = list(peers)
         failing = sum(peer.failing for peer in peers) / len(peers)
         if one.failing > max(LEAST_FAILING, FAILING_FACTOR * failing):
@@ -165,7 +165,7 @@ class Outliers:
                 return f"its first tokens took {exp(one.slowness - usual):.1f} times as long as the others'"
         return ""
 
-    def _leave_out(self, one: Standing, why: str, now: float) -> None:
+    def _leave_out(self, one: OutlierRecord, why: str, now: float) -> None:
         one.n_out += 1
         one.is_out = True
         one.out_until = now + min(LONGEST_S, one.n_out * self._config.out_s)
@@ -173,10 +173,10 @@ class Outliers:
         one.n = one.n_timed = 0
         one.failing = one.slowness = 0.0
 
-    def _one(self, name: str) -> Standing:
+    def _one(self, name: str) -> OutlierRecord:
         found = self._of.get(name)
         if found is None:
-            self._of[name] = found = Standing()
+            self._of[name] = found = OutlierRecord()
         return found
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
 """The places at one upstream that one limit gives out: who has one, who waits for one, and for how long.
 
 An upstream has one of these. Where admission keeps lanes and the limit learns, each lane has its own, so that what long
-prompts teach holds nobody up but them. A request waits (`Turn`) at every limit where it may go, and the first place is its.
+prompts teach holds nobody up but them. A request waits (`LimiterWaiter`) at every limit where it may go, and the first
+place is its.
 """
 
 import asyncio
@@ -13,10 +14,10 @@ from typing import Final, NamedTuple
 from stayfast.core.clock import Clock
 from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
-from stayfast.policy.admission.fair_share import Share
-from stayfast.policy.admission.queue import Queue, QueueConfig, Waiting
-from stayfast.policy.resilience.cross_process import LOOK_ELSEWHERE_S, Common
-from stayfast.policy.resilience.limits import Limit, LimitConfig
+from stayfast.policy.admission.fair_share import TenantShare
+from stayfast.policy.admission.queue import Queue, QueueConfig, QueueEntry
+from stayfast.policy.resilience.cross_process import LOOK_ELSEWHERE_S, SharedLimit
+from stayfast.policy.resilience.limits import AdaptiveLimit, LimitConfig
 
 QUICKEST_GROWS = 1.02  # with every answer: an upstream that has become slow for good is known as such after some dozens
 HELD_WEIGHT = 0.1  # of the newest in the mean time that a place is held
@@ -38,10 +39,10 @@ class QuickestTtft:
         self.seconds = ttft_s if ttft_s < forgiven_s or not forgiven_s else forgiven_s
 
 
-class Choice(NamedTuple):
+class LimitOption(NamedTuple):
     """One limit at which a request may wait. `first_s` must be left for its first token there; 0: not known."""
 
-    limited: "Limited"
+    limited: "ConcurrencyLimiter"
     first_s: float
 
 
@@ -50,30 +51,30 @@ class _Stand:
 
     __slots__ = ("part", "waiting")
 
-    def __init__(self, part: float, waiting: "Waiting[Turn]") -> None:
+    def __init__(self, part: float, waiting: "QueueEntry[LimiterWaiter]") -> None:
         self.part = part  # of the request that is this limit's to serve, by its speed; 1 in sum over all where it waits
         self.waiting = waiting
 
 
-class Turn:
+class LimiterWaiter:
     """One request's wait, at one limit or several. One task's; changed by the limits, which call it or turn it away. Of
     those that wait goes: the highest band, then the tenant with the least, then the earliest `ends_at`
     (policy/admission/queue.py).
     """
 
-    __slots__ = ("_clock", "_stands", "_told", "band", "ends_at", "queued_at", "tenant", "weight")
+    __slots__ = ("_clock", "_decision", "_stands", "band", "ends_at", "queued_at", "tenant", "weight")
 
     def __init__(self, clock: Clock, ends_at: float, band: int = 0, tenant: str = "", weight: float = 1.0) -> None:
         self._clock = clock
-        self._stands: dict[Limited, _Stand] = {}
-        self._told: asyncio.Future[Limited | Shed | None] = asyncio.get_running_loop().create_future()
+        self._stands: dict[ConcurrencyLimiter, _Stand] = {}
+        self._decision: asyncio.Future[ConcurrencyLimiter | Shed | None] = asyncio.get_running_loop().create_future()
         self.band = band
         self.ends_at = ends_at
         self.queued_at = clock.now()
         self.tenant = tenant
         self.weight = weight
 
-    async def wait(self, choices: Sequence[Choice]) -> "Limited | None":
+    async def wait(self, choices: Sequence[LimitOption]) -> "ConcurrencyLimiter | None":
         """Who has a place, for `take` before anything else is awaited; None: a limit is no more, choose again. Raises Shed
         at once where all have too many waiting, or an answer would come too late from any of them; later where others go
         first, or there is no time left for the quickest answer when its turn comes.
@@ -87,54 +88,54 @@ class Turn:
                                "are more than there is time for", waits_s[soonest])
         shed: Shed | None = None
         for choice, part in zip(choices, parts, strict=True):
-            if self._told.done():
+            if self._decision.done():
                 break
-            its = choice.limited.line_up(self, part)
-            if its is not None and (shed is None or (its.retry_after_s or 0) < (shed.retry_after_s or 0)):
-                shed = its
-        if shed is not None and not self._stands and not self._told.done():
+            queue_place = choice.limited.line_up(self, part)
+            if queue_place is not None and (shed is None or (queue_place.retry_after_s or 0) < (shed.retry_after_s or 0)):
+                shed = queue_place
+        if shed is not None and not self._stands and not self._decision.done():
             raise shed
         self._share_out()
         try:
-            told = await self._told
+            decision = await self._decision
         except asyncio.CancelledError:
             self._leave()
-            if not self._told.cancelled() and isinstance(called := self._told.result(), Limited):
+            if not self._decision.cancelled() and isinstance(called := self._decision.result(), ConcurrencyLimiter):
                 called.come()  # the place came with the cancellation
                 called.call_up()
             raise
-        if isinstance(told, Shed):
-            raise told
-        if told is not None:
-            told.come()
-        return told
+        if isinstance(decision, Shed):
+            raise decision
+        if decision is not None:
+            decision.come()
+        return decision
 
     @property
     def is_over(self) -> bool:
         """Whether it was called or turned away, or whoever waited has left and does not know it yet."""
-        return self._told.done()
+        return self._decision.done()
 
     def is_late(self, quickest_s: float) -> bool:
         """Whether not even the quickest answer would come in time."""
         return self._clock.now() + quickest_s > self.ends_at
 
-    def called(self, by: "Limited | None") -> None:
+    def called(self, by: "ConcurrencyLimiter | None") -> None:
         """A place is its; None: it has to choose again. It waits nowhere any more."""
         self._leave()
-        if not self._told.done():
-            self._told.set_result(by)
+        if not self._decision.done():
+            self._decision.set_result(by)
 
     def refused(self, shed: Shed) -> None:
         """One limit has turned it away, and has forgotten it; the last one ends the wait."""
         if self._stands:
             self._share_out()
-        elif not self._told.done():
-            self._told.set_result(shed)
+        elif not self._decision.done():
+            self._decision.set_result(shed)
 
-    def stands(self, limited: "Limited", stand: _Stand) -> None:
+    def stands(self, limited: "ConcurrencyLimiter", stand: _Stand) -> None:
         self._stands[limited] = stand
 
-    def stands_no_more(self, limited: "Limited") -> _Stand:
+    def stands_no_more(self, limited: "ConcurrencyLimiter") -> _Stand:
         """A limit takes it out of its queue."""
         return self._stands.pop(limited)
 
@@ -150,7 +151,7 @@ class Turn:
             stand.part = part
 
 
-class Limited:
+class ConcurrencyLimiter:
     """One limit's places. Changed only on the event loop; nothing here awaits."""
 
     __slots__ = ("_held_s", "_n_promised", "_name", "_queue", "_rng", "_shares", "common", "lane", "limit", "max_waiting",
@@ -159,16 +160,16 @@ class Limited:
     def __init__(self, name: str, config: LimitConfig, lane: str = "", rng: Random | None = None,
                  quickest: QuickestTtft | None = None) -> None:
         self.lane = lane  # empty: all
-        self.limit = Limit(config)
-        self.common: Common | None = None  # the limit is shared with other processes
+        self.limit = AdaptiveLimit(config)
+        self.common: SharedLimit | None = None  # the limit is shared with other processes
         self.quickest = quickest or QuickestTtft()
         self.max_waiting = config.max_waiting
         self.n_in_flight = 0
         self.n_due = 0.0  # who waits, by parts; 0: nobody
         self._name = name
         self._rng = rng or Random(name)
-        self._queue: Queue[Turn] = Queue(_OPEN)
-        self._shares: dict[str, Share] = {}  # of the tenants that wait; by requests
+        self._queue: Queue[LimiterWaiter] = Queue(_OPEN)
+        self._shares: dict[str, TenantShare] = {}  # of the tenants that wait; by requests
         self._n_promised = 0  # places of those who waited and have not been told yet
         self._held_s = 0.0  # how long a place is held, about; 0: not known
 
@@ -200,7 +201,7 @@ class Limited:
             self.common.taken(n + self._n_promised)
         return n
 
-    def wait_s(self, turn: Turn, part: float = 1.0) -> float:
+    def wait_s(self, turn: LimiterWaiter, part: float = 1.0) -> float:
         """How long it would wait, as a part of one; 0 where nothing is known."""
         queue, per_s = self._queue, self.per_s
         if not per_s:
@@ -208,12 +209,12 @@ class Limited:
         n_ahead = queue.n_ahead(turn.band, self._share(turn)) * self.n_due / queue.n if queue.n else 0.0
         return (n_ahead + part) / per_s
 
-    def line_up(self, turn: Turn, part: float) -> Shed | None:
+    def line_up(self, turn: LimiterWaiter, part: float) -> Shed | None:
         """Let it wait; the least deserving goes where too many do. Returns why it may not."""
         share = self._share(turn)
         if not share.n_waiting:
             share.served = self._queue.least_served() or 0.0
-        waiting = Waiting(turn, turn.band, share, turn.queued_at, turn.ends_at)
+        waiting = QueueEntry(turn, turn.band, share, turn.queued_at, turn.ends_at)
         n_others = self.n_waiting
         self._queue.config = _FULL if self.n_due + part > self.max_waiting + _ROUNDING else _OPEN
         gone = self._queue.push(waiting)
@@ -226,10 +227,10 @@ class Limited:
         if gone is not None:
             self._turn_away(gone, f"{n_others} waiting, which is as many as may, and others go first")
         if self.common is not None and not self.common.is_watched:
-            self._look_elsewhere(self.common)
+            self._poll_other_processes(self.common)
         return None
 
-    def forget(self, turn: Turn) -> None:
+    def forget(self, turn: LimiterWaiter) -> None:
         stand = turn.stands_no_more(self)
         self._queue.remove(stand.waiting)
         self._lighten(stand)
@@ -284,14 +285,14 @@ class Limited:
             self._lighten(waiting.item.stands_no_more(self))
             waiting.item.called(None)
 
-    def _share(self, turn: Turn) -> Share:
-        return self._shares.get(turn.tenant) or Share(turn.tenant, turn.weight)
+    def _share(self, turn: LimiterWaiter) -> TenantShare:
+        return self._shares.get(turn.tenant) or TenantShare(turn.tenant, turn.weight)
 
-    def _shed_late(self, turn: Turn) -> Shed:
+    def _shed_late(self, turn: LimiterWaiter) -> Shed:
         return self.shed(f"when its turn came there was less time left than the {self.quickest.seconds:.2g} s that the "
                          "quickest answer takes", self.wait_s(turn))
 
-    def _turn_away(self, gone: "Waiting[Turn]", why: str) -> None:
+    def _turn_away(self, gone: "QueueEntry[LimiterWaiter]", why: str) -> None:
         turn = gone.item
         self._lighten(turn.stands_no_more(self))
         turn.refused(self.shed(why, self.wait_s(turn)))
@@ -307,13 +308,13 @@ class Limited:
         n_taken, limit = self.n_in_flight + self._n_promised, self.limit
         return limit.has_room(n_taken if self.common is None else self.common.n_seen(n_taken, limit.value))
 
-    def _look_elsewhere(self, common: Common) -> None:
+    def _poll_other_processes(self, common: SharedLimit) -> None:
         """As long as somebody waits here: nobody tells us of places that become free elsewhere."""
         self.call_up()
         common.waiting(self.n_waiting)
         common.is_watched = self.n_due > 0
         if common.is_watched:
-            asyncio.get_running_loop().call_later(LOOK_ELSEWHERE_S, self._look_elsewhere, common)
+            asyncio.get_running_loop().call_later(LOOK_ELSEWHERE_S, self._poll_other_processes, common)
 
     def __repr__(self) -> str:
         lane = f" in lane {self.lane}" if self.lane else ""
@@ -324,7 +325,7 @@ def _anybody(*_: object) -> bool:
     return True
 
 
-def _parts(choices: Sequence[Choice]) -> list[float]:
+def _parts(choices: Sequence[LimitOption]) -> list[float]:
     """What part of one request each of these may expect to serve: by how quick they are, where all of that is known."""
     speeds = [choice.limited.per_s for choice in choices]
     if not all(speeds):

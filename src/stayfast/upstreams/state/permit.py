@@ -3,20 +3,21 @@
 from math import inf
 
 from stayfast.core.types import Outcome
-from stayfast.policy.resilience.baselines import ANSWERED, LOST, NOTHING, WAITING, Norm
-from stayfast.upstreams.state.limiter import Limited
-from stayfast.upstreams.state.upstream_state import Health, Member, RunningCall
+from stayfast.policy.resilience.baselines import ANSWERED, LOST, NOTHING, WAITING, Baseline
+from stayfast.upstreams.state.limiter import ConcurrencyLimiter
+from stayfast.upstreams.state.upstream_state import ModelHealth, RunningCall, UpstreamState
 
 _DROPPED, _SUCCESS = Outcome.DROPPED, Outcome.SUCCESS
 LOST_IS_SLOW = 1.5  # times its usual time, after which a call is given up for a quicker one: few are, unless most are slow
 
 
-class Place(RunningCall):
+class Permit(RunningCall):
     """One attempt's place at one upstream, from its start to its one end. Nothing here awaits."""
 
     __slots__ = ("_is_left", "_member", "_work")
 
-    def __init__(self, member: Member, limited: Limited, health: Health, norm: Norm, n_beside: int, *, work: float,
+    def __init__(self, member: UpstreamState, limited: ConcurrencyLimiter, health: ModelHealth, norm: Baseline,
+                 n_concurrent: int, *, work: float,
                  began_at: float, slow_at: float) -> None:
         self._member = member
         self.limited = limited
@@ -24,7 +25,7 @@ class Place(RunningCall):
         self.health = health
         self.norm = norm
         self.mark = health.breaker.began()
-        self.n_beside = n_beside
+        self.n_concurrent = n_concurrent
         self.began_at = began_at
         self.slow_at = slow_at
         self.became = WAITING
@@ -37,7 +38,7 @@ class Place(RunningCall):
     @property
     def usual_s(self) -> float:
         """What the first token of a prompt of this size usually takes; 0 before that is known."""
-        return self.norm.usual_s
+        return self.norm.baseline_s
 
     def is_late(self, now: float) -> bool:
         """Whether its first token has been waited for as long as for a slow one; yes where nobody knows how long that is."""
@@ -47,7 +48,7 @@ class Place(RunningCall):
         """Whether its first token is late for our own load."""
         return self.took_s is None and now >= self.slow_at and self._member.is_own_load(self, now)
 
-    def answered(self, now: float, norm: Norm | None = None) -> None:
+    def answered(self, now: float, norm: Baseline | None = None) -> None:
         """The first token came; `norm` is of the prompt's real size where that has come to be known."""
         if self.took_s is not None:
             return
@@ -112,11 +113,11 @@ class Place(RunningCall):
         self.limited.left(now - self.began_at, has_answered=self.took_s is not None)
 
 
-def acquire_permit(member: Member, norm: Norm, now: float, model: str = "", *, n_tokens: float = 0.0,
-                   lane: str = "") -> Place:
+def acquire_permit(member: UpstreamState, norm: Baseline, now: float, model: str = "", *, n_tokens: float = 0.0,
+                   lane: str = "") -> Permit:
     """Start an attempt at this model, of this class of `usual`, with so many tokens to read. Room is checked before."""
     limited, backlog = member.limited(lane), member.backlog
-    place = Place(member, limited, member.health(model), norm, limited.take(),
+    place = Permit(member, limited, member.health(model), norm, limited.take(),
                   work=backlog.began(n_tokens) if backlog is not None else 0.0, began_at=now,
                   slow_at=now + norm.after_s(member.slow_factor))
     member.started(place, now)

@@ -1,9 +1,8 @@
-"""Every upstream by name, with what is known of it now: how quick it is, what its limit and its breaker say, whether it ever
-answered.
+"""Every upstream by name, with what is known of it now: how quick it is, its limit, its breaker, whether it ever answered.
 
-`Health` is of one model there: its breaker, and for how long it is left alone for what it said. Most upstreams are asked for
-one model and have one. Where there are several each has its own, so that what one of them does (no such model, a quota that
-is used up, errors) moves no request for another.
+`ModelHealth` is of one model there: its breaker, and until when it is left alone. Most upstreams are asked for one model and
+have one. Where there are several each has its own, so that what one of them does (no such model, a used-up quota, errors)
+moves no request for another.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -18,36 +17,35 @@ from stayfast.policy.resilience.baselines import (
     LOST,
     REFUSED,
     UNKNOWN_JUDGED_AFTER_S,
-    Call,
-    Tally,
-    Usual,
-    Wheel,
+    CallRecord,
+    CallTally,
+    DueBuckets,
+    LatencyBaselines,
+    classify,
     log_of,
     of_mark,
-    tally,
 )
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
-from stayfast.policy.resilience.limits import Limit, LimitConfig
+from stayfast.policy.resilience.limits import AdaptiveLimit, LimitConfig
 from stayfast.policy.resilience.queueing import Concurrency
-from stayfast.policy.resilience.retry_budget import Pool
-from stayfast.policy.resilience.stall import Flow
+from stayfast.policy.resilience.retry_budget import UpstreamRetryBudget
+from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.policy.resilience.ttft import Predictor
-from stayfast.policy.routing.load_balancing import Backlog, Load, Pace
+from stayfast.policy.routing.load_balancing import CandidateLoad, LatencyEstimate, PrefillBacklog
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.state.limiter import Limited, QuickestTtft
+from stayfast.upstreams.state.limiter import ConcurrencyLimiter, QuickestTtft
 
-MAX_UNNAMED = 64  # models that only clients name: the oldest is forgotten
-MAX_NAME = 64  # characters of such a name in a reason
+MAX_UNNAMED, MAX_NAME = 64, 64  # models that only clients name (the oldest is forgotten), and characters of such a name
 
 
-class Health:
+class ModelHealth:
     """Of one model at one upstream. Changed only by its Member. Two reasons for which others go first: `alone_until` is the
     upstream's own Retry-After, and nothing is to be sent before it; `refused_until` is after refused keys or models, is
     our own guess, and no request waits for its end.
     """
 
-    __slots__ = ("_failed_after_s", "_failed_at", "_name", "_sink", "_told", "alone_until", "breaker", "model", "n_refused",
-                 "refused_until", "why_alone", "why_refused")
+    __slots__ = ("_failed_after_s", "_failed_at", "_name", "_reported_state", "_sink", "alone_until", "breaker", "model",
+                 "n_refused", "refused_until", "why_alone", "why_refused")
 
     def __init__(self, name: str, model: str | None, breaker: Breaker, sink: Sink) -> None:
         self.model = model  # None: any
@@ -59,7 +57,7 @@ class Health:
         self._failed_after_s = 0.0
         self._name = name
         self._sink = sink
-        self._told = breaker.state
+        self._reported_state = breaker.state
 
     def leave_alone(self, until: float, why: str) -> None:
         """Others go first until then, and a retry here waits for it."""
@@ -98,19 +96,19 @@ class Health:
         self.n_refused = 0
         self.refused_until = float("-inf")
 
-    def tell(self) -> None:
+    def report_changes(self) -> None:
         """Say it where its breaker has changed."""
         breaker = self.breaker
-        if breaker.state is not self._told:
-            self._told = breaker.state
+        if breaker.state is not self._reported_state:
+            self._reported_state = breaker.state
             why = breaker.why if self.model is None else f"model {self.model[:MAX_NAME]!r}: {breaker.why}"
             self._sink.emit(BreakerChanged(self._name, breaker.state.value, why))
 
     def learned(self) -> None:
         """Its breaker was told something by another process."""
-        if self.breaker.said:
-            self.tell()
-        self._told = self.breaker.state  # what others changed, they have told
+        if self.breaker.published_state:
+            self.report_changes()
+        self._reported_state = self.breaker.state  # what others changed, they have told
 
     def __repr__(self) -> str:
         return repr(self.breaker) if self.model is None else f"{self.model[:MAX_NAME]!r}: {self.breaker!r}"
@@ -126,10 +124,10 @@ class Models:
         self._config = config
         self._rng = rng
         self._sink = sink
-        self._named: dict[str, Health] = {}
-        self._unnamed: dict[str, Health] = {}
+        self._named: dict[str, ModelHealth] = {}
+        self._unnamed: dict[str, ModelHealth] = {}
 
-    def of(self, model: str) -> Health:
+    def of(self, model: str) -> ModelHealth:
         """The health of this model; it is well where nothing is known of it."""
         found = self._named.get(model) or self._unnamed.get(model)
         if found is None:
@@ -143,15 +141,15 @@ class Models:
                        for model in models}
 
     @property
-    def named(self) -> Iterable[Health]:
+    def named(self) -> Iterable[ModelHealth]:
         return self._named.values()
 
-    def __iter__(self) -> Iterator[Health]:
+    def __iter__(self) -> Iterator[ModelHealth]:
         yield from self._named.values()
         yield from self._unnamed.values()
 
-    def _made(self, model: str) -> Health:
-        return Health(self._name, model, Breaker(self._config, self._rng), self._sink)
+    def _made(self, model: str) -> ModelHealth:
+        return ModelHealth(self._name, model, Breaker(self._config, self._rng), self._sink)
 
 
 N_FAILED_IN_ROW_UNPROVEN = 10
@@ -160,39 +158,40 @@ PROBE_EVERY_S = 10.0  # at an only upstream that hangs; each costs its client th
 N_REFUSED_ENOUGH = 2  # requests in a row, where one alone may be at fault for its refusal (402, 403)
 
 
-class RunningCall(Call):
+class RunningCall(CallRecord):
     """A call at an upstream, with what lets it run there and what is told of its end."""
 
     __slots__ = ("health", "limited", "n_answered", "n_answered_before", "n_running")
 
-    health: Health
-    limited: Limited
+    health: ModelHealth
+    limited: ConcurrencyLimiter
     n_running: int  # calls at the upstream when it began, of all lanes and itself included
     n_answered_before: int  # first tokens of the upstream
     n_answered: int | None  # first tokens during its wait, its own included; None: it waits
 
 
-class Member:
+class UpstreamState:
     """One upstream and its live state. Changed only on the event loop; nothing here awaits."""
 
     __slots__ = ("_breaker_config", "_limit_config", "_n_refused", "_pace", "_rng", "_sink", "_unjudged", "backlog",
-                 "concurrency", "extra", "flow", "has_news", "is_once", "is_proven", "lanes", "models",
-                 "n_in_flight", "own", "pending", "predictor", "quickest", "slow_factor", "upstream", "usual", "whole")
+                 "concurrency", "flow", "has_news", "is_not_idempotent", "is_proven", "lanes", "models", "n_in_flight",
+                 "own_health", "pending", "predictor", "quickest", "retry_budget", "slow_factor", "upstream", "usual",
+                 "whole_limiter")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
                  rng: Random | None = None, sink: Sink | None = None) -> None:
         limit, breaker = limit or LimitConfig(), breaker or BreakerConfig()
         self.upstream = upstream
-        self.usual = Usual()
+        self.usual = LatencyBaselines()
         self.concurrency = Concurrency()
-        self.lanes: dict[str, Limited] | None = None  # None: all share one limit
+        self.lanes: dict[str, ConcurrencyLimiter] | None = None  # None: all share one limit
         self._limit_config = limit
         self.models: Models | None = None  # None: it is asked for one
-        self.extra = Pool()  # of attempts beyond what clients asked, by all routes
-        self.backlog: Backlog | None = None  # None: nobody chooses between it and others
+        self.retry_budget = UpstreamRetryBudget()  # of attempts beyond what clients asked, by all routes
+        self.backlog: PrefillBacklog | None = None  # None: nobody chooses between it and others
         self.has_news = False  # something but its breaker has moved requests to others
-        self.flow: Flow | None = None  # how its answers flow, where somebody judges that
-        self.is_once = False  # what it was asked and may have heard is not to be asked a second time
+        self.flow: TokenFlow | None = None  # how its answers flow, where somebody judges that
+        self.is_not_idempotent = False  # what it was asked and may have heard is not to be asked a second time
         self.n_in_flight = 0
         self.is_proven = False  # it answered with a real token, and has not failed many times in a row since
         self.predictor: Predictor | None = None  # None: nobody asks what a first token will take
@@ -200,44 +199,45 @@ class Member:
         self._sink = sink or Fanout()
         self.slow_factor = breaker.slow_factor
         self._rng = rng = rng or Random(upstream.name)
-        self.whole = Limited(upstream.name, limit, rng=rng, quickest=self.quickest)
+        self.whole_limiter = ConcurrencyLimiter(upstream.name, limit, rng=rng, quickest=self.quickest)
         self._breaker_config = breaker
-        self._pace = Pace()
-        self.own = Health(upstream.name, None, Breaker(breaker, self._rng), self._sink)  # of whatever it is asked for
+        self._pace = LatencyEstimate()
+        # of whatever it is asked for
+        self.own_health = ModelHealth(upstream.name, None, Breaker(breaker, self._rng), self._sink)
         self.pending: dict[RunningCall, None] = {}  # without a first token, oldest first
-        self._unjudged: Wheel[RunningCall] = Wheel()
+        self._unjudged: DueBuckets[RunningCall] = DueBuckets()
         self._n_refused = 0  # keys, in a row
 
     @property
     def breaker(self) -> Breaker:
         """Its own; where it is asked for several models each of them has another."""
-        return self.own.breaker
+        return self.own_health.breaker
 
     @property
     def n_failed_in_row(self) -> int:
         """Attempts that failed since the last first token."""
         return self.breaker.n_failed_in_row
 
-    def divide(self, lanes: Sequence[str]) -> None:
+    def split_by_lane(self, lanes: Sequence[str]) -> None:
         """Each of these lanes has a limit of its own from now on, with none all have one. What a setting has fixed stays
         one limit. Who waits asks again, who runs gives his place back where he had it.
         """
-        before, wanted = list(self.lanes or ()), list(lanes) if self.whole.limit.learns else []
+        before, wanted = list(self.lanes or ()), list(lanes) if self.whole_limiter.limit.learns else []
         if before == wanted:
             return
         waiting = self.all_limited
-        self.lanes = {lane: Limited(self.upstream.name, self._limit_config, lane, self._rng, self.quickest)
+        self.lanes = {lane: ConcurrencyLimiter(self.upstream.name, self._limit_config, lane, self._rng, self.quickest)
                       for lane in wanted} or None
         for limited in waiting:
             limited.send_on()
 
-    def limited(self, lane: str) -> Limited:
+    def limited(self, lane: str) -> ConcurrencyLimiter:
         """The places of a lane; of what is in none, and where there are none, those of all."""
-        return self.whole if self.lanes is None else self.lanes.get(lane, self.whole)
+        return self.whole_limiter if self.lanes is None else self.lanes.get(lane, self.whole_limiter)
 
     @property
-    def all_limited(self) -> Sequence[Limited]:
-        return (self.whole,) if self.lanes is None else (self.whole, *self.lanes.values())
+    def all_limited(self) -> Sequence[ConcurrencyLimiter]:
+        return (self.whole_limiter,) if self.lanes is None else (self.whole_limiter, *self.lanes.values())
 
     @property
     def n_waiting(self) -> int:
@@ -247,7 +247,7 @@ class Member:
     @property
     def has_room(self) -> bool:
         """Whether an attempt that is in no lane may begin at once."""
-        return self.whole.has_room
+        return self.whole_limiter.has_room
 
     @property
     def quickest_s(self) -> float:
@@ -255,10 +255,10 @@ class Member:
         return self.quickest.seconds
 
     @property
-    def limit(self) -> Limit:
-        return self.whole.limit
+    def limit(self) -> AdaptiveLimit:
+        return self.whole_limiter.limit
 
-    def serves(self, models: Collection[str], *, any_model: bool) -> None:
+    def set_models(self, models: Collection[str], *, any_model: bool) -> None:
         """Settings ask it for these models, and for whatever clients name. Of one alone there is nothing to tell apart."""
         if len(models) < 2 and not any_model:
             self.models = None
@@ -267,31 +267,31 @@ class Member:
             self.models = Models(self.upstream.name, self._breaker_config, self._rng, self._sink)
         self.models.name(models)
 
-    def health(self, model: str) -> Health:
-        return self.own if self.models is None or not model else self.models.of(model)
+    def health(self, model: str) -> ModelHealth:
+        return self.own_health if self.models is None or not model else self.models.of(model)
 
     @property
-    def healths(self) -> Iterable[Health]:
-        return (self.own,) if self.models is None else self.models
+    def healths(self) -> Iterable[ModelHealth]:
+        return (self.own_health,) if self.models is None else self.models
 
     @property
-    def shared(self) -> Iterable[Health]:
+    def shared(self) -> Iterable[ModelHealth]:
         """Of those that all workers know of."""
-        return (self.own,) if self.models is None else self.models.named
+        return (self.own_health,) if self.models is None else self.models.named
 
-    def load(self, now: float, model: str = "") -> Load:
+    def load(self, now: float, model: str = "") -> CandidateLoad:
         if now >= self._unjudged.next_at:
             self._judge(now)
-        health = self.own if self.models is None else self.health(model)
+        health = self.own_health if self.models is None else self.health(model)
         breaker = health.breaker
         share = breaker.share(now) if health.is_preferred(now) else 0.0
         n_before: float = self.n_in_flight
         if self.backlog is not None:
             n_before += self.backlog.work
-        seconds = self._pace.load_s(n_before, self.usual.all.usual_s, now)
+        seconds = self._pace.load_s(n_before, self.usual.all.baseline_s, now)
         if self.flow is not None:
             seconds *= self.flow.load_factor(now)
-        return Load(seconds, share, share == 0.0 and breaker.wants_probe(now))
+        return CandidateLoad(seconds, share, share == 0.0 and breaker.wants_probe(now))
 
     def is_well(self, now: float, model: str) -> bool:
         """Whether it is to be preferred to one that is not."""
@@ -342,16 +342,16 @@ class Member:
         self._n_refused = 0
         call.health.accepted()
         self.quickest.learn(ttft_s)
-        usual_s, ratio = usual.all.usual_s, norm.ratio(ttft_s)
-        self.concurrency.answered(call.n_running + self._n_elsewhere(), ttft_s, norm.usual_s)
+        usual_s, ratio = usual.all.baseline_s, norm.ratio(ttft_s)
+        self.concurrency.answered(call.n_running + self._n_elsewhere(), ttft_s, norm.baseline_s)
         call.n_answered = self.concurrency.n_answered - call.n_answered_before
         call.health.breaker.succeeded(call.mark, now, is_slow=now >= call.slow_at and not self.is_own_load(call, now))
         self._pace.took(ratio * usual_s if ratio is not None else ttft_s, usual_s, now)
-        call.health.tell()
+        call.health.report_changes()
 
     def outlasted(self, call: RunningCall, ratio: float, now: float, *, is_slow: bool) -> None:
         """An attempt was given up for a quicker one, after so many times its usual time."""
-        usual_s = self.usual.all.usual_s
+        usual_s = self.usual.all.baseline_s
         self._pace.outlasted(ratio * usual_s, usual_s, now)
         if is_slow:
             call.n_answered = self.concurrency.n_answered - call.n_answered_before
@@ -359,7 +359,7 @@ class Member:
                 call.health.breaker.forgotten(call.mark)
             else:
                 call.health.breaker.outlasted(call.mark, now)
-            call.health.tell()
+            call.health.report_changes()
 
     def is_ordinary(self, call: RunningCall) -> bool:
         """Whether no more ran when it began than lately went well: if it is slow, that is not for its company."""
@@ -369,8 +369,8 @@ class Member:
         """A call ended without a first token, by nobody's fault here."""
         self._pace.vain(now)
 
-    def refused(self, health: Health, now: float, why: str, *, is_key: bool, n_enough: int) -> None:
-        """A request was refused for its key, or for a model that is not there; see `Health.refused`."""
+    def refused(self, health: ModelHealth, now: float, why: str, *, is_key: bool, n_enough: int) -> None:
+        """A request was refused for its key, or for a model that is not there; see `ModelHealth.refused`."""
         self.has_news = True
         health.refused(now, why, n_enough=n_enough)
         if is_key:
@@ -393,11 +393,11 @@ class Member:
             self.has_news = True
             health.leave_alone(now + min(retry_after_s, MAX_RETRY_AFTER_S),
                                f"it asked to be left alone for {retry_after_s:.3g} s")
-        self._pace.failed(self.usual.all.usual_s, now)
+        self._pace.failed(self.usual.all.baseline_s, now)
         if call.became is JUDGED:
             self._unjudged.add(call, now)
         call.became = FAILED if is_endpoint else REFUSED
-        health.tell()
+        health.report_changes()
 
     def learned(self) -> None:
         """Its breakers or its limit were told something by another process."""
@@ -419,7 +419,7 @@ class Member:
                 n_slow, n_quick = n_slow + judged.n_slow, n_quick + judged.n_quick
             if self.models is None:
                 self.breaker.judged(n_slow, n_quick, now)
-        self.own.tell()
+        self.own_health.report_changes()
         for limited in self.all_limited:
             limited.call_up()
 
@@ -434,21 +434,21 @@ class Member:
 
     def _n_elsewhere(self) -> int:
         """Calls of other processes at this upstream, where that is known."""
-        if self.whole.common is None:
+        if self.whole_limiter.common is None:
             return 0
         return sum(limited.common.n_elsewhere() for limited in self.all_limited if limited.common is not None)
 
-    def _by_limit(self, calls: Sequence[RunningCall]) -> Iterable[tuple[Limited, Sequence[RunningCall]]]:
+    def _by_limit(self, calls: Sequence[RunningCall]) -> Iterable[tuple[ConcurrencyLimiter, Sequence[RunningCall]]]:
         """All of these, each with those that it let run."""
         if self.lanes is None:
-            return ((self.whole, calls),)
+            return ((self.whole_limiter, calls),)
         return [(limited, [call for call in calls if call.limited is limited])
                 for limited in dict.fromkeys([call.limited for call in calls])]
 
-    def _judge_limited(self, limited: Limited, calls: Sequence[RunningCall], at: float) -> Tally:
+    def _judge_limited(self, limited: ConcurrencyLimiter, calls: Sequence[RunningCall], at: float) -> CallTally:
         limit, common = limited.limit, limited.common
         usual = None if limited.n_due else self.usual  # what the limit has not mended yet would become usual
-        judged = tally(calls, usual, self.breaker.mark, wants_seconds=limit.learns_seconds)
+        judged = classify(calls, usual, self.breaker.mark, wants_seconds=limit.learns_seconds)
         if limit.learns and judged.n:
             samples, n_peak = judged.samples, judged.n_peak
             if common is not None:
@@ -461,15 +461,15 @@ class Member:
         for health in dict.fromkeys([call.health for call in calls]):
             breaker = health.breaker
             breaker.judged(*of_mark([call for call in calls if call.health is health], breaker.mark), now)
-            health.tell()
+            health.report_changes()
 
     def __repr__(self) -> str:
         state = "proven" if self.is_proven else "unproven"
         flow = f" {self.flow!r}" if self.flow is not None else ""
-        alone = "".join(f" left alone, last: {why}" for health in dict.fromkeys((self.own, *self.healths))
+        alone = "".join(f" left alone, last: {why}" for health in dict.fromkeys((self.own_health, *self.healths))
                         for why in (health.why_alone, health.why_refused) if why)
         healths = " ".join(repr(health) for health in self.healths)
-        limits = repr(self.whole.limit) if self.lanes is None else " ".join(map(repr, self.all_limited))
+        limits = repr(self.whole_limiter.limit) if self.lanes is None else " ".join(map(repr, self.all_limited))
         return (f"<Member {self.upstream.name}: {self.n_in_flight} in flight, {self.n_waiting} waiting, {state}; "
                 f"{limits} {healths} {self.usual!r} {self._pace!r}{flow}{alone}>")
 
@@ -479,13 +479,13 @@ class Registry:
 
     __slots__ = ("_members",)
 
-    def __init__(self, members: Iterable[Member]) -> None:
+    def __init__(self, members: Iterable[UpstreamState]) -> None:
         self._members = {member.upstream.name: member for member in members}
 
-    def __getitem__(self, name: str) -> Member:
+    def __getitem__(self, name: str) -> UpstreamState:
         return self._members[name]
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[UpstreamState]:
         return iter(self._members.values())
 
     @property
@@ -493,8 +493,8 @@ class Registry:
         """Whether at least one upstream answered with a real token: what readiness means."""
         return any(member.is_proven for member in self._members.values())
 
-    def close(self, kept: "Registry | None" = None) -> None:
+    def close(self, successor: "Registry | None" = None) -> None:
         """Close what is idle, but for the members that `kept` goes on with; what is in use closes with its stream."""
         for name, member in self._members.items():
-            if kept is None or kept._members.get(name) is not member:
+            if successor is None or successor._members.get(name) is not member:
                 member.upstream.close()

@@ -26,7 +26,7 @@ class ImageUrl(Struct, gc=False):
     detail: str | None = None
 
 
-class Part(Struct, gc=False):
+class ChatPart(Struct, gc=False):
     type: str
     text: str | None = None
     image_url: ImageUrl | str | None = None
@@ -35,13 +35,13 @@ class Part(Struct, gc=False):
     file: normal.RawObject | None = None
 
 
-Content = str | list[Part]
+Content = str | list[ChatPart]
 TokenId = dialect.CountOrZero
 Alike = Annotated[list[str | TokenId | list[TokenId]], Meta(extra_json_schema={  # no mixture: `decode` looks at that
     "anyOf": [{"items": {"type": kind}} for kind in ("string", "integer", "array")]})]
 
 
-class System(Struct, gc=False, tag_field="role", tag="system"):
+class ChatSystem(Struct, gc=False, tag_field="role", tag="system"):
     content: Content
     name: str | None = None
 
@@ -51,7 +51,7 @@ class Developer(Struct, gc=False, tag_field="role", tag="developer"):
     name: str | None = None
 
 
-class User(Struct, gc=False, tag_field="role", tag="user"):
+class ChatUser(Struct, gc=False, tag_field="role", tag="user"):
     content: Content
     name: str | None = None
 
@@ -67,7 +67,7 @@ class ToolCall(Struct, gc=False):
     function: FunctionCall | None = None
 
 
-class Assistant(Struct, gc=False, tag_field="role", tag="assistant"):
+class ChatAssistant(Struct, gc=False, tag_field="role", tag="assistant"):
     content: Content | None = None
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -94,7 +94,7 @@ class FunctionDef(Struct, gc=False):
     strict: bool | None = None
 
 
-class ToolDef(Struct, gc=False):
+class ChatToolDef(Struct, gc=False):
     type: str
     function: FunctionDef | None = None
 
@@ -135,10 +135,11 @@ class SampledRequest(dialect.GenerationRequest, gc=False, kw_only=True):
 class ChatRequest(SampledRequest, gc=False, kw_only=True):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[System | Developer | User | Assistant | ToolMessage | FunctionMessage], Meta(min_length=1)]
+    messages: Annotated[list[ChatSystem | Developer | ChatUser | ChatAssistant | ToolMessage | FunctionMessage],
+                        Meta(min_length=1)]
     max_tokens: dialect.Count | None = None
     max_completion_tokens: dialect.Count | None = None
-    tools: list[ToolDef] | None = None
+    tools: list[ChatToolDef] | None = None
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
@@ -189,80 +190,81 @@ COMPLETIONS = msgspec.json.Decoder(CompletionsRequest)
 EMBEDDINGS = msgspec.json.Decoder(EmbeddingsRequest)
 
 
-def conversation(said: ChatRequest) -> normal.Conversation:
+def conversation(request: ChatRequest) -> normal.Conversation:
     """The normal form of a chat request. Raises Rejected for what has none."""
     system: list[str] = []
     messages: list[normal.Message] = []
-    for at, message in enumerate(said.messages):
+    for at, message in enumerate(request.messages):
         path = f"messages[{at}]"
-        if not messages and isinstance(message, System | Developer):
+        if not messages and isinstance(message, ChatSystem | Developer):
             system.append(_text(message.content, f"{path}.content"))
         else:
             messages.append(_message(message, path))
-    limit = said.max_completion_tokens if said.max_completion_tokens is not None else said.max_tokens
+    limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     return normal.Conversation(
         api=Api.CHAT,
         messages=dialect.join_neighbours(messages),
         system=tuple(system),
-        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
-        tool_choice=_tool_choice(said.tool_choice),
-        parallel_tool_calls=said.parallel_tool_calls,
-        output_format=_output_format(said.response_format),
-        sampling=_sampling(said),
+        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
+        tool_choice=_tool_choice(request.tool_choice),
+        parallel_tool_calls=request.parallel_tool_calls,
+        output_format=_output_format(request.response_format),
+        sampling=_sampling(request),
         max_output_tokens=limit,
-        stop=_stop(said.stop),
-        effort=said.reasoning_effort,
-        verbosity=said.verbosity,
-        user=said.safety_identifier or said.user,
-        metadata=said.metadata,
-        service_tier=said.service_tier,
-        prompt_cache_key=said.prompt_cache_key,
-        native=_native(said),
+        stop=_stop(request.stop),
+        effort=request.reasoning_effort,
+        verbosity=request.verbosity,
+        user=request.safety_identifier or request.user,
+        metadata=request.metadata,
+        service_tier=request.service_tier,
+        prompt_cache_key=request.prompt_cache_key,
+        native=_native(request),
     )
 
 
-def completions_conversation(said: CompletionsRequest) -> normal.Conversation:
+def completions_conversation(request: CompletionsRequest) -> normal.Conversation:
     """The normal form of a completions request: its prompt as one user message."""
-    prompt = said.prompt[0] if isinstance(said.prompt, list) and len(said.prompt) == 1 else said.prompt
+    prompt = request.prompt[0] if isinstance(request.prompt, list) and len(request.prompt) == 1 else request.prompt
     if not isinstance(prompt, str):
         raise dialect.unsayable("prompt", "chat", "only one prompt of text can be translated")
-    in_use = {"n": (said.n or 1) > 1, "best_of": (said.best_of or 1) > 1, "suffix": bool(said.suffix),
-              "echo": bool(said.echo), "logprobs": said.logprobs not in (None, False), "logit_bias": bool(said.logit_bias)}
+    in_use = {"n": (request.n or 1) > 1, "best_of": (request.best_of or 1) > 1, "suffix": bool(request.suffix),
+              "echo": bool(request.echo), "logprobs": request.logprobs not in (None, False),
+              "logit_bias": bool(request.logit_bias)}
     return normal.Conversation(
         api=Api.COMPLETIONS,
         messages=(normal.Message("user", (normal.Text(prompt),)),),
-        sampling=_sampling(said),
-        max_output_tokens=said.max_tokens if said.max_tokens is not None else 16,  # what the protocol says without one
-        stop=_stop(said.stop),
-        user=said.user,
+        sampling=_sampling(request),
+        max_output_tokens=request.max_tokens if request.max_tokens is not None else 16,  # what the protocol says without one
+        stop=_stop(request.stop),
+        user=request.user,
         native=dialect.list_used(in_use),
     )
 
 
-def _native(said: ChatRequest) -> tuple[str, ...]:
-    in_use = {"n": (said.n or 1) > 1, "logprobs": bool(said.logprobs), "logit_bias": bool(said.logit_bias),
-              "modalities": any(kind != "text" for kind in said.modalities or ())}
+def _native(request: ChatRequest) -> tuple[str, ...]:
+    in_use = {"n": (request.n or 1) > 1, "logprobs": bool(request.logprobs), "logit_bias": bool(request.logit_bias),
+              "modalities": any(kind != "text" for kind in request.modalities or ())}
     for name in ("audio", "functions", "function_call", "web_search_options"):
-        in_use[name] = dialect.is_given(getattr(said, name), or_empty=False)
+        in_use[name] = dialect.is_given(getattr(request, name), or_empty=False)
     return dialect.list_used(in_use)
 
 
 def _message(message: Any, path: str) -> normal.Message:
     match message:
-        case System() | Developer():
+        case ChatSystem() | Developer():
             return normal.Message("system", (normal.Text(_text(message.content, f"{path}.content")),))
-        case User():
+        case ChatUser():
             return normal.Message("user", dialect.read_parts(message.content, f"{path}.content", _part))
         case ToolMessage():
             parts = dialect.read_parts(message.content, f"{path}.content", _part)
             return normal.Message("user", (normal.ToolResult(message.tool_call_id, parts),))
-        case Assistant():
+        case ChatAssistant():
             return normal.Message("assistant", _assistant(message, path))
     raise Rejected(f"{path}.role: messages of the old role `function` cannot be translated; use tools",
                    code="unsupported_field", param=f"{path}.role")
 
 
-def _assistant(message: Assistant, path: str) -> tuple[normal.Part, ...]:
+def _assistant(message: ChatAssistant, path: str) -> tuple[normal.Part, ...]:
     if message.function_call is not None:
         raise dialect.unsayable(f"{path}.function_call", dialect.ANOTHER, "use tool_calls")
     parts: list[normal.Part] = []
@@ -280,7 +282,7 @@ def _assistant(message: Assistant, path: str) -> tuple[normal.Part, ...]:
     return tuple(parts)
 
 
-def _part(part: Part, path: str) -> normal.Text | normal.Image:
+def _part(part: ChatPart, path: str) -> normal.Text | normal.Image:
     if part.type == "text":
         return normal.Text(dialect.required(part.text, f"{path}.text"))
     if part.type == "refusal":
@@ -296,122 +298,124 @@ def _text(content: Content, path: str) -> str:
     return dialect.join_instructions(dialect.read_parts(content, path, _part), path)
 
 
-def _tool(tool: ToolDef, path: str) -> normal.Tool:
+def _tool(tool: ChatToolDef, path: str) -> normal.Tool:
     if tool.type != "function":
         raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only function tools can be translated")
     function = dialect.required(tool.function, f"{path}.function")
     return normal.Tool(function.name, function.description, function.parameters, function.strict)
 
 
-def _tool_choice(said: str | NamedChoice | None) -> normal.ToolChoice | None:
-    named = said.function if isinstance(said, NamedChoice) and said.type == "function" else None
-    return dialect.read_tool_choice(said, named.name if named is not None else None)
+def _tool_choice(choice: str | NamedChoice | None) -> normal.ToolChoice | None:
+    named = choice.function if isinstance(choice, NamedChoice) and choice.type == "function" else None
+    return dialect.read_tool_choice(choice, named.name if named is not None else None)
 
 
-def _output_format(said: ResponseFormat | None) -> normal.OutputFormat | None:
-    if said is None:
+def _output_format(response_format: ResponseFormat | None) -> normal.OutputFormat | None:
+    if response_format is None:
         return None
-    return dialect.read_output_format(said.type, said.json_schema, "response_format", "response_format.json_schema")
+    return dialect.read_output_format(response_format.type, response_format.json_schema, "response_format",
+                                      "response_format.json_schema")
 
 
-def _sampling(said: ChatRequest | CompletionsRequest) -> normal.Sampling:
-    top_k = said.top_k if isinstance(said, ChatRequest) else None
-    return normal.Sampling(said.temperature, said.top_p, top_k, said.seed, said.presence_penalty, said.frequency_penalty)
+def _sampling(request: ChatRequest | CompletionsRequest) -> normal.Sampling:
+    top_k = request.top_k if isinstance(request, ChatRequest) else None
+    return normal.Sampling(request.temperature, request.top_p, top_k, request.seed, request.presence_penalty,
+                           request.frequency_penalty)
 
 
-def _stop(said: str | list[str] | None) -> tuple[str, ...]:
-    return (said,) if isinstance(said, str) else tuple(said or ())
+def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
-def body(asked: normal.Conversation, model: str, *, stream: bool) -> Json:
+def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
     """The normal form as a chat request; streams always ask for usage, since the other dialects always tell it.
 
     Dropped as hints: `is_error` of a tool result (its text says so) and thinking of earlier turns. Raises Rejected.
     """
-    said: Json = {"model": model, "messages": _said_messages(asked)}
+    fields: Json = {"model": model, "messages": _encode_messages(request)}
     if stream:
-        said |= {"stream": True, "stream_options": {"include_usage": True}}
-    if asked.tools:
-        said["tools"] = [{"type": "function", "function": _said_function(tool)} for tool in asked.tools]
-        if asked.parallel_tool_calls is not None:
-            said["parallel_tool_calls"] = asked.parallel_tool_calls
-        if asked.tool_choice is not None:
-            said["tool_choice"] = _said_choice(asked.tool_choice)
-    if asked.output_format is not None:
-        said["response_format"] = _said_format(asked.output_format)
+        fields |= {"stream": True, "stream_options": {"include_usage": True}}
+    if request.tools:
+        fields["tools"] = [{"type": "function", "function": _encode_function(tool)} for tool in request.tools]
+        if request.parallel_tool_calls is not None:
+            fields["parallel_tool_calls"] = request.parallel_tool_calls
+        if request.tool_choice is not None:
+            fields["tool_choice"] = _encode_choice(request.tool_choice)
+    if request.output_format is not None:
+        fields["response_format"] = _encode_format(request.output_format)
     optional = {
-        "max_completion_tokens": asked.max_output_tokens,
-        "temperature": asked.sampling.temperature,
-        "top_p": asked.sampling.top_p,
-        "top_k": asked.sampling.top_k,
-        "seed": asked.sampling.seed,
-        "presence_penalty": asked.sampling.presence_penalty,
-        "frequency_penalty": asked.sampling.frequency_penalty,
-        "stop": list(asked.stop) or None,
-        "reasoning_effort": asked.effort,
-        "verbosity": asked.verbosity,
-        "user": asked.user,
-        "metadata": asked.metadata,
-        "service_tier": asked.service_tier,
-        "prompt_cache_key": asked.prompt_cache_key,
+        "max_completion_tokens": request.max_output_tokens,
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        "top_k": request.sampling.top_k,
+        "seed": request.sampling.seed,
+        "presence_penalty": request.sampling.presence_penalty,
+        "frequency_penalty": request.sampling.frequency_penalty,
+        "stop": list(request.stop) or None,
+        "reasoning_effort": request.effort,
+        "verbosity": request.verbosity,
+        "user": request.user,
+        "metadata": request.metadata,
+        "service_tier": request.service_tier,
+        "prompt_cache_key": request.prompt_cache_key,
     }
-    return said | dialect.drop_none(optional)
+    return fields | dialect.drop_none(optional)
 
 
-def _said_messages(asked: normal.Conversation) -> list[Json]:
-    said: list[Json] = [{"role": "system", "content": text} for text in asked.system]
-    for message in asked.messages:
+def _encode_messages(request: normal.Conversation) -> list[Json]:
+    encoded: list[Json] = [{"role": "system", "content": text} for text in request.system]
+    for message in request.messages:
         if message.role == "assistant":
-            said.append(_said_assistant(message))
+            encoded.append(_encode_assistant(message))
             continue
-        said += [{"role": "tool", "tool_call_id": part.tool_use_id, "content": _said_result(part)}
+        encoded += [{"role": "tool", "tool_call_id": part.tool_use_id, "content": _encode_result(part)}
                  for part in message.parts if isinstance(part, normal.ToolResult)]
         rest = [part for part in message.parts if isinstance(part, normal.Text | normal.Image)]
         if rest:
-            said.append({"role": message.role, "content": _said_content(rest)})
-    return said
+            encoded.append({"role": message.role, "content": _encode_content(rest)})
+    return encoded
 
 
-def _said_assistant(message: normal.Message) -> Json:
+def _encode_assistant(message: normal.Message) -> Json:
     calls = [{"id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.arguments or "{}"}}
              for part in message.parts if isinstance(part, normal.ToolUse)]
-    said: Json = {"role": "assistant", "content": message.text or (None if calls else "")}
+    encoded: Json = {"role": "assistant", "content": message.text or (None if calls else "")}
     if calls:
-        said["tool_calls"] = calls
-    return said
+        encoded["tool_calls"] = calls
+    return encoded
 
 
-def _said_result(result: normal.ToolResult) -> str | list[Json]:
+def _encode_result(result: normal.ToolResult) -> str | list[Json]:
     if any(isinstance(part, normal.Image) for part in result.parts):
         raise dialect.unsayable("tool results with images", "chat", "a tool message holds text only")
-    return _said_content(list(result.parts)) if result.parts else ""
+    return _encode_content(list(result.parts)) if result.parts else ""
 
 
-def _said_content(parts: list[normal.Text | normal.Image]) -> str | list[Json]:
+def _encode_content(parts: list[normal.Text | normal.Image]) -> str | list[Json]:
     if len(parts) == 1 and isinstance(parts[0], normal.Text):
         return parts[0].text
-    said: list[Json] = []
+    encoded: list[Json] = []
     for part in parts:
         if isinstance(part, normal.Text):
-            said.append({"type": "text", "text": part.text})
+            encoded.append({"type": "text", "text": part.text})
         else:
             image = {"url": part.as_url} | ({"detail": part.detail} if part.detail is not None else {})
-            said.append({"type": "image_url", "image_url": image})
-    return said
+            encoded.append({"type": "image_url", "image_url": image})
+    return encoded
 
 
-def _said_function(tool: normal.Tool) -> Json:
+def _encode_function(tool: normal.Tool) -> Json:
     return {"name": tool.name,
             **dialect.drop_none({"description": tool.description, "parameters": tool.parameters, "strict": tool.strict})}
 
 
-def _said_choice(choice: normal.ToolChoice) -> str | Json:
+def _encode_choice(choice: normal.ToolChoice) -> str | Json:
     if choice.mode == "named":
         return {"type": "function", "function": {"name": choice.name}}
     return choice.mode
 
 
-def _said_format(wanted: normal.OutputFormat) -> Json:
+def _encode_format(wanted: normal.OutputFormat) -> Json:
     if wanted.schema is None:
         return {"type": "json_object"}
     return {"type": "json_schema", "json_schema": dialect.encode_schema(wanted)}

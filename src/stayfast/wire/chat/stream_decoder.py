@@ -11,14 +11,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from stayfast.core.types import Sight
+from stayfast.core.types import AnswerSummary
 from stayfast.wire import usage
 from stayfast.wire.dialect import (
     Delta,
     Finish,
     Json,
     Reason,
-    Source,
+    StreamDecoder,
     TextDelta,
     ThinkingDelta,
     ToolBegin,
@@ -62,19 +62,19 @@ _REASONS: Final[dict[str, Reason]] = {
     "content_filter": "content_filter"}
 
 
-class ChatSource(Source):
+class ChatSource(StreamDecoder):
     """One chat or completions answer. One task owns it."""
 
-    __slots__ = ("_calls", "_chunk", "_finished", "_has_begun", "_is_chat", "_n_calls", "_n_choices", "_whole")
+    __slots__ = ("_calls", "_chunk", "_finished", "_has_started", "_is_chat", "_n_calls", "_n_choices", "_whole")
 
-    def __init__(self, upstream: str, n_choices: int, sight: Sight, *, is_chat: bool = True) -> None:
+    def __init__(self, upstream: str, n_choices: int, sight: AnswerSummary, *, is_chat: bool = True) -> None:
         super().__init__(upstream, sight)
         self._whole = b""
         self._n_choices = n_choices
         self._is_chat = is_chat  # else completions
         self._finished: set[int] = set()
         self._chunk = ChatChunk()
-        self._has_begun = False
+        self._has_started = False
         self._calls: dict[int, tuple[int, str]] = {}  # the upstream's index: our ordinal and the call's id
         self._n_calls = 0
 
@@ -114,9 +114,9 @@ class ChatSource(Source):
         """An error, the usage, the first of all chunks, or something that only its server understands."""
         sight = self.sight
         if chunk.error or name == b"error" or (not chunk.choices and chunk.usage is None):
-            said = object_in(data) or {"error": chunk.error}
-            if said.get("error") or name == b"error" or "error" in (said.get("object"), said.get("type")):
-                return self.fail(in_band(self._upstream, said))
+            parsed = object_in(data) or {"error": chunk.error}
+            if parsed.get("error") or name == b"error" or "error" in (parsed.get("object"), parsed.get("type")):
+                return self.fail(in_band(self._upstream, parsed))
         if chunk.usage is not None:
             self.is_only_usage = not chunk.choices
             sight.usage = usage.from_openai(chunk.usage) or sight.usage
@@ -137,8 +137,8 @@ class ChatSource(Source):
         """The chunk just seen, of its first choice."""
         chunk = self._chunk
         found: list[Delta] = []
-        if not self._has_begun and (chunk.choices or chunk.id):
-            self._has_begun = True
+        if not self._has_started and (chunk.choices or chunk.id):
+            self._has_started = True
             found.append(read_begin(chunk.id, chunk.model, chunk.created))
         for choice in chunk.choices or ():
             if choice.index != 0:
@@ -165,8 +165,8 @@ class ChatSource(Source):
 
     def _read_call(self, call: Json, found: list[Delta]) -> None:
         """A new index starts a call, and so does a new id: some servers send every call with index 0."""
-        said_index = call.get("index")
-        index = said_index if isinstance(said_index, int) else 0
+        given_index = call.get("index")
+        index = given_index if isinstance(given_index, int) else 0
         call_id = call.get("id") or ""
         function = call.get("function")
         if not isinstance(function, dict):
@@ -199,39 +199,39 @@ class ChatSource(Source):
         self._whole = body
         if len(body) > LARGE_BYTES and self._see_large(body):
             return None
-        said = object_in(body)
-        if said.get("error"):
-            return self.fail(in_band(self._upstream, said))
-        choices = said.get("choices")
+        parsed = object_in(body)
+        if parsed.get("error"):
+            return self.fail(in_band(self._upstream, parsed))
+        choices = parsed.get("choices")
         if not isinstance(choices, list) or not all(
             isinstance(choice, dict) and (isinstance(choice.get("message"), dict) or isinstance(choice.get("text"), str))
             for choice in choices
         ):
             return self.fail(malformed(self._upstream, "an answer without choices"))
-        self._complete(usage.from_openai(said.get("usage")), said,
+        self._complete(usage.from_openai(parsed.get("usage")), parsed,
                        optional_text(choices[0].get("finish_reason")) if choices else None)
         return None
 
     def _see_large(self, body: bytes) -> bool:
         """Read the answer without its texts; whether that was enough."""
         try:
-            said = _LARGE.decode(body)
+            parsed = _LARGE.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        if said.error or not said.choices or not all(
-                choice.message is not None or memoryview(choice.text)[:1].tobytes() == b'"' for choice in said.choices):
+        if parsed.error or not parsed.choices or not all(
+                choice.message is not None or memoryview(choice.text)[:1].tobytes() == b'"' for choice in parsed.choices):
             return False
-        self._complete(usage.from_openai(said.usage), {"id": said.id, "model": said.model},
-                       optional_text(said.choices[0].finish_reason))
+        self._complete(usage.from_openai(parsed.usage), {"id": parsed.id, "model": parsed.model},
+                       optional_text(parsed.choices[0].finish_reason))
         return True
 
     def whole(self) -> list[Delta]:
         """The first choice of the whole answer just seen."""
-        said = object_in(self._whole)
-        found: list[Delta] = [read_begin(said.get("id"), said.get("model"), said.get("created"))]
-        if not said["choices"]:
+        parsed = object_in(self._whole)
+        found: list[Delta] = [read_begin(parsed.get("id"), parsed.get("model"), parsed.get("created"))]
+        if not parsed["choices"]:
             return found
-        choice = said["choices"][0]
+        choice = parsed["choices"][0]
         self._read(msgspec.convert(choice.get("message") or {"content": choice.get("text")}, ChunkDelta), found)
         found.append(Finish(_REASONS.get(str(choice.get("finish_reason")), "stop")))
         return found
@@ -296,18 +296,18 @@ _NEVER_JOINED = ("role", "id", "type", "name")
 class ChatFold:
     """Chat or completions chunks to one body. One task owns it."""
 
-    __slots__ = ("_choices", "_is_chat", "_said")
+    __slots__ = ("_choices", "_is_chat", "_merged")
 
     def __init__(self, *, is_chat: bool) -> None:
         self._is_chat = is_chat
-        self._said: Json = {}
+        self._merged: Json = {}
         self._choices: dict[int, Json] = {}
 
-    def add(self, said: Json) -> None:
-        choices = said.get("choices") or []
-        for name, value in said.items():
-            if name not in ("choices", "object", "obfuscation") and (value is not None or name not in self._said):
-                self._said[name] = value
+    def add(self, chunk: Json) -> None:
+        choices = chunk.get("choices") or []
+        for name, value in chunk.items():
+            if name not in ("choices", "object", "obfuscation") and (value is not None or name not in self._merged):
+                self._merged[name] = value
         for choice in choices:
             index = choice.get("index", 0)
             whole = self._choices.setdefault(index, {"index": index})
@@ -324,10 +324,10 @@ class ChatFold:
     def body(self) -> bytes:
         choices = [_finished(self._choices[index]) for index in sorted(self._choices)]
         kind = "chat.completion" if self._is_chat else "text_completion"
-        head = {name: value for name, value in self._said.items() if name != "usage"}
+        head = {name: value for name, value in self._merged.items() if name != "usage"}
         body: Json = {"id": "", **head, "object": kind, "choices": choices}
-        if self._said.get("usage") is not None:
-            body["usage"] = self._said["usage"]
+        if self._merged.get("usage") is not None:
+            body["usage"] = self._merged["usage"]
         return msgspec.json.encode(body)
 
 

@@ -17,41 +17,41 @@ from stayfast.wire import dialect
 from stayfast.wire.dialect import ANOTHER, CountOrZero, Json, Name, Number, Whole, drop_none, read_parts, required, unsayable
 
 
-class Source(Struct, gc=False):
+class MediaSource(Struct, gc=False):
     type: str
     media_type: str | None = None
     data: str | None = None
     url: str | None = None
 
 
-class Block(Struct, gc=False):
+class ContentBlock(Struct, gc=False):
     type: str
     text: str | None = None
-    source: Source | str | None = None
+    source: MediaSource | str | None = None
     id: str | None = None
     name: str | None = None
     input: normal.RawObject | None = None
     tool_use_id: str | None = None
-    content: "str | list[Block] | normal.RawObject | None" = None
+    content: "str | list[ContentBlock] | normal.RawObject | None" = None
     is_error: bool | None = None
     thinking: str | None = None
     signature: str | None = None
     cache_control: normal.RawObject | None = None
 
 
-class User(Struct, gc=False, tag_field="role", tag="user"):
-    content: str | list[Block]
+class MessagesUser(Struct, gc=False, tag_field="role", tag="user"):
+    content: str | list[ContentBlock]
 
 
-class Assistant(Struct, gc=False, tag_field="role", tag="assistant"):
-    content: str | list[Block]
+class MessagesAssistant(Struct, gc=False, tag_field="role", tag="assistant"):
+    content: str | list[ContentBlock]
 
 
-class System(Struct, gc=False, tag_field="role", tag="system"):
-    content: str | list[Block]
+class MessagesSystem(Struct, gc=False, tag_field="role", tag="system"):
+    content: str | list[ContentBlock]
 
 
-class ToolDef(Struct, gc=False):
+class MessagesToolDef(Struct, gc=False):
     name: str | None = None
     type: str | None = None
     description: str | None = None
@@ -60,7 +60,7 @@ class ToolDef(Struct, gc=False):
     cache_control: normal.RawObject | None = None
 
 
-class Choice(Struct, gc=False):
+class MessagesToolChoice(Struct, gc=False):
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -71,14 +71,14 @@ class ThinkingConfig(Struct, gc=False):
     budget_tokens: CountOrZero | None = None
 
 
-class Format(Struct, gc=False):
+class MessagesFormat(Struct, gc=False):
     type: str
     schema: normal.RawObject | None = None
 
 
 class OutputConfig(Struct, gc=False):
     effort: str | None = None
-    format: Format | None = None
+    format: MessagesFormat | None = None
 
 
 class Metadata(Struct, gc=False):
@@ -89,10 +89,10 @@ class CountRequest(Struct, gc=False):
     """`POST /v1/messages/count_tokens`."""
 
     model: Name
-    messages: Annotated[list[User | Assistant | System], Meta(min_length=1, max_length=100_000)]
-    system: str | list[Block] | None = None
-    tools: list[ToolDef] | None = None
-    tool_choice: Choice | None = None
+    messages: Annotated[list[MessagesUser | MessagesAssistant | MessagesSystem], Meta(min_length=1, max_length=100_000)]
+    system: str | list[ContentBlock] | None = None
+    tools: list[MessagesToolDef] | None = None
+    tool_choice: MessagesToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     cache_control: normal.RawObject | None = None
@@ -125,37 +125,37 @@ _MODES: Final = {"auto": "auto", "none": "none", "any": "required"}
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "any"}
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
 _OBJECT: Final = msgspec.json.Decoder(normal.RawObject)
-_ROLES: Final[Mapping[type, normal.Role]] = {User: "user", Assistant: "assistant", System: "system"}
+_ROLES: Final[Mapping[type, normal.Role]] = {MessagesUser: "user", MessagesAssistant: "assistant", MessagesSystem: "system"}
 
 
-def conversation(said: MessagesRequest) -> normal.Conversation:
+def conversation(request: MessagesRequest) -> normal.Conversation:
     """The normal form of a messages request. Raises Rejected for what has none."""
-    config = said.output_config or OutputConfig()
-    choice = said.tool_choice
+    config = request.output_config or OutputConfig()
+    choice = request.tool_choice
     return normal.Conversation(
         api=Api.MESSAGES,
         messages=tuple(normal.Message(_ROLES[type(message)], _parts(message.content, f"messages[{at}].content"))
-                       for at, message in enumerate(said.messages)),
-        system=() if not said.system else (dialect.join_instructions(_parts(said.system, "system"), "system"),),
-        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
+                       for at, message in enumerate(request.messages)),
+        system=() if not request.system else (dialect.join_instructions(_parts(request.system, "system"), "system"),),
+        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
         output_format=_output_format(config.format),
-        sampling=normal.Sampling(said.temperature, said.top_p, said.top_k),
-        max_output_tokens=said.max_tokens,
-        stop=tuple(said.stop_sequences or ()),
-        effort=config.effort or _effort(said.thinking),
-        user=said.metadata.user_id if said.metadata is not None else None,
-        service_tier="auto" if said.service_tier == "auto" else None,
-        native=tuple(name for name in ("container", "mcp_servers") if dialect.is_given(getattr(said, name))),
+        sampling=normal.Sampling(request.temperature, request.top_p, request.top_k),
+        max_output_tokens=request.max_tokens,
+        stop=tuple(request.stop_sequences or ()),
+        effort=config.effort or _effort(request.thinking),
+        user=request.metadata.user_id if request.metadata is not None else None,
+        service_tier="auto" if request.service_tier == "auto" else None,
+        native=tuple(name for name in ("container", "mcp_servers") if dialect.is_given(getattr(request, name))),
     )
 
 
-def _parts(content: str | list[Block], path: str) -> tuple[normal.Part, ...]:
+def _parts(content: str | list[ContentBlock], path: str) -> tuple[normal.Part, ...]:
     return tuple(part for part in read_parts(content, path, _part) if part is not None)
 
 
-def _part(block: Block, path: str) -> normal.Part | None:
+def _part(block: ContentBlock, path: str) -> normal.Part | None:
     match block.type:
         case "text":
             return normal.Text(required(block.text, f"{path}.text"))
@@ -187,8 +187,8 @@ def _result_parts(content: object, path: str) -> tuple[normal.Text | normal.Imag
     return tuple(found)
 
 
-def _image(source: Source | str | None, path: str) -> normal.Image:
-    if isinstance(source, Source):
+def _image(source: MediaSource | str | None, path: str) -> normal.Image:
+    if isinstance(source, MediaSource):
         if source.type == "base64":
             return normal.Image(data=required(source.data, f"{path}.data"),
                          media_type=required(source.media_type, f"{path}.media_type"))
@@ -197,29 +197,29 @@ def _image(source: Source | str | None, path: str) -> normal.Image:
     raise unsayable(path, ANOTHER, "an image comes as base64 or by url")
 
 
-def _tool(tool: ToolDef, path: str) -> normal.Tool:
+def _tool(tool: MessagesToolDef, path: str) -> normal.Tool:
     if tool.type not in (None, "custom"):
         raise unsayable(f"{path}.type", ANOTHER, "only the client's own tools can be translated")
     return normal.Tool(required(tool.name, f"{path}.name"), tool.description,
                 required(tool.input_schema, f"{path}.input_schema"), tool.strict)
 
 
-def _tool_choice(said: Choice | None) -> normal.ToolChoice | None:
-    if said is None:
+def _tool_choice(choice: MessagesToolChoice | None) -> normal.ToolChoice | None:
+    if choice is None:
         return None
-    if said.type == "tool":
-        return normal.ToolChoice("named", required(said.name, "tool_choice.name"))
-    if said.type not in _MODES:
+    if choice.type == "tool":
+        return normal.ToolChoice("named", required(choice.name, "tool_choice.name"))
+    if choice.type not in _MODES:
         raise unsayable("tool_choice.type", ANOTHER, "use auto, any, tool or none")
-    return normal.ToolChoice(_MODES[said.type])  # type: ignore[arg-type]  # values of the table are modes
+    return normal.ToolChoice(_MODES[choice.type])  # type: ignore[arg-type]  # values of the table are modes
 
 
-def _output_format(said: Format | None) -> normal.OutputFormat | None:
-    if said is None:
+def _output_format(output_format: MessagesFormat | None) -> normal.OutputFormat | None:
+    if output_format is None:
         return None
-    if said.type != "json_schema":
+    if output_format.type != "json_schema":
         raise unsayable("output_config.format.type", ANOTHER)
-    return normal.OutputFormat(required(said.schema, "output_config.format.schema"))
+    return normal.OutputFormat(required(output_format.schema, "output_config.format.schema"))
 
 
 def _effort(thinking: ThinkingConfig | None) -> str | None:
@@ -231,7 +231,7 @@ def _effort(thinking: ThinkingConfig | None) -> str | None:
     return "medium" if thinking.budget_tokens <= 16_384 else "high"
 
 
-def body(asked: normal.Conversation, model: str, *, stream: bool) -> Json:
+def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
     """The normal form as a messages request; `max_tokens` is DEFAULT_MAX_TOKENS where the client gave no limit.
 
     System messages between others join the leading ones, since not every model takes them where they stand. "Any JSON
@@ -240,44 +240,44 @@ def body(asked: normal.Conversation, model: str, *, stream: bool) -> Json:
     detail, `name` and `strict` of an output format, thinking without its signature. Raises Rejected for what cannot be
     said.
     """
-    output = asked.output_format
-    system = [*asked.system, *(message.text for message in asked.messages if message.role == "system"),
+    output = request.output_format
+    system = [*request.system, *(message.text for message in request.messages if message.role == "system"),
               *((ONE_OBJECT,) if output is not None and output.schema is None else ())]
-    temperature = asked.sampling.temperature
-    said: Json = {
+    temperature = request.sampling.temperature
+    fields: Json = {
         "model": model,
-        "max_tokens": asked.max_output_tokens if asked.max_output_tokens is not None else DEFAULT_MAX_TOKENS,
-        "messages": _said_messages(asked),
+        "max_tokens": request.max_output_tokens if request.max_output_tokens is not None else DEFAULT_MAX_TOKENS,
+        "messages": _encode_messages(request),
     }
     optional = {
         "stream": stream or None,
         "system": "\n\n".join(system) or None,
         "temperature": min(temperature, MAX_TEMPERATURE) if temperature is not None else None,
-        "top_p": asked.sampling.top_p,
-        "top_k": asked.sampling.top_k,
-        "stop_sequences": list(asked.stop) or None,
-        "metadata": {"user_id": asked.user} if asked.user is not None else None,
-        "tools": [_said_tool(tool) for tool in asked.tools] or None,
-        "tool_choice": _said_choice(asked),
-        "thinking": _said_thinking(asked.effort),
-        "output_config": _said_config(asked) or None,
+        "top_p": request.sampling.top_p,
+        "top_k": request.sampling.top_k,
+        "stop_sequences": list(request.stop) or None,
+        "metadata": {"user_id": request.user} if request.user is not None else None,
+        "tools": [_encode_tool(tool) for tool in request.tools] or None,
+        "tool_choice": _encode_choice(request),
+        "thinking": _encode_thinking(request.effort),
+        "output_config": _encode_config(request) or None,
     }
-    return said | drop_none(optional)
+    return fields | drop_none(optional)
 
 
-def _said_messages(asked: normal.Conversation) -> list[Json]:
-    said = []
-    for message in asked.messages:
-        content = [block for part in message.parts if (block := _said_part(part)) is not None]
+def _encode_messages(request: normal.Conversation) -> list[Json]:
+    encoded = []
+    for message in request.messages:
+        content = [block for part in message.parts if (block := _encode_part(part)) is not None]
         if content and message.role != "system":  # a message without content is refused there
-            said.append({"role": message.role, "content": content})
-    if not said:
-        raise unsayable("input" if asked.api is Api.RESPONSES else "messages", "messages",
+            encoded.append({"role": message.role, "content": content})
+    if not encoded:
+        raise unsayable("input" if request.api is Api.RESPONSES else "messages", "messages",
                         "at least one message must hold something beside instructions")
-    return said
+    return encoded
 
 
-def _said_part(part: normal.Part) -> Json | None:
+def _encode_part(part: normal.Part) -> Json | None:
     match part:
         case normal.Text():
             return {"type": "text", "text": part.text} if part.text else None  # empty text blocks are refused there
@@ -289,14 +289,14 @@ def _said_part(part: normal.Part) -> Json | None:
             return ({"type": "thinking", "thinking": part.text, "signature": part.signature}
                     if part.signature else None)
         case normal.ToolUse():
-            return {"type": "tool_use", "id": part.id, "name": part.name, "input": _said_input(part)}
+            return {"type": "tool_use", "id": part.id, "name": part.name, "input": _encode_input(part)}
         case normal.ToolResult():
-            content = [block for inner in part.parts if (block := _said_part(inner)) is not None]
-            said: Json = {"type": "tool_result", "tool_use_id": part.tool_use_id, "content": content}
-            return said | {"is_error": True} if part.is_error else said
+            content = [block for inner in part.parts if (block := _encode_part(inner)) is not None]
+            encoded: Json = {"type": "tool_result", "tool_use_id": part.tool_use_id, "content": content}
+            return encoded | {"is_error": True} if part.is_error else encoded
 
 
-def _said_input(part: normal.ToolUse) -> normal.RawObject:
+def _encode_input(part: normal.ToolUse) -> normal.RawObject:
     if part.arguments.strip() in _EMPTY:
         return {}
     try:
@@ -306,35 +306,35 @@ def _said_input(part: normal.ToolUse) -> normal.RawObject:
                        code="invalid_type", param="arguments") from None
 
 
-def _said_tool(tool: normal.Tool) -> Json:
-    said: Json = {"name": tool.name,
+def _encode_tool(tool: normal.Tool) -> Json:
+    encoded: Json = {"name": tool.name,
                   "input_schema": tool.parameters or {"type": "object", "properties": {}}}
-    return said | drop_none({"description": tool.description, "strict": tool.strict})
+    return encoded | drop_none({"description": tool.description, "strict": tool.strict})
 
 
-def _said_choice(asked: normal.Conversation) -> Json | None:
-    choice = asked.tool_choice
-    if not asked.tools or (choice is None and asked.parallel_tool_calls is not False):
+def _encode_choice(request: normal.Conversation) -> Json | None:
+    choice = request.tool_choice
+    if not request.tools or (choice is None and request.parallel_tool_calls is not False):
         return None
     if choice is not None and choice.mode == "named":
-        said: Json = {"type": "tool", "name": choice.name}
+        encoded: Json = {"type": "tool", "name": choice.name}
     else:
-        said = {"type": _CHOICES[choice.mode] if choice is not None else "auto"}
-    if asked.parallel_tool_calls is False and said["type"] != "none":
-        said["disable_parallel_tool_use"] = True
-    return said
+        encoded = {"type": _CHOICES[choice.mode] if choice is not None else "auto"}
+    if request.parallel_tool_calls is False and encoded["type"] != "none":
+        encoded["disable_parallel_tool_use"] = True
+    return encoded
 
 
-def _said_thinking(effort: str | None) -> Json | None:
+def _encode_thinking(effort: str | None) -> Json | None:
     if effort is None:
         return None
     return {"type": "adaptive"} if effort in _EFFORTS else {"type": "disabled"}
 
 
-def _said_config(asked: normal.Conversation) -> Json:
-    said: Json = {}
-    if asked.effort in _EFFORTS:
-        said["effort"] = _EFFORTS[asked.effort]
-    if asked.output_format is not None and asked.output_format.schema is not None:
-        said["format"] = {"type": "json_schema", "schema": asked.output_format.schema}
-    return said
+def _encode_config(request: normal.Conversation) -> Json:
+    encoded: Json = {}
+    if request.effort in _EFFORTS:
+        encoded["effort"] = _EFFORTS[request.effort]
+    if request.output_format is not None and request.output_format.schema is not None:
+        encoded["format"] = {"type": "json_schema", "schema": request.output_format.schema}
+    return encoded

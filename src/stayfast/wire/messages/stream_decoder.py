@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from stayfast.core.types import Sight, Usage
+from stayfast.core.types import AnswerSummary, Usage
 from stayfast.wire import usage
 from stayfast.wire.dialect import (
     Begin,
@@ -16,7 +16,7 @@ from stayfast.wire.dialect import (
     Finish,
     Json,
     Reason,
-    Source,
+    StreamDecoder,
     TextDelta,
     ThinkingDelta,
     ToolBegin,
@@ -59,12 +59,12 @@ _REASONS: Final[dict[str, Reason]] = {
     "model_context_window_exceeded": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
 
 
-class MessagesSource(Source):
+class MessagesSource(StreamDecoder):
     """One messages answer. One task owns it."""
 
     __slots__ = ("_calls", "_event", "_n_calls", "_open_index", "_silent", "_whole")
 
-    def __init__(self, upstream: str, sight: Sight) -> None:
+    def __init__(self, upstream: str, sight: AnswerSummary) -> None:
         super().__init__(upstream, sight)
         self._whole: Json = {}
         self._event = MessagesEvent()
@@ -101,12 +101,12 @@ class MessagesSource(Source):
 
     def _see_message(self, event: MessagesEvent) -> None:
         sight = self.sight
-        said = event.usage
+        counts = event.usage
         if event.message is not None:
-            said = event.message.usage
+            counts = event.message.usage
             if isinstance(event.message.id, str):
                 sight.response_id, sight.model = event.message.id, optional_text(event.message.model)
-        sight.usage = usage.from_anthropic(said, sight.usage)
+        sight.usage = usage.from_anthropic(counts, sight.usage)
         if event.delta is not None and event.delta.stop_reason is not None:
             sight.finish_reason = event.delta.stop_reason
 
@@ -172,26 +172,27 @@ class MessagesSource(Source):
 
     def see_whole(self, body: bytes) -> None:
         self.ended = True
-        said = object_in(body)
-        if said.get("type") == "error" or said.get("error"):
-            return self.fail(in_band(self._upstream, said))
-        if not isinstance(said.get("content"), list):
+        parsed = object_in(body)
+        if parsed.get("type") == "error" or parsed.get("error"):
+            return self.fail(in_band(self._upstream, parsed))
+        if not isinstance(parsed.get("content"), list):
             return self.fail(malformed(self._upstream, "an answer without content"))
-        self._complete(usage.from_anthropic(said.get("usage")), said,
-                       text_or_empty(said.get("stop_reason")) or None)
-        self._whole = said
+        self._complete(usage.from_anthropic(parsed.get("usage")), parsed,
+                       text_or_empty(parsed.get("stop_reason")) or None)
+        self._whole = parsed
         return None
 
     def whole(self) -> list[Delta]:
-        said = self._whole
-        found: list[Delta] = [Begin(text_or_empty(said.get("id")), text_or_empty(said.get("model")), usage=self.sight.usage)]
-        for index, block in enumerate(said["content"]):
+        parsed = self._whole
+        found: list[Delta] = [Begin(text_or_empty(parsed.get("id")), text_or_empty(parsed.get("model")),
+                                    usage=self.sight.usage)]
+        for index, block in enumerate(parsed["content"]):
             found += self._begin_block(index, block)
             if index in self._silent:
                 found.append(ToolDelta(self._calls[index], "{}"))
             elif isinstance(block, dict) and block.get("type") == "thinking" and block.get("signature"):
                 found.append(ThinkingDelta("", text_or_empty(block["signature"])))
-        found.append(_finish(text_or_empty(said.get("stop_reason")), said.get("stop_sequence")))
+        found.append(_finish(text_or_empty(parsed.get("stop_reason")), parsed.get("stop_sequence")))
         return found
 
 
@@ -212,17 +213,17 @@ class MessagesFold:
         self._blocks: dict[int, Json] = {}
         self._grown: dict[tuple[int, str], list[str]] = {}
 
-    def add(self, said: Json) -> None:
-        match said.get("type"):
+    def add(self, event: Json) -> None:
+        match event.get("type"):
             case "message_start":
-                self._message = said["message"]
+                self._message = event["message"]
             case "content_block_start":
-                self._blocks[said["index"]] = said["content_block"]
+                self._blocks[event["index"]] = event["content_block"]
             case "content_block_delta":
-                self._grow(said["index"], said["delta"])
+                self._grow(event["index"], event["delta"])
             case "message_delta":
-                self._message |= said["delta"]
-                counts = {name: value for name, value in (said.get("usage") or {}).items() if value is not None}
+                self._message |= event["delta"]
+                counts = {name: value for name, value in (event.get("usage") or {}).items() if value is not None}
                 self._message["usage"] = (self._message.get("usage") or {}) | counts
 
     def _grow(self, index: int, delta: Json) -> None:

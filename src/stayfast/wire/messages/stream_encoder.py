@@ -8,12 +8,12 @@ from stayfast.wire.dialect import (
     Delta,
     Finish,
     Json,
+    NotTranslatable,
     Reason,
     TextDelta,
     ThinkingDelta,
     ToolBegin,
     ToolDelta,
-    Unsayable,
 )
 from stayfast.wire.usage import to_messages
 
@@ -24,11 +24,11 @@ _REASONS: Final[dict[Reason, str]] = {
 class MessagesWriter:
     """The whole sequence of events, from `message_start` to `message_stop`. One task owns it."""
 
-    __slots__ = ("_finish", "_has_begun", "_has_calls", "_kind", "_model", "_n_blocks", "_ordinal")
+    __slots__ = ("_finish", "_has_calls", "_has_started", "_kind", "_model", "_n_blocks", "_ordinal")
 
     def __init__(self, request: Request) -> None:
         self._model = request.model
-        self._has_begun = False
+        self._has_started = False
         self._has_calls = False
         self._n_blocks = 0
         self._kind = ""  # of the open block
@@ -51,16 +51,16 @@ class MessagesWriter:
                 return [*self._close(), *self._open("tool_use", block)]
             case ToolDelta():
                 if self._kind != "tool_use" or delta.ordinal != self._ordinal:
-                    raise Unsayable("calls that interleave have no form in messages")
+                    raise NotTranslatable("calls that interleave have no form in messages")
                 return [self._grow({"type": "input_json_delta", "partial_json": delta.arguments})]
             case Finish():
                 self._finish = delta
                 return self._close()
 
     def _begin(self, begin: Begin) -> list[Json]:
-        if self._has_begun:
+        if self._has_started:
             return []
-        self._has_begun = True
+        self._has_started = True
         message: Json = {"id": begin.id, "type": "message", "role": "assistant", "content": [],
                    "model": begin.model or self._model, "stop_reason": None, "stop_sequence": None,
                    "usage": to_messages(begin.usage or Usage())}

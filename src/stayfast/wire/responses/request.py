@@ -16,7 +16,7 @@ from stayfast.wire import dialect
 from stayfast.wire.dialect import Json
 
 
-class Part(Struct, gc=False):
+class ResponsesPart(Struct, gc=False):
     type: str
     text: str | None = None
     image_url: str | None = None
@@ -29,14 +29,14 @@ class Item(Struct, gc=False):
 
     type: str = "message"
     role: str | None = None
-    content: str | list[Part] | None = None
+    content: str | list[ResponsesPart] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | normal.RawObject | None = None
-    output: str | list[Part] | normal.RawObject | None = None
+    output: str | list[ResponsesPart] | normal.RawObject | None = None
 
 
-class ToolDef(Struct, gc=False):
+class ResponsesToolDef(Struct, gc=False):
     type: str
     name: str | None = None
     description: str | None = None
@@ -44,17 +44,17 @@ class ToolDef(Struct, gc=False):
     strict: bool | None = None
 
 
-class Choice(Struct, gc=False):
+class ResponsesToolChoice(Struct, gc=False):
     type: str
     name: str | None = None
 
 
-class Format(dialect.NamedSchema, gc=False, kw_only=True):
+class ResponsesFormat(dialect.NamedSchema, gc=False, kw_only=True):
     type: str
 
 
 class TextConfig(Struct, gc=False):
-    format: Format | None = None
+    format: ResponsesFormat | None = None
     verbosity: str | None = None
 
 
@@ -70,8 +70,8 @@ class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     max_output_tokens: dialect.Count | None = None
     max_tool_calls: dialect.Whole | None = None
     top_logprobs: dialect.Whole | None = None
-    tools: list[ToolDef] | None = None
-    tool_choice: str | Choice | None = None
+    tools: list[ResponsesToolDef] | None = None
+    tool_choice: str | ResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
@@ -101,14 +101,14 @@ _TEXTS: Final = ("input_text", "output_text", "text")
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 
-def conversation(said: ResponsesRequest) -> normal.Conversation:
+def conversation(request: ResponsesRequest) -> normal.Conversation:
     """The normal form of a responses request. Raises Rejected for what has none."""
-    system = [said.instructions] if said.instructions else []
+    system = [request.instructions] if request.instructions else []
     messages: list[normal.Message] = []
-    if isinstance(said.input, str):
-        messages.append(normal.Message("user", (normal.Text(said.input),)))
+    if isinstance(request.input, str):
+        messages.append(normal.Message("user", (normal.Text(request.input),)))
     else:
-        for at, item in enumerate(said.input or ()):
+        for at, item in enumerate(request.input or ()):
             message = _item(item, f"input[{at}]")
             if message is None:
                 continue
@@ -116,32 +116,32 @@ def conversation(said: ResponsesRequest) -> normal.Conversation:
                 system.append(message.text)
             else:
                 messages.append(message)
-    text = said.text or TextConfig()
+    text = request.text or TextConfig()
     return normal.Conversation(
         api=Api.RESPONSES,
         messages=dialect.join_neighbours(messages),
         system=tuple(system),
-        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(said.tools or ())),
-        tool_choice=_tool_choice(said.tool_choice),
-        parallel_tool_calls=said.parallel_tool_calls,
+        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
+        tool_choice=_tool_choice(request.tool_choice),
+        parallel_tool_calls=request.parallel_tool_calls,
         output_format=_output_format(text.format),
-        sampling=normal.Sampling(said.temperature, said.top_p),
-        max_output_tokens=said.max_output_tokens,
-        effort=said.reasoning.effort if said.reasoning is not None else None,
+        sampling=normal.Sampling(request.temperature, request.top_p),
+        max_output_tokens=request.max_output_tokens,
+        effort=request.reasoning.effort if request.reasoning is not None else None,
         verbosity=text.verbosity,
-        user=said.safety_identifier or said.user,
-        metadata=said.metadata,
-        service_tier=said.service_tier,
-        prompt_cache_key=said.prompt_cache_key,
-        native=_native(said),
+        user=request.safety_identifier or request.user,
+        metadata=request.metadata,
+        service_tier=request.service_tier,
+        prompt_cache_key=request.prompt_cache_key,
+        native=_native(request),
     )
 
 
-def _native(said: ResponsesRequest) -> tuple[str, ...]:
-    in_use = {"background": said.background is True, "truncation": said.truncation not in (None, "disabled"),
-              "previous_response_id": said.previous_response_id is not None, "top_logprobs": bool(said.top_logprobs)}
+def _native(request: ResponsesRequest) -> tuple[str, ...]:
+    in_use = {"background": request.background is True, "truncation": request.truncation not in (None, "disabled"),
+              "previous_response_id": request.previous_response_id is not None, "top_logprobs": bool(request.top_logprobs)}
     for name in ("conversation", "prompt", "context_management"):
-        in_use[name] = dialect.is_given(getattr(said, name))
+        in_use[name] = dialect.is_given(getattr(request, name))
     return dialect.list_used(in_use)
 
 
@@ -171,7 +171,7 @@ def _item(item: Item, path: str) -> normal.Message | None:
     raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "items of this type cannot be translated")
 
 
-def _part(part: Part, path: str) -> normal.Text | normal.Image:
+def _part(part: ResponsesPart, path: str) -> normal.Text | normal.Image:
     if part.type in _TEXTS:
         return normal.Text(dialect.required(part.text, f"{path}.text"))
     if part.type == "refusal":
@@ -181,62 +181,63 @@ def _part(part: Part, path: str) -> normal.Text | normal.Image:
     raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only text and images by URL can be translated")
 
 
-def _tool(tool: ToolDef, path: str) -> normal.Tool:
+def _tool(tool: ResponsesToolDef, path: str) -> normal.Tool:
     if tool.type != "function":
         raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only function tools can be translated")
     return normal.Tool(dialect.required(tool.name, f"{path}.name"), tool.description, tool.parameters, tool.strict)
 
 
-def _tool_choice(said: str | Choice | None) -> normal.ToolChoice | None:
-    name = said.name if isinstance(said, Choice) and said.type == "function" else None
-    return dialect.read_tool_choice(said, name)
+def _tool_choice(choice: str | ResponsesToolChoice | None) -> normal.ToolChoice | None:
+    name = choice.name if isinstance(choice, ResponsesToolChoice) and choice.type == "function" else None
+    return dialect.read_tool_choice(choice, name)
 
 
-def _output_format(said: Format | None) -> normal.OutputFormat | None:
-    return dialect.read_output_format(said.type, said, "text.format", "text.format") if said is not None else None
+def _output_format(text_format: ResponsesFormat | None) -> normal.OutputFormat | None:
+    return dialect.read_output_format(text_format.type, text_format, "text.format",
+                                      "text.format") if text_format is not None else None
 
 
-def body(asked: normal.Conversation, model: str, *, stream: bool) -> Json:
+def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
     """The normal form as a responses request that its provider does not keep (`store: false`).
 
     Dropped as hints: seed, `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
     """
-    _refuse(asked)
-    said: Json = {"model": model, "input": [item for message in asked.messages for item in _said_items(message)],
+    _refuse(request)
+    fields: Json = {"model": model, "input": [item for message in request.messages for item in _encode_items(message)],
                   "store": False}
     text: Json = {}
-    if asked.output_format is not None:
-        text["format"] = _said_format(asked.output_format)
-    if asked.verbosity is not None:
-        text["verbosity"] = asked.verbosity
+    if request.output_format is not None:
+        text["format"] = _encode_format(request.output_format)
+    if request.verbosity is not None:
+        text["verbosity"] = request.verbosity
     optional = {
         "stream": stream or None,
-        "instructions": "\n\n".join(asked.system) or None,
-        "max_output_tokens": asked.max_output_tokens,
-        "temperature": asked.sampling.temperature,
-        "top_p": asked.sampling.top_p,
-        "tools": [_said_tool(tool) for tool in asked.tools] or None,
-        "tool_choice": _said_choice(asked.tool_choice),
-        "parallel_tool_calls": asked.parallel_tool_calls,
+        "instructions": "\n\n".join(request.system) or None,
+        "max_output_tokens": request.max_output_tokens,
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        "tools": [_encode_tool(tool) for tool in request.tools] or None,
+        "tool_choice": _encode_choice(request.tool_choice),
+        "parallel_tool_calls": request.parallel_tool_calls,
         "text": text or None,
-        "reasoning": {"effort": asked.effort} if asked.effort is not None else None,
-        "safety_identifier": asked.user,
-        "metadata": asked.metadata,
-        "service_tier": asked.service_tier,
-        "prompt_cache_key": asked.prompt_cache_key,
+        "reasoning": {"effort": request.effort} if request.effort is not None else None,
+        "safety_identifier": request.user,
+        "metadata": request.metadata,
+        "service_tier": request.service_tier,
+        "prompt_cache_key": request.prompt_cache_key,
     }
-    return said | dialect.drop_none(optional)
+    return fields | dialect.drop_none(optional)
 
 
-def _refuse(asked: normal.Conversation) -> None:
-    if asked.stop:
-        raise dialect.unsayable("stop_sequences" if asked.api is Api.MESSAGES else "stop", "responses")
+def _refuse(request: normal.Conversation) -> None:
+    if request.stop:
+        raise dialect.unsayable("stop_sequences" if request.api is Api.MESSAGES else "stop", "responses")
     for name in ("top_k", "presence_penalty", "frequency_penalty"):
-        if getattr(asked.sampling, name):
+        if getattr(request.sampling, name):
             raise dialect.unsayable(name, "responses")
 
 
-def _said_items(message: normal.Message) -> list[Json]:
+def _encode_items(message: normal.Message) -> list[Json]:
     items: list[Json] = []
     content: list[Json] = []
     for part in message.parts:
@@ -244,7 +245,7 @@ def _said_items(message: normal.Message) -> list[Json]:
             case normal.Text():
                 content.append({"type": "input_text", "text": part.text})
             case normal.Image():
-                content.append(_said_image(part))
+                content.append(_encode_image(part))
             case normal.ToolUse():
                 _flush(items, message.role, content)
                 items.append({"type": "function_call", "call_id": part.id, "name": part.name,
@@ -252,7 +253,7 @@ def _said_items(message: normal.Message) -> list[Json]:
             case normal.ToolResult():
                 _flush(items, message.role, content)
                 items.append({"type": "function_call_output", "call_id": part.tool_use_id,
-                              "output": _said_output(part)})
+                              "output": _encode_output(part)})
     _flush(items, message.role, content)
     return items
 
@@ -265,29 +266,29 @@ def _flush(items: list[Json], role: str, content: list[Json]) -> None:
     content.clear()
 
 
-def _said_image(image: normal.Image) -> Json:
+def _encode_image(image: normal.Image) -> Json:
     return {"type": "input_image", "image_url": image.as_url, "detail": image.detail or "auto"}
 
 
-def _said_output(result: normal.ToolResult) -> str | list[Json]:
+def _encode_output(result: normal.ToolResult) -> str | list[Json]:
     if all(isinstance(part, normal.Text) for part in result.parts):
         return "\n".join(part.text for part in result.parts if isinstance(part, normal.Text))
-    return [_said_image(part) if isinstance(part, normal.Image) else {"type": "input_text", "text": part.text}
+    return [_encode_image(part) if isinstance(part, normal.Image) else {"type": "input_text", "text": part.text}
             for part in result.parts]
 
 
-def _said_tool(tool: normal.Tool) -> Json:
-    said: Json = {"type": "function", "name": tool.name, "parameters": tool.parameters, "strict": tool.strict or False}
-    return said if tool.description is None else said | {"description": tool.description}
+def _encode_tool(tool: normal.Tool) -> Json:
+    encoded: Json = {"type": "function", "name": tool.name, "parameters": tool.parameters, "strict": tool.strict or False}
+    return encoded if tool.description is None else encoded | {"description": tool.description}
 
 
-def _said_choice(choice: normal.ToolChoice | None) -> str | Json | None:
+def _encode_choice(choice: normal.ToolChoice | None) -> str | Json | None:
     if choice is None or choice.mode != "named":
         return None if choice is None else choice.mode
     return {"type": "function", "name": choice.name}
 
 
-def _said_format(wanted: normal.OutputFormat) -> Json:
+def _encode_format(wanted: normal.OutputFormat) -> Json:
     if wanted.schema is None:
         return {"type": "json_object"}
     return {"type": "json_schema", **dialect.encode_schema(wanted)}

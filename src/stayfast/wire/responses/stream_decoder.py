@@ -9,14 +9,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from stayfast.core.types import Sight
+from stayfast.core.types import AnswerSummary
 from stayfast.wire import usage
 from stayfast.wire.dialect import (
     Delta,
     Finish,
     Json,
     Reason,
-    Source,
+    StreamDecoder,
     TextDelta,
     ThinkingDelta,
     ToolBegin,
@@ -39,8 +39,8 @@ class ResponsesFold:
     def __init__(self) -> None:
         self._response: Json = {}
 
-    def add(self, said: Json) -> None:
-        response = said.get("response")
+    def add(self, event: Json) -> None:
+        response = event.get("response")
         if isinstance(response, dict):
             self._response = response
 
@@ -110,7 +110,7 @@ class Incomplete(Struct, gc=False):
     reason: str | None = None
 
 
-class Head(Struct, gc=False):
+class ResponseHead(Struct, gc=False):
     id: Any = None
     model: Any = None
     created_at: Any = None
@@ -123,7 +123,7 @@ class Head(Struct, gc=False):
 class ResponsesEvent(Struct, gc=False):
     type: str = ""
     delta: Any = None
-    response: Head | None = None
+    response: ResponseHead | None = None
     item: Any = None
     output_index: int = 0
     arguments: Any = None
@@ -137,12 +137,12 @@ _TEXT: Final = ("response.output_text.delta", "response.refusal.delta")
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
-class ResponsesSource(Source):
+class ResponsesSource(StreamDecoder):
     """One responses answer. One task owns it."""
 
     __slots__ = ("_calls", "_event", "_has_arguments", "_so_far", "_whole")
 
-    def __init__(self, upstream: str, sight: Sight) -> None:
+    def __init__(self, upstream: str, sight: AnswerSummary) -> None:
         super().__init__(upstream, sight)
         self._whole: Json = {}
         self._event = ResponsesEvent()
@@ -174,7 +174,7 @@ class ResponsesSource(Source):
             self.sight.n_events += 1
         return 0
 
-    def _see_response(self, kind: str, head: Head, data: bytes) -> None:
+    def _see_response(self, kind: str, head: ResponseHead, data: bytes) -> None:
         sight = self.sight
         if isinstance(head.id, str):
             sight.response_id, sight.model = head.id, optional_text(head.model)
@@ -237,21 +237,21 @@ class ResponsesSource(Source):
 
     def see_whole(self, body: bytes) -> None:
         self.ended = True
-        said = object_in(body)
-        if said.get("error") or said.get("status") == "failed":
-            error = said.get("error")
+        parsed = object_in(body)
+        if parsed.get("error") or parsed.get("status") == "failed":
+            error = parsed.get("error")
             return self.fail(in_band(self._upstream, {"error": error if isinstance(error, dict) else {}}))
-        if not isinstance(said.get("output"), list):
+        if not isinstance(parsed.get("output"), list):
             return self.fail(malformed(self._upstream, "an answer without output"))
-        self._complete(usage.from_openai(said.get("usage")), said,
-                       _reason(text_or_empty(said.get("status")) or "completed", _incomplete(said)))
-        self._whole = said
+        self._complete(usage.from_openai(parsed.get("usage")), parsed,
+                       _reason(text_or_empty(parsed.get("status")) or "completed", _incomplete(parsed)))
+        self._whole = parsed
         return None
 
     def whole(self) -> list[Delta]:
-        said = self._whole
-        found: list[Delta] = [read_begin(said.get("id"), said.get("model"), said.get("created_at"))]
-        for index, item in enumerate(said["output"]):
+        parsed = self._whole
+        found: list[Delta] = [read_begin(parsed.get("id"), parsed.get("model"), parsed.get("created_at"))]
+        for index, item in enumerate(parsed["output"]):
             if not isinstance(item, dict):
                 continue
             found += self._begin_item(index, item)
@@ -259,7 +259,7 @@ class ResponsesSource(Source):
                 found.append(ToolDelta(self._calls[index], text_or_empty(item.get("arguments"))))
             found += [ThinkingDelta(text) for text in _texts(item, "reasoning", "summary", "content")]
             found += [TextDelta(text) for text in _texts(item, "message", "content")]
-        found.append(Finish(self._finish(_incomplete(said))))
+        found.append(Finish(self._finish(_incomplete(parsed))))
         return found
 
 
@@ -270,8 +270,8 @@ def _texts(item: Json, kind: str, *fields: str) -> list[str]:
     return [text for part in parts if (text := text_or_empty(part.get("text")) or text_or_empty(part.get("refusal")))]
 
 
-def _incomplete(said: Json) -> Incomplete | None:
-    details = said.get("incomplete_details")
+def _incomplete(response: Json) -> Incomplete | None:
+    details = response.get("incomplete_details")
     return Incomplete(text_or_empty(details.get("reason")) or None) if isinstance(details, dict) else None
 
 

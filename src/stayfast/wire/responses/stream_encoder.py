@@ -8,12 +8,12 @@ from stayfast.wire.dialect import (
     Delta,
     Finish,
     Json,
+    NotTranslatable,
     Reason,
     TextDelta,
     ThinkingDelta,
     ToolBegin,
     ToolDelta,
-    Unsayable,
 )
 from stayfast.wire.usage import to_responses
 
@@ -56,7 +56,7 @@ class ResponsesWriter:
                                                      "call_id": delta.id, "name": delta.name, "arguments": ""})]
             case ToolDelta():
                 if self._item is None or self._item["type"] != "function_call" or delta.ordinal != self._ordinal:
-                    raise Unsayable("calls that interleave have no form in responses")
+                    raise NotTranslatable("calls that interleave have no form in responses")
                 return self._grow("function_call", self._item, delta.arguments)
             case Finish():
                 self._reason = delta.reason

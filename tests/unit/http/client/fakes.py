@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from stayfast.http.client.pool import Pool
+from stayfast.http.client.pool import ConnectionPool
 
 
 class SetClock:
@@ -61,6 +61,6 @@ class FakeTransport(asyncio.Transport):
 
 
 def new_pool(max_connections: int = 0, *, max_idle: int = 100, keepalive_s: float = 50.0, is_shared: bool = False,
-             clock: SetClock | None = None) -> Pool:
+             clock: SetClock | None = None) -> ConnectionPool:
     """A pool with defaults for tests."""
-    return Pool(max_connections, max_idle, keepalive_s, is_shared, clock or SetClock())
+    return ConnectionPool(max_connections, max_idle, keepalive_s, is_shared, clock or SetClock())

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.http.client.h1 import H1Connection
-from stayfast.http.client.pool import Pool
+from stayfast.http.client.pool import ConnectionPool
 from stayfast.http.client.response import EncodedRequest, HttpResponse, RequestTemplate
 from tests.unit.http.client.fakes import FakeTransport, new_pool
 
@@ -19,7 +19,7 @@ class Bench:
 
     def __init__(self, method: str = "POST", max_head_bytes: int = 4096) -> None:
         self.transport = FakeTransport()
-        self.pool: Pool = new_pool()
+        self.pool: ConnectionPool = new_pool()
         self.connection = H1Connection("up", self.transport, self.pool, max_head_bytes, asyncio.get_running_loop())
         self.pool._n_dialing = 1
         self.pool.dialed(self.connection)

@@ -10,7 +10,7 @@ from h2.events import Event
 from h2.settings import SettingCodes, Settings
 
 from stayfast.http.client.h2 import H2Connection
-from stayfast.http.client.pool import Pool
+from stayfast.http.client.pool import ConnectionPool
 from stayfast.http.client.response import EncodedRequest, HttpResponse, RequestTemplate
 from tests.unit.http.client.fakes import FakeTransport, SetClock
 
@@ -23,7 +23,7 @@ class Bench:
     def __init__(self, *, max_streams: int | None = None, window: int | None = None, split: int = 1 << 30) -> None:
         self.split = split
         self.transport = FakeTransport()
-        self.pool = Pool(1, 10, 50.0, is_shared=True, clock=SetClock())
+        self.pool = ConnectionPool(1, 10, 50.0, is_shared=True, clock=SetClock())
         self.server = Machine(H2Configuration(client_side=False, header_encoding="utf-8"))
         told = {SettingCodes.MAX_CONCURRENT_STREAMS: max_streams, SettingCodes.INITIAL_WINDOW_SIZE: window}
         self.server.local_settings = Settings(client=False, initial_values={

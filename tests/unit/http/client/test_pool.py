@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.http.client.pool import Connection, Pool
+from stayfast.http.client.pool import ConnectionPool, PooledConnection
 from stayfast.testing import SimLoop, run
 from tests.unit.http.client.fakes import SetClock, new_pool
 
 
-class Wire(Connection):
+class Wire(PooledConnection):
     """A connection with `n_places` (1: HTTP/1.1)."""
 
-    def __init__(self, pool: Pool, n_places: int = 1) -> None:
+    def __init__(self, pool: ConnectionPool, n_places: int = 1) -> None:
         super().__init__()
         self.pool = pool
         self.n_places = n_places
@@ -38,14 +38,14 @@ class Wire(Connection):
         self.pool.released(self)
 
 
-def dial(pool: Pool, n_places: int = 1) -> Wire:
+def dial(pool: ConnectionPool, n_places: int = 1) -> Wire:
     """Use a permission to open."""
     wire = Wire(pool, n_places)
     pool.dialed(wire)
     return wire
 
 
-def start(loop: SimLoop, what: Coroutine[Any, Any, Connection | None]) -> asyncio.Task[Connection | None]:
+def start(loop: SimLoop, what: Coroutine[Any, Any, PooledConnection | None]) -> asyncio.Task[PooledConnection | None]:
     """A task on the loop."""
     return loop.create_task(what)
 
@@ -60,7 +60,7 @@ def test_last_used_first() -> None:
     """The connection used last is taken first, so that the others can age."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(0, 10, 50.0, is_shared=False, clock=loop)
+        pool = ConnectionPool(0, 10, 50.0, is_shared=False, clock=loop)
         wires = []
         for _ in range(3):
             assert await pool.obtain() is None
@@ -79,7 +79,7 @@ def test_limit_and_order() -> None:
     """At the limit requests wait; freed connections and freed places go to them in order."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(2, 10, 50.0, is_shared=False, clock=loop)
+        pool = ConnectionPool(2, 10, 50.0, is_shared=False, clock=loop)
         first, second = [dial(pool) for _ in range(2) if await pool.obtain() is None]
         waiting = [start(loop, pool.obtain()) for _ in range(3)]
         await settle()
@@ -103,7 +103,7 @@ def test_no_place_overtakes_a_waiter() -> None:
     """Somebody new cannot take what was given to one who waits, even before that one runs."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(1, 10, 50.0, is_shared=False, clock=loop)
+        pool = ConnectionPool(1, 10, 50.0, is_shared=False, clock=loop)
         assert await pool.obtain() is None
         wire = dial(pool)
         waiting = start(loop, pool.obtain())
@@ -120,7 +120,7 @@ def test_cancelled_when_already_served(is_lost: bool) -> None:
     """A waiter cancelled in the same turn of the loop as it was served passes on what it got."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(1, 10, 50.0, is_shared=False, clock=loop)
+        pool = ConnectionPool(1, 10, 50.0, is_shared=False, clock=loop)
         assert await pool.obtain() is None
         wire = dial(pool)
         cancelled, patient = start(loop, pool.obtain()), start(loop, pool.obtain())
@@ -142,7 +142,7 @@ def test_one_dial_while_sharing_is_possible() -> None:
     """While one connection may serve all, only one is opened; if it cannot, everybody opens at once."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(0, 10, 50.0, is_shared=True, clock=loop)
+        pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
         assert await pool.obtain() is None
         waiting = [start(loop, pool.obtain()) for _ in range(3)]
         await settle()
@@ -159,7 +159,7 @@ def test_shared_connection_serves_waiters() -> None:
     """A shared connection takes as many as it has room for; the next one opens another."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(0, 10, 50.0, is_shared=True, clock=loop)
+        pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
         assert await pool.obtain() is None
         waiting = [start(loop, pool.obtain()) for _ in range(3)]
         await settle()
@@ -177,7 +177,7 @@ def test_lowered_limit() -> None:
     """A connection whose peer lowered its limit is not taken until it is released again."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(0, 10, 50.0, is_shared=True, clock=loop)
+        pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
         assert await pool.obtain() is None
         wire = dial(pool, n_places=2)
         pool.filled(wire)
@@ -193,7 +193,7 @@ def test_fresh_replaces_the_oldest_idle() -> None:
     """One who rather opens anew gets the place of the oldest idle connection when there is no other."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(2, 10, 50.0, is_shared=False, clock=loop)
+        pool = ConnectionPool(2, 10, 50.0, is_shared=False, clock=loop)
         wires = [dial(pool) for _ in range(2) if await pool.obtain() is None]
         for wire in wires:
             wire.done()
@@ -208,7 +208,7 @@ def test_fresh_takes_what_is_in_use() -> None:
     """One who rather opens anew but may not takes room on a shared connection in use, and does not wait."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(1, 10, 50.0, is_shared=True, clock=loop)
+        pool = ConnectionPool(1, 10, 50.0, is_shared=True, clock=loop)
         assert await pool.obtain() is None
         wire = dial(pool, n_places=2)
         assert await pool.obtain(is_fresh=True) is wire
@@ -220,7 +220,7 @@ def test_idle_connections_age() -> None:
     """An idle connection is closed after keepalive_s, one that is used in between is not, and one timer does it."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(0, 10, 50.0, is_shared=False, clock=loop)
+        pool = ConnectionPool(0, 10, 50.0, is_shared=False, clock=loop)
         old, young = [dial(pool) for _ in range(2) if await pool.obtain() is None]
         old.done()
         await asyncio.sleep(30)
@@ -239,7 +239,7 @@ def test_shared_connection_ages_only_when_unused() -> None:
     """A shared connection with requests on it is not idle, however long it has had room."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(0, 10, 50.0, is_shared=True, clock=loop)
+        pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
         assert await pool.obtain() is None
         wire = dial(pool, n_places=5)
         assert pool.take() is wire
@@ -257,7 +257,7 @@ def test_max_idle() -> None:
     """Beyond max_idle the one that has been idle longest goes."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(0, 1, 50.0, is_shared=False, clock=loop)
+        pool = ConnectionPool(0, 1, 50.0, is_shared=False, clock=loop)
         wires = [dial(pool) for _ in range(2) if await pool.obtain() is None]
         for wire in wires:
             wire.done()
@@ -271,7 +271,7 @@ def test_close() -> None:
     """Closing ends idle connections at once and busy ones when they are released."""
 
     async def main(loop: SimLoop) -> None:
-        pool = Pool(0, 10, 50.0, is_shared=False, clock=loop)
+        pool = ConnectionPool(0, 10, 50.0, is_shared=False, clock=loop)
         idle, busy = [dial(pool) for _ in range(2) if await pool.obtain() is None]
         idle.done()
         pool.close()
@@ -290,8 +290,8 @@ class Crowd:
         self.loop = loop
         self.n_places = n_places
         self.max_connections = max_connections
-        self.pool = Pool(max_connections, 2, 50.0, is_shared=n_places > 1, clock=loop)
-        self.asking: list[asyncio.Task[Connection | None]] = []
+        self.pool = ConnectionPool(max_connections, 2, 50.0, is_shared=n_places > 1, clock=loop)
+        self.asking: list[asyncio.Task[PooledConnection | None]] = []
         self.n_dialing = 0
         self.held: list[Wire] = []
 

@@ -13,12 +13,12 @@ from typing import Final
 from stayfast.core import units as amounts
 from stayfast.lab.load.result import Sample, Samples
 from stayfast.lab.load.stats import Measured
-from stayfast.lab.report.compare import Comparison, Row
+from stayfast.lab.report.compare import ComparedQuantity, Comparison
 from stayfast.lab.report.html.frame import (
     SECONDS,
     WIDE,
+    AxisScale,
     Box,
-    Scale,
     Series,
     Unit,
     axes,
@@ -38,7 +38,7 @@ from stayfast.lab.report.html.frame import (
     time_ticks,
 )
 from stayfast.lab.report.html.markup import Markup, data, number, tag
-from stayfast.lab.report.timeline import ELSEWHERE, FAILED, Heat, Slice, Stage, Timeline
+from stayfast.lab.report.timeline import ELSEWHERE, FAILED, Heat, Slice, StageMean, Timeline
 
 _N_POINTS: Final = 121
 _RANKS: Final = ((0.0, "p0"), (0.5, "p50"), (0.9, "p90"), (0.95, "p95"), (0.99, "p99"), (0.995, "p99.5"), (0.999, "p99.9"),
@@ -62,7 +62,7 @@ def percentiles(runs: Sequence[Measured], title: str, note: str, names: Sequence
     if not n_most:
         return None
     end = min(4.0, max(2.0, log10(n_most)))
-    scale = Scale(0.0, end, box.left, box.right)
+    scale = AxisScale(0.0, end, box.left, box.right)
     marks = [number * end / (_N_POINTS - 1) for number in range(_N_POINTS)]
     drawn = [(run, order, name, _quantiles(run, name, marks)) for order, run in enumerate(runs) for name in names]
     up = log_scale([value for *_, values in drawn for value in values], box.bottom, box.top)
@@ -88,7 +88,7 @@ def _quantiles(run: Measured, name: str, marks: Sequence[float]) -> list[float]:
     return [spread.at(1 - 10 ** -mark) if mark <= resolved else nan for mark in marks]
 
 
-def _failed(run: Measured, order: int, scale: Scale, box: Box) -> Markup | None:
+def _failed(run: Measured, order: int, scale: AxisScale, box: Box) -> Markup | None:
     """The share of the offered that got no whole answer, where it would stand among the ranks."""
     if not run.error_share > 0 or -log10(run.error_share) > scale.high:
         return None
@@ -103,7 +103,7 @@ def _failed(run: Measured, order: int, scale: Scale, box: Box) -> Markup | None:
 def over_time(runs: Sequence[tuple[Measured, Timeline]], title: str, span_s: float, unit: Unit,
               lines: Sequence[Line]) -> Markup:
     box = Box(height=190)
-    across = Scale(0.0, span_s, box.left, box.right)
+    across = AxisScale(0.0, span_s, box.left, box.right)
     up = unit.scale([value for _, timeline in runs for line in lines for value in line.read(timeline)], box.bottom, box.top)
     series: list[Series] = []
     for order, (run, timeline) in enumerate(runs):
@@ -148,7 +148,7 @@ def load_of(run: Measured) -> float:
     return float(run.result.n_concurrent or run.result.offered_rps)
 
 
-def _up(scale: Scale, unit: Unit, most: int = 6) -> list[tuple[float, str]]:
+def _up(scale: AxisScale, unit: Unit, most: int = 6) -> list[tuple[float, str]]:
     return [(scale.at(value), unit.tick(value)) for value in ticks(scale, most)]
 
 
@@ -159,9 +159,9 @@ _FAILED_HEIGHT: Final = 10.0
 def heat_map(heat: Heat, title: str, note: str, what: str, bounds: Mapping[str, float]) -> Markup:
     """Time across, the logarithm of the value up, the logarithm of the count as colour; failures in a row on top."""
     box = Box(height=270, top=30)
-    across = Scale(0.0, heat.n_bins * heat.bin_s, box.left, box.right)
+    across = AxisScale(0.0, heat.n_bins * heat.bin_s, box.left, box.right)
     high_s = heat.lowest_s * heat.factor ** heat.n_rows
-    up = Scale(heat.lowest_s, high_s, box.bottom, box.top, is_log=True)
+    up = AxisScale(heat.lowest_s, high_s, box.bottom, box.top, is_log=True)
     most = max((n for (_, row), n in heat.cells.items() if row != FAILED), default=1)
     paths = _paths(heat, box, most)
     has_failures = any(row == FAILED for _, row in heat.cells)
@@ -232,7 +232,7 @@ def _colour(name: str, names: Sequence[str]) -> str:
     return "g-rest" if name == ELSEWHERE else f"g{names.index(name) % 8}"
 
 
-def _bar(one: Slice, y: float, across: Scale, names: Sequence[str]) -> Markup:
+def _bar(one: Slice, y: float, across: AxisScale, names: Sequence[str]) -> Markup:
     words = tag("text", one.title, x=across.start - 8, y=y + 12, text_anchor="end", cls="tick strong")
     count = tag("text", f"{amounts.count(one.n)} answers, {amounts.seconds(one.mean_s)}", x=across.start - 8, y=y + 24,
                 text_anchor="end", cls="tick")
@@ -258,7 +258,7 @@ def _culprit(slices: Sequence[Slice]) -> str:
 
 
 def _stage_table(slices: Sequence[Slice], names: Sequence[str]) -> Markup:
-    none = Stage("", 0.0)
+    none = StageMean("", 0.0)
     found = [{stage.name: stage for stage in one.stages} for one in slices]
     rows = []
     for name in names:
@@ -295,7 +295,7 @@ def _slowest(samples: Samples) -> list[tuple[float, Sample]]:
     return [(took_s, samples[row]) for took_s, row in sorted(failed + whole, reverse=True)[:N_SLOWEST]]
 
 
-def _lane(sample: Sample, took_s: float, y: float, across: Scale) -> Markup:
+def _lane(sample: Sample, took_s: float, y: float, across: AxisScale) -> Markup:
     marks = (sample.sent_s, sample.headers_s, sample.first_s, sample.last_s, sample.ended_s)
     parts, from_s = [], 0.0
     for (part, words), mark in zip(_PARTS, marks, strict=True):
@@ -319,7 +319,7 @@ def intervals(comparison: Comparison) -> Markup:
     rows = [row for row in comparison.rows if isfinite(row.ratio.value) and row.ratio.low > 0 and isfinite(row.ratio.high)]
     box = Box(height=44 + _ROW * len(rows), left=130, width=WIDE, right=WIDE - _FOR_WORDS)
     low, high = min([0.8, *(row.ratio.low for row in rows)]), max([1.25, *(row.ratio.high for row in rows)])
-    across = Scale(low / 1.05, high * 1.05, box.left, box.right, is_log=True)
+    across = AxisScale(low / 1.05, high * 1.05, box.left, box.right, is_log=True)
     grid = axes(box, [(across.at(value), f"{value:.4g}x") for value in _around_one(low, high)], [])
     one = tag("line", x1=across.at(1), x2=across.at(1), y1=box.top, y2=box.bottom, cls="axis")
     lines = [_whisker(row, box.top + _ROW * order + 10, across, box) for order, row in enumerate(rows)]
@@ -337,7 +337,7 @@ def _around_one(low: float, high: float) -> list[float]:
     return [step ** number for number in numbers]
 
 
-def _whisker(row: Row, y: float, across: Scale, box: Box) -> Markup:
+def _whisker(row: ComparedQuantity, y: float, across: AxisScale, box: Box) -> Markup:
     kind = "same" if row.difference.spans_zero else "worse" if row.verdict.startswith("worse") else "better"
     show = amounts.share if row.quantity in {"goodput", "errors"} else amounts.seconds
     words = f"{show(row.a)} to {show(row.b)}, {row.verdict}{' (few values)' * row.is_few}"

@@ -133,7 +133,7 @@ _TIME_STEPS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1,
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class AxisScale:
     """Maps `low` to the pixel `start` and `high` to `end`; logarithmic where `is_log`, and then `low` is above 0."""
 
     low: float
@@ -154,37 +154,37 @@ class Scale:
         return self.start + part * (self.end - self.start)
 
 
-def log_scale(values: "list[float]", start: float, end: float) -> Scale:
+def log_scale(values: "list[float]", start: float, end: float) -> AxisScale:
     """A logarithmic scale that holds the positive finite values, with room, over at least half a decade."""
     held = [value for value in values if isfinite(value) and value > _LEAST] or [0.01, 1.0]
     low, high = min(held) / 1.12, max(held) * 1.12
     if high / low < 3:
         middle = (low * high) ** 0.5
         low, high = middle / 3 ** 0.5, middle * 3 ** 0.5
-    return Scale(low, high, start, end, is_log=True)
+    return AxisScale(low, high, start, end, is_log=True)
 
 
-def from_zero(values: "list[float]", start: float, end: float) -> Scale:
+def from_zero(values: "list[float]", start: float, end: float) -> AxisScale:
     """A linear scale from 0 that holds the finite values, with room."""
     high = max((value for value in values if isfinite(value)), default=1.0)
-    return Scale(0.0, high * 1.08 if high > _LEAST else 1.0, start, end)
+    return AxisScale(0.0, high * 1.08 if high > _LEAST else 1.0, start, end)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """How one kind of quantity is scaled, and said in full and on an axis."""
 
-    scale: Callable[[list[float], float, float], Scale]
+    scale: Callable[[list[float], float, float], AxisScale]
     show: Callable[[float], str]
     tick: Callable[[float], str]
 
 
-def pixels(scale: Scale, values: Iterable[float]) -> list[float]:
+def pixels(scale: AxisScale, values: Iterable[float]) -> list[float]:
     """Where the values stand; NaN for what is missing or infinite."""
     return [scale.at(value) if isfinite(value) else nan for value in values]
 
 
-def ticks(scale: Scale, most: int = 6) -> list[float]:
+def ticks(scale: AxisScale, most: int = 6) -> list[float]:
     """Round values within the scale."""
     if not scale.is_log:
         step = _round_up((scale.high - scale.low) / most)

@@ -189,7 +189,7 @@ def latencies(runs: Sequence[Measured]) -> Markup:
 
 def _latency_rows(runs: Sequence[Measured], name: str) -> list[Markup]:
     rows: list[Markup] = []
-    measured = [(order, run) for order, run in enumerate(runs) if name in run.told]
+    measured = [(order, run) for order, run in enumerate(runs) if name in run.as_lines]
     for order, run in measured:
         spread = run.spreads[name]
         span = str(len(measured)) if len(measured) > 1 else None

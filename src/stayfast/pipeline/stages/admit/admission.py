@@ -13,14 +13,20 @@ from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
 from stayfast.core.events import AttemptDone
 from stayfast.core.types import Outcome, Usage
-from stayfast.pipeline.admission.controller import WHY_AWAY, Asked, Call, Places, Refused
+from stayfast.pipeline.admission.controller import (
+    WHY_AWAY,
+    AdmissionController,
+    AdmissionRejected,
+    AdmissionRequest,
+    QueuedRequest,
+)
 from stayfast.pipeline.admission.tenants import Tenant, Tenants
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange
 from stayfast.policy.admission.fair_share import weighted
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.priority import BANDS, Repeats, Urgency
-from stayfast.policy.admission.queue import Waiting
+from stayfast.policy.admission.queue import QueueEntry
 from stayfast.policy.admission.quota import NOTHING, Amount, Refusal
 
 SHEDDING_S = 1.0  # after the last one that was turned away
@@ -58,7 +64,7 @@ class Admission:
         self._repeats = Repeats()
         self._shed_at = float("-inf")
         self.tenants = Tenants(tenants, config.points)
-        self.places = Places(config, clock)
+        self.places = AdmissionController(config, clock)
 
     def configure(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig]) -> None:
         """Other settings; whoever is in stays in."""
@@ -81,33 +87,34 @@ class Admission:
             band = tenant.standing.band(arrival.urgency or (REALTIME if request.stream else PLAIN),
                                         is_retry=bool(arrival.headers) and self._is_retry(ex, tenant))
             n_read, n_written = tenant.work(n_input, n_output) if places.lanes is not None else (n_input, n_output)
-            asked = Asked(band, weighted(n_input, n_output), n_input, n_read, n_written, ex.ledger.ends_at, ex.deadline.at,
+            admission_request = AdmissionRequest(band, weighted(n_input, n_output), n_input, n_read, n_written,
+                                                 ex.ledger.ends_at, ex.deadline.at,
                           request.model)
-            waiting = places.enter(tenant.share, asked, now)
+            waiting = places.enter(tenant.share, admission_request, now)
             if waiting is not None:
                 await self._wait(ex, waiting)
                 now = self._clock.now()
-        except Refused as refused:
+        except AdmissionRejected as refused:
             tenant.quota.reconcile(reserved, NOTHING, self._clock.now())
-            raise self._no_place(ex, asked, refused) from None
+            raise self._no_place(ex, admission_request, refused) from None
         except BaseException:
             tenant.quota.reconcile(reserved, NOTHING, self._clock.now())
             raise
         ex.allowances = tenant.quota.allowances(now)
         ex.rank = (band, tenant.share)
-        if asked.lane is not None:
-            ex.lane = asked.lane.name
-            if places.lanes is not None and asked.lane is not places.lanes.short:  # whose prefills nobody counts
-                ex.on_first = partial(places.first_token, asked)
-        return _Admitted(ex, tenant, places, self._clock, reserved, asked, n_input, now).leave
+        if admission_request.lane is not None:
+            ex.lane = admission_request.lane.name
+            if places.lanes is not None and admission_request.lane is not places.lanes.short:  # whose prefills nobody counts
+                ex.on_first = partial(places.first_token, admission_request)
+        return _Admitted(ex, tenant, places, self._clock, reserved, admission_request, n_input, now).leave
 
     def is_shedding(self, now: float) -> bool:
         """Whether somebody waits, or was turned away just now: a time for no more load than there must be."""
         return self.places.n_waiting > 0 or now - self._shed_at < SHEDDING_S
 
-    async def _wait(self, ex: Exchange, waiting: Waiting[Call]) -> None:
+    async def _wait(self, ex: Exchange, waiting: QueueEntry[QueuedRequest]) -> None:
         places = self.places
-        n_others, taken, lane = places.n_waiting - 1, places.occupancy(" were"), waiting.item.asked.lane
+        n_others, taken, lane = places.n_waiting - 1, places.occupancy(" were"), waiting.item.request.lane
         ex.watch.arm_bound()
         await places.wait(waiting)
         ex.watch.disarm()
@@ -128,25 +135,25 @@ class Admission:
         limit, digits = refusal.limit.replace("_", " "), ".4f" if refusal.limit.startswith("cost") else ".0f"
         ex.notes.append(f"over the quota of {tenant.name} on {limit}: {max(0.0, refusal.level):{digits}} of "
                         f"{refusal.capacity:{digits}} left, it would take {refusal.wanted:{digits}}, which is there in "
-                        f"{_said(refusal.wait_s)}")
+                        f"{_format_s(refusal.wait_s)}")
         return Shed(f"Rate limit reached for {tenant.name} on {limit}: limit {refusal.capacity:{digits}}, left "
                     f"{max(0.0, refusal.level):{digits}}, requested {refusal.wanted:{digits}}. Please try again in "
-                    f"{_said(refusal.wait_s)}.",
+                    f"{_format_s(refusal.wait_s)}.",
                     reason=refusal.limit, status=429, code="rate_limit_exceeded",
                     retry_after_s=min(refusal.wait_s, MAX_RETRY_AFTER_S), is_final=refusal.wait_s > MAX_RETRY_AFTER_S,
                     allowances=tenant.quota.allowances(now))
 
-    def _no_place(self, ex: Exchange, asked: Asked, refused: Refused) -> Shed:
+    def _no_place(self, ex: Exchange, admission_request: AdmissionRequest, refused: AdmissionRejected) -> Shed:
         """503. Whoever is told to come back is spread over as long again, so that not all come at once."""
         places = self.places
-        where = "" if asked.lane is None else f"lane {asked.lane.name}, "
+        where = "" if admission_request.lane is None else f"lane {admission_request.lane.name}, "
         wait = f"a predicted wait of {refused.wait_s:.2g} s" if refused.wait_s else "nothing known yet to predict a wait by"
-        ex.notes.append(f"turned away, {WHY_AWAY[refused.why]}: {where}band {BANDS[asked.band]}, {wait}, "
+        ex.notes.append(f"turned away, {WHY_AWAY[refused.why]}: {where}band {BANDS[admission_request.band]}, {wait}, "
                         f"{places.occupancy()}, {places.n_waiting} waiting, {places.strain.words}")
         self._shed_at = self._clock.now()
         wait_s = min(MAX_RETRY_AFTER_S, max(1.0, refused.wait_s) * self._rng.uniform(1.0, 2.0))
         return Shed(f"The gateway is overloaded ({refused.why.value}): {places.occupancy(' are')}, {places.n_waiting} "
-                    f"waiting. Please try again in {_said(wait_s)}.",
+                    f"waiting. Please try again in {_format_s(wait_s)}.",
                     reason=refused.why.value, retry_after_s=wait_s)
 
     def __repr__(self) -> str:
@@ -158,10 +165,10 @@ class _Admitted(msgspec.Struct):
 
     ex: Exchange
     tenant: Tenant
-    places: Places
+    places: AdmissionController
     clock: Clock
     reserved: Amount
-    asked: Asked
+    request: AdmissionRequest
     n_input: float  # as estimated
     began_at: float
 
@@ -178,7 +185,7 @@ class _Admitted(msgspec.Struct):
         if n_read is not None:
             tenant.learn_read(self.n_input, n_read)
         took_s = now - self.began_at if is_used else None
-        self.places.give_back(tenant.share, self.asked, weighted(n_input, n_output), took_s, now, has_left=has_left)
+        self.places.give_back(tenant.share, self.request, weighted(n_input, n_output), took_s, now, has_left=has_left)
 
     def _used(self) -> tuple[float, float, float, float | None, int | None, bool]:
         """Tokens in and out, cost, the time to the first token, tokens that an upstream had to read for it, whether the
@@ -214,5 +221,5 @@ def _reported(attempt: Attempt, done: AttemptDone) -> Usage | None:
     return attempt.stream.sight.usage if attempt.stream is not None else None
 
 
-def _said(seconds: float) -> str:
+def _format_s(seconds: float) -> str:
     return f"{ceil(seconds)} s" if seconds >= 10 else f"{ceil(seconds * 1e3) / 1e3:g} s"

@@ -8,22 +8,22 @@ import msgspec
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Stage
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Terms
+from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.stages.admit.admission import Admit, Ticket
-from stayfast.pipeline.timing.timeouts import Alarms
-from stayfast.policy.admission.priority import Tier
+from stayfast.pipeline.timing.timeouts import TimerWheel
+from stayfast.policy.admission.priority import TenantTier
 from stayfast.wire.usage import PROMPT_FIELDS, input_tokens, may_be_over
 
 ADMIT, COUNT_TOKENS = Stage.ADMIT, Api.COUNT_TOKENS
 
 
-class Sized:
+class SizeLimited:
     """Looks at the length, then admits as `inner` does. Task-safe."""
 
     __slots__ = ("_alarms", "_terms", "_tier", "inner")
 
-    def __init__(self, inner: Admit, terms: Callable[[str], Terms], tier: Callable[[str | None], Tier],
-                 alarms: Alarms) -> None:
+    def __init__(self, inner: Admit, terms: Callable[[str], RoutePolicy], tier: Callable[[str | None], TenantTier],
+                 alarms: TimerWheel) -> None:
         self.inner = inner
         self._terms = terms  # of a route, by what clients send as `model`
         self._tier = tier  # of a tenant

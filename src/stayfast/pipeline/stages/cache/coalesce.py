@@ -25,13 +25,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
-from stayfast.core.types import CALL, RELAY, Chunk, Outcome, Sight
+from stayfast.core.types import CALL, RELAY, AnswerSummary, Chunk, Outcome
 from stayfast.pipeline.exchange import Exchange, Start
-from stayfast.pipeline.plan import Plan, Started
-from stayfast.pipeline.tasks import Tasks
-from stayfast.pipeline.timing.timeouts import Watch
-from stayfast.pipeline.timing.token_timings import SILENT, Cadence
-from stayfast.stores.base import Kept, Store
+from stayfast.pipeline.plan import Plan, StartedAnswer
+from stayfast.pipeline.tasks import TaskGroupRegistry
+from stayfast.pipeline.timing.timeouts import RequestTimeouts
+from stayfast.pipeline.timing.token_timings import SILENT, TokenTimings
+from stayfast.stores.base import CachedAnswer, Store
 
 SUCCESS, DROPPED, IGNORED = Outcome
 AHEAD_BYTES = 256 * 1024
@@ -57,7 +57,7 @@ class SharedCall:
         self._calls = calls
         self.clock = clock
         self._task: asyncio.Task[None] | None = None
-        self._started: Started | None = None
+        self._started: StartedAnswer | None = None
         self._chunks: list[Chunk] = []
         self._n_gone = 0  # chunks dropped at the front
         self.n_bytes = self._n_bytes_gone = 0  # of all chunks, and of those dropped
@@ -67,12 +67,13 @@ class SharedCall:
         self._resume: asyncio.Future[None] | None = None  # the Task waits for a reader
 
     @property
-    def started(self) -> Started:
+    def started(self) -> StartedAnswer:
         """Source and stream of the call, from its first content on."""
         assert self._started is not None
         return self._started
 
-    async def start(self, ex: Exchange, plan: Plan, make_call: Start, store_result: StoreResult, tasks: Tasks) -> Started:
+    async def start(self, ex: Exchange, plan: Plan, make_call: Start, store_result: StoreResult,
+                    tasks: TaskGroupRegistry) -> StartedAnswer:
         """Begin the call in a Task and read it as its first subscriber. Raises what it failed with before its first content.
         store_result: called after a clean end, with the whole answer where all of it is still here; others can join until it
         returns.
@@ -90,7 +91,7 @@ class SharedCall:
             await asyncio.wait((task,))
         return started
 
-    async def join(self, ex: Exchange) -> Started:
+    async def join(self, ex: Exchange) -> StartedAnswer:
         """Subscribe. Returns with the first content; raises what the call failed with before that."""
         ex.watch.arm_bound()
         subscriber = Subscriber(self, ex, is_maker=False)
@@ -135,11 +136,11 @@ class SharedCall:
     async def _run(self, plan: Plan, make_call: Start, store_result: StoreResult) -> None:
         """The call's Task, to the end of the answer. Its errors are raised by the subscribers."""
         ex = self.ex
-        ex.watch = watch = ex.watch.again()
+        ex.watch = watch = ex.watch.clone()
         watch.arm_bound()
         try:
             self._started = started = await make_call(ex, plan)
-            self._add(started.lead)
+            self._add(started.first_chunk)
             watch.unbound()  # each subscriber has a watch of its own
             if ex.request.stream:
                 await self._read_stream(started, watch)
@@ -147,7 +148,7 @@ class SharedCall:
                 await self._read_whole(started)
             self._end()
         except asyncio.CancelledError:
-            self._fail(watch.verdict(CALL if self._started is None else RELAY) or _abandoned())
+            self._fail(watch.take_timeout_error(CALL if self._started is None else RELAY) or _abandoned())
         except StayfastError as failed:
             self._fail(failed)
         except Exception as error:
@@ -166,7 +167,7 @@ class SharedCall:
             finally:
                 self._close()
 
-    async def _read_stream(self, started: Started, watch: Watch) -> None:
+    async def _read_stream(self, started: StartedAnswer, watch: RequestTimeouts) -> None:
         stream, cadence, clock, idle_s = started.stream, started.source.cadence, self.clock, self.ex.terms.timeouts.idle_s
         while True:
             if self.n_bytes - self.n_bytes_read > AHEAD_BYTES:
@@ -181,7 +182,7 @@ class SharedCall:
             self._add(chunk)
         started.source.end(SUCCESS)
 
-    async def _read_whole(self, started: Started) -> None:
+    async def _read_whole(self, started: StartedAnswer) -> None:
         """The rest of an answer whose content is here: it needs no limit."""
         if started.stream.sight.is_cut:
             started.source.end(DROPPED, Fault.TIMEOUT.value)
@@ -190,7 +191,7 @@ class SharedCall:
             self._add(chunk)
         started.source.end(SUCCESS)
 
-    async def _wait_for_a_reader(self, watch: Watch) -> None:
+    async def _wait_for_a_reader(self, watch: RequestTimeouts) -> None:
         watch.disarm()
         self._resume = asyncio.get_running_loop().create_future()
         try:
@@ -262,14 +263,14 @@ class Subscriber:
         self.name = ""
         self.is_incremental = False  # the call itself watches the gaps
         self.is_maker = is_maker
-        self.cadence: Cadence
-        self.sight: Sight  # of the whole call; by the time that all is read, of no more than that
+        self.cadence: TokenTimings
+        self.sight: AnswerSummary  # of the whole call; by the time that all is read, of no more than that
         self._call = call
         self._at = 0  # chunks read
         self._n_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
 
-    async def first(self) -> Started:
+    async def first(self) -> StartedAnswer:
         """The first content, or of a whole answer all of it. Raises what the call failed with."""
         try:
             lead = await self.next()
@@ -283,9 +284,9 @@ class Subscriber:
             self.cadence = source.cadence  # of its parts, which came before anything was read here
         else:
             now, first_at = self._call.clock.now(), source.cadence.first_at
-            self.cadence = Cadence("", "", SILENT)
+            self.cadence = TokenTimings("", "", SILENT)
             self.cadence.begin(now if is_stream or first_at is None else max(first_at, self.ex.arrival.accepted_at))
-        return Started(self, self, lead if lead is not None else Chunk(b""))
+        return StartedAnswer(self, self, lead if lead is not None else Chunk(b""))
 
     async def next(self) -> Chunk | None:
         """All that came since the last one; None after the end. Raises what the call failed with."""
@@ -349,7 +350,7 @@ class Subscriber:
         self._call.leave(self)
 
 
-async def join_calls(ex: Exchange, calls: Mapping[CallKey, SharedCall], key: CallKey, clock: Clock) -> Started | None:
+async def join_calls(ex: Exchange, calls: Mapping[CallKey, SharedCall], key: CallKey, clock: Clock) -> StartedAnswer | None:
     """What the calls of others bring; None where there is none, or they failed and another one may not. Raises what they
     failed with where there is no use in making another.
     """
@@ -363,7 +364,7 @@ async def join_calls(ex: Exchange, calls: Mapping[CallKey, SharedCall], key: Cal
     return None
 
 
-async def _join(ex: Exchange, call: SharedCall, clock: Clock, *, is_last: bool) -> Started | None:
+async def _join(ex: Exchange, call: SharedCall, clock: Clock, *, is_last: bool) -> StartedAnswer | None:
     """What the call of somebody else brings; None where it failed and another one may not."""
     ex.enter(CALL)
     try:
@@ -392,7 +393,7 @@ def _abandoned() -> StayfastError:
 
 
 async def start_across_processes(start: Start, ex: Exchange, plan: Plan, *, store: Store, key: bytes, fresh_s: float,
-                                 read: Callable[[Kept], Started | None], clock: Clock) -> Started:
+                                 read: Callable[[CachedAnswer], StartedAnswer | None], clock: Clock) -> StartedAnswer:
     """One call for all processes that share a store: `start` it, or wait for the answer of the process that does.
 
     It waits for the store's own `wait_s` at most, and never for more than half of the time that is left: then there is time
@@ -410,8 +411,8 @@ async def start_across_processes(start: Start, ex: Exchange, plan: Plan, *, stor
             store.led(key)
         return started
     now = clock.now()
-    kept = await store.follow(key, now + (ends_at - now) / 2, clock.wall() - fresh_s)
-    made = read(kept) if kept is not None else None
+    stored = await store.follow(key, now + (ends_at - now) / 2, clock.wall() - fresh_s)
+    made = read(stored) if stored is not None else None
     if made is None:
         return await start(ex, plan)
     ex.upstream = made.source.name

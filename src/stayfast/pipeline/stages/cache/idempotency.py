@@ -11,13 +11,13 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import HOP_HEADER
 from stayfast.core.errors import Rejected
 from stayfast.core.events import Sink
-from stayfast.core.types import CALL, FROM_CACHE, CacheControl, Chunk, Sight, Usage
+from stayfast.core.types import CALL, FROM_CACHE, AnswerSummary, CacheControl, Chunk, Usage
 from stayfast.pipeline.exchange import Exchange, Ledger, Start
-from stayfast.pipeline.plan import Plan, Started, StoredStream
+from stayfast.pipeline.plan import Plan, StartedAnswer, StoredStream
 from stayfast.pipeline.stages.cache.coalesce import CallKey, SharedCall, join_calls
 from stayfast.pipeline.stages.cache.lookup import COALESCED, SAY_NOTHING, Cache, ExactCache
-from stayfast.pipeline.tasks import Tasks
-from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.pipeline.tasks import TaskGroupRegistry
+from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.cache.idempotency import MAX_ANSWER_BYTES, MAX_KEYS, IdempotencyConfig
 
 HEADER = "idempotency-key"
@@ -25,7 +25,7 @@ _MARK_BYTES = 16
 _NOT_SAID = SAY_NOTHING | {HOP_HEADER}
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class IdempotentAnswer(msgspec.Struct, frozen=True, gc=False):
     """What a client was given, byte for byte."""
 
     data: bytes
@@ -39,7 +39,7 @@ class Seen(msgspec.Struct):
 
     body: bytes  # a hash of it
     first: Ledger  # of the request that made the call, or is about to
-    answer: Answer | None = None
+    answer: IdempotentAnswer | None = None
     has_failed: bool = False  # its call: whoever made it may hear of that after the others
 
     @property
@@ -74,7 +74,7 @@ class IdempotentAnswers:
         self._shrink()
         return seen
 
-    def keep(self, key: bytes, answer: Answer) -> None:
+    def keep(self, key: bytes, answer: IdempotentAnswer) -> None:
         """It was answered."""
         seen = self._open.get(key) or self._answered.get(key)
         if seen is not None and len(answer.data) <= min(MAX_ANSWER_BYTES, self.config.max_bytes):
@@ -118,9 +118,9 @@ class Idempotent:
         self._make_call = make_call
         self._clock = clock
         self._sink = sink
-        self._tasks = Tasks()
+        self._tasks = TaskGroupRegistry()
 
-    def find(self, ex: Exchange) -> Awaitable[Started | None]:
+    def find(self, ex: Exchange) -> Awaitable[StartedAnswer | None]:
         """Raises Rejected for a key that came with another body (422), or whose request runs and cannot be shared (409)."""
         arrival, control = ex.arrival, ex.request.cache or ex.arrival.cache
         if arrival.headers and arrival.events is None and not (control is not None and control.no_store):
@@ -129,7 +129,7 @@ class Idempotent:
                     return self._find(ex, value, control)
         return self.inner.find(ex)
 
-    async def _find(self, ex: Exchange, word: str, control: CacheControl | None) -> Started | None:
+    async def _find(self, ex: Exchange, word: str, control: CacheControl | None) -> StartedAnswer | None:
         tenant, request, answers = ex.arrival.tenant, ex.request, self.answers
         hop = next((said for name, said in ex.arrival.headers if name == HOP_HEADER), "")  # a circle is no repeat
         key = _mark(word.encode(), f"{hop} {tenant or ''}".encode())
@@ -153,7 +153,7 @@ class Idempotent:
         return await self._asked(ex, call_key, seen, body, control)
 
     async def _asked(self, ex: Exchange, call_key: CallKey, seen: Seen | None, body: bytes, control: CacheControl | None
-                     ) -> Started | None:
+                     ) -> StartedAnswer | None:
         """What the route's cache has to say; nothing where a call is to be made. seen: of the same request, or over."""
         key, answers, inner = call_key[0], self.answers, self.inner
         is_running = seen is not None and seen.is_running
@@ -178,7 +178,7 @@ class Idempotent:
                     else partial(self._call, call_key, seen))
         return None
 
-    async def _route_call(self, ex: Exchange, cache: ExactCache) -> Started | None:
+    async def _route_call(self, ex: Exchange, cache: ExactCache) -> StartedAnswer | None:
         """What the call brings that a route's cache is having made for the first, which wanted no earlier answer either."""
         if ex.cache_key is None:
             return None
@@ -187,16 +187,16 @@ class Idempotent:
             ex.cached, ex.share = COALESCED, None
         return started
 
-    def _given(self, ex: Exchange, answer: Answer) -> Started:
+    def _given(self, ex: Exchange, answer: IdempotentAnswer) -> StartedAnswer:
         age_s = self._clock.now() - answer.answered_at
         ex.notes.append(f"given the answer to an earlier request with the same {HEADER}, {age_s:.0f} s ago")
         ex.upstream = FROM_CACHE
-        cadence = Cadence(ex.route or "", FROM_CACHE, self._sink)
+        cadence = TokenTimings(ex.route or "", FROM_CACHE, self._sink)
         cadence.begin(self._clock.now())
         stored = StoredStream(FROM_CACHE, cadence, answer.usage, answer.finish_reason)
-        return Started(stored, stored, Chunk(answer.data, 1))
+        return StartedAnswer(stored, stored, Chunk(answer.data, 1))
 
-    def _call(self, key: CallKey, seen: Seen, ex: Exchange, plan: Plan) -> Awaitable[Started]:
+    def _call(self, key: CallKey, seen: Seen, ex: Exchange, plan: Plan) -> Awaitable[StartedAnswer]:
         """Make the call, for this request and for its repeats."""
         call = SharedCall(key, self.answers.calls, ex, self._clock)
         return call.start(ex, plan, partial(_told, seen, self._make_call), self._keep_shared, self._tasks)
@@ -205,19 +205,19 @@ class Idempotent:
         if data is not None:
             self._keep(call.key[0], data, call.started.stream.sight)
 
-    async def _noted(self, key: bytes, seen: Seen, share: Start, ex: Exchange, plan: Plan) -> Started:
+    async def _noted(self, key: bytes, seen: Seen, share: Start, ex: Exchange, plan: Plan) -> StartedAnswer:
         """The call of a route's cache, which repeats join there, as all do who ask the same."""
         started = await _told(seen, share, ex, plan)
         if ex.degraded is not None:
             return started
         return self._kept_at_end(key, started)
 
-    def _kept_at_end(self, key: bytes, started: Started) -> Started:
-        return Started(started.source, _NotedStream(started, partial(self._keep, key)), started.lead)
+    def _kept_at_end(self, key: bytes, started: StartedAnswer) -> StartedAnswer:
+        return StartedAnswer(started.source, _NotedStream(started, partial(self._keep, key)), started.first_chunk)
 
-    def _keep(self, key: bytes, data: bytes, sight: Sight) -> None:
+    def _keep(self, key: bytes, data: bytes, sight: AnswerSummary) -> None:
         if sight.is_complete and not sight.is_cut and sight.failure is None:
-            self.answers.keep(key, Answer(data, self._clock.now(), sight.usage, sight.finish_reason))
+            self.answers.keep(key, IdempotentAnswer(data, self._clock.now(), sight.usage, sight.finish_reason))
 
     def __repr__(self) -> str:
         return f"<Idempotent: {self.answers!r}>"
@@ -228,14 +228,14 @@ class _NotedStream:
 
     __slots__ = ("_keep", "_n_bytes", "_parts", "_stream")
 
-    def __init__(self, started: Started, keep: Callable[[bytes, Sight], None]) -> None:
+    def __init__(self, started: StartedAnswer, keep: Callable[[bytes, AnswerSummary], None]) -> None:
         self._stream = started.stream
         self._keep = keep
-        self._parts = [started.lead.data]
-        self._n_bytes = len(started.lead.data)
+        self._parts = [started.first_chunk.data]
+        self._n_bytes = len(started.first_chunk.data)
 
     @property
-    def sight(self) -> Sight:
+    def sight(self) -> AnswerSummary:
         return self._stream.sight
 
     async def next(self) -> Chunk | None:
@@ -255,7 +255,7 @@ class _NotedStream:
         self._stream.close()
 
 
-async def _told(seen: Seen, make_call: Start, ex: Exchange, plan: Plan) -> Started:
+async def _told(seen: Seen, make_call: Start, ex: Exchange, plan: Plan) -> StartedAnswer:
     """Make a call; where it fails its key is free before anybody hears of that."""
     try:
         return await make_call(ex, plan)

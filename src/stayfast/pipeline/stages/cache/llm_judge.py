@@ -32,7 +32,7 @@ VERIFY_ID: Final = "verify"
 _SAID: Final = {"yes": True, "no": False}
 
 
-class Answer(Protocol):
+class ServedReply(Protocol):
     """What serving a request comes to: `stages.relay.Reply`."""
 
     async def next(self) -> Chunk | None:
@@ -42,10 +42,10 @@ class Answer(Protocol):
         """Done with it."""
 
 
-Serve = Callable[[Request, Arrival], Awaitable[Answer]]
+Serve = Callable[[Request, Arrival], Awaitable[ServedReply]]
 
 
-class ByModel:
+class LlmJudge:
     """A `Sameness` that asks the model of a route, as a batch job of nobody's. Task-safe."""
 
     __slots__ = ("_before", "_clock", "_route", "_serve")
@@ -62,12 +62,12 @@ class ByModel:
             return is_same
         if max(len(one), len(other)) > MAX_CHARS:
             return None  # what it does not see, it cannot compare
-        asked = f"<first>\n{one}\n</first>\n<second>\n{other}\n</second>"
+        prompt = f"<first>\n{one}\n</first>\n<second>\n{other}\n</second>"
         arrival = Arrival(REQUEST_ID, self._clock.now(), urgency=Urgency.BATCH, role="judge")
-        return await _said(self._serve, self._route, ASKS, asked, arrival)
+        return await _ask_verdict(self._serve, self._route, ASKS, prompt, arrival)
 
 
-class Verifying:
+class AnswerVerifier:
     """A `Verifier` that asks the model of a route. Who calls ends it when its time is over. Task-safe."""
 
     __slots__ = ("_clock", "_route", "_serve")
@@ -80,16 +80,16 @@ class Verifying:
     async def agrees(self, question: str, answer: str) -> bool:
         if len(answer) > MAX_CHARS:
             return False
-        asked = f"<question>\n{question}\n</question>\n<answer>\n{answer}\n</answer>"
+        prompt = f"<question>\n{question}\n</question>\n<answer>\n{answer}\n</answer>"
         arrival = Arrival(VERIFY_ID, self._clock.now(), role="judge")
-        return await _said(self._serve, self._route, VERIFIES, asked, arrival) is True
+        return await _ask_verdict(self._serve, self._route, VERIFIES, prompt, arrival) is True
 
 
-async def _said(serve: Serve, route: str, asks: str, asked: str, arrival: Arrival) -> bool | None:
+async def _ask_verdict(serve: Serve, route: str, instructions: str, prompt: str, arrival: Arrival) -> bool | None:
     """Yes, no, or neither; also where there is no answer."""
     request = decode(Api.CHAT, msgspec.json.encode({
         "model": route, "temperature": 0, "max_tokens": 4,
-        "messages": [{"role": "system", "content": asks}, {"role": "user", "content": asked}]}))
+        "messages": [{"role": "system", "content": instructions}, {"role": "user", "content": prompt}]}))
     parts = []
     try:
         async with aclosing(await serve(request, arrival)) as reply:

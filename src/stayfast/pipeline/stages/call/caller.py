@@ -18,27 +18,27 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import Outcome, Stage
-from stayfast.pipeline.attempts.attempt import FALLBACK, FIRST, HEDGE, RETRY, Attempt, until_content, until_whole
+from stayfast.pipeline.attempts.attempt import FALLBACK, FIRST, HEDGE, RETRY, Attempt, read_to_first_token, read_whole
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Started
-from stayfast.pipeline.prompt_cache.planner import Layout
+from stayfast.pipeline.plan import Plan, StartedAnswer
+from stayfast.pipeline.prompt_cache.planner import PlannedPrompt
 from stayfast.pipeline.routing.selector import Target
-from stayfast.pipeline.stages.call.hedged_call import IsShedding, Race, longest_part
-from stayfast.pipeline.stages.call.retry import LeftAlone, Retrying, awake, is_once
-from stayfast.pipeline.tasks import Tasks
+from stayfast.pipeline.stages.call.hedged_call import HedgedCall, IsShedding, longest_part
+from stayfast.pipeline.stages.call.retry import LeftAlone, RetryPolicy, awake, is_once
+from stayfast.pipeline.tasks import TaskGroupRegistry
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.policy.admission.price import price_of
 from stayfast.policy.resilience.cross_process import occupancy
 from stayfast.policy.resilience.limits import TOLERANCE
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.base import Call, Sending
-from stayfast.upstreams.state.limiter import Choice, Limited, Turn
+from stayfast.upstreams.state.limiter import ConcurrencyLimiter, LimiterWaiter, LimitOption
 
 SHARE_OF_THE_TIME: Final = 0.25  # that is spent on waiting, at most
 
 
-async def follow(ex: Exchange, layout: Layout, target: Target, ends_at: float, clock: Clock) -> None:
+async def follow(ex: Exchange, layout: PlannedPrompt, target: Target, ends_at: float, clock: Clock) -> None:
     """Wait while another request has the same beginning remembered at the target. Raises DeadlineExceeded."""
     found = layout.leads(target.member.upstream.name, target.model or ex.request.model)
     if found is None or found[0].ahead(found[1]) is None:
@@ -55,7 +55,7 @@ async def follow(ex: Exchange, layout: Layout, target: Target, ends_at: float, c
     except TimeoutError:
         pass
     except asyncio.CancelledError:
-        verdict = ex.watch.verdict(Stage.CALL)
+        verdict = ex.watch.take_timeout_error(Stage.CALL)
         if verdict is None:
             raise
         raise verdict from None
@@ -64,13 +64,13 @@ async def follow(ex: Exchange, layout: Layout, target: Target, ends_at: float, c
         ex.notes.append(f"waited {(clock.now() - began_at) * 1e3:.0f} ms for another request to fill the prompt cache")
 
 
-def must_wait(ex: Exchange, target: Target, layout: Layout | None) -> bool:
+def must_wait(ex: Exchange, target: Target, layout: PlannedPrompt | None) -> bool:
     """Whether an attempt at the target may have to wait, or to go elsewhere: else there is no need for `make_room`."""
     return layout is not None or not target.member.limited(ex.lane).has_room
 
 
 async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clock: Clock,
-                    layout: Layout | None = None) -> Target:
+                    layout: PlannedPrompt | None = None) -> Target:
     """Who comes to the front of the candidates: an attempt may begin there, before anything else is awaited.
 
     The first; where it is full, another that has room and is no worse; where none has, whichever of those has a place first,
@@ -97,9 +97,9 @@ async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clo
     return target
 
 
-def _well(ex: Exchange, candidates: deque[Target], now: float) -> Mapping[Limited, Target]:
+def _well(ex: Exchange, candidates: deque[Target], now: float) -> Mapping[ConcurrencyLimiter, Target]:
     """The first, and those that are no worse, by the limits that they are under."""
-    targets: dict[Limited, Target] = {}
+    targets: dict[ConcurrencyLimiter, Target] = {}
     takes_any = False
     for target in candidates:
         is_well = target.member.is_well(now, target.model or ex.request.model)
@@ -111,7 +111,7 @@ def _well(ex: Exchange, candidates: deque[Target], now: float) -> Mapping[Limite
     return targets
 
 
-async def _wait(ex: Exchange, targets: Mapping[Limited, Target], ends_at: float, clock: Clock) -> Target | None:
+async def _wait(ex: Exchange, targets: Mapping[ConcurrencyLimiter, Target], ends_at: float, clock: Clock) -> Target | None:
     """The target that has a place first; None: ask again."""
     began_at = clock.now()
     were_full = {limited: f"{target.member.upstream.name}: {_full(limited)}" for limited, target in targets.items()}
@@ -122,15 +122,15 @@ async def _wait(ex: Exchange, targets: Mapping[Limited, Target], ends_at: float,
     band, share = ex.rank or (0, None)
     tenant, weight = (ex.arrival.tenant or "", 1.0) if share is None else (share.name, share.weight)
     try:
-        called = await Turn(clock, ends_at - ex.grace_s, band, tenant, weight).wait(
-            [Choice(limited, _first_s(ex, target)) for limited, target in targets.items()])
+        called = await LimiterWaiter(clock, ends_at - ex.grace_s, band, tenant, weight).wait(
+            [LimitOption(limited, _first_s(ex, target)) for limited, target in targets.items()])
     except Shed as shed:
         is_away = True
         ex.notes.append(f"turned away, no place in time at {' nor at '.join(were_full.values())}; to come again in "
                         f"{shed.retry_after_s or 0:.2g} s")
         raise
     except asyncio.CancelledError:
-        verdict = ex.watch.verdict(Stage.CALL)
+        verdict = ex.watch.take_timeout_error(Stage.CALL)
         if verdict is None:
             raise
         raise verdict from None
@@ -149,10 +149,10 @@ def _first_s(ex: Exchange, target: Target) -> float:
     member, request = target.member, ex.request
     is_whole = not (request.stream or member.upstream.always_streams)
     norm = member.usual.norm(target.model or request.model, len(request.body) // BYTES_A_TOKEN, is_whole)
-    return TOLERANCE * (norm.usual_s or member.quickest_s)
+    return TOLERANCE * (norm.baseline_s or member.quickest_s)
 
 
-def _full(limited: Limited) -> str:
+def _full(limited: ConcurrencyLimiter) -> str:
     lane = f" of lane {limited.lane}" if limited.lane else ""
     taken = occupancy(limited.n_taken, limited.limit.value, limited.common, " were", lane)
     return f"{taken}, {limited.n_waiting} others waiting"
@@ -168,10 +168,10 @@ class Caller:
         self._rng = rng
         self._sink = sink
         self._is_shedding = is_shedding  # None: nobody is ever turned away
-        self._retrying = Retrying(clock, rng, sink)
-        self._tasks = Tasks()
+        self._retrying = RetryPolicy(clock, rng, sink)
+        self._tasks = TaskGroupRegistry()
 
-    def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, Started]:
+    def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, StartedAnswer]:
         """The first attempt that brings content; of a whole answer, all of it. A fallback is asked when everybody else
         failed or used up the time that is not reserved for it. Raises the last attempt's UpstreamFailed, DeadlineExceeded,
         Rejected, Shed.
@@ -183,7 +183,7 @@ class Caller:
             return self._with_fallback(ex, plan, ends_at, weight)
         return self._first(ex, plan, plan.candidates, ends_at, is_last=True)
 
-    async def _with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> Started:
+    async def _with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         reserve_s = 0.0 if is_once(ex, plan) else ex.reserve_s
         ex.watch.bound(ends_at - reserve_s, self._clock.now())
         try:
@@ -191,7 +191,8 @@ class Caller:
         except StayfastError as failed:
             return await self._from_tiers(ex, plan, ends_at, weight, failed)
 
-    async def _from_tiers(self, ex: Exchange, plan: Plan, ends_at: float, weight: float, failed: StayfastError) -> Started:
+    async def _from_tiers(self, ex: Exchange, plan: Plan, ends_at: float, weight: float,
+                          failed: StayfastError) -> StartedAnswer:
         """The answer of the first tier that gives one. Each has its part of the reserve, and what those before it left."""
         now = self._clock.now()
         tiers = [tier for tier in plan.fallback if awake(plan, tier, now, ends_at)]
@@ -202,7 +203,7 @@ class Caller:
             now = self._clock.now()
             if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, is_once=is_stateful):
                 break
-            pool = targets[0].member.extra
+            pool = targets[0].member.retry_budget
             if targets is not tiers[0] and not (budget.may_retry(weight, now) and pool.has_room(weight, now)):
                 ex.notes.append("the next fallback was not asked: the budget of extra attempts is spent")
                 break
@@ -224,7 +225,7 @@ class Caller:
         raise failed from None
 
     async def _first(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float, *,
-                     is_last: bool, n_before: int = 0) -> Started:
+                     is_last: bool, n_before: int = 0) -> StartedAnswer:
         """The first target that brings content by `ends_at`. `is_last`: none is asked after. `n_before`: earlier ones."""
         if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones behind: a second attempt would go there at once
             slow = plan.route.hedging.slow([target.member.upstream.name for target in targets], self._clock.now(),
@@ -278,16 +279,16 @@ class Caller:
                 raise LeftAlone(plan, (target,), now)
 
     async def _attempt(self, ex: Exchange, plan: Plan, target: Target, others: Sequence[Target], ends_at: float, *,
-                       n_made: int, is_last: bool) -> Started:
+                       n_made: int, is_last: bool) -> StartedAnswer:
         """One attempt, after `n_made` others, and what is sent beside it where it is slow."""
         attempt = self.begin(ex, plan, ends_at, target)
         request, hedging = plan.prompt.request, plan.route.hedging
         if not hedging.is_on or request.stream is not attempt.is_incremental or not _may_race(ex, hedging):
             return await self._read(ex, attempt, None, is_last=is_last)
-        race = Race(ex, plan, attempt, others, n_made=n_made, begin=partial(self.begin, ex, plan, ends_at),
+        race = HedgedCall(ex, plan, attempt, others, n_made=n_made, begin=partial(self.begin, ex, plan, ends_at),
                     instead=partial(self._instead, ex, plan, ends_at), tasks=self._tasks, clock=self._clock, sink=self._sink,
                     is_shedding=self._is_shedding)
-        started: Started | None = None
+        started: StartedAnswer | None = None
         try:
             try:
                 started = await self._read(ex, attempt, race, is_last=is_last)
@@ -306,7 +307,7 @@ class Caller:
     def _instead(self, ex: Exchange, plan: Plan, ends_at: float, failed: UpstreamFailed, others: Sequence[Target], *,
                  of: Attempt, n_made: int) -> Attempt | None:
         """An attempt in place of one that failed beside another: with somebody who was not asked. None: there is nobody."""
-        target = self._retrying.beside(ex, plan, failed, others, of=of.member, n_made=n_made,
+        target = self._retrying.retry_concurrently(ex, plan, failed, others, of=of.member, n_made=n_made,
                                         ends_at=ends_at - ex.grace_s)
         return self.begin(ex, plan, ends_at, target) if target is not None else None
 
@@ -334,7 +335,7 @@ class Caller:
         ex.attempts.append(attempt)
         return attempt
 
-    async def _read(self, ex: Exchange, attempt: Attempt, race: Race | None, *, is_last: bool) -> Started:
+    async def _read(self, ex: Exchange, attempt: Attempt, race: HedgedCall | None, *, is_last: bool) -> StartedAnswer:
         """What comes of an attempt in the request's own task, or of what was quicker beside it."""
         timeouts = ex.terms.timeouts
         ex.upstream = attempt.name
@@ -345,9 +346,9 @@ class Caller:
         try:
             attempt.stream = stream = await attempt.open()
             if attempt.call.request.stream:
-                lead = await until_content(attempt, stream)
+                lead = await read_to_first_token(attempt, stream)
             else:
-                lead = await until_whole(attempt, stream, ex.watch, timeouts.idle_s, self._clock)
+                lead = await read_whole(attempt, stream, ex.watch, timeouts.idle_s, self._clock)
         except asyncio.CancelledError as why:
             started = race.won() if race is not None else None
             if started is None:
@@ -365,12 +366,12 @@ class Caller:
             raise
         finally:
             ex.watch.disarm()
-        return Started(attempt, stream, lead)
+        return StartedAnswer(attempt, stream, lead)
 
-    def _interrupted(self, ex: Exchange, attempt: Attempt, race: Race | None, why: asyncio.CancelledError, *,
-                     is_last: bool) -> Started:
+    def _interrupted(self, ex: Exchange, attempt: Attempt, race: HedgedCall | None, why: asyncio.CancelledError, *,
+                     is_last: bool) -> StartedAnswer:
         """What a cancelled attempt comes to: by our time-out an error or a partial answer, else the cancellation."""
-        verdict = ex.watch.verdict(Stage.CALL)
+        verdict = ex.watch.take_timeout_error(Stage.CALL)
         if verdict is None:
             attempt.abandon()
             raise why

@@ -14,14 +14,13 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError, UpstreamFailed
 from stayfast.core.events import Hedged, Sink, stands
 from stayfast.core.types import Stage
-from stayfast.pipeline.attempts.attempt import Attempt, until_content, until_whole
+from stayfast.pipeline.attempts.attempt import Attempt, read_to_first_token, read_whole
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Started
+from stayfast.pipeline.plan import Plan, StartedAnswer
 from stayfast.pipeline.routing.selector import Target
-from stayfast.pipeline.tasks import Tasks
+from stayfast.pipeline.tasks import TaskGroupRegistry
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
-from stayfast.policy.resilience.hedge import LEAST_AFTER_S
-from stayfast.policy.resilience.hedge import Plan as HedgePlan
+from stayfast.policy.resilience.hedge import LEAST_AFTER_S, HedgePlan
 from stayfast.policy.resilience.retry_budget import weight_of
 
 LOOK_AGAIN_S = 1.0  # where no second attempt helps as far as is known: it may be known by then
@@ -34,26 +33,27 @@ WHY_NOT: Mapping[str, str] = {"busy": "it is failing, or full", "deadline": "the
                               "shedding": "requests wait for places, or are turned away"}
 
 
-def longest_part(attempts: Iterable[Attempt]) -> Started | None:
+def longest_part(attempts: Iterable[Attempt]) -> StartedAnswer | None:
     """What has come of the whole answer of which most has come, as the answer: when time is up. None: nothing can be given.
     That attempt is ended.
     """
     for attempt in sorted(attempts, key=lambda attempt: attempt.n_content, reverse=True):
         lead = attempt.cut()
         if lead is not None and attempt.stream is not None:
-            return Started(attempt, attempt.stream, lead)
+            return StartedAnswer(attempt, attempt.stream, lead)
     return None
 
 
-class Race:
+class HedgedCall:
     """One first attempt and what runs beside it. Owned by the request's task; `end` must be called, and awaits nothing."""
 
-    __slots__ = ("_begin", "_beside", "_clock", "_ex", "_hedging", "_instead", "_is_over", "_is_shedding",
-                 "_is_whole", "_late", "_n_bytes", "_n_hedges", "_n_made", "_n_running", "_others", "_over",
-                 "_refused", "_running", "_sink", "_tasks", "_watch", "_winner")
+    __slots__ = ("_begin", "_clock", "_concurrent", "_ex", "_hedging", "_instead", "_is_over", "_is_shedding", "_is_whole",
+                 "_late", "_n_bytes", "_n_hedges", "_n_made", "_n_running", "_others", "_over", "_refused", "_running",
+                 "_sink", "_tasks", "_watch", "_winner")
 
     def __init__(self, ex: Exchange, plan: Plan, first: Attempt, others: Sequence[Target], *, n_made: int,
-                 begin: Callable[..., Attempt], instead: Callable[..., Attempt | None], tasks: Tasks, clock: Clock,
+                 begin: Callable[..., Attempt], instead: Callable[..., Attempt | None], tasks: TaskGroupRegistry,
+                 clock: Clock,
                  sink: Sink, is_shedding: IsShedding | None = None) -> None:
         """begin, instead: `Caller`'s, of this request and this plan."""
         self._ex = ex
@@ -68,10 +68,10 @@ class Race:
         self._clock = clock
         self._sink = sink
         self._is_shedding = is_shedding
-        self._beside: list[tuple[Attempt, asyncio.Task[None]]] = []  # hedges, and retries in place of who failed
+        self._concurrent: list[tuple[Attempt, asyncio.Task[None]]] = []  # hedges, and retries in place of who failed
         self._n_hedges = self._n_running = 0
         self._refused = ""
-        self._winner: Started | None = None
+        self._winner: StartedAnswer | None = None
         self._over: asyncio.Future[None] | None = None  # what the request waits for when only second attempts run
         self._is_over = False
         self._late: Attempt | None = None  # the last one that was found to be late
@@ -80,7 +80,7 @@ class Race:
         if self._hedging.config.mode == "race":
             self._ring(first.began_at)
         else:  # none is due before that, and most that are quick are over by then
-            self._watch.ring(first.began_at + LEAST_AFTER_S, lambda: self._ring(self._running.began_at))
+            self._watch.schedule_hedge_check(first.began_at + LEAST_AFTER_S, lambda: self._ring(self._running.began_at))
 
     @property
     def has_hedges(self) -> bool:
@@ -96,15 +96,15 @@ class Race:
             self._n_made += 1
             self._send(another)
 
-    def won(self) -> Started | None:
+    def won(self) -> StartedAnswer | None:
         """Called on CancelledError: the second attempt's answer, where that is what the cancellation stands for."""
         return self._winner if self._watch.was_interrupted() else None
 
     def running(self) -> list[Attempt]:
         """Those beside the first one that are not over."""
-        return [attempt for attempt, _ in self._beside if attempt.done is None]
+        return [attempt for attempt, _ in self._concurrent if attempt.done is None]
 
-    async def others(self, first_token_s: float, *, ends_partial: bool = False) -> Started | None:
+    async def others(self, first_token_s: float, *, ends_partial: bool = False) -> StartedAnswer | None:
         """Wait for the attempts beside a failed first one; None when all fail. `ends_partial`: where their time is up, what
         has come of one is the answer. Raises DeadlineExceeded, CancelledError.
         """
@@ -119,7 +119,7 @@ class Race:
             started = self.won()
             if started is not None:
                 return started
-            verdict = watch.verdict(Stage.CALL)
+            verdict = watch.take_timeout_error(Stage.CALL)
             if verdict is None:
                 raise
             if verdict.limit in OF_THE_STAGE:
@@ -131,13 +131,13 @@ class Race:
             watch.disarm()
         return None
 
-    def end(self, answer: Started | None) -> None:
+    def end(self, answer: StartedAnswer | None) -> None:
         """The race is over: close whatever runs and is not the answer."""
         self._is_over = True
         self._watch.ring_no_more()
-        if not self._beside:
+        if not self._concurrent:
             return
-        for attempt, task in self._beside:
+        for attempt, task in self._concurrent:
             if answer is None or answer.source is not attempt:
                 attempt.lose() if answer is not None else attempt.abandon()
             elif not answer.stream.sight.is_cut:
@@ -152,7 +152,7 @@ class Race:
         else:
             second = others[0]
         plan = self._hedging.plan(running.name, second.member.upstream.name, self._n_bytes, since, is_whole=self._is_whole)
-        self._watch.ring(since + (plan.after_s if plan.after_s < inf else LOOK_AGAIN_S), self._alarm)
+        self._watch.schedule_hedge_check(since + (plan.after_s if plan.after_s < inf else LOOK_AGAIN_S), self._alarm)
 
     def _alarm(self) -> None:
         """It is time to look: send a second attempt, or ask again later."""
@@ -164,11 +164,11 @@ class Race:
             if not self._refused and not now - running.began_at < LONG * plan.usual_s < inf:
                 self._refused = NO_HELP
                 ex.notes.append(f"not hedged to {name}: no help is expected, as {plan.why_never}")
-            self._watch.ring(now + LOOK_AGAIN_S, self._alarm)
+            self._watch.schedule_hedge_check(now + LOOK_AGAIN_S, self._alarm)
             return
         due_at = running.began_at + plan.after_s
         if now < due_at:
-            self._watch.ring(due_at, self._alarm)
+            self._watch.schedule_hedge_check(due_at, self._alarm)
             return
         if self._late is not running:
             self._late = running
@@ -179,22 +179,22 @@ class Race:
                 self._refused = refused
                 if refused == "budget":
                     hedging.budget.miss_hedge(weight_of(self._n_bytes), now)
-                told = self._told(plan, name, now, refused)
-                at = f" ({stands(told.spent, told.budget)})" if refused == "budget" else ""
+                hedge_event = self._hedge_event(plan, name, now, refused)
+                at = f" ({stands(hedge_event.spent, hedge_event.budget)})" if refused == "budget" else ""
                 ex.notes.append(f"not hedged to {name} at once: {WHY_NOT[refused]}{at}")
-            self._watch.ring(now + ASK_AGAIN_S, self._alarm)
+            self._watch.schedule_hedge_check(now + ASK_AGAIN_S, self._alarm)
             return
         budget, weight = hedging.budget, weight_of(self._n_bytes)
-        ex.notes.append(f"hedged to {name}: {self._told(plan, name, now, '').why}")
+        ex.notes.append(f"hedged to {name}: {self._hedge_event(plan, name, now, '').why}")
         if hedging.config.mode != "race":  # which is what the route is set to: nothing beyond it
             budget.take_hedge(weight, now)
-            target.member.extra.take(weight, now)
+            target.member.retry_budget.take(weight, now)
         self._n_hedges += 1
         self._send(self._begin(target, is_hedge=True))
         if self._n_hedges < hedging.max_extra:
             self._ring(now)
 
-    def _told(self, plan: HedgePlan, to: str, now: float, refused: str) -> Hedged:
+    def _hedge_event(self, plan: HedgePlan, to: str, now: float, refused: str) -> Hedged:
         hedging = self._hedging
         fact = Hedged(self._ex.route or "", self._running.name, now, refused, to, plan.after_s, plan.quantile, plan.n,
                       hedging.budget.hedged_share(now), hedging.config.most)
@@ -215,7 +215,7 @@ class Race:
         if hedging.lately(member.upstream.name, is_whole=self._is_whole).is_slow(now):
             return "slow"
         n_more, weight = hedging.max_extra - self._n_hedges - 1, weight_of(self._n_bytes)
-        has_budget = hedging.budget.may_hedge(weight, now, n_more) and member.extra.has_room(weight, now)
+        has_budget = hedging.budget.may_hedge(weight, now, n_more) and member.retry_budget.has_room(weight, now)
         return "" if has_budget else "budget"
 
     def _target(self) -> Target:
@@ -225,12 +225,13 @@ class Race:
         if len(self._others) == 1:
             return self._others[0]
         now, hedging = self._clock.now(), self._hedging
-        asked = {self._running.member, *(attempt.member for attempt, _ in self._beside)}
+        already_called = {self._running.member, *(attempt.member for attempt, _ in self._concurrent)}
 
         def rank(target: Target) -> tuple[bool, bool, bool, bool]:
             member, model = target.member, target.model or self._ex.request.model
             is_slow = hedging.lately(member.upstream.name, is_whole=self._is_whole).is_slow(now)
-            return (not member.limited(self._ex.lane).has_room or member.is_failing(now, model), is_slow, member in asked,
+            return (not member.limited(self._ex.lane).has_room or member.is_failing(now, model), is_slow,
+                    member in already_called,
                     not member.is_well(now, model))
 
         return min(self._others, key=rank)
@@ -238,7 +239,7 @@ class Race:
     def _send(self, attempt: Attempt) -> None:
         self._running = attempt
         self._n_running += 1
-        self._beside.append((attempt, self._tasks.spawn(self._run(attempt))))
+        self._concurrent.append((attempt, self._tasks.spawn(self._run(attempt))))
 
     async def _run(self, attempt: Attempt) -> None:
         """The Task of an attempt beside the first one."""
@@ -249,9 +250,9 @@ class Race:
                 stream.close()
                 return
             if ex.request.stream:
-                lead = await until_content(attempt, stream)
+                lead = await read_to_first_token(attempt, stream)
             else:
-                lead = await until_whole(attempt, stream, self._watch, ex.terms.timeouts.idle_s, self._clock)
+                lead = await read_whole(attempt, stream, self._watch, ex.terms.timeouts.idle_s, self._clock)
         except UpstreamFailed as failed:
             attempt.fail(failed)
             self.replace(attempt, failed)
@@ -262,7 +263,7 @@ class Race:
             raise
         else:
             if not self._is_over and self._winner is None and self._watch.interrupt():
-                self._winner = Started(attempt, stream, lead)
+                self._winner = StartedAnswer(attempt, stream, lead)
             else:
                 attempt.lose()
         finally:

@@ -23,19 +23,19 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import Fact, Fanout, GapsSeen, Rescued, Sink
-from stayfast.core.types import Chunk, Outcome, Sight, Stage, Usage
-from stayfast.pipeline.attempts.attempt import RESCUE, Attempt, until_content
+from stayfast.core.types import AnswerSummary, Chunk, Outcome, Stage, Usage
+from stayfast.pipeline.attempts.attempt import RESCUE, Attempt, read_to_first_token
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Route, Started
+from stayfast.pipeline.plan import Plan, Route, StartedAnswer
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.call.caller import Caller
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
-from stayfast.pipeline.timing.token_timings import Cadence
+from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.price import price_of
 from stayfast.policy.resilience.retry_budget import weight_of
-from stayfast.policy.resilience.stall import Flow, Pulse
-from stayfast.upstreams.base import Call, Sending, Stream
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.policy.resilience.stall import StallDetector, TokenFlow
+from stayfast.upstreams.base import AnswerStream, Call, Sending
+from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.continuation import MAX_SO_FAR_BYTES, CannotGoOn, Continuation, both, in_bytes
 from stayfast.wire.dialect import Json
 from stayfast.wire.errors import malformed
@@ -50,7 +50,7 @@ WHY_NOT = {"tries": "it was rescued before", "busy": "nobody who could go on is 
            "blocks": "it is more than running text", "over": "it had said its last words"}
 
 
-class Elsewhere:
+class FailoverStream:
     """The rest of one request's answer. Owned by the request's task."""
 
     __slots__ = ("_clock", "_ex", "_n_rescues", "_plan", "_rng", "_sink")
@@ -63,7 +63,7 @@ class Elsewhere:
         self._sink = sink
         self._n_rescues = 0
 
-    def targets(self, mine: Member, now: float) -> list[Target]:
+    def targets(self, mine: UpstreamState, now: float) -> list[Target]:
         """Who can go on with an answer, is well and has room, best first; `mine`, which stalls, is the last of them."""
         plan = self._plan
         every = [*plan.candidates, *(target for tier in plan.fallback for target in tier)]
@@ -72,41 +72,41 @@ class Elsewhere:
                 and target.member.is_well(now, target.model or model)]
         return sorted(able, key=lambda target: target.member is mine)
 
-    def refusal(self, targets: list[Target], n_said: int, now: float) -> str:
+    def refusal(self, targets: list[Target], n_sent: int, now: float) -> str:
         """Why the rest may not be asked for now, in one word; empty where it may. `n_said`: tokens so far."""
         plan = self._plan
         if self._n_rescues >= MAX_RESCUES:
             return "tries"
         if not targets:
             return "busy"
-        least_s = max(targets[0].member.usual.all.usual_s, plan.route.retry.min_left_s)
+        least_s = max(targets[0].member.usual.all.baseline_s, plan.route.retry.min_left_s)
         if self._ex.ledger.ends_at - now < least_s:
             return "deadline"
-        return "" if self._has_budget(targets[0], self._weight(n_said), now) else "budget"
+        return "" if self._has_budget(targets[0], self._weight(n_sent), now) else "budget"
 
-    async def first_words(self, rest: Continuation, mine: Member) -> tuple[Attempt, Stream, Chunk] | None:
+    async def first_words(self, rest: Continuation, mine: UpstreamState) -> tuple[Attempt, AnswerStream, Chunk] | None:
         """Who gives the rest, and what it begins with; None where nobody does. Each call is an extra attempt. Raises
         DeadlineExceeded of the stage, and CancelledError where the client leaves.
         """
         self._n_rescues += 1
         budget = self._plan.route.hedging.budget
         for target in self.targets(mine, self._clock.now())[:MAX_TRIES]:
-            now, weight = self._clock.now(), self._weight(rest.n_said)
+            now, weight = self._clock.now(), self._weight(rest.n_sent)
             if not self._has_budget(target, weight, now):
                 break
             budget.take_retry(weight, now)
-            target.member.extra.take(weight, now)
+            target.member.retry_budget.take(weight, now)
             attempt = self._begin(target, rest)
             lead = await self._read(attempt)
             if lead is not None and attempt.stream is not None:
                 return attempt, attempt.stream, lead
         return None
 
-    def _weight(self, n_said: int) -> float:
-        return weight_of(len(self._ex.request.body) + n_said * BYTES_A_TOKEN)
+    def _weight(self, n_sent: int) -> float:
+        return weight_of(len(self._ex.request.body) + n_sent * BYTES_A_TOKEN)
 
     def _has_budget(self, target: Target, weight: float, now: float) -> bool:
-        return self._plan.route.hedging.budget.may_retry(weight, now) and target.member.extra.has_room(weight, now)
+        return self._plan.route.hedging.budget.may_retry(weight, now) and target.member.retry_budget.has_room(weight, now)
 
     def _begin(self, target: Target, rest: Continuation) -> Attempt:
         ex, model = self._ex, target.model or self._ex.request.model
@@ -124,9 +124,9 @@ class Elsewhere:
         ex.watch.arm("first_token_s", ex.terms.timeouts.first_token_s, attempt.began_at)
         try:
             attempt.stream = stream = await attempt.member.upstream.open(attempt.call)
-            return await until_content(attempt, stream)
+            return await read_to_first_token(attempt, stream)
         except asyncio.CancelledError:
-            verdict = ex.watch.verdict(Stage.RELAY)
+            verdict = ex.watch.take_timeout_error(Stage.RELAY)
             if verdict is None:
                 attempt.abandon()
                 raise
@@ -160,22 +160,22 @@ class Guarded(Caller):
 
     __slots__ = ()
 
-    def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, Started]:
+    def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, StartedAnswer]:
         if plan.route.on_stall == "wait" or not ex.request.stream:
             return super().start(ex, plan)
         return self._guarded(ex, plan)
 
-    async def _guarded(self, ex: Exchange, plan: Plan) -> Started:
+    async def _guarded(self, ex: Exchange, plan: Plan) -> StartedAnswer:
         started = await super().start(ex, plan)
         attempt, sight = started.source, started.stream.sight
         if not isinstance(attempt, Attempt) or sight.is_complete or sight.is_cut:
             return started
-        guard = Guard(ex, plan, attempt, started, clock=self._clock, sink=self._sink,
-                      elsewhere=Elsewhere(ex, plan, clock=self._clock, rng=self._rng, sink=self._sink))
-        return Started(guard, guard, started.lead)
+        guard = StreamGuard(ex, plan, attempt, started, clock=self._clock, sink=self._sink,
+                      elsewhere=FailoverStream(ex, plan, clock=self._clock, rng=self._rng, sink=self._sink))
+        return StartedAnswer(guard, guard, started.first_chunk)
 
 
-class Guard:
+class StreamGuard:
     """One running answer, whoever gives it. Source and stream to the relay; one task reads it."""
 
     __slots__ = ("_api", "_attempt", "_clock", "_elsewhere", "_ex", "_flow", "_given", "_half", "_has_ended",
@@ -184,7 +184,8 @@ class Guard:
 
     is_incremental = True
 
-    def __init__(self, ex: Exchange, plan: Plan, attempt: Attempt, started: Started, *, elsewhere: Elsewhere, clock: Clock,
+    def __init__(self, ex: Exchange, plan: Plan, attempt: Attempt, started: StartedAnswer, *, elsewhere: FailoverStream,
+                 clock: Clock,
                  sink: Sink) -> None:
         self._ex = ex
         self._api = ex.request.api
@@ -193,11 +194,11 @@ class Guard:
         self._elsewhere = elsewhere
         self._clock = clock
         self._sink = sink
-        self.sight: Sight = started.stream.sight  # the first one's, which this goes on with
-        self.cadence = Cadence(self._route, attempt.name, Fanout())  # as the client sees it; attempts tell their own
+        self.sight: AnswerSummary = started.stream.sight  # the first one's, which this goes on with
+        self.cadence = TokenTimings(self._route, attempt.name, Fanout())  # as the client sees it; attempts tell their own
         self.cadence.begin(attempt.cadence.first_at or clock.now())
-        self._given = [started.lead.data]  # all that the client has
-        self._n_given = len(started.lead.data)  # bytes
+        self._given = [started.first_chunk.data]  # all that the client has
+        self._n_given = len(started.first_chunk.data)  # bytes
         self._is_hopeless = self._on_stall != "rescue"  # nobody can go on with this answer
         self._half: Continuation | None = None  # what could be asked for, as of the last look
         self._rest: Continuation | None = None  # how the attempt that took over is understood
@@ -206,13 +207,13 @@ class Guard:
         self._limit_s = 0.0
         self._is_over = False
         self._has_ended = False
-        self._is_with(attempt, started.stream, started.lead)
+        self._is_with(attempt, started.stream, started.first_chunk)
 
-    def _is_with(self, attempt: Attempt, stream: Stream, lead: Chunk) -> None:
+    def _is_with(self, attempt: Attempt, stream: AnswerStream, lead: Chunk) -> None:
         self._attempt = attempt
         self._stream = stream
-        self._flow = attempt.member.flow = attempt.member.flow or Flow()
-        self._pulse = Pulse()
+        self._flow = attempt.member.flow = attempt.member.flow or TokenFlow()
+        self._pulse = StallDetector()
         self._silent_s = 0.0  # how long content was waited for, but for the wait under way
         self._waits_since: float | None = None
         self._n_content = max(1, lead.n_content)
@@ -274,7 +275,7 @@ class Guard:
     def _refuse(self, why: str) -> None:
         if why != self._refused:
             self._refused = why
-            self._tell(f"refused_{why}")
+            self._report(f"refused_{why}")
             self._ex.notes.append(f"not rescued from {self.name}: {WHY_NOT[why]}")
 
     def _ended(self) -> Chunk | None:
@@ -310,7 +311,7 @@ class Guard:
         if not self._has_ended:
             self._has_ended = self._is_over = True
             now = self._clock.now()
-            self._pulse.look(self._flow, now)
+            self._pulse.check(self._flow, now)
             self.cadence.end(now, is_whole=outcome is SUCCESS and not self.sight.is_cut)
         taken = self._used() if self._rest is not None and self._stream.sight.usage is None else None
         self._attempt.end(outcome, fault, upstream_status=upstream_status, taken=taken)
@@ -319,20 +320,20 @@ class Guard:
         self.end(IGNORED)
 
     def _ring_in(self, seconds: float) -> None:
-        self._ex.watch.ring(self._clock.now() + seconds, self._look)
+        self._ex.watch.schedule_hedge_check(self._clock.now() + seconds, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """The alarm: judge the wait that is under way, if there is one."""
         now, flow = self._clock.now(), self._flow
         if self._is_over:
             return
-        self._pulse.look(flow, now)
+        self._pulse.check(flow, now)
         if self._waits_since is None:  # the client reads slower than the upstream writes
             self._ring_in(LOOK_EVERY_S)
             return
         silent_s = self._silent_s + now - self._waits_since
         targets = self._elsewhere.targets(self._attempt.member, now)
-        self._limit_s = self._pulse.limit_s(flow, targets[0].member.usual.all.usual_s if targets else 0.0, now)
+        self._limit_s = self._pulse.limit_s(flow, targets[0].member.usual.all.baseline_s if targets else 0.0, now)
         if silent_s < self._limit_s:
             self._ring_in(min(LOOK_EVERY_S, max(LEAST_S, self._limit_s - silent_s)))
             return
@@ -358,7 +359,7 @@ class Guard:
             return self._refused
         return ""
 
-    def _tell(self, result: str) -> None:
+    def _report(self, result: str) -> None:
         self._sink.emit(Rescued(self._route, self.name, self._clock.now(), result))
 
     async def _stalled(self, silent_s: float) -> Chunk | None:
@@ -370,7 +371,7 @@ class Guard:
             if chunk is not None:
                 return chunk
         else:
-            self._tell("ended")
+            self._report("ended")
         ending = self.cut()
         if ending is None:  # it has nothing that could be ended: wait as before
             self._silent_s, self._is_hopeless = silent_s, True
@@ -396,11 +397,11 @@ class Guard:
         self._half = None
         found = await self._elsewhere.first_words(half, stalled.member)
         if found is None:
-            self._tell("failed")
+            self._report("failed")
             ex.notes.append(f"not rescued from {self.name}: {why}, and nobody could go on")
             return None
         attempt, stream, lead = found
-        self._tell("rescued")
+        self._report("rescued")
         ex.notes.append(f"rescued from {self.name} to {attempt.name} after {self._n_content} tokens: {why}")
         used = self._used()
         stalled.end(DROPPED, fault.value, upstream_status=upstream_status, taken=used)
@@ -419,14 +420,14 @@ class Guard:
         return f"<Guard of {self._attempt!r}: {self._pulse!r}, {self._elsewhere!r}>"
 
 
-class Sagging:
+class ThroughputMonitor:
     """A listener of `observe.batch`. `flows`: of the upstreams that have peers, by name; another table after a reload."""
 
     __slots__ = ("_clock", "flows")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.flows: Mapping[str, Flow] = {}
+        self.flows: Mapping[str, TokenFlow] = {}
 
     def take(self, facts: Sequence[Fact]) -> None:
         flows = self.flows
@@ -440,12 +441,12 @@ class Sagging:
         return f"<Sagging of {', '.join(self.flows) or 'nobody'}>"
 
 
-def flows_of(routes: Iterable[Route]) -> dict[str, Flow]:
+def flows_of(routes: Iterable[Route]) -> dict[str, TokenFlow]:
     """The flows of all upstreams that share a route with another one, which have one from here on."""
-    flows: dict[str, Flow] = {}
+    flows: dict[str, TokenFlow] = {}
     for route in routes:
         if len(route.targets) > 1:
             for target in route.targets:
                 member = target.member
-                member.flow = flows[member.upstream.name] = member.flow or Flow()
+                member.flow = flows[member.upstream.name] = member.flow or TokenFlow()
     return flows

@@ -15,12 +15,12 @@ from stayfast.pipeline.plan import Plan
 from stayfast.pipeline.routing.selector import Target
 from stayfast.policy.resilience.retry import patience_s, wait_before_next
 from stayfast.policy.resilience.retry_budget import weight_of
-from stayfast.upstreams.state.upstream_state import Member
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 NOT_MENDED = (Fault.CONNECT, Fault.TIMEOUT)  # by a back-off within one request
 
 
-class Retrying:
+class RetryPolicy:
     """Task-safe: holds no state of a request."""
 
     __slots__ = ("_clock", "_rng", "_sink")
@@ -64,7 +64,8 @@ class Retrying:
         candidates.appendleft(following)
         return wait_s
 
-    def beside(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, others: Iterable[Target], *, of: Member,
+    def retry_concurrently(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, others: Iterable[Target], *,
+                           of: UpstreamState,
                n_made: int, ends_at: float) -> Target | None:
         """Whom to ask at once in place of `of`, which failed while another attempt runs: somebody who is well, has room and
         was not asked. None: nobody. Taken from the budgets.
@@ -85,7 +86,7 @@ class Retrying:
         if failed.is_refused:
             self.retried(ex, plan, failed, following, "retried at", wait_s=wait_s, draws=False)
             return True
-        now, budget, pool = self._clock.now(), plan.route.hedging.budget, following.member.extra
+        now, budget, pool = self._clock.now(), plan.route.hedging.budget, following.member.retry_budget
         weight = weight_of(len(plan.prompt.request.body))
         if ex.arrival.is_repeat:
             why, note = "client", "its client retries by itself"
@@ -119,7 +120,7 @@ class Retrying:
         try:
             await asyncio.sleep(wait_s)
         except asyncio.CancelledError:
-            verdict = ex.watch.verdict(Stage.CALL)
+            verdict = ex.watch.take_timeout_error(Stage.CALL)
             if verdict is None:
                 raise
             raise verdict from None
@@ -132,9 +133,9 @@ def is_once(ex: Exchange, plan: Plan) -> bool:
     return (ex.request.is_stateful or ex.request.is_stored) and not plan.route.retry.stateful
 
 
-def _may_follow(ex: Exchange, plan: Plan, failed: UpstreamFailed, member: Member) -> bool:
+def _may_follow(ex: Exchange, plan: Plan, failed: UpstreamFailed, member: UpstreamState) -> bool:
     """Whether another attempt may mend it, and the request may be sent again after this upstream had it."""
-    return failed.can_retry and (failed.is_undone or not (member.is_once or is_once(ex, plan)))
+    return failed.can_retry and (failed.is_undone or not (member.is_not_idempotent or is_once(ex, plan)))
 
 
 def _fresh(ex: Exchange, plan: Plan, targets: Iterable[Target], now: float, *, is_any: bool = False) -> Target | None:
@@ -142,8 +143,8 @@ def _fresh(ex: Exchange, plan: Plan, targets: Iterable[Target], now: float, *, i
     no wait mends that; `is_any`: else the first not asked.
     """
     model = plan.prompt.request.model
-    asked = {(attempt.member, attempt.call.model) for attempt in ex.attempts}
-    others = [target for target in targets if (target.member, target.model or model) not in asked]
+    already_called = {(attempt.member, attempt.call.model) for attempt in ex.attempts}
+    others = [target for target in targets if (target.member, target.model or model) not in already_called]
     for target in others:
         if target.member.is_well(now, target.model or model):
             return target
