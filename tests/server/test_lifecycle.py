@@ -281,7 +281,7 @@ def test_tasks_report_what_nobody_caught() -> None:
             client = await running.connect()
             client.send(post())
             await eventually(lambda: len(tasks) == 1)
-            assert repr(tasks) == "<Tasks: 1 running>"
+            assert repr(tasks) == "<ConnectionTasks: 1 running>"
             client.reset()
             await eventually(lambda: len(tasks) == 0)
 

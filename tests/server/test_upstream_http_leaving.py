@@ -30,7 +30,7 @@ def test_cancelled_while_resolving() -> None:
         sending.cancel()
         await asyncio.wait([sending], timeout=PROMPT_S)
         assert sending.cancelled()
-        assert repr(caller.client._pool) == "<Pool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+        assert repr(caller.client._pool) == "<ConnectionPool 0 busy, 0 idle, 0 connecting, 0 waiting>"
         gate.set()
 
     on_sockets(main)
@@ -53,7 +53,7 @@ def test_connecting(loop: str) -> None:
                 await caller.send(within_s=0.05)
             assert failed.value.fault is Fault.TIMEOUT
             await until(lambda: open_sockets() <= before)
-            assert repr(caller.client._pool) == "<Pool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+            assert repr(caller.client._pool) == "<ConnectionPool 0 busy, 0 idle, 0 connecting, 0 waiting>"
 
     on_sockets(main, loop=loop)
 
@@ -132,6 +132,6 @@ def test_no_socket_is_left_by_a_failure(monkeypatch: pytest.MonkeyPatch, broken:
                 await caller.send()
             assert getattr(failed.value, "fault", None) is fault
             assert await (await peer.accept()).left() < PROMPT_S
-            assert repr(caller.client._pool) == "<Pool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+            assert repr(caller.client._pool) == "<ConnectionPool 0 busy, 0 idle, 0 connecting, 0 waiting>"
 
     on_sockets(main)

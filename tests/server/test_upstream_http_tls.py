@@ -120,7 +120,7 @@ def test_cancelled_in_the_handshake(trust: Trust, loop: str) -> None:
                 await caller.send(within_s=0.05)
             assert failed.value.fault is Fault.TIMEOUT
             assert await (await peer.accept()).left() < PROMPT_S
-            assert repr(caller.client._pool) == "<Pool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+            assert repr(caller.client._pool) == "<ConnectionPool 0 busy, 0 idle, 0 connecting, 0 waiting>"
 
     on_sockets(main, loop=loop)
 

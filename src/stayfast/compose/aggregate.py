@@ -111,7 +111,7 @@ class Caches:
 
 
 async def _purged(store: Store, what: PurgeFilter) -> int:
-    """How many answers it has forgotten. Raises StoreGone."""
+    """How many answers it has forgotten. Raises StoreUnavailable."""
     if what.key is None:
         return await store.purge(route=what.route, tenant=what.tenant, tag=what.tag)
     n = int(await store.inspect(what.key) is not None)

@@ -325,7 +325,7 @@ def _has_changed(name: str, settings: Settings, old: Settings | None) -> bool:
 
 
 async def _left(store: Store, route: str, epoch: str, *, is_other: bool) -> int:
-    """How many answers it has forgotten. is_other: this process itself had another one. Raises StoreGone."""
+    """How many answers it has forgotten. is_other: this process itself had another one. Raises StoreUnavailable."""
     if not isinstance(store, RemoteStore):
         return await store.purge(route=route) if is_other else 0
     name = f"epoch{sha256(route.encode()).hexdigest()[:16]}"

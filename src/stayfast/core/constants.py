@@ -7,3 +7,4 @@ MAX_RETRY_AFTER_S: Final = 60.0  # a client that sleeps longer than this has los
 HOP_HEADER: Final = "x-stayfast-hop"  # how many gateways a request has passed, this one included
 MAX_HOPS: Final = 5  # more is a circle: a base_url that leads back here
 DEGRADED_HEADER: Final = "x-stayfast-degraded"  # what a gateway did instead of failing
+LARGE_REQUEST_BYTES: Final = 1024 * 1024  # bodies above it are parsed and translated in a thread; less takes some 4 ms

@@ -57,7 +57,7 @@ class ReleaseStack:
         return len(self._releases)
 
     def __repr__(self) -> str:
-        return f"<Held {len(self._releases)}>"
+        return f"<ReleaseStack {len(self._releases)}>"
 
 
 class Ledger:
@@ -232,7 +232,7 @@ class Exchange:
         return 0.0 if silence_s is None or self.request.stream else max(0.0, self.total_s - silence_s)
 
     def again(self) -> "Exchange":
-        """The same request for another task. Watch, ledger, attempts and notes are one until they are replaced."""
+        """The same request for another task. Time-outs, ledger, attempts and notes are one until they are replaced."""
         other = Exchange.__new__(Exchange)
         for name in Exchange.__slots__:
             setattr(other, name, getattr(self, name))

@@ -7,11 +7,11 @@ and then compared in constant time; the look-up's timing tells about digests onl
 import base64
 import hashlib
 import hmac
-import ipaddress
 import math
 from collections.abc import Mapping
 
 from stayfast.core.errors import Rejected
+from stayfast.http.server.waiting import address_of
 from stayfast.server.config import ServerConfig
 
 MIN_KEY_CHARS = 16
@@ -83,7 +83,7 @@ class FailedKeys:
 
     def count(self, peer: tuple[str, int] | None, per_minute: int, now: float) -> float:
         """Note a failure at `now` (monotonic seconds). Returns 0 within the limit, else seconds until another is in it."""
-        address = _block_of(peer)
+        address = address_of(peer) or ""
         left, at = self._levels.pop(address, (per_minute, now))
         left = min(per_minute, left + (now - at) * per_minute / 60)
         is_within = left >= 1
@@ -105,19 +105,6 @@ class FailedKeys:
     def __repr__(self) -> str:
         return f"<FailedKeys: {len(self._levels)} addresses>"
 
-
-def _block_of(peer: tuple[str, int] | None) -> str:
-    """The address, of IPv6 its /64, which one customer has; empty for a Unix socket."""
-    if peer is None:
-        return ""
-    host = peer[0]
-    if ":" not in host:
-        return host
-    try:
-        address = ipaddress.IPv6Address(host.partition("%")[0])
-    except ValueError:
-        return host
-    return str(address.ipv4_mapped or ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 def _presented(fields: Mapping[bytes, bytes]) -> list[bytes]:

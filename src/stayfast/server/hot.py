@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import LARGE_REQUEST_BYTES
 from stayfast.core.errors import Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import RequestRefused, Sink, Trace
 from stayfast.core.held_bytes import HeldBytes, Holding
@@ -55,7 +56,6 @@ _MASK = (1 << 64) - 1
 _LEAST_KEEPALIVE_S = 0.1  # a header of the client's sets the pace, and 1e-9 would take all of the loop's time
 
 _OURS = frozenset(("x-request-id", "content-length", "connection"))
-LARGE_REQUEST_BYTES = 1024 * 1024  # decoded in a thread above it, one at a time; to decode less takes some 4 ms
 _DECODER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-requests")
 LARGE_BYTES = 128 * 1024  # above it a body is written by itself, and counted until its client has it
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
@@ -138,7 +138,7 @@ class ServerContext:
             wall_at=self.clock.wall(), seconds=self.clock.now() - request.accepted_at, tenant=request.tenant))
 
     def __repr__(self) -> str:
-        return f"<Edge: {len(self.tasks)} requests>"
+        return f"<ServerContext: {len(self.tasks)} requests>"
 
 
 CHAT = Api.CHAT

@@ -97,7 +97,9 @@ class Store(Protocol):
         """What is kept under a key, for whoever looks after the store: it does not count as asked for."""
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
-        """Forget all answers of which everything given is true; nothing given: all. Returns how many. Raises StoreGone."""
+        """Forget all answers of which everything given is true; nothing given: all. Returns how many. Raises
+        StoreUnavailable.
+        """
 
     async def stats(self) -> StoreStats:
         """How it is, and how full. Never raises."""
@@ -154,7 +156,7 @@ Reply = bytes | bool | None  # Get: data or None. Lead, IsLed: a bool. Others: N
 class StoreBackend(Protocol):
     """A place outside of this process where data is kept by key. `execute` is used by one task at a time.
 
-    All raise StoreGone, and nothing else; none but `execute` need be quick.
+    All raise StoreUnavailable, and nothing else; none but `execute` need be quick.
     """
 
     @property

@@ -93,7 +93,7 @@ class RedisDoor:
             return
 
     async def _ask(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The server's answers. Raises StoreGone where one of them is an error."""
+        """The server's answers. Raises StoreUnavailable where one of them is an error."""
         try:
             if len(commands) == 1:
                 return [await self._server.execute_command(*commands[0])]

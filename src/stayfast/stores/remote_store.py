@@ -274,11 +274,11 @@ class RemoteStore:
         return await self._door.purge(route, tenant, tag)
 
     async def note(self, name: str, word: str) -> None:
-        """Remember a word under a name (lower-case letters and digits). Raises StoreGone."""
+        """Remember a word under a name (lower-case letters and digits). Raises StoreUnavailable."""
         await self._door.append_log(name, [word.encode()], 1)
 
     async def noted(self, name: str) -> str | None:
-        """The last word under a name. Raises StoreGone."""
+        """The last word under a name. Raises StoreUnavailable."""
         records = await self._door.read_log(name, "", MOST_NOTES)
         return records[-1][1].decode(errors="replace") if records else None
 
@@ -398,7 +398,7 @@ class RemoteStore:
 
     def __repr__(self) -> str:
         gets = self._gets
-        return f"<Shared {self.name}: {gets.state.value}, {len(self._near)} near, {len(gets.waiting)} look-ups wait>"
+        return f"<RemoteStore {self.name}: {gets.state.value}, {len(self._near)} near, {len(gets.waiting)} look-ups wait>"
 
 
 def _give_up(future: Future) -> None:

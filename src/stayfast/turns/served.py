@@ -167,7 +167,7 @@ class ServedTurn(TurnUpstream):
                                    "let asyncio.CancelledError through"))
 
     def __repr__(self) -> str:
-        return f"<Served {self.name}: {self.function.name}, {len(self._running)} running, {len(self.resumable)} kept>"
+        return f"<ServedTurn {self.name}: {self.function.name}, {len(self._running)} running, {len(self.resumable)} kept>"
 
 
 class RunningTurn:
@@ -291,7 +291,7 @@ class RunningTurn:
         return failed
 
     def __repr__(self) -> str:
-        return f"<Turn {self.request.request_id}: {self.answer!r}, {self._n_readers} readers>"
+        return f"<RunningTurn {self.request.request_id}: {self.answer!r}, {self._n_readers} readers>"
 
 
 class Reading:

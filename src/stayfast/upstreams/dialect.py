@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from stayfast.core.clock import Clock
-from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER
+from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER, LARGE_REQUEST_BYTES
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.held_bytes import HeldBytes, Holding
 from stayfast.core.types import AnswerSummary, Api, Chunk
@@ -37,7 +37,6 @@ NOTHING = Chunk(b"")
 _STREAM_REFUSALS = (400, 403, 404, 422, 501)  # of which those whose body names the stream are meant
 MAX_WHOLE_ONLY = 1024  # models
 LARGE_BYTES = 256 * 1024  # of a whole answer: to read less takes under a millisecond
-LARGE_REQUEST_BYTES = 1024 * 1024  # translated in that thread above it
 _READER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-answers")  # two would take turns, and the loop a third
 _CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8.4.1 and later; no other word is quoted
 

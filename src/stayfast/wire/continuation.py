@@ -78,7 +78,7 @@ class SeamTrimmer:
         return (blanks[len(self._blanks):] if blanks.startswith(self._blanks) else "") + body
 
     def __repr__(self) -> str:
-        return f"<Seam after {len(self.prefix)} characters, {'over' if self._is_over else 'open'}>"
+        return f"<SeamTrimmer after {len(self.prefix)} characters, {'over' if self._is_over else 'open'}>"
 
 
 class Continuation:

@@ -130,7 +130,7 @@ class StreamEncoder(Protocol):
     """Says deltas in one dialect's events, as its official SDK expects them. One task owns it."""
 
     def events(self, delta: Delta) -> list[Json]:
-        """The events for one delta. Raises Unsayable."""
+        """The events for one delta. Raises NotTranslatable."""
 
     def end(self, usage: Usage | None) -> list[Json]:
         """The events that end the answer."""

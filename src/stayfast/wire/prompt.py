@@ -385,7 +385,7 @@ class PromptLayout:
             self.blocks.append(PromptBlock(place, at, index, bytes(part), b"" if index else head, role))
 
     def __repr__(self) -> str:
-        return f"<Laid {self.api.value}: {len(self.blocks)} blocks, {self.n_static} of them static>"
+        return f"<PromptLayout {self.api.value}: {len(self.blocks)} blocks, {self.n_static} of them static>"
 
 
 def has_marks(body: bytes) -> bool:

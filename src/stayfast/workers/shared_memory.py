@@ -85,4 +85,4 @@ class SharedCounters:
         raise OutOfSlots(f"the workers share more than {N_CELLS} numbers")
 
     def __repr__(self) -> str:
-        return f"<Board: {len(self._used)} of {N_CELLS} cells in use here>"
+        return f"<SharedCounters: {len(self._used)} of {N_CELLS} cells in use here>"

@@ -169,7 +169,7 @@ class WorkerSync:
         return _Counts(self._board.numbers, cells.pop(self._n), cells)
 
     def __repr__(self) -> str:
-        return f"<AsOne {self._n} of {self._n_workers}, {len(self._gone)} gone>"
+        return f"<WorkerSync {self._n} of {self._n_workers}, {len(self._gone)} gone>"
 
 
 def as_one(siblings: WorkerPeers | None, clock: Clock) -> WorkerSync | None:

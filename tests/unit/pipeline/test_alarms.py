@@ -68,9 +68,9 @@ def test_what_is_over_is_let_go() -> None:
         alarms = TimerWheel(loop)
         for _ in range(1000):
             RequestTimeouts(alarms, loop.now() + 3600.0, 3600.0).stop()
-        assert repr(alarms) == "<Alarms: 1000 new, 0 in 0 slots>"
+        assert repr(alarms) == "<TimerWheel: 1000 new, 0 in 0 slots>"
         await asyncio.sleep(2 * SLOT_S)
-        assert repr(alarms) == "<Alarms: 0 new, 0 in 0 slots>"
+        assert repr(alarms) == "<TimerWheel: 0 new, 0 in 0 slots>"
 
     run(main)
 

@@ -43,4 +43,4 @@ def test_hand_over_moves_everything() -> None:
     assert order == []
     taken.release()
     assert order == ["x"]
-    assert (len(held), repr(taken)) == (0, "<Held 0>")
+    assert (len(held), repr(taken)) == (0, "<ReleaseStack 0>")

@@ -152,13 +152,14 @@ def test_fixed_and_off_learn_nothing() -> None:
     assert not AdaptiveLimit(LimitConfig("fixed", most=7)).learns
     assert AdaptiveLimit(LimitConfig("fixed", most=7, least=1)).value == 7
     assert AdaptiveLimit(LimitConfig("off")).has_room(10**9)
-    assert repr(AdaptiveLimit(LimitConfig("off"))) == "<Limit off>"
+    assert repr(AdaptiveLimit(LimitConfig("off"))) == "<AdaptiveLimit off>"
 
 
 def test_a_most_below_the_usual_least_needs_no_other_setting() -> None:
     """An engine with eight slots: fixed is its most whatever else is set, and the rules that learn stay within it."""
     assert AdaptiveLimit(LimitConfig("fixed", most=8)).value == 8
-    assert repr(AdaptiveLimit(LimitConfig("fixed", least=10, most=4))) == "<Limit fixed 4 of 4 to 4: nothing learned yet>"
+    fixed = AdaptiveLimit(LimitConfig("fixed", least=10, most=4))
+    assert repr(fixed) == "<AdaptiveLimit fixed 4 of 4 to 4: nothing learned yet>"
     assert Seconds(LimitConfig("aimd", most=8)).run(1, 1.2, 8) == 8
     limit = AdaptiveLimit(LimitConfig(most=8))
     assert (limit.value, LimitConfig(most=8).floor, LimitConfig().floor, LimitConfig("aimd").floor) == (8, 8, 10, 10)

@@ -215,4 +215,5 @@ class ConnectionPool:
             self._prune_after(min(left) + self._keepalive_s - now)
 
     def __repr__(self) -> str:
-        return f"<Pool {self.n_busy} busy, {self.n_idle} idle, {self._n_dialing} connecting, {self.n_waiting} waiting>"
+        return (f"<ConnectionPool {self.n_busy} busy, {self.n_idle} idle, {self._n_dialing} connecting, "
+                f"{self.n_waiting} waiting>")

@@ -91,7 +91,7 @@ class ConnectionTasks:
         return len(self._running)
 
     def __repr__(self) -> str:
-        return f"<Tasks: {len(self._running)} running>"
+        return f"<ConnectionTasks: {len(self._running)} running>"
 
 
 BACKLOG = 4096
@@ -485,4 +485,4 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
 
     def __repr__(self) -> str:
         state = "answering" if self._task is not None else ("waiting", "in a head", "in a body")[self._parser.phase]
-        return f"<Connection {state}, {len(self._parser.ready)} ready>"
+        return f"<ServerConnection {state}, {len(self._parser.ready)} ready>"

@@ -10,8 +10,8 @@ When wrong: a proxy is one address. One that opens hundreds of connections ahead
 GRACE_S meets the cap; it sees them closed, and opens others. Of IPv6 a whole /64 is one address, because one host has it.
 """
 
-import socket
 from collections.abc import Hashable, Iterator
+from ipaddress import IPv6Address, IPv6Network
 from typing import Generic, Protocol, TypeVar
 
 GRACE_S = 1.0
@@ -104,17 +104,15 @@ def _first(connections: dict[C, object] | dict[C, None] | dict[C, tuple[float, H
         yield connection
 
 
-def address_of(peer: object) -> Hashable:
-    """What of a socket's peer name counts as one address; None where it has none."""
+def address_of(peer: object) -> str | None:
+    """What of a socket's peer name counts as one address, readable: of IPv6 its /64; None where it has none."""
     if not isinstance(peer, tuple) or len(peer) < 2:
         return None
     host = str(peer[0])
     if ":" not in host:
         return host
     try:
-        packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
-    except OSError:
+        address = IPv6Address(host.partition("%")[0])
+    except ValueError:
         return host
-    if packed[:12] == b"\0" * 10 + b"\xff\xff":  # IPv4 on a listener for both
-        return socket.inet_ntoa(packed[12:])
-    return packed[:8]
+    return str(address.ipv4_mapped or IPv6Network((int(address) >> 64 << 64, 64)))  # mapped: IPv4 on a listener for both

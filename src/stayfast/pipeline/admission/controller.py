@@ -314,4 +314,4 @@ class AdmissionController:
 
     def __repr__(self) -> str:
         most = str(self.n_places) if self.n_places < UNLIMITED else "any number"
-        return f"<Places {self.n_taken} of {most} taken, {self.queue if self.lanes is None else self.lanes!r}>"
+        return f"<AdmissionController {self.n_taken} of {most} taken, {self.queue if self.lanes is None else self.lanes!r}>"

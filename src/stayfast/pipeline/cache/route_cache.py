@@ -70,4 +70,4 @@ class RouteCache:
         return price.cost_usd(usage) if price is not None and usage is not None else None
 
     def __repr__(self) -> str:
-        return f"<Caching of {self.origin}: {self.store!r}>"
+        return f"<RouteCache of {self.origin}: {self.store!r}>"

@@ -387,4 +387,4 @@ class SemanticCache:
             estimate, n_audits, n_wrong, labels.n_drifted)
 
     def __repr__(self) -> str:
-        return f"<Semantic of {self._route}: {self.phrasings!r}, {self._fixed or self.learning!r}>"
+        return f"<SemanticCache of {self._route}: {self.phrasings!r}, {self._fixed or self.learning!r}>"

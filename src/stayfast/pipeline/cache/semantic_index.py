@@ -189,4 +189,4 @@ class SemanticIndex:
             self.log.delete(key)
 
     def __repr__(self) -> str:
-        return f"<Phrasings: {len(self)} in {len(self.scopes)} scopes>"
+        return f"<SemanticIndex: {len(self)} in {len(self.scopes)} scopes>"

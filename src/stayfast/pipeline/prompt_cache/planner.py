@@ -1,6 +1,6 @@
 """One route's use of its providers' prefix caches: what it knows of them, and what it does to each request.
 
-A route with `prefix.mode: off` has no Prefixing, and costs nothing here. What is kept of prompts are digests.
+A route with `prefix.mode: off` has no PromptCachePlanner, and costs nothing here. What is kept of prompts are digests.
 
 One goes first. Problem: what a provider remembers can be read from the first token of the answer on, not before. Twenty
 requests with the same ten thousand words at once are twenty times the whole price and the whole wait. Rule: as long as one
@@ -253,7 +253,8 @@ class PromptCachePlanner:
         self.counts[upstream, result] = self.counts.get((upstream, result), 0) + 1
 
     def __repr__(self) -> str:
-        return f"<Prefixing {self.route}: {len(self._histories)} kinds of prompts, {len(self.findings.all)} findings>"
+        return (f"<PromptCachePlanner {self.route}: {len(self._histories)} kinds of prompts, "
+                f"{len(self.findings.all)} findings>")
 
 
 class PlannedPrompt:

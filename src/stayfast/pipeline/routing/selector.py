@@ -1,6 +1,6 @@
 """How one route chooses among several upstreams, where it has affinity, weights or ejection: what it knows, and its choice.
 
-A route with none of them has no Picking, and costs nothing here.
+A route with none of them has no UpstreamSelector, and costs nothing here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -213,7 +213,7 @@ class UpstreamSelector:
             self._outliers.failed(name)
 
     def __repr__(self) -> str:
-        return f"<Picking {self.config.affinity.mode}: {self._prefixes!r} {self._outliers!r}>"
+        return f"<UpstreamSelector {self.config.affinity.mode}: {self._prefixes!r} {self._outliers!r}>"
 
 
 def _reason(names: Sequence[str], first: int, loads: Sequence[CandidateLoad], new_shares: Sequence[float],
@@ -245,7 +245,7 @@ def _waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_bo
 
 
 class RoutingFeedback(Struct):
-    """What one request looked like to its route's Picking, for what is told of its attempts."""
+    """What one request looked like to its route's UpstreamSelector, for what is told of its attempts."""
 
     picking: UpstreamSelector
     n_body: int  # bytes

@@ -82,7 +82,7 @@ class TimerWheel:
             watched.turn(ends_at)
 
     def __repr__(self) -> str:
-        return f"<Alarms: {len(self._new)} new, {sum(map(len, self._slots.values()))} in {len(self._slots)} slots>"
+        return f"<TimerWheel: {len(self._new)} new, {sum(map(len, self._slots.values()))} in {len(self._slots)} slots>"
 
 
 OF_THE_STAGE = ("total_s", "budget_s")  # limits after which no other attempt is made

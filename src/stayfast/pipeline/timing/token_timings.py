@@ -98,4 +98,4 @@ class TokenTimings:
         self._sink.emit(GapsSeen(self._route, self._upstream, gaps_s))
 
     def __repr__(self) -> str:
-        return f"<Cadence of {self._upstream}: {self._n_gaps + len(self._gaps_s)} gaps, {len(self.stalls)} stalls>"
+        return f"<TokenTimings of {self._upstream}: {self._n_gaps + len(self._gaps_s)} gaps, {len(self.stalls)} stalls>"

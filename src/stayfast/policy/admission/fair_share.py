@@ -79,7 +79,7 @@ class TenantShare:
         return self.served + self.due
 
     def __repr__(self) -> str:
-        return (f"<Share {self.name!r} x{self.weight:g}: {self.served:.0f} served, {self.n_running} running, "
+        return (f"<TenantShare {self.name!r} x{self.weight:g}: {self.served:.0f} served, {self.n_running} running, "
                 f"{self.n_waiting} waiting>")
 
 

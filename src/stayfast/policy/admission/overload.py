@@ -63,7 +63,7 @@ class OverloadSignals:
         return f"the event loop {self.late_s * 1000:.0f} ms late, {self.busy:.0%} of a core in use"
 
     def __repr__(self) -> str:
-        return f"<Strain: {self.words}>"
+        return f"<OverloadSignals: {self.words}>"
 
 
 @dataclass(frozen=True, slots=True)

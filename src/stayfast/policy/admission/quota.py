@@ -276,4 +276,4 @@ class TenantQuota:
         return max(short, key=lambda each: each.wait_s)
 
     def __repr__(self) -> str:
-        return f"<Quota {', '.join(f'{name} {bucket!r}' for name, _, bucket in self._limits) or 'without limits'}>"
+        return f"<TenantQuota {', '.join(f'{name} {bucket!r}' for name, _, bucket in self._limits) or 'without limits'}>"

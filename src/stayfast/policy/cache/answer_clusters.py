@@ -112,4 +112,4 @@ class AnswerVotes:
         return answer in self._probation
 
     def __repr__(self) -> str:
-        return f"<Votes of {len(self)} phrasings for {self.n_answers} answers, {len(self._probation)} on probation>"
+        return f"<AnswerVotes of {len(self)} phrasings for {self.n_answers} answers, {len(self._probation)} on probation>"

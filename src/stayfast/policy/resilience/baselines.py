@@ -111,7 +111,7 @@ class LatencyBaselines:
 
     def __repr__(self) -> str:
         usual_s = self.all.baseline_s
-        return f"<Usual {f'{usual_s:.3g} s' if usual_s else 'unknown'}, {len(self._by_class)} classes>"
+        return f"<LatencyBaselines {f'{usual_s:.3g} s' if usual_s else 'unknown'}, {len(self._by_class)} classes>"
 
 
 PER_S = 8

@@ -107,4 +107,4 @@ class SharedLimit:
         return (left - len(small)) * own / (whole - sum(small))
 
     def __repr__(self) -> str:
-        return f"<Common of {self.n_processes}: {self.n_elsewhere()} taken elsewhere>"
+        return f"<SharedLimit of {self.n_processes}: {self.n_elsewhere()} taken elsewhere>"

@@ -125,7 +125,7 @@ class LateStreak:
         return self.n >= self._n_slow and now - self._at < FORGOTTEN_S
 
     def __repr__(self) -> str:
-        return f"<Lately: {self.n} late in a row>"
+        return f"<LateStreak: {self.n} late in a row>"
 
 
 class FirstTokens:

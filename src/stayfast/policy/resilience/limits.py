@@ -259,5 +259,6 @@ class AdaptiveLimit:
 
     def __repr__(self) -> str:
         if self._config.mode == "off":
-            return "<Limit off>"
-        return f"<Limit {self._config.mode} {self.value:.0f} of {self._config.floor} to {self._config.ceiling}: {self.why}>"
+            return "<AdaptiveLimit off>"
+        return (f"<AdaptiveLimit {self._config.mode} {self.value:.0f} of {self._config.floor} to {self._config.ceiling}: "
+                f"{self.why}>")

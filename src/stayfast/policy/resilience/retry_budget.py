@@ -196,7 +196,7 @@ class RetryBudget:
         whole = self._whole
         shares = (share / whole.paid_in if whole.paid_in else 0.0 for share in (whole.hedged, whole.retried))
         hedged, retried = shares
-        return (f"<ExtraBudget: hedges {hedged:.1%} of {self._hedge_share:.0%}, all {hedged + retried:.1%} of "
+        return (f"<RetryBudget: hedges {hedged:.1%} of {self._hedge_share:.0%}, all {hedged + retried:.1%} of "
                 f"{self._pool_share:.0%}>")
 
 
@@ -228,4 +228,4 @@ class UpstreamRetryBudget:
         self.budget.take_retry(weight, now)
 
     def __repr__(self) -> str:
-        return f"<Pool of {len(self.routes)} routes: {self.budget.taken:.0f} tokens in the last minute>"
+        return f"<UpstreamRetryBudget of {len(self.routes)} routes: {self.budget.taken:.0f} tokens in the last minute>"

@@ -123,7 +123,8 @@ class TokenFlow:
         return 1.0 if self._sag <= 1.0 else 1.0 + (self._sag - 1.0) * exp((self._sag_at - now) / SAG_DECAY_S)
 
     def __repr__(self) -> str:
-        return f"<Flow of {self._n} gaps, usually {self.usual_s:.3g} s, sag {self._sag:.3g}, lately {exp(self._recent):.3g}>"
+        return (f"<TokenFlow of {self._n} gaps, usually {self.usual_s:.3g} s, sag {self._sag:.3g}, "
+                f"lately {exp(self._recent):.3g}>")
 
 
 class StallDetector:
@@ -163,4 +164,4 @@ class StallDetector:
         return max(FLOOR_S, own_s, switch_s, flow.limit_s(now))
 
     def __repr__(self) -> str:
-        return f"<Pulse of {self._n} gaps, {self._sum_s:.3g} s>"
+        return f"<StallDetector of {self._n} gaps, {self._sum_s:.3g} s>"

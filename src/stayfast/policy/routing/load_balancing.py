@@ -100,7 +100,7 @@ class LatencyEstimate:
         return usual_s + (self._seconds - usual_s) * exp((self._at - now) / DECAY_S)
 
     def __repr__(self) -> str:
-        return f"<Pace {self._seconds:.3g} s>"
+        return f"<LatencyEstimate {self._seconds:.3g} s>"
 
 
 class PrefillBacklog:

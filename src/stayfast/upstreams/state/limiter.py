@@ -318,7 +318,7 @@ class ConcurrencyLimiter:
 
     def __repr__(self) -> str:
         lane = f" in lane {self.lane}" if self.lane else ""
-        return f"<Limited{lane}: {self.n_in_flight} in flight, {self.n_waiting} waiting, {self.limit!r}>"
+        return f"<ConcurrencyLimiter{lane}: {self.n_in_flight} in flight, {self.n_waiting} waiting, {self.limit!r}>"
 
 
 def _anybody(*_: object) -> bool:

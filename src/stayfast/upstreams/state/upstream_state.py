@@ -39,7 +39,7 @@ MAX_UNNAMED, MAX_NAME = 64, 64  # models that only clients name (the oldest is f
 
 
 class ModelHealth:
-    """Of one model at one upstream. Changed only by its Member. Two reasons for which others go first: `alone_until` is the
+    """Of one model at one upstream; only its UpstreamState changes it. Two reasons why others go first: `alone_until` is the
     upstream's own Retry-After, and nothing is to be sent before it; `refused_until` is after refused keys or models, is
     our own guess, and no request waits for its end.
     """
@@ -470,7 +470,7 @@ class UpstreamState:
                         for why in (health.why_alone, health.why_refused) if why)
         healths = " ".join(repr(health) for health in self.healths)
         limits = repr(self.whole_limiter.limit) if self.lanes is None else " ".join(map(repr, self.all_limited))
-        return (f"<Member {self.upstream.name}: {self.n_in_flight} in flight, {self.n_waiting} waiting, {state}; "
+        return (f"<UpstreamState {self.upstream.name}: {self.n_in_flight} in flight, {self.n_waiting} waiting, {state}; "
                 f"{limits} {healths} {self.usual!r} {self._pace!r}{flow}{alone}>")
 
 

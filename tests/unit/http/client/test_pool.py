@@ -278,7 +278,7 @@ def test_close() -> None:
         assert (idle.is_open, busy.is_open) == (False, True)
         busy.done()
         assert not busy.is_open
-        assert repr(pool) == "<Pool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+        assert repr(pool) == "<ConnectionPool 0 busy, 0 idle, 0 connecting, 0 waiting>"
 
     run(main)
 

@@ -272,4 +272,4 @@ class HedgedCall:
                 self._over.set_result(None)
 
     def __repr__(self) -> str:
-        return f"<Race of {self._running!r}: {self._n_running} beside it, {'over' if self._is_over else 'running'}>"
+        return f"<HedgedCall of {self._running!r}: {self._n_running} beside it, {'over' if self._is_over else 'running'}>"

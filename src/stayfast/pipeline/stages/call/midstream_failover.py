@@ -146,7 +146,7 @@ class FailoverStream:
         return None
 
     def __repr__(self) -> str:
-        return f"<Elsewhere for {self._ex!r}: {self._n_rescues} rescues>"
+        return f"<FailoverStream for {self._ex!r}: {self._n_rescues} rescues>"
 
 
 LOOK_EVERY_S = 1.0
@@ -417,7 +417,7 @@ class StreamGuard:
         return msgspec.structs.replace(known, output=max(known.output, self._n_content))
 
     def __repr__(self) -> str:
-        return f"<Guard of {self._attempt!r}: {self._pulse!r}, {self._elsewhere!r}>"
+        return f"<StreamGuard of {self._attempt!r}: {self._pulse!r}, {self._elsewhere!r}>"
 
 
 class ThroughputMonitor:
@@ -438,7 +438,7 @@ class ThroughputMonitor:
                 flow.saw(fact.gaps_s, self._clock.now())
 
     def __repr__(self) -> str:
-        return f"<Sagging of {', '.join(self.flows) or 'nobody'}>"
+        return f"<ThroughputMonitor of {', '.join(self.flows) or 'nobody'}>"
 
 
 def flows_of(routes: Iterable[Route]) -> dict[str, TokenFlow]:
