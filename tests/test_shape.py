@@ -16,17 +16,22 @@ MAX_SLOTS, MAX_COMPLEX = 16, 10
 # What there is. A change may lower a figure, never raise one.
 MAX_PER_FILE_IGNORES = 4
 MAX_IGNORES = {"src": 11, "tests": 13}
+# Range checks that a SettingDoc cannot express: a hole in the range.
+RANGE_CHECKS = ["config.py: 0 < self.port < 1024"]
 # Attributes of the classes that still have more than MAX_SLOTS.
 WIDE: dict[str, int] = {
     "http/server/connection.py: ServerConnection": 19,
     "http/server/parser.py: RequestParser": 20,
     "lab/load/reader.py: MeasuredAnswer": 21,
     "lab/simulated/provider.py: Answering": 18,
+    "lab/simulated/provider_state.py: ProviderState": 17,
+    "observe/metrics/collector.py: MetricsSink": 19,
     "pipeline/attempts/attempt.py: Attempt": 18,
     "pipeline/exchange.py: Exchange": 22,
     "pipeline/stages/call/hedged_call.py: HedgedCall": 22,
     "pipeline/stages/call/midstream_failover.py: StreamGuard": 26,
     "policy/resilience/breaker.py: Breaker": 20,
+    "turns/served.py: RunningTurn": 18,
     "turns/step_run.py: BudgetState": 17,
     "turns/step_run.py: StepRun": 18,
     "upstreams/state/upstream_state.py: UpstreamState": 25,
@@ -43,14 +48,21 @@ def n_lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-def slots(path: Path) -> Iterator[tuple[str, int]]:
-    """Each class of a file that lists its attributes in `__slots__`, and how many it has."""
+def n_attributes(cls: ast.ClassDef) -> int:
+    """Attributes of a class: its `__slots__`, else what its methods assign. The fields of a record are a table."""
+    for part in cls.body:
+        if isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "__slots__":
+            assert isinstance(part.value, ast.Tuple)
+            return len(part.value.elts)
+    return len({node.attr for node in ast.walk(cls) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+                and isinstance(node.value, ast.Name) and node.value.id == "self"})
+
+
+def classes(path: Path) -> Iterator[tuple[str, int]]:
+    """Each class of a file and how many attributes it has."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        for part in node.body if isinstance(node, ast.ClassDef) else ():
-            if isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "__slots__":
-                assert isinstance(node, ast.ClassDef)
-                assert isinstance(part.value, ast.Tuple)
-                yield f"{path.relative_to(ROOT / 'src/stayfast')}: {node.name}", len(part.value.elts)
+        if isinstance(node, ast.ClassDef):
+            yield f"{path.relative_to(ROOT / 'src/stayfast')}: {node.name}", n_attributes(node)
 
 
 def test_files_hold_one_noun_and_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +77,7 @@ def test_files_hold_one_noun_and_end(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_classes_hold_few_attributes() -> None:
     """A class with more than 16 attributes is several; those that are still to be divided are listed, and only fewer."""
-    wide = {name: n for path in sources("src") for name, n in slots(path) if n > MAX_SLOTS}
+    wide = {name: n for path in sources("src") for name, n in classes(path) if n > MAX_SLOTS}
     assert {name: n for name, n in wide.items() if n > WIDE.get(name, 0)} == {}
     assert {name: n for name, n in WIDE.items() if wide.get(name, 0) < n} == {}, "lower the figures in WIDE"
 
@@ -96,3 +108,29 @@ def test_per_file_ignores_only_become_fewer() -> None:
     ignores = settings["tool"]["ruff"]["lint"]["per-file-ignores"]
     assert len(ignores) <= MAX_PER_FILE_IGNORES
     assert [pattern for pattern in ignores if not any(ROOT.glob(pattern))] == []
+
+
+def test_bounds_of_settings_stand_once() -> None:
+    """A field with a SettingDoc has its bounds there: `__post_init__` compares it with other fields, never with a number."""
+    found = []
+    for path in sources("src"):
+        for cls in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(cls, ast.ClassDef):
+                continue
+            documented = {part.target.id for part in cls.body if isinstance(part, ast.AnnAssign)
+                          and isinstance(part.target, ast.Name) and "SettingDoc(" in ast.unparse(part.annotation)}
+            for method in cls.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__post_init__":
+                    found += [f"{path.name}: {ast.unparse(test)}" for test in ast.walk(method)
+                              if isinstance(test, ast.Compare) and is_range_check(test, documented)]
+    assert found == RANGE_CHECKS
+
+
+def is_range_check(test: ast.Compare, documented: set[str]) -> bool:
+    """Whether a documented field alone is compared with numbers."""
+    parts = [test.left, *test.comparators]
+    fields = [part.attr for part in parts if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name)
+              and part.value.id == "self"]
+    numbers = [part for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, int | float)
+               and not isinstance(part.value, bool)]
+    return len(fields) == 1 and fields[0] in documented and len(numbers) == len(parts) - 1
