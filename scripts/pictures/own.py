@@ -142,7 +142,7 @@ def retries(n: int, seed: int) -> tuple[Line, Line]:
     rate_rps, n_burst, lasts_s = 5.0, 32, 300.0
     n_prompt = 2000
     seeds = range(seed, seed + max(1, round(n / (rate_rps * lasts_s + n_burst))))
-    provider = ProviderConfig(ttft=Mixture(0.1, 0.3), fills_max_tokens=True, notices_hangup=False,
+    provider = ProviderConfig(ttft=Mixture(0.1, 0.3), fills_max_tokens=True, cancels_on_disconnect=False,
                               engine=EngineModel(max_running=256, decode_step_s=0.001))
 
     def played(retry: RetryConfig, seed: int) -> list[float]:

@@ -196,7 +196,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 @pytest.mark.parametrize(("options", "status", "said"), [
     (["--max-error", "much"], 2, "--max-error takes shares"),
     (["--max-error", "60%"], 2, "from 0.01% to 50%"),
-    (["--words", "0"], 2, "n_content_words"),
+    (["--words", "0"], 2, "min_content_words"),
     (["--min-labels", "49"], 2, "--min-labels must be from 50 to 4096, not 49"),
     (["--min-labels", "5000"], 2, "from 50 to 4096"),
     ([], 1, "fewer than 50"),

@@ -24,7 +24,7 @@ UPSTREAM_MODEL = "upstream-model"
 DIALECTS = ("chat", "responses", "messages")  # what the upstream behind the route `via-<dialect>` speaks
 
 SETTINGS = """
-server: {{host: 127.0.0.1, keepalive_s: {keepalive_s}}}
+server: {{host: 127.0.0.1, sse_keepalive_s: {keepalive_s}}}
 upstreams:
   chat: {{kind: openai, base_url: "{origin}/v1", key: sk-upstream-key, apis: [chat, completions, embeddings], probe: false}}
   responses: {{kind: openai, base_url: "{origin}/v1", key: sk-upstream-key, apis: [responses], probe: false}}

@@ -32,7 +32,7 @@ class Admitting:
     def __init__(self, loop: SimLoop, places: int | None = None, tenants: Mapping[str, TenantConfig] | None = None,
                  script: Script = ANSWER, hold_back: float = 0.0, *, price: Price | None = None, **queue: Any) -> None:
         self.loop = loop
-        config = AdmissionConfig(places, QueueConfig(**queue), hold_back=hold_back)
+        config = AdmissionConfig(places, QueueConfig(**queue), reserved_share=hold_back)
         self.admission = Admission(config, tenants or {}, loop, Random(3))
         self.rig = Rig(loop, [script], admit=self.admission, price=price)
         self._n = 0

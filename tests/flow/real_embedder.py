@@ -42,7 +42,7 @@ class Asker:
         self.store = MemoryStore(1 << 26)
         self.semantic = SemanticCache(
             config, "m", store=self.store, embedding=self.embedding, index=Vectors,
-            sameness=ByMeaning(self.embedding, config.same_answer), verifier=None, clock=self.clock, rng=Random(1),
+            sameness=ByMeaning(self.embedding, config.same_answer_cosine), verifier=None, clock=self.clock, rng=Random(1),
             sink=RecordingSink())
 
     async def ask(self, question: str, answer: str, tenant: str) -> str:

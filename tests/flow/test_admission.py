@@ -322,7 +322,8 @@ def test_overload_takes_two_signs() -> None:
 def test_a_queue_at_an_upstreams_limit_is_a_sign(is_limited: bool) -> None:
     """Where half of those that are in wait for their upstream, a long queue before the gateway is the second sign."""
     async def main(loop: SimLoop) -> list[str]:
-        admission = Admission(AdmissionConfig(4, QueueConfig(max_wait_s=100, target_wait_s=50, max_queue=4), hold_back=0.0),
+        admission = Admission(AdmissionConfig(4, QueueConfig(max_wait_s=100, target_wait_s=50, max_queue=4),
+                                              reserved_share=0.0),
                               {}, loop, Random(3))
         rig = Rig(loop, [ANSWER], admit=admission, limit=LimitConfig("fixed", 1, 1) if is_limited else None)
         foresee(admission.places, rig.router, rig.registry)

@@ -312,10 +312,10 @@ def test_what_a_provider_stores_is_sent_once(fields: dict[str, object], n_calls:
     """Responses are stored unless they say otherwise; unless the operator says that they may be sent again."""
     async def main(loop: SimLoop) -> None:
         sent = {name: value for name, value in fields.items() if value is not None}
-        retry = RetryConfig(max_attempts=2, stateful=may_repeat)
+        retry = RetryConfig(max_attempts=2, allow_stateful=may_repeat)
         down = Rig(loop, Picky("a", loop, m=says(500)), Picky("b", loop, m=says(500)), retry=retry)
         race = Rig(loop, Picky("a", loop), Picky("b", loop), retry=retry,
-                   hedge=HedgeConfig(mode="race", race_after_s=0.01, stateful=may_repeat))
+                   hedge=HedgeConfig(mode="race", race_after_s=0.01, allow_stateful=may_repeat))
         request = ask(Api.RESPONSES, stream=True, store=sent.get("store"))
         with pytest.raises(UpstreamFailed):
             await down.gateway.serve(request, Arrival("req_1", loop.now()))

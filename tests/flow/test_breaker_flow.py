@@ -238,7 +238,7 @@ def test_who_waits_for_a_place_at_one_that_hangs_is_sent_away() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [STUCK], timeouts=Timeouts(total_s=60, first_token_s=8), template="Later, please.",
-                  limit=LimitConfig(mode="fixed", most=5))
+                  limit=LimitConfig(mode="fixed", max=5))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_took_s(rig)) for _ in range(20)]
         assert [task.result() for task in tasks] == [8.0] * 20

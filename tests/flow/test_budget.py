@@ -161,7 +161,8 @@ def test_the_models_part_ends_all_attempts_together(stream: bool) -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(0.6), Fail()], [Wait(0.6), Say("late")]], timeouts=Timeouts(total_s=9),
-                  budget=BudgetConfig(model="1"), retry=RetryConfig(max_attempts=3, base_s=0.001, cap_s=0.001))
+                  budget=BudgetConfig(model="1"), retry=RetryConfig(max_attempts=3, backoff_base_s=0.001,
+                                                                    backoff_cap_s=0.001))
         with pytest.raises(DeadlineExceeded) as late:
             await rig.serve(chat(stream=stream))
         assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CALL, "budget_s", 1.0)
@@ -194,7 +195,7 @@ def test_a_retry_that_cannot_make_it_is_not_begun() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(2), Say("x")], [Wait(1), Fail()], [Say("never asked")]],
-                  retry=RetryConfig(max_attempts=3, base_s=0.001, cap_s=0.001))
+                  retry=RetryConfig(max_attempts=3, backoff_base_s=0.001, backoff_cap_s=0.001))
         await read(await rig.serve())
         began_at = loop.now()
         with pytest.raises(UpstreamFailed):
@@ -295,7 +296,8 @@ def test_no_attempt_is_planned_for_when_the_client_has_left() -> None:
     """After a failure at 0.6 s of 0.7 s, the upstream having never answered in less than 0.2 s."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(0.6), Fail()], [Say("x")]], timeouts=Timeouts(total_s=60), retry=RetryConfig(base_s=0.001))
+        rig = Rig(loop, [[Wait(0.6), Fail()], [Say("x")]], timeouts=Timeouts(total_s=60),
+                  retry=RetryConfig(backoff_base_s=0.001))
         rig.registry["up0"].quickest.seconds = 0.2
         with pytest.raises(UpstreamFailed):
             await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=0.7))
@@ -309,7 +311,7 @@ def test_a_cache_that_uses_up_its_part_is_a_miss() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, timeouts=Timeouts(total_s=4), budget=BudgetConfig(cache="0.5", model="1"))
-        shared = SharedRig(loop, SharedConfig(near_bytes=0, timeout_s=10))
+        shared = SharedRig(loop, SharedConfig(local_bytes=0, timeout_s=10))
         shared.door.takes_s = 5
         rig.caching.store = shared.store
         assert await rig.text() == "Hello"

@@ -73,7 +73,7 @@ def test_a_whole_answer_that_stalls_is_asked_for_again() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [HALTS, QUICK], timeouts=Timeouts(total_s=60, idle_s=2),
-                  retry=RetryConfig(max_attempts=2, base_s=0.001, cap_s=0.001))
+                  retry=RetryConfig(max_attempts=2, backoff_base_s=0.001, backoff_cap_s=0.001))
         reply = await rig.serve(ask(Api.CHAT, stream=False))
         assert told(Api.CHAT, await read(reply), stream=False).text == "from the fallback"
         assert loop.now() == pytest.approx(2.3, abs=0.01)
@@ -87,7 +87,7 @@ def test_retries_come_before_the_fallback() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [FAILS, [Say("mended")]], [QUICK], n_fallback=1, timeouts=Timeouts(total_s=3),
-                  retry=RetryConfig(max_attempts=2, base_s=0.01))
+                  retry=RetryConfig(max_attempts=2, backoff_base_s=0.01))
         reply = await rig.serve()
         assert said(await read(reply)) == "mended"
         assert reply.degraded is None
@@ -395,7 +395,7 @@ def test_none_fails_that_a_fallback_could_have_served(stream: bool) -> None:
         jagged = Simulated("jagged", ProviderConfig(preset="gpt-4o-like", faults=faults, output=Lengths(20, 0.5)), loop)
         steady = Simulated("steady", ProviderConfig(ttft=Mixture(0.2, 0.3), gaps=GapConfig(0.005, 0.1)), loop)
         rig = Rig(loop, upstreams=[jagged, steady], n_fallback=1, reserve="2", timeouts=Timeouts(total_s=4),
-                  retry=RetryConfig(max_attempts=2, base_s=0.05, cap_s=0.1))
+                  retry=RetryConfig(max_attempts=2, backoff_base_s=0.05, backoff_cap_s=0.1))
 
         async def one() -> None:
             with suppress(StayfastError):

@@ -88,7 +88,7 @@ async def gateway(route: str, **kinds: str) -> AsyncIterator[tuple[int, dict[str
             server = await stack.enter_async_context(await asyncio.start_server(provider.talk, "127.0.0.1", 0))
             port = server.sockets[0].getsockname()[1]
             lines.append(f"  {name}: {{kind: openai, base_url: 'http://127.0.0.1:{port}/v1', probe: false, "
-                         "apis: [chat], sends_deadline: true}")
+                         "apis: [chat], send_deadline: true}")
         text = "\n".join(["server: {port: 0}", "upstreams:", *lines, f"routes: {{m: {{{route}}}}}"])
         settings = load(SettingsText("test", text), {}, kinds=KINDS)
         clock = SystemClock()

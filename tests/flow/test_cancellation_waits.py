@@ -31,7 +31,7 @@ def _rig(loop: SimLoop, *scripts: Sequence[Script], hedge: HedgeConfig | None = 
          limit: LimitConfig | None = None, places: int | None = None) -> Rig:
     """A gateway of which one thing is on."""
     admission = Admission(AdmissionConfig(places, QueueConfig(max_wait_s=30.0)), {}, loop, Random(1)) if places else None
-    retry = RetryConfig(max_attempts=2, base_s=2.0)
+    retry = RetryConfig(max_attempts=2, backoff_base_s=2.0)
     rig = Rig(loop, *scripts, in_turn=True, retry=retry, n_fallback=n_fallback, limit=limit, admit=admission,
               timeouts=Timeouts(total_s=60.0))
     routes = rig.gateway.router.routes

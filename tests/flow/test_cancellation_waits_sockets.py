@@ -21,7 +21,7 @@ upstreams: {{up: {{kind: openai, base_url: "http://127.0.0.1:{port}/v1", probe: 
 routes: {{m: {{upstreams: [up], hedge: {{mode: "off"}}}}}}
 """
 QUEUE = ONE.replace("LIMIT", "") + "admission: {{max_in_flight: 1, max_wait_s: 30, target_wait_s: 30}}\n"
-LIMIT = ONE.replace("LIMIT", "limit: {{mode: fixed, least: 1, most: 1}}")
+LIMIT = ONE.replace("LIMIT", "limit: {{mode: fixed, min: 1, max: 1}}")
 TWO = SERVER + """
 upstreams:
   up: {{kind: openai, base_url: "http://127.0.0.1:{port}/v1", probe: false}}

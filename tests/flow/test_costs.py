@@ -104,7 +104,7 @@ def test_every_attempt_says_why_it_was_made() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail()], HANGS], [[Say("well")]], n_fallback=1, price=PRICE,
-                  timeouts=Timeouts(total_s=10, first_token_s=2), retry=RetryConfig(max_attempts=2, base_s=0.01))
+                  timeouts=Timeouts(total_s=10, first_token_s=2), retry=RetryConfig(max_attempts=2, backoff_base_s=0.01))
         await read(await rig.serve())
         (done,) = rig.sink.of(RequestDone)
         assert [attempt.role for attempt in done.attempts] == ["first", "retry", "fallback"]

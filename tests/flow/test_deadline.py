@@ -34,7 +34,7 @@ def test_first_token_limit_leaves_time_for_another_attempt() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(30), Say("late")], [Wait(0.5), Say("quick")]],
-                  timeouts=Timeouts(total_s=60, first_token_s=2), retry=RetryConfig(max_attempts=2, base_s=0.01))
+                  timeouts=Timeouts(total_s=60, first_token_s=2), retry=RetryConfig(max_attempts=2, backoff_base_s=0.01))
         reply = await rig.serve()
         assert reply.n_attempts == 2
         assert 2.5 <= loop.now() <= 2.51

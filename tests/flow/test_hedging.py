@@ -308,7 +308,7 @@ def test_no_second_attempt_while_somebody_waits_for_a_place() -> None:
 def test_an_empty_retry_budget_is_the_failure_itself() -> None:
     """Ten retries a minute are the floor; after them a failure is a failure, at once."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Fail(status=500)]], retry=RetryConfig(max_attempts=2, base_s=0.01, cap_s=0.01))
+        rig = Rig(loop, [[Fail(status=500)]], retry=RetryConfig(max_attempts=2, backoff_base_s=0.01, backoff_cap_s=0.01))
         for _ in range(20):
             with pytest.raises(UpstreamFailed):
                 await rig.serve()
@@ -354,7 +354,7 @@ def test_nothing_leaks(seed: int) -> None:
         config = HedgeConfig("race", race_after_s=rng.choice((0.0, 0.05, 0.1)))
         scripts = [[_script(rng) for _ in range(3)] for _ in range(4)]
         n_fallback = rng.choice((0, 1))
-        rig = _rig(loop, *scripts, config=config, retry=RetryConfig(max_attempts=3, base_s=0.05),
+        rig = _rig(loop, *scripts, config=config, retry=RetryConfig(max_attempts=3, backoff_base_s=0.05),
                    n_fallback=n_fallback, timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
         async with asyncio.TaskGroup() as group:
             for _ in range(5):

@@ -48,7 +48,7 @@ class KeyRig(Rig):
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_repeats_share_a_call_and_then_its_answer(*, stream: bool) -> None:
-    """Two at once and one after them: one call, three times the same bytes; after `keep_s`, and under another key or another
+    """Two at once and one after them: one call, three times the same bytes; after `ttl_s`, and under another key or another
     client's, it is a new call.
     """
 
@@ -68,7 +68,7 @@ def test_repeats_share_a_call_and_then_its_answer(*, stream: bool) -> None:
         await body(key="k2")
         await body(tenant="beta")
         assert rig.n_asked == 3
-        await asyncio.sleep(rig.answers.config.keep_s + 1)
+        await asyncio.sleep(rig.answers.config.ttl_s + 1)
         assert await body() != b""
         assert rig.n_asked == 4
         await asyncio.sleep(0.1)

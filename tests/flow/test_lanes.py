@@ -22,7 +22,7 @@ from tests.flow.admission_rig import Admitting
 from tests.flow.rig import Rig, chat
 
 QUEUE = QueueConfig(max_wait_s=30, target_wait_s=30)
-LANES = LanesConfig(long_input=1000, max_prefills=1)
+LANES = LanesConfig(long_input_tokens=1000, max_prefills=1)
 N_LONG = 5000  # bytes
 
 
@@ -36,7 +36,7 @@ class Laned(Admitting):
 
     def __init__(self, loop: SimLoop, lanes: LanesConfig = LANES) -> None:
         super().__init__(loop)
-        self.admission = Admission(AdmissionConfig(8, QUEUE, hold_back=0.0, lanes=lanes), {}, loop, Random(3))
+        self.admission = Admission(AdmissionConfig(8, QUEUE, reserved_share=0.0, lanes=lanes), {}, loop, Random(3))
         self.rig = Rig(loop, [[Wait(0.5), Say("hello"), Wait(0.5), Say("world")]], admit=self.admission)
 
     def assert_empty(self) -> None:
@@ -96,7 +96,7 @@ def test_lanes_may_come_and_go_with_a_reload() -> None:
     """Whoever waits goes on waiting, in the queue that there is then; the books close."""
     async def main(loop: SimLoop) -> None:
         it = Laned(loop)
-        config = AdmissionConfig(8, QUEUE, hold_back=0.0, lanes=LANES)
+        config = AdmissionConfig(8, QUEUE, reserved_share=0.0, lanes=LANES)
         asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
         await asyncio.sleep(0.1)
         it.admission.configure(replace(config, max_in_flight=3, lanes=None), {})
@@ -139,7 +139,7 @@ def test_a_wait_that_leaves_no_time_for_this_prompt_is_refused() -> None:
 def test_nothing_is_left_behind(asks: list[tuple[str, float, float]], apart: bool) -> None:
     """Whoever comes and leaves when: no place, no count and nobody in a queue is left."""
     async def main(loop: SimLoop) -> None:
-        it = Laned(loop, replace(LANES, apart=apart))
+        it = Laned(loop, replace(LANES, isolate_short=apart))
 
         async def one(kind: str, comes_at: float, leaves_after: float) -> None:
             await asyncio.sleep(comes_at)

@@ -21,7 +21,7 @@ from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Raw, Say, Script, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, chat, read
 
-ONE = LimitConfig("fixed", least=1, most=1)
+ONE = LimitConfig("fixed", min=1, max=1)
 SECOND: Script = [Wait(0.5), Say("ok"), Wait(0.5)]
 
 
@@ -66,7 +66,7 @@ def test_too_many_are_refused_at_once() -> None:
     """With the time after which it may be worth while, and a word for the metric."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(3), Say("ok")]], limit=LimitConfig("fixed", least=1, most=1, max_waiting=1))
+        rig = Rig(loop, [[Wait(3), Say("ok")]], limit=LimitConfig("fixed", min=1, max=1, max_waiting=1))
         await served(rig)
         async with asyncio.TaskGroup() as group:
             for _ in range(2):
@@ -161,7 +161,7 @@ def test_nothing_leaks(seed: int, n_clients: int, most: int, max_waiting: int) -
 
     async def main(loop: SimLoop) -> None:
         rng = Random(seed)
-        limit = LimitConfig("fixed", least=1, most=most, max_waiting=max_waiting)
+        limit = LimitConfig("fixed", min=1, max=most, max_waiting=max_waiting)
         scripts = [[rng.choice(SCRIPTS) for _ in range(10)] for _ in range(2)]
         rig = Rig(loop, *scripts, limit=limit, retry=RetryConfig(max_attempts=3))
 
@@ -196,8 +196,8 @@ def test_a_lane_waits_for_its_own_places() -> None:
     """With a limit for each lane a full long lane holds up no short request, and a wait is told with its lane."""
 
     async def main(loop: SimLoop) -> None:
-        admission = Admission(AdmissionConfig(100, lanes=LanesConfig(long_input=1000)), {}, loop, Random(3))
-        rig = Rig(loop, [SECOND], limit=LimitConfig("gradient", least=1), admit=admission)
+        admission = Admission(AdmissionConfig(100, lanes=LanesConfig(long_input_tokens=1000)), {}, loop, Random(3))
+        rig = Rig(loop, [SECOND], limit=LimitConfig("gradient", min=1), admit=admission)
         member = rig.registry["up0"]
         member.split_by_lane(LANES)
         assert member.lanes is not None
@@ -223,7 +223,7 @@ def test_lanes_that_come_and_go_lose_nobody() -> None:
 
     async def main(loop: SimLoop) -> None:
         admission = Admission(AdmissionConfig(100, lanes=LanesConfig()), {}, loop, Random(3))
-        rig = Rig(loop, [SECOND], limit=LimitConfig("gradient", least=1), admit=admission)
+        rig = Rig(loop, [SECOND], limit=LimitConfig("gradient", min=1), admit=admission)
         member = rig.registry["up0"]
         member.split_by_lane(LANES)
         assert member.lanes is not None
@@ -252,7 +252,7 @@ def test_a_hedge_needs_a_place_of_its_lane() -> None:
 
     async def main(loop: SimLoop) -> None:
         admission = Admission(AdmissionConfig(100, lanes=LanesConfig()), {}, loop, Random(3))
-        rig = Rig(loop, [SECOND], [SECOND], limit=LimitConfig("gradient", least=1), admit=admission, in_turn=True)
+        rig = Rig(loop, [SECOND], [SECOND], limit=LimitConfig("gradient", min=1), admit=admission, in_turn=True)
         routes = rig.gateway.router.routes
         assert isinstance(routes, dict)
         routes[MODEL] = replace(routes[MODEL], hedging=Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig()))

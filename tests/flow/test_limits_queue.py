@@ -18,7 +18,7 @@ from stayfast.testing import Say, Script, SimLoop, Wait, run
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
 from tests.flow.rig import Rig, chat, read
 
-ONE = LimitConfig("fixed", least=1, most=1)
+ONE = LimitConfig("fixed", min=1, max=1)
 A_SECOND: Script = [Wait(1.0), Say("ok")]
 
 
@@ -42,7 +42,7 @@ def test_too_much_is_refused_at_once_and_the_rest_served(load: float, total_s: f
     async def main(loop: SimLoop) -> None:
         rng = Random(5)
         scripts: list[Script] = [[Wait(rng.uniform(1 - spread, 1 + spread)), Say("ok")] for _ in range(n)]
-        rig = Rig(loop, scripts, limit=LimitConfig("fixed", most=n_places), timeouts=Timeouts(total_s=total_s))
+        rig = Rig(loop, scripts, limit=LimitConfig("fixed", max=n_places), timeouts=Timeouts(total_s=total_s))
         tasks = []
         for _ in range(n):
             tasks.append(loop.create_task(asked(rig)))
@@ -79,7 +79,7 @@ def test_where_one_lets_nobody_wait_another_does() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(5), Say("ok")]], [A_SECOND], in_turn=True)
         for member, max_waiting in zip(rig.registry, (0, 100), strict=True):
-            member.whole_limiter = ConcurrencyLimiter(member.upstream.name, LimitConfig("fixed", most=1,
+            member.whole_limiter = ConcurrencyLimiter(member.upstream.name, LimitConfig("fixed", max=1,
                                                                                         max_waiting=max_waiting))
         busy = [loop.create_task(asked(rig)) for _ in range(2)]
         await asyncio.sleep(0.1)
@@ -105,7 +105,7 @@ def test_a_sick_upstream_is_not_waited_for() -> None:
 def test_lanes_that_come_while_two_are_waited_at() -> None:
     """Who waits at two upstreams asks again at both, as it was: none of them keeps anything of the first wait."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [A_SECOND], [[Wait(0.4), Say("ok")]], limit=LimitConfig("gradient", least=1), in_turn=True)
+        rig = Rig(loop, [A_SECOND], [[Wait(0.4), Say("ok")]], limit=LimitConfig("gradient", min=1), in_turn=True)
         for member in rig.registry:
             member.limit.follow(1.0)
         tasks = [loop.create_task(asked(rig)) for _ in range(4)]
@@ -150,7 +150,7 @@ def test_a_noisy_tenant_holds_nobody_up() -> None:
 def test_the_refused_do_not_come_back_together() -> None:
     """Forty at once, none may wait: each has its own second to come back."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(4), Say("ok")]], limit=LimitConfig("fixed", most=1, max_waiting=0))
+        rig = Rig(loop, [[Wait(4), Say("ok")]], limit=LimitConfig("fixed", max=1, max_waiting=0))
         await asked(rig)
         results = await asyncio.gather(*[rig.serve() for _ in range(40)], return_exceptions=True)
         told = [round(one.retry_after_s or 0, 3) for one in results if isinstance(one, Shed)]

@@ -36,7 +36,7 @@ def test_explain_tells_of_waits_and_of_fuller_upstreams() -> None:
 def test_explain_tells_of_breakers() -> None:
     """Why an upstream stands behind, and why one is tried all the same."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Fail(status=500)]], [[Say("b")]], breaker=BreakerConfig(failures_in_row=1), in_turn=True,
+        rig = Rig(loop, [[Fail(status=500)]], [[Say("b")]], breaker=BreakerConfig(consecutive_failures=1), in_turn=True,
                   retry=RetryConfig(max_attempts=2))
         await _read_one(rig)
         await _read_one(rig)

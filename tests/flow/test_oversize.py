@@ -29,10 +29,10 @@ server: {{keys: {{gold: '{DIGEST}', plain: '{DIGEST}'}}}}
 log: {{level: error, requests: false}}
 tenants: {{gold: {{tier: premium}}, plain: {{}}}}
 """
-BOUND = BASE + "routes: {m: {upstreams: [quick], max_input_tokens: 100, max_input_by_tier: {premium: 200}}}"
+BOUND = BASE + "routes: {m: {upstreams: [quick], max_input_tokens: 100, max_input_tokens_by_tier: {premium: 200}}}"
 OFFLINE = BASE + """
 routes:
-  m: {upstreams: [quick], max_input_tokens: 100, offline: nightly, deadline: 5}
+  m: {upstreams: [quick], max_input_tokens: 100, oversize_route: nightly, deadline: 5}
   nightly: {upstreams: [slow], max_input_tokens: 1000, deadline: 500}
 """
 
@@ -181,10 +181,12 @@ def test_only_what_is_answered_counts_against_a_place() -> None:
 
 
 @pytest.mark.parametrize(("route", "words"), [
-    ("{upstreams: [quick], offline: m}", "routes.m.offline: is where prompts beyond max_input_tokens go, which is not set"),
-    ("{upstreams: [quick], max_input_tokens: 5, offline: m}", 'routes.m.offline: there is no other route "m"'),
+    ("{upstreams: [quick], oversize_route: m}",
+     "routes.m.oversize_route: is where prompts beyond max_input_tokens go, which is not set"),
+    ("{upstreams: [quick], max_input_tokens: 5, oversize_route: m}", 'routes.m.oversize_route: there is no other route "m"'),
     ("{upstreams: [quick], max_input_tokens: 0}", "routes.m.max_input_tokens: must be a whole number from 1"),
-    ("{upstreams: [quick], max_input_by_tier: {gold: 5}}", "routes.m.max_input_by_tier.gold: is no tier: there are premium"),
+    ("{upstreams: [quick], max_input_tokens_by_tier: {gold: 5}}",
+     "routes.m.max_input_tokens_by_tier.gold: is no tier: there are premium"),
 ])
 def test_what_is_wrong(route: str, words: str) -> None:
     """Where, what, and what instead."""

@@ -20,7 +20,7 @@ from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.prefix_rig import AUTO, LONG, PrefixRig
 
 MARK = {"type": "ephemeral"}
-POINTS = PromptCacheModel("breakpoints", keeps_s=1800.0)
+POINTS = PromptCacheModel("breakpoints", ttl_s=1800.0)
 TOOLS = [{"name": name, "description": "Looks. " * 40, "input_schema": {"type": "object"}} for name in "cba"]
 
 
@@ -142,7 +142,7 @@ def test_one_goes_first_and_the_others_read() -> None:
 def test_nobody_waits_longer_than_they_may() -> None:
     """A slow first one: after wait_s the others go all the same; with 0 nobody waits."""
     async def main(loop: SimLoop, wait_s: float, took_s: float) -> None:
-        rig = PrefixRig(loop, PrefixConfig("auto", wait_s=wait_s), ttft=Mixture(5.0))
+        rig = PrefixRig(loop, PrefixConfig("auto", leader_wait_s=wait_s), ttft=Mixture(5.0))
         usages = await asyncio.gather(rig.ask(LONG, "one"), rig.ask(LONG, "two"))
         assert [usage.cached_read for usage in usages] == [0, 0]
         assert loop.now() == pytest.approx(took_s, abs=0.1)
@@ -154,7 +154,7 @@ def test_nobody_waits_longer_than_they_may() -> None:
 def test_where_the_first_one_fails_the_next_goes_first() -> None:
     """Nobody waits for what does not come, and it is not all of them that go then."""
     async def main(loop: SimLoop) -> None:
-        rig = PrefixRig(loop, faults=(FaultRule(FaultKind.STATUS, status=400, n_at_most=1),))
+        rig = PrefixRig(loop, faults=(FaultRule(FaultKind.STATUS, status=400, max_count=1),))
         came = await asyncio.gather(*[rig.ask(LONG, f"question {n}") for n in range(4)], return_exceptions=True)
         assert [isinstance(one, StayfastError) for one in came] == [True, False, False, False]
         assert sorted(one.cached_read > 0 for one in came if not isinstance(one, BaseException)) == [False, True, True]
@@ -202,7 +202,7 @@ def test_what_moves_is_found_and_named_once() -> None:
 def test_volatile_instructions_can_go_last() -> None:
     """Where the settings say so, what stays is then read in spite of them."""
     async def main(loop: SimLoop) -> None:
-        rig = PrefixRig(loop, PrefixConfig("auto", moves_volatile=True))
+        rig = PrefixRig(loop, PrefixConfig("auto", move_volatile=True))
         usage = None
         for n in range(30):
             now = f"Today is 2026-11-{n % 30 + 1:02}T10:{n:02}."
@@ -272,7 +272,7 @@ JSON = st.recursive(
 def test_no_body_is_too_strange(body: dict[str, Any], asked: tuple[Api, str]) -> None:
     """Whatever the JSON, what goes out is JSON, and has never more marks than the model takes."""
     async def main(loop: SimLoop) -> None:
-        of, (api, model) = PromptCachePlanner("m", PrefixConfig("auto", moves_volatile=True), loop, RecordingSink()), asked
+        of, (api, model) = PromptCachePlanner("m", PrefixConfig("auto", move_volatile=True), loop, RecordingSink()), asked
         data = msgspec.json.encode({"metadata": {"long": LONG}, **body})
         for _ in range(2):
             request, layout = of.lay(Request(api, "m", False, data))
@@ -298,7 +298,7 @@ def prefixing(rig: PrefixRig) -> PromptCachePlanner:
 def test_what_is_hot_is_asked_for_again_before_it_is_forgotten(budget: int, is_read: bool) -> None:
     """Twenty minutes without a request, and the next one reads all the same; without a budget it does not."""
     async def main(loop: SimLoop) -> None:
-        rig = PrefixRig(loop, PrefixConfig("auto", warm_tokens_per_hour=budget))
+        rig = PrefixRig(loop, PrefixConfig("auto", refresh_tokens_per_hour=budget))
         for n in range(3):
             await rig.ask(LONG, f"question {n}")
         warmer = rig.system.warmer
@@ -321,7 +321,7 @@ def test_what_is_hot_is_asked_for_again_before_it_is_forgotten(budget: int, is_r
 def test_many_that_end_together_are_all_asked_for_in_time() -> None:
     """A hundred and twenty applications, whose prompts all end within a minute: none is written anew, now or later."""
     async def main(loop: SimLoop) -> None:
-        rig = PrefixRig(loop, PrefixConfig("auto", warm_tokens_per_hour=100_000_000))
+        rig = PrefixRig(loop, PrefixConfig("auto", refresh_tokens_per_hour=100_000_000))
         assert rig.system.warmer is not None
         systems = [f"You are number {n}. {LONG}" for n in range(120)]
         for turn in range(3):
@@ -339,7 +339,7 @@ def test_many_that_end_together_are_all_asked_for_in_time() -> None:
 def test_one_that_failed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as it is there; and what failed is not taken for warm."""
     async def main(loop: SimLoop) -> None:
-        rig = PrefixRig(loop, PrefixConfig("auto", warm_tokens_per_hour=100_000))
+        rig = PrefixRig(loop, PrefixConfig("auto", refresh_tokens_per_hour=100_000))
         for n in range(3):
             await rig.ask(LONG, f"question {n}")
         upstream = next(iter(rig.system.registry)).upstream
@@ -366,7 +366,7 @@ def test_one_that_failed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_nobody_comes_and_nothing_is_asked_for_any_more() -> None:
     """An hour of it is what a new write costs; then it is let go."""
     async def main(loop: SimLoop) -> None:
-        rig = PrefixRig(loop, PrefixConfig("auto", warm_tokens_per_hour=100_000))
+        rig = PrefixRig(loop, PrefixConfig("auto", refresh_tokens_per_hour=100_000))
         for n in range(3):
             await rig.ask(LONG, f"question {n}")
         assert rig.system.warmer is not None

@@ -43,7 +43,8 @@ def send(of: PromptCachePlanner, system: str, upstream: str = "a", usage: Usage 
 def test_a_refused_mark_is_left_out_and_nobody_sees_the_refusal() -> None:
     """The same request goes again without it, once; later ones go without it at once, with their key."""
     async def main(loop: SimLoop) -> None:
-        rig = PrefixRig(loop, PrefixConfig("auto", models={"gpt-5*": ModelRules(marks="openai")}), model="gpt-5-2025-08-07",
+        rig = PrefixRig(loop, PrefixConfig("auto", models={"gpt-5*": ModelRules(breakpoints="openai")}),
+                        model="gpt-5-2025-08-07",
                         cache=PromptCacheModel("automatic"))
         for n in range(3):
             await rig.ask(LONG, f"question {n}", api=Api.CHAT)

@@ -17,7 +17,7 @@ from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import MODEL, chat, read
 from tests.unit.stores.fake_door import FakeDoor, Place
 
-FAR = SharedConfig(near_bytes=0, wait_s=2)
+FAR = SharedConfig(local_bytes=0, coalesce_wait_s=2)
 ROUND_S = 0.001
 WHOLE = chat(stream=False)
 
@@ -105,7 +105,7 @@ def test_a_leader_that_fails_is_followed_by_a_call(failing: Script) -> None:
 
 
 def test_a_leader_that_dies_or_takes_long_is_not_waited_for() -> None:
-    """After `wait_s` whoever waits makes its own call, and whoever comes then leads."""
+    """After `coalesce_wait_s` whoever waits makes its own call, and whoever comes then leads."""
 
     async def main(loop: SimLoop) -> None:
         place = Place()

@@ -322,7 +322,7 @@ def test_nobody_to_ask_and_no_time_to() -> None:
                 targets = tuple(replace(target, continues=False) for target in routes[MODEL].targets)
                 routes[MODEL] = replace(routes[MODEL], targets=targets)
             else:
-                routes[MODEL] = replace(routes[MODEL], retry=RetryConfig(min_left_s=5.5))
+                routes[MODEL] = replace(routes[MODEL], retry=RetryConfig(min_remaining_s=5.5))
             assert said(await read(await rig.serve())) == TEXT
             assert [fact.result for fact in rig.sink.of(Rescued)] == [f"refused_{why}"]
             await gone(rig)

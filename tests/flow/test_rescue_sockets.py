@@ -71,7 +71,7 @@ async def gateway(first: Replica, second: Replica) -> AsyncIterator[tuple[str, S
             server = await stack.enter_async_context(await asyncio.start_server(replica.talk, "127.0.0.1", 0))
             port = server.sockets[0].getsockname()[1]
             lines.append(f"  {name}: {{kind: openai, base_url: 'http://127.0.0.1:{port}/v1', probe: false, apis: [chat], "
-                         "continues: true}")
+                         "supports_continuation: true}")
         text = "\n".join(["server: {port: 0}", "upstreams:", *lines,
                           "routes: {m: {upstreams: [first, second], pick: order, on_stall: rescue}}"])
         clock = SystemClock()

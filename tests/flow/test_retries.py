@@ -21,7 +21,7 @@ from tests.flow.test_blame import Rig as PickyRig
 HELLO: Script = [Say("hello")]
 DOWN: Script = [Fail(Fault.STATUS, 500)]
 BUSY: Script = [Fail(Fault.STATUS, 503, 30.0)]
-SIX = RetryConfig(max_attempts=6, max_wait_s=60)
+SIX = RetryConfig(max_attempts=6, max_retry_after_s=60)
 GONE: Script = [Fail(Fault.CONNECT)]
 
 

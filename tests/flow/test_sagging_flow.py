@@ -15,7 +15,7 @@ from tests.flow.test_routing import Client, client_of, settings_of
 
 EVEN = ("{kind: simulated, fills_max_tokens: true, ttft: {median_s: 0.1, sigma: 0.05}, "
         "gaps: {median_s: 0.02, sigma: 0.1, tokens_per_chunk: 1}}")
-SAGS = EVEN[:-1] + ", sag: {share: 0.8, rate_factor: 0.1}}"
+SAGS = EVEN[:-1] + ", slowdown: {share: 0.8, rate_factor: 0.1}}"
 
 
 def share_of_a(a: str) -> float:

@@ -65,13 +65,13 @@ def test_the_key_of_a_hit_purges_its_answer() -> None:
     run(main)
 
 
-@pytest.mark.parametrize(("new_word_from", "said", "lookups"), [
+@pytest.mark.parametrize(("new_word_cosine", "said", "lookups"), [
     (0.0, YES, ["nothing_near", "hit"]), (0.99, NO, ["nothing_near", "new_word"])])
-def test_a_word_that_is_new_to_the_answer(new_word_from: float, said: str, lookups: list[str]) -> None:
+def test_a_word_that_is_new_to_the_answer(new_word_cosine: float, said: str, lookups: list[str]) -> None:
     """Where the route is wary, its own answer is made."""
 
     async def main(loop: SimLoop) -> None:
-        config = SemanticConfig(threshold=0.9, new_word_from=new_word_from, audit=0.001)
+        config = SemanticConfig(threshold=0.9, new_word_cosine=new_word_cosine, audit_share=0.001)
         rig = SemanticRig(loop, *saying(YES, NO), semantic=config)
         await rig.text(ask(ONE))
         await rig.settled()
@@ -227,10 +227,10 @@ def test_words_that_turn_the_meaning_make_a_miss(one: str, other: str, why: str)
 
 
 def test_a_late_embedding_is_a_miss_within_the_allowance() -> None:
-    """The look-up ends after within_s; the answer is learned from all the same."""
+    """The look-up ends after lookup_timeout_s; the answer is learned from all the same."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, [Wait(1), Say(YES)], semantic=SemanticConfig(threshold=0.9, within_s=0.05))
+        rig = SemanticRig(loop, [Wait(1), Say(YES)], semantic=SemanticConfig(threshold=0.9, lookup_timeout_s=0.05))
         await rig.text(ask(ONE))
         await rig.settled()
         rig.words.slow_s = 5
@@ -298,7 +298,7 @@ def test_only_if_cached_may_be_in_other_words() -> None:
     """A hit for who wants no call; where nothing is like it, 504 as ever."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit=1.0))
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         await rig.text(ask(ONE))
         await rig.settled()
         assert await rig.text(ask(SAME), CacheControl(only_if_cached=True)) == YES

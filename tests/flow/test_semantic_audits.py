@@ -12,7 +12,7 @@ from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Say, Script, SimLoop, Wait, run
 from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask
 
-ALWAYS = SemanticConfig(threshold=0.9, audit=1.0)
+ALWAYS = SemanticConfig(threshold=0.9, audit_share=1.0)
 LATER: Script = [Wait(4.0), Say(YES)]
 
 

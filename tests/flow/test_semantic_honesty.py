@@ -71,7 +71,7 @@ def test_an_audit_whose_answer_cannot_be_kept_found_the_hit_wrong(monkeypatch: p
     """It came to a clean end and was a call of a tool, say: the answer that was given is on probation."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit=1.0))
+        rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         await rig.text(ask(ONE))
         await rig.settled()
         monkeypatch.setattr("stayfast.pipeline.stages.cache.lookup.is_storable", lambda request, sight, data: None)
@@ -106,7 +106,7 @@ def test_an_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
     """The store is late when the answers are to be compared: no verdict, and the next one stands for both."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit=1.0))
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         learning = rig.semantic.learning
         taught(learning, "a", 60)
         await rig.text(ask(ONE), tenant="a")

@@ -22,7 +22,7 @@ def test_nothing_is_given_before_the_error_is_known() -> None:
     Random(3).shuffle(texts)
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig("10%", audit=0.2, min_labels=50))
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig("10%", audit_share=0.2, min_labels=50))
         n_labels_at_first_hit, n_wrong = 0, 0
         for text, topic in texts:
             rig.scripted[0]._scripts = saying(f"All about the {topic} stands in the chapter of the {topic}.")
@@ -114,7 +114,7 @@ def test_an_audit_that_finds_another_answer_puts_it_on_probation() -> None:
     """The client has its hit; the call is made for nobody, and the answer is given no more until it proves right."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit=1.0))
+        rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         await rig.text(ask(ONE))
         await rig.settled()
         assert await rig.text(ask(SAME)) == YES
@@ -135,7 +135,7 @@ def test_an_audit_that_finds_the_same_says_so() -> None:
     """And the question becomes a phrasing of the answer it was given."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit=1.0))
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         await rig.text(ask(ONE))
         await rig.settled()
         await rig.text(ask(SAME))
@@ -151,7 +151,7 @@ def test_the_oldest_question_goes_when_there_are_too_many() -> None:
     """Of 12 questions in 12 scopes the last 10 are remembered."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, max_phrasings=10))
+        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, max_questions=10))
         for number in range(12):
             await rig.text(ask(ONE, system=f"You are number {number}."))
             await rig.settled()

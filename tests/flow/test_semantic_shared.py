@@ -30,7 +30,7 @@ class Replica(SemanticRig):
 
     def __init__(self, loop: SimLoop, place: Place, seed: int, *texts: str, semantic: SemanticConfig = FIXED) -> None:
         self.door, self.told = FakeDoor(place, loop), RecordingSink()
-        self.shared = RemoteStore("hot", self.door, SharedConfig(near_bytes=0), loop, self.told, rng=Random(seed))
+        self.shared = RemoteStore("hot", self.door, SharedConfig(local_bytes=0), loop, self.told, rng=Random(seed))
         super().__init__(loop, *saying(*texts), semantic=semantic, store=self.shared)
         self.semantic._rng = Random(seed)
         hear = partial(self.semantic.receive, floats=floats)
@@ -138,7 +138,7 @@ def test_who_was_found_wrong_at_one_is_on_probation_at_all() -> None:
     """An audit counts for everybody, also under a fixed threshold."""
 
     async def main(loop: SimLoop) -> None:
-        place, config = Place(), SemanticConfig(threshold=0.9, audit=1.0)
+        place, config = Place(), SemanticConfig(threshold=0.9, audit_share=1.0)
         one, other = Replica(loop, place, 1, YES, semantic=config), Replica(loop, place, 2, NO, semantic=config)
         assert await one.text(ask(ONE)) == YES
         await one.settled()
@@ -185,7 +185,7 @@ def test_the_oldest_go_also_of_what_is_heard() -> None:
     async def main(loop: SimLoop) -> None:
         place = Place()
         one = Replica(loop, place, 1, YES)
-        other = Replica(loop, place, 2, YES, semantic=SemanticConfig(threshold=0.9, max_phrasings=10))
+        other = Replica(loop, place, 2, YES, semantic=SemanticConfig(threshold=0.9, max_questions=10))
         for number in range(15):
             await one.text(ask(ONE, system=f"You are number {number}."))
         await one.settled()

@@ -91,7 +91,7 @@ def test_a_refusal_tells_when_to_come_again() -> None:
     """The quota's 429 reaches the gateway with its Retry-After; the retry that waits for it succeeds."""
     async def main(loop: SimLoop) -> tuple[float, Simulated]:
         upstream = simulated(loop, quota=VendorQuota(requests_per_min=6, burst_s=10), ttft=Mixture(0.0))
-        rig = Rig(loop, upstreams=[upstream], retry=RetryConfig(max_attempts=2, max_wait_s=20))
+        rig = Rig(loop, upstreams=[upstream], retry=RetryConfig(max_attempts=2, max_retry_after_s=20))
         await read(await rig.serve(chat(max_tokens=1, ignore_eos=True)))
         await read(await rig.serve(chat(max_tokens=1, ignore_eos=True)))
         return loop.now(), upstream

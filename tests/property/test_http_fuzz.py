@@ -81,7 +81,7 @@ async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseExcep
     """Feed these reads to a connection, then wait until it has closed by itself; what it wrote, and what went wrong."""
     errors: list[BaseException] = []
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
-    backend = FakeBackend(ServerConfig(max_head_bytes=1024, max_body_bytes=1024, keepalive_s=0.5),
+    backend = FakeBackend(ServerConfig(max_head_bytes=1024, max_body_bytes=1024, sse_keepalive_s=0.5),
                           FakeGateway(lambda request: [0.3, 0.3, b"data: a\n\n" if request.stream else ANSWER]))
     current = ActiveSystem(backend)
     tasks = ConnectionTasks(errors.append)

@@ -39,7 +39,7 @@ def test_it_holds_in_virtual_time() -> None:
 
 def test_without_places_kept_back_the_premium_tier_is_turned_away() -> None:
     """All places are taken by whoever came first."""
-    short = _falls_short(replace(ADMISSION, hold_back=0.0))
+    short = _falls_short(replace(ADMISSION, reserved_share=0.0))
     assert any("premium: requests without an answer" in name for name in short)
 
 

@@ -113,7 +113,7 @@ def test_a_silent_crowd_costs_no_request(tmp_path: Path) -> None:
             await eventually(lambda: bool(its.lines("connections_closed")))
             lines = its.lines("connections_closed")
             assert 0 < len(lines) < 5
-            assert "max_silent_connections" in lines[0]["detail"]
+            assert "max_pending_connections" in lines[0]["detail"]
             [raised] = its.lines("descriptor_limit")
             assert (raised["before"], raised["after"], raised["clients"]) == (LIMIT // 2, LIMIT, share_of(LIMIT))
             assert its.lines("breaker") == []

@@ -57,7 +57,7 @@ def test_what_is_held_for_slow_readers_is_bounded(tmp_path: Path) -> None:
     answer = chat(20_000_000)
 
     async def main() -> None:
-        async with gateway(tmp_path, answer, ", max_held_bytes: 67108864") as its:
+        async with gateway(tmp_path, answer, ", max_buffered_bytes: 67108864") as its:
             before = its.rss_bytes()
             slow, refused = [], 0
             for _ in range(10):
@@ -67,7 +67,7 @@ def test_what_is_held_for_slow_readers_is_bounded(tmp_path: Path) -> None:
                 if head.startswith(b"HTTP/1.1 503"):
                     body = json.loads(await reader.read())
                     assert body["error"]["code"] == "too_many_bytes_held"
-                    assert "server.max_held_bytes" in body["error"]["message"]
+                    assert "server.max_buffered_bytes" in body["error"]["message"]
                     assert b"retry-after: 1\r\n" in head
                     refused += 1
                     writer.close()

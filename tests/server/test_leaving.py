@@ -154,11 +154,11 @@ async def settled(reading: Callable[[], int]) -> None:
 
 
 def test_a_client_that_reads_nothing_for_too_long_is_cut_off() -> None:
-    """write_stall_s after the last byte it took; its reply is closed."""
+    """write_timeout_s after the last byte it took; its reply is closed."""
 
     async def main() -> None:
         gateway = FakeGateway(lambda request: [b"x" * 100_000] * 1000)
-        async with serving(FakeBackend(ServerConfig(port=0, write_stall_s=0.2), gateway)) as running:
+        async with serving(FakeBackend(ServerConfig(port=0, write_timeout_s=0.2), gateway)) as running:
             client = await running.connect()
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             client.send(post(STREAM))
@@ -172,7 +172,7 @@ def test_a_client_that_reads_nothing_for_too_long_is_cut_off() -> None:
 
 
 def test_the_deadline_holds_for_a_client_that_stops_reading() -> None:
-    """The upstream is closed at total_s, long before write_stall_s; a client that reads again finds the error."""
+    """The upstream is closed at total_s, long before write_timeout_s; a client that reads again finds the error."""
 
     async def main() -> None:
         gateway = FakeGateway(lambda request: [b"x" * 100_000] * 1000, total_s=0.3)

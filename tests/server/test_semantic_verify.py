@@ -24,7 +24,7 @@ embedder: {cache_dir: "GRAPHS"}
 routes:
   faq:
     upstreams: [model]
-    cache: {mode: semantic, threshold: 0.6, audit: 0.001, max_temperature: 1, within_s: WITHIN, verify: check}
+    cache: {mode: semantic, threshold: 0.6, audit_share: 0.001, max_temperature: 1, lookup_timeout_s: WITHIN, verify: check}
     budget: {cache: 3}
   check: {upstreams: [model]}
 server: {drain_grace_s: 0}

@@ -106,7 +106,7 @@ def test_silence_is_broken_by_comments_until_the_first_token() -> None:
             await asyncio.sleep(0.75)
 
         gateway = FakeGateway(lambda request: [b"data: a\n\n", 0.4, b"data: b\n\n"], slow)
-        async with serving(FakeBackend(ServerConfig(port=0, keepalive_s=0.3), gateway)) as running:
+        async with serving(FakeBackend(ServerConfig(port=0, sse_keepalive_s=0.3), gateway)) as running:
             client = await running.connect()
             client.send(post(STREAM))
             head = await client.until(b"\r\n\r\n")
@@ -126,7 +126,7 @@ def test_an_sdk_that_waits_for_less_hears_of_us_sooner() -> None:
             await asyncio.sleep(0.75)
 
         gateway = FakeGateway(lambda request: [b"data: a\n\n"], slow)
-        async with serving(FakeBackend(ServerConfig(port=0, keepalive_s=15), gateway)) as running:
+        async with serving(FakeBackend(ServerConfig(port=0, sse_keepalive_s=15), gateway)) as running:
             client = await running.connect()
             client.send(post(STREAM, "/v1/chat/completions", "x-stainless-read-timeout: 0.6"))
             await client.until(b"\r\n\r\n")
@@ -144,7 +144,7 @@ def test_no_client_sets_a_pace_of_comments_that_takes_all_time() -> None:
             await asyncio.sleep(0.45)
 
         gateway = FakeGateway(lambda request: [b"data: a\n\n"], slow)
-        async with serving(FakeBackend(ServerConfig(port=0, keepalive_s=15), gateway)) as running:
+        async with serving(FakeBackend(ServerConfig(port=0, sse_keepalive_s=15), gateway)) as running:
             client = await running.connect()
             client.send(post(STREAM, "/v1/chat/completions", "x-stainless-read-timeout: 1e-9"))
             body = await client.until(b"\r\n0\r\n\r\n")
@@ -159,7 +159,7 @@ def test_comments_can_be_declined(keepalive_s: float, line: str) -> None:
 
     async def main() -> None:
         gateway = FakeGateway(lambda request: [0.1, FAILED])
-        async with serving(FakeBackend(ServerConfig(port=0, keepalive_s=keepalive_s), gateway)) as running:
+        async with serving(FakeBackend(ServerConfig(port=0, sse_keepalive_s=keepalive_s), gateway)) as running:
             client = await running.connect()
             client.send(post(STREAM, "/v1/chat/completions", line))
             assert (await client.answer())[0] == 502
@@ -172,7 +172,7 @@ def test_an_answer_that_is_not_streamed_gets_no_comments() -> None:
 
     async def main() -> None:
         gateway = FakeGateway(lambda request: [0.1, b"{}"])
-        async with serving(FakeBackend(ServerConfig(port=0, keepalive_s=0.02), gateway)) as running:
+        async with serving(FakeBackend(ServerConfig(port=0, sse_keepalive_s=0.02), gateway)) as running:
             client = await running.connect()
             client.send(post())
             assert (await client.answer())[2] == b"{}"
@@ -188,7 +188,7 @@ def test_after_the_first_byte_an_error_is_an_event_and_the_answer_breaks_off(pat
             "/v1/responses": b'{"model":"m","input":"hi","stream":true}'}.get(path, STREAM)
 
     async def main() -> None:
-        backend = FakeBackend(ServerConfig(port=0, keepalive_s=0.05), FakeGateway(lambda request: steps))
+        backend = FakeBackend(ServerConfig(port=0, sse_keepalive_s=0.05), FakeGateway(lambda request: steps))
         async with serving(backend) as running:
             answer = await running.ask(post(body, path))
             assert answer.startswith(b"HTTP/1.1 200 ")

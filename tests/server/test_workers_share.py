@@ -15,8 +15,8 @@ from tests.server.workers_rig import Client, Gateway, running, until
 pytestmark = pytest.mark.sockets
 N_WORKERS = 4
 QUOTA = 'upstreams: {up: UP}}\nroutes: {m: [up]}\ntenants: {"*": {quota: {requests_per_minute: 600}}}\n'
-PLACES = "upstreams: {up: UP}}\nroutes: {m: [up]}\nadmission: {max_in_flight: 20, max_wait_s: 30, hold_back: 0}\n"
-LIMIT = "upstreams: {up: UP, limit: {mode: fixed, most: 20, max_waiting: 1000}}}\nroutes: {m: [up]}\n"
+PLACES = "upstreams: {up: UP}}\nroutes: {m: [up]}\nadmission: {max_in_flight: 20, max_wait_s: 30, reserved_share: 0}\n"
+LIMIT = "upstreams: {up: UP, limit: {mode: fixed, max: 20, max_waiting: 1000}}}\nroutes: {m: [up]}\n"
 BREAKER = "upstreams: {up: UP, breaker: {open_s: 2}}}\nroutes: {m: {upstreams: [up], retry: {max_attempts: 1}}}\n"
 
 

@@ -28,7 +28,7 @@ upstreams:
     gaps: {median_s: 0.001}
     output: {median: 5, sigma: 0}
 stores:
-  hot: {kind: redis, url: "URL", near_bytes: 0, timeout_s: 0.1}
+  hot: {kind: redis, url: "URL", local_bytes: 0, timeout_s: 0.1}
 routes:
   chat: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: hot}}
 """

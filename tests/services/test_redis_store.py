@@ -20,8 +20,8 @@ from tests.unit.stores.journal_suite import JournalSuite
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
 
 pytestmark = pytest.mark.sockets
-ONLY_THERE = SharedConfig(timeout_s=10, near_bytes=0)
-QUICK = SharedConfig(timeout_s=0.1, near_bytes=0)
+ONLY_THERE = SharedConfig(timeout_s=10, local_bytes=0)
+QUICK = SharedConfig(timeout_s=0.1, local_bytes=0)
 
 
 def opened(server: RedisServer, config: SharedConfig = ONLY_THERE, sink: RecordingSink | None = None, seed: int = 1
@@ -216,7 +216,7 @@ def test_nobody_waits_for_a_leader_that_made_nothing(server: RedisServer) -> Non
     """One that failed says so; one that died is waited for as long as it may lead, and no longer."""
     async def story() -> None:
         clock = SystemClock()
-        config = SharedConfig(timeout_s=10, near_bytes=0, wait_s=0.4)
+        config = SharedConfig(timeout_s=10, local_bytes=0, coalesce_wait_s=0.4)
         one, other = opened(server, config, seed=1), opened(server, config, seed=2)
         assert await one.lead(KEY)
         one.led(KEY)
@@ -272,7 +272,7 @@ def test_a_full_server_gives_what_it_has(tmp_path: Path) -> None:
     async def story(server: RedisServer) -> None:
         server.say(b"CONFIG", b"SET", b"maxmemory-policy", b"noeviction")
         sink = RecordingSink()
-        store = opened(server, SharedConfig(timeout_s=1, near_bytes=0), sink)
+        store = opened(server, SharedConfig(timeout_s=1, local_bytes=0), sink)
         keys = [n.to_bytes(32, "big") for n in range(2000)]
         for key in keys[:20]:
             await filled(store, (key, kept("x" * 20_000)))
@@ -303,7 +303,7 @@ def test_a_server_that_hangs_costs_its_allowance_and_no_more(tmp_path: Path) -> 
     """Every look-up is over in time; those of a request with less time, in that; the rest at once."""
     async def story(server: RedisServer) -> None:
         sink, clock = RecordingSink(), SystemClock()
-        store = opened(server, SharedConfig(timeout_s=0.4, near_bytes=0), sink)
+        store = opened(server, SharedConfig(timeout_s=0.4, local_bytes=0), sink)
         await filled(store, (KEY, kept("one")))
         server.freeze()
         began_at = clock.now()

@@ -28,12 +28,12 @@ upstreams:
     gaps: {median_s: 0.001}
     output: {median: 5, sigma: 0}
 stores:
-  hot: {kind: redis, url: "URL", near_bytes: 0, timeout_s: 0.5}
+  hot: {kind: redis, url: "URL", local_bytes: 0, timeout_s: 0.5}
 embedder: {cache_dir: "GRAPHS"}
 routes:
   faq:
     upstreams: [quick]
-    cache: {mode: semantic, threshold: 0.6, audit: 0.001, max_temperature: 1, within_s: 2, store: hot}
+    cache: {mode: semantic, threshold: 0.6, audit_share: 0.001, max_temperature: 1, lookup_timeout_s: 2, store: hot}
     budget: {cache: 3}
 """
 ONE, SAME = "How can I reset the password of an account?", "How could somebody reset the password of an account?"

@@ -15,7 +15,7 @@ workers: 2
 upstreams:
   quick: {kind: simulated, probe: false, script: steady}
 stores:
-  disk: {kind: sqlite, path: answers.db, near_bytes: 0, timeout_s: 1}
+  disk: {kind: sqlite, path: answers.db, local_bytes: 0, timeout_s: 1}
 routes:
   chat: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: disk}}
 """

@@ -39,7 +39,7 @@ upstreams:
     kind: simulated
     probe: false
     ttft: {median_s: 0.5}
-    limit: {mode: fixed, least: 1, most: 1, max_waiting: 0}
+    limit: {mode: fixed, min: 1, max: 1, max_waiting: 0}
   refusing:
     kind: simulated
     probe: false
@@ -56,14 +56,15 @@ upstreams:
     prompt_cache: {rules: anthropic}
     prices: {"*": {input_per_mtok: 1, output_per_mtok: 4}}
   dead: {kind: openai, base_url: "http://127.0.0.1:1/v1", key: none, probe: false}
-  mending: {kind: openai, base_url: "http://127.0.0.1:{provider}/v1", key: none, probe: false, continues: true}
+  mending: {kind: openai, base_url: "http://127.0.0.1:{provider}/v1", key: none, probe: false, supports_continuation: true}
   provider: {kind: openai, base_url: "http://127.0.0.1:{provider}/v1", key: none, probe: false, keepalive_s: 0.1}
 stores:
-  disk: {kind: sqlite, path: answers.db, near_bytes: 0}
+  disk: {kind: sqlite, path: answers.db, local_bytes: 0}
   lost: {kind: sqlite, path: "."}
 routes:
   chat: {upstreams: [quick], slo: {ttft: {under_s: 0.3}, usable: {under_s: 0.3}, e2e: {under_s: 1}, tpot: {under_s: 0.01}}}
-  shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1}, retry: {max_attempts: 2, base_s: 0.01}}
+  shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1},
+          retry: {max_attempts: 2, backoff_base_s: 0.01}}
   through: {upstreams: [provider], model: chat}
   narrow: {upstreams: [narrow]}
   refused: {upstreams: [refusing], retry: {max_attempts: 1}}

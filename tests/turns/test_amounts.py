@@ -100,7 +100,7 @@ def test_what_is_no_count(says: str, take: Takes, value: Any) -> None:
 WRONG: list[tuple[Takes, object, str]] = [
     (within, None, r"as in @within\(total=4\.0\)"), (within, find, r"as in @within\(total=4\.0\)"),
     (lambda n: budget(5, threads=n), 4, r"threads=4: .* threads=VirtualThreads\(\)"),
-    (Breaker, 5, r"Breaker\(BreakerConfig\(failures_in_row=3\)\)"),
+    (Breaker, 5, r"Breaker\(BreakerConfig\(consecutive_failures=3\)\)"),
     (lambda name: Cached(name, ttl_s=5), "find", r"Cached\(find, ttl_s=300\)"),
     (lambda key: cached(key=key), "question", "key='question'"), (lambda keep: cached(keep=keep), True, "keep=True"),
     (lambda function: tool(function, timeout=1), find, r"write @tool\(timeout=0\.8\) above the function"),

@@ -16,7 +16,7 @@ from stayfast.testing import SimLoop
 DIGEST = "sha256:" + "0" * 64
 BASE = f"upstreams: {{p: {{kind: simulated, probe: false}}}}\nroutes: {{m: [p]}}\nserver: {{keys: {{web: '{DIGEST}'}}}}\n"
 FULL = BASE.replace("probe: false", "probe: false, prices: {'*': {output_per_mtok: 15}}") + """
-admission: {max_in_flight: 64, max_queue: 10, max_wait_s: 1.5, hold_back: 0.05, points: {retry: -100}}
+admission: {max_in_flight: 64, max_queue: 10, max_wait_s: 1.5, reserved_share: 0.05, priority_points: {retry: -100}}
 tenants:
   web: {tier: premium, weight: 2, priority: 10, quota: {requests_per_minute: 60, cost_per_day: 0.5}}
   "*": {tier: batch}
@@ -42,7 +42,7 @@ def test_everything_that_can_be_said() -> None:
     its = settings(FULL)
     assert its.prices_at("p")["*"].output_per_mtok == 15
     assert (its.admission.max_in_flight, its.admission.queue.max_queue, its.admission.queue.max_wait_s) == (64, 10, 1.5)
-    assert (its.admission.hold_back, its.admission.points) == (0.05, Points(retry=-100))
+    assert (its.admission.reserved_share, its.admission.priority_points) == (0.05, Points(retry=-100))
     assert its.tenants == {
         "web": TenantConfig(TenantTier.PREMIUM, 2.0, 10, QuotaConfig(requests_per_minute=60, cost_per_day=0.5)),
         "*": TenantConfig(TenantTier.BATCH)}
@@ -50,7 +50,8 @@ def test_everything_that_can_be_said() -> None:
 
 def test_lanes_are_there_when_they_are_named() -> None:
     """None by default; with a bare mapping, the defaults; and a prediction for what queues."""
-    admit = system(settings(BASE + "admission: {max_in_flight: 8, lanes: {long_share: 0.5, apart: true}}")).gateway.admit
+    admit = system(settings(BASE + "admission: {max_in_flight: 8, lanes: {long_share: 0.5, isolate_short: true}}"
+                            )).gateway.admit
     assert isinstance(admit, Admission)
     assert repr(admit.places.lanes) == "<Lanes short 0 of 3, 0 waiting; long 0 of 4, 0 waiting; batch 0 of 1, 0 waiting>"
     assert admit.places.predict is not None
@@ -84,9 +85,9 @@ def test_a_reload_keeps_what_is_used() -> None:
     ("admission: {max_in_flight: 0}", "admission.max_in_flight: must be a whole number from 1"),
     ("admission: {lanes: {}}", "share the places of max_in_flight, which must be at least 3, which is not set"),
     ("admission: {max_in_flight: 9, lanes: {long_share: 0.9, batch_share: 0.5}}",
-     "admission.lanes.long_share: and batch_share must be at most 0.95 together"),
+     "admission.lanes.long_share: must be at most 0.95 together with batch_share"),
     ("admission: {max_in_flight: 9, lanes: {long_share: 1}}", "lanes.long_share: must be a number from 0.001 to 0.9"),
-    ("admission: {max_wait_s: 1, target_wait_s: 2}", "admission.target_wait_s: must be from 0.001 to max_wait_s"),
+    ("admission: {max_wait_s: 1, target_wait_s: 2}", "admission.target_wait_s: must be at most max_wait_s (1), not 2"),
 ])
 def test_what_is_wrong(text: str, words: str) -> None:
     """Where, what, and what instead."""

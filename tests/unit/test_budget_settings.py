@@ -13,7 +13,7 @@ from stayfast.testing import SimLoop
 
 UPSTREAMS = """
 upstreams:
-  big: {kind: openai, base_url: "http://big", sends_deadline: true}
+  big: {kind: openai, base_url: "http://big", send_deadline: true}
   small: {kind: simulated, models: {chat: small-chat}}
 """
 ROUTE = """

@@ -37,7 +37,8 @@ def test_what_would_do_nothing_is_refused(cache: str, where: str, message: str) 
 
 
 @pytest.mark.parametrize("cache", [
-    "mode: semantic, threshold: null, max_error: 1%", "mode: semantic, threshold: 0.9, audit: 0.1", "mode: off, ttl_s: 60",
+    "mode: semantic, threshold: null, max_error: 1%", "mode: semantic, threshold: 0.9, audit_share: 0.1",
+    "mode: off, ttl_s: 60",
     ""])
 def test_what_says_one_thing_is_not(cache: str) -> None:
     """null is none; and with the mode off the rest is kept for later."""

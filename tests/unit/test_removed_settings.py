@@ -6,7 +6,7 @@ from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Override, SettingsError, SettingsText, load
 from stayfast.settings.hints import ANY
 from stayfast.settings.problems import Path
-from stayfast.settings.validate import REMOVED_KEYS, explain_removed
+from stayfast.settings.validate import REMOVED_KEYS, RENAMED_KEYS, explain_removed
 
 BASE = "upstreams: {a: {kind: simulated}}\nroutes: {m: [a]}\n"
 TABLE = {("server", "old"): "renamed to new", ("routes", ANY, "tiers", ANY, "old"): "in a list", ("gone",): "a section"}
@@ -49,11 +49,42 @@ def test_a_pattern_stands_for_any_name_and_position(path: Path, explanation: str
     assert explain_removed(path, TABLE) == explanation
 
 
-@pytest.mark.parametrize("pattern", REMOVED_KEYS)
-def test_every_removed_key_is_refused_with_its_explanation(pattern: tuple[str, ...]) -> None:
-    """None of them is a setting again. The names of the base stand for any name."""
-    named = {"upstreams": "a", "routes": "m"}
-    path = tuple(named.get(before, "x") if step == ANY else step
+UPSTREAMS = ("kind: simulated", "kind: openai, base_url: 'http://127.0.0.1:1'")
+FULL = """\
+upstreams: {{a: {{{upstream}}}}}
+routes: {{m: {{upstreams: [a], prefix: {{models: {{x: {{}}}}}}}}}}
+stores: {{disk: {{kind: sqlite, path: a.db}}}}
+workers: 0
+"""
+NAMES = {"upstreams": "a", "routes": "m", "stores": "disk", "models": "x"}
+
+
+def setting_at(pattern: tuple[str, ...]) -> tuple[str, ...]:
+    """A path in FULL that the pattern matches."""
+    return tuple(NAMES.get(before, "x") if step == ANY else step
                  for before, step in zip(("", *pattern), pattern, strict=False))
-    lines = complaints(BASE.replace("[a]", "{upstreams: [a]}"), Override(path, "0", "--set"))
+
+
+def problems_with(path: tuple[str, ...], upstream: str) -> list[str]:
+    """The messages for one key of FULL, set to a text that no key takes."""
+    text, key = FULL.format(upstream=upstream), path[-1]
+    if "faults" in path:  # a position in a list, which an override cannot name
+        lines = complaints(text.replace(upstream, f"{upstream}, faults: [{{{key}: '?'}}]"))
+    else:
+        lines = complaints(text, Override(path, "?", "--set"))
+    return [line for line in lines if key in line]
+
+
+@pytest.mark.parametrize("pattern", REMOVED_KEYS)
+def test_removed_key_is_refused_with_its_explanation(pattern: tuple[str, ...]) -> None:
+    """Each of them, wherever it stood."""
+    lines = problems_with(setting_at(pattern), UPSTREAMS[0])
     assert any(line.endswith(f": {REMOVED_KEYS[pattern]}") for line in lines)
+
+
+@pytest.mark.parametrize(("pattern", "new"), RENAMED_KEYS.items())
+def test_new_name_of_renamed_key_is_a_setting(pattern: tuple[str, ...], new: str) -> None:
+    """In the same section, at least for one kind of upstream."""
+    path = (*setting_at(pattern)[:-1], new)
+    messages = [problems_with(path, upstream) for upstream in UPSTREAMS]
+    assert any(not any("unknown setting" in line for line in lines) for lines in messages)

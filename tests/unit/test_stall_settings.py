@@ -14,7 +14,7 @@ from stayfast.testing import SimLoop
 UPSTREAMS = """
 upstreams:
   plain: {kind: openai, base_url: "http://plain"}
-  able: {kind: openai, base_url: "http://able", continues: true}
+  able: {kind: openai, base_url: "http://able", supports_continuation: true}
 """
 
 
@@ -46,7 +46,7 @@ def test_a_route_that_rescues() -> None:
 
 
 @pytest.mark.parametrize(("route", "message"), [
-    ("{upstreams: [plain], on_stall: rescue}", "rescue needs an upstream that says continues: true"),
+    ("{upstreams: [plain], on_stall: rescue}", "rescue needs an upstream that says supports_continuation: true"),
     ("{upstreams: [plain], on_stall: later}", "wait, end, rescue"),
 ])
 def test_what_cannot_be_is_refused(route: str, message: str) -> None:

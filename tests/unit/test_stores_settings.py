@@ -42,7 +42,8 @@ def test_all_that_can_be_said(tmp_path: Path) -> None:
     its = read(f"""
 stores:
   mem: {{kind: memory, max_bytes: 2000}}
-  disk: {{kind: sqlite, path: {tmp_path}/a.db, max_bytes: 100000, timeout_s: 0.5, near_bytes: 0, near_s: 1, wait_s: 0}}
+  disk: {{kind: sqlite, path: {tmp_path}/a.db, max_bytes: 100000, timeout_s: 0.5, local_bytes: 0,
+          local_ttl_s: 1, coalesce_wait_s: 0}}
   hot: {{kind: redis, url: "${{REDIS_URL}}", prefix: "{{llm}}.one"}}
 routes: {{m: {{upstreams: [u], cache: {{mode: exact, store: hot}}}}}}
 """, {"REDIS_URL": "rediss://:hush@cache:6379/3"})

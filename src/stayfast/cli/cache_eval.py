@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate; 0 when done, 1 when it cannot be, 2 for wrong options."""
     try:
         max_errors = [_share(part) for part in arguments.max_error.split(",")]
-        eligible = EligibleConfig(personal=arguments.personal, n_content_words=arguments.words,
+        eligible = EligibleConfig(allow_personal=arguments.personal, min_content_words=arguments.words,
                                   volatile_ttl_s=86_400.0 if arguments.volatile else 0.0)
         if not LEAST_LABELS <= arguments.min_labels <= MOST_LABELS:
             raise ValueError(f"--min-labels must be from {LEAST_LABELS} to {MOST_LABELS}, not {arguments.min_labels}")

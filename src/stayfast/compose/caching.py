@@ -107,7 +107,7 @@ async def restore(routes: Mapping[str, Route], embedding: Embedding, config: Emb
             try:
                 semantic.phrasings.log = await asyncio.to_thread(_restored, semantic, config, file, embedding.ahead.id)
             except (OSError, ValueError) as error:
-                wrong.append(f"route {name}: {type(error).__name__} in {config.learned_dir}")
+                wrong.append(f"route {name}: {type(error).__name__} in {config.state_dir}")
             semantic.is_ready = True
     return wrong
 
@@ -119,7 +119,7 @@ def _share(semantic: SemanticCache | None, store: RemoteStore, route: str, embed
     receive = partial(semantic.receive, floats=import_module("stayfast.stores.batched_embedder").floats)
 
     def log(worker_id: bytes) -> LabelLog:
-        journal = store.journal(name, 2 * semantic.config.max_phrasings, worker_id)
+        journal = store.journal(name, 2 * semantic.config.max_questions, worker_id)
         journal.begin(receive)
         return journal
 
@@ -128,7 +128,7 @@ def _share(semantic: SemanticCache | None, store: RemoteStore, route: str, embed
 
 def _restored(semantic: SemanticCache, config: EmbedderConfig, file: str, embedder: str) -> LabelStore:
     """On a thread, while nobody else looks at it."""
-    log = LabelStore(Path(config.learned_dir).expanduser() / file, embedder)
+    log = LabelStore(Path(config.state_dir).expanduser() / file, embedder)
     semantic.restore(log.read(), import_module("stayfast.stores.batched_embedder").floats)
     return log
 
@@ -155,7 +155,7 @@ def begin(routes: Mapping[str, Route], settings: Settings, embedding: Embedding 
             caching.semantic = None
         else:
             config = caching.config.semantic
-            sameness: Sameness = ByMeaning(embedding, config.same_answer)
+            sameness: Sameness = ByMeaning(embedding, config.same_answer_cosine)
             if config.judge:
                 sameness = LlmJudge(config.judge, sameness, serve, clock)
             verifier = AnswerVerifier(config.verify, serve, clock) if config.verify else None
@@ -165,7 +165,7 @@ def begin(routes: Mapping[str, Route], settings: Settings, embedding: Embedding 
                 caching.semantic = SemanticCache(
                     config, name, store=caching.store, embedding=embedding, index=_vectors, sameness=sameness,
                     verifier=verifier, clock=clock, rng=rng, sink=sink)
-                caching.semantic.is_ready = isinstance(caching.store, RemoteStore) or not settings.embedder.learned_dir
+                caching.semantic.is_ready = isinstance(caching.store, RemoteStore) or not settings.embedder.state_dir
 
 
 def _vectors(n_dims: int) -> Index:

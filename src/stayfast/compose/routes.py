@@ -97,7 +97,7 @@ def _by(config: CacheConfig, before: RouteCache) -> RouteCache:
 
 def _continues(settings: Settings, upstream: str) -> bool:
     upstream_settings = settings.upstreams[upstream]
-    return isinstance(upstream_settings, HttpUpstream) and upstream_settings.continues
+    return isinstance(upstream_settings, HttpUpstream) and upstream_settings.supports_continuation
 
 
 def _picking(name: str, route_settings: RouteSettings, registry: Registry, old: Route | None,

@@ -84,7 +84,7 @@ class Observers:
         self.recent = Recent(settings.recent)
         self.tracing = tracing(settings, self.log)
         self.sagging = ThroughputMonitor(clock)
-        self.held = HeldBytes(settings.server.max_held_bytes)
+        self.held = HeldBytes(settings.server.max_buffered_bytes)
         self.gen_ai = GenAi(self.metrics.totals) if settings.metrics.enabled and settings.metrics.gen_ai else None
         listeners: list[Listener | None] = [self.log, self.recent, self.metrics if settings.metrics.enabled else None,
                                             self.gen_ai, self.tracing, self.sagging]
@@ -162,7 +162,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineDo
     After a reload, upstreams whose settings are those of the `old` system go on as they are: connections, counts, proof.
     """
     sink = observers.sink
-    observers.held.limit = settings.server.max_held_bytes
+    observers.held.limit = settings.server.max_buffered_bytes
     registry = _registry(settings, observers, doors, clock, rng, old=old)
     settle = Settle(clock, sink, observers.owners)
     caller = Guarded if any(route.on_stall != "wait" for route in settings.routes.values()) else Caller
@@ -221,7 +221,7 @@ def _cache(settings: Settings, before: Cache, make_call: Start, behind: Backgrou
     else:
         inner = NoCache()
     answers.config = settings.idempotency
-    return Idempotent(inner, make_call, *tools, answers) if settings.idempotency.keep_s else inner
+    return Idempotent(inner, make_call, *tools, answers) if settings.idempotency.ttl_s else inner
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineDoor], clock: Clock, rng: Random, *,
@@ -306,8 +306,8 @@ def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, 
         upstream_settings.kind, upstream_settings.native_apis, upstream_settings.key.reveal()
         if upstream_settings.key is not None else None,
         tuple((header.lower(), value.reveal()) for header, value in upstream_settings.headers.items()),
-        request_usage=upstream_settings.asks_usage,
-        sends_deadline=upstream_settings.sends_deadline)
+        request_usage=upstream_settings.request_usage,
+        send_deadline=upstream_settings.send_deadline)
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock, held)
 
 

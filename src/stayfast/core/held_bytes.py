@@ -44,7 +44,7 @@ class Holding:
         account = self._account
         if may_refuse and account.n + more > account.limit:
             raise Shed("Whole answers on their way to slow clients fill what this gateway may hold of them "
-                       f"({account.limit} bytes, server.max_held_bytes). Ask again later, or for a stream, which is not "
+                       f"({account.limit} bytes, server.max_buffered_bytes). Ask again later, or for a stream, which is not "
                        "held.", reason="held_bytes", code="too_many_bytes_held", retry_after_s=RETRY_AFTER_S)
         account.n += more
         self._n_charged += more

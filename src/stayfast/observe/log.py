@@ -266,7 +266,7 @@ class LogSink:
         if isinstance(fact, ConnectionsClosed):
             self.log(event, level="warning", n=n_before + n, open=fact.n_open, silent=fact.n_silent,
                      detail="client connections without a request were closed to make room (server.max_connections, "
-                     "max_silent_connections, max_silent_per_address)")
+                     "max_pending_connections, max_pending_per_address)")
             return
         wanted_by = f"a connection to upstream {fact.upstream}" if fact.upstream is not None else "a client's connection"
         self.log(event, level="error", n=n_before + n, what=fact.what, limit=fact.limit, upstream=fact.upstream,

@@ -33,14 +33,14 @@ class ServerConfig:
     max_connections: Annotated[int, SettingDoc(
         "Most client connections at a time; never more than half of the file descriptors.",
         minimum=1, maximum=1_000_000)] = 10_000
-    max_silent_connections: Annotated[int, SettingDoc(
+    max_pending_connections: Annotated[int, SettingDoc(
         "Most connections on which no request was accepted yet; above it the oldest are closed.",
         minimum=1, maximum=1_000_000)] = 4096
     # a proxy is one address, and keeps hundreds open: but only after requests, and those do not count
-    max_silent_per_address: Annotated[int, SettingDoc(
+    max_pending_per_address: Annotated[int, SettingDoc(
         "Most of these from one address (of IPv6: one /64); 0: any number.", minimum=0, maximum=1_000_000)] = 512
     # as large as the largest whole answer that is read of an upstream
-    max_held_bytes: Annotated[int, SettingDoc(
+    max_buffered_bytes: Annotated[int, SettingDoc(
         "Most bytes of whole answers that are held at a time, from the upstream's first to the client's last; 503 above it. "
         "The first 64 KiB of each do not count.", minimum=_MIB, maximum=1024 * 1024 * _MIB)] = 256 * _MIB
     head_timeout_s: Annotated[float, SettingDoc(
@@ -51,9 +51,9 @@ class ServerConfig:
     # longer than the 60 s that balancers keep theirs
     idle_timeout_s: Annotated[float, SettingDoc(
         "How long a connection is kept without a request.", minimum=0.01, maximum=3600)] = 75.0
-    write_stall_s: Annotated[float, SettingDoc(
+    write_timeout_s: Annotated[float, SettingDoc(
         "A client that takes no byte for so long is cut off.", minimum=0.01, maximum=3600)] = 60.0
-    keepalive_s: Annotated[float, SettingDoc(
+    sse_keepalive_s: Annotated[float, SettingDoc(
         "Silence before the first token of a stream that a comment ends; 0: no comments.", minimum=0, maximum=600)] = 15.0
     drain_grace_s: Annotated[float | None, SettingDoc(
         "After SIGTERM, how long new requests are still served while /readyz fails and load balancers look away. null: 5 "
@@ -104,9 +104,9 @@ class ServerConfig:
         """What of it concerns HTTP alone."""
         return HttpLimits(
             max_body_bytes=self.max_body_bytes, max_head_bytes=self.max_head_bytes, max_headers=self.max_headers,
-            max_connections=self.max_connections, max_silent_connections=self.max_silent_connections,
-            max_silent_per_address=self.max_silent_per_address, head_timeout_s=self.head_timeout_s,
-            body_timeout_s=self.body_timeout_s, idle_timeout_s=self.idle_timeout_s, write_stall_s=self.write_stall_s,
+            max_connections=self.max_connections, max_pending_connections=self.max_pending_connections,
+            max_pending_per_address=self.max_pending_per_address, head_timeout_s=self.head_timeout_s,
+            body_timeout_s=self.body_timeout_s, idle_timeout_s=self.idle_timeout_s, write_timeout_s=self.write_timeout_s,
         )
 
 

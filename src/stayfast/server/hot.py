@@ -99,7 +99,7 @@ class ServerContext:
         self.tasks = tasks
         self.cold = cold
         self.place = place  # None: no tracing, and what the caller says of its trace is all there is to know
-        self.held = held if held is not None else HeldBytes(current.config.max_held_bytes)
+        self.held = held if held is not None else HeldBytes(current.config.max_buffered_bytes)
         self.ids = RequestIds(entropy)
         self.failed_keys = FailedKeys()
         self.date = DateLine(clock)
@@ -197,7 +197,7 @@ class ResponseWriter:
                 _DECODER, decode, inbound.api or CHAT, inbound.body, current.limits)
         else:
             request = decode(inbound.api or CHAT, inbound.body, current.limits)
-        keepalive_s = current.config.keepalive_s
+        keepalive_s = current.config.sse_keepalive_s
         if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
             if arrival.silence_s is not None:  # its SDK gives up after so much silence
                 keepalive_s = min(keepalive_s, max(_LEAST_KEEPALIVE_S, arrival.silence_s / 2))

@@ -141,16 +141,16 @@ def _check_tenants(settings: Settings, complain: Complain) -> None:
 def _check_routes(settings: Settings, complain: Complain) -> None:
     """Routes whose answers nobody can go on with, and those that send long prompts to a route that is not there."""
     able = {name for name, upstream_settings in settings.upstreams.items() if isinstance(upstream_settings, HttpUpstream)
-            and upstream_settings.continues}
+            and upstream_settings.supports_continuation}
     for name, route in settings.routes.items():
         fallback = route.on_overrun.fallback
         spare = [up for tier in fallback.tiers for up in tier.upstreams] if fallback is not None else []
         if route.on_stall == "rescue" and able.isdisjoint((*route.upstreams, *spare)):
-            complain(("routes", name, "on_stall"), "rescue needs an upstream that says continues: true")
-        offline, others = route.size.offline, settings.routes.keys() - {name}
+            complain(("routes", name, "on_stall"), "rescue needs an upstream that says supports_continuation: true")
+        offline, others = route.size.oversize_route, settings.routes.keys() - {name}
         if offline and offline not in others:
             message = f"there is no other route {quoted(offline)}{did_you_mean(offline, others)}"
-            complain(("routes", name, "offline"), message)
+            complain(("routes", name, "oversize_route"), message)
         if "*" in name and name != "*":
             complain(("routes", name), 'is no pattern: no model has this very name. Name each model, or let the route "*" '
                                        'take every name that no other route has')

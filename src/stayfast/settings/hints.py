@@ -24,7 +24,7 @@ _ROUTES = ("name who can answer in `upstreams: {NAME: {kind: openai, base_url: .
 _KEYS = "keys of clients stand in `server: {keys: {CLIENT: sha256:...}}`; `stayfast key CLIENT` makes one"
 _AZURE = ("Azure is kind: openai with base_url: https://RESOURCE.openai.azure.com/openai/v1 and "
           'headers: {api-key: "${AZURE_OPENAI_API_KEY}"}; that address takes no api-version, and a deployment is a model')
-_LIMIT = "write `limit: {mode: fixed, most: 100}` for a number of requests at a time"
+_LIMIT = "write `limit: {mode: fixed, max: 100}` for a number of requests at a time"
 _WEIGHT = "weights stand at the route: `weights: {NAME: 2}`"
 _LOG = "write `log: {level: info}`"
 _BASE_URL = "write `base_url: https://HOST/v1`"

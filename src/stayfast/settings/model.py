@@ -123,7 +123,8 @@ class RouteSettings:
         "Second attempts beside slow ones; what is unset comes from defaults.hedge.")] = field(default_factory=HedgeConfig)
     on_stall: Annotated[Literal["wait", "end", "rescue"], SettingDoc(
         "When a stream halts in its middle, by the live gaps of its upstream. wait: as long as timeouts.idle_s says. end: "
-        "it ends there as at a length limit. rescue: an upstream with `continues` goes on with it, in the same answer."
+        "it ends there as at a length limit. rescue: an upstream with `supports_continuation` goes on with it, in the same "
+        "answer."
     )] = "wait"
     cache: Annotated[CacheConfig, SettingDoc("Answers that may be given twice (docs/concepts/cache.md).")] = field(
         default_factory=CacheConfig)

@@ -63,13 +63,13 @@ class HttpUpstream:
     prices: Annotated[Prices, PRICES] = field(default_factory=nothing)
     apis: Annotated[tuple[Api, ...], SettingDoc(
         "What it speaks natively; the rest is translated. Empty: by kind, and responses only at api.openai.com.")] = ()
-    asks_usage: Annotated[bool, SettingDoc(
+    request_usage: Annotated[bool, SettingDoc(
         "Ask streams for token counts even when the client did not; the client never sees them.")] = False
-    continues: Annotated[bool, SettingDoc(
+    supports_continuation: Annotated[bool, SettingDoc(
         "It goes on with an answer whose first part ends the request as the assistant's message: prefill in messages, "
         "continue_final_message of vLLM and SGLang in chat. Routes with on_stall: rescue need such an upstream."
     )] = False
-    sends_deadline: Annotated[bool, SettingDoc(
+    send_deadline: Annotated[bool, SettingDoc(
         "Tell it how many seconds a request has left, as x-request-timeout: for another Stayfast, and engines that read it."
     )] = False
     probe: Annotated[bool, PROBE] = True

@@ -164,8 +164,49 @@ def settings_of(record: RecordField) -> tuple[Setting, ...]:
     return tuple(found)
 
 
-# Settings of earlier versions that are gone or renamed, by path: what the error says. Only unknown keys are looked up here.
+# Renamed keys of earlier versions: their section (`*`: any name or position), then OLD>NEW.
+_RENAMED: Final = """\
+server max_silent_connections>max_pending_connections max_silent_per_address>max_pending_per_address
+server max_held_bytes>max_buffered_bytes write_stall_s>write_timeout_s keepalive_s>sse_keepalive_s
+admission ages_within_s>aging_s hold_back>reserved_share lag_s>overload_loop_lag_s busy>overload_cpu_share
+admission points>priority_points
+admission.lanes long_input>long_input_tokens long_output>long_output_tokens apart>isolate_short
+idempotency keep_s>ttl_s
+embedder late_s>max_batch_wait_s learned_dir>state_dir
+stores.* wait_s>coalesce_wait_s near_bytes>local_bytes near_s>local_ttl_s
+upstreams.* asks_usage>request_usage continues>supports_continuation sends_deadline>send_deadline
+upstreams.* luck_holds_s>tail_redraw_s notices_hangup>cancels_on_disconnect sag>slowdown
+upstreams.*.output most>max
+upstreams.*.cold_start is_cold_at_first>starts_cold
+upstreams.*.prompt_cache floor_tokens>min_tokens keeps_s>ttl_s
+upstreams.*.faults.* n_at_most>max_count
+upstreams.*.limit least>min most>max good_s>p95_low_s bad_s>p95_high_s
+defaults.limit least>min most>max good_s>p95_low_s bad_s>p95_high_s
+upstreams.*.breaker failures_in_row>consecutive_failures
+defaults.breaker failures_in_row>consecutive_failures
+routes.*.retry base_s>backoff_base_s cap_s>backoff_cap_s max_wait_s>max_retry_after_s min_left_s>min_remaining_s
+routes.*.retry stateful>allow_stateful
+defaults.retry base_s>backoff_base_s cap_s>backoff_cap_s max_wait_s>max_retry_after_s min_left_s>min_remaining_s
+defaults.retry stateful>allow_stateful
+routes.*.hedge stateful>allow_stateful
+defaults.hedge stateful>allow_stateful
+routes.* max_input_by_tier>max_input_tokens_by_tier offline>oversize_route
+routes.*.affinity known_s>ttl_s known_tokens>cache_tokens
+routes.*.eject out_s>ejection_s
+routes.*.cache audit>audit_share within_s>lookup_timeout_s max_phrasings>max_questions
+routes.*.cache same_answer>same_answer_cosine new_word_from>new_word_cosine
+routes.*.cache.eligible personal>allow_personal n_content_words>min_content_words
+routes.*.prefix sorts_tools>sort_tools moves_volatile>move_volatile wait_s>leader_wait_s
+routes.*.prefix warm_tokens_per_hour>refresh_tokens_per_hour
+routes.*.prefix.models.* marks>breakpoints floor_tokens>min_tokens
+"""
+RENAMED_KEYS: Final[AnyMapping[tuple[str, ...], str]] = {
+    (*section.split("."), old): new
+    for section, *pairs in map(str.split, _RENAMED.splitlines()) for old, new in (pair.split(">") for pair in pairs)}
+
+# Keys of earlier versions, by path (`*`: any name or position): the text of the error. Only unknown keys are looked up here.
 REMOVED_KEYS: Final[AnyMapping[tuple[str, ...], str]] = {
+    **{path: f"renamed: write `{new}`" for path, new in RENAMED_KEYS.items()},
     ("server", "metrics_open"): "removed: server.metrics_access is in its place. For true write `metrics_access: open`; for "
                                 "false, name the scraper's key in server.admins, or let all in: `metrics_access: key`",
     ("server", "keep_warm_per_s"): "removed: the gateway no longer sends itself made-up requests. Delete this line",

@@ -114,7 +114,7 @@ class Batched:
     def _begin(self) -> None:
         """As many batches as there are free threads."""
         while self._waiting and self._n_running < self._config.threads:
-            batch = batch_of(self._waiting, self._clock.now(), self._config.max_batch_tokens, self._config.late_s)
+            batch = batch_of(self._waiting, self._clock.now(), self._config.max_batch_tokens, self._config.max_batch_wait_s)
             for text in batch:
                 del self._waiting[text]
             try:

@@ -36,11 +36,12 @@ class EmbedderConfig:
         "Threads for the model, in each worker; each text is one thread's.", minimum=1, maximum=64)] = 1
     max_batch_tokens: Annotated[int, SettingDoc(
         "Texts of one length that wait go together, up to so many tokens.", minimum=1, maximum=65_536)] = 256
-    late_s: Annotated[float, SettingDoc("A text that has waited for so long goes alone.", minimum=0, maximum=10)] = 0.02
+    max_batch_wait_s: Annotated[float, SettingDoc("A text that has waited for so long goes alone.", minimum=0,
+                                                  maximum=10)] = 0.02
     cache_bytes: Annotated[int, SettingDoc(
         "Memory for the vectors of texts that came before, in each worker.",
         minimum=65_536, maximum=1 << 36)] = 32 * 1024 * 1024
-    learned_dir: Annotated[str, SettingDoc(
+    state_dir: Annotated[str, SettingDoc(
         "A folder where what semantic caches have learned outlives a restart, of routes without a shared store: questions "
         "as lists of words, their vectors, labels; one file for each route and worker. Empty: nowhere.")] = ""
 

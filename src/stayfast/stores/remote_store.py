@@ -3,7 +3,7 @@
 Problem: a cache that is elsewhere can be slow or gone, and then costs every request its time-out; one that fails makes the
 whole service fail. Rule: whatever is wrong with it, it is a miss.
 
-    near     what was had or put in the last `near_s` is had from this process's memory (S3-FIFO, `near_bytes`)
+    near     what was had or put in the last `local_ttl_s` is had from this process's memory (S3-FIFO, `local_bytes`)
     asked    for at most `timeout_s`, and never beyond what the request's own budget gives its cache stage
     orders   wait and are carried by one task, all that wait at a time: so a burst of look-ups is one round trip, and a
              request that leaves breaks no connection
@@ -12,9 +12,9 @@ whole service fail. Rule: whatever is wrong with it, it is a miss.
              ones end it (`policy.resilience.breaker`). Orders that write have a breaker of their own: a store that is full
              still gives what it has
 
-One call for all processes: whoever is to make an answer asks to `lead` it, for `wait_s` at most. Others look for what it
-made every FIRST_LOOK_S to LAST_LOOK_S, until it is there, or nobody makes it any more. A leader that dies costs `wait_s`.
-When wrong: what one process forgets on purpose, others may give for `near_s` more. Clocks of machines that differ make
+One call for all processes: the process that makes an answer leads, at most `coalesce_wait_s`. Others look for what it
+made every FIRST_LOOK_S to LAST_LOOK_S, until it is there or nobody makes it any more. A dead leader costs `coalesce_wait_s`.
+When wrong: what one process forgets on purpose, others may give for `local_ttl_s` more. Clocks of machines that differ make
 answers older or younger by that.
 
 An answer leaves this process as bytes. What another version wrote, or a broken disk, is no answer:
@@ -91,24 +91,24 @@ MOST_NOTES = 10_000  # of a name; a server may keep some hundreds where one is a
 PUTS_BYTES = 16 * 1024 * 1024
 CLOSE_S = 1.0
 FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.1
-ALONE = BreakerConfig(failures_in_row=5, failure_ratio=0.5, n_calls=20, min_calls=10, open_s=1.0)
+ALONE = BreakerConfig(consecutive_failures=5, failure_ratio=0.5, n_calls=20, min_calls=10, open_s=1.0)
 CLOSED = BreakerState.CLOSED
 
 
 @dataclass(frozen=True, slots=True)
 class SharedConfig:
-    """How a shared store is asked. Seconds and bytes; `wait_s` 0: no process waits for another's call."""
+    """How a shared store is asked. Seconds and bytes; `coalesce_wait_s` 0: no process waits for another's call."""
 
     timeout_s: Annotated[float, SettingDoc(
         "The longest that a request waits for it, in seconds; then it goes on as if nothing were kept.",
         minimum=0.001, maximum=10)] = 0.02
-    wait_s: Annotated[float, SettingDoc(
+    coalesce_wait_s: Annotated[float, SettingDoc(
         "The longest that a request for a whole answer waits for another process that makes the same one just now, in "
         "seconds; never more than half of its own time. 0: each process makes its own.", minimum=0, maximum=60)] = 5.0
-    near_bytes: Annotated[int, SettingDoc(
+    local_bytes: Annotated[int, SettingDoc(
         "The memory for answers that were had or kept lately, in each worker; 0: none.",
         minimum=0, maximum=1 << 40)] = 16 * 1024 * 1024
-    near_s: Annotated[float, SettingDoc(
+    local_ttl_s: Annotated[float, SettingDoc(
         "How long an answer is had from there, in seconds: as long, other processes may give what was purged.",
         more_than=0, maximum=86_400)] = 10.0
 
@@ -167,7 +167,7 @@ class RemoteStore:
         self._clock = clock
         self._sink = sink
         self._owner = rng.randbytes(16)  # this process, to those it shares the store with
-        self._near: S3Fifo[_Near] = S3Fifo(config.near_bytes)
+        self._near: S3Fifo[_Near] = S3Fifo(config.local_bytes)
         self._gets = _Kind("", rng)
         self._others = _Kind("orders that write: ", rng)  # puts and the like, which keep their order
         self._is_others_turn = False
@@ -225,23 +225,23 @@ class RemoteStore:
         return not isinstance(await self._ask(Remove(key), inf), Lost)
 
     async def lead(self, key: bytes, until: float = inf) -> bool:
-        if not self._config.wait_s or self._is_alone():
+        if not self._config.coalesce_wait_s or self._is_alone():
             return True
         began_at = self._clock.now()
-        reply = await self._ask(Lead(key, self._owner, self._config.wait_s), until)
+        reply = await self._ask(Lead(key, self._owner, self._config.coalesce_wait_s), until)
         may_lead = reply is not False
         if reply is True:
             leading = self._leading
             while leading and next(iter(leading.values())) <= began_at:  # of calls that broke off: no `led` came
                 del leading[next(iter(leading))]
             leading.pop(key, None)
-            leading[key] = began_at + self._config.wait_s
+            leading[key] = began_at + self._config.coalesce_wait_s
         self._report("lead", reply.value if isinstance(reply, Lost) else "led" if may_lead else "followed", began_at)
         return may_lead
 
     async def follow(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
         began_at = self._clock.now()
-        until, n_looks, is_led, answer = min(until, began_at + self._config.wait_s), 0, True, None
+        until, n_looks, is_led, answer = min(until, began_at + self._config.coalesce_wait_s), 0, True, None
         while answer is None and is_led and (left_s := until - self._clock.now()) > 0:
             n_looks += 1
             await asyncio.sleep(min(backoff_s(n_looks, FIRST_LOOK_S, LAST_LOOK_S, factor=1.5), left_s))
@@ -268,7 +268,7 @@ class RemoteStore:
         return near.answer if near is not None else None
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
-        """Forget answers. Other processes that have them near have them for `near_s` more."""
+        """Forget answers. Other processes that have them near have them for `local_ttl_s` more."""
         for key in [key for key, near in self._near.items() if near.answer.is_of(route, tenant, tag)]:
             self._near.remove(key)
         return await self._door.purge(route, tenant, tag)
@@ -310,7 +310,7 @@ class RemoteStore:
         return self._is_closed or self._gets.breaker.state is not CLOSED
 
     def _bring_near(self, key: bytes, answer: CachedAnswer) -> None:
-        self._near.put(key, _Near(answer, self._clock.now() + self._config.near_s), len(answer.body))
+        self._near.put(key, _Near(answer, self._clock.now() + self._config.local_ttl_s), len(answer.body))
 
     def _read(self, key: bytes, reply: Reply) -> tuple[CachedAnswer | None, str]:
         if not isinstance(reply, bytes):

@@ -98,7 +98,7 @@ class Breaker:
     def __init__(self, config: policy.BreakerConfig | None = None, rng: Random | None = None) -> None:
         if config is not None and not isinstance(config, policy.BreakerConfig):
             raise TypeError(f"Breaker({config!r:.80}): say what opens it, or nothing, as in "
-                            "Breaker(BreakerConfig(failures_in_row=3))")
+                            "Breaker(BreakerConfig(consecutive_failures=3))")
         self._of = policy.Breaker(config or policy.BreakerConfig(), rng or Random())
 
     def why_not(self, now: float) -> str:

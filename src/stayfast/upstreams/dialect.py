@@ -51,7 +51,7 @@ class DialectConfig:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     always_streams: bool = False
     request_usage: bool = False  # ask streams for token counts even when the client did not; the client never sees them
-    sends_deadline: bool = False  # tell it how long the request has, as `x-request-timeout`
+    send_deadline: bool = False  # tell it how long the request has, as `x-request-timeout`
 
     def __post_init__(self) -> None:
         if not self.apis:
@@ -176,7 +176,7 @@ class DialectUpstream:
         headers = [("x-request-id", call.request_id)]
         if not call.headers or all(name != HOP_HEADER for name, _ in call.headers):
             headers.append(_FIRST_HOP)
-        if self._config.sends_deadline:
+        if self._config.send_deadline:
             left_s = max(0.001, call.deadline.remaining(self._clock.now()))
             headers.append(("x-request-timeout", f"{left_s:.3f}"))
         if call.trace is not None:

@@ -14,7 +14,7 @@ blanks that end it: providers refuse them there, and most models' tokens hold th
     blanks first    those that were said already are left out, the others stay
     no blanks       what follows the blanks that were said already
 
-Everything else is given on as it comes: whoever is asked has said (`continues`) that it goes on exactly. A repeat is not
+Everything else is given on as it comes: the upstream is trusted (`supports_continuation`) to go on exactly. A repeat is not
 looked for, since code, tables and lists say the same lines again and again: any rule that leaves out what an upstream says
 twice loses what a text says twice.
 When wrong: an upstream that says the first half once more before it goes on is heard twice.

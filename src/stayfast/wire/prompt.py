@@ -175,15 +175,15 @@ class OrderedPrompt(Struct, frozen=True, gc=False):
     tools: tuple[str, ...]
 
 
-def order_blocks(body: bytes, api: Api, *, sorts_tools: bool, moves_volatile: bool) -> OrderedPrompt:
+def order_blocks(body: bytes, api: Api, *, sort_tools: bool, move_volatile: bool) -> OrderedPrompt:
     """The body with its tools by name and, where that is wished, whole blocks of instructions that hold a date, a UUID or a
     timestamp behind those that do not; the very same bytes where nothing moves. Raises ValueError for what cannot be read.
     """
     members: dict[str, Raw] = _OBJECT.decode(body)
-    is_changed = _sort(members, "tools", _tool_name) if sorts_tools else False
-    if moves_volatile and api is Api.MESSAGES:
+    is_changed = _sort(members, "tools", _tool_name) if sort_tools else False
+    if move_volatile and api is Api.MESSAGES:
         is_changed |= _sort(members, "system", _is_of_the_hour)
-    elif moves_volatile and api is Api.CHAT:
+    elif move_volatile and api is Api.CHAT:
         is_changed |= _sort(members, "messages", _is_of_the_hour, n_leading=_count_leading(_list(members.get("messages"))))
     messages = _list(members.get(_NAMES[api]))
     n_leading = _count_leading(messages) if api is not Api.MESSAGES else 0

@@ -22,7 +22,7 @@ class Worker:
 
     def __init__(self, folder: Path, n: int, n_workers: int, loop: SimLoop, limit: LimitConfig) -> None:
         self.loop = loop
-        breaker = BreakerConfig(failures_in_row=3, open_s=10.0)
+        breaker = BreakerConfig(consecutive_failures=3, open_s=10.0)
         self.member = UpstreamState(Scripted("up", [[Say("x")]], loop), limit, breaker, Random(n))
         self.budget = RetryBudget(0.1, 0.05)
         self.as_one = WorkerSync(SharedCounters(folder), n, n_workers, loop)

@@ -20,7 +20,7 @@ from stayfast.testing import SimLoop
 
 TEXT = """
 upstreams:
-  one: {kind: openai, base_url: "http://one/v1", key: k, limit: {most: 50}}
+  one: {kind: openai, base_url: "http://one/v1", key: k, limit: {max: 50}}
   two: {kind: openai, base_url: "http://two/v1", key: k}
 stores:
   named: {kind: memory}
@@ -51,7 +51,7 @@ def cache_of(built: System) -> RouteCache | None:
 
 
 @pytest.mark.parametrize(("old", "new", "is_same"), [
-    ("plain:", "other:", True), ("most: 50", "most: 60", True), ("key: k,", "key: other,", True),
+    ("plain:", "other:", True), ("max: 50", "max: 60", True), ("key: k,", "key: other,", True),
     ("epoch: a", "epoch: b", False), ("model: small", "model: large", False), ("[one], model", "[two], model", False),
     ("http://one/v1", "http://elsewhere/v1", False), ("mode: exact,", "mode: exact, max_bytes: 2000000,", False),
     ("mode: exact,", "mode: exact, store: named,", False),
@@ -142,7 +142,7 @@ def test_a_gateway_without_caches_has_no_stage_for_them() -> None:
     assert isinstance(stages_of(system(TEXT))[1], ExactCache)
     off = system(TEXT.replace("mode: exact", '"mode": "off"'))
     assert isinstance(stages_of(off)[1], NoCache)
-    without = system(TEXT.replace("mode: exact", '"mode": "off"') + "idempotency: {keep_s: 0}\n")
+    without = system(TEXT.replace("mode: exact", '"mode": "off"') + "idempotency: {ttl_s: 0}\n")
     assert isinstance(without.gateway.cache, NoCache)
     assert cache_of(off) is None
     assert system(TEXT).gateway.router.routes["plain"].terms.cache is None

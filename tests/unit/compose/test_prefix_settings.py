@@ -40,14 +40,14 @@ def test_off_is_nothing() -> None:
 
 def test_auto_brings_affinity_and_keeps_what_it_learned_over_a_reload() -> None:
     """Unless the route says what draws its requests, or tries its upstreams in order."""
-    built = system("prefix: {mode: auto, models: {'x-*': {marks: anthropic, floor_tokens: 9}}}")
+    built = system("prefix: {mode: auto, models: {'x-*': {breakpoints: anthropic, min_tokens: 9}}}")
     of = route(built)
     assert isinstance(built.gateway.context, LaidOut)
     assert of.picking is not None
     assert of.picking.config.affinity.mode == "both"
     assert isinstance(of.terms.prefix, PromptCachePlanner)
-    assert of.terms.prefix.config.models["x-*"].floor_tokens == 9
-    same = "prefix: {mode: auto, models: {'x-*': {marks: anthropic, floor_tokens: 9}}}, cache: {mode: exact}"
+    assert of.terms.prefix.config.models["x-*"].min_tokens == 9
+    same = "prefix: {mode: auto, models: {'x-*': {breakpoints: anthropic, min_tokens: 9}}}, cache: {mode: exact}"
     assert route(system(same, built)).terms.prefix is of.terms.prefix
     assert route(system("prefix: {mode: auto}", built)).terms.prefix is not of.terms.prefix
     assert route(system("prefix: {mode: auto}, pick: order")).picking is None
@@ -59,11 +59,13 @@ def test_auto_brings_affinity_and_keeps_what_it_learned_over_a_reload() -> None:
 def test_a_budget_brings_who_spends_it() -> None:
     """And none where there is none."""
     assert system("prefix: {mode: auto}").warmer is None
-    assert system("prefix: {mode: auto, warm_tokens_per_hour: 1000}").warmer is not None
+    assert system("prefix: {mode: auto, refresh_tokens_per_hour: 1000}").warmer is not None
 
 
-@pytest.mark.parametrize(("said", "named"), [("mode: on", "mode"), ("ttl: 2h", "ttl"), ("wait_s: 61", "wait_s"),
-                                             ("models: {x: {marks: all}}", "marks"), ("warm_tokens_per_hour: -1", "warm")])
+@pytest.mark.parametrize(("said", "named"), [("mode: on", "mode"), ("ttl: 2h", "ttl"),
+                                             ("leader_wait_s: 61", "leader_wait_s"),
+                                             ("models: {x: {breakpoints: all}}", "breakpoints"),
+                                             ("refresh_tokens_per_hour: -1", "refresh")])
 def test_wrong_settings_are_named(said: str, named: str) -> None:
     """By their path in the file."""
     with pytest.raises(SettingsError) as told:

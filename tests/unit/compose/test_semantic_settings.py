@@ -63,8 +63,9 @@ def test_the_error_may_be_said_as_a_share_or_in_percent() -> None:
 
 @pytest.mark.parametrize(("said", "named"), [
     ("max_error: 1 percent", "max_error"), ("max_error: 80%", "max_error"), ("threshold: 2", "threshold"),
-    ("audit: 0", "audit"), ("min_labels: 3", "min_labels"), ("within_s: 0", "within_s"), ("same_answer: 0.1", "same_answer"),
-    ("eligible: {language: tlh}", "language"), ("max_phrasings: 1", "max_phrasings"),
+    ("audit_share: 0", "audit_share"), ("min_labels: 3", "min_labels"), ("lookup_timeout_s: 0", "lookup_timeout_s"),
+    ("same_answer_cosine: 0.1", "same_answer_cosine"),
+    ("eligible: {language: tlh}", "language"), ("max_questions: 1", "max_questions"),
     ("semantic_ttl_s: 0", "semantic_ttl_s"), ("judge: nobody", 'there is no other route "nobody"'),
     ("judge: faq", 'there is no other route "faq"'), ("verify: nobody", 'there is no other route "nobody"'),
 ])
@@ -80,16 +81,17 @@ def test_a_reload_keeps_what_was_learned() -> None:
     learned = semantic_of(old)
     same = system(settings("max_error: 1%", "log: {level: error}\n"), old)
     assert (semantic_of(same), same.embedding) == (learned, old.embedding)
-    assert semantic_of(system(settings("max_error: 1%, same_answer: 0.8"), same)) is not learned
-    assert semantic_of(system(settings("max_error: 1%, max_phrasings: 100"), same)) is not learned
+    assert semantic_of(system(settings("max_error: 1%, same_answer_cosine: 0.8"), same)) is not learned
+    assert semantic_of(system(settings("max_error: 1%, max_questions: 100"), same)) is not learned
     other = system(settings("max_error: 1%", "embedder: {max_tokens: 64}\n"), same)
     assert semantic_of(other) is not learned
     assert other.embedding is not old.embedding
 
 
 @pytest.mark.parametrize(("said", "is_proven"), [
-    ("ttl_s: 1000", True), ("max_answer_bytes: 2048", True), ("within_s: 0.1", True), ("semantic_ttl_s: 60", True),
-    ("eligible: {personal: true}", True), ("audit: 0.1", False), ("max_error: 2%", False), ("min_labels: 100", False),
+    ("ttl_s: 1000", True), ("max_answer_bytes: 2048", True), ("lookup_timeout_s: 0.1", True), ("semantic_ttl_s: 60", True),
+    ("eligible: {allow_personal: true}", True), ("audit_share: 0.1", False), ("max_error: 2%", False),
+    ("min_labels: 100", False),
     ("threshold: 0.9", False)])
 def test_by_other_rules_what_was_asked_is_known(said: str, is_proven: bool) -> None:
     """Questions and their answers go on; labels do where the error is bounded as before. The rules are the new ones."""
@@ -169,7 +171,7 @@ def test_with_the_embedder_itself(tmp_path: Path) -> None:
         return reply.cache
 
     async def main() -> None:
-        its = settings("threshold: 0.8, eligible: {personal: true}")
+        its = settings("threshold: 0.8, eligible: {allow_personal: true}")
         built, semantic = system(its), None
         assert await ask(built, "How do I reset my password?") == "miss; kind=exact"
         assert built.embedding is not None

@@ -21,9 +21,9 @@ from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.wire.json_input import decode
 
 TEXT = """
-defaults: {limit: {mode: gradient, most: 50, max_waiting: 7}, breaker: {failures_in_row: 2}}
+defaults: {limit: {mode: gradient, max: 50, max_waiting: 7}, breaker: {consecutive_failures: 2}}
 upstreams:
-  a: {kind: simulated, limit: {least: 4}}
+  a: {kind: simulated, limit: {min: 4}}
   b: {kind: simulated, limit: {mode: "off"}, breaker: {enabled: false}}
 routes: {m: [a, b]}
 """
@@ -44,7 +44,7 @@ def system() -> System:
 def test_settings_reach_the_upstreams() -> None:
     """What one does not say comes from the defaults."""
     built = system()
-    assert built.settings.upstreams["a"].limit == LimitConfig("gradient", least=4, most=50, max_waiting=7)
+    assert built.settings.upstreams["a"].limit == LimitConfig("gradient", min=4, max=50, max_waiting=7)
     assert built.registry["a"].whole_limiter.max_waiting == 7
     assert [member.breaker.state.value for member in built.registry] == ["open", "closed"]
 
@@ -65,7 +65,7 @@ def test_metrics_and_text() -> None:
         "limits": [{"lane": None, "mode": "gradient", "places": 50.0, "taken": 0, "taken_by_other_workers": 0, "waiting": 0,
                     "max_waiting": 7, "why": "nothing learned yet"}],
         "breakers": [{"model": None, "is_enabled": True, "state": "open", "why": "2 failures in a row",
-                      "failures_in_row": 2}]}
+                      "consecutive_failures": 2}]}
     (limit,), (breaker,) = state["upstreams"]["b"]["limits"], state["upstreams"]["b"]["breakers"]
     assert (limit["mode"], limit["places"], breaker["is_enabled"], breaker["state"]) == ("off", None, False, "closed")
     assert "admission" not in state

@@ -20,7 +20,7 @@ def test_what_would_be_too_much_is_refused_and_changes_nothing() -> None:
     first, second = Holding(account), Holding(account)
     first.grow_to(FREE_BYTES + 600)
     second.grow_to(FREE_BYTES + 300)
-    with pytest.raises(Shed, match="max_held_bytes") as caught:
+    with pytest.raises(Shed, match="max_buffered_bytes") as caught:
         second.grow_to(FREE_BYTES + 500)
     assert (caught.value.status, caught.value.code, account.n) == (503, "too_many_bytes_held", 900)
     first.release()

@@ -76,7 +76,7 @@ def test_a_new_upstream_takes_only_what_becomes_its_own() -> None:
         assert after in (before, "d")
 
 
-@pytest.mark.parametrize("wrong", [{"mode": "on"}, {"max_load": 0.5}, {"known_s": 0}, {"known_tokens": 10}])
+@pytest.mark.parametrize("wrong", [{"mode": "on"}, {"max_load": 0.5}, {"ttl_s": 0}, {"cache_tokens": 10}])
 def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     """Each with its own name first."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -318,7 +318,7 @@ def test_it_can_be_turned_off() -> None:
 
 
 @pytest.mark.parametrize(("wrong", "named"), [
-    ({"failures_in_row": 0}, "failures_in_row"), ({"failure_ratio": 0}, "failure_ratio"),
+    ({"consecutive_failures": 0}, "consecutive_failures"), ({"failure_ratio": 0}, "failure_ratio"),
     ({"slow_ratio": 1.5}, "slow_ratio"),
     ({"slow_factor": 1}, "slow_factor"), ({"min_calls": 30}, "min_calls"), ({"n_calls": 10**6}, "n_calls"),
     ({"window_s": 0}, "window_s"), ({"open_s": 1e9}, "open_s")])

@@ -50,5 +50,5 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_both_values_of_a_contradiction_are_named() -> None:
     """The one that is not said is the default, which nobody has in his file."""
-    with pytest.raises(ValueError, match=r"max_answer_bytes must be .* at most max_bytes \(2048\), not 1048576$"):
+    with pytest.raises(ValueError, match=r"max_answer_bytes must be at most max_bytes \(2048\), not 1048576$"):
         CacheConfig(max_bytes=2048)

@@ -126,7 +126,7 @@ def test_never_all_of_them(calls: list[tuple[str, str]], n: int, max_share: floa
         assert max(shares) > 0
 
 
-@pytest.mark.parametrize("wrong", [{"slow_factor": 1.0}, {"min_calls": 1}, {"out_s": 0.0}, {"max_share": 1.0}])
+@pytest.mark.parametrize("wrong", [{"slow_factor": 1.0}, {"min_calls": 1}, {"ejection_s": 0.0}, {"max_share": 1.0}])
 def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     """Each with its own name first."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

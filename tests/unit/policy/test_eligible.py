@@ -35,10 +35,10 @@ def test_each_rule(text: str, why: str) -> None:
 def test_what_a_route_may_let_in() -> None:
     """"My" on a help desk, and today's questions where answers are kept no longer than they hold."""
     mine, today = "Can you restart my broken router", "latest stable release of Python"
-    assert why_not(mine, wording(mine), EligibleConfig(personal=True), HOUR_S) == ""
+    assert why_not(mine, wording(mine), EligibleConfig(allow_personal=True), HOUR_S) == ""
     assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
     assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S + 1) == "volatile"
-    assert why_not("restart router", wording("restart router"), EligibleConfig(n_content_words=2), HOUR_S) == ""
+    assert why_not("restart router", wording("restart router"), EligibleConfig(min_content_words=2), HOUR_S) == ""
 
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])
@@ -49,7 +49,7 @@ def test_no_text_takes_long(text: str) -> None:
     assert process_time() - began_s < 0.5
 
 
-@pytest.mark.parametrize("wrong", [{"language": "xx"}, {"n_content_words": 0}, {"volatile_ttl_s": -1.0}, {"max_chars": 0}])
+@pytest.mark.parametrize("wrong", [{"language": "xx"}, {"min_content_words": 0}, {"volatile_ttl_s": -1.0}, {"max_chars": 0}])
 def test_settings_out_of_bounds(wrong: dict[str, Any]) -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

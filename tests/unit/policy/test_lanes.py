@@ -148,7 +148,7 @@ def test_few_long_prompts_are_read_at_a_time() -> None:
 
 def test_apart_is_apart() -> None:
     """Short ones wait for the others' turn to end, and those for the short ones' to drain; then a turn for each."""
-    hall = Hall(apart=True, long_share=0.4)
+    hall = Hall(isolate_short=True, long_share=0.4)
     hall.come("short", 3)
     hall.come("long", 6)
     hall.come("short", 1)
@@ -182,7 +182,7 @@ def test_nobody_starves_and_nothing_is_lost(events: list[tuple[str, int]], n_pla
     """After every event: no more run than places, no lane waits within its share while a place is free, nobody borrows while
     one does; in the end all have run and nothing is left.
     """
-    hall = Hall(n_places, max_prefills=max_prefills, apart=apart)
+    hall = Hall(n_places, max_prefills=max_prefills, isolate_short=apart)
     n_came = 0
     for what, n in events:
         began = len(hall.log)
@@ -233,9 +233,10 @@ def drain(hall: Hall) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "words"), [
-    ({"long_input": 0}, "long_input must be from 1"), ({"long_output": 0}, "long_output must be from 1"),
+    ({"long_input_tokens": 0}, "long_input_tokens must be from 1"),
+    ({"long_output_tokens": 0}, "long_output_tokens must be from 1"),
     ({"long_share": 0.95}, "long_share must be from 0.001 to 0.9"), ({"batch_share": 0.0}, "batch_share must be from"),
-    ({"long_share": 0.6, "batch_share": 0.5}, "long_share and batch_share must be at most 0.95 together, not 1.1"),
+    ({"long_share": 0.6, "batch_share": 0.5}, "long_share must be at most 0.95 together with batch_share, not 1.1"),
     ({"long_wait_s": 0}, "long_wait_s must be from"), ({"max_prefills": 0}, "max_prefills must be from 1"),
 ])
 def test_what_is_wrong(wrong: dict[str, Any], words: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stayfast.policy.resilience.limits import AdaptiveLimit, LimitConfig
 
-CONFIG = LimitConfig("gradient", least=2, most=100)
+CONFIG = LimitConfig("gradient", min=2, max=100)
 EVENT = st.tuples(st.floats(0, 2), st.sampled_from(["quick", "slow", "dropped"]), st.integers(0, 300))
 
 
@@ -34,7 +34,7 @@ class Seconds:
 @given(mode=st.sampled_from(["gradient", "aimd", "fixed"]), events=st.lists(EVENT, max_size=300))
 def test_it_stays_within_its_bounds(mode: Any, events: list[tuple[float, str, int]]) -> None:
     """Whatever comes, in whatever order."""
-    limit, now = AdaptiveLimit(LimitConfig(mode, least=2, most=100)), 0.0
+    limit, now = AdaptiveLimit(LimitConfig(mode, min=2, max=100)), 0.0
     for gap_s, what, n_in_flight in events:
         now += gap_s
         if what == "dropped":
@@ -138,7 +138,7 @@ def test_failures_that_a_lower_limit_does_not_mend_are_borne() -> None:
 
 def test_aimd_is_the_plain_rule() -> None:
     """p95 over a second: ten fewer; under half a second and in use: five more; between: as it is."""
-    config = LimitConfig("aimd", least=10, most=200)
+    config = LimitConfig("aimd", min=10, max=200)
     assert Seconds(config).run(1, 1.2, 50) == 90
     assert Seconds(config).run(1, inf, 50) == 90
     seconds = Seconds(config)
@@ -149,26 +149,26 @@ def test_aimd_is_the_plain_rule() -> None:
 
 def test_fixed_and_off_learn_nothing() -> None:
     """One is its most, the other none."""
-    assert not AdaptiveLimit(LimitConfig("fixed", most=7)).learns
-    assert AdaptiveLimit(LimitConfig("fixed", most=7, least=1)).value == 7
+    assert not AdaptiveLimit(LimitConfig("fixed", max=7)).learns
+    assert AdaptiveLimit(LimitConfig("fixed", max=7, min=1)).value == 7
     assert AdaptiveLimit(LimitConfig("off")).has_room(10**9)
     assert repr(AdaptiveLimit(LimitConfig("off"))) == "<AdaptiveLimit off>"
 
 
 def test_a_most_below_the_usual_least_needs_no_other_setting() -> None:
     """An engine with eight slots: fixed is its most whatever else is set, and the rules that learn stay within it."""
-    assert AdaptiveLimit(LimitConfig("fixed", most=8)).value == 8
-    fixed = AdaptiveLimit(LimitConfig("fixed", least=10, most=4))
+    assert AdaptiveLimit(LimitConfig("fixed", max=8)).value == 8
+    fixed = AdaptiveLimit(LimitConfig("fixed", min=10, max=4))
     assert repr(fixed) == "<AdaptiveLimit fixed 4 of 4 to 4: nothing learned yet>"
-    assert Seconds(LimitConfig("aimd", most=8)).run(1, 1.2, 8) == 8
-    limit = AdaptiveLimit(LimitConfig(most=8))
-    assert (limit.value, LimitConfig(most=8).floor, LimitConfig().floor, LimitConfig("aimd").floor) == (8, 8, 10, 10)
+    assert Seconds(LimitConfig("aimd", max=8)).run(1, 1.2, 8) == 8
+    limit = AdaptiveLimit(LimitConfig(max=8))
+    assert (limit.value, LimitConfig(max=8).floor, LimitConfig().floor, LimitConfig("aimd").floor) == (8, 8, 10, 10)
 
 
 @pytest.mark.parametrize(("wrong", "named"), [
-    ({"mode": "vegas"}, "mode"), ({"least": 0}, "least"), ({"least": 5, "most": 4}, "least"), ({"most": 10**6}, "most"),
-    ({"mode": "fixed", "most": 0}, "most"), ({"mode": "fixed"}, "most"), ({"mode": "fixed", "least": 5}, "most"),
-    ({"max_waiting": -1}, "max_waiting"), ({"good_s": 2.0}, "good_s"), ({"bad_s": 9999.0}, "bad_s")])
+    ({"mode": "vegas"}, "mode"), ({"min": 0}, "min"), ({"min": 5, "max": 4}, "min"), ({"max": 10**6}, "max"),
+    ({"mode": "fixed", "max": 0}, "max"), ({"mode": "fixed"}, "max"), ({"mode": "fixed", "min": 5}, "max"),
+    ({"max_waiting": -1}, "max_waiting"), ({"p95_low_s": 2.0}, "p95_low_s"), ({"p95_high_s": 9999.0}, "p95_high_s")])
 def test_wrong_settings_are_refused(wrong: dict[str, Any], named: str) -> None:
     """With a sentence that names them."""
     with pytest.raises(ValueError, match=named):
@@ -178,7 +178,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any], named: str) -> None:
 def test_the_plain_rule_stays_within_its_range() -> None:
     """AIMD begins at 200 and ends at 10 where nothing is set; what is set counts, and other modes have room."""
     assert AdaptiveLimit(LimitConfig("aimd")).value == 200
-    assert AdaptiveLimit(LimitConfig("aimd", most=900)).value == 900
+    assert AdaptiveLimit(LimitConfig("aimd", max=900)).value == 900
     assert AdaptiveLimit(LimitConfig()).value == 10_000
     limit = AdaptiveLimit(LimitConfig("aimd"))
     for at in range(100):

@@ -35,7 +35,7 @@ def saw(history: PromptHistory, what: PromptShape, now: float, rules: PrefixRule
         config: PrefixConfig = AUTO) -> Marked:
     """One prompt."""
     assert rules is not None
-    return history.saw(what, rules, rules.floor_tokens, config, now)
+    return history.saw(what, rules, rules.min_tokens, config, now)
 
 
 def test_the_static_part_and_where_a_conversation_stands_are_marked() -> None:
@@ -181,7 +181,7 @@ def test_the_scale_follows_what_is_counted() -> None:
     assert scale.bytes_a_token == pytest.approx(6, abs=0.01)
 
 
-@pytest.mark.parametrize(("model", "marks", "floor_tokens"), [
+@pytest.mark.parametrize(("model", "marks", "min_tokens"), [
     ("claude-opus-5", "anthropic", 512), ("claude-fable-5", "anthropic", 512), ("claude-opus-4-8", "anthropic", 1024),
     ("claude-sonnet-4-6-20260601", "anthropic", 1024), ("claude-opus-4-7", "anthropic", 2048),
     ("claude-haiku-4-5-20251001", "anthropic", 4096), ("claude-3-5-haiku-latest", "anthropic", 2048),
@@ -191,20 +191,20 @@ def test_the_scale_follows_what_is_counted() -> None:
     ("gpt-5.6-2026-05-01", "openai", 1024), ("gpt-5.1-2025-11-13", "none", 1024), ("gpt-4.1-mini", "none", 1024),
     ("o4-mini", "none", 1024), ("gemini-2.5-flash", "none", 2048),
     ("google/gemini-3.6-flash", "none", 4096), ("deepseek-chat", "none", 64)])
-def test_families(model: str, marks: str, floor_tokens: int) -> None:
+def test_families(model: str, marks: str, min_tokens: int) -> None:
     """By the model's name, whoever sells it."""
     rules = rules_of(model, {})
     assert rules is not None
-    assert (rules.marks, rules.floor_tokens) == (marks, floor_tokens)
+    assert (rules.marks, rules.min_tokens) == (marks, min_tokens)
 
 
 def test_settings_replace_a_row() -> None:
     """The first pattern that fits; what it does not say stays."""
-    own = {"claude-sonnet-*": ModelRules(floor_tokens=2048), "*": ModelRules(marks="anthropic")}
+    own = {"claude-sonnet-*": ModelRules(min_tokens=2048), "*": ModelRules(breakpoints="anthropic")}
     sonnet, other = rules_of("claude-sonnet-4-6", own), rules_of("mistral-large", own)
     assert sonnet is not None
     assert other is not None
-    assert (sonnet.marks, sonnet.floor_tokens, sonnet.marks_end) == ("anthropic", 2048, True)
+    assert (sonnet.marks, sonnet.min_tokens, sonnet.marks_end) == ("anthropic", 2048, True)
     assert (other.marks, other.most_marks, other.write_factor) == ("anthropic", 4, 1.25)
     assert rules_of("mistral-large", {}) is None
     assert rules_of("gpt-60b-chat", {}) is None
@@ -217,17 +217,17 @@ def test_a_name_that_is_not_known_goes_by_its_protocol() -> None:
     """Anthropic's: as its family, from the highest floor on; a known name and the settings stand before it."""
     rules = rules_of("our-assistant", {}, is_anthropic=True)
     assert rules is not None
-    assert (rules.marks, rules.floor_tokens, rules.most_marks, rules.marks_end) == ("anthropic", 4096, 4, True)
+    assert (rules.marks, rules.min_tokens, rules.most_marks, rules.marks_end) == ("anthropic", 4096, 4, True)
     assert rules_of("our-assistant", {}) is None
     assert rules_of("claude-opus-4-8", {}, is_anthropic=True) == rules_of("claude-opus-4-8", {})
-    own = rules_of("our-assistant", {"our-*": ModelRules(floor_tokens=512)}, is_anthropic=True)
+    own = rules_of("our-assistant", {"our-*": ModelRules(min_tokens=512)}, is_anthropic=True)
     assert own is not None
-    assert (own.marks, own.floor_tokens) == ("anthropic", 512)
+    assert (own.marks, own.min_tokens) == ("anthropic", 512)
 
 
 @pytest.mark.parametrize(("of", "wrong"), [
-    (PrefixConfig, {"mode": "on"}), (PrefixConfig, {"ttl": "2h"}), (PrefixConfig, {"wait_s": -1}),
-    (ModelRules, {"marks": "all"}), (ModelRules, {"floor_tokens": -1})])
+    (PrefixConfig, {"mode": "on"}), (PrefixConfig, {"ttl": "2h"}), (PrefixConfig, {"leader_wait_s": -1}),
+    (ModelRules, {"breakpoints": "all"}), (ModelRules, {"min_tokens": -1})])
 def test_settings_out_of_range_are_refused(of: type[Any], wrong: dict[str, Any]) -> None:
     """By name."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -46,7 +46,7 @@ def test_bands_then_tenants_then_deadlines() -> None:
 
 def test_a_late_deadline_is_overtaken_for_a_while_only() -> None:
     """Ageing: ten seconds later even the most urgent stands behind it."""
-    queue: Queue[str] = Queue(QueueConfig(ages_within_s=10))
+    queue: Queue[str] = Queue(QueueConfig(aging_s=10))
     queue.push(waiting("o", deadline_at=600.0))
     queue.push(waiting("u", at=5.0, deadline_at=6.0))
     queue.push(waiting("v", at=9.9, deadline_at=10.1))

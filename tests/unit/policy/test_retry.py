@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stayfast.policy.resilience.retry import RetryConfig, patience_s, wait_before_next
 
-CONFIG = RetryConfig(max_attempts=3, base_s=0.1, cap_s=0.3, min_left_s=0.05)
+CONFIG = RetryConfig(max_attempts=3, backoff_base_s=0.1, backoff_cap_s=0.3, min_remaining_s=0.05)
 
 
 @given(n_made=st.integers(1, 20), remaining_s=st.floats(0, 100), alone_s=st.floats(0, 100), is_fresh=st.booleans(),
@@ -20,7 +20,7 @@ def test_an_admitted_attempt_always_fits(n_made: int, remaining_s: float, alone_
         return
     assert n_made < CONFIG.max_attempts
     assert wait_s + 0.2 <= remaining_s
-    assert 0 <= wait_s <= max(min(CONFIG.cap_s, CONFIG.base_s * 2 ** (n_made - 1)), alone_s)
+    assert 0 <= wait_s <= max(min(CONFIG.backoff_cap_s, CONFIG.backoff_base_s * 2 ** (n_made - 1)), alone_s)
     assert wait_s >= (0 if is_fresh else alone_s)
 
 
@@ -46,8 +46,9 @@ def test_jitter_is_full() -> None:
     assert max(waits) <= 0.2
 
 
-@pytest.mark.parametrize("wrong", [{"max_attempts": 0}, {"max_attempts": 11}, {"base_s": 0}, {"base_s": 9, "cap_s": 1},
-                                   {"cap_s": 61}, {"min_left_s": -1}])
+@pytest.mark.parametrize("wrong", [{"max_attempts": 0}, {"max_attempts": 11}, {"backoff_base_s": 0},
+                                   {"backoff_base_s": 9, "backoff_cap_s": 1},
+                                   {"backoff_cap_s": 61}, {"min_remaining_s": -1}])
 def test_config_is_checked(wrong: dict[str, float]) -> None:
     """Nonsense is refused at construction."""
     with pytest.raises(ValueError, match="must"):
@@ -56,8 +57,8 @@ def test_config_is_checked(wrong: dict[str, float]) -> None:
 
 def test_what_may_be_waited_for_in_vain_is_bounded() -> None:
     """By the setting over all waits of a request, and by a quarter of what is left."""
-    assert patience_s(CONFIG, 600) == CONFIG.max_wait_s
-    assert patience_s(CONFIG, 600, waited_s=3) == CONFIG.max_wait_s - 3
+    assert patience_s(CONFIG, 600) == CONFIG.max_retry_after_s
+    assert patience_s(CONFIG, 600, waited_s=3) == CONFIG.max_retry_after_s - 3
     assert patience_s(CONFIG, 8) == 2.0
     assert patience_s(CONFIG, 600, waited_s=99) == patience_s(CONFIG, -1) == 0.0
-    assert patience_s(RetryConfig(max_wait_s=0), 600) == 0.0
+    assert patience_s(RetryConfig(max_retry_after_s=0), 600) == 0.0

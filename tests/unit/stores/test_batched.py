@@ -94,7 +94,7 @@ def test_texts_that_come_while_the_model_runs_go_together_by_length() -> None:
         await asyncio.gather(*asked)
         assert [len(batch) for batch in model.batches] == [1, 2, 2]
 
-    on(check, EmbedderConfig(late_s=10))
+    on(check, EmbedderConfig(max_batch_wait_s=10))
 
 
 def test_whoever_leaves_is_not_encoded() -> None:
@@ -172,7 +172,8 @@ def test_a_text_is_read_once() -> None:
     on(check, EmbedderConfig(max_tokens=8))
 
 
-@pytest.mark.parametrize(("name", "value"), [("max_tokens", 7), ("threads", 0), ("max_batch_tokens", 0), ("late_s", -1.0),
+@pytest.mark.parametrize(("name", "value"), [("max_tokens", 7), ("threads", 0), ("max_batch_tokens", 0),
+                                             ("max_batch_wait_s", -1.0),
                                              ("cache_bytes", 1)])
 def test_settings_out_of_bounds_are_named(name: str, value: Any) -> None:
     """ValueError with the field."""

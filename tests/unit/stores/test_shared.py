@@ -21,7 +21,7 @@ from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
 
-FAR = SharedConfig(near_bytes=0)
+FAR = SharedConfig(local_bytes=0)
 
 
 class Rig:
@@ -49,7 +49,7 @@ class TestShared(StoreSuite):
     def test_room_is_bounded(self) -> None:
         """What is near is."""
         async def main(loop: SimLoop) -> None:
-            rig = Rig(loop, SharedConfig(near_bytes=50_000))
+            rig = Rig(loop, SharedConfig(local_bytes=50_000))
             await filled(rig.store, *[(n.to_bytes(32, "big"), kept("x" * 500)) for n in range(1000)])
             assert 0 < rig.store.n_bytes <= 50_000
             assert 0 < rig.store.n_entries < 1000
@@ -60,7 +60,7 @@ class TestShared(StoreSuite):
     def test_what_is_asked_for_stays(self) -> None:
         """A look-up counts near as well as there."""
         async def main(loop: SimLoop) -> None:
-            rig = Rig(loop, SharedConfig(near_bytes=50_000, near_s=3600))
+            rig = Rig(loop, SharedConfig(local_bytes=50_000, local_ttl_s=3600))
             for n in range(500):
                 await rig.store.put(n.to_bytes(32, "big"), kept("x" * 500))
                 await rig.store.get((0).to_bytes(32, "big"))
@@ -73,7 +73,7 @@ def test_unknown_is_not_missing() -> None:
     """What is there, near, not there, late, gone or left alone: only a store that answered says that there is nothing."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, SharedConfig(near_s=10))
+        rig = Rig(loop, SharedConfig(local_ttl_s=10))
         await filled(rig.store, (KEY, kept("one")))
         await asyncio.sleep(20)
         assert await rig.store.ask(KEY) == (kept("one"), True)
@@ -98,11 +98,11 @@ def test_unknown_is_not_missing() -> None:
 
 
 def test_what_was_had_lately_is_near() -> None:
-    """For `near_s` nobody is asked for it; then the store is, which others may have changed."""
+    """For `local_ttl_s` nobody is asked for it; then the store is, which others may have changed."""
 
     async def main(loop: SimLoop) -> None:
         place = Place()
-        one, other = Rig(loop, SharedConfig(near_s=10), place), Rig(loop, SharedConfig(near_s=10), place, seed=2)
+        one, other = Rig(loop, SharedConfig(local_ttl_s=10), place), Rig(loop, SharedConfig(local_ttl_s=10), place, seed=2)
         await filled(one.store, (KEY, kept("one")))
         assert await one.store.get(KEY) == kept("one")
         assert await other.store.get(KEY) == kept("one")
@@ -333,7 +333,7 @@ def test_what_broke_off_is_not_remembered_for_ever() -> None:
     """A call of which nobody says that it is over may be led by anybody soon; and takes no room here."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, SharedConfig(near_bytes=0, wait_s=1))
+        rig = Rig(loop, SharedConfig(local_bytes=0, coalesce_wait_s=1))
         for n in range(100):
             assert await rig.store.lead(n.to_bytes(32, "big"))
             await asyncio.sleep(0.1)
@@ -360,8 +360,8 @@ def test_only_who_leads_says_that_it_is_over() -> None:
 
 
 @pytest.mark.parametrize(("wrong", "field"), [
-    ({"timeout_s": 0}, "timeout_s"), ({"timeout_s": 11}, "timeout_s"), ({"wait_s": -1}, "wait_s"),
-    ({"near_bytes": -1}, "near_bytes"), ({"near_s": 0}, "near_s")])
+    ({"timeout_s": 0}, "timeout_s"), ({"timeout_s": 11}, "timeout_s"), ({"coalesce_wait_s": -1}, "coalesce_wait_s"),
+    ({"local_bytes": -1}, "local_bytes"), ({"local_ttl_s": 0}, "local_ttl_s")])
 def test_wrong_settings_are_named(wrong: dict[str, Any], field: str) -> None:
     """By the field."""
     with pytest.raises(ValueError, match=f"^{field} must be"):

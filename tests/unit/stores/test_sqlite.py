@@ -15,7 +15,7 @@ from stayfast.testing import RecordingSink
 from tests.unit.stores.journal_suite import JournalSuite
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
 
-ONLY_THERE = SharedConfig(timeout_s=10, near_bytes=0)
+ONLY_THERE = SharedConfig(timeout_s=10, local_bytes=0)
 
 
 def opened(path: Path, max_bytes: int = 1 << 20, seed: int = 1) -> RemoteStore:

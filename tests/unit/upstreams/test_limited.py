@@ -17,7 +17,7 @@ from stayfast.upstreams.state.limiter import ConcurrencyLimiter, LimiterWaiter, 
 
 def limited(name: str = "up", most: int = 1, max_waiting: int = 100) -> ConcurrencyLimiter:
     """All of its places are taken."""
-    made = ConcurrencyLimiter(name, LimitConfig("fixed", most=most, max_waiting=max_waiting), rng=Random(1))
+    made = ConcurrencyLimiter(name, LimitConfig("fixed", max=most, max_waiting=max_waiting), rng=Random(1))
     for _ in range(most):
         made.take()
     return made
@@ -240,7 +240,7 @@ def test_waits_leave_nothing_behind(seed: int, n_limits: int, n_turns: int, is_c
     """
     async def main(loop: SimLoop) -> None:
         rng = Random(seed)
-        limits = [ConcurrencyLimiter(f"up{n}", LimitConfig("fixed", most=rng.randint(1, 3), max_waiting=rng.randint(0, 6)),
+        limits = [ConcurrencyLimiter(f"up{n}", LimitConfig("fixed", max=rng.randint(1, 3), max_waiting=rng.randint(0, 6)),
                                      rng=rng)
                   for n in range(n_limits)]
         if is_common:

@@ -113,7 +113,7 @@ def test_a_long_prompt_is_before_others_until_it_is_read() -> None:
 def test_aimd_waits_until_it_is_known_who_is_over_its_bound() -> None:
     """A bound of five seconds where three are slow: calls of four seconds are none of its business, those of six are."""
     for seconds, is_cut in ((4.0, False), (6.0, True)):
-        made = member(LimitConfig("aimd", most=500, good_s=2.0, bad_s=5.0))
+        made = member(LimitConfig("aimd", max=500, p95_low_s=2.0, p95_high_s=5.0))
         for number in range(120):
             now = 100.0 + number / 20
             place = enter(made, now)

@@ -154,7 +154,7 @@ def test_who_leaves_makes_room(batching: str) -> None:
 def test_hangups_unnoticed_keep_their_place() -> None:
     """A provider that does not notice goes on decoding for nobody: the next one decodes beside it, and all is counted."""
     async def main(loop: SimLoop) -> tuple[Heard, Provider]:
-        one = provider(loop, notices_hangup=False)
+        one = provider(loop, cancels_on_disconnect=False)
         await hear_for(0.1, one, chat(1000))
         heard = await hear(one, chat(11))
         assert (one.counts.n_running, one.counts.n_tokens_unread) == (1, 0)
@@ -173,7 +173,7 @@ def test_hangups_unnoticed_before_the_engine_has_it(left_s: float, n_after: int)
     """Who leaves before, in or after the prefill still gets all of it made: one second of waiting, one of prefill."""
     async def main(loop: SimLoop) -> Provider:
         model = EngineModel(prefill_tokens_per_s=100, decode_step_s=0.01, decode_step_per_sequence_s=0.0)
-        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), engine=model, notices_hangup=False), loop)
+        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), engine=model, cancels_on_disconnect=False), loop)
         await hear_for(left_s + 0.095, one, chat(101, n_prompt_tokens=100))
         await asyncio.sleep(2.95 - loop.now())
         assert (one.counts.n_running, one.counts.outcomes) == (1, {})

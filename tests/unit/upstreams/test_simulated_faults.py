@@ -240,7 +240,7 @@ def test_pace_may_fail() -> None:
 def test_rates_schedules_and_counts() -> None:
     """A rule strikes its share, between its instants, so often, and only the API that it names."""
     rules = (FaultRule(FaultKind.RESET, rate=0.25, from_s=0, until_s=1000),
-             FaultRule(FaultKind.STATUS, status=500, from_s=2000, n_at_most=2),
+             FaultRule(FaultKind.STATUS, status=500, from_s=2000, max_count=2),
              FaultRule(FaultKind.REFUSED, from_s=3000, api=Api.MESSAGES))
 
     async def main(loop: SimLoop) -> None:
@@ -314,7 +314,7 @@ def test_left_while_it_hangs() -> None:
 
 @pytest.mark.parametrize(("fields", "words"), [
     ({"rate": 0}, "rate"), ({"from_s": 5, "until_s": 5}, "until_s"), ({"status": 200}, "status"),
-    ({"n_at_most": 0}, "n_at_most"), ({"after_chunks": -1}, "after_chunks"),
+    ({"max_count": 0}, "max_count"), ({"after_chunks": -1}, "after_chunks"),
     ({"seconds": -1}, "seconds"), ({"factor": 0.5}, "factor"),
     ({"api": Api.CHAT, "form": "failed"}, "form of chat must be one of usual, flat, named, not failed"),
     ({"api": Api.MESSAGES, "form": "flat"}, "form of messages"), ({"api": Api.RESPONSES, "form": "named"}, "form"),

@@ -97,7 +97,7 @@ def test_stalls_strike_their_share_of_chunks(share: float) -> None:
 
 def test_whole_answers_take_as_long_as_their_chunks() -> None:
     """Gaps, stalls and sag of an answer that nobody sees growing add up to their means."""
-    config = ProviderConfig(gaps=GapConfig(0.01, 0.0), stalls=StallConfig(0.1, Mixture(0.5)), sag=Sag(1.0, 0.25))
+    config = ProviderConfig(gaps=GapConfig(0.01, 0.0), stalls=StallConfig(0.1, Mixture(0.5)), slowdown=Sag(1.0, 0.25))
     ask = SimulatedRequest(Api.CHAT, "m", n_output=101)
     total_s = 0.0
     for number in range(2000):

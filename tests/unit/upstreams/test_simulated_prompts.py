@@ -16,7 +16,7 @@ from tests.unit.upstreams.simulated_rig import Heard, hear
 LONG = "word " * 1500
 MARK = {"type": "ephemeral"}
 ANTHROPIC = PromptCacheModel("anthropic")
-POINTS = PromptCacheModel("breakpoints", keeps_s=1800.0)
+POINTS = PromptCacheModel("breakpoints", ttl_s=1800.0)
 AUTOMATIC = PromptCacheModel("automatic", write_factor=1.0)
 
 

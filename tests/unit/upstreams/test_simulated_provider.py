@@ -69,7 +69,7 @@ def test_stalls_and_sag_are_felt() -> None:
     """A stall before every chunk but the first; a sag from some point on."""
     stalled = ProviderConfig(gaps=GapConfig(0.1, 0.0), stalls=StallConfig(1.0, Mixture(2.0)))
     assert run(lambda loop: hear(Provider("p", stalled, loop), chat(3))).took_s == pytest.approx(4.2)
-    sagging = ProviderConfig(gaps=GapConfig(0.1, 0.0), sag=Sag(1.0, 0.25))
+    sagging = ProviderConfig(gaps=GapConfig(0.1, 0.0), slowdown=Sag(1.0, 0.25))
     took_s = run(lambda loop: hear(Provider("p", sagging, loop), chat(101))).took_s
     assert 10.0 < took_s <= 40.0
 
@@ -77,7 +77,8 @@ def test_stalls_and_sag_are_felt() -> None:
 def test_a_run_repeats_bit_for_bit() -> None:
     """Two runs of everything that draws have the same instants and bytes; another seed has others."""
     def story(seed: int) -> list[tuple[float, bytes]]:
-        config = ProviderConfig("haiku-4.5-like", seed, stalls=StallConfig(0.05), sag=Sag(0.2), regimes=Regimes(Regime(5)),
+        config = ProviderConfig("haiku-4.5-like", seed, stalls=StallConfig(0.05), slowdown=Sag(0.2),
+                                regimes=Regimes(Regime(5)),
                                 tail_correlation=0.5, cold_start=ColdStart(10))
 
         async def main(loop: SimLoop) -> list[Heard]:
@@ -302,7 +303,8 @@ def test_what_can_never_fit_says_so() -> None:
 @pytest.mark.parametrize(("notices", "n_unread", "n_after"), [(True, 6, 0), (False, 100, 94)])
 def test_who_leaves_is_counted(notices: bool, n_unread: int, n_after: int) -> None:
     """Six chunks are out after 1.55 s; what comes after the hang-up is counted where it is not noticed."""
-    config = ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0), notices_hangup=notices, tariff=Tariff(5e5, 1e6))
+    config = ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0), cancels_on_disconnect=notices,
+                            tariff=Tariff(5e5, 1e6))
 
     async def main(loop: SimLoop) -> Provider:
         one = Provider("p", config, loop)
@@ -333,7 +335,8 @@ def test_work_unnoticed_holds_its_quota_to_its_end(stream: bool, left_s: float, 
     """What an abandoned request was charged in advance comes back when it is over, not when it is left."""
     async def main(loop: SimLoop) -> Provider:
         quota = VendorQuota(tokens_per_min=1000, burst_s=60)
-        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0), quota=quota, notices_hangup=False),
+        one = Provider("p", ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0), quota=quota,
+                                           cancels_on_disconnect=False),
                        loop)
         await hear_for(left_s, one, chat(20, stream=stream, max_output_tokens=900))
         for at, n_most in ((ends_s - 0.01, 150), (ends_s + 0.01, 980)):

@@ -69,7 +69,7 @@ def use(asked: Request) -> None:
     prompt.read_session(asked.body)
     if asked.api in (Api.CHAT, Api.MESSAGES, Api.RESPONSES):
         with suppress(ValueError):  # as its callers expect
-            prompt.order_blocks(asked.body, asked.api, sorts_tools=True, moves_volatile=True)
+            prompt.order_blocks(asked.body, asked.api, sort_tools=True, move_volatile=True)
     tenant = Tenant("a", TenantConfig(quota=QuotaConfig(tokens_per_minute=10, cost_per_day=1)), Points(), 0.0)
     n_input, n_output = tenant.estimate(asked)
     cost_usd = tenant.most_cost_usd(asked, n_input, {"*": Price(1, 1)})

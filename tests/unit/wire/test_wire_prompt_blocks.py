@@ -118,7 +118,7 @@ def test_any_body_is_laid_out_or_refused(body: dict[str, Any], api: Api) -> None
     """ValueError and nothing else; without marks nothing is changed; every block that may bear a mark gets it."""
     data = said(body)
     try:
-        stable = order_blocks(data, api, sorts_tools=True, moves_volatile=True).body
+        stable = order_blocks(data, api, sort_tools=True, move_volatile=True).body
         laid = PromptLayout(stable, api)
     except ValueError:
         return
@@ -132,9 +132,9 @@ def test_tools_go_by_name() -> None:
     """Whatever order they came in; what is in order keeps its very bytes."""
     one, two = {"type": "function", "function": {"name": "a"}}, {"type": "function", "function": {"name": "b"}}
     sorted_body, other = said({"tools": [one, two]}), said({"tools": [two, one]})
-    assert order_blocks(other, Api.CHAT, sorts_tools=True, moves_volatile=False).body == sorted_body
-    assert order_blocks(sorted_body, Api.CHAT, sorts_tools=True, moves_volatile=False).body is sorted_body
-    unsorted = order_blocks(other, Api.CHAT, sorts_tools=False, moves_volatile=False)
+    assert order_blocks(other, Api.CHAT, sort_tools=True, move_volatile=False).body == sorted_body
+    assert order_blocks(sorted_body, Api.CHAT, sort_tools=True, move_volatile=False).body is sorted_body
+    unsorted = order_blocks(other, Api.CHAT, sort_tools=False, move_volatile=False)
     assert unsorted.body is other
     assert unsorted.tools == ("a", "b")
 
@@ -143,11 +143,11 @@ def test_instructions_of_the_hour_go_last() -> None:
     """Whole blocks with a date behind those without, in both dialects that have blocks of them."""
     dated, kept = {"type": "text", "text": "Today is 2026-11-21."}, {"type": "text", "text": "Be brief."}
     body = said({"system": [dated, kept], "messages": []})
-    assert read(order_blocks(body, Api.MESSAGES, sorts_tools=False, moves_volatile=True).body)["system"] == [kept, dated]
+    assert read(order_blocks(body, Api.MESSAGES, sort_tools=False, move_volatile=True).body)["system"] == [kept, dated]
     first, second = {"role": "system", "content": "Now: 2026-11-21"}, {"role": "developer", "content": "Be brief."}
     user = {"role": "user", "content": "2026-11-21?"}
     body = said({"messages": [first, second, user]})
-    moved = read(order_blocks(body, Api.CHAT, sorts_tools=False, moves_volatile=True).body)
+    moved = read(order_blocks(body, Api.CHAT, sort_tools=False, move_volatile=True).body)
     assert moved["messages"] == [second, first, user]
 
 
@@ -175,7 +175,7 @@ def test_a_difference_is_the_first_one(same: bytes, one: bytes, other: bytes) ->
 def test_the_head_is_what_requests_of_one_kind_share() -> None:
     """Tools and instructions, then the message that begins the conversation."""
     def head_of(body: dict[str, Any], api: Api) -> tuple[bytes, bytes]:
-        ordered = order_blocks(said(body), api, sorts_tools=False, moves_volatile=False)
+        ordered = order_blocks(said(body), api, sort_tools=False, move_volatile=False)
         return ordered.head, ordered.first
 
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
@@ -189,8 +189,8 @@ def test_order_gives_the_head_of_the_body_that_it_returns() -> None:
     """With its tools and instructions as they are moved, not as they came."""
     dated, plain = {"role": "system", "content": "Now: 2026-11-21"}, {"role": "system", "content": "Be brief."}
     body = said({"tools": [{"name": "b"}, {"name": "a"}], "messages": [dated, plain, {"role": "user", "content": "u"}]})
-    ordered = order_blocks(body, Api.CHAT, sorts_tools=True, moves_volatile=True)
+    ordered = order_blocks(body, Api.CHAT, sort_tools=True, move_volatile=True)
     assert ordered.head == b'[{"name":"a"},{"name":"b"}]' + said(plain) + said(dated)
-    again = order_blocks(ordered.body, Api.CHAT, sorts_tools=True, moves_volatile=True)
+    again = order_blocks(ordered.body, Api.CHAT, sort_tools=True, move_volatile=True)
     assert again == ordered
     assert again.body is ordered.body

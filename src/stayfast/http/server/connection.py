@@ -185,7 +185,7 @@ class HttpServer(Generic[R]):
                     "Too many connections.", code="too_many_connections", retry_after_s=1.0)
         self.connections.add(connection)
         waiting.opened(connection, address, now)
-        n_closed += waiting.close_surplus(address, limits.max_silent_connections, limits.max_silent_per_address, now)
+        n_closed += waiting.close_surplus(address, limits.max_pending_connections, limits.max_pending_per_address, now)
         if n_closed and self._sink is not None:
             self._sink.emit(ConnectionsClosed(n_closed, len(self.connections), waiting.n_silent))
         return None
@@ -295,7 +295,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self.is_full = True
         self._stalled_since = self._server.clock.now()
         self._n_unsent = self._transport.get_write_buffer_size()
-        self._timer.set_by(self._stalled_since + self._server.app.limits.write_stall_s)
+        self._timer.set_by(self._stalled_since + self._server.app.limits.write_timeout_s)
 
     def resume_writing(self) -> None:
         self.is_full = False
@@ -368,7 +368,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         """Close once everything written has been sent; for an answer cut short as for one that is whole."""
         self.stop_keepalive()
         self._task = None
-        self._closing_at = self._server.clock.now() + self._server.app.limits.write_stall_s
+        self._closing_at = self._server.clock.now() + self._server.app.limits.write_timeout_s
         self._timer.set_by(self._closing_at)
         self._transport.close()
 
@@ -449,7 +449,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
     def _tick(self) -> float:
         """Act on what is overdue; returns when to look again."""
         now, limits = self._server.clock.now(), self._server.app.limits
-        due_at = min(self._closing_at, self._stall_at(now, limits.write_stall_s))
+        due_at = min(self._closing_at, self._stall_at(now, limits.write_timeout_s))
         if due_at <= now:
             self.abort()
             return math.inf

@@ -136,14 +136,14 @@ class HttpLimits:
     max_head_bytes: int = 64 * 1024  # request line and headers, 431 above it
     max_headers: int = 100
     max_connections: int = 10_000
-    max_silent_connections: int = 4096  # on which no request was accepted yet; the oldest are closed above it
-    max_silent_per_address: int = 512  # of them from one address; 0: any number
+    max_pending_connections: int = 4096  # on which no request was accepted yet; the oldest are closed above it
+    max_pending_per_address: int = 512  # of them from one address; 0: any number
     max_pipelined: int = MAX_PIPELINED  # requests ready on one connection; the one after it is the last
     read_ahead_bytes: int = READ_AHEAD_BYTES  # taken in while a request is answered; above it the connection takes no more
     head_timeout_s: float = 10.0
     body_timeout_s: float = 30.0  # from the request's first byte, besides what a body takes at 16 KiB/s
     idle_timeout_s: float = 75.0
-    write_stall_s: float = 60.0  # a client that takes nothing for so long is cut off
+    write_timeout_s: float = 60.0  # a client that takes nothing for so long is cut off
 
 
 class _Stop(Exception):  # no error: how a callback ends the parser's run

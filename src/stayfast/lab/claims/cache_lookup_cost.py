@@ -59,9 +59,9 @@ from stayfast.wire.json_input import decode
 
 HIT_GOAL_US: Final = 150.0
 ALONE_GOAL_MS, WITH_GOAL_MS = 5.0, 8.0
-WITHIN_MS: Final = SemanticConfig().within_s * 1e3
+WITHIN_MS: Final = SemanticConfig().lookup_timeout_s * 1e3
 CACHE: Final[Mapping[str, Any]] = {"mode": "exact", "max_bytes": 524_288, "max_answer_bytes": 65_536}
-SEMANTIC: Final[Mapping[str, Any]] = {"mode": "semantic", "eligible": {"n_content_words": 2}}
+SEMANTIC: Final[Mapping[str, Any]] = {"mode": "semantic", "eligible": {"min_content_words": 2}}
 N_CALLERS, N_CALLERS_SEMANTIC = 64, 2
 WARMUP_S: Final = 1.0
 TURN_S: Final = 0.25

@@ -70,7 +70,8 @@ class _Scene:
     def __init__(self, lanes: LanesConfig, loop: SimLoop, seed: int) -> None:
         queue = QueueConfig(max_queue=10_000, max_wait_s=3000.0, target_wait_s=3000.0)
         self.ledger = _Ledger()
-        self.crowd = VirtualTenants(PROVIDER, {}, AdmissionConfig(N_PLACES, queue, hold_back=0.0, lanes=lanes), loop, seed,
+        self.crowd = VirtualTenants(PROVIDER, {}, AdmissionConfig(N_PLACES, queue, reserved_share=0.0, lanes=lanes), loop,
+                                    seed,
                              sink=self.ledger)
         self.away: str | None = None
         self.n_sent = 0

@@ -238,12 +238,13 @@ def _script(rng: Random) -> Script:
 
 def _settings(rng: Random) -> Settings:
     limit = rng.choice((LimitConfig(), LimitConfig("fixed", 1, 1, rng.choice((0, 1, 5))), LimitConfig("fixed", 1, 2, 3)))
-    breaker = BreakerConfig(failures_in_row=rng.choice((1, 2, 5)), open_s=rng.choice((0.05, 1.0, 10.0)))
+    breaker = BreakerConfig(consecutive_failures=rng.choice((1, 2, 5)), open_s=rng.choice((0.05, 1.0, 10.0)))
     upstream = SimulatedUpstream(probe=False, limit=limit, breaker=breaker)
     hedge = rng.choice((HedgeConfig("off"), HedgeConfig(), HedgeConfig("race", race_after_s=rng.choice((0.0, 0.05, 0.1)))))
     fallback = Fallback(("spare",)) if rng.random() < 0.5 else None
     route = RouteSettings(("a", "b", "c")[:rng.choice((1, 2, 3))], pick=rng.choice(("balance", "order")), hedge=hedge,
-                  retry=RetryConfig(max_attempts=3, base_s=rng.choice((0.001, 0.05, 0.3))), on_overrun=OnOverrun(fallback),
+                  retry=RetryConfig(max_attempts=3, backoff_base_s=rng.choice((0.001, 0.05, 0.3))),
+                          on_overrun=OnOverrun(fallback),
                   timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
     queue = QueueConfig(rng.choice((0, 1, 10)), max_wait_s=rng.choice((0.1, 1.0)), target_wait_s=0.05)
     admission = AdmissionConfig(rng.choice((None, None, 1, 2, 4)), queue)

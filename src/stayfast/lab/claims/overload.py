@@ -49,7 +49,7 @@ SHARES = {TenantTier.PREMIUM: 0.15, TenantTier.STANDARD: 0.3, TenantTier.BATCH: 
 PEAKS = {TenantTier.PREMIUM: 0.15, TenantTier.STANDARD: (TIMES - 0.15) / 2, TenantTier.BATCH: (TIMES - 0.15) / 2}
 PROVIDER = ProviderConfig(ttft=TTFT, fills_max_tokens=True, gaps=GapConfig(0.0, 0.0, N_CHUNK),
                           engine=EngineModel(max_running=N_PLACES, decode_step_s=STEP_S))
-ADMISSION = AdmissionConfig(N_PLACES, QueueConfig(max_queue=0), hold_back=0.05)
+ADMISSION = AdmissionConfig(N_PLACES, QueueConfig(max_queue=0), reserved_share=0.05)
 BIN_S = 1.0
 SHED_STATUS = 503
 
@@ -138,7 +138,7 @@ async def over_sockets(phases: OverloadPhases, admission: AdmissionConfig, seed:
     settings = {
         "server": {"keys": {tier.value: digest for tier, (_, digest) in keys.items()}},
         "tenants": {tier.value: {"tier": tier.value} for tier in TenantTier},
-        "admission": {"max_in_flight": admission.max_in_flight, "hold_back": admission.hold_back,
+        "admission": {"max_in_flight": admission.max_in_flight, "reserved_share": admission.reserved_share,
                       "max_queue": admission.queue.max_queue}}
     async with simulated_gateway({"engine": replace(PROVIDER, seed=seed)}, seed, settings) as (_, url):
 

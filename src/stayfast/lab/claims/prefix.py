@@ -163,8 +163,8 @@ class Case:
 
 CASES: Final = (
     Case("Anthropic, messages", Api.MESSAGES, "claude-sonnet-4-6", PromptCacheModel("anthropic")),
-    Case("OpenAI 5.6, chat", Api.CHAT, "gpt-5.6", PromptCacheModel("breakpoints", keeps_s=1800.0)),
-    Case("OpenAI 5.6, responses", Api.RESPONSES, "gpt-5.6", PromptCacheModel("breakpoints", keeps_s=1800.0)),
+    Case("OpenAI 5.6, chat", Api.CHAT, "gpt-5.6", PromptCacheModel("breakpoints", ttl_s=1800.0)),
+    Case("OpenAI 5.6, responses", Api.RESPONSES, "gpt-5.6", PromptCacheModel("breakpoints", ttl_s=1800.0)),
     Case("OpenAI before, chat", Api.CHAT, "gpt-4.1", PromptCacheModel("automatic", write_factor=1.0)),
     Case("OpenAI before, a name with a date", Api.CHAT, "gpt-5-2025-08-07", PromptCacheModel("automatic", write_factor=1.0)),
 )

@@ -25,7 +25,7 @@ GOALS = {0.01: 0.12, 0.02: 0.35, 0.05: 0.65}  # what is answered in the second h
 PAIRS_MAX_ERROR = 0.05
 USUAL_THRESHOLD = 0.92
 CLASSES, PAIRS = "banking77_train.csv", "redis_chatgpt_pairs.csv"
-HELP_DESK = EligibleConfig(personal=True, n_content_words=2, volatile_ttl_s=3600.0)
+HELP_DESK = EligibleConfig(allow_personal=True, min_content_words=2, volatile_ttl_s=3600.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ async def ask_all(loop: SimLoop, n_answers: int, seed: int,
                   on_stall: Literal["wait", "rescue"]) -> tuple[list[RequestDone], int]:
     """Ask for so many answers, five a second: how each ended, and how many were not what they should have been."""
     rng, sink = Random(seed), RecordingSink()
-    upstreams = {name: HttpUpstream("openai", f"http://{name}", continues=True, probe=False) for name in "ab"}
+    upstreams = {name: HttpUpstream("openai", f"http://{name}", supports_continuation=True, probe=False) for name in "ab"}
     settings = Settings(upstreams=upstreams, log=LogSettings(level="error", requests=False),
                         routes={"m": RouteSettings(tuple(upstreams), on_stall=on_stall)})
     observers = Observers(settings, loop)

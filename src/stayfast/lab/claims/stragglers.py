@@ -34,7 +34,7 @@ LONG_SHARE, TIMES = 0.02, 100
 SHORT_P99_S, BEFORE_P99_S = 1.2, 2.0
 PATIENCE_S = 600.0
 N_CHUNK = 8
-QUEUE = QueueConfig(max_queue=100_000, max_wait_s=PATIENCE_S, target_wait_s=PATIENCE_S, ages_within_s=PATIENCE_S)
+QUEUE = QueueConfig(max_queue=100_000, max_wait_s=PATIENCE_S, target_wait_s=PATIENCE_S, aging_s=PATIENCE_S)
 LANES = LanesConfig(long_wait_s=PATIENCE_S, batch_wait_s=PATIENCE_S)
 
 
@@ -60,7 +60,7 @@ class Scene:
 
 SCENES: Mapping[str, Scene] = {
     "continuous": Scene(EngineModel(), 57.5, 115, 32, 128, replace(LANES, max_prefills=1)),
-    "static": Scene(EngineModel("static", 40_000.0, max_running=32), 7.0, 100, 16, 64, replace(LANES, apart=True)),
+    "static": Scene(EngineModel("static", 40_000.0, max_running=32), 7.0, 100, 16, 64, replace(LANES, isolate_short=True)),
 }
 
 

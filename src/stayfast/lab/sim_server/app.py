@@ -91,7 +91,7 @@ class Site:
         self.limits = HttpLimits(
             max_body_bytes=config.max_body_bytes, max_headers=1000, max_connections=1_000_000, max_pipelined=10_000,
             read_ahead_bytes=config.max_body_bytes, head_timeout_s=_A_DAY_S, body_timeout_s=_A_DAY_S,
-            idle_timeout_s=_A_DAY_S, write_stall_s=_A_DAY_S)
+            idle_timeout_s=_A_DAY_S, write_timeout_s=_A_DAY_S)
         self.http: HttpServer[SimRequest] = HttpServer(self, clock, ConnectionTasks(on_error))
         self._desk = SimulatorState(clock, DateLine(clock), Records(config.n_remembered), Grades())
         self._providers = {name: Provider(name, of, clock) for name, of in providers.items()}

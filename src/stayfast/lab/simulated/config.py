@@ -151,14 +151,14 @@ PRESETS: Final = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How many tokens answers have, where the request does not say: a lognormal, cut at `most`.
+    """How many tokens answers have, where the request does not say: a lognormal, cut at `max`.
 
     The defaults are a fit to the answers of Azure's conversation trace of 2023.
     """
 
     median: Annotated[float, SettingDoc("Median, in tokens.", minimum=1, maximum=1000000)] = 151.0
     sigma: Annotated[float, SettingDoc("Of its logarithm.", minimum=0, maximum=3)] = 0.86
-    most: Annotated[int, SettingDoc("No answer is longer.", minimum=1, maximum=1000000)] = 4096
+    max: Annotated[int, SettingDoc("No answer is longer.", minimum=1, maximum=1000000)] = 4096
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -194,7 +194,7 @@ class ColdStart:
     """
 
     after_idle_s: Annotated[float, SettingDoc("Silence after which it goes cold.", more_than=0, maximum=86_400)] = 300.0
-    is_cold_at_first: Annotated[bool, SettingDoc("Whether the very first request meets it cold.")] = True
+    starts_cold: Annotated[bool, SettingDoc("Whether the very first request meets it cold.")] = True
     container_min_s: Annotated[float, SettingDoc("The least that a container takes to start.", minimum=0,
                                                  maximum=3600)] = 2.0
     container_max_s: Annotated[float, SettingDoc("The most.", minimum=0, maximum=3600)] = 5.0
@@ -254,10 +254,10 @@ class ProviderConfig:
         "An embedding takes this share of a time to the first token. Assumed.", minimum=0, maximum=1)] = 0.3
     tail_correlation: Annotated[float, SettingDoc(
         "Of two requests of one session: correlation of their being in the tail. Assumed.", minimum=0, maximum=1)] = 0.0
-    luck_holds_s: Annotated[float, SettingDoc(
+    tail_redraw_s: Annotated[float, SettingDoc(
         "A session's luck is drawn anew after so many seconds. Assumed.", more_than=0, maximum=86_400)] = 60.0
     stalls: Annotated[StallConfig, SettingDoc("Pauses inside running answers.")] = field(default_factory=StallConfig)
-    sag: Annotated[Sag, SettingDoc("Answers whose pace drops on the way.")] = field(default_factory=Sag)
+    slowdown: Annotated[Sag, SettingDoc("Answers whose pace drops on the way.")] = field(default_factory=Sag)
     regimes: Annotated[Regimes | None, SettingDoc("Bad minutes, which all requests of a time share. null: none.")] = None
     cold_start: Annotated[ColdStart | None,
                           SettingDoc("What the first requests after a silence wait for. null: nothing.")] = None
@@ -268,7 +268,7 @@ class ProviderConfig:
         "An inference engine: then waits rise with load, and gaps are the engine's. null: none.")] = None
     faults: Annotated[tuple[FaultRule, ...], SettingDoc(
         "Ways to fail; the first rule that strikes a request is the one it gets.")] = ()
-    notices_hangup: Annotated[bool, SettingDoc(
+    cancels_on_disconnect: Annotated[bool, SettingDoc(
         "A caller that leaves ends the work at once; else it runs on to its end, and is counted.")] = True
     tariff: Annotated[Tariff, SettingDoc("What it charges, for its own count of costs.")] = field(default_factory=Tariff)
 

@@ -48,7 +48,7 @@ _ONE_FORM: Final[tuple[Form, ...]] = ("usual",)
 class FaultRule:
     """One way to fail. The first rule that strikes a request is the one it gets.
 
-    rate: share of the requests. from_s, until_s: seconds of the provider's life. n_at_most: strikes so often and no more.
+    rate: share of the requests. from_s, until_s: seconds of the provider's life. max_count: strikes so often and no more.
     after_chunks: content chunks that pass before a fault inside a body; a shorter answer fails before its end.
     form: of an error event; usual: as the dialect's own provider sends it. chat: flat, or named (with `event: error`).
     responses: nested (seen in production), flat (documented) or failed (`response.failed`). A rule for all APIs strikes
@@ -59,7 +59,7 @@ class FaultRule:
     rate: Annotated[float, SettingDoc("Share of the requests.", more_than=0, maximum=1)] = 1.0
     from_s: Annotated[float, SettingDoc("Not before this age of the provider.", minimum=0)] = 0.0
     until_s: Annotated[float | None, SettingDoc("Not from this age on. null: for ever.", more_than=0)] = None
-    n_at_most: Annotated[int | None, SettingDoc("So often and no more. null: always.", minimum=1)] = None
+    max_count: Annotated[int | None, SettingDoc("So often and no more. null: always.", minimum=1)] = None
     api: Annotated[Api | None, SettingDoc("Only these requests. null: all.")] = None
     status: Annotated[int, SettingDoc("Of an error.", minimum=400, maximum=599)] = 500
     code: Annotated[str, SettingDoc("The error's machine-readable word. Unset: the usual one of its status.")] = ""

@@ -1,12 +1,12 @@
 """What a provider remembers of prompts, by the rules that providers publish.
 
-    anthropic    kept is what ends at one of at most four marks and has `floor_tokens`; read is the longest beginning kept
+    anthropic    kept is what ends at one of at most four marks and has `min_tokens`; read is the longest beginning kept
                  that ends at a mark or up to 20 blocks before it; a fifth mark, or one on thinking, is a 400
     breakpoints  kept is what ends at the latest message and at the latest three marks (with `mode: explicit` only at marks);
                  read is the longest beginning kept. OpenAI, from GPT-5.6 on
     automatic    read is the longest beginning sent lately, in steps of 128 tokens; a mark is a 400. OpenAI before that
 
-What is kept can be read from the first token of the answer on that wrote it, and for `keeps_s` after it was last used.
+What is kept can be read from the first token of the answer on that wrote it, and for `ttl_s` after it was last used.
 At OpenAI a prompt goes to the machine that its key and its beginning lead to, and of more than `machine_rpm` in a minute the
 others go to the next one, which remembers nothing of them.
 Source: docs/concepts/prompt-layout.md. When wrong: how real requests overflow is not public, and entries may go earlier.
@@ -147,8 +147,8 @@ class PromptCacheModel:
 
     rules: Annotated[CacheRules, SettingDoc(
         "anthropic: what is marked. breakpoints: OpenAI's since GPT-5.6. automatic: OpenAI's before.")] = "anthropic"
-    floor_tokens: Annotated[int, SettingDoc("Shorter beginnings are not kept.", minimum=0, maximum=1000000)] = 1024
-    keeps_s: Annotated[float, SettingDoc(
+    min_tokens: Annotated[int, SettingDoc("Shorter beginnings are not kept.", minimum=0, maximum=1000000)] = 1024
+    ttl_s: Annotated[float, SettingDoc(
         "How long after its last use an entry lives, in seconds; one for an hour lives an hour.",
         more_than=0, maximum=86_400)] = 300.0
     read_factor: Annotated[float, SettingDoc(
@@ -203,7 +203,7 @@ class PromptCache:
         marks, links, tokens = self._marks(prompt), prompt.links, prompt.tokens
         depth = LOOK_BACK if rules == "anthropic" else len(links)
         n_known = max((self._known(prompt, n, depth, machine) for n, _ in marks), default=0)
-        cacheable = [(n, keeps_s) for n, keeps_s in marks if tokens[n - 1] >= self.model.floor_tokens]
+        cacheable = [(n, keeps_s) for n, keeps_s in marks if tokens[n - 1] >= self.model.min_tokens]
         for n in {n_known, *(n for n, _ in cacheable if n <= n_known)} - {0}:
             entry = links[n - 1], machine
             if (used := self._entries.pop(entry, None)) is not None:
@@ -227,11 +227,11 @@ class PromptCache:
     def _marks(self, prompt: CachedPrompt) -> list[tuple[int, float]]:
         """Where something is to be kept, in order, and for how long."""
         if self.model.rules == "anthropic":
-            return [(n, HOUR_S if ttl == "1h" else self.model.keeps_s) for n, ttl in prompt.marks]
+            return [(n, HOUR_S if ttl == "1h" else self.model.ttl_s) for n, ttl in prompt.marks]
         explicit = [n for n, _ in prompt.marks]
         if not prompt.is_explicit:
             explicit = explicit[-EXPLICIT_BESIDE_IMPLICIT:] + ([prompt.n_end] if prompt.n_end else [])
-        return [(n, self.model.keeps_s) for n in sorted(set(explicit))]
+        return [(n, self.model.ttl_s) for n in sorted(set(explicit))]
 
     def _machine(self, prompt: CachedPrompt) -> int:
         """Which one of those for its kind a prompt goes to."""
@@ -250,8 +250,8 @@ class PromptCache:
                      if self._entries.get((prompt.links[at - 1], machine), (-inf, 0.0))[0] > now), 0)
 
     def _in_steps(self, prompt: CachedPrompt, n_prompt: int, machine: int) -> CacheLookup:
-        n_steps, keeps_s = len(prompt.links), self.model.keeps_s
+        n_steps, keeps_s = len(prompt.links), self.model.ttl_s
         n_known = self._known(prompt, n_steps, n_steps, machine)
         n_read = int(n_known / n_steps * n_prompt) // STEP_TOKENS * STEP_TOKENS if n_known else 0
         entries = tuple(((link, machine), keeps_s) for link in prompt.links)
-        return CacheLookup(n_read if n_read >= self.model.floor_tokens else 0, entries=entries)
+        return CacheLookup(n_read if n_read >= self.model.min_tokens else 0, entries=entries)

@@ -157,7 +157,7 @@ class Answering(CallState):
         n_now = self._n_by_now()
         if self.fault.kind in (FaultKind.HANG, FaultKind.SILENT):
             self._settle(self.fault.kind.value, n_now)
-        elif self._pace is None or self._provider.config.notices_hangup:
+        elif self._pace is None or self._provider.config.cancels_on_disconnect:
             self._settle("cancelled", n_now)
         else:
             self._run_on(self._pace, n_now)

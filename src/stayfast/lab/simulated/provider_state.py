@@ -203,7 +203,7 @@ class ProviderState:
         rho = self.config.tail_correlation
         if session is None or not rho or rng.random() >= sqrt(rho):
             return None
-        window = int((now - self._began_at) / self.config.luck_holds_s)
+        window = int((now - self._began_at) / self.config.tail_redraw_s)
         return self.dice.of_session(session, window).random()
 
     def warm_at(self, now: float) -> float:
@@ -212,7 +212,7 @@ class ProviderState:
         if cold is None:
             return now
         was = self._active_at
-        is_cold = cold.is_cold_at_first if was is None else (self.counts.n_running <= 1 and now - was >= cold.after_idle_s)
+        is_cold = cold.starts_cold if was is None else (self.counts.n_running <= 1 and now - was >= cold.after_idle_s)
         if is_cold:
             rng = self.dice.of_cold_start(self.counts.n_cold_starts)
             self._warm_at = now + (rng.uniform(cold.container_min_s, cold.container_max_s)
@@ -288,7 +288,7 @@ class _Rule:
         is_drawn = rng.random() < of.rate
         if not is_drawn or not of.covers(api, age_s - self._from_s):
             return False
-        if of.n_at_most is not None and self.n_struck >= of.n_at_most:
+        if of.max_count is not None and self.n_struck >= of.max_count:
             return False
         self.n_struck += 1
         return True

@@ -69,7 +69,7 @@ def plan(config: ProviderConfig, numbers: Preset, ask: SimulatedRequest, rng: Ra
         return RequestPace(ttft_s * (config.embedding_share if ask.api is Api.EMBEDDINGS else 0.0), 0, "stop", 1.0, NEVER,
                            1.0, 0)
     n_output, reason = _length(config, ask, rng)
-    sag = config.sag
+    sag = config.slowdown
     slow_from = NEVER
     if sag.share and rng.random() < sag.share:
         n_chunks = -(-n_output // numbers.gaps.tokens_per_chunk)
@@ -89,7 +89,7 @@ def _length(config: ProviderConfig, ask: SimulatedRequest, rng: Random) -> tuple
         n_output = most
     else:
         lengths = config.output
-        n_output = min(lengths.most, max(1, round(lengths.median * exp(lengths.sigma * rng.gauss()))))
+        n_output = min(lengths.max, max(1, round(lengths.median * exp(lengths.sigma * rng.gauss()))))
     if most is not None and n_output >= most:
         return most, "length" if n_output > most or ask.value is None else "stop"
     return n_output, "stop"

@@ -144,7 +144,7 @@ def _prefix_caches(config: AlertsConfig) -> Iterator[Alert]:
         (Condition("max by (route, upstream) (stayfast_prefix_moving_tokens)", 0),),
         "Route {{ $labels.route }}: {{ $value | humanize }} tokens of each prompt are computed anew for a block that moves",
         "/debug/state and the log line prefix_cache say which block, at which byte, and what it costs. Put what changes "
-        "behind what does not, or set routes.X.prefix.moves_volatile.", for_s=600)
+        "behind what does not, or set routes.X.prefix.move_volatile.", for_s=600)
 
 
 def _gateway(config: AlertsConfig) -> Iterator[Alert]:

@@ -95,11 +95,11 @@ class AdmissionController:
     def configure(self, config: AdmissionConfig) -> None:
         """Other bounds; who waits goes on waiting."""
         self._config = config
-        self._hold = HoldBack(config.max_in_flight or UNLIMITED, config.hold_back)
+        self._hold = HoldBack(config.max_in_flight or UNLIMITED, config.reserved_share)
         before, self.lanes = self.lanes, None
         if config.lanes is not None:
             n_here = self.n_places // (1 if self.common is None else self.common.n_processes)
-            terms = (config.lanes, config.queue, max(LEAST_PLACES, n_here), config.hold_back)
+            terms = (config.lanes, config.queue, max(LEAST_PLACES, n_here), config.reserved_share)
             if before is None:
                 self.lanes = Lanes(*terms)
             else:

@@ -154,7 +154,7 @@ class SemanticCache:
         self._route = route
         self._store = store
         self.embedding = embedding
-        self.phrasings = SemanticIndex(config.max_phrasings, index)
+        self.phrasings = SemanticIndex(config.max_questions, index)
         self.sameness = sameness
         self.verifier = verifier  # None: what was judged good enough is
         self._clock = clock
@@ -170,8 +170,8 @@ class SemanticCache:
         language or room. Where only the error is bounded otherwise, labels are gathered anew.
         """
         known = self.config
-        if (config.same_answer, config.judge, config.max_phrasings, config.eligible.language) != (
-                known.same_answer, known.judge, known.max_phrasings, known.eligible.language):
+        if (config.same_answer_cosine, config.judge, config.max_questions, config.eligible.language) != (
+                known.same_answer_cosine, known.judge, known.max_questions, known.eligible.language):
             return False
         if (config.threshold, config.calibrated()) != (known.threshold, known.calibrated()):
             self._fixed = Fixed(config.threshold) if config.threshold is not None else None
@@ -247,7 +247,7 @@ class SemanticCache:
             return Judgement("nothing_near")
         asking.neighbours = self.phrasings.near(asking.scope, asking.row)
         judged = judge(asking.wording, asking.neighbours, indexed.votes, self.rule_of(asking.tenant), self._lexicon)
-        asking.judgement = wary(judged, asking.wording, indexed.votes, self.config.new_word_from, self._lexicon)
+        asking.judgement = wary(judged, asking.wording, indexed.votes, self.config.new_word_cosine, self._lexicon)
         return asking.judgement
 
     async def _take(self, asking: SemanticQuery, request: Request, max_age_s: float, until: float) -> SemanticHit | str:
@@ -264,7 +264,7 @@ class SemanticCache:
             return "old"
         if self.verifier is not None and not await self.verifier.agrees(asking.text, text_in(request, stored.body)):
             return "refused"
-        asking.was_given = self._rng.random() < self.config.audit
+        asking.was_given = self._rng.random() < self.config.audit_share
         return SemanticHit(key, stored, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
 
     async def _read_stored(self, scope: bytes, answer: int, until: float) -> tuple[bytes, CachedAnswer | None]:
@@ -318,7 +318,7 @@ class SemanticCache:
         answers = [one.answer for one in asking.neighbours] if judged is None else [
             judged, *[one.answer for one in asking.neighbours]]
         for answer in list(dict.fromkeys(answers))[:N_COMPARED]:
-            _, stored = await self._read_stored(asking.scope, answer, self._clock.now() + self.config.within_s)
+            _, stored = await self._read_stored(asking.scope, answer, self._clock.now() + self.config.lookup_timeout_s)
             is_same = await self.sameness.is_same(text, text_in(request, stored.body)) if stored is not None else None
             if is_same is not None and answer == judged and judgement is not None:
                 self._label(asking, answer, judgement, is_right=is_same)

@@ -4,7 +4,7 @@ A route with `prefix.mode: off` has no PromptCachePlanner, and costs nothing her
 
 One goes first. Problem: what a provider remembers can be read from the first token of the answer on, not before. Twenty
 requests with the same ten thousand words at once are twenty times the whole price and the whole wait. Rule: as long as one
-that began alike waits for its first token, others wait for it, for `wait_s` at most and a quarter of the time that they
+that began alike waits for its first token, others wait for it, at most `leader_wait_s` and a quarter of the time that they
 have; then all go. When wrong: the one that went first was slow for a reason of its own, and those behind it lost the wait.
 """
 
@@ -94,7 +94,7 @@ class PromptCachePlanner:
         self.rules: dict[tuple[str, str], PrefixRules | None] = {}  # that were in use last, by upstream and model
         self.findings = PrefixDiagnostics(route, clock, sink)
         self.leads = PrefixLeaders(clock)
-        self.hot = HotPrefixes(config.warm_tokens_per_hour) if config.warm_tokens_per_hour else None
+        self.hot = HotPrefixes(config.refresh_tokens_per_hour) if config.refresh_tokens_per_hour else None
         self._clock = clock
         self._histories: dict[Kind, PromptHistory] = {}
         self._floors: dict[tuple[str, str], TokenFloor] = {}  # by upstream and model
@@ -108,8 +108,8 @@ class PromptCachePlanner:
             return request, None
         config = self.config
         try:
-            ordered = order_blocks(request.body, request.api, sorts_tools=config.sorts_tools,
-                                   moves_volatile=config.moves_volatile)
+            ordered = order_blocks(request.body, request.api, sort_tools=config.sort_tools,
+                                   move_volatile=config.move_volatile)
         except (ValueError, RecursionError):  # of a shape that only the upstream understands
             return request, None
         layout = PlannedPrompt(self, ordered.head, ordered.first, ordered.tools)
@@ -237,7 +237,7 @@ class PromptCachePlanner:
     def _floor(self, upstream: str, model: str, rules: PrefixRules) -> TokenFloor:
         key = upstream, model
         if key not in self._floors:
-            self._floors[key] = TokenFloor(rules.floor_tokens)
+            self._floors[key] = TokenFloor(rules.min_tokens)
             if len(self._floors) > MAX_MODELS:
                 del self._floors[next(iter(self._floors))]
         return self._floors[key]
@@ -279,7 +279,7 @@ class PlannedPrompt:
     def leads(self, upstream: str, model: str) -> "tuple[PrefixLeaders, Hashable] | None":
         """Who knows whether others are just now having the same beginning remembered there; None: nobody need wait."""
         of = self._of
-        rules = of.rules_for(upstream, model, self._n_head_bytes) if of.config.wait_s else None
+        rules = of.rules_for(upstream, model, self._n_head_bytes) if of.config.leader_wait_s else None
         if rules is None:
             return None
         return of.leads, (upstream, model, self.head, self.part(upstream, model) if rules.has_key else 0)
@@ -287,7 +287,7 @@ class PlannedPrompt:
     @property
     def wait_s(self) -> float:
         """The longest that is waited for others."""
-        return self._of.config.wait_s
+        return self._of.config.leader_wait_s
 
     def marker(self, upstream: str, model: str, price: Price | None) -> "AttemptMarker":
         return AttemptMarker(self, self._of, upstream, model, price)

@@ -176,7 +176,7 @@ class UpstreamSelector:
     def _known(self, name: str) -> Prefixes:
         found = self._prefixes.get(name)
         if found is None:
-            self._prefixes[name] = found = Prefixes(self.config.affinity.most_blocks, self.config.affinity.known_s)
+            self._prefixes[name] = found = Prefixes(self.config.affinity.most_blocks, self.config.affinity.ttl_s)
         return found
 
     # -- what its aims tell it

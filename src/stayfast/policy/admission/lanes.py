@@ -21,7 +21,8 @@ So at most `max_prefills` of the long and batch lanes wait for a first token at 
 for one prompt's prefill, not for those of all places.
 
 An engine that batches statically pads everybody to the longest and lets nobody out before the last: there the lanes are kept
-`apart`, short ones never beside others. A turn of the others begins when nothing short waits, or is due, and takes in those
+`isolate_short`, short ones never beside others. A turn of the others begins when nothing short waits, or is due, and takes
+in those
 that have room at that moment; the next is due when short ones have had their part of the time since,
 
     due = end + length * (1 - s) / s,     s: the shares of long and batch
@@ -53,10 +54,10 @@ _TURNS_EVERY_S = WITH_TRAFFIC_S / 2
 class LanesConfig:
     """Where lanes begin, in tokens, and what they have. `long_wait_s`, `batch_wait_s`: None: as the queue's settings say."""
 
-    long_input: Annotated[int, SettingDoc(
+    long_input_tokens: Annotated[int, SettingDoc(
         "Prompts of so many tokens or more are long; what the prefix cache saves counts off.",
         minimum=1, maximum=_MAX_TOKENS)] = 4000
-    long_output: Annotated[int, SettingDoc(
+    long_output_tokens: Annotated[int, SettingDoc(
         "So are answers that are predicted to come to as many tokens as this.", minimum=1, maximum=_MAX_TOKENS)] = 4000
     long_share: Annotated[float, SettingDoc("The long lane's share of the places.", minimum=0.001, maximum=0.9)] = 0.25
     batch_share: Annotated[float, SettingDoc(
@@ -68,12 +69,13 @@ class LanesConfig:
     max_prefills: Annotated[int | None, SettingDoc(
         "Requests of the long and batch lanes that may wait for their first token at a time, in each worker. null: as many "
         "as have places.", minimum=1, maximum=100_000)] = None
-    apart: Annotated[bool, SettingDoc("Short requests never run beside others: for engines that batch statically.")] = False
+    isolate_short: Annotated[bool, SettingDoc(
+        "Short requests never run beside others: for engines that batch statically.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.long_share + self.batch_share > MOST_SHARE:
-            raise ValueError(f"long_share and batch_share must be at most {MOST_SHARE} together, not "
+            raise ValueError(f"long_share must be at most {MOST_SHARE} together with batch_share, not "
                              f"{self.long_share + self.batch_share:.3g}")
 
 
@@ -144,7 +146,7 @@ class Lanes(Generic[T]):
         if band == BATCH_BAND:
             return self.batch
         config = self._config
-        return self.long if n_input >= config.long_input or n_output >= config.long_output else self.short
+        return self.long if n_input >= config.long_input_tokens or n_output >= config.long_output_tokens else self.short
 
     @property
     def target_wait_s(self) -> float:
@@ -166,7 +168,7 @@ class Lanes(Generic[T]):
         """
         if n_open <= 0 or (lane is not self.short and self._n_prefills_left() <= 0):
             return False
-        if self._config.apart and not self._has_turn(lane, now):
+        if self._config.isolate_short and not self._has_turn(lane, now):
             return False
         if lane.n_running < lane.hold.ceiling(band, now):
             return True
@@ -175,7 +177,7 @@ class Lanes(Generic[T]):
 
     def is_sure(self, lane: Lane[T], band: int) -> bool:
         """Whether one more may run as soon as any place is open, whoever else there is: `has_room` need not be asked."""
-        return lane is self.short and lane.n_running < lane.hold.sure[band] and not self._config.apart
+        return lane is self.short and lane.n_running < lane.hold.sure[band] and not self._config.isolate_short
 
     def enter(self, lane: Lane[T], now: float) -> None:
         """One of a lane goes on."""
@@ -208,7 +210,7 @@ class Lanes(Generic[T]):
         """The places that must stay open when one is borrowed."""
         n_left = 0
         for lane in self.all:
-            if lane is borrower or (borrower is self.short and self._config.apart):
+            if lane is borrower or (borrower is self.short and self._config.isolate_short):
                 continue  # kept apart, the others never run beside it
             if lane is self.short:
                 need = lane.n_entitled if lane.queue.n else lane.n_most(now) + 1

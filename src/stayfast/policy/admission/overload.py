@@ -5,7 +5,8 @@ loop, a few long answers a long predicted wait, a reload a busy core, one slow u
 signs are looked at, and bands are refused before they queue by two of them (low and batch) or by three (all but premium and
 realtime, for which somebody waits in person):
 
-    queue half full,   predicted wait >= target_wait_s,   event loop later than lag_s,   this process busier than `busy`,
+    queue half full,   predicted wait >= target_wait_s,   event loop later than overload_loop_lag_s,
+    this process busier than overload_cpu_share,
     half of those that are in wait for a place at an upstream whose limit is reached
 
 Lateness and busyness are looked at while anybody waits, every half target_wait_s; half of a past lateness still counts.
@@ -75,14 +76,14 @@ class AdmissionConfig:
         minimum=1, maximum=1_000_000)] = None
     queue: Annotated[QueueConfig, SettingDoc("The queue before the places.",
                                              is_inline=True)] = field(default_factory=QueueConfig)
-    hold_back: Annotated[float, SettingDoc(
+    reserved_share: Annotated[float, SettingDoc(
         "The share of the places that is kept free for each band above, while that has traffic.",
         minimum=0, maximum=0.2)] = 0.1
-    lag_s: Annotated[float, SettingDoc(
+    overload_loop_lag_s: Annotated[float, SettingDoc(
         "An event loop as late as this is one of five signs of overload.", minimum=0.001, maximum=10)] = 0.05
-    busy: Annotated[float, SettingDoc("A process that uses this share of a core is another one.", minimum=0.1,
+    overload_cpu_share: Annotated[float, SettingDoc("A process that uses this share of a core is another one.", minimum=0.1,
                                       maximum=1)] = 0.95
-    points: Annotated[Points, SettingDoc(
+    priority_points: Annotated[Points, SettingDoc(
         "What a request's properties are worth; their sum decides who goes first.")] = field(default_factory=Points)
     lanes: Annotated[LanesConfig | None, SettingDoc(
         "Shares of the places for short, long and batch requests. null: all share all.")] = None
@@ -99,7 +100,8 @@ class AdmissionConfig:
         those that are in wait at an upstream's limit.
         """
         n_signs = ((n_waiting * 2 >= max(1, queue.max_queue)) + (wait_s >= queue.target_wait_s)
-                   + (strain.late_s >= self.lag_s) + (strain.busy >= self.busy) + (held_share >= HELD_SHARE))
+                   + (strain.late_s >= self.overload_loop_lag_s) + (strain.busy >= self.overload_cpu_share)
+                   + (held_share >= HELD_SHARE))
         return band < _FIRST_REFUSED[n_signs]
 
 
@@ -127,33 +129,34 @@ _MOST = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class SizeConfig:
-    """Of one route. None: any number of tokens. `offline`: the route for what is longer; empty: it is refused."""
+    """Of one route. None: any number of tokens. `oversize_route`: the route for what is longer; empty: it is refused."""
 
     max_input_tokens: Annotated[int | None, SettingDoc(
         "The longest prompt, in estimated tokens; 413 beyond it. null: any.", minimum=1, maximum=_MOST)] = None
-    max_input_by_tier: Annotated[Mapping[str, int], SettingDoc(
+    max_input_tokens_by_tier: Annotated[Mapping[str, int], SettingDoc(
         "The same for tenants of a tier: premium, standard, batch.",
         minimum=1, maximum=_MOST)] = field(default_factory=lambda: MappingProxyType({}))
-    offline: Annotated[str, SettingDoc("The route that longer prompts go to, on its terms. Empty: they are refused.")] = ""
+    oversize_route: Annotated[str, SettingDoc("The route that longer prompts go to, on its terms. Empty: they are "
+                                              "refused.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        for tier in self.max_input_by_tier:
+        for tier in self.max_input_tokens_by_tier:
             if tier not in set(TenantTier):
-                raise ValueError(f"max_input_by_tier.{tier} is no tier: there are {', '.join(TenantTier)}")
-        if self.offline and not self.is_bounded:
-            raise ValueError("offline is where prompts beyond max_input_tokens go, which is not set")
+                raise ValueError(f"max_input_tokens_by_tier.{tier} is no tier: there are {', '.join(TenantTier)}")
+        if self.oversize_route and not self.is_bounded:
+            raise ValueError("oversize_route is where prompts beyond max_input_tokens go, which is not set")
 
     @property
     def is_bounded(self) -> bool:
-        return self.max_input_tokens is not None or bool(self.max_input_by_tier)
+        return self.max_input_tokens is not None or bool(self.max_input_tokens_by_tier)
 
     @property
     def least(self) -> int:
         """What is no longer than so many tokens is not too long for anybody."""
         most = self.max_input_tokens if self.max_input_tokens is not None else _MOST
-        return min(most, *self.max_input_by_tier.values()) if self.max_input_by_tier else most
+        return min(most, *self.max_input_tokens_by_tier.values()) if self.max_input_tokens_by_tier else most
 
     def most(self, tier: TenantTier) -> int | None:
         """The most tokens for one tier; None: any number."""
-        return self.max_input_by_tier.get(tier, self.max_input_tokens)
+        return self.max_input_tokens_by_tier.get(tier, self.max_input_tokens)

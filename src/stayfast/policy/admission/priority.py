@@ -10,7 +10,7 @@ score decides the band, and bands are served strictly in order.
 Order alone comes too late for whoever finds all places taken by what cannot be stopped any more. So a lower band may fill
 the places only up to a lower ceiling, and a higher one finds room without waiting:
 
-    ceiling(band) = n_places * (1 - hold_back * (number of higher bands with traffic))
+    ceiling(band) = n_places * (1 - reserved_share * (number of higher bands with traffic))
 
 "With traffic" means a request within the last 30 s, so that places are held back only for somebody who does come.
 Source: hold-back ceilings are llm-d's (`c_i = max - i(max-min)/(N-1)`); that they need live traffic above is ours.

@@ -49,13 +49,13 @@ class QueueConfig:
         minimum=0.001, maximum=3600)] = 2.0
     target_wait_s: Annotated[float, SettingDoc(
         "The longest wait where a tenant's queue has not been empty for `max_wait_s`.", minimum=0.001, maximum=3600)] = 0.1
-    ages_within_s: Annotated[float, SettingDoc(
+    aging_s: Annotated[float, SettingDoc(
         "A request is overtaken by more urgent ones of its tenant for so long only.", minimum=0, maximum=3600)] = 10.0
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.target_wait_s > self.max_wait_s:
-            raise ValueError(f"target_wait_s must be from 0.001 to max_wait_s, not {self.target_wait_s}")
+            raise ValueError(f"target_wait_s must be at most max_wait_s ({self.max_wait_s:g}), not {self.target_wait_s:g}")
 
 
 class QueueEntry(Generic[T]):
@@ -116,7 +116,7 @@ class Queue(Generic[T]):
         if lane is None:
             lane = lanes[waiting.share] = _Lane(waiting.share, now)
         self._n_pushed += 1
-        key = min(waiting.deadline_at, now + self.config.ages_within_s)
+        key = min(waiting.deadline_at, now + self.config.aging_s)
         insort(lane.entries, _Entry(key, self._n_pushed, waiting))
         waiting.share.queued()
         self._n_in[waiting.band] += 1

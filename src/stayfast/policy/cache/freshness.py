@@ -73,7 +73,7 @@ class CacheConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.max_answer_bytes > self.max_bytes:
-            raise ValueError(f"max_answer_bytes must be at least 1024 and at most max_bytes ({self.max_bytes}), not "
+            raise ValueError(f"max_answer_bytes must be at most max_bytes ({self.max_bytes}), not "
                              f"{self.max_answer_bytes}")
 
     @property

@@ -5,7 +5,7 @@ answer is made, paid for and, where tools act on it, acted on twice. Rule: of on
 one) the same `idempotency-key` with the same body is one request:
 
     the first still runs        the other shares its call and answer
-    the first was answered      the other gets that answer, for `keep_s`, byte for byte
+    the first was answered      the other gets that answer, for `ttl_s`, byte for byte
     the first failed            the other is a new call: errors, and answers that broke off, are not kept
 
 and with another body it is refused (422) for as long. A first that runs but cannot be shared any more (beyond 8 MiB of
@@ -28,7 +28,7 @@ MAX_KEYS: Final = 20_000  # some 400 bytes each, beside the answers
 class IdempotencyConfig:
     """How long repeats of a request are recognised. In each worker."""
 
-    keep_s: Annotated[float, SettingDoc(
+    ttl_s: Annotated[float, SettingDoc(
         "For how long the answer to a request with an `idempotency-key` is given again to the same client's same request; "
         "0: keys only go on to the upstream.", minimum=0, maximum=604_800)] = 600.0
     max_bytes: Annotated[int, SettingDoc(

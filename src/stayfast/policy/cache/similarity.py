@@ -3,10 +3,10 @@
 Problem: "and how much is it?" is .97 like another "and how much is it?" whose "it" was another thing. Rule: a question must
 stand for itself. It is not looked up, nor kept for others, where
 
-    short       it has fewer than `n_content_words` words that say something, or leans on dots
+    short       it has fewer than `min_content_words` words that say something, or leans on dots
     pointing    it begins with a word that leans on what was said before (it, they, and, why)
     volatile    its answer is another one soon (today, latest, price), and answers are kept longer than `volatile_ttl_s`
-    personal    it speaks of "my": the answer is another one for another person, unless the route says `personal: true`
+    personal    it speaks of "my": the answer is another one for another person, unless the route says `allow_personal: true`
                 (a help desk's answers that look nobody up are the same for all)
     private     it has what only one person would write: an e-mail address, a long number, a card or account number
     language    nobody has a list of the words that would tell it from its opposite (policy/cache/lexical.py)
@@ -65,9 +65,9 @@ class EligibleConfig:
 
     language: Annotated[str, SettingDoc(
         "Whose word lists are used: en. Other languages have none, and no semantic hits.")] = "en"
-    personal: Annotated[bool, SettingDoc(
+    allow_personal: Annotated[bool, SettingDoc(
         "Whether questions that speak of \"my\" may share answers: where nobody's own data are looked up.")] = False
-    n_content_words: Annotated[int, SettingDoc(
+    min_content_words: Annotated[int, SettingDoc(
         "A question with fewer words that say something leans on what was said before.", minimum=1, maximum=20)] = 3
     volatile_ttl_s: Annotated[float, SettingDoc(
         "How long an answer about today, now or a price holds, in seconds: with a longer `semantic_ttl_s` such questions "
@@ -89,13 +89,13 @@ def why_not(text: str, read: Wording, config: EligibleConfig, ttl_s: float) -> s
     is_western = all(word.isascii() or max(word) < "\u0250" for word in words)  # by its letters
     if not is_western or (not n_fillers and len(words) >= N_TO_TELL_LANGUAGE):
         return "language"
-    if len(words) - n_fillers < config.n_content_words or _ASIDE.search(text):
+    if len(words) - n_fillers < config.min_content_words or _ASIDE.search(text):
         return "short"
     if words[0] in lexicon.pointing:
         return "pointing"
     if _PRIVATE.search(text):
         return "private"
-    if not config.personal and not lexicon.personal.isdisjoint(words):
+    if not config.allow_personal and not lexicon.personal.isdisjoint(words):
         return "personal"
     return "volatile" if ttl_s > config.volatile_ttl_s and not lexicon.volatile.isdisjoint(words) else ""
 
@@ -165,10 +165,10 @@ def judge(question: Wording, neighbours: Sequence[Neighbour], votes: AnswerVotes
     return Judgement("probation" if votes.is_on_probation(nearest.answer) else rule.why_not(p), nearest, p, found)
 
 
-def wary(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_from: float,
+def wary(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_cosine: float,
          lexicon: Lexicon = ENGLISH) -> Judgement:
     """The same, but no hit below this cosine by a word that the answer's questions have not had. 50 us at most."""
-    if judged.why or judged.nearest is None or judged.nearest.cosine >= new_word_from:
+    if judged.why or judged.nearest is None or judged.nearest.cosine >= new_word_cosine:
         return judged
     words = [word for word in question.words if word not in lexicon.fillers]
     return judged._replace(why="new_word") if votes.has_new(judged.nearest.answer, words) else judged
@@ -202,7 +202,7 @@ class SemanticConfig:
     threshold: Annotated[float | None, SettingDoc(
         "A fixed cosine instead: an answer is given from there on, and its error is not bounded. null: `max_error` holds.",
         minimum=0.5, maximum=1)] = None
-    audit: Annotated[float, SettingDoc(
+    audit_share: Annotated[float, SettingDoc(
         "The share of semantic hits that make their own answer all the same, in the background, to compare.",
         minimum=0.001, maximum=1)] = 0.05
     min_labels: Annotated[int, SettingDoc(
@@ -210,22 +210,22 @@ class SemanticConfig:
     semantic_ttl_s: Annotated[float, SettingDoc(
         "No answer is given to another question that is older than this, in seconds.",
         more_than=0, maximum=31_536_000)] = 3600.0
-    within_s: Annotated[float, SettingDoc(
+    lookup_timeout_s: Annotated[float, SettingDoc(
         "A semantic look-up that takes longer is a miss, in seconds; `budget.cache` may make it less.",
         minimum=0.001, maximum=10)] = 0.05
-    max_phrasings: Annotated[int, SettingDoc(
+    max_questions: Annotated[int, SettingDoc(
         "Questions remembered, in each worker; 2 kB each. Beyond it the oldest goes.",
         minimum=10, maximum=10_000_000)] = 50_000
-    same_answer: Annotated[float, SettingDoc(
+    same_answer_cosine: Annotated[float, SettingDoc(
         "Two answers say the same from this cosine on: what wrong means is judged by that.", minimum=0.5, maximum=1)] = 0.9
-    new_word_from: Annotated[float, SettingDoc(
+    new_word_cosine: Annotated[float, SettingDoc(
         "A question with a word that none of an answer's questions has had is given that answer from this cosine on only: "
         "0.8 is careful, and costs hits. 0: from any.", minimum=0, maximum=1)] = 0.0
     judge: Annotated[str, SettingDoc(
         "Another route, whose model has the last word where two answers are that much alike. Empty: they are the same."
     )] = ""
     verify: Annotated[str, SettingDoc(
-        "Another route, whose model has to say yes to a semantic hit before it is given, within `within_s` and "
+        "Another route, whose model has to say yes to a semantic hit before it is given, within `lookup_timeout_s` and "
         "`budget.cache`; anything else is a miss. Empty: nobody is asked.")] = ""
     eligible: Annotated[EligibleConfig, SettingDoc(
         "Which questions may be answered by what was said to others.")] = field(default_factory=EligibleConfig)
@@ -237,4 +237,4 @@ class SemanticConfig:
     def calibrated(self) -> CalibrateConfig:
         """How the threshold is found. Raises ValueError naming the field that is out of bounds."""
         share = float(self.max_error.rstrip("%")) / (100.0 if self.max_error.endswith("%") else 1.0)
-        return CalibrateConfig(share, self.audit, self.min_labels)
+        return CalibrateConfig(share, self.audit_share, self.min_labels)

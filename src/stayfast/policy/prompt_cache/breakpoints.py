@@ -50,14 +50,14 @@ class PrefixConfig:
     ttl: Annotated[Literal["auto", "5m", "1h"], SettingDoc(
         "How long Anthropic is to keep the static part; an hour costs twice as much to write. auto: an hour where it mostly "
         "comes back after more than five minutes.")] = "5m"
-    sorts_tools: Annotated[bool, SettingDoc(
+    sort_tools: Annotated[bool, SettingDoc(
         "Tools go out by name: the same ones are the same prompt, in whatever order they came.")] = True
-    moves_volatile: Annotated[bool, SettingDoc(
+    move_volatile: Annotated[bool, SettingDoc(
         "Whole blocks of instructions with a date, a UUID or a timestamp go behind those without.")] = False
-    wait_s: Annotated[float, SettingDoc(
+    leader_wait_s: Annotated[float, SettingDoc(
         "The longest that a request waits for another that begins alike to fill the cache, in seconds; never more than a "
         "quarter of its time. 0: nobody waits.", minimum=0, maximum=60)] = 2.0
-    warm_tokens_per_hour: Annotated[int, SettingDoc(
+    refresh_tokens_per_hour: Annotated[int, SettingDoc(
         "Input tokens that may be spent in an hour on asking Anthropic for static parts shortly before it forgets them, "
         "where they were used lately; in each worker. 0: none.", minimum=0, maximum=1_000_000_000)] = 0
     models: Annotated[Mapping[str, ModelRules], SettingDoc(

@@ -30,7 +30,7 @@ class PrefixRules:
     """One family's. Factors are of the price of plain input."""
 
     marks: MarksOf = "none"
-    floor_tokens: int = 1024
+    min_tokens: int = 1024
     most_marks: int = 0
     write_factor: float = 1.0
     read_factor: float = 0.1
@@ -40,7 +40,7 @@ class PrefixRules:
     row: str = field(default="", compare=False)  # which of the table's, or whose word, for people
 
     def __str__(self) -> str:
-        how = "nothing is marked" if self.marks == "none" else f"{self.marks} marks from {self.floor_tokens} tokens on"
+        how = "nothing is marked" if self.marks == "none" else f"{self.marks} marks from {self.min_tokens} tokens on"
         return f"{self.row}: {how}{', a key' * self.has_key}"
 
     def for_api(self, api: Api) -> "PrefixRules":
@@ -65,9 +65,9 @@ _FAMILIES: Final = tuple((re.compile(pattern), replace(rules, row=pattern)) for 
     (r"claude", _claude(1024)),
     (r"gpt-(5-([6-9]|1\d)|[6-9])(?!\d|b\b)", _BREAKPOINTS),  # gpt-5-2025-08-07 is of a date, gpt-60b of a size
     (r"(gpt-\d+(?!\d|b\b)|chatgpt|codex|o\d)", _AUTOMATIC),
-    (r"gemini-(3-1-pro|3-[5-9]-flash|4)", PrefixRules(floor_tokens=4096)),
-    (r"gemini", PrefixRules(floor_tokens=2048)),
-    (r"deepseek", PrefixRules(floor_tokens=64)),
+    (r"gemini-(3-1-pro|3-[5-9]-flash|4)", PrefixRules(min_tokens=4096)),
+    (r"gemini", PrefixRules(min_tokens=2048)),
+    (r"deepseek", PrefixRules(min_tokens=64)),
 ))
 _UNNAMED: Final = replace(_claude(4096), row="a name that is not known, behind Anthropic's protocol")
 _BEFORE: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter's vendor/, Bedrock's us.anthropic.
@@ -77,9 +77,9 @@ _BEFORE: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter's
 class ModelRules:
     """What the settings say of some models in place of the table. None: as there."""
 
-    marks: Annotated[MarksOf | None, SettingDoc(
+    breakpoints: Annotated[MarksOf | None, SettingDoc(
         "How the end of what is to be kept is said. null: as for its family.")] = None
-    floor_tokens: Annotated[int | None, SettingDoc(
+    min_tokens: Annotated[int | None, SettingDoc(
         "Shorter beginnings are not kept. null: as for its family.", minimum=0, maximum=1_000_000)] = None
 
     def __post_init__(self) -> None:
@@ -101,6 +101,7 @@ def rules_of(model: str, own: Mapping[str, ModelRules], *, is_anthropic: bool = 
 
 
 def _with(rules: PrefixRules, model_rules: ModelRules) -> PrefixRules:
-    if model_rules.marks is not None and model_rules.marks != rules.marks:
-        rules = {"anthropic": _claude(rules.floor_tokens), "openai": _BREAKPOINTS, "none": PrefixRules()}[model_rules.marks]
-    return rules if model_rules.floor_tokens is None else replace(rules, floor_tokens=model_rules.floor_tokens)
+    if model_rules.breakpoints is not None and model_rules.breakpoints != rules.marks:
+        rules = {"anthropic": _claude(rules.min_tokens), "openai": _BREAKPOINTS,
+                 "none": PrefixRules()}[model_rules.breakpoints]
+    return rules if model_rules.min_tokens is None else replace(rules, min_tokens=model_rules.min_tokens)

@@ -54,7 +54,7 @@ class BreakerConfig:
     """When one upstream is left alone. Failures are of the last `n_calls` calls of the last `window_s` seconds."""
 
     enabled: Annotated[bool, SettingDoc("Whether it is ever left alone.")] = True
-    failures_in_row: Annotated[int, SettingDoc("It is left alone after so many failures in a row.", minimum=1,
+    consecutive_failures: Annotated[int, SettingDoc("It is left alone after so many failures in a row.", minimum=1,
                                                maximum=1000)] = 5
     failure_ratio: Annotated[float, SettingDoc("Or when this share of its last calls failed.", more_than=0, maximum=1)] = 0.5
     slow_ratio: Annotated[float, SettingDoc(
@@ -73,8 +73,7 @@ class BreakerConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.min_calls > self.n_calls:
-            raise ValueError(f"1 <= min_calls <= n_calls <= 10000 must hold, not min_calls={self.min_calls}, "
-                             f"n_calls={self.n_calls}")
+            raise ValueError(f"min_calls must be at most n_calls ({self.n_calls}), not {self.min_calls}")
 
 
 class BreakerState(StrEnum):
@@ -151,8 +150,8 @@ class Breaker:
 
     @property
     def is_down(self) -> bool:
-        """Whether it is not closed, and `failures_in_row` calls have failed since the last good one."""
-        return self.state is not _CLOSED and self.n_failed_in_row >= self._config.failures_in_row
+        """Whether it is not closed, and `consecutive_failures` calls have failed since the last good one."""
+        return self.state is not _CLOSED and self.n_failed_in_row >= self._config.consecutive_failures
 
     def share(self, now: float) -> float:
         """Of the requests that would prefer it, the share that may: 0 while it is left alone, 1 when it is well."""
@@ -262,7 +261,7 @@ class Breaker:
         if not config.enabled:
             return
         n, n_failed = len(self._calls), self._n_failed
-        if self.n_failed_in_row >= config.failures_in_row:
+        if self.n_failed_in_row >= config.consecutive_failures:
             self._open(now, f"{self.n_failed_in_row} failures in a row")
         elif n >= config.min_calls and n_failed >= config.failure_ratio * n:
             self._open(now, f"{n_failed} of {n} calls failed")

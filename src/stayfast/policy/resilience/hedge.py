@@ -90,8 +90,8 @@ class HedgeConfig:
     max_extra: Annotated[int, SettingDoc("Attempts beside the first one, at most.", minimum=1, maximum=2)] = 2
     race_after_s: Annotated[float, SettingDoc("In a race: how long the first attempt runs alone.", minimum=0,
                                               maximum=60)] = 0.15
-    stateful: Annotated[bool, SettingDoc(
-        "Whether requests that leave something behind at the provider (see retry.stateful) get second attempts, too."
+    allow_stateful: Annotated[bool, SettingDoc(
+        "Whether requests that leave something behind at the provider (see retry.allow_stateful) get second attempts, too."
     )] = False
 
     def __post_init__(self) -> None:

@@ -15,14 +15,14 @@ Why two of three: a queue makes everybody wait, a long tail only some. Of the wi
 0.64 one in a million looks slow, by the median it would be one in a hundred. "No more than usual" is the mean share of the
 last 100 windows and 5 %: a batch that is just too small makes few calls wait, and there the limit must stop to grow.
 Unused room is no evidence that there is more. The knee is where trouble was last met: the peak of the last good window.
-It is always within `least` and `most`, starting at `most`: nobody is held up before there is evidence.
+It is always within `min` and `max`, starting at `max`: nobody is held up before there is evidence.
 
 A brown-out is slow whatever we send, and there a lower limit would only turn late answers into none. So slowness that also
 meets calls that began while no more ran than lately went well is not of our making: nothing is cut for it until answers are
 as usual again. Nor is slowness that cuts have not made a fifth less in 10 s, and they are taken back. Only in an outage,
 when nothing comes through, the limit stays low: it costs nothing then, and is what meets the storm after it.
-`aimd` is the plain rule on seconds: p95 under `good_s` +5, over `bad_s` -10, within 10 to 200 where nothing else is set;
-refusals and failures as above. `fixed` is `most`.
+`aimd` is the plain rule on seconds: p95 under `p95_low_s` +5, over `p95_high_s` -10, within 10 to 200 by default;
+refusals and failures as above. `fixed` is `max`.
 
 What teaches: first tokens with their times, and calls that were dropped (a refusal such as 429, a failure). What is ignored
 (a client that left, a bad request, a lost race) moves nothing, however much of it there is.
@@ -71,38 +71,39 @@ class LimitConfig:
     """Requests that may run at one upstream at a time, and how many may wait for a place."""
 
     mode: Annotated[Mode, SettingDoc(
-        "gradient: as many as bring their first token in their usual time. aimd: by `good_s` and `bad_s`. fixed: `most`. "
+        "gradient: as many as bring their first token in their usual time. aimd: by `p95_low_s` and `p95_high_s`. fixed: "
+        "`max`. "
         "off: any number.")] = "gradient"
-    least: Annotated[int | None, SettingDoc(
-        "It never falls below this; fixed has none. null: 10, or `most` where that is less.",
+    min: Annotated[int | None, SettingDoc(
+        "It never falls below this; fixed has none. null: 10, or `max` where that is less.",
         minimum=1, maximum=100_000)] = None
-    most: Annotated[int | None, SettingDoc(
+    max: Annotated[int | None, SettingDoc(
         "It starts here and never rises above this. null: 10000, and of aimd 200.", minimum=1, maximum=100_000)] = None
     max_waiting: Annotated[int, SettingDoc(
         "Requests that may wait for a place; beyond it the least deserving gets 503 at once.",
         minimum=0, maximum=100_000)] = 100
-    good_s: Annotated[float, SettingDoc(
+    p95_low_s: Annotated[float, SettingDoc(
         "aimd: while p95 of the time to the first token is below this, five more.", more_than=0, maximum=3600)] = 0.5
-    bad_s: Annotated[float, SettingDoc("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600)] = 1.0
+    p95_high_s: Annotated[float, SettingDoc("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600)] = 1.0
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if self.mode == "fixed" and self.most is None:
-            raise ValueError("mode: fixed needs `most`, how many may run at a time")
+        if self.mode == "fixed" and self.max is None:
+            raise ValueError("mode: fixed needs `max`, how many may run at a time")
         if self.floor > self.ceiling:
-            raise ValueError(f"1 <= least <= most <= 100000 must hold, not least={self.floor}, most={self.ceiling}")
-        if self.good_s > self.bad_s:
-            raise ValueError(f"0 < good_s <= bad_s <= 3600 must hold, not good_s={self.good_s}, bad_s={self.bad_s}")
+            raise ValueError(f"min must be at most max ({self.ceiling}), not {self.floor}")
+        if self.p95_low_s > self.p95_high_s:
+            raise ValueError(f"p95_low_s must be at most p95_high_s ({self.p95_high_s:g}), not {self.p95_low_s:g}")
 
     @property
     def ceiling(self) -> int:
-        return self.most if self.most is not None else AIMD_MOST if self.mode == "aimd" else MOST
+        return self.max if self.max is not None else AIMD_MOST if self.mode == "aimd" else MOST
 
     @property
     def floor(self) -> int:
         if self.mode == "fixed":
             return self.ceiling
-        return self.least if self.least is not None else min(LEAST, self.ceiling)
+        return self.min if self.min is not None else min(LEAST, self.ceiling)
 
 
 class AdaptiveLimit:
@@ -192,11 +193,11 @@ class AdaptiveLimit:
             self._by_ratio(ratios[int(QUICKER_SHARE * len(ratios))], slow, base, now)
 
     def _by_seconds(self, p95_s: float, base: float) -> None:
-        if p95_s > self._config.bad_s:
+        if p95_s > self._config.p95_high_s:
             self._set(base - AIMD_DOWN, f"p95 {p95_s:.3g} s")
             return
         self._note_good()
-        if p95_s < self._config.good_s and 2 * self._n_peak >= self.value:
+        if p95_s < self._config.p95_low_s and 2 * self._n_peak >= self.value:
             self._set(self.value + AIMD_UP, f"p95 {p95_s:.3g} s")
 
     def _by_ratio(self, ratio: float, slow: float, base: float, now: float) -> None:

@@ -2,7 +2,7 @@
 
 Problem: clients that retry at once and in step turn a hiccup into an outage, and a retry that cannot finish in time is
 pure load. Rule: another attempt is made only for faults that another attempt can mend, before any content has reached the
-client, up to `max_attempts`, and only if its wait still leaves `min_left_s` before the deadline, and what an attempt takes
+client, up to `max_attempts`, and only if its wait leaves `min_remaining_s` before the deadline and what an attempt needs
 at the very least. It goes at once to an upstream that is well and that this request has not asked yet. Everywhere else,
 back to one that failed as well as to one that others found failing, it waits, but at least what is left of that upstream's
 own Retry-After, where that is a small part of the request's time:
@@ -17,10 +17,11 @@ Why not `min(2 ** n + U(0, 1), 60)` as the ceiling, the common rule for clients:
 restrains and nobody waits for. Here the waits are inside one request's deadline, before its first token, and two of them
 would cost 1.25 s and 2.25 s on average, more than most first tokens take. What keeps retries from being a second outage is
 not the wait but the budget they come out of (`policy.resilience.retry_budget`), the breaker, and Retry-After where an
-upstream says how long. The jitter has only to take calls that failed together apart from each other. `base_s: 2, cap_s:
-60` is that other rule. Source: "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); admission by remaining time
+upstream says how long. The jitter only separates calls that failed together. `backoff_base_s: 2, backoff_cap_s: 60` is that
+other rule. Source: "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); admission by remaining time
 is ours. When wrong: if all upstreams fail together, even jittered retries multiply the load by `max_attempts`; the shared
-budget is the cure for that, not a longer wait. Where the cause is gone long before the wait is over, `cap_s` is too large.
+budget is the cure for that, not a longer wait. If the cause is gone long before the wait is over,
+`backoff_cap_s` is too large.
 """
 
 from dataclasses import dataclass
@@ -51,38 +52,39 @@ class RetryConfig:
 
     max_attempts: Annotated[int, SettingDoc(
         "Attempts in all, the first one included; 1: never retry.", minimum=1, maximum=10)] = 3
-    base_s: Annotated[float, SettingDoc(
+    backoff_base_s: Annotated[float, SettingDoc(
         "The longest wait before the first retry at the same upstream; it doubles each time, with full jitter.",
         more_than=0, maximum=60)] = 0.1
-    cap_s: Annotated[float, SettingDoc(
-        "No back-off is longer than this; for a `retry-after` see `max_wait_s`.", more_than=0, maximum=60)] = 5.0
+    backoff_cap_s: Annotated[float, SettingDoc(
+        "No back-off is longer than this; for a `retry-after` see `max_retry_after_s`.", more_than=0, maximum=60)] = 5.0
     # whom an upstream sends away for longer is better served by a fallback, or by knowing it at once
-    max_wait_s: Annotated[float, SettingDoc(
+    max_retry_after_s: Annotated[float, SettingDoc(
         "The longest that a request waits, in all, for an upstream's `retry-after`, and no more than a quarter of the time "
         "that is left; beyond that the upstream's refusal is the answer, at once, with its `retry-after`. 0: never.",
         minimum=0, maximum=60)] = 5.0
     # an attempt with less time than this cannot even connect
-    min_left_s: Annotated[float, SettingDoc(
+    min_remaining_s: Annotated[float, SettingDoc(
         "No attempt is begun with less time than this before the deadline.", minimum=0)] = 0.05
     budget: Annotated[float, SettingDoc(
         "The share of live traffic that attempts after failures may come to, hedges and fallbacks counted in.",
         more_than=0, maximum=1)] = 0.1
-    stateful: Annotated[bool, SettingDoc(
+    allow_stateful: Annotated[bool, SettingDoc(
         "Whether what leaves something behind at the provider (`store: true`, the default of responses; "
         "previous_response_id; a container) may be sent again where it may have been heard. It may then be done, and paid "
         "for, twice.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if self.base_s > self.cap_s:
-            raise ValueError(f"0 < base_s <= cap_s <= 60 must hold, not base_s={self.base_s}, cap_s={self.cap_s}")
+        if self.backoff_base_s > self.backoff_cap_s:
+            raise ValueError(f"backoff_base_s must be at most backoff_cap_s ({self.backoff_cap_s:g}), not "
+                             f"{self.backoff_base_s:g}")
 
 
 def patience_s(config: RetryConfig, remaining_s: float, waited_s: float = 0.0) -> float:
     """The longest wait, in seconds, that may come to nothing, for a request that has `remaining_s` before its deadline and
     has waited for `waited_s` before its attempts so far. Never negative.
     """
-    return max(0.0, min(config.max_wait_s - waited_s, PATIENCE_SHARE * remaining_s))
+    return max(0.0, min(config.max_retry_after_s - waited_s, PATIENCE_SHARE * remaining_s))
 
 
 def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: Rng, *, is_fresh: bool = False,
@@ -93,5 +95,5 @@ def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: 
     """
     if n_made >= config.max_attempts:
         return None
-    wait_s = 0.0 if is_fresh else max(backoff_s(n_made, config.base_s, config.cap_s, rng), alone_s)
-    return wait_s if wait_s + max(config.min_left_s, least_s) <= remaining_s else None
+    wait_s = 0.0 if is_fresh else max(backoff_s(n_made, config.backoff_base_s, config.backoff_cap_s, rng), alone_s)
+    return wait_s if wait_s + max(config.min_remaining_s, least_s) <= remaining_s else None

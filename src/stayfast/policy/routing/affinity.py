@@ -15,7 +15,7 @@ together where a cached one is not quicker, but costs less. A session's home cou
 found by rendezvous hashing, the highest of w / -ln(u), u in (0, 1) from a hash of session and upstream, w its weight:
 nothing is stored, all workers and replicas find the same one, and a new upstream takes over only what becomes its own.
 
-Memory: `known_tokens` an upstream, the least recently sent first; of one prompt its end goes first, so what is left of a
+Memory: `cache_tokens` an upstream, the least recently sent first; of one prompt its end goes first, so what is left of a
 chain is always its beginning, and how much is known is found by halving.
 Source: consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016); the approximate prefix scorer of llm-d
 and SGLang's cache-aware policy; rendezvous hashing (Thaler, Ravishankar 1998).
@@ -44,7 +44,7 @@ _HASHES = 1 << 8 * _HASH_BYTES
 
 @dataclass(frozen=True, slots=True)
 class AffinityConfig:
-    """What draws a request to an upstream. `known_s`, `known_tokens`: for how long, and how much, one caches."""
+    """What draws a request to an upstream. `ttl_s`, `cache_tokens`: for how long, and how much, one caches."""
 
     mode: Annotated[Literal["off", "prefix", "sessions", "both"], SettingDoc(
         "prefix: to where the prompt's beginning was sent lately. sessions: one conversation, one upstream. both. off: "
@@ -52,9 +52,9 @@ class AffinityConfig:
     max_load: Annotated[float, SettingDoc(
         "No upstream is chosen for affinity that has more than so many times the load of the least loaded.",
         minimum=1, maximum=100)] = 6.0
-    known_s: Annotated[float, SettingDoc(
+    ttl_s: Annotated[float, SettingDoc(
         "For how long an upstream is taken to have a prompt in its cache.", minimum=1, maximum=86_400)] = 600.0
-    known_tokens: Annotated[int, SettingDoc(
+    cache_tokens: Annotated[int, SettingDoc(
         "How many tokens an upstream is taken to have in its cache.", minimum=1000, maximum=100_000_000)] = 1_000_000
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class AffinityConfig:
 
     @property
     def most_blocks(self) -> int:
-        return max(MAX_BLOCKS, self.known_tokens * BYTES_A_TOKEN // BLOCK_BYTES)
+        return max(MAX_BLOCKS, self.cache_tokens * BYTES_A_TOKEN // BLOCK_BYTES)
 
     @property
     def sees_prefix(self) -> bool:
@@ -108,9 +108,9 @@ class Prefixes:
 
     __slots__ = ("_at", "_known_s", "_most")
 
-    def __init__(self, most_blocks: int, known_s: float) -> None:
+    def __init__(self, most_blocks: int, ttl_s: float) -> None:
         self._at: dict[int, float] = {}  # block to when it was last sent, oldest first
-        self._known_s = known_s
+        self._known_s = ttl_s
         self._most = most_blocks
 
     def n_known(self, blocks: Sequence[int], now: float) -> int:

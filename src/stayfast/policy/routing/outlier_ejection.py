@@ -46,7 +46,7 @@ class EjectConfig:
         "An outlier: its first tokens take so many times as long as the others', for like prompts.",
         more_than=1, maximum=1000)] = 3.0
     min_calls: Annotated[int, SettingDoc("Nobody is judged by fewer calls than this.", minimum=5, maximum=10_000)] = 20
-    out_s: Annotated[float, SettingDoc(
+    ejection_s: Annotated[float, SettingDoc(
         "How long it is left out the first time; the next times it is longer.", more_than=0, maximum=LONGEST_S)] = 30.0
     max_share: Annotated[float, SettingDoc(
         "Of the route's upstreams, how many may be out at a time.", more_than=0, maximum=MOST_OUT)] = 0.5
@@ -168,7 +168,7 @@ class Outliers:
     def _leave_out(self, one: OutlierRecord, why: str, now: float) -> None:
         one.n_out += 1
         one.is_out = True
-        one.out_until = now + min(LONGEST_S, one.n_out * self._config.out_s)
+        one.out_until = now + min(LONGEST_S, one.n_out * self._config.ejection_s)
         one.why = why
         one.n = one.n_timed = 0
         one.failing = one.slowness = 0.0

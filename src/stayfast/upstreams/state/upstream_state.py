@@ -322,7 +322,7 @@ class UpstreamState:
             judged_at = now + UNKNOWN_JUDGED_AFTER_S
         self.pending[call] = None
         unjudged, limit = self._unjudged, self._limit_config
-        unjudged.add(call, max(judged_at, now + limit.bad_s) if limit.mode == "aimd" else judged_at)
+        unjudged.add(call, max(judged_at, now + limit.p95_high_s) if limit.mode == "aimd" else judged_at)
         if now >= unjudged.next_at:
             self._judge(now)
 

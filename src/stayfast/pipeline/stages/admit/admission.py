@@ -63,12 +63,12 @@ class Admission:
         self._rng = rng
         self._repeats = Repeats()
         self._shed_at = float("-inf")
-        self.tenants = Tenants(tenants, config.points)
+        self.tenants = Tenants(tenants, config.priority_points)
         self.places = AdmissionController(config, clock)
 
     def configure(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig]) -> None:
         """Other settings; whoever is in stays in."""
-        self.tenants.configure(tenants, config.points, self._clock.now())
+        self.tenants.configure(tenants, config.priority_points, self._clock.now())
         self.places.configure(config)
 
     async def admit(self, ex: Exchange) -> Ticket:

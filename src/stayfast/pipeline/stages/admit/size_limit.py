@@ -35,7 +35,7 @@ class SizeLimited:
         if size is None or not may_be_over(ex.request.body, size.least):
             return self.inner.admit(ex)
         n_tokens, most = self._over(ex)
-        offline = size.offline
+        offline = size.oversize_route
         if n_tokens and offline:
             self._send_to(ex, offline)
             ex.notes.append(f"sent to route {offline}: about {n_tokens:,} tokens of prompt, and the route takes {most:,}")

@@ -396,7 +396,7 @@ async def start_across_processes(start: Start, ex: Exchange, plan: Plan, *, stor
                                  read: Callable[[CachedAnswer], StartedAnswer | None], clock: Clock) -> StartedAnswer:
     """One call for all processes that share a store: `start` it, or wait for the answer of the process that does.
 
-    It waits for the store's own `wait_s` at most, and never for more than half of the time that is left: then there is time
+    It waits at most the store's `coalesce_wait_s`, and never more than half of the time that is left: then there is time
     for a call of its own. Not for streams: the first token of an own call comes before the last one of another's.
     read: of the other's answer, None where it will not do. fresh_s: how old that may be.
     """

@@ -62,7 +62,7 @@ class IdempotentAnswers:
     def get(self, key: bytes, now: float) -> Seen | None:
         """What is known of a key; nothing once its answer is too old."""
         seen = self._open.get(key) or self._answered.get(key)
-        if seen is not None and seen.answer is not None and now - seen.answer.answered_at > self.config.keep_s:
+        if seen is not None and seen.answer is not None and now - seen.answer.answered_at > self.config.ttl_s:
             self._drop(key)
             return None
         return seen

@@ -175,7 +175,7 @@ class ExactCache:
                               control: CacheControl | None, *, what: CanonicalRequest, terms: bytes) -> StartedAnswer | None:
         """An answer to a question that means the same; on a miss `ex.asking` knows what was found out."""
         now, max_age_s = self._clock.now(), fresh_for_s(caching.config, control)
-        until = now + min(semantic.config.within_s, SHARE_OF_ALLOWANCE * (ex.ledger.ends_at - now))
+        until = now + min(semantic.config.lookup_timeout_s, SHARE_OF_ALLOWANCE * (ex.ledger.ends_at - now))
         why, found = await semantic.find(ex.request, what, scope_of(terms), max_age_s, until, tenant=ex.arrival.tenant)
         if isinstance(found, SemanticHit):
             started = self._hit(ex, found.answer, max_age_s, found)

@@ -201,7 +201,7 @@ class Caller:
         reserve_s = 0.0 if is_stateful else ex.reserve_s
         for targets in tiers:
             now = self._clock.now()
-            if ends_at - now < plan.route.retry.min_left_s or not _is_for_fallback(failed, is_once=is_stateful):
+            if ends_at - now < plan.route.retry.min_remaining_s or not _is_for_fallback(failed, is_once=is_stateful):
                 break
             pool = targets[0].member.retry_budget
             if targets is not tiers[0] and not (budget.may_retry(weight, now) and pool.has_room(weight, now)):
@@ -400,7 +400,7 @@ def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
 def _may_race(ex: Exchange, hedging: Hedging) -> bool:
     """Whether it may be sent twice at a time: not what its client sends again anyway, nor what leaves something behind."""
     request = ex.request
-    if (request.is_stateful or request.is_stored) and not hedging.config.stateful:
+    if (request.is_stateful or request.is_stored) and not hedging.config.allow_stateful:
         return False
     return not ex.arrival.headers or not ex.arrival.is_repeat
 

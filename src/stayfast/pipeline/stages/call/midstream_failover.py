@@ -79,7 +79,7 @@ class FailoverStream:
             return "tries"
         if not targets:
             return "busy"
-        least_s = max(targets[0].member.usual.all.baseline_s, plan.route.retry.min_left_s)
+        least_s = max(targets[0].member.usual.all.baseline_s, plan.route.retry.min_remaining_s)
         if self._ex.ledger.ends_at - now < least_s:
             return "deadline"
         return "" if self._has_budget(targets[0], self._weight(n_sent), now) else "budget"

@@ -130,7 +130,7 @@ class RetryPolicy:
 
 def is_once(ex: Exchange, plan: Plan) -> bool:
     """Whether it must not be sent again where it may have been heard."""
-    return (ex.request.is_stateful or ex.request.is_stored) and not plan.route.retry.stateful
+    return (ex.request.is_stateful or ex.request.is_stored) and not plan.route.retry.allow_stateful
 
 
 def _may_follow(ex: Exchange, plan: Plan, failed: UpstreamFailed, member: UpstreamState) -> bool:
