@@ -9,11 +9,11 @@ import asyncio
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from stayfast.turns import Hedge, current, remaining, step
-from stayfast.turns.asgi import within
+from stayfast.turns import HedgePolicy, current_budget, remaining, step
+from stayfast.turns.asgi import with_budget
 
 app = FastAPI()
-searching = Hedge()  # learns from all requests when a second search is worth its while
+searching = HedgePolicy()  # learns from all requests when a second search is worth its while
 
 
 class Question(BaseModel):
@@ -49,12 +49,12 @@ async def model(text: str, pages: list[str]) -> str:
 
 
 @app.post("/ask")
-@within(total=4.0, reserve={"answer": 1.6})
+@with_budget(total=4.0, reserve={"answer": 1.6})
 async def ask(question: Question) -> Answer:
     """One turn."""
-    b = current()
+    b = current_budget()
     found = await b.gather(pages=step(search, question.text, cap=0.6, hedge=searching),
                            customer=step(look_up, question.customer, cap=0.3), need=1, by=0.5)
     text = await b.run(model, question.text, found.get("pages", []), name="answer", fallback="I do not know yet.")
-    missing = {name: f"{why.why}: {why.detail}" for name, why in found.missing.items()}
+    missing = {name: f"{why.reason}: {why.detail}" for name, why in found.missing.items()}
     return Answer(text=text, missing=missing, seconds_left=b.remaining())

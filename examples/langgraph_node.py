@@ -1,6 +1,6 @@
 """A LangGraph graph whose nodes share one deadline.
 
-LangGraph has time-outs for each node; a budget around the graph's run is one for all of them. Nodes find it by `current()`:
+LangGraph has time-outs for each node; a budget around the graph's run is one for all of them. Nodes find it by `current_budget()`:
 they need no argument for it, and run as well without one.
 """
 
@@ -11,7 +11,7 @@ from typing import TypedDict
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
-from stayfast.turns import budget, current, remaining, step
+from stayfast.turns import budget, current_budget, remaining, step
 
 
 class State(TypedDict, total=False):
@@ -38,7 +38,8 @@ async def look_up_account(question: str) -> list[str]:
 async def retrieve(state: State) -> State:
     """A node: two sources side by side; what is not there in time is said to be missing."""
     question = state["question"]
-    found = await current().gather(pages=step(search, question, cap=0.4), account=step(look_up_account, question, cap=0.2))
+    found = await current_budget().gather(pages=step(search, question, cap=0.4),
+                                          account=step(look_up_account, question, cap=0.2))
     return {"found": [page for pages in found.done.values() for page in pages], "missing": list(found.missing)}
 
 
@@ -50,7 +51,7 @@ async def model(state: State) -> str:
 
 async def answer(state: State) -> State:
     """A node: the step that time was reserved for."""
-    return {"answer": await current().run(model, state, name="answer", fallback="I do not know yet.")}
+    return {"answer": await current_budget().run(model, state, name="answer", fallback="I do not know yet.")}
 
 
 def graph() -> "CompiledStateGraph[State, None, State, State]":

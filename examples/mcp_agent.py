@@ -12,8 +12,8 @@ from pathlib import Path
 
 from stayfast.turns import Agent, budget
 from stayfast.turns.mcp import mcp_tools
-from stayfast.turns.model import Hear, Json, Said
-from stayfast.turns.tools import Call
+from stayfast.turns.model import Json, ModelReply, OnPiece
+from stayfast.turns.tools import ToolCallRequest
 
 SERVER = [sys.executable, str(Path(__file__).with_name("mcp_shop.py"))]
 
@@ -21,14 +21,14 @@ SERVER = [sys.executable, str(Path(__file__).with_name("mcp_shop.py"))]
 class Scripted:
     """Stands for a model: it asks both tools at once, and answers with what they said."""
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
-                  max_tokens: int) -> Said:
+    async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                  max_tokens: int) -> ModelReply:
         """See `stayfast.turns.model.Model`."""
         results = [json.loads(message["content"]) for message in messages if message["role"] == "tool"]
         if may_call and not results:
-            return Said(calls=(Call("1", "stock", '{"item": "tea"}'), Call("2", "delivery", '{"order": "17"}')))
+            return ModelReply(calls=(ToolCallRequest("1", "stock", '{"item": "tea"}'), ToolCallRequest("2", "delivery", '{"order": "17"}')))
         stock, delivery = results
-        return Said(f"There are {stock['result']['n']} in stock; when it comes I could not find out ({delivery['status']}).")
+        return ModelReply(f"There are {stock['result']['n']} in stock; when it comes I could not find out ({delivery['status']}).")
 
 
 async def main() -> str:

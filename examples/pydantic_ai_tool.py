@@ -11,7 +11,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from stayfast.turns import budget, current
+from stayfast.turns import budget, current_budget
 
 
 async def fetch_order(number: str) -> str:
@@ -22,7 +22,7 @@ async def fetch_order(number: str) -> str:
 
 async def order(number: str) -> dict[str, str]:
     """Where an order is. A read that may be slow: the model gets an answer either way."""
-    return await current().run(_order, number, name="order", cap=0.2, fallback={"status": "timeout"})
+    return await current_budget().run(_order, number, name="order", cap=0.2, fallback={"status": "timeout"})
 
 
 async def _order(number: str) -> dict[str, str]:

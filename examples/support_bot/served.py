@@ -15,7 +15,7 @@ from examples.support_bot.desk import Unavailable, meaning, words
 from examples.support_bot.turn import Desk, Writer, support
 from stayfast.engine.config import TINY_ALIAS
 from stayfast.settings.environment import environment
-from stayfast.turns import Answer, Asked, Refused, current
+from stayfast.turns import Answer, TurnRefused, TurnRequest, current_budget
 from stayfast.turns.chat import ChatModel
 
 USUAL_PORT = "8090"
@@ -36,14 +36,14 @@ class Bot:
         self._desk: Desk | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def __call__(self, asked: Asked, a: Answer) -> None:
+    async def __call__(self, asked: TurnRequest, a: Answer) -> None:
         """One request. Raises Refused where nothing was asked."""
         if not asked.text.strip():
-            raise Refused("messages: the last one of the user must ask something")
+            raise TurnRefused("messages: the last one of the user must ask something")
         await support(asked.text, a, self._desk or await self._opened(), asked.late)
 
     async def _opened(self) -> Desk:
-        docs, log = await current().run(words, name="opening")
+        docs, log = await current_budget().run(words, name="opening")
         if self._desk is None:  # another question may have been quicker
             client = AsyncOpenAI(base_url=self._base_url, api_key="none", max_retries=0)
             writer = Writer(ChatModel(client, self._model), self._model, reads=self._model != TINY_ALIAS)

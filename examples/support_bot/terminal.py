@@ -5,7 +5,16 @@ import sys
 
 from examples.support_bot.turn import LATE_S, Desk, support
 from stayfast.turns import Answer, Budget, budget
-from stayfast.turns.events import Citation, Degraded, Event, Final, Patch, Progress, Snapshot, text_of
+from stayfast.turns.events import (
+    AnswerEvent,
+    CitationEvent,
+    DegradedEvent,
+    FinalEvent,
+    PatchEvent,
+    ProgressEvent,
+    SnapshotEvent,
+    event_text,
+)
 
 
 async def turn(question: str, a: Answer, desk: Desk, total_s: float) -> Budget:
@@ -13,7 +22,7 @@ async def turn(question: str, a: Answer, desk: Desk, total_s: float) -> Budget:
     async with budget(total_s + LATE_S) as late:
         async with a:
             await support(question, a, desk, late, total_s)
-        await a.settled()
+        await a.wait_settled()
     return late
 
 
@@ -35,30 +44,30 @@ class Seen:
         self._notes: list[str] = []
         self._is_final = False
 
-    def of(self, event: Event) -> str:
+    def of(self, event: AnswerEvent) -> str:
         """What is to be written now: text as it comes, with the final event all notes, then what the late patches say."""
-        match event.told:
-            case Progress(stage, status):
+        match event.payload:
+            case ProgressEvent(stage, status):
                 self._notes.append(f"{stage}: {status}")
-            case Citation() | Degraded():
-                self._notes.append(_noted(event.told))
-            case Snapshot() as snapshot:  # of all up to here, for whoever fell behind
+            case CitationEvent() | DegradedEvent():
+                self._notes.append(_noted(event.payload))
+            case SnapshotEvent() as snapshot:  # of all up to here, for whoever fell behind
                 self._notes += [note for note in (*map(_noted, snapshot.citations), *map(_noted, snapshot.degraded))
                                 if note not in self._notes]
-            case Patch(operations) if self._is_final:
+            case PatchEvent(operations) if self._is_final:
                 return "".join(f"  patch: {one['op']} {one['path']} {one.get('value', '')}\n" for one in operations)
-            case Final(how, detail, _, pending):
+            case FinalEvent(how, detail, _, pending):
                 self._is_final = True
                 waits = f"; still to come: {', '.join(pending)}" if pending else ""
                 self._notes.append(f"final: {how}{detail and f', {detail}'}{waits}")
                 return "\n\n" + "".join(f"  {note}\n" for note in self._notes)
-        text = text_of(event, self._n_given)
+        text = event_text(event, self._n_given)
         self._n_given += len(text)
         return text
 
 
-def _noted(told: Citation | Degraded) -> str:
-    if isinstance(told, Degraded):
+def _noted(told: CitationEvent | DegradedEvent) -> str:
+    if isinstance(told, DegradedEvent):
         return f"without {told.part}: {told.reason}"
     return f"source: {told.source}, characters {told.start} to {told.end}"
 

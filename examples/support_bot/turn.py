@@ -19,7 +19,7 @@ from examples.support_bot.passages import Passage, stems
 from examples.support_bot.words import Words
 from stayfast.turns import Answer, Budget, budget, step
 from stayfast.turns.model import Json, Model
-from stayfast.turns.tools import Call
+from stayfast.turns.tools import ToolCallRequest
 
 STAGES = ("words", "meaning", "changes", "answer")
 TOTAL_S, ANSWER_S, GOODBYE_S = 2.5, 1.2, 0.05  # the last: to say what is missing, on a busy machine as well
@@ -69,7 +69,7 @@ class Desk:
 
 async def support(question: str, a: Answer, desk: Desk, late: Budget, total_s: float = TOTAL_S) -> None:
     """Answer a question. `a` is open; `late` is the budget around this one, that what is late goes on under."""
-    a.prefix(f"I am looking through {desk.docs.n_pages} pages of the docs.\n\n")
+    a.write_prefix(f"I am looking through {desk.docs.n_pages} pages of the docs.\n\n")
     reserve = {"answer": min(ANSWER_S, total_s / 2), "goodbye": min(GOODBYE_S, total_s / 10)}
     async with budget(total_s, reserve) as b:
         await _ask_for_changes(question, a, desk, b, late)
@@ -81,32 +81,32 @@ async def support(question: str, a: Answer, desk: Desk, late: Budget, total_s: f
 
 async def _ask_for_changes(question: str, a: Answer, desk: Desk, b: Budget, late: Budget) -> None:
     """Begin it, and go on: what it brings goes into the state, whenever that is."""
-    a.progress("changes", "asked")
+    a.report_progress("changes", "asked")
     look_up = step(_today(desk, "changes", _changes), question, desk, cap=CHANGES_S)
     asked = await b.gather(changes=look_up, by=0.002, late=late)
     for name, straggler in asked.late.items():
-        a.later(name, straggler)
+        a.put_later(name, straggler)
     for name, value in asked.done.items():
         a.put(name, {"status": "ok", "value": value})
     for name in asked.missing.keys() - asked.late.keys():
-        a.degraded(name, asked.missing[name].why)
+        a.mark_degraded(name, asked.missing[name].reason)
 
 
 async def _found(question: str, a: Answer, desk: Desk, b: Budget) -> list[Passage] | None:
     """The best passages, by words and by meaning side by side; None where neither came to an end."""
     searches: dict[str, Any] = {"words": step(_today(desk, "words", desk.docs.find), question, cap=WORDS_S)}
     if desk.meaning is None:
-        a.degraded("meaning", desk.without.get("meaning", "not here"))
+        a.mark_degraded("meaning", desk.without.get("meaning", "not here"))
     else:
         searches["meaning"] = step(_today(desk, "meaning", desk.meaning.find), question, cap=MEANING_S)
     for name in searches:
-        a.progress(name, "searching")
+        a.report_progress(name, "searching")
     found = await b.gather(**searches)
     for name, passages in found.done.items():
-        a.progress(name, f"found {len(passages)}")
+        a.report_progress(name, f"found {len(passages)}")
     for name, missing in found.missing.items():
-        a.progress(name, missing.why)
-        a.degraded(name, missing.why)
+        a.report_progress(name, missing.reason)
+        a.mark_degraded(name, missing.reason)
     a.put("turn", waterfall(b))
     return fused(list(found.done.values())) if found.done else None
 
@@ -123,12 +123,12 @@ def fused(lists: Sequence[Sequence[Passage]]) -> list[Passage]:
 def _quote(question: str, found: Sequence[Passage] | None, a: Answer) -> None:
     """What the docs say, in their words: there before any model has said anything."""
     if not found:
-        a.delta("They could not be searched in time." if found is None else "They do not say anything about this.")
+        a.write("They could not be searched in time." if found is None else "They do not say anything about this.")
     for passage in (found or ())[:N_QUOTED]:
         if not a.text.endswith("\n\n"):
-            a.delta("\n\n")
+            a.write("\n\n")
         begin = len(a.text)
-        a.delta(passage.quote(question))
+        a.write(passage.quote(question))
         a.cite(passage.source, begin, len(a.text))
 
 
@@ -136,20 +136,20 @@ async def _answer(question: str, found: Sequence[Passage] | None, a: Answer, des
     """What the model makes of it, as it writes it."""
     writer = desk.writer
     if writer is None:
-        a.degraded("answer", desk.without.get("answer", "not here"))
+        a.mark_degraded("answer", desk.without.get("answer", "not here"))
         return
     messages: list[Json] = [{"role": "user", "content": question}]
     if writer.reads:
         passages = "\n\n".join(f"[{n}] {one.heading}\n{one.text}" for n, one in enumerate((found or ())[:N_READ], 1))
         messages.insert(0, {"role": "system", "content": _SYSTEM + passages})
     voice = _Voice(question, writer, a)
-    a.progress("answer", "asking")
-    ask = partial(writer.model.ask, messages, (), voice.hear, may_call=False, max_tokens=MAX_TOKENS)
+    a.report_progress("answer", "asking")
+    ask = partial(writer.model.generate, messages, (), voice.write, may_call=False, max_tokens=MAX_TOKENS)
     await b.run(_today(desk, "answer", ask), name="answer", fallback=None)
-    how = b.rows[-1].how
-    a.progress("answer", how)
-    if how != "ok" or not voice.is_heard:
-        a.degraded("answer", how if how != "ok" else "it spoke of something else")
+    how = b.step_runs[-1].outcome
+    a.report_progress("answer", how)
+    if how != "ok" or not voice.has_started:
+        a.mark_degraded("answer", how if how != "ok" else "it spoke of something else")
 
 
 class _Voice:
@@ -160,19 +160,19 @@ class _Voice:
         self._wanted = None if writer.reads else stems(question)
         self._name = writer.name if writer.reads else f"{writer.name}, from memory"
         self._said = ""
-        self.is_heard = False
+        self.has_started = False
 
-    def hear(self, piece: str | Call) -> None:
+    def write(self, piece: str | ToolCallRequest) -> None:
         """A piece of it."""
-        if isinstance(piece, Call):
+        if isinstance(piece, ToolCallRequest):
             return  # it has no tools to call
-        if self.is_heard:
-            self._a.delta(piece)
+        if self.has_started:
+            self._a.write(piece)
             return
         self._said += piece
         if self._wanted is None or ("." in piece and self._wanted & stems(self._said)):
-            self.is_heard = True
-            self._a.delta(f"\n\n{self._name}: {self._said}")
+            self.has_started = True
+            self._a.write(f"\n\n{self._name}: {self._said}")
 
 
 async def _changes(question: str, desk: Desk) -> dict[str, str]:
@@ -198,6 +198,6 @@ def waterfall(b: Budget) -> dict[str, Any]:
         return round((at - b.began_at) * 1e3)
 
     stages = {row.name: {"from_ms": ms(row.began_at), "limit_ms": ms(row.ends_at),
-                         "to_ms": ms(row.ended_at) if row.is_over else None, "how": row.how, "detail": row.detail}
-              for row in b.rows}
+                         "to_ms": ms(row.ended_at) if row.is_done else None, "how": row.outcome, "detail": row.detail}
+              for row in b.step_runs}
     return {"total_ms": ms(b.deadline_at), "at_ms": ms(b.now()), "stages": stages, "broken_by": b.broken_by}

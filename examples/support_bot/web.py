@@ -17,7 +17,7 @@ from starlette.routing import Route
 from examples.support_bot.terminal import turn
 from examples.support_bot.turn import STAGES, Desk
 from stayfast.turns import Answer, Budget
-from stayfast.turns.events import last_event_id
+from stayfast.turns.events import parse_last_event_id
 
 PAGE = Path(__file__).with_name("page.html")
 MAX_KEPT = 100
@@ -60,7 +60,7 @@ class Site:
                 while len(self._turns) > MAX_KEPT:
                     self._turns.popitem(last=False)[1][1].cancel()
             answer, _ = self._turns[name]
-            reader = answer.read(last_event_id(request.headers.get("last-event-id", "")), late=True)
+            reader = answer.read(parse_last_event_id(request.headers.get("last-event-id", "")), late=True)
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
 

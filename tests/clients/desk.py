@@ -6,7 +6,7 @@ from pathlib import Path
 
 from openai import AsyncOpenAI
 
-from stayfast.turns import Answer, Asked, budget, charge, step
+from stayfast.turns import Answer, TurnRequest, budget, charge, step
 from stayfast.turns.chat import ChatModel
 
 WORD = "One"
@@ -19,13 +19,13 @@ async def look_up(seconds: float) -> str:
     return "found"
 
 
-async def answer(asked: Asked, a: Answer) -> None:
+async def answer(asked: TurnRequest, a: Answer) -> None:
     """What the user says decides what happens."""
     match asked.text.split():
         case ["fail"]:
             raise KeyError("what the user said")
         case ["fail", "midway"]:
-            a.delta("One ")
+            a.write("One ")
             raise KeyError("what the user said")
         case ["nothing"]:
             return
@@ -37,14 +37,14 @@ async def answer(asked: Asked, a: Answer) -> None:
             await late(asked, a)
         case _:
             for number, word in enumerate((WORD, "two", "three")):
-                a.progress("writing", word)
+                a.report_progress("writing", word)
                 await asyncio.sleep(0.3 if number and asked.text == "slowly" else 0)
-                a.delta(f"{word} ")
+                a.write(f"{word} ")
 
 
 async def hang(a: Answer, ended: Path) -> None:
     """Says a word, and then nothing more until it is cancelled, which it writes down."""
-    a.prefix("One ")
+    a.write_prefix("One ")
     try:
         await asyncio.sleep(60)
     finally:
@@ -56,18 +56,18 @@ def note(ended: Path) -> None:
     ended.touch()
 
 
-async def ask(asked: Asked, a: Answer, url: str) -> None:
+async def ask(asked: TurnRequest, a: Answer, url: str) -> None:
     """Asks a model behind the same gateway."""
     async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client, budget(5.0) as b:
-        model = partial(ChatModel(client, "small").ask, may_call=False, max_tokens=20)
+        model = partial(ChatModel(client, "small").generate, may_call=False, max_tokens=20)
         said = await b.run(model, asked.chat_messages(), (), lambda _: None, name="model")
-        a.delta(said.text)
+        a.write(said.text)
 
 
-async def late(asked: Asked, a: Answer) -> None:
+async def late(asked: TurnRequest, a: Answer) -> None:
     """An answer without the tool that is slow, and a patch when that returns."""
     async with budget(2.0) as b:
         found = await b.gather(kb=step(look_up, 0.01), web=step(look_up, 0.4, cap=5), by=0.1, late=asked.late)
         for name, straggler in found.late.items():
-            a.later(name, straggler)
-        a.delta("It is on its way.")
+            a.put_later(name, straggler)
+        a.write("It is on its way.")

@@ -22,8 +22,8 @@ from examples.support_bot.web import Site
 from examples.support_bot.words import Words
 from stayfast.testing import SimLoop, VirtualThreads, run
 from stayfast.turns import Answer, budget
-from stayfast.turns.events import Citation, Degraded, Event
-from stayfast.turns.model import Hear, Json, Said
+from stayfast.turns.events import AnswerEvent, CitationEvent, DegradedEvent
+from stayfast.turns.model import Json, ModelReply, OnPiece
 from tests.browser import shown
 from tests.docs.test_examples import anchors
 
@@ -41,14 +41,14 @@ class Speaks:
     def __init__(self) -> None:
         self.asked: list[Json] = []
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
-                  max_tokens: int) -> Said:
+    async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                  max_tokens: int) -> ModelReply:
         """See `Model`."""
         self.asked += messages
         for word in ("Set ", "it."):
             await asyncio.sleep(0.1)
-            hear(word)
-        return Said("Set it.")
+            on_piece(word)
+        return ModelReply("Set it.")
 
 
 class Near:
@@ -69,22 +69,22 @@ def desk(slow_s: Mapping[str, float], model: Speaks | None = None, *, reads: boo
 
 
 def told(slow_s: Mapping[str, float], model: Speaks | None = None, *,
-         reads: bool = True, total_s: float = TOTAL_S) -> tuple[list[Event], dict[str, float], Answer]:
+         reads: bool = True, total_s: float = TOTAL_S) -> tuple[list[AnswerEvent], dict[str, float], Answer]:
     """The events of a turn in virtual time, when each kind last came, and the answer."""
-    a, came_at, events = Answer(), dict[str, float](), list[Event]()
+    a, came_at, events = Answer(), dict[str, float](), list[AnswerEvent]()
 
     async def main(loop: SimLoop) -> None:
         async def read() -> None:
             async for event in a.read(late=True):
                 events.append(event)
-                came_at[event.told.name] = loop.now()
+                came_at[event.payload.name] = loop.now()
 
         async with asyncio.TaskGroup() as running:
             running.create_task(read())
             async with budget(15, threads=VirtualThreads()) as late:
                 async with a:
                     await support(QUESTION, a, desk(slow_s, model, reads=reads), late, total_s)
-                await a.settled()
+                await a.wait_settled()
 
     run(main)
     return events, came_at, a
@@ -94,12 +94,12 @@ def test_the_answer_is_there_before_the_slow_system() -> None:
     """Prefix, quote with its source, the model's words, final; the patch comes when the slow system is done."""
     model = Speaks()
     events, came_at, a = told({"changes": 3.0}, model)
-    names = [event.told.name for event in events]
+    names = [event.payload.name for event in events]
     assert names[0] == "prefix"
     assert names[-1] == "patch"
     assert a.text == ("I am looking through 2 pages of the docs.\n\nTurn it off with `mode: off`. More is not needed."
                       "\n\nspeaks: Set it.")
-    (cited,) = [event.told for event in events if isinstance(event.told, Citation)]
+    (cited,) = [event.payload for event in events if isinstance(event.payload, CitationEvent)]
     assert cited.source == HEDGING.source
     assert a.text[cited.start:cited.end] == "Turn it off with `mode: off`. More is not needed."
     assert came_at["final"] < 0.3
@@ -115,17 +115,17 @@ def test_the_answer_is_there_before_the_slow_system() -> None:
 def test_a_model_that_reads_nothing(says: str, shown: bool) -> None:
     """It is given no passages, and what it says is shown where it is about the question."""
     class FromMemory(Speaks):
-        async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
-                      max_tokens: int) -> Said:
+        async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                      max_tokens: int) -> ModelReply:
             self.asked += messages
-            hear(says)
-            return Said(says)
+            on_piece(says)
+            return ModelReply(says)
 
     model = FromMemory()
     events, _, a = told({}, model, reads=False)
     assert [message["role"] for message in model.asked] == ["user"]
     assert (f"speaks, from memory: {says}" in a.text) is shown
-    assert ("answer" in [event.told.part for event in events if isinstance(event.told, Degraded)]) is not shown
+    assert ("answer" in [event.payload.part for event in events if isinstance(event.payload, DegradedEvent)]) is not shown
 
 
 @pytest.mark.parametrize(("slow", "without", "says"), [
@@ -135,7 +135,7 @@ def test_a_model_that_reads_nothing(says: str, shown: bool) -> None:
 def test_what_hangs_is_cut_and_named(slow: list[str], without: list[str], says: str) -> None:
     """The answer is out within its 2.5 s whatever hangs, and says what it is without; what is late is ended at its cap."""
     events, came_at, a = told(dict.fromkeys([*slow, "changes"], 60.0))
-    assert [event.told.part for event in events if isinstance(event.told, Degraded)] == without
+    assert [event.payload.part for event in events if isinstance(event.payload, DegradedEvent)] == without
     assert says in a.text
     assert came_at["final"] <= 2.51
     assert a.state["changes"]["status"] == "timeout"
@@ -157,18 +157,18 @@ def test_a_terminal_that_fell_behind() -> None:
         shown = ""
         async with a:
             reader = a.read(late=True)
-            a.delta("One. ")
+            a.write("One. ")
             shown += seen.of(await anext(reader))
             a.cite("docs/one.md", 0, 5)
             shown += seen.of(await anext(reader))
             for word in ("Two. ", "Three. ", "Four."):
-                a.delta(word)
-            a.degraded("meaning", "timeout")
+                a.write(word)
+            a.mark_degraded("meaning", "timeout")
             a.put("changes", {"status": "pending"})
             a.put("changes", {"status": "ok"})
         names = []
         async for event in reader:
-            names.append(event.told.name)
+            names.append(event.payload.name)
             shown += seen.of(event)
         assert names == ["snapshot", "patch", "patch", "final"]
         return shown
@@ -188,13 +188,13 @@ def test_what_is_not_installed_is_named() -> None:
 
     a = run(main)
     assert "`mode: off`" in a.text
-    reasons = {event.told.part: event.told.reason for event in _events(a) if isinstance(event.told, Degraded)}
+    reasons = {event.payload.part: event.payload.reason for event in _events(a) if isinstance(event.payload, DegradedEvent)}
     assert reasons == {"meaning": "pip install it", "answer": "no model"}
     assert a.state["changes"] == {"status": "ok", "value": {"text": "Nothing has changed."}}
 
 
-def _events(a: Answer) -> list[Event]:
-    async def main(loop: SimLoop) -> list[Event]:
+def _events(a: Answer) -> list[AnswerEvent]:
+    async def main(loop: SimLoop) -> list[AnswerEvent]:
         return [event async for event in a.read(late=True)]
 
     return run(main)

@@ -10,8 +10,8 @@ import pytest
 
 from stayfast.cli import main
 from stayfast.cli.warm import read, read_arguments
-from stayfast.turns.cached import Cached
-from stayfast.turns.kept import store_at
+from stayfast.turns.cached import CachedFunction
+from stayfast.turns.shared_store import open_shared_store
 from tests.server.test_cache_admin import SETTINGS, ask
 from tests.server.test_workers_as_one import running
 
@@ -67,8 +67,8 @@ routes:
 server: {drain_grace_s: 0}
 """
 MODULE = """
-from stayfast.turns.cached import Cached
-from stayfast.turns.kept import store_at
+from stayfast.turns.cached import CachedFunction
+from stayfast.turns.shared_store import open_shared_store
 
 async def find(question: str, k: int = 3) -> list[str]:
     with open("calls", "a") as calls:
@@ -77,8 +77,8 @@ async def find(question: str, k: int = 3) -> list[str]:
         raise ConnectionError("a secret")
     return [f"{question} {n}" for n in range(k)]
 
-search = Cached(find, ttl_s=60, store=store_at("found.db", timeout_s=10), name="kb")
-alone = Cached(find, ttl_s=60)
+search = CachedFunction(find, ttl_s=60, store=open_shared_store("found.db", timeout_s=10), name="kb")
+alone = CachedFunction(find, ttl_s=60)
 """
 
 
@@ -105,7 +105,7 @@ def test_what_turns_will_look_up(module: str, tmp_path: Path, capsys: pytest.Cap
         async def never(question: str, k: int = 3) -> list[str]:
             raise AssertionError
 
-        search = Cached(never, ttl_s=60, store=store_at("found.db", timeout_s=10), name="kb")
+        search = CachedFunction(never, ttl_s=60, store=open_shared_store("found.db", timeout_s=10), name="kb")
         try:
             return [await search("refunds"), await search("prices", 2), await search(question="hours", k=1)]
         finally:
@@ -129,7 +129,7 @@ def test_what_turns_will_look_up(module: str, tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(("words", "why"), [
     (["search", "--model", "m"], "--call asks no gateway"), (["search", "--embed"], "--call asks no gateway"),
     (["search", "--budget", "1"], "--call asks no gateway"), (["alone"], "in its own process only: give it a store"),
-    (["find"], "keeps nothing: it must be a stayfast.turns.Cached"), (["nothing"], "has no nothing")])
+    (["find"], "keeps nothing: it must be a stayfast.turns.CachedFunction"), (["nothing"], "has no nothing")])
 def test_what_cannot_be_called(words: list[str], why: str, module: str, tmp_path: Path,
                                capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 2, and nothing was called."""

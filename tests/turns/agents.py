@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stayfast.turns.model import Hear, Json, Said
-from stayfast.turns.tools import Call, ToolError, tool
+from stayfast.turns.model import Json, ModelReply, OnPiece
+from stayfast.turns.tools import ToolCallRequest, ToolError, tool
 
 
 @dataclass
@@ -16,13 +16,13 @@ class Scripted:
     Text is heard word by word. `asked`: what it was asked.
     """
 
-    says: list[Said | Exception]
+    says: list[ModelReply | Exception]
     takes_s: float = 0.2
     tells_early: bool = False
     asked: list[dict[str, Any]] = field(default_factory=list)
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
-                  max_tokens: int) -> Said:
+    async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                  max_tokens: int) -> ModelReply:
         """See `Model`."""
         said = self.says[min(len(self.asked), len(self.says) - 1)]
         self.asked.append({"messages": messages, "tools": tools, "may_call": may_call, "max_tokens": max_tokens})
@@ -31,18 +31,19 @@ class Scripted:
             raise said
         if self.tells_early:
             for call in said.calls:
-                hear(call)
+                on_piece(call)
         words = said.text.split(" ") if said.text else [""]
         for number, word in enumerate(words):
             await asyncio.sleep(self.takes_s / len(words))
             if word:
-                hear(word if number == 0 else f" {word}")
+                on_piece(word if number == 0 else f" {word}")
         return said
 
 
-def calls(*names: str, **arguments: str) -> Said:
+def calls(*names: str, **arguments: str) -> ModelReply:
     """An answer that asks for these tools."""
-    return Said(calls=tuple(Call(f"call_{number}", name, arguments.get(name, "{}")) for number, name in enumerate(names)))
+    return ModelReply(calls=tuple(ToolCallRequest(f"call_{number}", name, arguments.get(name, "{}")) for number,
+                                  name in enumerate(names)))
 
 
 @tool(timeout=0.5)

@@ -6,54 +6,54 @@ from typing import Any, assert_type
 
 from stayfast.turns import (
     Agent,
+    AgentResult,
     Answer,
-    Asked,
-    Breaker,
     BreakerConfig,
+    BreakerPolicy,
     Budget,
-    Cached,
-    Hedge,
-    Missing,
-    Outcome,
+    CachedFunction,
+    GatherResult,
+    HedgePolicy,
+    MissingResult,
     OutOfTime,
-    Partial,
-    Refused,
     Step,
     StepCancelled,
     StepFailed,
     StepSkipped,
     StepTimeout,
     ToolError,
+    TurnRefused,
+    TurnRequest,
     budget,
     charge,
-    current,
+    current_budget,
     remaining,
     step,
     tool,
 )
-from stayfast.turns.agui import AgUi
-from stayfast.turns.asgi import within
+from stayfast.turns.agui import AgUiEncoder
+from stayfast.turns.asgi import with_budget
 from stayfast.turns.events import (
-    Citation,
-    Degraded,
-    Delta,
-    Event,
-    Final,
-    Patch,
-    Prefix,
-    Progress,
-    Snapshot,
-    last_event_id,
-    text_of,
+    AnswerEvent,
+    CitationEvent,
+    DegradedEvent,
+    DeltaEvent,
+    FinalEvent,
+    PatchEvent,
+    PrefixEvent,
+    ProgressEvent,
+    SnapshotEvent,
+    event_text,
+    parse_last_event_id,
 )
 from stayfast.turns.http import deadline_headers, sdk_options
-from stayfast.turns.model import Hear, Json, Said
-from stayfast.turns.pace import Pace, choose
+from stayfast.turns.model import Json, ModelReply, OnPiece
+from stayfast.turns.model_speed import ModelSpeed, choose_model
 from stayfast.turns.step_run import StepRun
-from stayfast.turns.tools import Call, Tool
+from stayfast.turns.tools import AgentTool, ToolCallRequest
 
-crm = Breaker(BreakerConfig())
-searching = Hedge(share=0.05)
+crm = BreakerPolicy(BreakerConfig())
+searching = HedgePolicy(share=0.05)
 
 
 async def find(question: str, top_k: int = 3) -> list[str]:
@@ -67,45 +67,45 @@ def look_up(customer: str) -> int:
     return len(customer)
 
 
-pages = Cached(find, ttl_s=60)
+pages = CachedFunction(find, ttl_s=60)
 
 
-async def answer(asked: Asked, a: Answer) -> None:
+async def answer(asked: TurnRequest, a: Answer) -> None:
     """A turn that is served, with every kind of step."""
     if not asked.text:
-        raise Refused("ask something")
-    a.prefix("Let me see. ")
+        raise TurnRefused("ask something")
+    a.write_prefix("Let me see. ")
     async with budget(total=2.5, reserve={"answer": 1.6}) as b:
         assert_type(await b.run(find, asked.text, name="kb", cap=0.4, hedge=searching), list[str])
         assert_type(await b.run(pages, asked.text, fallback=None), list[str] | None)
         assert_type(await b.run(look_up, "Ann", breaker=crm, fallback=""), int | str)
         one: Step = step(find, asked.text, cap=0.3)
         found = await b.gather(kb=one, web=find(asked.text), own=lambda: 1, need=1, by=0.6, late=asked.late)
-        assert_type(found, Partial)
+        assert_type(found, GatherResult)
         assert_type(found.late, Mapping[str, StepRun])
         for name, straggler in found.late.items():
-            a.later(name, straggler)
-        why: Missing | None = found.missing.get("web")
+            a.put_later(name, straggler)
+        why: MissingResult | None = found.missing.get("web")
         if why is not None:
-            a.degraded("web", why.why)
-        assert_type(current(), Budget)
+            a.mark_degraded("web", why.reason)
+        assert_type(current_budget(), Budget)
         assert_type(b.remaining() + remaining(), float)
         a.put("report", b.report())
         try:
             await b.run(find, asked.text)
         except (StepTimeout, StepSkipped, StepCancelled) as error:
-            a.delta(error.why)
+            a.write(error.reason)
         except (StepFailed, OutOfTime):
-            a.delta("Too late.")
+            a.write("Too late.")
 
 
-async def pieces(asked: Asked) -> AsyncIterator[str]:
+async def pieces(asked: TurnRequest) -> AsyncIterator[str]:
     """Another shape of it."""
     for message in asked.messages:
         yield message.text
 
 
-@tool(timeout=0.8, idempotent=True, speculative=True, kept_s=60, cost=0.001)
+@tool(timeout=0.8, idempotent=True, speculative=True, cache_ttl_s=60, cost=0.001)
 async def weather(city: str, day: str = "today") -> str:
     """The weather in a city."""
     if not city:
@@ -116,58 +116,58 @@ async def weather(city: str, day: str = "today") -> str:
 class Scripted:
     """A model."""
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
-                  max_tokens: int) -> Said:
+    async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                  max_tokens: int) -> ModelReply:
         """See `Model`."""
         if may_call:
-            return Said(calls=(Call("1", "weather", '{"city": "Bonn"}'),))
-        hear("It rains.")
-        return Said("It rains.", n_tokens=3)
+            return ModelReply(calls=(ToolCallRequest("1", "weather", '{"city": "Bonn"}'),))
+        on_piece("It rains.")
+        return ModelReply("It rains.", n_tokens=3)
 
 
-async def agent_turn() -> Outcome:
+async def agent_turn() -> AgentResult:
     """An agent, and who reads its answer."""
-    large = Pace("large")
-    agent = Agent(Scripted(), [weather], pace=choose([large], 100, remaining(), 0.0))
+    large = ModelSpeed("large")
+    agent = Agent(Scripted(), [weather], speed=choose_model([large], 100, remaining(), 0.0))
     async with budget(total=4.0), Answer() as a:
         outcome = await agent.run([{"role": "user", "content": "Why?"}], a)
         assert_type(await weather("Bonn"), str)
         assert_type(await weather("Bonn", day="today"), str)
-    async for event in a.read(after=last_event_id("3"), late=True):
+    async for event in a.read(after=parse_last_event_id("3"), late=True):
         seen(event)
     return outcome
 
 
-def seen(event: Event) -> str:
+def seen(event: AnswerEvent) -> str:
     """Every kind of event."""
-    match event.told:
-        case Prefix(text) | Delta(text):
+    match event.payload:
+        case PrefixEvent(text) | DeltaEvent(text):
             return text
-        case Progress(stage, status):
+        case ProgressEvent(stage, status):
             return stage + status
-        case Citation(source, start, end):
+        case CitationEvent(source, start, end):
             return source if start is None or end is None else f"{source} {end - start}"
-        case Degraded(part, reason):
+        case DegradedEvent(part, reason):
             return part + reason
-        case Patch(operations):
+        case PatchEvent(operations):
             return str(len(operations))
-        case Snapshot(text):
+        case SnapshotEvent(text):
             return text
-        case Final(how):
-            return how + text_of(event)
+        case FinalEvent(how):
+            return how + event_text(event)
 
 
-def said(event: Event) -> list[dict[str, Any]]:
+def said(event: AnswerEvent) -> list[dict[str, Any]]:
     """In another protocol's words."""
-    return AgUi("t", "r").of(event)
+    return AgUiEncoder("t", "r").encode(event)
 
 
-@within(total=4.0)
+@with_budget(total=4.0)
 async def endpoint(question: str) -> str:
     """An endpoint of FastAPI."""
     options: dict[str, Any] = sdk_options()
     return question + str(len(options) + len(deadline_headers()))
 
 
-tools: list[Tool[..., Any]] = [weather]
+tools: list[AgentTool[..., Any]] = [weather]
 asyncio.run(agent_turn())

@@ -12,8 +12,8 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import RecordingSink, SimLoop
-from stayfast.turns import Answer, Asked
-from stayfast.turns.function import checked
+from stayfast.turns import Answer, TurnRequest
+from stayfast.turns.function import check_turn_function
 from stayfast.turns.served import ServedTurn
 from tests.flow.rig import Rig, chat
 
@@ -26,7 +26,7 @@ class Serving:
 
     def __init__(self, loop: SimLoop, function: Callable[..., Any], *, n_attempts: int = 1, **options: Any) -> None:
         self._told = RecordingSink()
-        self.served = ServedTurn("desk", checked("desk:answer", function), loop, self._told, **options)
+        self.served = ServedTurn("desk", check_turn_function("desk:answer", function), loop, self._told, **options)
         self.rig = Rig(loop, upstreams=[self.served], retry=RetryConfig(max_attempts=n_attempts))
         self.member = self.rig.registry["desk"]
         self.member.is_not_idempotent = not options.get("is_idempotent", False)
@@ -77,17 +77,17 @@ async def quiet() -> None:
         await asyncio.sleep(0)
 
 
-async def three(asked: Asked, a: Answer) -> None:
+async def three(asked: TurnRequest, a: Answer) -> None:
     """Three words, a tenth of a second each, and metadata between them."""
-    a.prefix("One ")
+    a.write_prefix("One ")
     for word in ("two ", "three"):
-        a.progress("writing", word)
+        a.report_progress("writing", word)
         await asyncio.sleep(0.1)
-        a.delta(word)
+        a.write(word)
 
 
-async def breaks(asked: Asked, a: Answer) -> None:
+async def breaks(asked: TurnRequest, a: Answer) -> None:
     """Raises, after a word where that is asked for."""
     if asked.text == "midway":
-        a.delta("One ")
+        a.write("One ")
     raise KeyError(SECRET)

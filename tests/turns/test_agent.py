@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Breaker, BreakerConfig, budget
-from stayfast.turns.agent import APOLOGY, Agent, Outcome
+from stayfast.turns import BreakerConfig, BreakerPolicy, budget
+from stayfast.turns.agent import APOLOGY, Agent, AgentResult
 from stayfast.turns.answer import Answer
-from stayfast.turns.model import Hear, Json, Said
-from stayfast.turns.pace import Pace
-from stayfast.turns.tools import Call, ToolError, tool
+from stayfast.turns.model import Json, ModelReply, OnPiece
+from stayfast.turns.model_speed import ModelSpeed
+from stayfast.turns.tools import ToolCallRequest, ToolError, tool
 from tests.turns.agents import Scripted, breaks, calls, fails, hangs, quick
 
 ASK = [{"role": "user", "content": "What is the weather?"}]
 
 
-def turn(agent: Agent, total_s: float = 10.0, a: Answer | None = None) -> tuple[Outcome, float, str]:
+def turn(agent: Agent, total_s: float = 10.0, a: Answer | None = None) -> tuple[AgentResult, float, str]:
     """One turn: what came of it, when, and its waterfall."""
-    async def main(loop: SimLoop) -> tuple[Outcome, float, str]:
+    async def main(loop: SimLoop) -> tuple[AgentResult, float, str]:
         async with budget(total_s) as b, a or Answer() as writing:
             outcome = await agent.run(ASK, writing)
         return outcome, loop.now(), b.report()
@@ -29,17 +29,17 @@ def turn(agent: Agent, total_s: float = 10.0, a: Answer | None = None) -> tuple[
     return run(main)
 
 
-def results(outcome: Outcome) -> list[dict[str, Any]]:
+def results(outcome: AgentResult) -> list[dict[str, Any]]:
     """What the model was told of its calls."""
     return [json.loads(message["content"]) for message in outcome.messages if message["role"] == "tool"]
 
 
 def test_tools_run_side_by_side_and_answer_in_order() -> None:
     """Each with its own hard time-out; of what breaks the model learns the kind, of what says why its words."""
-    small = Scripted([calls("hangs", "quick", "fails", "breaks", "none"), Said("enough")])
-    large = Scripted([Said("It rains today.")])
+    small = Scripted([calls("hangs", "quick", "fails", "breaks", "none"), ModelReply("enough")])
+    large = Scripted([ModelReply("It rains today.")])
     outcome, ended_at, report = turn(Agent(large, [quick, hangs, fails, breaks], plan=small))
-    assert (outcome.text, outcome.how, outcome.stopped_by) == ("It rains today.", "ok", "answer")
+    assert (outcome.text, outcome.outcome, outcome.stopped_by) == ("It rains today.", "ok", "answer")
     assert ended_at == pytest.approx(0.2 + 0.8 + 0.2 + 0.2)
     assert results(outcome) == [
         {"status": "timeout", "elapsed_ms": 800}, {"status": "ok", "elapsed_ms": 100, "result": "quick"},
@@ -57,7 +57,7 @@ def test_tools_run_side_by_side_and_answer_in_order() -> None:
 def test_the_number_of_steps_and_calls_is_bounded() -> None:
     """A model that would call for ever is asked for an answer after two rounds, and told that no more calls fit."""
     endless = Scripted([calls("quick", "quick", "quick")])
-    outcome, _, _ = turn(Agent(Scripted([Said("Done.")]), [quick], plan=endless, max_calls=5))
+    outcome, _, _ = turn(Agent(Scripted([ModelReply("Done.")]), [quick], plan=endless, max_calls=5))
     assert (outcome.text, outcome.stopped_by, outcome.n_steps, outcome.n_calls) == ("Done.", "steps", 2, 5)
     assert [result["status"] for result in results(outcome)] == ["ok"] * 5 + ["cancelled"]
     assert "no more calls" in results(outcome)[-1]["error"]
@@ -66,10 +66,10 @@ def test_the_number_of_steps_and_calls_is_bounded() -> None:
 def test_a_step_is_taken_only_if_it_fits() -> None:
     """By the 95th percentile of the steps that were seen, in front of what is reserved for the answer."""
     slow = Scripted([calls("quick")], takes_s=0.9)
-    agent = Agent(Scripted([Said("Done.")]), [quick], plan=slow, answer_s=1.0, step_s=0.05, max_steps=50)
+    agent = Agent(Scripted([ModelReply("Done.")]), [quick], plan=slow, answer_s=1.0, step_s=0.05, max_steps=50)
 
-    async def main(_: SimLoop) -> list[Outcome]:
-        outcomes: list[Outcome] = []
+    async def main(_: SimLoop) -> list[AgentResult]:
+        outcomes: list[AgentResult] = []
         while len(outcomes) < 4:
             async with budget(4.1):
                 outcomes.append(await agent.run(ASK))
@@ -79,23 +79,23 @@ def test_a_step_is_taken_only_if_it_fits() -> None:
     assert (first.stopped_by, first.n_steps) == ("failed", 4)  # the fourth was begun, and cut off
     assert (last.stopped_by, last.n_steps) == ("time", 3)
     assert agent.step_s(20.0) == pytest.approx(0.9, rel=0.1)
-    assert last.how == "ok"
+    assert last.outcome == "ok"
 
 
 @pytest.mark.parametrize(("plan", "large", "text", "how", "ended_at"), [
-    (Scripted([LookupError()]), Scripted([Said("Well.")]), "Well.", "ok", 0.4),
-    (Scripted([Said()], takes_s=1000), Scripted([Said("Well.")]), "Well.", "ok", 2.7),
-    (Scripted([Said()]), Scripted([LookupError("sk-secret")]), APOLOGY, "apology", 0.4),
-    (Scripted([Said()]), Scripted([Said()], takes_s=1000), APOLOGY, "apology", 4.0),
-    (Scripted([Said()]), Scripted([calls("quick")]), APOLOGY, "apology", 0.4),
-    (Scripted([Said()]), Scripted([Said("a b c d e f g h")], takes_s=8.0), "a b c", "cut", 4.0)])
+    (Scripted([LookupError()]), Scripted([ModelReply("Well.")]), "Well.", "ok", 0.4),
+    (Scripted([ModelReply()], takes_s=1000), Scripted([ModelReply("Well.")]), "Well.", "ok", 2.7),
+    (Scripted([ModelReply()]), Scripted([LookupError("sk-secret")]), APOLOGY, "apology", 0.4),
+    (Scripted([ModelReply()]), Scripted([ModelReply()], takes_s=1000), APOLOGY, "apology", 4.0),
+    (Scripted([ModelReply()]), Scripted([calls("quick")]), APOLOGY, "apology", 0.4),
+    (Scripted([ModelReply()]), Scripted([ModelReply("a b c d e f g h")], takes_s=8.0), "a b c", "cut", 4.0)])
 def test_there_is_an_answer_whatever_the_models_do(plan: Scripted, large: Scripted, text: str, how: str,
                                                    ended_at: float) -> None:
     """One that fails, hangs, says nothing, calls although it may not, or is too slow."""
     plan.asked.clear()
     a = Answer()
     outcome, at, _ = turn(Agent(large, [quick], plan=plan), 4.0, a)
-    assert (outcome.text, outcome.how) == (text, how)
+    assert (outcome.text, outcome.outcome) == (text, how)
     assert at == pytest.approx(ended_at, abs=0.006)
     assert a.text == text
     assert "secret" not in repr(outcome)
@@ -103,12 +103,12 @@ def test_there_is_an_answer_whatever_the_models_do(plan: Scripted, large: Script
 
 def test_a_planner_that_is_down_is_left_alone() -> None:
     """After five failures in a row the answer comes at once, without it."""
-    agent = Agent(Scripted([Said("Well.")]), [quick], plan=Scripted([], takes_s=0.5))
+    agent = Agent(Scripted([ModelReply("Well.")]), [quick], plan=Scripted([], takes_s=0.5))
 
     async def main(loop: SimLoop) -> list[tuple[str, float]]:
         came = []
         for number in range(7):
-            agent.plan = Scripted([ConnectionError() if number % 2 else Said()], takes_s=0.5 if number % 2 else 1000)
+            agent.plan = Scripted([ConnectionError() if number % 2 else ModelReply()], takes_s=0.5 if number % 2 else 1000)
             began_at = loop.now()
             async with budget(4.0):
                 outcome = await agent.run(ASK)
@@ -120,17 +120,17 @@ def test_a_planner_that_is_down_is_left_alone() -> None:
 
 def test_one_model_for_both_answers_without_a_second_call() -> None:
     """What it says without a call is the answer, told as it comes."""
-    model = Scripted([calls("quick"), Said("It is quick.")])
+    model = Scripted([calls("quick"), ModelReply("It is quick.")])
     a = Answer()
     outcome, ended_at, _ = turn(Agent(model, [quick]), a=a)
     assert (outcome.text, outcome.stopped_by, len(model.asked)) == ("It is quick.", "answer", 2)
     assert ended_at == pytest.approx(0.5)
 
     async def names() -> list[str]:
-        return [f"{event.told.name} {getattr(event.told, 'status', '')}".strip() async for event in a.read()]
+        return [f"{event.payload.name} {getattr(event.payload, 'status', '')}".strip() async for event in a.read()]
 
     assert asyncio.run(names()) == ["progress begun", "progress ok", "delta", "delta", "delta", "final"]
-    assert turn(Agent(Scripted([Said("Hi.")])))[0].stopped_by == "none"
+    assert turn(Agent(Scripted([ModelReply("Hi.")])))[0].stopped_by == "none"
 
 
 def test_speculative_tools_begin_while_the_model_writes() -> None:
@@ -151,8 +151,8 @@ def test_speculative_tools_begin_while_the_model_writes() -> None:
         return what
 
     wanted = calls("look", "change", look='{"what":"a"}', change='{"what":"b"}')
-    planning = Scripted([wanted, Said()], takes_s=1.0, tells_early=True)
-    outcome, ended_at, report = turn(Agent(Scripted([Said("Done.")]), [look, change], plan=planning))
+    planning = Scripted([wanted, ModelReply()], takes_s=1.0, tells_early=True)
+    outcome, ended_at, report = turn(Agent(Scripted([ModelReply("Done.")]), [look, change], plan=planning))
     assert began_at == [("a", 0.0), ("b", 1.0)]
     assert ended_at == pytest.approx(2.2)
     assert (outcome.n_calls, outcome.n_wasted) == (2, 0)
@@ -160,13 +160,13 @@ def test_speculative_tools_begin_while_the_model_writes() -> None:
     assert "$0.5" in report
 
     class Fickle(Scripted):
-        async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
-                      max_tokens: int) -> Said:
-            hear(Call("x", "look", '{"what":"c"}'))
+        async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                      max_tokens: int) -> ModelReply:
+            on_piece(ToolCallRequest("x", "look", '{"what":"c"}'))
             await asyncio.sleep(0.1)
-            return Said("never mind")
+            return ModelReply("never mind")
 
-    outcome, _, _ = turn(Agent(Scripted([Said("Done.")]), [look], plan=Fickle([])))
+    outcome, _, _ = turn(Agent(Scripted([ModelReply("Done.")]), [look], plan=Fickle([])))
     assert (outcome.n_wasted, outcome.n_calls, began_at[-1]) == (1, 1, ("c", 0.0))
 
 
@@ -175,7 +175,7 @@ def test_a_flaky_tool_is_left_alone_and_what_is_kept_takes_its_place() -> None:
     is_down = False
     n_calls = 0
 
-    @tool(timeout=0.5, idempotent=True, kept_s=60.0, breaker=Breaker(BreakerConfig(open_s=86_400)))
+    @tool(timeout=0.5, idempotent=True, cache_ttl_s=60.0, breaker=BreakerPolicy(BreakerConfig(open_s=86_400)))
     async def rate(currency: str) -> float:
         """The rate of a currency."""
         nonlocal n_calls
@@ -190,7 +190,8 @@ def test_a_flaky_tool_is_left_alone_and_what_is_kept_takes_its_place() -> None:
         said = []
         for number in range(9):
             arguments = ' {"currency": "EUR"}' if number % 2 else '{"currency":"EUR"}'
-            agent = Agent(Scripted([Said("Done.")]), [rate], plan=Scripted([calls("rate", rate=arguments), Said()]))
+            agent = Agent(Scripted([ModelReply("Done.")]), [rate],
+                          plan=Scripted([calls("rate", rate=arguments), ModelReply()]))
             async with budget(10.0):
                 said.append(results(await agent.run(ASK)))
             if number:
@@ -208,9 +209,10 @@ def test_a_flaky_tool_is_left_alone_and_what_is_kept_takes_its_place() -> None:
 
 def test_the_length_of_the_answer_fits_the_time() -> None:
     """By how fast the model is, which is learned."""
-    large, pace = Scripted([Said("a b c d", n_tokens=4)], takes_s=0.4), Pace("large", ttft_s=0.5, tokens_per_s=100)
-    agent = Agent(large, pace=pace, max_tokens=800)
-    assert turn(agent, 2.5)[0].how == "ok"
+    large, pace = Scripted([ModelReply("a b c d", n_tokens=4)], takes_s=0.4), ModelSpeed("large", ttft_s=0.5,
+                                                                                         tokens_per_s=100)
+    agent = Agent(large, speed=pace, max_tokens=800)
+    assert turn(agent, 2.5)[0].outcome == "ok"
     assert large.asked[0]["max_tokens"] == pytest.approx(200, abs=1)
     for _ in range(6):
         turn(agent, 2.5)
@@ -220,7 +222,7 @@ def test_the_length_of_the_answer_fits_the_time() -> None:
 def test_whoever_cancels_a_turn_cancels_all_of_it() -> None:
     """Models and tools; nothing is left running."""
     async def main(loop: SimLoop) -> None:
-        agent = Agent(Scripted([Said("Done.")]), [hangs], plan=Scripted([calls("hangs")]))
+        agent = Agent(Scripted([ModelReply("Done.")]), [hangs], plan=Scripted([calls("hangs")]))
 
         async def ask() -> None:
             async with budget(10.0):
@@ -245,8 +247,8 @@ def test_a_tool_may_be_called_answer() -> None:
         await asyncio.sleep(1000)
         return "never"
 
-    outcome, ended_at, report = turn(Agent(Scripted([Said("Well.")]), [answer], plan=Scripted([calls("answer")])), 4.0)
-    assert (outcome.text, outcome.how, outcome.missing["answer"]) == ("Well.", "ok", "timeout")
+    outcome, ended_at, report = turn(Agent(Scripted([ModelReply("Well.")]), [answer], plan=Scripted([calls("answer")])), 4.0)
+    assert (outcome.text, outcome.outcome, outcome.missing["answer"]) == ("Well.", "ok", "timeout")
     assert ended_at == pytest.approx(2.7)
     assert "answer (tool)" in report
 
@@ -259,9 +261,10 @@ def test_half_of_a_pair_breaks_no_turn() -> None:
         raise ToolError("no \ud83d")
 
     a = Answer()
-    odd = Said("so \ud83d", (Call("1\ud83d", "cut", ""), Call("2", "no\ud83d", "{"), Call("3", "cut", '{"\ud83d": 1}')))
-    outcome, _, _ = turn(Agent(Scripted([Said("Well \ud83d")]), [cut], plan=Scripted([odd, Said()])), a=a)
-    assert (outcome.text, outcome.how, a.text) == ("Well ?", "ok", "Well ?")
+    odd = ModelReply("so \ud83d", (ToolCallRequest("1\ud83d", "cut", ""), ToolCallRequest("2", "no\ud83d", "{"),
+                                   ToolCallRequest("3", "cut", '{"\ud83d": 1}')))
+    outcome, _, _ = turn(Agent(Scripted([ModelReply("Well \ud83d")]), [cut], plan=Scripted([odd, ModelReply()])), a=a)
+    assert (outcome.text, outcome.outcome, a.text) == ("Well ?", "ok", "Well ?")
     assert json.dumps(outcome.messages, ensure_ascii=False).encode()
     assert results(outcome)[0]["error"] == "no ?"
     assert outcome.missing == {"cut": "error", "no?": "error"}
@@ -278,7 +281,7 @@ NAME: Any = "large"
 class Nothing:
     """A model that forgot to return."""
 
-    async def ask(self, *args: Any, **kwargs: Any) -> Any:
+    async def generate(self, *args: Any, **kwargs: Any) -> Any:
         """See `Model`."""
 
 
@@ -289,7 +292,7 @@ class Nothing:
     (lambda: Agent(Scripted([]), plan=NAME), "'large' is no model"),
     (lambda: Agent(Scripted([]), max_steps=-1), "max_steps=-1: a whole number, 0 or more"),
     (lambda: asyncio.run(Agent(Scripted([])).run(ASK)), r"write budget\(total=2.5\)"),
-    (lambda: turn(Agent(Nothing())), r"Nothing.ask returned a NoneType: return Said\(text, calls\)")])
+    (lambda: turn(Agent(Nothing())), r"Nothing.generate returned a NoneType: return ModelReply\(text, calls\)")])
 def test_wrong_use_is_told(wrong: Callable[[], Awaitable[object]], why: str) -> None:
     """With what to write instead."""
     with pytest.raises((ValueError, RuntimeError, TypeError), match=why):

@@ -6,19 +6,19 @@ from typing import Any
 
 from stayfast.testing import SimLoop, run
 from stayfast.turns import budget, step
-from stayfast.turns.agui import AgUi
+from stayfast.turns.agui import AgUiEncoder
 from stayfast.turns.answer import Answer
-from stayfast.turns.patch import patched
+from stayfast.turns.patch import apply_patch
 from tests.turns.test_budget import takes
 
 
 async def said(a: Answer, after: int = 0) -> list[dict[str, Any]]:
     """All that one client is sent."""
-    run_of = AgUi("thread", "run")
-    sent = run_of.began()
+    run_of = AgUiEncoder("thread", "run")
+    sent = run_of.start()
     async for event in a.read(after, late=True):
-        sent += run_of.of(event)
-    return [*sent, *run_of.ended()]
+        sent += run_of.encode(event)
+    return [*sent, *run_of.finish()]
 
 
 def checked(sent: list[dict[str, Any]]) -> tuple[str, Any]:
@@ -48,7 +48,7 @@ def checked(sent: list[dict[str, Any]]) -> tuple[str, Any]:
             case "STATE_SNAPSHOT":
                 state = one["snapshot"]
             case "STATE_DELTA":
-                state = patched(state, one["delta"])
+                state = apply_patch(state, one["delta"])
             case kind:
                 assert kind == "CUSTOM"
     assert is_open is None
@@ -61,13 +61,13 @@ def test_a_turn_with_a_late_patch() -> None:
         a = Answer()
         async with budget(10) as afterwards:
             async with budget(1) as b, a:
-                a.prefix("Let me see. ")
-                a.progress("weather", "searching")
+                a.write_prefix("Let me see. ")
+                a.report_progress("weather", "searching")
                 found = await b.gather(by=0.5, late=afterwards, weather=step(takes, 3.0, "rain"))
-                a.later("weather", found.late["weather"])
-                a.degraded("weather", "late")
+                a.put_later("weather", found.late["weather"])
+                a.mark_degraded("weather", "late")
                 a.cite("page 3", 0, 4)
-                a.delta("It is open.")
+                a.write("It is open.")
             sent = await said(a)
         text, state = checked(sent)
         assert text == a.text
@@ -86,7 +86,7 @@ def test_a_client_that_comes_late_and_a_turn_that_fails() -> None:
         with suppress(LookupError):
             async with a:
                 for text in "abcd":
-                    a.delta(text)
+                    a.write(text)
                     a.put("n", text)
                 raise LookupError("a secret")
         sent = await said(a)

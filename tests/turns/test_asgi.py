@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from stayfast.turns import StepFailed, StepSkipped, current, remaining
-from stayfast.turns.asgi import within
+from stayfast.turns import StepFailed, StepSkipped, current_budget, remaining
+from stayfast.turns.asgi import with_budget
 
 
 class Question(BaseModel):
@@ -26,44 +26,44 @@ api = FastAPI()
 
 
 @api.post("/ask")
-@within(total=5.0, reserve={"answer": 4.0})
+@with_budget(total=5.0, reserve={"answer": 4.0})
 async def ask(question: Question, top_k: int = 3) -> dict[str, Any]:
     """Says what it has."""
-    b = current()
+    b = current_budget()
     return {"text": question.text, "top_k": top_k, "left": b.remaining(), "answer": await b.run(left, name="answer")}
 
 
 @api.get("/slow")
-@within(total=0.05)
+@with_budget(total=0.05)
 async def slow(request: Request) -> None:
     """Never ends by itself."""
-    b = current()
+    b = current_budget()
     assert request.url.path == "/slow"
     await b.run(asyncio.sleep, 60, name="sleep")
 
 
 @api.get("/stuck")
-@within(total=0.05)
+@with_budget(total=0.05)
 async def stuck() -> None:
     """Waits for what is no step."""
     await asyncio.sleep(60)
 
 
 @api.get("/broken")
-@within(total=1)
+@with_budget(total=1)
 async def broken() -> None:
     """Its failure is its own."""
     raise StepFailed("kb", "is broken")
 
 
 @api.get("/alone")
-@within(total=1)
+@with_budget(total=1)
 async def alone() -> None:
     """One of its steps is left alone."""
     raise StepSkipped("crm", "left alone: 5 failures in a row")
 
 
-@within(total=5.0)
+@with_budget(total=5.0)
 async def plain(request: Request) -> JSONResponse:
     """Of Starlette."""
     return JSONResponse({"path": request.url.path, "left": remaining()})
@@ -81,13 +81,13 @@ class AskRequest(BaseModel):
 
 
 @api.post("/named")
-@within(total=5.0)
+@with_budget(total=5.0)
 async def named(request: AskRequest) -> str:
     """Its body is called as Starlette calls the request."""
     return request.text
 
 
-@within(total=5.0)
+@with_budget(total=5.0)
 async def bare(request: Any) -> JSONResponse:
     """Of Starlette, by a name only."""
     return JSONResponse(request.url.path)
@@ -154,9 +154,9 @@ def test_the_caller_leaves() -> None:
     app = FastAPI()
 
     @app.post("/work")
-    @within(total=30)
+    @with_budget(total=30)
     async def work(question: Question) -> None:
-        await current().gather(kb=step("kb"), web=step("web"))
+        await current_budget().gather(kb=step("kb"), web=step("web"))
 
     async def main() -> list[dict[str, Any]]:
         sent: list[dict[str, Any]] = []
@@ -194,4 +194,4 @@ def test_a_plain_function_is_refused() -> None:
     """With what to write instead."""
     endpoint: Any = len
     with pytest.raises(TypeError, match="write `async def`"):
-        within(1.0)(endpoint)
+        with_budget(1.0)(endpoint)

@@ -10,8 +10,8 @@ from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from stayfast.turns import OutOfTime, current, remaining
-from stayfast.turns.asgi import within
+from stayfast.turns import OutOfTime, current_budget, remaining
+from stayfast.turns.asgi import with_budget
 from tests.turns.test_budget import takes
 
 Told = list[dict[str, Any]]
@@ -72,7 +72,7 @@ def serving(pieces: Callable[[], AsyncIterator[str]], total: float = 5.0, *, tak
     async def of_request(request: Request) -> StreamingResponse:
         return await answer()
 
-    app.get("/")(within(total)(of_request if takes_request else answer))
+    app.get("/")(with_budget(total)(of_request if takes_request else answer))
     return app
 
 
@@ -83,9 +83,9 @@ def test_the_body_is_in_the_turn(spec: str, takes_request: bool) -> None:
     budgets: list[Any] = []
 
     async def pieces() -> AsyncIterator[str]:
-        budgets.append(current())
-        yield str(await current().run(takes, 0.01, "one ", name="first"))
-        yield str(await current().run(takes, 0.01, "two", name="second", fallback="none"))
+        budgets.append(current_budget())
+        yield str(await current_budget().run(takes, 0.01, "one ", name="first"))
+        yield str(await current_budget().run(takes, 0.01, "two", name="second", fallback="none"))
         budgets.append(remaining())
 
     async def main() -> Client:
@@ -99,7 +99,7 @@ def test_the_body_is_in_the_turn(spec: str, takes_request: bool) -> None:
     assert client.is_whole
     assert (b"x-of", b"endpoint") in client.sent[0]["headers"]
     b, left_s = budgets
-    assert [(row.name, row.how) for row in b.rows] == [("first", "ok"), ("second", "ok")]
+    assert [(row.name, row.outcome) for row in b.step_runs] == [("first", "ok"), ("second", "ok")]
     assert 0 < left_s < 1.0
     assert b.ended_at < float("inf")
 
@@ -115,7 +115,7 @@ def test_the_deadline_ends_the_body(spec: str, takes_request: bool, in_step: boo
         try:
             yield "one"
             if in_step:
-                await current().run(takes, 60, name="slow")
+                await current_budget().run(takes, 60, name="slow")
             await asyncio.sleep(60)
         finally:
             closed.append(remaining())
@@ -147,7 +147,7 @@ def test_the_reader_leaves(spec: str, waits: bool) -> None:
         try:
             for _ in range(10_000):
                 yield "piece "
-                await (current().run(step) if waits else asyncio.sleep(0))
+                await (current_budget().run(step) if waits else asyncio.sleep(0))
         finally:
             closed.append("body")
 
@@ -188,7 +188,7 @@ def test_a_response_that_is_never_sent() -> None:
     async def pieces() -> AsyncIterator[str]:
         yield "never"
 
-    @within(0.2)
+    @with_budget(0.2)
     async def endpoint(request: Request) -> StreamingResponse:
         return StreamingResponse(pieces())
 
@@ -216,4 +216,4 @@ def test_an_endpoint_that_yields_is_refused() -> None:
 
     wrong: Any = endpoint
     with pytest.raises(TypeError, match=r"yields: let the endpoint return StreamingResponse\(pieces\(\)\)"):
-        within(1.0)(wrong)
+        with_budget(1.0)(wrong)

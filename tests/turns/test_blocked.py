@@ -8,7 +8,7 @@ import uvloop
 
 from stayfast.core.errors import UpstreamFailed
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Asked, Breaker, Budget, Hedge, StepTimeout, budget, report, step
+from stayfast.turns import BreakerPolicy, Budget, HedgePolicy, StepTimeout, TurnRequest, budget, report, step
 from tests.turns.served_rig import Serving
 from tests.turns.test_budget import takes
 
@@ -39,8 +39,8 @@ def test_beside_a_step_that_blocks(then_s: float) -> None:
         await b.gather(slow=step(blocks, 1.5, then_s), innocent=takes(60))
 
     b = in_turn(body)
-    innocent = b.rows[1]
-    assert (innocent.how, innocent.detail) == (
+    innocent = b.step_runs[1]
+    assert (innocent.outcome, innocent.detail) == (
         "timeout", "not done within the 1 s that the turn had for it, at whose end the event loop was blocked for 0.5 s")
     assert b.broken_by == report.find_blamed_anywhere(b) == "the event loop"
     assert b.report().endswith("broke the budget: the event loop")
@@ -72,7 +72,7 @@ def test_what_is_there_when_the_bell_rings_late(runner: Callable[[Coroutine[obje
         async with budget(0.05) as b:
             assert await b.run(computes) == "computed"
             assert await b.run(takes, 1.0, name="answer", fallback="late") == "late"
-        assert [row.how for row in b.rows] == ["ok", "timeout"]
+        assert [row.outcome for row in b.step_runs] == ["ok", "timeout"]
         assert b.broken_by == "the event loop"
 
     runner(main())
@@ -80,7 +80,7 @@ def test_what_is_there_when_the_bell_rings_late(runner: Callable[[Coroutine[obje
 
 def test_a_second_call_is_ended_all_the_same() -> None:
     """Where the first one of two failed just as the time ran out, the other goes on no longer."""
-    search = Hedge(after_s=0.1)
+    search = HedgePolicy(after_s=0.1)
     n_calls = 0
 
     async def main(loop: SimLoop) -> None:
@@ -114,7 +114,7 @@ def test_a_busy_loop_is_no_excuse(stall_s: float, blamed: str) -> None:
 
 def test_a_breaker_learns_nothing_of_it() -> None:
     """A cap that ran out while the loop was blocked is no failure of the step."""
-    crm = Breaker()
+    crm = BreakerPolicy()
 
     async def main(loop: SimLoop) -> None:
         async with budget(100) as b:
@@ -130,7 +130,7 @@ def test_a_breaker_learns_nothing_of_it() -> None:
 
 def test_a_served_turn_says_so() -> None:
     """Its client's 504 blames no step, and neither do the facts of its steps."""
-    async def desk(asked: Asked) -> str:
+    async def desk(asked: TurnRequest) -> str:
         asyncio.get_running_loop().call_later(0.45, stalls)
         async with budget(0.5) as b:
             await b.run(takes, 60, name="search")

@@ -8,7 +8,7 @@ from math import inf
 import pytest
 
 from stayfast.testing import SimLoop, VirtualThreads, run
-from stayfast.turns import Budget, OutOfTime, StepCancelled, StepTimeout, budget, charge, current, remaining, step
+from stayfast.turns import Budget, OutOfTime, StepCancelled, StepTimeout, budget, charge, current_budget, remaining, step
 
 
 async def takes(seconds: float, result: object = "done") -> object:
@@ -63,7 +63,7 @@ def test_a_cap_ends_a_step() -> None:
 
     b, ended_at = in_turn(body)
     assert ended_at == pytest.approx(0.8)
-    assert [(row.how, row.used_fallback) for row in b.rows] == [("timeout", False), ("timeout", True)]
+    assert [(row.outcome, row.used_fallback) for row in b.step_runs] == [("timeout", False), ("timeout", True)]
     assert b.broken_by is None
 
 
@@ -103,7 +103,7 @@ def test_nested_budgets_take_the_earlier_end() -> None:
     async def inner() -> object:
         async with budget(10, {"answer": 8}) as b:
             assert b.remaining() == pytest.approx(0.2)  # of 1 s, eight tenths are reserved
-            assert current() is b
+            assert current_budget() is b
             return await b.run(takes, 9.0, name="answer", fallback="late")
 
     async def body(b: Budget) -> None:
@@ -131,7 +131,7 @@ def test_code_that_does_not_know_us_is_told() -> None:
 
     assert remaining() == inf
     with pytest.raises(RuntimeError, match=r"`async with budget\(total=2\.5\):` around"):
-        current()
+        current_budget()
     in_turn(body)
 
 
@@ -143,7 +143,7 @@ def test_a_failure_is_the_steps_own() -> None:
         assert await b.run(fails, 0.1, fallback="none") == "none"
 
     b, _ = in_turn(body)
-    assert [(row.how, row.detail) for row in b.rows] == [("failed", "LookupError")] * 2
+    assert [(row.outcome, row.detail) for row in b.step_runs] == [("failed", "LookupError")] * 2
 
 
 def test_who_leaves_cancels_everything() -> None:

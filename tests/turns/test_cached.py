@@ -8,7 +8,7 @@ import pytest
 
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import SimLoop, run
-from stayfast.turns.cached import Cached
+from stayfast.turns.cached import CachedFunction
 
 
 class Index:
@@ -36,7 +36,7 @@ def test_what_was_found_is_found_at_once() -> None:
 
     async def main(loop: SimLoop) -> None:
         index = Index()
-        search = Cached(index.find, ttl_s=60)
+        search = CachedFunction(index.find, ttl_s=60)
         assert await search("a") == ["a-3-1"]
         assert await search("a") == ["a-3-1"]
         assert await search("a", 5) == ["a-5-2"]
@@ -53,7 +53,7 @@ def test_the_same_question_at_once_is_asked_once() -> None:
 
     async def main(loop: SimLoop) -> None:
         index = Index()
-        search = Cached(index.find, ttl_s=60)
+        search = CachedFunction(index.find, ttl_s=60)
         tasks = [asyncio.create_task(search("a")) for _ in range(20)]
         await asyncio.sleep(0.1)
         tasks[0].cancel()
@@ -76,7 +76,7 @@ def test_an_old_one_is_given_and_made_again() -> None:
 
     async def main(loop: SimLoop) -> None:
         index = Index()
-        search = Cached(index.find, ttl_s=60, stale_while_revalidate_s=60)
+        search = CachedFunction(index.find, ttl_s=60, stale_while_revalidate_s=60)
         await search("a")
         await asyncio.sleep(90)
         began_at = loop.now()
@@ -94,7 +94,7 @@ def test_one_that_was_kept_by_a_clock_that_was_ahead_is_made_again(monkeypatch: 
 
     async def main(loop: SimLoop) -> None:
         index = Index()
-        search = Cached(index.find, ttl_s=60)
+        search = CachedFunction(index.find, ttl_s=60)
         with monkeypatch.context() as patched:
             wall = loop.wall
             patched.setattr(loop, "wall", lambda: wall() + 86_400)
@@ -110,7 +110,7 @@ def test_an_old_one_instead_of_an_error() -> None:
 
     async def main(loop: SimLoop) -> None:
         index = Index()
-        search = Cached(index.find, ttl_s=60, stale_if_error_s=600)
+        search = CachedFunction(index.find, ttl_s=60, stale_if_error_s=600)
         await search("a")
         index.is_down = True
         await asyncio.sleep(300)
@@ -120,8 +120,8 @@ def test_an_old_one_instead_of_an_error() -> None:
         await asyncio.sleep(600)
         with pytest.raises(ConnectionError):
             await search("a")
-        assert search.kept("a") == ["a-3-1"]
-        assert search.kept("b") is None
+        assert search.peek("a") == ["a-3-1"]
+        assert search.peek("b") is None
 
     run(main)
 
@@ -131,7 +131,7 @@ def test_what_fails_in_the_background_is_not_raised_anywhere() -> None:
 
     async def main(loop: SimLoop) -> None:
         index = Index()
-        search = Cached(index.find, ttl_s=60, stale_while_revalidate_s=600, renew_within_s=0.1)
+        search = CachedFunction(index.find, ttl_s=60, stale_while_revalidate_s=600, refresh_timeout_s=0.1)
         await search("a")
         await asyncio.sleep(90)
         assert await search("a") == ["a-3-1"]
@@ -147,11 +147,11 @@ def test_what_is_not_to_be_kept() -> None:
 
     async def main(loop: SimLoop) -> None:
         index = Index()
-        search = Cached(index.find, ttl_s=60, keep=lambda found: len(found) > 1)
+        search = CachedFunction(index.find, ttl_s=60, should_cache=lambda found: len(found) > 1)
         assert [await search("a"), await search("a")] == [["a-3-1"], ["a-3-2"]]
-        search = Cached(index.find, ttl_s=60)
+        search = CachedFunction(index.find, ttl_s=60)
         await search("a")
-        await search.forget("a")
+        await search.invalidate("a")
         assert await search("a") == ["a-3-4"]
 
     run(main)
@@ -162,10 +162,10 @@ def test_it_is_bounded() -> None:
 
     async def main(loop: SimLoop) -> None:
         index = Index()
-        search = Cached(index.find, ttl_s=60, max_entries=10)
+        search = CachedFunction(index.find, ttl_s=60, max_entries=10)
         for number in range(50):
             await search(str(number))
-        assert sum(search.kept(str(number)) is not None for number in range(50)) == 10
+        assert sum(search.peek(str(number)) is not None for number in range(50)) == 10
 
     run(main)
 
@@ -175,14 +175,14 @@ def test_the_key_tells_one_question_from_another() -> None:
 
     async def main(loop: SimLoop) -> None:
         index = Index()
-        plain: Any = Cached(index.find, ttl_s=60)
+        plain: Any = CachedFunction(index.find, ttl_s=60)
         with pytest.raises(TypeError, match="key=lambda"):
             await plain(["a"])
 
         async def mine(question: str, user: object) -> str:
             return f"{question} of {user}"
 
-        by_user = Cached(mine, ttl_s=60, key=lambda question, user: f"{user} {question}")
+        by_user = CachedFunction(mine, ttl_s=60, key=lambda question, user: f"{user} {question}")
         assert [await by_user("a", "ann"), await by_user("a", "bob")] == ["a of ann", "a of bob"]
 
     run(main)
@@ -202,10 +202,10 @@ def test_a_store_shares_it_between_processes() -> None:
             n_calls += 1
             return [Hit(question)]
 
-        one, other = (Cached(find, ttl_s=60, store=store, name="kb", kind=list[Hit]) for _ in range(2))
+        one, other = (CachedFunction(find, ttl_s=60, store=store, name="kb", kind=list[Hit]) for _ in range(2))
         assert [await one("a"), await other("a")] == [[Hit("a")], [Hit("a")]]
         assert n_calls == 1
-        assert await Cached(find, ttl_s=60, store=store, name="kb", kind=list[int])("a") == [Hit("a")]
+        assert await CachedFunction(find, ttl_s=60, store=store, name="kb", kind=list[int])("a") == [Hit("a")]
         assert n_calls == 2
 
     run(main)
@@ -217,9 +217,9 @@ def test_in_a_shared_store_two_names_are_two_caches() -> None:
     async def main(loop: SimLoop) -> None:
         store, acme, globex = MemoryStore(1 << 20), Index(), Index()
         with pytest.raises(ValueError, match="name"):
-            Cached(acme.find, ttl_s=60, store=store)
-        one = Cached(acme.find, ttl_s=60, store=store, name="acme")
-        other = Cached(globex.find, ttl_s=60, store=store, name="globex")
+            CachedFunction(acme.find, ttl_s=60, store=store)
+        one = CachedFunction(acme.find, ttl_s=60, store=store, name="acme")
+        other = CachedFunction(globex.find, ttl_s=60, store=store, name="globex")
         await one("a")
         await other("a")
         assert (acme.n_calls, globex.n_calls) == (1, 1)
@@ -235,8 +235,8 @@ def test_a_list_that_was_found_is_its_finders_own() -> None:
             await asyncio.sleep(0.1)
             return {"hits": [question, (["part"], {"tag"})]}
 
-        search, whole = Cached(find, ttl_s=60), {"hits": ["a", (["part"], {"tag"})]}
-        for found in [*await asyncio.gather(search("a"), search("a")), await search("a"), search.kept("a")]:
+        search, whole = CachedFunction(find, ttl_s=60), {"hits": ["a", (["part"], {"tag"})]}
+        for found in [*await asyncio.gather(search("a"), search("a")), await search("a"), search.peek("a")]:
             assert found == whole
             found["hits"][1][0].append("x")
             found["hits"][1][1].add("x")
@@ -250,7 +250,7 @@ def test_a_plain_function_is_told_what_to_write() -> None:
     async def main(_: SimLoop) -> None:
         plain: Any = list
         with pytest.raises(TypeError, match=r"list is a plain function: .* asyncio\.to_thread\(list, question\)"):
-            await Cached(plain, ttl_s=60)("a")
+            await CachedFunction(plain, ttl_s=60)("a")
 
     run(main)
 
@@ -258,8 +258,8 @@ def test_a_plain_function_is_told_what_to_write() -> None:
 def test_wrong_use_is_told_at_once() -> None:
     """A time that is none is a ValueError that names it."""
     with pytest.raises(ValueError, match="ttl_s"):
-        Cached(Index().find, ttl_s=0)
+        CachedFunction(Index().find, ttl_s=0)
     with pytest.raises(ValueError, match="stale_if_error_s"):
-        Cached(Index().find, ttl_s=1, stale_if_error_s=-1)
+        CachedFunction(Index().find, ttl_s=1, stale_if_error_s=-1)
     with pytest.raises(ValueError, match="max_entries"):
-        Cached(Index().find, ttl_s=1, max_entries=0)
+        CachedFunction(Index().find, ttl_s=1, max_entries=0)

@@ -22,8 +22,8 @@ from stayfast.turns import budget
 from stayfast.turns.agent import Agent
 from stayfast.turns.answer import Answer
 from stayfast.turns.chat import ChatModel
-from stayfast.turns.pace import Pace
-from stayfast.turns.tools import Call, tool
+from stayfast.turns.model_speed import ModelSpeed
+from stayfast.turns.tools import ToolCallRequest, tool
 
 SETTINGS = """
 server: {port: 0}
@@ -69,10 +69,10 @@ def test_an_agent_behind_the_gateway() -> None:
     async def main() -> None:
         async with gateway() as client:
             agent = Agent(ChatModel(client, "large"), [weather], plan=ChatModel(client, "large", tool_choice="required"),
-                          max_tokens=40, pace=Pace("large"))
+                          max_tokens=40, speed=ModelSpeed("large"))
             async with budget(8.0), Answer() as a:
                 outcome = await agent.run([{"role": "user", "content": "What is the weather?"}], a)
-            assert (outcome.how, outcome.stopped_by, outcome.n_steps) == ("ok", "steps", 2)
+            assert (outcome.outcome, outcome.stopped_by, outcome.n_steps) == ("ok", "steps", 2)
             assert outcome.text == a.text != ""
             results = [json.loads(message["content"]) for message in outcome.messages if message["role"] == "tool"]
             assert [(result["status"], result["result"]) for result in results] == [("ok", "rain")] * 2
@@ -88,7 +88,7 @@ def test_a_hanging_model_behind_the_gateway() -> None:
             agent = Agent(ChatModel(client, "hung", extra_headers={"x-mine": "1"}), answer_s=0.3)
             async with budget(0.5) as b, Answer() as a:
                 outcome = await agent.run([{"role": "user", "content": "Hi"}], a)
-            assert outcome.how == "apology"
+            assert outcome.outcome == "apology"
             return b.ended_at - b.began_at
 
     assert uvloop.run(main()) < 2.0
@@ -137,11 +137,12 @@ def test_calls_are_heard_as_soon_as_they_are_whole() -> None:
 
     async def main() -> Any:
         async with budget(2.0):
-            return await ChatModel(client, "m", extra_headers={"x-mine": "1"}, timeout=0.5).ask(
+            return await ChatModel(client, "m", extra_headers={"x-mine": "1"}, timeout=0.5).generate(
                 [{"role": "user", "content": "Hi"}], [weather.as_function()], heard.append, may_call=True, max_tokens=7)
 
     said = asyncio.run(main())
-    first, second = Call("a", "weather", '{"city": {"n": 1}}'), Call("call_1", "weather", '{"city":"}"}')
+    first, second = ToolCallRequest("a", "weather", '{"city": {"n": 1}}'), ToolCallRequest("call_1", "weather",
+                                                                                           '{"city":"}"}')
     assert heard == ["Let me ", first, "see.", second]
     assert (said.text, said.calls, said.n_tokens) == ("Let me see.", (first, second), 9)
     assert client.asked["tool_choice"] == "auto"

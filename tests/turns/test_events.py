@@ -14,16 +14,26 @@ from stayfast.testing import SimLoop, run
 from stayfast.turns import budget, step
 from stayfast.turns.answer import Answer
 from stayfast.turns.budget import OutOfTime
-from stayfast.turns.events import Delta, Event, Final, Patch, Prefix, Snapshot, json_value, last_event_id, text_of
-from stayfast.turns.patch import patched
+from stayfast.turns.events import (
+    AnswerEvent,
+    DeltaEvent,
+    FinalEvent,
+    PatchEvent,
+    PrefixEvent,
+    SnapshotEvent,
+    event_text,
+    parse_last_event_id,
+    to_json_value,
+)
+from stayfast.turns.patch import apply_patch
 from stayfast.wire.sse import Splitter
 from tests.turns.test_budget import fails, takes
 
 TEXTS = st.text(max_size=4) | st.sampled_from(["\n", "\r\n", "data: x\n\n", "\u2028", "id: 9"])
 WRITES = st.lists(st.one_of(
-    st.tuples(st.just("delta"), TEXTS), st.tuples(st.just("put"), st.sampled_from("ab"), st.integers(0, 2)),
-    st.tuples(st.just("cite"), TEXTS), st.tuples(st.just("degraded"), TEXTS, TEXTS),
-    st.tuples(st.just("progress"), TEXTS, TEXTS)), max_size=30)
+    st.tuples(st.just("write"), TEXTS), st.tuples(st.just("put"), st.sampled_from("ab"), st.integers(0, 2)),
+    st.tuples(st.just("cite"), TEXTS), st.tuples(st.just("mark_degraded"), TEXTS, TEXTS),
+    st.tuples(st.just("report_progress"), TEXTS, TEXTS)), max_size=30)
 
 
 class Client:
@@ -49,7 +59,7 @@ class Client:
             case "prefix" | "delta":
                 self.text += data["text"]
             case "patch":
-                self.state = patched(self.state, data["patch"])
+                self.state = apply_patch(self.state, data["patch"])
             case "snapshot":
                 self.text, self.state = data["text"], data["state"]
                 self.n_degraded = len(data["degraded"])
@@ -59,7 +69,7 @@ class Client:
                 self.n_finals += 1
 
 
-async def read_all(a: Answer, after: int = 0, *, late: bool = False) -> list[Event]:
+async def read_all(a: Answer, after: int = 0, *, late: bool = False) -> list[AnswerEvent]:
     """All that one reader gets."""
     return [event async for event in a.read(after, late=late)]
 
@@ -79,7 +89,7 @@ def test_a_client_that_is_cut_off_comes_to_the_same(writes: list[Any], n_kept: i
         a = await written(writes, n_kept)
         client = Client()
         for n_read in [*cuts, 1000]:
-            reader = a.read(last_event_id(str(client.ids[-1]) if client.ids else ""))
+            reader = a.read(parse_last_event_id(str(client.ids[-1]) if client.ids else ""))
             for _ in range(n_read):
                 event = await anext(reader, None)
                 if event is None:
@@ -89,7 +99,7 @@ def test_a_client_that_is_cut_off_comes_to_the_same(writes: list[Any], n_kept: i
                     client.read(data[at:at + n_bytes])
         assert client.ids == sorted(set(client.ids))
         assert (client.text, client.state, client.n_finals) == (a.text, a.state, 1)
-        assert client.n_degraded == sum(name == "degraded" for name, *_ in writes)
+        assert client.n_degraded == sum(name == "mark_degraded" for name, *_ in writes)
         assert len(await read_all(a)) <= n_kept + 2
 
     asyncio.run(main())
@@ -99,7 +109,7 @@ def test_a_client_that_is_cut_off_comes_to_the_same(writes: list[Any], n_kept: i
 def test_any_last_event_id_is_taken_or_refused(said: str) -> None:
     """A number, or a ValueError."""
     try:
-        seen = last_event_id(said)
+        seen = parse_last_event_id(said)
     except ValueError:
         seen = -1
     assert seen == (int(said.strip() or 0) if re.fullmatch(r"\s*[0-9]*\s*", said) else -1)
@@ -109,7 +119,7 @@ def test_any_last_event_id_is_taken_or_refused(said: str) -> None:
 def test_a_wrong_last_event_id_is_told(said: str) -> None:
     """By the name of the header."""
     with pytest.raises(ValueError, match="Last-Event-ID: must be the id of an event"):
-        last_event_id(said)
+        parse_last_event_id(said)
 
 
 def test_a_reader_is_given_each_event_as_it_comes() -> None:
@@ -121,7 +131,7 @@ def test_a_reader_is_given_each_event_as_it_comes() -> None:
             await asyncio.sleep(late_s)
             reader = a.read()
             while (event := await anext(reader, None)) is not None:
-                came.append((loop.now(), event.told.name))
+                came.append((loop.now(), event.payload.name))
 
         a = Answer()
         async with asyncio.TaskGroup() as readers:
@@ -129,17 +139,17 @@ def test_a_reader_is_given_each_event_as_it_comes() -> None:
             readers.create_task(read(0.15))
             leaving = readers.create_task(read(0))
             async with a:
-                a.prefix("Hello. ")
+                a.write_prefix("Hello. ")
                 await asyncio.sleep(0.1)
                 leaving.cancel()
-                a.delta("It has ")
-                a.delta("")
+                a.write("It has ")
+                a.write("")
                 await asyncio.sleep(0.1)
-                a.delta("left.")
+                a.write("left.")
         assert came == [(0, "prefix"), (0, "prefix"), (0.1, "delta"), (0.15, "prefix"), (0.15, "delta"),
                         (0.2, "delta"), (0.2, "final"), (0.2, "delta"), (0.2, "final")]
         assert a.text == "Hello. It has left."
-        assert "".join(map(text_of, await read_all(a))) == a.text
+        assert "".join(map(event_text, await read_all(a))) == a.text
 
     run(main)
 
@@ -153,25 +163,25 @@ def test_what_was_late_follows_as_a_patch() -> None:
                 found = await b.gather(by=0.5, late=afterwards, news=step(takes, 0.1, "new"),
                                        weather=step(takes, 3.0, "rain"), tide=step(fails, 2.0))
                 for name, straggler in found.late.items():
-                    a.later(name, straggler)
-                a.delta("It is open.")
+                    a.put_later(name, straggler)
+                a.write("It is open.")
             plain = await read_all(a)
             assert loop.now() == 0.5
-            final = plain[-1].told
-            assert final == Final("ok", "", ("weather", "tide"), ("weather", "tide"))
+            final = plain[-1].payload
+            assert final == FinalEvent("ok", "", ("weather", "tide"), ("weather", "tide"))
             assert a.state == {"weather": {"status": "pending"}, "tide": {"status": "pending"}}
             reader = a.read(plain[-1].id, late=True)
-            assert (await anext(reader)).told == Patch([
+            assert (await anext(reader)).payload == PatchEvent([
                 {"op": "replace", "path": "/tide/status", "value": "failed"},
                 {"op": "add", "path": "/tide/elapsed_ms", "value": 2000}])
             assert loop.now() == 2.0
             weather = await anext(reader)
             assert loop.now() == 3.0
-            assert isinstance(weather.told, Patch)
-            assert {"op": "add", "path": "/weather/value", "value": "rain"} in weather.told.patch
+            assert isinstance(weather.payload, PatchEvent)
+            assert {"op": "add", "path": "/weather/value", "value": "rain"} in weather.payload.patch
             assert [event async for event in reader] == []
             assert a.is_over
-            await a.settled()
+            await a.wait_settled()
             assert loop.now() == 3.0
         assert await read_all(a) == plain
 
@@ -185,8 +195,8 @@ def test_a_turn_waits_for_what_is_late() -> None:
             async with budget(1) as b, Answer() as a:
                 found = await b.gather(by=0.5, late=afterwards, weather=step(takes, 100.0), tide=step(takes, 2.0, 7))
                 for name, straggler in found.late.items():
-                    a.later(name, straggler)
-            await a.settled()
+                    a.put_later(name, straggler)
+            await a.wait_settled()
             assert loop.now() == pytest.approx(4.0)
         return a.state
 
@@ -201,21 +211,21 @@ def test_what_never_comes_is_said_to_be_over() -> None:
         async with budget(4) as afterwards, budget(1) as b, a:
             found = await b.gather(by=0.5, late=afterwards, weather=step(takes, 100.0), odd=step(takes, 0.7))
             for name, straggler in found.late.items():
-                a.later(name, straggler)
+                a.put_later(name, straggler)
         events = await read_all(a, late=True)
-        assert [event.told.name for event in events] == ["patch", "patch", "final", "patch", "patch"]
+        assert [event.payload.name for event in events] == ["patch", "patch", "final", "patch", "patch"]
         assert a.state["weather"] == {"status": "cancelled", "elapsed_ms": 500}
         assert a.state["odd"]["status"] == "cancelled"
 
         async with budget(4) as b, Answer() as a:
             found = await b.gather(odd=step(takes, 0.2, object()), need=0, by=0.1, late=b)
-            a.later("odd", found.late["odd"])
+            a.put_later("odd", found.late["odd"])
             with pytest.raises(ValueError, match="'odd' is pending already"):
-                a.later("odd", found.late["odd"])
+                a.put_later("odd", found.late["odd"])
             await asyncio.sleep(1)
             assert a.state["odd"] == {"status": "failed", "detail": "what it brought cannot be said in JSON",
                                       "elapsed_ms": 200}
-            a.later("again", found.late["odd"])
+            a.put_later("again", found.late["odd"])
             assert a.state["again"]["status"] == "failed"
 
     run(main)
@@ -231,13 +241,13 @@ def test_a_turn_that_breaks_off_says_so(error: BaseException, how: str, detail: 
 
         async def turn() -> None:
             async with a:
-                a.delta("It")
+                a.write("It")
                 raise error
 
         with pytest.raises(type(error)):
             await turn()
         events = await read_all(a)
-        assert [event.told for event in events] == [Delta("It"), Final(how, detail)]
+        assert [event.payload for event in events] == [DeltaEvent("It"), FinalEvent(how, detail)]
         assert b"secret" not in events[-1].sse()
 
     asyncio.run(main())
@@ -263,9 +273,9 @@ def test_a_turn_that_ran_out_of_time_says_so() -> None:
             a = Answer()
             with pytest.raises(TimeoutError):
                 await turn(a)
-            final = (await read_all(a))[-1].told
-            assert isinstance(final, Final)
-            hows.append(final.how)
+            final = (await read_all(a))[-1].payload
+            assert isinstance(final, FinalEvent)
+            hows.append(final.outcome)
         return hows
 
     assert run(main) == ["timeout", "timeout", "timeout", "cancelled"]
@@ -276,15 +286,15 @@ def test_a_slow_reader_goes_on_from_a_snapshot() -> None:
     async def main() -> None:
         async with Answer(2) as a:
             reader = a.read()
-            a.prefix("A")
-            assert (await anext(reader)).told == Prefix("A")
+            a.write_prefix("A")
+            assert (await anext(reader)).payload == PrefixEvent("A")
             a.put("n", 1)
             for text in "bcdef":
-                a.delta(text)
+                a.write(text)
             snapshot = await anext(reader)
-            assert snapshot == Event(5, Snapshot("Abcd", {"n": 1}))
-            assert [text_of(await anext(reader)) for _ in range(2)] == ["e", "f"]
-        assert [event.told for event in await read_all(a, 7)] == [Final("ok")]
+            assert snapshot == AnswerEvent(5, SnapshotEvent("Abcd", {"n": 1}))
+            assert [event_text(await anext(reader)) for _ in range(2)] == ["e", "f"]
+        assert [event.payload for event in await read_all(a, 7)] == [FinalEvent("ok")]
         assert [event.id for event in await read_all(a)] == [5, 6, 7, 8]
 
     asyncio.run(main())
@@ -296,18 +306,18 @@ def test_a_plain_reader_that_falls_behind_has_all_of_the_text() -> None:
         async with Answer(2) as a:
             reader, given = a.read(), ""
             for text in ("It ", "has ", "left ", "the ", "house ", "at ", "nine."):
-                a.prefix(text)
-                a.progress("writing", text)
+                a.write_prefix(text)
+                a.report_progress("writing", text)
                 if text in ("It ", "the "):
-                    given += text_of(await anext(reader), len(given))
+                    given += event_text(await anext(reader), len(given))
             async for event in reader:
-                given += text_of(event, len(given))
+                given += event_text(event, len(given))
                 if given == a.text:
                     break
         assert given == "It has left the house at nine."
         late = ""
         async for event in a.read():
-            late += text_of(event, len(late))
+            late += event_text(event, len(late))
         assert late == a.text
 
     asyncio.run(main())
@@ -318,16 +328,16 @@ def test_wrong_use_is_told() -> None:
     async def main() -> None:
         a = Answer()
         with pytest.raises(RuntimeError, match="async with Answer"):
-            a.delta("too early")
+            a.write("too early")
         async with a:
             with pytest.raises(ValueError, match="a object that cannot be said in JSON"):
                 a.put("x", object())
             with pytest.raises(ValueError, match="Last-Event-ID: 7 was not told yet"):
                 a.read(7)
-            a.delta("half of a pair: \ud83d")
+            a.write("half of a pair: \ud83d")
             assert a.text == "half of a pair: ?"
-        for write in (a.prefix, a.delta):
-            with pytest.raises(RuntimeError, match=r"a\.later"):
+        for write in (a.write_prefix, a.write):
+            with pytest.raises(RuntimeError, match=r"a\.put_later"):
                 write("too late")
         with pytest.raises(RuntimeError, match="written once"):
             await a.__aenter__()
@@ -347,9 +357,9 @@ def test_the_state_is_nobody_elses() -> None:
             mine["items"].append(2)
             a.put("cart", mine)
             a.put("cart", mine)
-        assert [event.told for event in await read_all(a)][:-1] == [
-            Patch([{"op": "add", "path": "/cart", "value": {"items": [1]}}]),
-            Patch([{"op": "add", "path": "/cart/items/1", "value": 2}])]
-        assert json_value((1, 2)) == [1, 2]
+        assert [event.payload for event in await read_all(a)][:-1] == [
+            PatchEvent([{"op": "add", "path": "/cart", "value": {"items": [1]}}]),
+            PatchEvent([{"op": "add", "path": "/cart/items/1", "value": 2}])]
+        assert to_json_value((1, 2)) == [1, 2]
 
     asyncio.run(main())

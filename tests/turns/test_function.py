@@ -18,7 +18,7 @@ from stayfast.core.types import EventsWish
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.exchange import Arrival
 from stayfast.settings import Settings, SettingsError, SettingsText, load
-from stayfast.turns.function import find
+from stayfast.turns.function import import_turn_function
 from stayfast.turns.served import ServedTurn
 from tests.flow.rig import chat, read, said
 
@@ -50,7 +50,7 @@ def write(folder: Path, text: str, name: str = "desk_of_test.py") -> None:
 
 @pytest.mark.parametrize(("text", "writes", "yields"), [
     ("async def answer(asked): return ''", False, False),
-    ("async def answer(asked, a): a.delta('')", True, False),
+    ("async def answer(asked, a): a.write('')", True, False),
     ("async def answer(asked, *, verbose=False): yield ''", False, True),
     ("async def answer(asked, a): yield ''", True, True),
     ("from functools import partial\nasync def f(n, asked, a): pass\nanswer = partial(f, 7)", True, False),
@@ -60,7 +60,7 @@ def write(folder: Path, text: str, name: str = "desk_of_test.py") -> None:
 def test_what_can_be_served(folder: Path, text: str, writes: bool, yields: bool) -> None:
     """Async functions and generators of one or two arguments, and what is called like one."""
     write(folder, text)
-    found = find("desk_of_test:answer")
+    found = import_turn_function("desk_of_test:answer")
     assert (found.name, found.writes, found.yields) == ("desk_of_test:answer", writes, yields)
 
 
@@ -71,11 +71,11 @@ def test_what_can_be_served(folder: Path, text: str, writes: bool, yields: bool)
     ("no.such.desk:answer", GOOD, "there is no module no.such.desk"),
     ("desk_of_test:anwser", GOOD, "module desk_of_test has no anwser; did you mean answer?"),
     ("desk_of_test:nothing", GOOD, "module desk_of_test has no nothing"),
-    ("desk_of_test:answer", "answer = 7", "is a int, no function: write `async def answer(asked: Asked) -> str`"),
+    ("desk_of_test:answer", "answer = 7", "is a int, no function: write `async def answer(request: TurnRequest) -> str`"),
     ("desk_of_test:answer", "class answer: pass", "is a class: name an async function"),
     ("desk_of_test:answer", "def answer(asked): return ''", "is a plain function, which nobody can end"),
     ("desk_of_test:answer", "def answer(asked): yield ''", "is a plain function, which nobody can end"),
-    ("desk_of_test:answer", "async def answer(): return ''", "takes (): write `async def answer(asked: Asked)"),
+    ("desk_of_test:answer", "async def answer(): return ''", "takes (): write `async def answer(request: TurnRequest)"),
     ("desk_of_test:answer", "async def answer(a, b, c): return ''", "takes (a, b, c): write"),
     ("desk_of_test:answer", "async def answer(asked, *, key): return ''", "takes (asked, *, key): write"),
     ("desk_of_test:answer", "import no_such_library", "it imports no_such_library, which is not there"),
@@ -88,30 +88,30 @@ def test_what_cannot(folder: Path, named: str, text: str, words: str) -> None:
     """Each says what to write instead."""
     write(folder, text)
     with pytest.raises(ValueError, match="desk") as refused:
-        find(named)
+        import_turn_function(named)
     assert words in str(refused.value)
 
 
 def test_a_changed_module_is_loaded_anew(folder: Path) -> None:
     """Beside the old one, which those keep who have it. One that did not change stays, with all that it knows."""
     write(folder, GOOD + "kept = []\n")
-    first = find("desk_of_test:answer")
-    assert find("desk_of_test:answer").of is first.of
+    first = import_turn_function("desk_of_test:answer")
+    assert import_turn_function("desk_of_test:answer").call is first.call
     write(folder, GOOD.replace("one", "two") + "kept = []\n")
-    second = find("desk_of_test:answer")
-    assert second.of is not first.of
-    assert first.of.__globals__["kept"] is not second.of.__globals__["kept"]
-    assert find("desk_of_test:answer").of is second.of
+    second = import_turn_function("desk_of_test:answer")
+    assert second.call is not first.call
+    assert first.call.__globals__["kept"] is not second.call.__globals__["kept"]
+    assert import_turn_function("desk_of_test:answer").call is second.call
 
 
 def test_a_change_that_does_not_load_changes_nothing(folder: Path) -> None:
     """The error says so, and the old module is still there."""
     write(folder, GOOD)
-    first = find("desk_of_test:answer")
+    first = import_turn_function("desk_of_test:answer")
     write(folder, "async def answer(asked:")
     with pytest.raises(ValueError, match="SyntaxError"):
-        find("desk_of_test:answer")
-    assert sys.modules["desk_of_test"].answer is first.of
+        import_turn_function("desk_of_test:answer")
+    assert sys.modules["desk_of_test"].answer is first.call
 
 
 def settings(turn: str = "desk_of_test:answer", more: str = "") -> Settings:
@@ -150,7 +150,7 @@ def test_a_reload_brings_the_function_as_it_is_now(folder: Path) -> None:
     write(folder, GOOD.replace("one", "three"))
     new = built(settings(), observers, old)
     assert new.registry["desk"] is old.registry["desk"]
-    assert upstream(new).function.of.__code__.co_consts[-1] == "three"
+    assert upstream(new).function.call.__code__.co_consts[-1] == "three"
     newer = built(settings(more=", resume_s: 3"), observers, new)
     assert upstream(newer) is not upstream(new)
     assert upstream(newer).resumable is upstream(new).resumable

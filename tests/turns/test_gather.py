@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Budget, Partial, budget, step
+from stayfast.turns import Budget, GatherResult, budget, step
 from tests.turns.test_budget import fails, stubborn, takes
 
 
-def gathered(body: Callable[[Budget], Awaitable[Partial]], total: float = 2.5) -> tuple[Partial, float]:
+def gathered(body: Callable[[Budget], Awaitable[GatherResult]], total: float = 2.5) -> tuple[GatherResult, float]:
     """What a fan-out brought, and when."""
-    async def main(loop: SimLoop) -> tuple[Partial, float]:
+    async def main(loop: SimLoop) -> tuple[GatherResult, float]:
         async with budget(total) as b:
             found = await body(b)
             at = loop.now()
@@ -37,7 +37,7 @@ def test_nothing_raises() -> None:
                                             capped=step(takes, 9, cap=0.2, fallback=[])))
     assert at == pytest.approx(2.5)
     assert found.done == {"good": 1, "capped": []}
-    assert {name: missing.why for name, missing in found.missing.items()} == {
+    assert {name: missing.reason for name, missing in found.missing.items()} == {
         "bad": "failed", "slow": "timeout", "capped": "timeout"}
     assert found.timed_out == ("slow", "capped")
     assert found.get("slow", "nothing") == "nothing"
@@ -71,7 +71,7 @@ def test_stragglers_may_go_on() -> None:
             async with budget(2.0) as b:
                 found = await b.gather(kb=takes(0.1), crm=step(takes, 5, "ann", cap=20),
                                        never=step(takes, 99, cap=9), by=0.5, late=outer)
-                assert found.missing["crm"].why == "late"
+                assert found.missing["crm"].reason == "late"
                 assert found.timed_out == ("crm", "never")
             assert loop.now() == pytest.approx(0.5)
             assert await found.late["crm"].wait() == "ann"
@@ -81,7 +81,7 @@ def test_stragglers_may_go_on() -> None:
             found = await outer.gather(a=takes(99), by=1, late=outer)
         assert loop.now() == pytest.approx(10)
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert found.late["a"].how == "cancelled"
+        assert found.late["a"].outcome == "cancelled"
 
     run(main)
 

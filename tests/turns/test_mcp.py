@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from stayfast.turns import budget
-from stayfast.turns.agent import Agent, Outcome
+from stayfast.turns.agent import Agent, AgentResult
 from stayfast.turns.mcp import mcp_tools
-from stayfast.turns.model import Hear, Json, Said
-from stayfast.turns.tools import Call, Tool
+from stayfast.turns.model import Json, ModelReply, OnPiece
+from stayfast.turns.tools import AgentTool, ToolCallRequest
 from tests.ports import free_port
 
 pytestmark = pytest.mark.sockets
@@ -27,19 +27,21 @@ SERVER = Path(__file__).with_name("mcp_server.py")
 class Scripted:
     """A model that calls all tools once, and then says what came of it."""
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
-                  max_tokens: int) -> Said:
+    async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                  max_tokens: int) -> ModelReply:
         """See `Model`."""
         results = [message["content"] for message in messages if message["role"] == "tool"]
         if may_call and not results:
-            return Said(calls=(Call("1", "stock", '{"item": "tea"}'), Call("2", "hang", '{"seconds": 30}'),
-                               Call("3", "order", '{"item": "tea"}'), Call("4", "stock", '{"thing": 1}')))
-        return Said(" | ".join(results))
+            return ModelReply(calls=(ToolCallRequest("1", "stock", '{"item": "tea"}'), ToolCallRequest("2", "hang",
+                                                                                                       '{"seconds": 30}'),
+                               ToolCallRequest("3", "order", '{"item": "tea"}'), ToolCallRequest("4", "stock",
+                                                                                                 '{"thing": 1}')))
+        return ModelReply(" | ".join(results))
 
 
-async def ask(server: object) -> Outcome:
+async def ask(server: object) -> AgentResult:
     """One turn with the tools of that server."""
-    async with mcp_tools(server, timeout=3.0, trust=True) as tools:
+    async with mcp_tools(server, timeout=3.0, trust_hints=True) as tools:
         assert [(tool.name, tool.is_idempotent, tool.is_speculative) for tool in tools] == [
             ("stock", True, True), ("hang", False, False), ("n_cancelled", False, False), ("die", False, False),
             ("order", False, False)]
@@ -48,7 +50,7 @@ async def ask(server: object) -> Outcome:
             return await agent.run([{"role": "user", "content": "What is there?"}])
 
 
-def check(outcome: Outcome) -> None:
+def check(outcome: AgentResult) -> None:
     """Each call has its result, in their order: the hanging one its time-out, the failing one the server's words."""
     stock, hang, order, wrong = (json.loads(result) for result in outcome.text.split(" | "))
     assert (stock["status"], stock["result"]) == ("ok", {"n": 3})
@@ -57,7 +59,7 @@ def check(outcome: Outcome) -> None:
     assert order["status"] == "error"
     assert "no tea is left" in order["error"]
     assert wrong["status"] == "error"
-    assert outcome.how == "ok"
+    assert outcome.outcome == "ok"
 
 
 def test_a_server_over_stdio() -> None:
@@ -86,11 +88,11 @@ def test_names_can_be_told_apart() -> None:
 
 def test_calls_that_are_cut_off_and_a_server_that_dies() -> None:
     """The first are cancelled at the server; the second answers by an error, at once, and the turn goes on."""
-    async def call(tool: Tool[..., Any], arguments: str = "") -> dict[str, Any]:
+    async def call(tool: AgentTool[..., Any], arguments: str = "") -> dict[str, Any]:
         async with budget(5.0) as b:
-            running = b.begun(tool.step(arguments), tool.name)
-            await running.over()
-            return tool.result(arguments, running)
+            running = b.start_step(tool.build_step(arguments), tool.name)
+            await running.done_future()
+            return tool.describe_result(arguments, running)
 
     async def main() -> None:
         async with mcp_tools([sys.executable, str(SERVER)], timeout=2.0) as tools:
@@ -128,7 +130,7 @@ def running() -> Iterator[int]:
 def test_a_server_that_does_not_come_up_is_said() -> None:
     """What is no server, what ends at once, what is not there, and a command that was written as one string."""
     async def open_it(server: object) -> None:
-        async with mcp_tools(server, opens_in=1.0):
+        async with mcp_tools(server, open_timeout=1.0):
             raise AssertionError("it has opened")
 
     for server, said in ((["sleep", "1000"], "told no tools within 1 s"), (["true"], "the MCP server 'true' cannot be used"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Hedge, budget, step
+from stayfast.turns import HedgePolicy, budget, step
 from tests.turns.test_budget import takes
 
 Body = Callable[[Any], Coroutine[Any, Any, object]]  # Any: as for who uses no type checker
@@ -29,8 +29,8 @@ WRONG: list[tuple[Body, type[Exception], str]] = [
     (lambda b: b.gather(good=takes(1), own=plain, other=takes(1)), TypeError, r"step 'own': .* own=step\(plain, name\)"),
     (lambda b: b.gather(good=step(takes(1)), own=takes, other=step(takes(1))), TypeError, r"own=step\(takes, seconds\)"),
     (lambda b: b.gather(own=5, other=takes(1)), TypeError, r"own=5: a step is a .*; here own=step\(find, question\)"),
-    (lambda b: b.run(takes, 1, hedge=0.3), TypeError, r"search = Hedge\(\)"),
-    (lambda b: b.run(takes, 1, breaker=True), TypeError, r"crm = Breaker\(\)"),
+    (lambda b: b.run(takes, 1, hedge=0.3), TypeError, r"search = HedgePolicy\(\)"),
+    (lambda b: b.run(takes, 1, breaker=True), TypeError, r"crm = BreakerPolicy\(\)"),
     (lambda b: b.run(step(takes, 1, cap=-1)), ValueError, r"cap=-1: .* more than 0, as in cap=0\.4"),
     (lambda b: b.run(step(takes, 1, kind="tools")), ValueError, "kind='tools': what the step is .*, tool or retrieval"),
     (lambda b: b.gather(), TypeError, "nothing to run"),
@@ -75,10 +75,10 @@ def test_wrong_steps(body: Body, kind: type[Exception], says: str) -> None:
     (lambda: budget(0), r"total=0: .* budget\(total=2\.5\)"), (lambda: budget(-1), "total=-1"),
     (lambda: budget(float("nan")), "total=nan"), (lambda: budget(1, {"answer": 0}), "reserve={'answer': 0}"),
     (lambda: budget(1, {"a": 0.5, "b": 0.5}), "reserve comes to 1 s, which leaves nothing of total=1"),
-    (lambda: Hedge(0), r"share=0: .* Hedge\(share=0\.05\)"),
-    (lambda: Hedge(after_s=-1), r"after_s=-1: .* Hedge\(after_s=0\.2\)"),
-    (lambda: budget(1, patience=-1), r"patience=-1: .* leave it out"),
-    (lambda: budget(1, patience=float("nan")), "patience=nan")])
+    (lambda: HedgePolicy(0), r"share=0: .* HedgePolicy\(share=0\.05\)"),
+    (lambda: HedgePolicy(after_s=-1), r"after_s=-1: .* HedgePolicy\(after_s=0\.2\)"),
+    (lambda: budget(1, caller_timeout=-1), r"caller_timeout=-1: .* leave it out"),
+    (lambda: budget(1, caller_timeout=float("nan")), "caller_timeout=nan")])
 def test_wrong_budgets(made: Callable[[], object], says: str) -> None:
     """A budget or a hedge that cannot be is not made."""
     with pytest.raises(ValueError, match=says):
@@ -144,7 +144,7 @@ def test_a_coroutine_cannot_be_asked_twice() -> None:
     async def main(loop: SimLoop) -> None:
         coroutine = takes(1)
         with pytest.raises(TypeError, match=r"step\(find, question, hedge=search\)"):
-            step(coroutine, hedge=Hedge())
+            step(coroutine, hedge=HedgePolicy())
         coroutine.close()
 
     run(main)

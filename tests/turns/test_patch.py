@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.turns.patch import PatchError, diff, patched, pointer, same
+from stayfast.turns.patch import PatchError, apply_patch, diff, is_equal, pointer
 
 KEYS = st.text("ab/~0-é", max_size=3)
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -29,16 +29,16 @@ def test_a_diff_leads_from_one_to_the_other(old: Any, new: Any) -> None:
     """And leaves the old one as it was; of the same there is nothing to say."""
     before = copy.deepcopy(old)
     operations = diff(old, new)
-    assert same(patched(old, operations), new)
-    assert same(old, before)
-    assert (operations == []) is same(old, new)
+    assert is_equal(apply_patch(old, operations), new)
+    assert is_equal(old, before)
+    assert (operations == []) is is_equal(old, new)
 
 
 @given(OTHERS_JSON, OTHERS_JSON)
 def test_another_library_comes_to_the_same(old: Any, new: Any) -> None:
     """Our diff applied by it, its diff applied by us."""
     assert jsonpatch.apply_patch(old, diff(old, new)) == new
-    assert patched(old, jsonpatch.make_patch(old, new).patch) == new
+    assert apply_patch(old, jsonpatch.make_patch(old, new).patch) == new
 
 
 @given(OTHERS_JSON, st.lists(OPERATIONS, max_size=3))
@@ -46,7 +46,7 @@ def test_any_patch_is_applied_or_told(document: Any, operations: list[dict[str, 
     """Nothing but PatchError comes out; where both take it, both come to the same."""
     before = copy.deepcopy(document)
     try:
-        ours = patched(document, operations)
+        ours = apply_patch(document, operations)
     except PatchError:
         assert document == before
         return
@@ -68,7 +68,7 @@ def test_any_patch_is_applied_or_told(document: Any, operations: list[dict[str, 
 ])
 def test_each_operation(document: Any, operation: dict[str, Any], expected: Any) -> None:
     """As the RFC has it."""
-    assert patched(document, [operation]) == expected
+    assert apply_patch(document, [operation]) == expected
 
 
 @pytest.mark.parametrize(("operation", "why"), [
@@ -90,7 +90,7 @@ def test_each_operation(document: Any, operation: dict[str, Any], expected: Any)
 def test_a_wrong_patch_is_told(operation: Any, why: str) -> None:
     """By its number and what is wrong with it."""
     with pytest.raises(PatchError, match=why):
-        patched({"a": [0], "n": 1}, [operation])
+        apply_patch({"a": [0], "n": 1}, [operation])
 
 
 class Untouchable(list[int]):

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Breaker, BreakerConfig, Hedge, StepSkipped, StepTimeout, budget, step
+from stayfast.turns import BreakerConfig, BreakerPolicy, HedgePolicy, StepSkipped, StepTimeout, budget, step
 from tests.turns.test_budget import fails, takes
 
 
 def test_a_breaker_leaves_a_failing_step_alone() -> None:
     """After five failures in a row it is skipped, then probed; a turn that had no time for it says nothing."""
-    crm = Breaker(BreakerConfig(open_s=1.0))
+    crm = BreakerPolicy(BreakerConfig(open_s=1.0))
 
     async def main(loop: SimLoop) -> None:
         for _ in range(5):
@@ -36,13 +36,13 @@ def test_a_breaker_leaves_a_failing_step_alone() -> None:
 
 def test_a_fan_out_that_does_not_wait_says_nothing_of_a_step() -> None:
     """What `by` cuts short was within its cap: its breaker stays closed; nor is it what broke the budget."""
-    crm = Breaker()
+    crm = BreakerPolicy()
 
     async def main(_: SimLoop) -> None:
         for _turn in range(7):
             async with budget(2) as b:
                 found = await b.gather(crm=step(takes, 0.05, cap=1.0, breaker=crm), by=0.01)
-                assert (found.missing["crm"].why, found.missing["crm"].detail) == ("timeout", "not done by 0.01 s")
+                assert (found.missing["crm"].reason, found.missing["crm"].detail) == ("timeout", "not done by 0.01 s")
             assert b.broken_by is None
         async with budget(2) as b:
             assert await b.run(takes, 0.05, breaker=crm) == "done"
@@ -52,7 +52,7 @@ def test_a_fan_out_that_does_not_wait_says_nothing_of_a_step() -> None:
 
 def test_a_slow_read_is_asked_a_second_time() -> None:
     """After the delay that was learned; the quicker one is taken, the other is cancelled."""
-    search = Hedge(share=0.2)
+    search = HedgePolicy(share=0.2)
     n_calls = 0
 
     async def main(loop: SimLoop) -> None:
@@ -79,7 +79,7 @@ def test_a_slow_read_is_asked_a_second_time() -> None:
 
 def test_a_fixed_delay_and_an_empty_budget() -> None:
     """Second calls come after `after_s`, and are never more than the share and ten a minute."""
-    search = Hedge(share=0.01, after_s=0.1)
+    search = HedgePolicy(share=0.01, after_s=0.1)
     n_calls = 0
 
     async def main(loop: SimLoop) -> None:

@@ -13,12 +13,12 @@ NODE = shutil.which("node")
 PYRIGHT = Path(__file__).parents[1] / "clients" / "node" / "node_modules" / "pyright" / "index.js"
 OUTSIDE = Path(__file__).with_name("outside.py")
 WRONG = """
-from stayfast.turns import Agent, Answer, Asked, Breaker, budget, step, tool
+from stayfast.turns import Agent, Answer, BreakerPolicy, TurnRequest, budget, step, tool
 async def find(question: str) -> list[str]: return [question]
 @tool(timeout=0.8)
 async def weather(city: str) -> str:
     return city
-async def turn(asked: Asked, a: Answer) -> None:
+async def turn(request: TurnRequest, a: Answer) -> None:
     async with budget(total="2.5") as b:
         await b.run(find, "Why?", cap="0.4")
         await b.run(find, "Why?", hedge=0.2)
@@ -26,12 +26,12 @@ async def turn(asked: Asked, a: Answer) -> None:
         text: str = await b.run(find, "Why?")
         await b.gather(find("Why?"))
         await b.gather(kb=step(find, "Why?"), need="kb")
-        await b.run(find, "Why?", breaker=Breaker)
-    a.delta(1)
+        await b.run(find, "Why?", breaker=BreakerPolicy)
+    a.write(1)
     a.cite(source=None)
     await weather(7)
     await weather()
-    asked.text = text
+    request.text = text
     Agent("large", [weather])
 """
 

@@ -7,17 +7,17 @@ import pytest
 from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import EventsWish
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Answer, Asked, current
-from stayfast.turns.remote_resume import RemoteEvent, Sought
+from stayfast.turns import Answer, TurnRequest, current_budget
+from stayfast.turns.remote_resume import RemoteTurnPart, ResumeRequest
 from tests.flow.rig import read
 from tests.turns.served_rig import Serving, some, told
 
 
-async def desk(asked: Asked, a: Answer) -> None:
+async def desk(asked: TurnRequest, a: Answer) -> None:
     """Three words a second apart, and an error after the third for those who want one."""
     for word in ("one", "two", "three"):
-        a.delta(word)
-        await current().run(asyncio.sleep, 1, name=f"after {word}")
+        a.write(word)
+        await current_budget().run(asyncio.sleep, 1, name=f"after {word}")
     if asked.request_id == "broken":
         raise OSError("away")
 
@@ -85,7 +85,7 @@ def test_the_other_process_ends() -> None:
         here, there = await apart(loop)
         asked = 0
 
-        async def once(sought: Sought) -> RemoteEvent | None:
+        async def once(sought: ResumeRequest) -> RemoteTurnPart | None:
             nonlocal asked
             asked += 1
             return await here.served.find_turn(sought) if asked < 3 else None

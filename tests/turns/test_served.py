@@ -10,8 +10,8 @@ import pytest
 from stayfast.core.errors import DeadlineExceeded, Rejected, UpstreamFailed
 from stayfast.core.types import Api, Outcome
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Answer, Asked, Refused, budget, charge, current, step
-from stayfast.turns.threads import running
+from stayfast.turns import Answer, TurnRefused, TurnRequest, budget, charge, current_budget, step
+from stayfast.turns.threads import running_threads
 from stayfast.wire.errors import render
 from stayfast.wire.json_input import decode
 from tests.flow.rig import chat, read, said
@@ -59,26 +59,26 @@ def test_what_else_an_api_may_ask() -> None:
 @pytest.mark.parametrize("how", ["returns", "yields", "writes", "writes and returns", "yields with an answer", "object"])
 def test_the_shapes_of_a_function(how: str) -> None:
     """Each of them may answer."""
-    async def returns(asked: Asked) -> str:
+    async def returns(asked: TurnRequest) -> str:
         return asked.text
 
-    async def yields(asked: Asked) -> AsyncIterator[str]:
+    async def yields(asked: TurnRequest) -> AsyncIterator[str]:
         for word in asked.text.split("l"):
             yield word + "l"
 
-    async def writes(asked: Asked, a: Answer) -> None:
-        a.delta(asked.text)
+    async def writes(asked: TurnRequest, a: Answer) -> None:
+        a.write(asked.text)
 
-    async def both(asked: Asked, a: Answer) -> str:
-        a.prefix("hel")
+    async def both(asked: TurnRequest, a: Answer) -> str:
+        a.write_prefix("hel")
         return "lo"
 
-    async def yields_with(asked: Asked, a: Answer) -> AsyncIterator[str]:
-        a.prefix("hel")
+    async def yields_with(asked: TurnRequest, a: Answer) -> AsyncIterator[str]:
+        a.write_prefix("hel")
         yield "lo"
 
     class Desk:
-        async def __call__(self, asked: Asked) -> str:
+        async def __call__(self, asked: TurnRequest) -> str:
             return asked.text
 
     shapes: dict[str, Any] = {"returns": returns, "yields": yields, "writes": writes, "writes and returns": both,
@@ -92,9 +92,9 @@ def test_the_shapes_of_a_function(how: str) -> None:
 
 def test_what_a_turn_is_told() -> None:
     """The words of its client, whoever's they are, and headers that may go on."""
-    seen: list[Asked] = []
+    seen: list[TurnRequest] = []
 
-    async def look(asked: Asked) -> str:
+    async def look(asked: TurnRequest) -> str:
         seen.append(asked)
         return "ok"
 
@@ -129,8 +129,8 @@ def test_what_a_turn_cannot_give(fields: dict[str, Any], param: str) -> None:
 
 def test_what_it_has_by_the_deadline_gets_out() -> None:
     """A step that hangs is cut in front of the request's deadline, and the answer says so within it."""
-    async def desk(asked: Asked, a: Answer) -> None:
-        a.delta(await current().run(hang, name="search", fallback="nothing found"))
+    async def desk(asked: TurnRequest, a: Answer) -> None:
+        a.write(await current_budget().run(hang, name="search", fallback="nothing found"))
 
     async def hang() -> str:
         await asyncio.sleep(99)
@@ -150,7 +150,7 @@ def test_what_it_has_by_the_deadline_gets_out() -> None:
 
 def test_a_turn_that_hangs_ends() -> None:
     """Outside of every step as well: by the deadline its client has an error that says so, and the turn is gone."""
-    async def desk(asked: Asked) -> str:
+    async def desk(asked: TurnRequest) -> str:
         await asyncio.sleep(99)
         return "never"
 
@@ -177,9 +177,9 @@ def test_a_client_that_leaves_ends_the_turn() -> None:
         finally:
             ended.append(name)
 
-    async def desk(asked: Asked, a: Answer) -> None:
-        a.prefix("Let me see. ")
-        await current().gather(kb=hang("kb"), web=hang("web"))
+    async def desk(asked: TurnRequest, a: Answer) -> None:
+        a.write_prefix("Let me see. ")
+        await current_budget().gather(kb=hang("kb"), web=hang("web"))
 
     async def main(loop: SimLoop) -> tuple[float, Serving]:
         serving = Serving(loop, desk)
@@ -195,12 +195,12 @@ def test_a_client_that_leaves_ends_the_turn() -> None:
     assert sorted(ended) == ["kb", "web"]
     assert (len(serving.served._running), serving.rig.n_in_flight, serving.failures) == (0, 0, [])
     assert [(row.name, row.how) for row in serving.attempts[0].steps] == [("kb", "cancelled"), ("web", "cancelled")]
-    assert running() == []
+    assert running_threads() == []
 
 
 def test_leaving_before_the_first_word() -> None:
     """The request is cancelled while nothing is there yet: so is the turn."""
-    async def desk(asked: Asked) -> str:
+    async def desk(asked: TurnRequest) -> str:
         await asyncio.sleep(99)
         return "never"
 
@@ -262,7 +262,7 @@ def test_an_exception_midway_breaks_the_answer_off() -> None:
 ])
 def test_an_answer_that_is_none(made: Any, words: str) -> None:
     """Says what to write instead."""
-    async def desk(asked: Asked) -> Any:
+    async def desk(asked: TurnRequest) -> Any:
         return made
 
     async def main(loop: SimLoop) -> tuple[UpstreamFailed, Serving]:
@@ -280,8 +280,8 @@ def test_an_answer_that_is_none(made: Any, words: str) -> None:
 
 def test_a_turn_may_refuse() -> None:
     """In its own words, as the client's own fault, which is no sign of sickness."""
-    async def desk(asked: Asked) -> str:
-        raise Refused("Ask me about orders.")
+    async def desk(asked: TurnRequest) -> str:
+        raise TurnRefused("Ask me about orders.")
 
     async def main(loop: SimLoop) -> tuple[UpstreamFailed, Serving]:
         serving = Serving(loop, desk)
@@ -296,7 +296,7 @@ def test_a_turn_may_refuse() -> None:
 
 def test_a_step_that_times_out_is_a_504() -> None:
     """Which names the step."""
-    async def desk(asked: Asked) -> str:
+    async def desk(asked: TurnRequest) -> str:
         async with budget(0.5) as b:
             answer: str = await b.run(asyncio.sleep, 9, "late", name="search")
             return answer
@@ -319,7 +319,7 @@ def test_the_step_is_named_however_deep_it_is() -> None:
             answer: str = await b.run(asyncio.sleep, 9, "late", name="crm")
             return answer
 
-    async def desk(asked: Asked) -> str:
+    async def desk(asked: TurnRequest) -> str:
         async with budget(1.0) as b:
             return await b.run(outer)
 
@@ -337,7 +337,7 @@ def test_it_is_run_again_only_where_it_says_so(is_idempotent: bool, n_runs: int)
     """It may have sent a letter by the time that it fails."""
     runs: list[float] = []
 
-    async def desk(asked: Asked) -> str:
+    async def desk(asked: TurnRequest) -> str:
         runs.append(1)
         if len(runs) == 1:
             raise OSError("away")
@@ -361,13 +361,13 @@ def test_steps_and_what_they_cost() -> None:
         async with budget() as b:
             return await b.run(asyncio.sleep, 0.1, "x", name="inner")
 
-    async def desk(asked: Asked, a: Answer) -> None:
+    async def desk(asked: TurnRequest, a: Answer) -> None:
         async with budget(1.0) as b:
             await b.gather(kb=step(inner), web=step(asyncio.sleep, 9, cap=0.2))
-            a.delta("first")
+            a.write("first")
             charge(0.001)
             await b.run(asyncio.sleep, 0.1, name="an answer")
-            a.delta("last")
+            a.write("last")
 
     async def main(loop: SimLoop) -> tuple[str, str, Serving]:
         serving = Serving(loop, desk)

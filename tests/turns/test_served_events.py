@@ -8,7 +8,7 @@ import pytest
 from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import Api, EventsWish, Outcome
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Answer, Asked, budget, current, served, step
+from stayfast.turns import Answer, TurnRequest, budget, current_budget, served, step
 from stayfast.wire.json_input import decode
 from tests.flow.rig import chat, read, said
 from tests.turns.served_rig import Serving, breaks, quiet, some, three, told
@@ -16,14 +16,14 @@ from tests.turns.served_rig import Serving, breaks, quiet, some, three, told
 TYPED, LATE = EventsWish(), EventsWish(late=True)
 
 
-async def late(asked: Asked, a: Answer) -> None:
+async def late(asked: TurnRequest, a: Answer) -> None:
     """An answer after a tenth of a second, and what comes after it."""
     async with budget(0.5) as b:
         found = await b.gather(quick=asyncio.sleep(0.05, "q"), slow=step(asyncio.sleep, 1.0, "s", cap=5), by=0.1,
                                late=asked.late)
         for name, straggler in found.late.items():
-            a.later(name, straggler)
-        a.delta(found.done["quick"])
+            a.put_later(name, straggler)
+        a.write(found.done["quick"])
 
 
 def test_typed_events() -> None:
@@ -35,7 +35,7 @@ def test_typed_events() -> None:
     events = told(run(main))
     assert [event[:2] for event in events] == [
         (1, "prefix"), (2, "progress"), (3, "delta"), (4, "progress"), (5, "delta"), (6, "final")]
-    assert events[-1][2] == {"how": "ok"}
+    assert events[-1][2] == {"outcome": "ok"}
 
 
 def test_patches_that_come_late() -> None:
@@ -81,7 +81,7 @@ def test_typed_events_of_a_turn_that_fails(events: EventsWish) -> None:
         names = told(await some(reply, 2))
         with pytest.raises(UpstreamFailed) as failed:
             await read(reply)
-        return [f"{name} {data.get('how', '')}" for _, name, data in names], failed.value.code
+        return [f"{name} {data.get('outcome', '')}" for _, name, data in names], failed.value.code
 
     assert run(main) == (["delta ", "final failed"], "upstream_raised")
 
@@ -100,7 +100,7 @@ def test_coming_back_after_a_cut() -> None:
     """The turn goes on, and whoever comes back has what it did not see, once; so has one who comes back after the end."""
     n_runs: list[int] = []
 
-    async def desk(asked: Asked, a: Answer) -> None:
+    async def desk(asked: TurnRequest, a: Answer) -> None:
         n_runs.append(1)
         await three(asked, a)
 
@@ -122,8 +122,8 @@ def test_coming_back_after_a_cut() -> None:
 
 def test_a_cut_off_turn_is_not_kept_for_ever() -> None:
     """Nobody comes back within its time: it is cancelled, and who comes later is told so. A stranger never finds it."""
-    async def desk(asked: Asked, a: Answer) -> None:
-        a.prefix("Let me see. ")
+    async def desk(asked: TurnRequest, a: Answer) -> None:
+        a.write_prefix("Let me see. ")
         await asyncio.sleep(99)
 
     async def main(loop: SimLoop) -> None:
@@ -148,11 +148,11 @@ def test_a_cut_off_turn_is_not_kept_for_ever() -> None:
 
 def test_steps_are_told_of_once() -> None:
     """Of a turn that was come back to, each step by the one who was there, or came after."""
-    async def desk(asked: Asked, a: Answer) -> None:
-        a.prefix("Let me see. ")
+    async def desk(asked: TurnRequest, a: Answer) -> None:
+        a.write_prefix("Let me see. ")
         for name in ("first", "second", "third"):
-            await current().run(asyncio.sleep, 0.2, name=name)
-        a.delta("Done.")
+            await current_budget().run(asyncio.sleep, 0.2, name=name)
+        a.write("Done.")
 
     async def main(loop: SimLoop) -> list[list[tuple[str, str]]]:
         serving = Serving(loop, desk)
@@ -170,7 +170,7 @@ def test_too_much_kept_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of turns that have ended: the oldest go, and what is left can be come back to."""
     monkeypatch.setattr(served, "MAX_KEPT_CHARS", 150)
 
-    async def desk(asked: Asked) -> str:
+    async def desk(asked: TurnRequest) -> str:
         return "x" * 60
 
     async def main(loop: SimLoop) -> list[int]:
@@ -194,8 +194,8 @@ def test_too_much_kept_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_many_kept_turns() -> None:
     """The oldest goes; one of the same id takes the place of the one before."""
-    async def desk(asked: Asked, a: Answer) -> None:
-        a.prefix("Let me see. ")
+    async def desk(asked: TurnRequest, a: Answer) -> None:
+        a.write_prefix("Let me see. ")
         await asyncio.sleep(99)
 
     async def main(loop: SimLoop) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import pytest
 from stayfast.core.errors import DeadlineExceeded, UpstreamFailed
 from stayfast.core.types import EventsWish
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Answer, Asked, Refused, current
+from stayfast.turns import Answer, TurnRefused, TurnRequest, current_budget
 from stayfast.turns.served import OBEYS_S
 from tests.clients.gateway import started
 from tests.flow.rig import chat, read, said
@@ -26,23 +26,23 @@ from tests.turns.served_rig import Serving, quiet, some, told
 WORDS = "".join(f"{n} " for n in range(3000))
 
 
-async def at_once(asked: Asked, a: Answer) -> None:
+async def at_once(asked: TurnRequest, a: Answer) -> None:
     """Writes far more events than are kept, before anybody can read."""
     for n in range(3000):
-        a.delta(f"{n} ")
+        a.write(f"{n} ")
         if n % 100 == 0:
-            a.progress("writing", str(n))
+            a.report_progress("writing", str(n))
 
 
-async def in_bursts(asked: Asked, a: Answer) -> None:
+async def in_bursts(asked: TurnRequest, a: Answer) -> None:
     """The same, in three parts."""
     for n in range(3000):
-        a.delta(f"{n} ")
+        a.write(f"{n} ")
         if n % 1000 == 999:
             await asyncio.sleep(0.1)
 
 
-async def yields(asked: Asked) -> AsyncIterator[str]:
+async def yields(asked: TurnRequest) -> AsyncIterator[str]:
     """The same, and awaits nothing."""
     for n in range(3000):
         yield f"{n} "
@@ -76,7 +76,7 @@ def test_a_plain_client_that_pauses_gets_every_character() -> None:
 def test_a_generator_that_awaits_nothing_shares_the_loop() -> None:
     """Others are answered meanwhile, and its deadline ends it."""
     async def main(loop: SimLoop) -> tuple[str, float, float]:
-        async def endless(asked: Asked) -> AsyncIterator[str]:
+        async def endless(asked: TurnRequest) -> AsyncIterator[str]:
             if asked.request_id == "other":
                 yield "hello"
                 return
@@ -108,25 +108,25 @@ async def fails(serving: Serving, **given: Any) -> str:
     return failed.value.code
 
 
-async def exits(asked: Asked) -> str:
+async def exits(asked: TurnRequest) -> str:
     """Ends the process, or so it thinks."""
     sys.exit(3)
 
 
-async def interrupts(asked: Asked) -> str:
+async def interrupts(asked: TurnRequest) -> str:
     """The same."""
     raise KeyboardInterrupt
 
 
-async def exits_in_a_step(asked: Asked) -> str:
+async def exits_in_a_step(asked: TurnRequest) -> str:
     """The same, in a Task of its own."""
     async def leave() -> str:
         sys.exit(3)
 
-    return await current().run(leave, name="leaves")
+    return await current_budget().run(leave, name="leaves")
 
 
-async def cancels_itself(asked: Asked) -> str:
+async def cancels_itself(asked: TurnRequest) -> str:
     """Nobody has cancelled it."""
     raise asyncio.CancelledError
 
@@ -152,8 +152,8 @@ def test_what_would_end_the_loop_ends_the_turn(function: Callable[..., Any], kin
 
 def test_a_refusal_without_words() -> None:
     """Has some of ours."""
-    async def desk(asked: Asked) -> str:
-        raise Refused
+    async def desk(asked: TurnRequest) -> str:
+        raise TurnRefused
 
     async def main(loop: SimLoop) -> UpstreamFailed:
         with pytest.raises(UpstreamFailed) as failed:
@@ -166,8 +166,8 @@ def test_a_refusal_without_words() -> None:
 
 def test_a_turn_that_goes_on_is_told_of_as_abandoned() -> None:
     """Once, when it has had its time to close what it holds; one that needs a moment for that is not told of."""
-    async def stubborn(asked: Asked, a: Answer) -> None:
-        a.delta("one ")
+    async def stubborn(asked: TurnRequest, a: Answer) -> None:
+        a.write("one ")
         try:
             await asyncio.sleep(99)
         except asyncio.CancelledError:
@@ -195,14 +195,14 @@ def test_a_turn_that_goes_on_is_told_of_as_abandoned() -> None:
 
 def test_a_typed_client_sees_how_it_ended() -> None:
     """The final event, and then the error."""
-    async def desk(asked: Asked, a: Answer) -> None:
-        a.delta("one ")
+    async def desk(asked: TurnRequest, a: Answer) -> None:
+        a.write("one ")
         await asyncio.sleep(0.1)
         sys.exit(3)
 
     async def main(loop: SimLoop) -> list[str]:
         reply = await Serving(loop, desk).ask(events=EventsWish())
-        names = [f"{name} {data.get('how', '')}{data.get('detail', '')}" for _, name, data in told(await some(reply, 2))]
+        names = [f"{name} {data.get('outcome', '')}{data.get('detail', '')}" for _, name, data in told(await some(reply, 2))]
         with pytest.raises(UpstreamFailed, match="SystemExit"):
             await read(reply)
         return names
@@ -212,23 +212,23 @@ def test_a_typed_client_sees_how_it_ended() -> None:
 
 MODULE = """
 import asyncio, sys
-from stayfast.turns import current
+from stayfast.turns import current_budget
 
 async def answer(asked, a):
     match asked.text:
         case "exit":
             sys.exit(3)
         case "exit in a thread":
-            await current().run(sys.exit, 3, name="leaves")
+            await current_budget().run(sys.exit, 3, name="leaves")
         case "refuse":
-            a.delta("one ")
+            a.write("one ")
             while True:
                 try:
                     await asyncio.sleep(60)
                 except BaseException:
                     pass
         case _:
-            a.delta("hello")
+            a.write("hello")
 """
 SETTINGS = """
 server: {host: 127.0.0.1, drain_s: 1, drain_grace_s: 0}

@@ -5,12 +5,13 @@ import asyncio
 import pytest
 
 from stayfast.testing import SimLoop, run
-from stayfast.turns import budget, charge, current, remaining
-from stayfast.turns.cached import Cached
+from stayfast.turns import budget, charge, current_budget, remaining
+from stayfast.turns.cached import CachedFunction
 from stayfast.turns.http import deadline_headers
 
 
-async def asked(search: Cached[[str], str], total: float, *, after_s: float = 0.0, cap: float | None = None) -> str | None:
+async def asked(search: CachedFunction[[str], str], total: float, *, after_s: float = 0.0,
+                cap: float | None = None) -> str | None:
     """One turn that asks for "a", begun a little later; None where it has no time for it."""
     await asyncio.sleep(after_s)
     async with budget(total) as b:
@@ -31,13 +32,13 @@ def test_who_asks_while_a_call_is_ending_asks_anew() -> None:
         return question
 
     async def main(_: SimLoop) -> None:
-        search = Cached(find, ttl_s=60)
+        search = CachedFunction(find, ttl_s=60)
         plain = asyncio.create_task(search("a"))
         await asyncio.sleep(0.1)
         plain.cancel()
         await asyncio.sleep(0.001)
         assert await search("a") == "a"
-        await search.forget("a")
+        await search.invalidate("a")
         came = await asyncio.gather(asked(search, 2, cap=0.05), asked(search, 3, after_s=0.051))
         assert list(came) == [None, "a"]
         assert n_calls == 4
@@ -55,7 +56,7 @@ def test_a_call_has_as_long_as_the_longest_of_those_who_wait(after_s: float) -> 
         n_calls += 1
         await asyncio.sleep(0.1)
         assert float(deadline_headers()["x-stayfast-deadline-ms"]) > 4000
-        return await current().run(later, question)
+        return await current_budget().run(later, question)
 
     async def later(question: str) -> str:
         await asyncio.sleep(0.1)
@@ -63,7 +64,7 @@ def test_a_call_has_as_long_as_the_longest_of_those_who_wait(after_s: float) -> 
         return question
 
     async def main(_: SimLoop) -> None:
-        search = Cached(find, ttl_s=60)
+        search = CachedFunction(find, ttl_s=60)
         came = await asyncio.gather(asked(search, 0.05), asked(search, 5, after_s=after_s), asked(search, 0.15))
         assert list(came) == [None, "a", None]
         assert n_calls == 1
@@ -86,13 +87,13 @@ def test_what_was_begun_in_a_hurry_is_asked_again() -> None:
 
     async def main(_: SimLoop) -> None:
         nonlocal fails_after_s
-        search = Cached(find, ttl_s=60)
+        search = CachedFunction(find, ttl_s=60)
         came = await asyncio.gather(*[asked(search, total, after_s=after_s)
                                       for total, after_s in ((0.05, 0.0), (5, 0.02), (5, 0.03), (0.02, 0.02))])
         assert came == [None, "a", "a", None]
         assert n_calls == 2
         fails_after_s = 0.02
-        await search.forget("a")
+        await search.invalidate("a")
         assert set(await asyncio.gather(asked(search, 0.05), asked(search, 5, after_s=0.01))) == {None}
         assert n_calls == 3
 
@@ -104,7 +105,7 @@ def test_what_is_made_behind_an_old_values_back_is_nobodys() -> None:
     left_s: list[float] = []
 
     async def find(question: str) -> str:
-        return await current().run(slow, f"{question}{len(left_s)}")
+        return await current_budget().run(slow, f"{question}{len(left_s)}")
 
     async def slow(found: str) -> str:
         await asyncio.sleep(0.2)
@@ -112,7 +113,7 @@ def test_what_is_made_behind_an_old_values_back_is_nobodys() -> None:
         return found
 
     async def main(_: SimLoop) -> list[str | None]:
-        search = Cached(find, ttl_s=1, stale_while_revalidate_s=60, renew_within_s=5)
+        search = CachedFunction(find, ttl_s=1, stale_while_revalidate_s=60, refresh_timeout_s=5)
         came = []
         for _turn in range(3):
             came.append(await asked(search, 0.3))
@@ -131,7 +132,7 @@ def test_outside_of_a_turn_there_is_no_end() -> None:
         return question
 
     async def main(_: SimLoop) -> None:
-        search = Cached(find, ttl_s=60)
+        search = CachedFunction(find, ttl_s=60)
         assert list(await asyncio.gather(asked(search, 0.05), search("a"))) == [None, "a"]
 
     run(main)
@@ -148,7 +149,7 @@ def test_a_body_that_waits_itself_is_not_cut_off_by_a_reserve() -> None:
 
     async def main(_: SimLoop) -> str:
         async with budget(1.0, {"answer": 0.9}):
-            return await Cached(find, ttl_s=60)("a")
+            return await CachedFunction(find, ttl_s=60)("a")
 
     assert run(main) == "a"
     assert left_s == [pytest.approx(0.1)]
@@ -158,11 +159,11 @@ def test_whoever_asks_first_pays() -> None:
     """And sees in the report what for."""
     async def find(question: str) -> str:
         charge(0.25)
-        await current().run(asyncio.sleep, 0.2, name="index")
+        await current_budget().run(asyncio.sleep, 0.2, name="index")
         return question
 
     async def main(_: SimLoop) -> None:
-        search = Cached(find, ttl_s=60)
+        search = CachedFunction(find, ttl_s=60)
         async with budget(1.0) as first, budget(1.0) as second:
             await asyncio.gather(first.run(search, "a", name="one"), second.run(search, "a", name="two"))
         assert [first.cost_usd, second.cost_usd] == [0.25, 0.0]

@@ -11,8 +11,8 @@ import pytest
 from stayfast.compose.telemetry import thread_gauges
 from stayfast.core.clock import SystemClock
 from stayfast.testing import RecordingSink
-from stayfast.turns import Asked, StepSkipped, budget, remaining, step, threads
-from stayfast.turns.function import checked
+from stayfast.turns import StepSkipped, TurnRequest, budget, remaining, step, threads
+from stayfast.turns.function import check_turn_function
 from stayfast.turns.served import ServedTurn
 
 
@@ -22,7 +22,7 @@ def gate() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
-    for thread in threads.running():
+    for thread in threads.running_threads():
         thread.join(5)
 
 
@@ -63,8 +63,8 @@ def test_what_no_task_may_raise(gate: threading.Event, call: Callable[[], None],
             assert await b.run(call, name="plain", fallback="none") == "none"
             with pytest.raises(RuntimeError, match=f"'plain' raised {kind}"):
                 await b.run(call, name="plain")
-            assert (b.rows[0].how, b.rows[0].detail) == ("failed", kind)
-            assert b.rows[0].spent_s < 4
+            assert (b.step_runs[0].outcome, b.step_runs[0].detail) == ("failed", kind)
+            assert b.step_runs[0].spent_s < 4
             found = await b.gather(quick=asyncio.sleep(0, "q"), asynchronous=calls, made=calls())
             assert (found.done, list(found.missing)) == ({"quick": "q"}, ["asynchronous", "made"])
 
@@ -108,11 +108,12 @@ def test_one_that_hangs_is_abandoned(gate: threading.Event) -> None:
         assert b.abandoned == ["stuck"]
 
     asyncio.run(main())
-    assert [(thread.step, thread.is_abandoned, thread.daemon) for thread in threads.running()] == [("stuck", True, True)]
+    assert [(thread.step, thread.is_abandoned, thread.daemon) for thread in threads.running_threads()] == [("stuck", True,
+                                                                                                            True)]
     gate.set()
-    for thread in threads.running():
+    for thread in threads.running_threads():
         thread.join(5)
-    assert threads.running() == []
+    assert threads.running_threads() == []
 
 
 def test_there_are_not_more_than_so_many(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,11 +132,11 @@ def test_there_are_not_more_than_so_many(gate: threading.Event, monkeypatch: pyt
 
 def test_they_are_counted_where_turns_are_served(gate: threading.Event) -> None:
     """Those that somebody waits for, and those that nobody does; a gateway without turns has no such series."""
-    async def desk(asked: Asked) -> str:
+    async def desk(asked: TurnRequest) -> str:
         return asked.text
 
     assert thread_gauges({}) == {}
-    served = {"desk": ServedTurn("desk", checked("desk:answer", desk), SystemClock(), RecordingSink())}
+    served = {"desk": ServedTurn("desk", check_turn_function("desk:answer", desk), SystemClock(), RecordingSink())}
 
     async def main() -> None:
         async with budget(5) as b:

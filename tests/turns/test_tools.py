@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stayfast.testing import SimLoop, VirtualThreads, run
 from stayfast.turns import budget, tool
 from stayfast.turns.step import Step
-from stayfast.turns.tools import MAX_RESULT_CHARS, Tool, ToolError
+from stayfast.turns.tools import MAX_RESULT_CHARS, AgentTool, ToolError
 
 
 @tool(timeout=1.0, cost=0.25)
@@ -22,14 +22,14 @@ async def weather(city: str, *, day: Literal["today", "tomorrow"] = "today", n_h
     return {"city": city, "day": day, "n_hours": n_hours}
 
 
-def called(one: Tool[..., Any], arguments: str) -> dict[str, Any]:
+def called(one: AgentTool[..., Any], arguments: str) -> dict[str, Any]:
     """What the model is told of one call."""
     async def main(_: SimLoop) -> dict[str, Any]:
         async with budget(5.0, threads=VirtualThreads()) as b:
-            running = b.begun(one.step(arguments), one.name)
-            if not running.is_over:
-                await running.over()
-            return one.result(arguments, running) | {"cost": b.cost_usd}
+            running = b.start_step(one.build_step(arguments), one.name)
+            if not running.is_done:
+                await running.done_future()
+            return one.describe_result(arguments, running) | {"cost": b.cost_usd}
 
     return run(main)
 
@@ -61,7 +61,7 @@ def test_a_call() -> None:
 def test_wrong_arguments_are_told_to_the_model(arguments: str, why: str) -> None:
     """The function is not called."""
     with pytest.raises(ToolError, match=why):
-        weather.step(arguments)
+        weather.build_step(arguments)
 
 
 @given(st.text(max_size=30))
@@ -69,7 +69,7 @@ def test_any_arguments_make_a_step_or_an_error(arguments: str) -> None:
     """Nothing else comes out of what a model writes."""
     made: object = None
     with suppress(ToolError):
-        made = weather.step(arguments)
+        made = weather.build_step(arguments)
     assert made is None or isinstance(made, Step)
 
 
@@ -82,9 +82,9 @@ def test_a_plain_function_runs_in_a_thread() -> None:
 
     async def main() -> dict[str, Any]:
         async with budget(5.0) as b:
-            running = b.begun(blocking.step(""), "blocking")
-            await running.over()
-            return blocking.result("", running) | {"cost": b.cost_usd}
+            running = b.start_step(blocking.build_step(""), "blocking")
+            await running.done_future()
+            return blocking.describe_result("", running) | {"cost": b.cost_usd}
 
     result = asyncio.run(main())
     assert (result["status"], result["result"], result["cost"]) == ("ok", "stayfast-step-blocking", 0.5)
@@ -129,7 +129,7 @@ def plain(city: str) -> None:
     (lambda: tool(timeout=0)(plain), "timeout=0"),
     (lambda: tool(timeout=1, cost=-1)(plain), "cost"),
     (lambda: tool(timeout=1, speculative=True)(plain), "say idempotent=True"),
-    (lambda: tool(timeout=1, idempotent=True, kept_s=9)(plain), "kept_s needs an async function")])
+    (lambda: tool(timeout=1, idempotent=True, cache_ttl_s=9)(plain), "kept_s needs an async function")])
 def test_wrong_use_is_told(wrong: Callable[[], object], why: str) -> None:
     """When the tool is made, with what to write instead."""
     with pytest.raises((TypeError, ValueError), match=why):

@@ -8,8 +8,8 @@ import pytest
 from stayfast.stores.memory import MemoryStore
 from stayfast.stores.remote_store import RemoteStore
 from stayfast.testing import SimLoop, run
-from stayfast.turns.cached import Cached
-from stayfast.turns.kept import store_at
+from stayfast.turns.cached import CachedFunction
+from stayfast.turns.shared_store import open_shared_store
 from tests.turns.test_cached import Index
 
 
@@ -18,14 +18,14 @@ def test_another_process_finds_what_was_renewed_meanwhile() -> None:
 
     async def main(loop: SimLoop) -> None:
         store, there, here = MemoryStore(1 << 20), Index(), Index()
-        warm = Cached(there.find, ttl_s=60, store=store, name="kb")
-        search = Cached(here.find, ttl_s=60, store=store, name="kb", kind=list[str])
+        warm = CachedFunction(there.find, ttl_s=60, store=store, name="kb")
+        search = CachedFunction(here.find, ttl_s=60, store=store, name="kb", kind=list[str])
         assert await warm.age_s("a") is None
-        assert await warm.renew("a") == ["a-3-1"]
+        assert await warm.refresh("a") == ["a-3-1"]
         assert await search("a") == ["a-3-1"]
         await asyncio.sleep(50)
         assert await warm.age_s("a") == pytest.approx(50)
-        assert await warm.renew("a") == ["a-3-2"]
+        assert await warm.refresh("a") == ["a-3-2"]
         assert await search("a") == ["a-3-1"]  # still fresh here
         await asyncio.sleep(20)
         assert await search("a") == ["a-3-2"]
@@ -42,12 +42,12 @@ def test_renewing_shares_a_call_that_runs() -> None:
 
     async def main(loop: SimLoop) -> None:
         index = Index()
-        search = Cached(index.find, ttl_s=60)
-        found = await asyncio.gather(search("a"), search.renew("a"), search.renew("a"))
+        search = CachedFunction(index.find, ttl_s=60)
+        found = await asyncio.gather(search("a"), search.refresh("a"), search.refresh("a"))
         assert list(found) == [["a-3-1"]] * 3
         index.is_down = True
         with pytest.raises(ConnectionError):
-            await search.renew("a")
+            await search.refresh("a")
         assert await search("a") == ["a-3-1"]
         assert search.ttl_s == 60
         assert not search.is_shared
@@ -58,7 +58,7 @@ def test_renewing_shares_a_call_that_runs() -> None:
 
 def test_places(tmp_path: Path) -> None:
     """A file or a server, by what is written; nothing is opened before it is asked."""
-    file, server = store_at(str(tmp_path / "none" / "found.db")), store_at("redis://127.0.0.1:1/0")
+    file, server = open_shared_store(str(tmp_path / "none" / "found.db")), open_shared_store("redis://127.0.0.1:1/0")
     assert isinstance(file, RemoteStore)
     assert isinstance(server, RemoteStore)
     assert file.is_shared
@@ -66,6 +66,6 @@ def test_places(tmp_path: Path) -> None:
     assert repr(server._door).startswith("<RedisDoor")
     assert not (tmp_path / "none").exists()
     with pytest.raises(ValueError, match="max_bytes"):
-        store_at("found.db", max_bytes=0)
+        open_shared_store("found.db", max_bytes=0)
     with pytest.raises(ValueError, match="timeout_s"):
-        store_at("found.db", timeout_s=0)
+        open_shared_store("found.db", timeout_s=0)

@@ -33,7 +33,7 @@ from stayfast.settings import (
     unusable,
     why_not_embedded,
 )
-from stayfast.turns.function import state_of
+from stayfast.turns.function import file_state
 from stayfast.workers.channels import ParentChannel, WorkerPeers, meeting_place
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE, Supervisor, WorkersConfig, command_of, reserve
 
@@ -226,7 +226,7 @@ def _work(place: str, variables: Mapping[str, str]) -> int:
 
 def turn_files(settings: Settings) -> list[str]:
     """What the files of the turns are like that are served, which workers have to load anew where they have changed."""
-    return [state_of(upstream.turn) for upstream in settings.upstreams.values() if isinstance(upstream,
+    return [file_state(upstream.turn) for upstream in settings.upstreams.values() if isinstance(upstream,
                                                                                               TurnUpstreamSettings)]
 
 

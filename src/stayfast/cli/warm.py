@@ -32,8 +32,8 @@ from stayfast.core.units import seconds_in
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.http.client.response import WholeResponse
 from stayfast.policy.cron import Cron, read_cron
-from stayfast.turns.cached import Cached
-from stayfast.turns.function import find
+from stayfast.turns.cached import CachedFunction
+from stayfast.turns.function import import_turn_function
 
 T = TypeVar("T")
 N_TOLD = 3  # failures that are told in words
@@ -288,12 +288,12 @@ class Arguments(NamedTuple):
     by_name: dict[str, Any]
 
 
-def find_cached(name: str) -> Cached[..., Any]:
+def find_cached(name: str) -> CachedFunction[..., Any]:
     """The cache of this name. Raises ValueError for what is none, and for one that nobody shares."""
-    found = find(name).of
-    cached = found if isinstance(found, Cached) else None
+    found = import_turn_function(name).call
+    cached = found if isinstance(found, CachedFunction) else None
     if cached is None:
-        raise ValueError(f"{name} keeps nothing: it must be a stayfast.turns.Cached")
+        raise ValueError(f"{name} keeps nothing: it must be a stayfast.turns.CachedFunction")
     if not cached.is_shared:
         raise ValueError(f"{name} keeps what it finds in its own process only: give it a store, as in "
                          "Cached(..., store=store_at(\"found.db\"), name=\"search\")")
@@ -317,13 +317,13 @@ def read_arguments(text: str) -> list[Arguments]:
     return found
 
 
-async def call_all(cached: Cached[..., Any], lines: Sequence[Arguments], pace: WarmPace) -> WarmRound:
+async def call_all(cached: CachedFunction[..., Any], lines: Sequence[Arguments], pace: WarmPace) -> WarmRound:
     came = WarmRound(has_tokens=False)
     await _paced(lines, lambda line: _call_one(cached, line, pace.fresh_for_s, came), pace, came)
     return came
 
 
-async def _call_one(cached: Cached[..., Any], line: Arguments, fresh_for_s: float | None, came: WarmRound) -> None:
+async def _call_one(cached: CachedFunction[..., Any], line: Arguments, fresh_for_s: float | None, came: WarmRound) -> None:
     (is_made,) = await asyncio.gather(_renewed(cached, line, fresh_for_s), return_exceptions=True)  # the others go on
     if isinstance(is_made, BaseException):
         came.failed(f"{cached.__name__} failed: {type(is_made).__name__}")
@@ -332,10 +332,10 @@ async def _call_one(cached: Cached[..., Any], line: Arguments, fresh_for_s: floa
         came.n_there += not is_made
 
 
-async def _renewed(cached: Cached[..., Any], line: Arguments, fresh_for_s: float | None) -> bool:
+async def _renewed(cached: CachedFunction[..., Any], line: Arguments, fresh_for_s: float | None) -> bool:
     """Whether it had to be."""
     age_s = await cached.age_s(*line.in_order, **line.by_name)
     if age_s is not None and age_s <= (cached.ttl_s if fresh_for_s is None else fresh_for_s):
         return False
-    await cached.renew(*line.in_order, **line.by_name)
+    await cached.refresh(*line.in_order, **line.by_name)
     return True

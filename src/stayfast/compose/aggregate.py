@@ -27,7 +27,7 @@ from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.plan import Route
 from stayfast.server.backend import PurgeFilter, RecentRequestsQuery
 from stayfast.stores.base import Store, StoreStats, StoreUnavailable
-from stayfast.turns.remote_resume import RemoteEvent, Sought
+from stayfast.turns.remote_resume import RemoteTurnPart, ResumeRequest
 from stayfast.turns.served import ServedTurn
 from stayfast.workers.channels import WorkerPeers
 
@@ -138,7 +138,7 @@ class TurnRegistry:
     def __init__(self) -> None:
         self.served: Mapping[str, ServedTurn] = {}
 
-    async def find_turn(self, sought: Sought) -> RemoteEvent | None:
+    async def find_turn(self, sought: ResumeRequest) -> RemoteTurnPart | None:
         """What has come of a turn that is kept here; None where it is not."""
         served = self.served.get(sought.upstream)
         return await served.find_turn(sought) if served is not None else None
@@ -229,7 +229,7 @@ class _Question(msgspec.Struct, frozen=True):
     request_id: str = ""
     forget: PurgeFilter = PurgeFilter()
     key: bytes = b""
-    turn: Sought | None = None
+    turn: ResumeRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +309,9 @@ class WorkerAggregate:
         found.sort(key=lambda one: one.ended_at, reverse=True)
         return msgspec.json.encode({"object": "list", "data": found[:query.n]})
 
-    async def turn(self, sought: Sought) -> RemoteEvent | None:
+    async def turn(self, sought: ResumeRequest) -> RemoteTurnPart | None:
         """What has come of a turn that another worker keeps; None where none does."""
-        found: list[RemoteEvent | None] = await self._others(_Question("turn", turn=sought), RemoteEvent | None)
+        found: list[RemoteTurnPart | None] = await self._others(_Question("turn", turn=sought), RemoteTurnPart | None)
         return next((event for event in found if event is not None), None)
 
     async def request(self, request_id: str, tenant: str | None) -> bytes | None:

@@ -59,8 +59,8 @@ from stayfast.server.config import ServerConfig
 from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstreamSettings, environment
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.stores.embedder import Embedding
-from stayfast.turns.function import find
-from stayfast.turns.remote_resume import AskOthers
+from stayfast.turns.function import import_turn_function
+from stayfast.turns.remote_resume import ResumeRemotely
 from stayfast.turns.served import ServedTurn
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
@@ -248,7 +248,7 @@ def _settle_turns(settings: Settings, registry: Registry, turns: TurnRegistry) -
         member.is_not_idempotent = not upstream_settings.idempotent
         assert isinstance(member.upstream, ServedTurn)
         found[name] = member.upstream
-        member.upstream.function = find(upstream_settings.turn)
+        member.upstream.function = import_turn_function(upstream_settings.turn)
         if name in turns.served:
             member.upstream.resumable = turns.served[name].resumable
     turns.served = found
@@ -285,13 +285,14 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as
 
 
 def _upstream(name: str, upstream_settings: UpstreamSettings, doors: Mapping[str, EngineDoor], sink: Sink, clock: Clock, *,
-              ask_others: AskOthers, held: HeldBytes) -> Upstream:
+              ask_others: ResumeRemotely, held: HeldBytes) -> Upstream:
     if isinstance(upstream_settings, HttpUpstream):
         return _http(name, upstream_settings, sink, clock, held)
     if isinstance(upstream_settings, AddedUpstream):
         return upstream_settings.make(name, clock)
     if isinstance(upstream_settings, TurnUpstreamSettings):
-        return ServedTurn(name, find(upstream_settings.turn), clock, sink, resume_s=upstream_settings.resume_s,
+        return ServedTurn(name, import_turn_function(upstream_settings.turn), clock, sink,
+                          resume_s=upstream_settings.resume_s,
                           is_idempotent=upstream_settings.idempotent,
                       ask_others=ask_others)
     return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock,

@@ -64,7 +64,7 @@ def thread_gauges(served: Mapping[str, ServedTurn]) -> Rows:
     """The threads of plain functions that steps run, as a metric. Where no turn is served there is no series."""
     if not served:
         return {}
-    running = threads.running()
+    running = threads.running_threads()
     n_abandoned = sum(thread.is_abandoned for thread in running)
     return {TURN_THREADS.name: [(("waited_for",), len(running) - n_abandoned), (("abandoned",), n_abandoned)]}
 

@@ -10,7 +10,7 @@ from stayfast.core.events import Trace
 from stayfast.core.types import Api, CacheControl, EventsWish, Stage
 from stayfast.http.server.parser import HttpRequest
 from stayfast.policy.admission.priority import Urgency
-from stayfast.turns.events import last_event_id
+from stayfast.turns.events import parse_last_event_id
 from stayfast.wire.client_headers import SAY_PATIENCE, client_timeout_s, number
 from stayfast.wire.json_input import MOST_TAGS, TAG, TAG_FORM
 from stayfast.wire.trace_context import caller_of
@@ -152,7 +152,7 @@ def events_wish(fields: dict[bytes, bytes]) -> EventsWish:
         raise Rejected(f"{EVENTS.decode()} must be typed or late.", code="bad_events", param=EVENTS.decode())
     last = fields.get(_LAST_EVENT)
     try:
-        after = last_event_id(last.decode("latin-1")) if last is not None else None
+        after = parse_last_event_id(last.decode("latin-1")) if last is not None else None
     except ValueError as error:
         raise Rejected(f"{error}.", code="bad_last_event_id", param=_LAST_EVENT.decode()) from error
     return EventsWish(value == b"late", after)

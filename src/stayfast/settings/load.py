@@ -24,7 +24,7 @@ from stayfast.settings.upstreams import AddedUpstream
 from stayfast.settings.validate import BAD, Decoder, RecordField, kinds_of
 from stayfast.settings.yaml_nodes import Mapping as Tree
 from stayfast.settings.yaml_nodes import Override, Scalar, entries_of, parse
-from stayfast.turns.function import find as find_turn
+from stayfast.turns.function import import_turn_function as find_turn
 
 USUAL_FILE = "stayfast.yaml"
 BUILT_IN = "built-in settings"

@@ -11,15 +11,39 @@ the server's dependencies.
 """
 
 from stayfast.policy.resilience.breaker import BreakerConfig
-from stayfast.turns.agent import Agent, Outcome
+from stayfast.turns.agent import Agent, AgentResult
 from stayfast.turns.answer import Answer
-from stayfast.turns.budget import Budget, OutOfTime, budget, charge, current, remaining
-from stayfast.turns.cached import Cached
-from stayfast.turns.function import Asked, Refused
-from stayfast.turns.gather import Missing, Partial
-from stayfast.turns.step import Breaker, Hedge, Step, StepCancelled, StepFailed, StepSkipped, StepTimeout, step
+from stayfast.turns.budget import Budget, OutOfTime, budget, charge, current_budget, remaining
+from stayfast.turns.cached import CachedFunction
+from stayfast.turns.function import TurnRefused, TurnRequest
+from stayfast.turns.gather import GatherResult, MissingResult
+from stayfast.turns.step import BreakerPolicy, HedgePolicy, Step, StepCancelled, StepFailed, StepSkipped, StepTimeout, step
 from stayfast.turns.tools import ToolError, tool
 
-__all__ = ["Agent", "Answer", "Asked", "Breaker", "BreakerConfig", "Budget", "Cached", "Hedge", "Missing", "OutOfTime",
-           "Outcome", "Partial", "Refused", "Step", "StepCancelled", "StepFailed", "StepSkipped", "StepTimeout",
-           "ToolError", "budget", "charge", "current", "remaining", "step", "tool"]
+__all__ = [
+           "Agent",
+           "AgentResult",
+           "Answer",
+           "BreakerConfig",
+           "BreakerPolicy",
+           "Budget",
+           "CachedFunction",
+           "GatherResult",
+           "HedgePolicy",
+           "MissingResult",
+           "OutOfTime",
+           "Step",
+           "StepCancelled",
+           "StepFailed",
+           "StepSkipped",
+           "StepTimeout",
+           "ToolError",
+           "TurnRefused",
+           "TurnRequest",
+           "budget",
+           "charge",
+           "current_budget",
+           "remaining",
+           "step",
+           "tool",
+]

@@ -1,9 +1,9 @@
 """The deadline on its way in: an endpoint of FastAPI or Starlette runs in the budget that its caller has left.
 
     @app.post("/ask")
-    @within(total=4.0, reserve={"answer": 1.6})
+    @with_budget(total=4.0, reserve={"answer": 1.6})
     async def ask(question: Question) -> Answer:
-        return await current().run(answer, question)
+        return await current_budget().run(answer, question)
 
 The caller says how long it waits in `x-stayfast-deadline-ms`, or any other header that the gateway takes; that makes the
 budget shorter, never longer. What is no number is answered by 400, a turn that outlives its time by 504, and a step that its
@@ -11,7 +11,7 @@ breaker skips by 503, where it has no fallback. When the caller leaves, the endp
 one that takes the `Request` itself, as only one can read from it. Needs Starlette.
 
 What a `StreamingResponse`, or another one with a `body_iterator`, streams is a part of the turn: the budget is open, and
-`current()` and `remaining()` its own, until the body's end. When its time is over, or its reader leaves, the iterator is
+`current_budget()` and `remaining()` its own, until the body's end. When its time is over, or its reader leaves, the iterator is
 cancelled and closed. As the status has been sent by then, the connection breaks off: no client takes half of it for all.
 """
 
@@ -30,10 +30,10 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from stayfast.core.errors import Rejected
-from stayfast.turns.amounts import is_seconds, wrong
 from stayfast.turns.budget import Budget, OutOfTime, budget
 from stayfast.turns.step import StepSkipped, StepTimeout
 from stayfast.turns.step_run import CLEANUP_S
+from stayfast.turns.validation import argument_error, is_seconds
 from stayfast.wire.client_headers import client_timeout_s
 
 T = TypeVar("T")
@@ -41,14 +41,16 @@ Endpoint = Callable[..., Coroutine[Any, Any, T]]
 _INJECTED = "stayfast_request"
 
 
-class _CallerLeft(Exception):
+class _ClientLeft(Exception):
     """Nobody waits any more."""
 
 
-def within(total: float, reserve: Mapping[str, float] = MappingProxyType({})) -> Callable[[Endpoint[T]], Endpoint[T]]:
+def with_budget(total: float, reserve: Mapping[str, float] = MappingProxyType({})) -> Callable[[Endpoint[T]], Endpoint[T]]:
     """Run an async endpoint in a budget of `total` seconds, or of what its caller has left. ValueError as of `budget`."""
     if not is_seconds(total):
-        raise wrong(f"total={total!r:.80}: the most seconds that the endpoint may take, as in @within(total=4.0)", total)
+        raise argument_error(f"total={total!r:.80}: the most seconds that the endpoint may take, as in "
+                             f"@with_budget(total=4.0)",
+                             total)
     budget(total, reserve)
 
     def decorated(endpoint: Endpoint[T]) -> Endpoint[T]:
@@ -63,15 +65,15 @@ def within(total: float, reserve: Mapping[str, float] = MappingProxyType({})) ->
                 patience = client_timeout_s(dict(request.headers.raw))
                 async with AsyncExitStack() as opened:
                     b = await opened.enter_async_context(
-                        budget(total, reserve, patience=inf if patience is None else patience))
+                        budget(total, reserve, caller_timeout=inf if patience is None else patience))
                     work = endpoint(*args, **kwargs)
-                    made = await (work if name is not None else _unless_left(request.receive, work))
+                    made = await (work if name is not None else _cancel_if_left(request.receive, work))
                     if isinstance(made, Response) and hasattr(made, "body_iterator"):
                         opened.pop_all()
                         await b.suspend()
                         return cast("T", _Streamed(made, b, watches=name is None))
                     return made
-            except _CallerLeft:
+            except _ClientLeft:
                 raise HTTPException(499, "The caller has left.") from None
             except Rejected as error:
                 raise HTTPException(error.status, error.message) from error
@@ -95,7 +97,7 @@ def _check_endpoint(endpoint: object) -> None:
                         "part of its turn then")
     if not inspect.iscoroutinefunction(endpoint):
         raise TypeError(f"{endpoint!r:.80} is a plain function that nobody can end: write `async def`, and what "
-                        "blocks as a step of it, await current().run(look_up, name)")
+                        "blocks as a step of it, await current_budget().run(look_up, name)")
 
 
 def _is_request(parameter: inspect.Parameter) -> bool:
@@ -124,10 +126,10 @@ class _Streamed(Response):
             opened.push_async_callback(_close, self._of)
             try:
                 if self._watches:
-                    await _unless_left(receive, self._of(scope, _nothing, send))
+                    await _cancel_if_left(receive, self._of(scope, _never_receive, send))
                 else:
                     await self._of(scope, receive, send)
-            except _CallerLeft:
+            except _ClientLeft:
                 pass
             except ClientDisconnect as error:
                 if isinstance(error.__context__, TimeoutError):  # which is an OSError, and so taken for a reader that left
@@ -137,7 +139,7 @@ class _Streamed(Response):
             await background()
 
 
-async def _nothing() -> Message:
+async def _never_receive() -> Message:
     nothing: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
     return await nothing
 
@@ -151,15 +153,15 @@ async def _close(response: Any) -> None:
                 await pieces.aclose()
 
 
-async def _unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def _cancel_if_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """What the work returns; it is cancelled where the caller leaves. Raises _CallerLeft then."""
     loop = asyncio.get_running_loop()
-    working, leaving = loop.create_task(work), loop.create_task(_left(receive))
+    working, leaving = loop.create_task(work), loop.create_task(_wait_for_disconnect(receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             leaving.result()  # where the server could not say
-            raise _CallerLeft
+            raise _ClientLeft
         return working.result()
     finally:
         leaving.cancel()
@@ -168,6 +170,6 @@ async def _unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait((working,), timeout=CLEANUP_S)
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -18,12 +18,12 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Never, TypeVar, overload
 
 from stayfast.core.clock import SystemClock
-from stayfast.turns.amounts import is_amount, is_seconds, wrong
-from stayfast.turns.gather import Gathering, Partial
+from stayfast.turns.gather import GatherResult, GatherRun
 from stayfast.turns.report import find_broken_by, list_abandoned, render_waterfall, total_cost_usd
-from stayfast.turns.step import RAISE, AsyncStep, Breaker, Hedge, Step, StepCancelled, name_of
-from stayfast.turns.step_run import BODY_GRACE_S, CLEANUP_S, BudgetScope, BudgetState, here
+from stayfast.turns.step import RAISE, AsyncStep, BreakerPolicy, HedgePolicy, Step, StepCancelled, step_name
+from stayfast.turns.step_run import BODY_GRACE_S, CLEANUP_S, BudgetScope, BudgetState, current_scope
 from stayfast.turns.threads import StartThread, start_thread
+from stayfast.turns.validation import argument_error, is_amount, is_seconds
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -37,12 +37,12 @@ class OutOfTime(TimeoutError):
 class Budget(BudgetState):
     """See the module. Made by `budget`; one task enters it, any may run steps in it until it ends."""
 
-    __slots__ = ("_patience_s", "_reserve", "_threads")
+    __slots__ = ("_caller_timeout_s", "_reserve", "_threads")
 
-    def __init__(self, total_s: float | None, reserve: Mapping[str, float], patience_s: float,
+    def __init__(self, total_s: float | None, reserve: Mapping[str, float], caller_timeout_s: float,
                  threads: StartThread | None) -> None:
         super().__init__(total_s)
-        self._patience_s = patience_s
+        self._caller_timeout_s = caller_timeout_s
         self._reserve = reserve
         self._threads = threads
 
@@ -52,7 +52,7 @@ class Budget(BudgetState):
         self.loop = loop = asyncio.get_running_loop()
         self.now = getattr(loop, "now", SystemClock.now)  # a loop in virtual time is a clock
         self.began_at = now = self.now()
-        self._outer = outer = here.get()
+        self._outer_scope = outer = current_scope.get()
         self.start_thread = self._threads or (start_thread if outer is None else outer.budget.start_thread)
         total_s = self.total_s
         if outer is not None:
@@ -65,18 +65,18 @@ class Budget(BudgetState):
                                "write budget(total=2.5)")
         else:
             self.deadline_at = now + total_s
-        if self._patience_s < inf:
-            self.deadline_at = min(self.deadline_at, now + self._patience_s)
+        if self._caller_timeout_s < inf:
+            self.deadline_at = min(self.deadline_at, now + self._caller_timeout_s)
         if self._reserve:
             left_s, behind_s = max(0.0, self.deadline_at - now), 0.0
             share = 1.0 if total_s is None else left_s / total_s  # in a shorter time every reserve is shorter in proportion
             for name, reserve_s in reversed(list(self._reserve.items())):
-                self._behind_s[name] = behind_s
+                self._reserved_after_s[name] = behind_s
                 behind_s += reserve_s * share
             self._reserved_s = min(behind_s, left_s)
         self._is_open = True
         self._root = root = BudgetScope(self, self.deadline_at - self._reserved_s)
-        here.set(root)
+        current_scope.set(root)
         self._timeout = asyncio.timeout_at(self.deadline_at + BODY_GRACE_S if self.deadline_at < inf else None)
         await self._timeout.__aenter__()
         return self
@@ -84,27 +84,27 @@ class Budget(BudgetState):
     async def suspend(self) -> None:
         """Its body is left, to go on elsewhere by `resume`: until then its steps go on, and none begins."""
         self._is_open = False
-        here.set(self._outer)
+        current_scope.set(self._outer_scope)
         await self._timeout.__aexit__(None, None, None)
 
     async def resume(self) -> None:
         """Its body goes on here, in whichever task this is, which is to leave it by `__aexit__`."""
         self._is_open = True
-        here.set(self._root)
+        current_scope.set(self._root)
         self._timeout = asyncio.timeout_at(self.deadline_at + BODY_GRACE_S if self.deadline_at < inf else None)
         await self._timeout.__aenter__()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         where: TracebackType | None) -> None:
         self._is_open = False
-        here.set(self._outer)
+        current_scope.set(self._outer_scope)
         is_out_of_time = False
         try:
             await self._timeout.__aexit__(kind, error, where)
         except TimeoutError:
             is_out_of_time = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
         try:
             if self.tasks:
                 await self._end_all()
@@ -124,22 +124,22 @@ class Budget(BudgetState):
 
     @overload
     async def run(self, step: AsyncStep[T], *args: Any, name: str | None = ..., cap: float | None = ...,
-                  hedge: Hedge | None = ..., breaker: Breaker | None = ...) -> T: ...
+                  hedge: HedgePolicy | None = ..., breaker: BreakerPolicy | None = ...) -> T: ...
 
     @overload
     async def run(self, step: AsyncStep[T], *args: Any, fallback: F, name: str | None = ..., cap: float | None = ...,
-                  hedge: Hedge | None = ..., breaker: Breaker | None = ...) -> T | F: ...
+                  hedge: HedgePolicy | None = ..., breaker: BreakerPolicy | None = ...) -> T | F: ...
 
     @overload
     async def run(self, step: Callable[..., T], *args: Any, name: str | None = ..., cap: float | None = ...,
-                  hedge: Hedge | None = ..., breaker: Breaker | None = ...) -> T: ...
+                  hedge: HedgePolicy | None = ..., breaker: BreakerPolicy | None = ...) -> T: ...
 
     @overload
     async def run(self, step: Callable[..., T], *args: Any, fallback: F, name: str | None = ..., cap: float | None = ...,
-                  hedge: Hedge | None = ..., breaker: Breaker | None = ...) -> T | F: ...
+                  hedge: HedgePolicy | None = ..., breaker: BreakerPolicy | None = ...) -> T | F: ...
 
     async def run(self, step: Any, *args: Any, name: str | None = None, cap: float | None = None,
-                  hedge: Hedge | None = None, fallback: Any = RAISE, breaker: Breaker | None = None) -> Any:
+                  hedge: HedgePolicy | None = None, fallback: Any = RAISE, breaker: BreakerPolicy | None = None) -> Any:
         """Run one step and return what it returns: `await b.run(search, question, name="kb", cap=0.4, fallback=[])`.
 
         `step` is an async function, a plain one (it runs in a thread) or a coroutine; keyword arguments go in by
@@ -148,21 +148,21 @@ class Budget(BudgetState):
         alone while it fails. `fallback`: what to return where the step brings nothing; without one its own exception is
         raised, or StepTimeout, StepSkipped or StepCancelled. Raises TypeError, ValueError and RuntimeError for wrong use.
         """
-        running = self.begun(Step(step, args, cap, hedge=hedge, fallback=fallback, breaker=breaker),
-                             name if type(name) is str and name else name_of(step, name))
-        if not running.is_over:
+        running = self.start_step(Step(step, args, cap, hedge=hedge, fallback=fallback, breaker=breaker),
+                             name if type(name) is str and name else step_name(step, name))
+        if not running.is_done:
             try:
-                await running.over()
+                await running.done_future()
             except asyncio.CancelledError:
-                running.end("cancelled", StepCancelled(running.name, "the turn was cancelled"))
+                running.finish("cancelled", StepCancelled(running.name, "the turn was cancelled"))
                 await self.clean_up((running,))
                 raise
-        if running.how != "ok":
+        if running.outcome != "ok":
             await self.clean_up((running,))
         return running.result()
 
     async def gather(self, /, *unnamed: Never, need: int = 0, by: float | None = None, late: "Budget | None" = None,
-                     **calls: Step | Awaitable[Any] | Callable[[], Any]) -> Partial:
+                     **calls: Step | Awaitable[Any] | Callable[[], Any]) -> GatherResult:
         """Run several steps side by side, by name: `await b.gather(kb=step(search, q, cap=0.4), web=look_up(q))`.
 
         Returns when all are over; with `need`, as soon as so many have succeeded, but with `by` (seconds) not before that;
@@ -172,7 +172,7 @@ class Budget(BudgetState):
         if unnamed or not calls:
             raise TypeError(f"gather has {'a step without a name' if unnamed else 'nothing to run'}: name each one, as in "
                             "b.gather(kb=step(search, question), web=...)")
-        return await Gathering(self, need, by, late).result(calls)
+        return await GatherRun(self, need, by, late).run(calls)
 
     @property
     def cost_usd(self) -> float:
@@ -202,7 +202,7 @@ class Budget(BudgetState):
         for task, running in list(self.tasks.items()):
             if now - running.ended_at > CLEANUP_S:
                 task.cancel()  # it went on once; another time it may not
-            running.end("cancelled", StepCancelled(running.name, "the turn ended"))
+            running.finish("cancelled", StepCancelled(running.name, "the turn ended"))
         try:
             await self._wait_for(self.tasks)
         finally:
@@ -211,33 +211,33 @@ class Budget(BudgetState):
 
     def __repr__(self) -> str:
         left = f"{self.remaining():.3f} s left" if self._is_open else "not running"
-        return f"<Budget: {len(self.rows)} steps, {left}>"
+        return f"<Budget: {len(self.step_runs)} steps, {left}>"
 
 
 def budget(total: float | None = None, reserve: Mapping[str, float] = _NO_RESERVE, *,
-           patience: float = inf, threads: StartThread | None = None) -> Budget:
+           caller_timeout: float = inf, threads: StartThread | None = None) -> Budget:
     """A turn of `total` seconds, with `reserve` kept for stages by name, in their order: `budget(2.5, {"answer": 1.6})`.
 
-    Inside another one it ends with that at the latest, and without a total just then. `patience`: seconds that the caller
+    Inside another one it ends with that at the latest, and without a total just then. `caller_timeout`: seconds that the caller
     waits; they make it shorter, and every reserve in proportion. `threads` starts the plain functions; tests in virtual time
     give their own. Raises ValueError and TypeError for what cannot be.
     """
     if total is not None and not is_seconds(total):
-        raise wrong(f"total={total!r:.80}: a budget is some seconds, as in budget(total=2.5)", total)
+        raise argument_error(f"total={total!r:.80}: a budget is some seconds, as in budget(total=2.5)", total)
     if reserve is not _NO_RESERVE:
         _check_reserve(reserve, inf if total is None else total)
-    if patience != inf and not is_amount(patience):
-        raise wrong(f"patience={patience!r:.80}: the seconds that the caller waits, 0 or more, as in "
-                    "budget(2.5, patience=1.0); leave it out where nobody says", patience)
+    if caller_timeout != inf and not is_amount(caller_timeout):
+        raise argument_error(f"caller_timeout={caller_timeout!r:.80}: the seconds that the caller waits, 0 or more, as in "
+                    "budget(2.5, caller_timeout=1.0); leave it out where nobody says", caller_timeout)
     if threads is not None and not callable(threads):
         raise TypeError(f"threads={threads!r:.80}: what starts plain functions, as in threads=VirtualThreads(), in tests; "
                         "without it each has a thread of its own")
-    return Budget(total, reserve, patience, threads)
+    return Budget(total, reserve, caller_timeout, threads)
 
 
-def current() -> Budget:
+def current_budget() -> Budget:
     """The innermost budget around this code. Raises RuntimeError where there is none."""
-    scope = here.get()
+    scope = current_scope.get()
     if scope is None or not isinstance(scope.budget, Budget):
         raise RuntimeError("no budget is open around this code: write `async with budget(total=2.5):` around what calls it, "
                            "or ask remaining(), which is infinite then")
@@ -249,7 +249,7 @@ def remaining() -> float:
 
     So that code which knows of no turn can be given its time: `timeout=min(5.0, remaining())`.
     """
-    scope = here.get()
+    scope = current_scope.get()
     return inf if scope is None else max(0.0, scope.ends_at - scope.budget.now())
 
 
@@ -259,8 +259,8 @@ def charge(usd: float) -> None:
     Raises ValueError and TypeError for what is no amount: it is summed up, and one such sum would spoil all that come after.
     """
     if not is_amount(usd):
-        raise wrong(f"charge({usd!r:.80}): what a step cost is dollars, 0 or more, as in charge(0.0004)", usd)
-    scope = here.get()
+        raise argument_error(f"charge({usd!r:.80}): what a step cost is dollars, 0 or more, as in charge(0.0004)", usd)
+    scope = current_scope.get()
     if scope is not None:
         scope.cost_usd += usd
 
@@ -274,7 +274,8 @@ def _check_reserve(reserve: Mapping[str, float], total_s: float) -> None:
             raise TypeError(f"reserve={{{name!r:.80}: {reserve_s!r:.80}}}: say which step it is kept for by its name, as in "
                             'reserve={"answer": 1.6}')
         if not is_seconds(reserve_s):
-            raise wrong(f"reserve={{{name!r}: {reserve_s!r:.80}}}: a reserve is seconds, kept for the step of that name, "
+            raise argument_error(f"reserve={{{name!r}: {reserve_s!r:.80}}}: a reserve is seconds, kept for the step of "
+                                 f"that name, "
                         'as in reserve={"answer": 1.6}', reserve_s)
     if sum(reserve.values()) >= total_s:
         raise ValueError(f"reserve comes to {sum(reserve.values()):g} s, which leaves nothing of total={total_s:g}")

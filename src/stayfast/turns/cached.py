@@ -1,6 +1,6 @@
 """What a turn looks up is kept, by key and for a time; the same question in flight is asked once.
 
-    search = Cached(find, ttl_s=300, stale_while_revalidate_s=60)     # beside the function, once: all turns share it
+    search = CachedFunction(find, ttl_s=300, stale_while_revalidate_s=60)     # beside the function, once: all turns share it
     found = await b.run(search, question, name="kb", cap=0.4, fallback=search.kept(question))
 
     younger than ttl_s   given at once
@@ -34,9 +34,9 @@ from stayfast.core.clock import SystemClock
 from stayfast.policy.cache.freshness import FRESH, SPARE, STALE, CacheConfig, age_of, use_of
 from stayfast.policy.cache.s3fifo import OVERHEAD_BYTES, S3Fifo
 from stayfast.stores.base import CachedAnswer, Store
-from stayfast.turns.amounts import is_amount, is_count, is_seconds, wrong
 from stayfast.turns.budget import Budget
-from stayfast.turns.step_run import BudgetScope, here
+from stayfast.turns.step_run import BudgetScope, current_scope
+from stayfast.turns.validation import argument_error, is_amount, is_count, is_seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,30 +59,30 @@ class _PendingCall:
     task: "asyncio.Task[Any]"
 
     def __init__(self, total_s: float, until: float) -> None:
-        outer = here.get()
+        outer = current_scope.get()
         self.budget = Budget(total_s, {}, inf, outer.budget.start_thread if outer is not None else None)
         self.until = until
         self.n_waiting = 0
         self._given_until = inf
         self._scope: BudgetScope | None = None  # what the function stands in, once it was called
 
-    def began(self) -> None:
-        self._scope = here.get()
-        self.wait(self.until)
+    def mark_started(self) -> None:
+        self._scope = current_scope.get()
+        self.extend_until(self.until)
         self._given_until = min(self.budget.deadline_at, self.until)
 
-    def wait(self, until: float) -> None:
+    def extend_until(self, until: float) -> None:
         self.until = max(self.until, until)
         if self._scope is not None:
             self._scope.ends_at = min(self.budget.deadline_at, self.until)
 
-    def was_short_for(self, until: float) -> bool:
+    def may_have_lacked_time(self, until: float) -> bool:
         """Whether it may have failed only because it had less time than until then."""
         of = self.budget
         return self._given_until < until and of.ended_at - of.began_at >= _LATE * (self._given_until - of.began_at)
 
 
-class Counts(msgspec.Struct):
+class CacheCounts(msgspec.Struct):
     """What became of the questions so far."""
 
     n_hits: int = 0
@@ -91,44 +91,47 @@ class Counts(msgspec.Struct):
     n_misses: int = 0
 
 
-class Cached(Generic[P, T]):
+class CachedFunction(Generic[P, T]):
     """See the module. Call it as the function it stands for. One loop's; `store` is any of `stayfast.stores`."""
 
     def __init__(self, function: Callable[P, Awaitable[T]], *, ttl_s: float, key: Callable[P, str] | None = None,
                  stale_while_revalidate_s: float = 0.0, stale_if_error_s: float = 0.0,
-                 keep: Callable[[T], bool] | None = None, max_entries: int = 1000, renew_within_s: float = 30.0,
+                 should_cache: Callable[[T], bool] | None = None, max_entries: int = 1000, refresh_timeout_s: float = 30.0,
                  store: Store | None = None, name: str | None = None, kind: Any = Any) -> None:
-        """`keep`: whether a value may be given again; all may without one. `renew_within_s`: time for a call in the
+        """`keep`: whether a value may be given again; all may without one. `refresh_timeout_s`: time for a call in the
         background. With a `store` values are written as MessagePack, under `name`, and read back as `kind`. Raises
         ValueError and TypeError.
         """
         if not callable(function):
-            raise TypeError(f"Cached({function!r:.80}): give it the function itself, not what a call of it brings, as in "
-                            "Cached(find, ttl_s=300)")
-        for argument, of in (("key", key), ("keep", keep)):
+            raise TypeError(f"CachedFunction({function!r:.80}): give it the function itself, not what a call of it brings, "
+                            f"as in "
+                            "CachedFunction(find, ttl_s=300)")
+        for argument, of in (("key", key), ("should_cache", should_cache)):
             if of is not None and not callable(of):
                 raise TypeError(f"{argument}={of!r:.80}: a function, of the arguments for `key` and of the result for "
                                 f"`keep`")
         for argument, seconds in (("ttl_s", ttl_s), ("stale_while_revalidate_s", stale_while_revalidate_s),
                               ("stale_if_error_s", stale_if_error_s)):
             if not is_amount(seconds):
-                raise wrong(f"{argument}={seconds!r:.80}: seconds, as in Cached(find, ttl_s=300)", seconds)
+                raise argument_error(f"{argument}={seconds!r:.80}: seconds, as in CachedFunction(find, ttl_s=300)", seconds)
         self._config = CacheConfig("exact", ttl_s, stale_while_revalidate_s=stale_while_revalidate_s,
                                    stale_if_error_s=stale_if_error_s)
         if not is_count(max_entries, 1):
-            raise wrong(f"max_entries={max_entries!r:.80}: how many are kept, a whole number, 1 or more", max_entries)
-        if not is_seconds(renew_within_s):
-            raise wrong(f"renew_within_s={renew_within_s!r:.80}: seconds for a call in the background, more than 0",
-                        renew_within_s)
+            raise argument_error(f"max_entries={max_entries!r:.80}: how many are kept, a whole number, 1 or more",
+                                 max_entries)
+        if not is_seconds(refresh_timeout_s):
+            raise argument_error(f"refresh_timeout_s={refresh_timeout_s!r:.80}: seconds for a call in the background, more "
+                                 f"than 0",
+                        refresh_timeout_s)
         if store is not None and not name:
             raise ValueError("with a store it needs a name of its own, as in name=\"acme search\": others keep theirs there")
         function_name: str = getattr(function, "__name__", type(function).__name__)
         self.__name__ = name or function_name
-        self.counts = Counts()
+        self.counts = CacheCounts()
         self._function = function
         self._key = key
-        self._keep = keep
-        self._renew_within_s = renew_within_s
+        self._should_cache = should_cache
+        self._refresh_timeout_s = refresh_timeout_s
         self._values: S3Fifo[_Value] = S3Fifo(max_entries * OVERHEAD_BYTES)
         self._pending: dict[bytes, _PendingCall] = {}
         self._store = store
@@ -136,44 +139,44 @@ class Cached(Generic[P, T]):
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """What is kept, or what the function brings. Raises what that raises where nothing kept may stand in for it."""
-        key, wall = self._key_of(args, kwargs), _wall()
-        value = await self._known(key, wall())
+        key, wall = self._key_of(args, kwargs), _wall_clock()
+        value = await self._find_value(key, wall())
         use = use_of(self._config, age_of(value.stored_at, wall())) if value is not None else None
         if value is not None and use in (FRESH, STALE):
             self.counts.n_hits += 1
             if use is STALE:
                 self.counts.n_stale += 1
                 if key not in self._pending:
-                    self._ask(key, _PendingCall(self._renew_within_s, inf), *args, **kwargs)
-            result: T = _own(value.of)
+                    self._start_call(key, _PendingCall(self._refresh_timeout_s, inf), *args, **kwargs)
+            result: T = _copy(value.of)
             return result
         if key in self._pending:
             self.counts.n_shared += 1
         else:
             self.counts.n_misses += 1
         try:
-            return await self._brought(key, *args, **kwargs)
+            return await self._call_shared(key, *args, **kwargs)
         except Exception:
             if value is None or use is not SPARE:
                 raise
             self.counts.n_stale += 1
-            spare: T = _own(value.of)
+            spare: T = _copy(value.of)
             return spare
 
-    def kept(self, *args: P.args, **kwargs: P.kwargs) -> T | None:
+    def peek(self, *args: P.args, **kwargs: P.kwargs) -> T | None:
         """What is kept in this process, however old, for a fallback; None where nothing is."""
         value = self._values.peek(self._key_of(args, kwargs))
-        return _own(value.of) if value is not None else None
+        return _copy(value.of) if value is not None else None
 
     async def age_s(self, *args: P.args, **kwargs: P.kwargs) -> float | None:
         """How old what is kept is, here or in the store; None where nothing is."""
-        wall = _wall()
-        value = await self._known(self._key_of(args, kwargs), wall())
+        wall = _wall_clock()
+        value = await self._find_value(self._key_of(args, kwargs), wall())
         return age_of(value.stored_at, wall()) if value is not None else None
 
-    async def renew(self, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def refresh(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Look it up, whatever is kept, and keep that. Raises what the function raises."""
-        return await self._brought(self._key_of(args, kwargs), *args, **kwargs)
+        return await self._call_shared(self._key_of(args, kwargs), *args, **kwargs)
 
     async def aclose(self) -> None:
         """Write what the store has not been told yet, and close that."""
@@ -190,7 +193,7 @@ class Cached(Generic[P, T]):
         """Whether other processes have what is kept here."""
         return self._store is not None and self._store.is_shared
 
-    async def forget(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Keep nothing of this question."""
         key = self._key_of(args, kwargs)
         self._values.remove(key)
@@ -204,66 +207,67 @@ class Cached(Generic[P, T]):
             key = repr((args, sorted(kwargs.items())))
             if not all(_is_simple(each) for each in (*args, *kwargs.values())):
                 raise TypeError(f"{self.__name__}: its arguments are more than text and numbers: say what tells one question"
-                                f" from another, as in Cached({self.__name__}, ttl_s=300, key=lambda question, user: ...)")
+                                f" from another, as in CachedFunction({self.__name__}, ttl_s=300, key=lambda question, "
+                                f"user: ...)")
         return sha256(f"{self.__name__}\n{key}".encode()).digest()
 
-    async def _brought(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
-        outer = here.get()
+    async def _call_shared(self, key: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
+        outer = current_scope.get()
         until = inf if outer is None else outer.ends_at
         pending = self._pending.get(key)
         if pending is not None:
             try:
                 return await self._wait(key, pending, until)
             except Exception:
-                if not pending.was_short_for(until):
+                if not pending.may_have_lacked_time(until):
                     raise
         pending = self._pending.get(key)
         if pending is None:
-            pending = self._ask(key, _PendingCall(inf, until), *args, **kwargs)
+            pending = self._start_call(key, _PendingCall(inf, until), *args, **kwargs)
             if outer is not None:  # whoever asks first pays, and its report says for what
                 outer.inner = [*(outer.inner or ()), pending.budget]
         return await self._wait(key, pending, until)
 
-    def _ask(self, key: bytes, pending: _PendingCall, *args: P.args, **kwargs: P.kwargs) -> _PendingCall:
+    def _start_call(self, key: bytes, pending: _PendingCall, *args: P.args, **kwargs: P.kwargs) -> _PendingCall:
         self._pending[key] = pending
-        outer = here.get()
-        here.set(None)  # the Task's context is a copy of this one
-        pending.task = asyncio.get_running_loop().create_task(self._made(key, pending, *args, **kwargs))
-        here.set(outer)
-        pending.task.add_done_callback(lambda task: self._over(key, pending))
+        outer = current_scope.get()
+        current_scope.set(None)  # the Task's context is a copy of this one
+        pending.task = asyncio.get_running_loop().create_task(self._call_and_store(key, pending, *args, **kwargs))
+        current_scope.set(outer)
+        pending.task.add_done_callback(lambda task: self._on_call_done(key, pending))
         return pending
 
-    def _over(self, key: bytes, pending: _PendingCall) -> None:
-        self._drop(key, pending)
+    def _on_call_done(self, key: bytes, pending: _PendingCall) -> None:
+        self._forget_call(key, pending)
         if not pending.task.cancelled():
             pending.task.exception()  # whoever waits has it; behind an old value's back nobody does
 
-    def _drop(self, key: bytes, pending: _PendingCall) -> None:
+    def _forget_call(self, key: bytes, pending: _PendingCall) -> None:
         if self._pending.get(key) is pending:
             del self._pending[key]
 
     async def _wait(self, key: bytes, pending: _PendingCall, until: float) -> T:
-        pending.wait(until)
+        pending.extend_until(until)
         pending.n_waiting += 1
         try:
-            made: T = _own(await asyncio.shield(pending.task))
+            made: T = _copy(await asyncio.shield(pending.task))
             return made
         finally:
             pending.n_waiting -= 1
             if not pending.n_waiting and not pending.task.done():
-                self._drop(key, pending)  # who asks while it ends asks anew
+                self._forget_call(key, pending)  # who asks while it ends asks anew
                 pending.task.cancel()
 
-    async def _made(self, key: bytes, pending: _PendingCall, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _call_and_store(self, key: bytes, pending: _PendingCall, *args: P.args, **kwargs: P.kwargs) -> T:
         async with pending.budget:
-            pending.began()
+            pending.mark_started()
             call = self._function(*args, **kwargs)
             if not isinstance(call, Awaitable):
                 raise TypeError(f"{self.__name__} is a plain function: Cached needs an async one, which may hand it to "
                                 f"a thread: return await asyncio.to_thread({self.__name__}, question)")
             made = await call
-            if self._keep is None or self._keep(made):
-                value = _Value(made, _wall()())
+            if self._should_cache is None or self._should_cache(made):
+                value = _Value(made, _wall_clock()())
                 self._values.put(key, value, 0)
                 if self._store is not None:
                     drop_at = value.stored_at + self._config.keep_s
@@ -271,7 +275,7 @@ class Cached(Generic[P, T]):
                                                     route=self.__name__))
             return made
 
-    async def _known(self, key: bytes, now: float) -> _Value | None:
+    async def _find_value(self, key: bytes, now: float) -> _Value | None:
         """What is kept here; of an old one another process may have a newer one in the store."""
         value = self._values.get(key)
         if self._store is None or (value is not None and use_of(self._config, age_of(value.stored_at, now)) is FRESH):
@@ -294,19 +298,19 @@ def _is_simple(argument: Any) -> bool:
     return isinstance(argument, _SIMPLE) or (isinstance(argument, tuple) and all(_is_simple(each) for each in argument))
 
 
-def _own(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """The same, whose lists, dicts and sets nobody else has."""
     kind = type(value)
     if kind is list:
-        return [_own(each) for each in value]
+        return [_copy(each) for each in value]
     if kind is tuple:
-        return tuple([_own(each) for each in value])
+        return tuple([_copy(each) for each in value])
     if kind is dict:
-        return {name: _own(each) for name, each in value.items()}
+        return {name: _copy(each) for name, each in value.items()}
     return set(value) if kind is set else value
 
 
-def _wall() -> Callable[[], float]:
+def _wall_clock() -> Callable[[], float]:
     """The loop's own clock where it is in virtual time."""
     wall: Callable[[], float] = getattr(asyncio.get_running_loop(), "wall", SystemClock.wall)
     return wall

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from stayfast.turns.http import sdk_options
-from stayfast.turns.model import Hear, Json, Said
-from stayfast.turns.tools import Call
+from stayfast.turns.model import Json, ModelReply, OnPiece
+from stayfast.turns.tools import ToolCallRequest
 
 
 class ChatModel:
@@ -25,15 +25,15 @@ class ChatModel:
         self._model = model
         self._options = options
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
-                  max_tokens: int) -> Said:
+    async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                  max_tokens: int) -> ModelReply:
         options: dict[str, Any] = {"max_completion_tokens": max_tokens, "stream_options": {"include_usage": True},
                                    **self._options}
         in_time = sdk_options(timeout=options.pop("timeout", None), extra_headers=options.pop("extra_headers", None))
         choice = options.pop("tool_choice", "auto")
         if tools:
             options |= {"tools": list(tools), "tool_choice": choice if may_call else "none"}
-        collected = _CollectedAnswer(hear)
+        collected = _CollectedAnswer(on_piece)
         async with await self._client.chat.completions.create(model=self._model, messages=list(messages), stream=True,
                                                               **options | in_time) as stream:
             async for chunk in stream:
@@ -44,7 +44,7 @@ class ChatModel:
         return f"<ChatModel {self._model}>"
 
 
-class _Writing:
+class _PartialToolCall:
     """A call whose arguments are still coming."""
 
     def __init__(self, index: int) -> None:
@@ -64,17 +64,17 @@ class _Writing:
             return False
         return True
 
-    def call(self) -> Call:
-        return Call(self.id, self.name, self.arguments.strip())
+    def build(self) -> ToolCallRequest:
+        return ToolCallRequest(self.id, self.name, self.arguments.strip())
 
 
 class _CollectedAnswer:
     """What has come of one answer."""
 
-    def __init__(self, on_piece: Hear) -> None:
+    def __init__(self, on_piece: OnPiece) -> None:
         self._on_piece = on_piece
         self._texts: list[str] = []
-        self._calls: dict[int, _Writing] = {}
+        self._calls: dict[int, _PartialToolCall] = {}
         self._n_tokens = 0
 
     def chunk(self, chunk: Any) -> None:
@@ -87,15 +87,15 @@ class _CollectedAnswer:
             self._texts.append(delta.content)
             self._on_piece(delta.content)
         for piece in delta.tool_calls or ():
-            writing = self._calls.setdefault(piece.index, _Writing(piece.index))
+            writing = self._calls.setdefault(piece.index, _PartialToolCall(piece.index))
             writing.id = piece.id or writing.id
             if piece.function is not None:
                 writing.name += piece.function.name or ""
                 writing.arguments += piece.function.arguments or ""
             if not writing.is_reported and writing.is_whole:
                 writing.is_reported = True
-                self._on_piece(writing.call())
+                self._on_piece(writing.build())
 
-    def finish(self) -> Said:
-        calls = tuple(self._calls[index].call() for index in sorted(self._calls))
-        return Said("".join(self._texts), calls, self._n_tokens)
+    def finish(self) -> ModelReply:
+        calls = tuple(self._calls[index].build() for index in sorted(self._calls))
+        return ModelReply("".join(self._texts), calls, self._n_tokens)

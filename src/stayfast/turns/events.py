@@ -23,21 +23,21 @@ from stayfast.turns.patch import Json, Operation
 MAX_ID_DIGITS = 18
 
 
-class Prefix(msgspec.Struct, frozen=True):
+class PrefixEvent(msgspec.Struct, frozen=True):
     """Text that is there at once and needs no model."""
 
     name: ClassVar = "prefix"
     text: str
 
 
-class Delta(msgspec.Struct, frozen=True):
+class DeltaEvent(msgspec.Struct, frozen=True):
     """A piece of the answer."""
 
     name: ClassVar = "delta"
     text: str
 
 
-class Progress(msgspec.Struct, frozen=True):
+class ProgressEvent(msgspec.Struct, frozen=True):
     """A stage has come so far; `status`: as it is called there, like "searching", or how it ended."""
 
     name: ClassVar = "progress"
@@ -45,7 +45,7 @@ class Progress(msgspec.Struct, frozen=True):
     status: str
 
 
-class Citation(msgspec.Struct, frozen=True, omit_defaults=True):
+class CitationEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """A source. `start` and `end`: which characters of the text rest on it; None: all of it."""
 
     name: ClassVar = "citation"
@@ -54,7 +54,7 @@ class Citation(msgspec.Struct, frozen=True, omit_defaults=True):
     end: int | None = None
 
 
-class Degraded(msgspec.Struct, frozen=True):
+class DegradedEvent(msgspec.Struct, frozen=True):
     """What the answer is without, or has in a lesser form, and why: "weather", "timeout"."""
 
     name: ClassVar = "degraded"
@@ -62,67 +62,67 @@ class Degraded(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Patch(msgspec.Struct, frozen=True):
+class PatchEvent(msgspec.Struct, frozen=True):
     """What has changed in the state."""
 
     name: ClassVar = "patch"
     patch: list[Operation]
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class SnapshotEvent(msgspec.Struct, frozen=True):
     """All that was told up to here: for readers that come late, or back."""
 
     name: ClassVar = "snapshot"
     text: str
     state: dict[str, Json]
-    citations: tuple[Citation, ...] = ()
-    degraded: tuple[Degraded, ...] = ()
+    citations: tuple[CitationEvent, ...] = ()
+    degraded: tuple[DegradedEvent, ...] = ()
 
 
-class Final(msgspec.Struct, frozen=True, omit_defaults=True):
+class FinalEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """The end. `how`: ok, timeout, failed or cancelled; `detail`: of an error its kind; `missing`: parts that it is without;
     `pending`: those of the state that a patch will still come for.
     """
 
     name: ClassVar = "final"
-    how: str
+    outcome: str
     detail: str = ""
     missing: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
 
 
-Told = Prefix | Delta | Progress | Citation | Degraded | Patch | Snapshot | Final
-CONTENT = (Prefix, Delta)
+EventPayload = PrefixEvent | DeltaEvent | ProgressEvent | CitationEvent | DegradedEvent | PatchEvent | SnapshotEvent | FinalEvent
+CONTENT = (PrefixEvent, DeltaEvent)
 
 
-class Event(msgspec.Struct, frozen=True):
+class AnswerEvent(msgspec.Struct, frozen=True):
     """One of them. `id`: 1 for the first of a turn; a snapshot has that of the last event in it."""
 
     id: int
-    told: Told
+    payload: EventPayload
 
     @property
     def is_content(self) -> bool:
         """Whether it is on the content channel."""
-        return isinstance(self.told, CONTENT)
+        return isinstance(self.payload, CONTENT)
 
     def sse(self) -> bytes:
         """As a server-sent event."""
-        payload = self.told
+        payload = self.payload
         return b"id: %d\nevent: %b\ndata: %b\n\n" % (self.id, payload.name.encode(), msgspec.json.encode(payload))
 
 
-def text_of(event: Event, n_given: int = 0) -> str:
+def event_text(event: AnswerEvent, n_sent: int = 0) -> str:
     """What a plain client is given of it, which has read from the start and was given `n_given` characters up to here: the
     text of content, of a snapshot what it has not been given yet, else nothing.
     """
-    payload = event.told
-    if isinstance(payload, Snapshot):
-        return payload.text[n_given:]
+    payload = event.payload
+    if isinstance(payload, SnapshotEvent):
+        return payload.text[n_sent:]
     return payload.text if isinstance(payload, CONTENT) else ""
 
 
-def last_event_id(header: str) -> int:
+def parse_last_event_id(header: str) -> int:
     """What a `Last-Event-ID` says, 0 where it is empty. Raises ValueError, which names the header."""
     value = header.strip()
     if not value:
@@ -132,7 +132,7 @@ def last_event_id(header: str) -> int:
     return int(value)
 
 
-def json_value(value: Any) -> Json:
+def to_json_value(value: Any) -> Json:
     """A value as plain JSON that nobody else can change. Raises ValueError where it cannot be said in JSON."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value))

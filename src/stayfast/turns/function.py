@@ -1,6 +1,6 @@
 """The function that serves a turn: how a setting names it, what it may look like, and what it is given.
 
-    async def answer(asked: Asked, a: Answer) -> None:          # named "package.module:answer"
+    async def answer(request: TurnRequest, a: Answer) -> None:          # named "package.module:answer"
 
 What is wrong with a function is told before the first request for it. A module whose file has changed is loaded anew, beside
 the old one: turns that run end with the code that they began with, and caches and breakers beside a function that did not
@@ -23,22 +23,22 @@ from stayfast.turns.budget import Budget
 from stayfast.wire.chat import request as chat
 
 _STAMP = "__stayfast_file__"  # of the module: what its file was when it was loaded
-_SHAPES = ("write `async def {name}(asked: Asked) -> str`, the same that yields pieces of text, or "
-           "`async def {name}(asked: Asked, a: Answer) -> None` that writes into the answer")
+_SHAPES = ("write `async def {name}(request: TurnRequest) -> str`, the same that yields pieces of text, or "
+           "`async def {name}(request: TurnRequest, a: Answer) -> None` that writes into the answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class TurnFunction:
     """One that can be served. `of` is called with what is asked, and with the answer where it `writes` that itself."""
 
     name: str  # as in the setting
-    of: Callable[..., Any]
+    call: Callable[..., Any]
     writes: bool
     yields: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TurnRequest:
     """One request. `model`: the name that this turn is asked for. `stream`: whether its client reads along. `tenant`: whose
     key it is, None without keys. `headers`: those of the client that may go on to others, lower-case, and the trace context.
     `conversation`: all that was said, tools and sampling included. `late`: the budget that stragglers may go on under, once
@@ -79,31 +79,31 @@ class Asked:
         return messages
 
 
-class Refused(Exception):
+class TurnRefused(Exception):
     """For turns that are served to raise: what the client asks for cannot be answered. It is told so, in these words."""
 
 
-def find(named: str) -> Function:
+def import_turn_function(named: str) -> TurnFunction:
     """The function of that name. Raises ValueError, which says what to write instead."""
     module_name, _, name = named.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
         raise ValueError(f"{named!r} names no function: write it as package.module:function")
-    found: Any = _module(module_name)
+    found: Any = _import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
             meant = get_close_matches(part, [known for known in vars(found) if callable(getattr(found, known))], 1)
             hint = f"; did you mean {meant[0]}?" if meant else ""
             raise ValueError(f"module {module_name} has no {name}{hint}")
         found = getattr(found, part)
-    return checked(named, found)
+    return check_turn_function(named, found)
 
 
-def state_of(named: str) -> str:
+def file_state(named: str) -> str:
     """What the file of a function that was found is like: another text where `find` would load it anew."""
-    return str(_stamp(sys.modules[named.partition(":")[0]]))
+    return str(_file_stamp(sys.modules[named.partition(":")[0]]))
 
 
-def checked(named: str, found: Any) -> Function:
+def check_turn_function(named: str, found: Any) -> TurnFunction:
     """The same of one that is at hand; `named`: how it is called in errors, as in a setting."""
     name = named.rpartition(":")[2]
     shapes = _SHAPES.format(name=name.rpartition(".")[2])
@@ -116,18 +116,18 @@ def checked(named: str, found: Any) -> Function:
     yields = inspect.isasyncgenfunction(found) or inspect.isasyncgenfunction(call)
     if not yields and not inspect.iscoroutinefunction(found) and not inspect.iscoroutinefunction(call):
         raise ValueError(f"{named} is a plain function, which nobody can end: {shapes}; what blocks goes into a step, "
-                         "await current().run(look_up, asked.text)")
+                         "await current_budget().run(look_up, asked.text)")
     signature = inspect.signature(found)
     for n, writes in ((1, False), (2, True)):
         try:
             signature.bind(*range(n))
         except TypeError:
             continue
-        return Function(named, found, writes, yields)
+        return TurnFunction(named, found, writes, yields)
     raise ValueError(f"{named} takes {signature}: {shapes}")
 
 
-def _module(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
@@ -135,19 +135,19 @@ def _module(name: str) -> ModuleType:
     try:
         if module is None:
             module = import_module(name)
-        elif vars(module).get(_STAMP, _stamp(module)) != _stamp(module):
-            module = _anew(name, module)
+        elif vars(module).get(_STAMP, _file_stamp(module)) != _file_stamp(module):
+            module = _reload_module(name, module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise ValueError(f"module {name} cannot be imported: it imports {error.name}, which is not there") from error
         raise ValueError(f"there is no module {name}, neither in {here} nor on PYTHONPATH") from error
     except BaseException as error:  # a script that ends in sys.exit() is no reason for this process to end
         raise ValueError(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
-    vars(module).setdefault(_STAMP, _stamp(module))
+    vars(module).setdefault(_STAMP, _file_stamp(module))
     return module
 
 
-def _stamp(module: ModuleType) -> tuple[int, int] | None:
+def _file_stamp(module: ModuleType) -> tuple[int, int] | None:
     file = getattr(module, "__file__", None)
     path = Path(file) if file is not None else None
     if path is None or not path.is_file():
@@ -156,7 +156,7 @@ def _stamp(module: ModuleType) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_size
 
 
-def _anew(name: str, old: ModuleType) -> ModuleType:
+def _reload_module(name: str, old: ModuleType) -> ModuleType:
     """The module as its file says now; where that fails, the old one stays."""
     spec = old.__spec__
     if spec is None or spec.loader is None:

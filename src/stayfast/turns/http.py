@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from typing import Any, TypeVar
 
-from stayfast.turns.amounts import is_seconds, wrong
 from stayfast.turns.budget import OutOfTime, remaining
+from stayfast.turns.validation import argument_error, is_seconds
 
 HEADER = "x-stayfast-deadline-ms"
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def sdk_options(*, timeout: float | None = None, extra_headers: Mapping[str, str
     Your own go in here, as both cannot be given: `create(..., **sdk_options(timeout=5, extra_headers={"x-team": "a"}))`.
     """
     if timeout is not None and not is_seconds(timeout):
-        raise wrong(f"timeout={timeout!r:.80}: seconds, more than 0, as in sdk_options(timeout=5)", timeout)
+        raise argument_error(f"timeout={timeout!r:.80}: seconds, more than 0, as in sdk_options(timeout=5)", timeout)
     left_s = _left_s()
     headers = dict(extra_headers or ())
     if left_s < inf:

@@ -5,25 +5,25 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stayfast.turns.tools import Call
+from stayfast.turns.tools import ToolCallRequest
 
 Json = dict[str, Any]
-Hear = Callable[[str | Call], None]
+OnPiece = Callable[[str | ToolCallRequest], None]
 
 
-class Said(msgspec.Struct, frozen=True):
+class ModelReply(msgspec.Struct, frozen=True):
     """What a model said in one step. `n_tokens`: of the output; 0: not known."""
 
     text: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCallRequest, ...] = ()
     n_tokens: int = 0
 
 
 class Model(Protocol):
     """See the module. One object may be asked by many turns at once."""
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], hear: Hear, *, may_call: bool,
-                  max_tokens: int) -> Said:
+    async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                  max_tokens: int) -> ModelReply:
         """Answer. Messages and tools are in the form of OpenAI's chat API; they are not to be changed.
 
         `hear` is told each piece of text as it comes, and each call as soon as its arguments are whole; then it is not

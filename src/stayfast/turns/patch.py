@@ -21,7 +21,7 @@ class PatchError(ValueError):
     """A patch that does not fit its document, or is none. It names the operation and the path, no values."""
 
 
-def patched(document: Json, operations: Sequence[Operation]) -> Json:
+def apply_patch(document: Json, operations: Sequence[Operation]) -> Json:
     """The document after all of them; what is unchanged is shared with the old one. Raises PatchError; then none is done."""
     for number, operation in enumerate(operations):
         try:
@@ -36,14 +36,14 @@ def diff(old: Json, new: Json) -> list[Operation]:
     return list(_changes("", old, new))
 
 
-def same(one: Json, other: Json) -> bool:
+def is_equal(one: Json, other: Json) -> bool:
     """Whether both are the same JSON value."""
     if one is other:
         return True
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(is_equal(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(is_equal, one, other))
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 
@@ -66,14 +66,14 @@ def _changes(path: str, old: Json, new: Json) -> Iterator[Operation]:
                 yield {"op": "add", "path": path + pointer(key), "value": value}
     elif isinstance(old, list) and isinstance(new, list):
         yield from _list_changes(path, old, new)
-    elif not same(old, new):
+    elif not is_equal(old, new):
         yield {"op": "replace", "path": path, "value": new}
 
 
 def _list_changes(path: str, old: list[Json], new: list[Json]) -> Iterator[Operation]:
     n_both = min(len(old), len(new))
-    first = next((at for at in range(n_both) if not same(old[at], new[at])), n_both)
-    n_after = next((back for back in range(n_both - first) if not same(old[-1 - back], new[-1 - back])), n_both - first)
+    first = next((at for at in range(n_both) if not is_equal(old[at], new[at])), n_both)
+    n_after = next((back for back in range(n_both - first) if not is_equal(old[-1 - back], new[-1 - back])), n_both - first)
     n_old, n_new = len(old) - n_after, len(new) - n_after  # where the ends that are the same begin
     for at in range(first, min(n_old, n_new)):
         yield from _changes(path + pointer(at), old[at], new[at])
@@ -104,7 +104,7 @@ def _one(document: Json, operation: Operation) -> Json:
                 raise PatchError(f"{operation['from']} cannot be moved into itself")
             return document if path == source else _put(_without(document, source), path, value, is_new=True)
         case "test":
-            if not same(_found(document, path), _value(operation)):
+            if not is_equal(_found(document, path), _value(operation)):
                 raise PatchError(f"the value at {operation['path'] or 'the top'} is another one")
             return document
         case _:

@@ -20,7 +20,7 @@ WAITS_S = 0.4
 MOST_PIECES = 200  # at a time
 
 
-class Sought(msgspec.Struct, frozen=True):
+class ResumeRequest(msgspec.Struct, frozen=True):
     """A turn that somebody comes back to, and what it wants of it."""
 
     upstream: str
@@ -30,7 +30,7 @@ class Sought(msgspec.Struct, frozen=True):
     late: bool
 
 
-class RemoteEvent(msgspec.Struct, frozen=True):
+class RemoteTurnPart(msgspec.Struct, frozen=True):
     """What has come of it. `failed`: with which status, code and message it ended. `steps`: those that have ended since
     somebody was told of steps; instants are the machine's, and so the same in all its processes.
     """
@@ -41,7 +41,7 @@ class RemoteEvent(msgspec.Struct, frozen=True):
     steps: tuple[StepDone, ...] = ()
 
 
-AskOthers = Callable[[Sought], Awaitable[RemoteEvent | None]]
+ResumeRemotely = Callable[[ResumeRequest], Awaitable[RemoteTurnPart | None]]
 
 
 class _Reading(Protocol):
@@ -52,38 +52,38 @@ class _Reading(Protocol):
     def seen(self) -> TurnSeen: ...
 
 
-async def read_event(reading: _Reading) -> RemoteEvent:
+async def read_turn_part(reading: _Reading) -> RemoteTurnPart:
     """What there is to be told, or will be in a moment."""
-    pieces = await _pieces(reading)
+    pieces = await _read_pieces(reading)
     steps = [msgspec.structs.replace(step, parent=-1) for step in reading.seen().steps if step.how != "running"]
     return msgspec.structs.replace(pieces, steps=tuple(steps))
 
 
-async def _pieces(reading: _Reading) -> RemoteEvent:
+async def _read_pieces(reading: _Reading) -> RemoteTurnPart:
     pieces: list[TurnPiece] = []
     try:
         async with asyncio.timeout(WAITS_S):
             while len(pieces) < MOST_PIECES and (not pieces or reading.ready()):
                 piece = await reading.next()
                 if piece is None:
-                    return RemoteEvent(pieces, is_over=True)
+                    return RemoteTurnPart(pieces, is_over=True)
                 pieces.append(piece)
     except TimeoutError:
         pass
     except UpstreamFailed as failed:
-        return RemoteEvent(pieces, True, (failed.status, failed.code, failed.message))
-    return RemoteEvent(pieces)
+        return RemoteTurnPart(pieces, True, (failed.status, failed.code, failed.message))
+    return RemoteTurnPart(pieces)
 
 
 class RemoteTurnStream:
     """One client's way through it: a `TurnRun`. One task reads it."""
 
-    def __init__(self, sought: Sought, first: RemoteEvent, ask: AskOthers) -> None:
+    def __init__(self, sought: ResumeRequest, first: RemoteTurnPart, ask: ResumeRemotely) -> None:
         self._sought = sought
-        self._ask = ask
+        self._resume = ask
         self._pieces: deque[TurnPiece] = deque()
         self._steps: list[StepDone] = []
-        self._take(first)
+        self._add_part(first)
 
     async def next(self) -> TurnPiece | None:
         """Also raises UpstreamFailed where whoever ran it is gone."""
@@ -95,13 +95,13 @@ class RemoteTurnStream:
                 raise failed
             if self._last.is_over:
                 return None
-            event = await self._ask(self._sought)
+            event = await self._resume(self._sought)
             if event is None:
                 raise UpstreamFailed(self._sought.upstream, Fault.RESET, "the process that ran this turn has ended")
-            self._take(event)
+            self._add_part(event)
         return self._pieces.popleft()
 
-    def _take(self, event: RemoteEvent) -> None:
+    def _add_part(self, event: RemoteTurnPart) -> None:
         self._last = event
         self._pieces.extend(event.pieces)
         self._steps += event.steps

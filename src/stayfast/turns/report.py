@@ -40,7 +40,7 @@ def find_blamed(rows: Iterable[StepRun]) -> str | None:
             continue
         if row.blocked_s:
             return EVENT_LOOP
-        if row.how == "timeout":
+        if row.outcome == "timeout":
             if row.n_calls:
                 return row.name
             late = late or row.name
@@ -54,13 +54,13 @@ def total_cost_usd(of: BudgetState) -> float:
 
 def list_abandoned(of: BudgetState) -> list[str]:
     """The names of the steps that were cancelled and go on all the same, those of budgets inside last."""
-    own = [row.name for row in of.rows if row.is_abandoned]
+    own = [row.name for row in of.step_runs if row.is_abandoned]
     return own + [name for inner in _inside(of) for name in list_abandoned(inner)]
 
 
 def find_broken_by(of: BudgetState) -> str | None:
     """The first step that used all that the turn had, or EVENT_LOOP; else that of a budget inside which was shortened."""
-    own = find_blamed(of.rows)
+    own = find_blamed(of.step_runs)
     if own is not None:
         return own
     by = (find_broken_by(inner) for inner in _inside(of) if inner.deadline_at < inner.began_at + (inner.total_s or inf))
@@ -94,9 +94,9 @@ def _inside(of: BudgetState) -> list[BudgetState]:
 
 def _walk(of: BudgetState, parent: StepRun | None) -> Iterator[tuple[StepRun, StepRun | None]]:
     """Each step, and the one that it was begun in: those of the budgets that the body opened, then its own."""
-    for inner in of.inner:
+    for inner in of.inner_budgets:
         yield from _walk(inner, parent)
-    for row in of.rows:
+    for row in of.step_runs:
         yield row, parent
         for inner in row.inner or ():
             yield from _walk(inner, row)
@@ -107,14 +107,14 @@ def _step(row: StepRun, now: float, parent: int, left: str) -> StepDone:
     cost_usd = row.cost_usd + sum(total_cost_usd(inner) for inner in row.inner or ())
     is_excused = row.is_capped or row.blocked_s > 0  # it is not what broke the budget
     return StepDone(row.name[:MAX_NAME], row.began_at, min(row.ended_at, now), row.ends_at - row.began_at,
-                    row.how if row.is_over else left, detail, is_excused, cost_usd or None, parent, row.kind)
+                    row.outcome if row.is_done else left, detail, is_excused, cost_usd or None, parent, row.kind)
 
 
 def _lines(of: BudgetState, since: float, whole_s: float, depth: int) -> list[str]:
     lines = []
-    for inner in of.inner:
+    for inner in of.inner_budgets:
         lines += _lines(inner, since, whole_s, depth + 1)
-    for row in of.rows:
+    for row in of.step_runs:
         lines.append(_line(row, since, whole_s, depth))
         for inner in row.inner or ():
             lines += _lines(inner, since, whole_s, depth + 1)
@@ -126,7 +126,7 @@ def _line(row: StepRun, since: float, whole_s: float, depth: int) -> str:
     first = min(N_COLUMNS - 1, int((row.began_at - since) / whole_s * N_COLUMNS))
     n_filled = max(1, round((end_at - row.began_at) / whole_s * N_COLUMNS))
     bar = (" " * first + "#" * n_filled)[:N_COLUMNS].ljust(N_COLUMNS)
-    words = [f"{_format_s(end_at - row.began_at)} of {_format_s(max(0.0, row.ends_at - row.began_at))}", row.how]
+    words = [f"{_format_s(end_at - row.began_at)} of {_format_s(max(0.0, row.ends_at - row.began_at))}", row.outcome]
     if row.n_calls > 1:
         words.append(f"{row.n_calls} calls")
     if row.cost_usd:

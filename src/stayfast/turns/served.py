@@ -1,7 +1,7 @@
 """A turn served as a model: the function that a setting names, run for each request in the time that it has.
 
-    upstreams: {support: {kind: turn, turn: "support:answer"}}          async def answer(asked: Asked, a: Answer) -> None
-    routes:    {support: {upstreams: [support], deadline: 4}}               a.delta(await current().run(look_up, asked.text))
+    upstreams: {support: {kind: turn, turn: "support:answer"}}          async def answer(request: TurnRequest, a: Answer) -> None
+    routes:    {support: {upstreams: [support], deadline: 4}}               a.write(await current_budget().run(look_up, asked.text))
 
 It runs in a budget that ends END_MARGIN_S before the request must be over, so that what it has by then still gets out. When
 its client leaves it is cancelled at once, with all that it runs; a client of the typed events may come back, with the same
@@ -20,13 +20,13 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.events import Sink, TurnFailed
 from stayfast.core.steps import TurnSeen
-from stayfast.turns.answer import Answer, Reader
+from stayfast.turns.answer import Answer, AnswerReader
 from stayfast.turns.budget import OutOfTime, budget
-from stayfast.turns.events import Final, text_of
-from stayfast.turns.function import Asked, Function, Refused
-from stayfast.turns.remote_resume import AskOthers, RemoteEvent, RemoteTurnStream, Sought, read_event
+from stayfast.turns.events import FinalEvent, event_text
+from stayfast.turns.function import TurnFunction, TurnRefused, TurnRequest
+from stayfast.turns.remote_resume import RemoteTurnPart, RemoteTurnStream, ResumeRemotely, ResumeRequest, read_turn_part
 from stayfast.turns.report import EVENT_LOOP, find_blamed_anywhere, list_steps
-from stayfast.turns.step import Contained, StepTimeout, kind_of, where_raised
+from stayfast.turns.step import ContainedError, StepTimeout, error_kind, last_frames
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.turn import TurnPiece, TurnRun, TurnUpstream
 from stayfast.wire.dialect import unsayable
@@ -39,7 +39,7 @@ MAX_KEPT_CHARS = 64_000_000  # of turns that have ended
 OBEYS_S = 1.0  # what a cancelled turn has to close what it holds before it is told of as abandoned
 
 
-class BadAnswer(TypeError):
+class InvalidTurnAnswer(TypeError):
     """The function did not bring an answer; in words for whoever wrote it."""
 
 
@@ -59,7 +59,7 @@ class ResumableTurns:
             self.drop(next(iter(self._turns.values())))
         self._turns[turn.key] = turn
 
-    def weigh(self, turn: "RunningTurn") -> None:
+    def record_end(self, turn: "RunningTurn") -> None:
         """It has ended; with too much text, the oldest of those that have go."""
         if self._turns.get(turn.key) is turn:
             turn.n_chars = len(turn.answer.text)
@@ -67,14 +67,14 @@ class ResumableTurns:
         while self._n_chars > MAX_KEPT_CHARS:
             self.drop(next(one for one in self._turns.values() if one.n_chars))
 
-    def of(self, tenant: str | None, request_id: str) -> "RunningTurn | None":
+    def find(self, tenant: str | None, request_id: str) -> "RunningTurn | None":
         return self._turns.get((tenant, request_id))
 
     def drop(self, turn: "RunningTurn") -> None:
         if self._turns.get(turn.key) is turn:
             del self._turns[turn.key]
             self._n_chars -= turn.n_chars
-        turn.forgo()
+        turn.stop_waiting()
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -83,8 +83,8 @@ class ResumableTurns:
 class ServedTurn(TurnUpstream):
     """One function as an upstream. Task-safe."""
 
-    def __init__(self, name: str, function: Function, clock: Clock, sink: Sink, *, resume_s: float = 15.0,
-                 is_idempotent: bool = False, ask_others: AskOthers | None = None) -> None:
+    def __init__(self, name: str, function: TurnFunction, clock: Clock, sink: Sink, *, resume_s: float = 15.0,
+                 is_idempotent: bool = False, ask_others: ResumeRemotely | None = None) -> None:
         super().__init__(name, clock)
         self.function = function  # for turns that begin from now on
         self.resumable = ResumableTurns()
@@ -97,15 +97,15 @@ class ServedTurn(TurnUpstream):
     async def begin(self, call: Call) -> TurnRun:
         wish = call.events
         if wish is not None and wish.after is not None:
-            return await self._again(Sought(self.name, call.tenant, call.request_id, wish.after, wish.late))
+            return await self._resume(ResumeRequest(self.name, call.tenant, call.request_id, wish.after, wish.late))
         turn = self._start_turn(call)
-        return Reading(turn, turn.answer.read(late=wish is not None and wish.late), is_plain=wish is None)
+        return TurnReading(turn, turn.answer.read(late=wish is not None and wish.late), is_plain=wish is None)
 
-    async def _again(self, sought: Sought) -> TurnRun:
-        turn = self.resumable.of(sought.tenant, sought.request_id)
+    async def _resume(self, sought: ResumeRequest) -> TurnRun:
+        turn = self.resumable.find(sought.tenant, sought.request_id)
         if turn is not None:
             try:
-                return Reading(turn, turn.answer.read(sought.after, late=sought.late))
+                return TurnReading(turn, turn.answer.read(sought.after, late=sought.late))
             except ValueError as error:
                 raise Rejected(f"{error}.", param="last-event-id") from error
         first = await self._ask_others(sought) if self._ask_others is not None else None
@@ -114,17 +114,17 @@ class ServedTurn(TurnUpstream):
                            code="turn_not_kept", param="last-event-id")
         return RemoteTurnStream(sought, first, self._ask_others)
 
-    async def find_turn(self, sought: Sought) -> RemoteEvent | None:
+    async def find_turn(self, sought: ResumeRequest) -> RemoteTurnPart | None:
         """What another process is to be told of a turn that is kept here; None where it is not."""
-        turn = self.resumable.of(sought.tenant, sought.request_id)
+        turn = self.resumable.find(sought.tenant, sought.request_id)
         if turn is None:
             return None
         try:
-            reading = Reading(turn, turn.answer.read(sought.after, late=sought.late))
+            reading = TurnReading(turn, turn.answer.read(sought.after, late=sought.late))
         except ValueError:
             return None
         try:
-            return await read_event(reading)
+            return await read_turn_part(reading)
         finally:
             reading.close()
 
@@ -135,17 +135,17 @@ class ServedTurn(TurnUpstream):
         headers = dict(call.headers) | dict(headers_of(call.trace) if call.trace is not None else ())
         left_s = call.deadline.remaining(self._clock.now())
         late = budget(max(left_s - END_MARGIN_S, left_s / 2, 1e-3))
-        turn_request = Asked(call.model, parsed, late, call.request.stream, call.request_id, call.tenant, headers)
+        turn_request = TurnRequest(call.model, parsed, late, call.request.stream, call.request_id, call.tenant, headers)
         wish = call.events
         is_resumable = wish is not None and self._resume_s > 0
         turn = RunningTurn(self.name, self.function, turn_request, is_idempotent=self._is_idempotent,
                     waits=wish is not None and wish.late, stays_s=self._resume_s if is_resumable else 0.0,
                            drop=self.resumable.drop,
-                    abandon=self._abandoned)
+                    abandon=self._report_abandoned)
         if is_resumable:
             self.resumable.add(turn)
         self._running.add(turn)
-        turn.task.add_done_callback(lambda _: self._ended(turn))
+        turn.task.add_done_callback(lambda _: self._on_turn_done(turn))
         return turn
 
     def end(self) -> None:
@@ -153,15 +153,15 @@ class ServedTurn(TurnUpstream):
         for turn in self._running:
             turn.cancel()
 
-    def _ended(self, turn: "RunningTurn") -> None:
+    def _on_turn_done(self, turn: "RunningTurn") -> None:
         self._running.discard(turn)
-        self.resumable.weigh(turn)
+        self.resumable.record_end(turn)
         error = None if turn.task.cancelled() else turn.task.exception()
-        if error is not None and not isinstance(error, Refused | OutOfTime | StepTimeout):
-            where = str(error) if isinstance(error, BadAnswer) else where_raised(error)
-            self._sink.emit(TurnFailed(self.name, turn.request.request_id, kind_of(error), where))
+        if error is not None and not isinstance(error, TurnRefused | OutOfTime | StepTimeout):
+            where = str(error) if isinstance(error, InvalidTurnAnswer) else last_frames(error)
+            self._sink.emit(TurnFailed(self.name, turn.request.request_id, error_kind(error), where))
 
-    def _abandoned(self, turn: "RunningTurn") -> None:
+    def _report_abandoned(self, turn: "RunningTurn") -> None:
         self._sink.emit(TurnFailed(self.name, turn.request.request_id, "abandoned", f"{turn.name} was cancelled and goes "
                                                                                     f"on: "
                                    "let asyncio.CancelledError through"))
@@ -173,7 +173,7 @@ class ServedTurn(TurnUpstream):
 class RunningTurn:
     """One turn, while it runs and while its client may come back."""
 
-    def __init__(self, upstream: str, function: Function, request: Asked, *, is_idempotent: bool, waits: bool,
+    def __init__(self, upstream: str, function: TurnFunction, request: TurnRequest, *, is_idempotent: bool, waits: bool,
                  stays_s: float,
                  drop: "Callable[[RunningTurn], None]", abandon: "Callable[[RunningTurn], None]") -> None:
         self.request = request
@@ -192,31 +192,31 @@ class RunningTurn:
         self._abandon = abandon
         self._is_cancelled = False
         self._n_readers = 0
-        self._leaving: asyncio.TimerHandle | None = None
+        self._leave_timer: asyncio.TimerHandle | None = None
         self.task = asyncio.get_running_loop().create_task(self._run())
 
-    def come(self) -> None:
+    def add_reader(self) -> None:
         self._n_readers += 1
-        if self._leaving is not None:
-            self._leaving.cancel()
-            self._leaving = None
+        if self._leave_timer is not None:
+            self._leave_timer.cancel()
+            self._leave_timer = None
 
-    def leave(self) -> None:
+    def remove_reader(self) -> None:
         """One less does; the last one ends it, or will."""
         self._n_readers -= 1
         if self._n_readers:
             return
         if self._stays_s:
-            self._leaving = asyncio.get_running_loop().call_later(self._stays_s, self._drop, self)
+            self._leave_timer = asyncio.get_running_loop().call_later(self._stays_s, self._drop, self)
         else:
             self.cancel()
 
-    def forgo(self) -> None:
+    def stop_waiting(self) -> None:
         """Nobody can come back to it any more."""
         self._stays_s = 0.0
-        if self._leaving is not None:
-            self._leaving.cancel()
-            self._leaving = None
+        if self._leave_timer is not None:
+            self._leave_timer.cancel()
+            self._leave_timer = None
         if not self._n_readers:
             self.cancel()
 
@@ -237,7 +237,7 @@ class RunningTurn:
         """What a turn whose final event says so has failed with, once what it held is closed."""
         await asyncio.wait([self.task])
         error = None if self.task.cancelled() else self.task.exception()
-        return self._failed(error or asyncio.CancelledError())
+        return self._failure_of(error or asyncio.CancelledError())
 
     async def _run(self) -> None:
         try:
@@ -245,32 +245,33 @@ class RunningTurn:
                 async with self.answer as a:
                     await self._write(a)
                 if self._waits:
-                    await a.settled()
+                    await a.wait_settled()
         except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
                 raise
-            raise Contained(f"{self.name} raised {type(error).__name__}, which ends nothing but the turn") from error
+            raise ContainedError(f"{self.name} raised {type(error).__name__}, which ends nothing but the turn") from error
 
     async def _write(self, a: Answer) -> None:
         function, request = self._function, self.request
-        made = function.of(request, a) if function.writes else function.of(request)
+        made = function.call(request, a) if function.writes else function.call(request)
         error_text = None
         if function.yields and inspect.isasyncgen(made):
             async with aclosing(made) as pieces:
                 async for piece in pieces:
-                    a.delta(_text(function, piece, "yielded"))
+                    a.write(_check_text(function, piece, "yielded"))
                     await asyncio.sleep(0)  # one that awaits nothing would have the loop to itself
         else:
             error_text = await made
         if error_text is not None:
-            a.delta(_text(function, error_text, "returned"))
+            a.write(_check_text(function, error_text, "returned"))
         if not a.text:
-            raise BadAnswer(f"the turn {function.name} returned nothing: let it return its text, yield it in pieces, or "
-                            "take the answer as its second argument and write a.delta(text)")
+            raise InvalidTurnAnswer(f"the turn {function.name} returned nothing: let it return its text, yield it in "
+                                    f"pieces, or "
+                            "take the answer as its second argument and write a.write(text)")
 
-    def _failed(self, error: BaseException) -> UpstreamFailed:
+    def _failure_of(self, error: BaseException) -> UpstreamFailed:
         match error:
-            case Refused():
+            case TurnRefused():
                 words = str(error) or "this turn does not answer that"
                 refused = UpstreamFailed(self._upstream, Fault.STATUS, words, upstream_status=400, is_final=True,
                                          code="turn_refused", kind="invalid_request_error")
@@ -282,11 +283,11 @@ class RunningTurn:
                 failed = UpstreamFailed(self._upstream, Fault.TIMEOUT, f"the turn {self._upstream} ran out of time{where}",
                                         code="turn_out_of_time", kind="timeout_error")
                 failed.status = 504
-            case BadAnswer():
+            case InvalidTurnAnswer():
                 failed = UpstreamFailed(self._upstream, Fault.RAISED, str(error), code="turn_without_answer")
             case _:
                 failed = UpstreamFailed(self._upstream, Fault.RAISED, f"the turn {self._upstream} failed with "
-                                        f"{kind_of(error)}; the gateway's log says where")
+                                        f"{error_kind(error)}; the gateway's log says where")
         failed.is_once = not self._is_idempotent
         return failed
 
@@ -294,10 +295,10 @@ class RunningTurn:
         return f"<RunningTurn {self.request.request_id}: {self.answer!r}, {self._n_readers} readers>"
 
 
-class Reading:
+class TurnReading:
     """One client's way through a turn: a `TurnRun`. One task reads it."""
 
-    def __init__(self, turn: RunningTurn, reader: Reader, *, is_plain: bool = False) -> None:
+    def __init__(self, turn: RunningTurn, reader: AnswerReader, *, is_plain: bool = False) -> None:
         self._turn = turn
         self._reader = reader
         self._is_plain = is_plain
@@ -306,7 +307,7 @@ class Reading:
         self._has_given = reader.seen > 0  # by this reading, or one before it
         self._failed: UpstreamFailed | None = None
         self._is_closed = False
-        turn.come()
+        turn.add_reader()
 
     async def next(self) -> TurnPiece | None:
         """The final event of a turn that failed is given to whoever has seen something of it."""
@@ -315,12 +316,12 @@ class Reading:
         event = await anext(self._reader, None)
         if event is None:
             return None
-        if isinstance(event.told, Final) and event.told.how != "ok":
+        if isinstance(event.payload, FinalEvent) and event.payload.outcome != "ok":
             self._failed = await self._turn.failure()
             if not self._has_given:
                 raise self._failed
         self._has_given = True
-        text = text_of(event, self._n_given)
+        text = event_text(event, self._n_given)
         self._n_given += len(text)
         return TurnPiece(text, b"" if self._is_plain else event.sse(), event.id)
 
@@ -334,10 +335,10 @@ class Reading:
         if not self._is_closed:
             self._is_closed = True
             self._turn.reported_at = self._turn.late.now()
-            self._turn.leave()
+            self._turn.remove_reader()
 
 
-def _text(function: Function, piece: object, how: str) -> str:
+def _check_text(function: TurnFunction, piece: object, how: str) -> str:
     if not isinstance(piece, str):
-        raise BadAnswer(f"the turn {function.name} {how} a {type(piece).__name__}: it must be text")
+        raise InvalidTurnAnswer(f"the turn {function.name} {how} a {type(piece).__name__}: it must be text")
     return piece

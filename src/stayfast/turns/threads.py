@@ -19,7 +19,7 @@ class TooManyThreads(RuntimeError):
     """Nothing was started."""
 
 
-class _Outcome(Future[Any]):
+class _ThreadFuture(Future[Any]):
     """What a call comes to. A running one cannot be cancelled: who tries abandons it."""
 
     is_abandoned = False
@@ -35,40 +35,40 @@ class StepThread(threading.Thread):
     def __init__(self, step: str, call: Callable[[], Any]) -> None:
         super().__init__(name=f"stayfast-step-{step}", daemon=True)
         self.step = step
-        self.outcome = _Outcome()
+        self.future = _ThreadFuture()
         self._call = call
 
     @property
     def is_abandoned(self) -> bool:
         """Whether nobody waits for it any more."""
-        return self.outcome.is_abandoned
+        return self.future.is_abandoned
 
     def run(self) -> None:
-        if self.outcome.set_running_or_notify_cancel():
+        if self.future.set_running_or_notify_cancel():
             with self:
-                self.outcome.set_result(self._call())
+                self.future.set_result(self._call())
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> bool:
         if error is not None:
-            self.outcome.set_exception(error)
+            self.future.set_exception(error)
         return True
 
 
-def running() -> list[StepThread]:
+def running_threads() -> list[StepThread]:
     """The threads of steps that have not ended, of all turns; those that nobody waits for say `is_abandoned`."""
     return [thread for thread in threading.enumerate() if isinstance(thread, StepThread)]
 
 
 def start_thread(step: str, call: Callable[[], Any]) -> "Future[Any]":
     """Start `call` in a thread. Raises TooManyThreads at MAX_THREADS, naming what is there."""
-    others = running()
+    others = running_threads()
     if len(others) >= MAX_THREADS:
         n_abandoned = sum(thread.is_abandoned for thread in others)
         names = ", ".join(sorted({thread.step for thread in others}))
         raise TooManyThreads(f"{len(others)} threads are busy, {n_abandoned} of them abandoned, with {names}")
     thread = StepThread(step, call)
     thread.start()
-    return thread.outcome
+    return thread.future

@@ -21,10 +21,10 @@ from stayfast.turns import budget
 from stayfast.turns.agent import Agent
 from stayfast.turns.answer import Answer
 from stayfast.turns.budget import OutOfTime
-from stayfast.turns.model import Hear, Json, Said
-from stayfast.turns.step import Breaker
+from stayfast.turns.model import Json, ModelReply, OnPiece
+from stayfast.turns.step import BreakerPolicy
 from stayfast.turns.step_run import BODY_GRACE_S, CLEANUP_S
-from stayfast.turns.tools import Call, Tool, ToolError, tool
+from stayfast.turns.tools import AgentTool, ToolCallRequest, ToolError, tool
 
 PLANS, WRITES = Mixture(0.5, 0.5, 0.05, 3.0), Mixture(0.9, 0.4, 0.05, 3.0)  # seconds of a step, of an answer
 TAKES = Mixture(0.3, 0.8)  # of a tool
@@ -46,13 +46,14 @@ class Endless:
         self._rng = rng
         self._names = names
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: Hear, *, may_call: bool,
-                  max_tokens: int) -> Said:
+    async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                  max_tokens: int) -> ModelReply:
         rng = self._rng
-        calls = tuple(Call(f"call_{len(messages)}_{n}", rng.choice(self._names), "{}") for n in range(rng.randint(1, 4)))
+        calls = tuple(ToolCallRequest(f"call_{len(messages)}_{n}", rng.choice(self._names), "{}")
+                      for n in range(rng.randint(1, 4)))
         on_piece(calls[0])
         await jagged(rng, PLANS)
-        return Said(calls=calls)
+        return ModelReply(calls=calls)
 
 
 class WordWriter:
@@ -61,15 +62,15 @@ class WordWriter:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
 
-    async def ask(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: Hear, *, may_call: bool,
-                  max_tokens: int) -> Said:
+    async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
+                  max_tokens: int) -> ModelReply:
         bad = self._rng.randrange(len(WORDS))
         for n, word in enumerate(WORDS):
             if n == bad:
                 await jagged(self._rng, Mixture(0.01))
             on_piece(word)
             await asyncio.sleep(WRITES.draw(self._rng, 1.0) / len(WORDS))
-        return Said("".join(WORDS))
+        return ModelReply("".join(WORDS))
 
 
 async def jagged(rng: Random, takes: Mixture) -> None:
@@ -87,7 +88,7 @@ async def jagged(rng: Random, takes: Mixture) -> None:
     await asyncio.sleep(seconds)
 
 
-def made_tool(rng: Random, n: int) -> Tool[..., Any]:
+def made_tool(rng: Random, n: int) -> AgentTool[..., Any]:
     """One tool; every second one may be begun early."""
     async def look_up() -> str:
         """Looks something up."""
@@ -98,7 +99,7 @@ def made_tool(rng: Random, n: int) -> Tool[..., Any]:
         return "found"
 
     look_up.__name__ = f"look_up_{n}"
-    return tool(timeout=TOOL_S, idempotent=True, speculative=n % 2 == 0, breaker=Breaker(rng=rng))(look_up)
+    return tool(timeout=TOOL_S, idempotent=True, speculative=n % 2 == 0, breaker=BreakerPolicy(rng=rng))(look_up)
 
 
 @dataclass(slots=True)
@@ -119,7 +120,7 @@ async def play(loop: SimLoop, n: int, seed: int) -> Finding:
     tools = [made_tool(rng, number) for number in range(6)]
     agent = Agent(WordWriter(rng), tools, plan=Endless(rng, [each.name for each in tools]), answer_s=ANSWER_S,
                   max_steps=MAX_STEPS, max_calls=MAX_CALLS)
-    agent.planning = Breaker(rng=rng)
+    agent.planning = BreakerPolicy(rng=rng)
     await arrive(n, TURNS_A_S, rng, lambda _: _turn(agent, rng.uniform(*TOTALS_S), loop, seen))
     await asyncio.sleep(LINGERS_S)  # what refused to be cancelled ends by itself
     n_left = len(asyncio.all_tasks()) - 1
@@ -148,8 +149,8 @@ async def _turn(agent: Agent, total_s: float, loop: SimLoop, seen: AgentRun) -> 
             outcome = await agent.run([{"role": "user", "content": "How do I get there?"}], a)
             seen.latest_word_s = max(seen.latest_word_s, loop.now() - deadline_at)
         seen.n_answered += bool(outcome.text) and outcome.text == a.text
-        seen.n_whole += outcome.how == "ok"
-        seen.n_apologies += outcome.how == "apology"
+        seen.n_whole += outcome.outcome == "ok"
+        seen.n_apologies += outcome.outcome == "apology"
         seen.most_steps = max(seen.most_steps, outcome.n_steps)
         seen.most_calls = max(seen.most_calls, outcome.n_calls)
         seen.n_steps += outcome.n_steps

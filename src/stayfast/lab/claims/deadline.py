@@ -18,9 +18,9 @@ from typing import Any
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.virtual import VirtualClaim
 from stayfast.testing.simloop import SimLoop, VirtualThreads
-from stayfast.turns import Breaker, Budget, Hedge, OutOfTime, StepFailed, budget, step
+from stayfast.turns import BreakerPolicy, Budget, HedgePolicy, OutOfTime, StepFailed, budget, step
 from stayfast.turns.step import RAISE
-from stayfast.turns.step_run import StepRun, here
+from stayfast.turns.step_run import StepRun, current_scope
 
 WITHIN_MS = 20.0
 MOMENT_S = 0.05
@@ -55,8 +55,8 @@ class RandomTurns:
         self._loop = loop
         self._rng = rng
         self._threads = VirtualThreads()
-        self._hedges = [Hedge(0.2) for _ in _NAMES]
-        self._breakers = [Breaker(rng=Random(number)) for number in range(len(_NAMES))]
+        self._hedges = [HedgePolicy(0.2) for _ in _NAMES]
+        self._breakers = [BreakerPolicy(rng=Random(number)) for number in range(len(_NAMES))]
         self._budgets: list[Budget] = []  # of the turn that runs
         self._refusing: dict[object, StepRun] = {}  # tasks and threads that do not end when they are cancelled
         self._n = Counter[str]()
@@ -91,7 +91,7 @@ class RandomTurns:
         self._n_unnamed += sum(not running.is_abandoned for running in self._refusing.values())
         self._n["abandoned steps"] += len(self._refusing)
         for each in self._budgets:
-            self._n.update(f"{row.how} steps" for row in each.rows)
+            self._n.update(f"{row.outcome} steps" for row in each.step_runs)
             self._past_s = max(self._past_s, each.ended_at - each.deadline_at)
         await asyncio.sleep(REFUSES_S if self._refusing else 0)
         self._n_left += len(asyncio.all_tasks()) - 1
@@ -183,7 +183,7 @@ class RandomTurns:
 
     async def _refuses(self) -> None:
         """Goes on, however often it is cancelled."""
-        task, running = asyncio.current_task(), here.get()
+        task, running = asyncio.current_task(), current_scope.get()
         assert isinstance(running, StepRun)
         ends_at = self._loop.now() + self._rng.uniform(0, REFUSES_S)
         self._refusing[task] = running
@@ -196,7 +196,7 @@ class RandomTurns:
 
     def _blocks(self) -> None:
         """In a thread, which cannot be ended."""
-        running, took_s, thread = here.get(), self._rng.uniform(0, REFUSES_S), object()
+        running, took_s, thread = current_scope.get(), self._rng.uniform(0, REFUSES_S), object()
         assert isinstance(running, StepRun)
         self._threads.sleep(took_s)
         self._refusing[thread] = running

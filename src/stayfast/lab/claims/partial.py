@@ -16,8 +16,8 @@ from stayfast.lab.harness.virtual import VirtualClaim, arrive
 from stayfast.testing.simloop import SimLoop
 from stayfast.turns import budget, step
 from stayfast.turns.answer import Answer
-from stayfast.turns.events import Final, Patch
-from stayfast.turns.patch import patched
+from stayfast.turns.events import FinalEvent, PatchEvent
+from stayfast.turns.patch import apply_patch
 
 TOTAL_S = 2.5
 BY_S = 0.9
@@ -85,9 +85,9 @@ async def _turn(number: int, loop: SimLoop, rng: Random, seen: PartialRun) -> No
             calls: dict[str, Any] = {name: step(ask, name) for name in NAMES}
             found = await b.gather(by=BY_S, late=afterwards, **calls)
             for name, straggler in found.late.items():
-                a.later(name, straggler)
+                a.put_later(name, straggler)
             await b.run(answer)
-            a.delta("all that was there")
+            a.write("all that was there")
         seen.longest_s = max(seen.longest_s, loop.now() - began_at)
         is_right = list(found.missing) == [hangs] and all(found.done[name] == (number, name) for name in found.done)
         seen.n_wrong_names += not is_right or len(found.done) != len(NAMES) - 1
@@ -108,14 +108,14 @@ async def _turn(number: int, loop: SimLoop, rng: Random, seen: PartialRun) -> No
 async def _read(a: Answer, hangs: str, returned_at: dict[str, float], loop: SimLoop, seen: PartialRun) -> None:
     """Read one turn to its last patch, as a page would that asked for late ones."""
     state: Any = {}
-    finals: list[Final] = []
+    finals: list[FinalEvent] = []
     async for event in a.read(late=True):
-        match event.told:
-            case Patch(operations):
-                state = patched(state, operations)
+        match event.payload:
+            case PatchEvent(operations):
+                state = apply_patch(state, operations)
                 if finals and hangs in returned_at:
                     seen.latest_patch_s = max(seen.latest_patch_s, loop.now() - returned_at[hangs])
-            case Final() as final:
+            case FinalEvent() as final:
                 finals.append(final)
-    seen.n_wrong_finals += finals != [Final("ok", missing=(hangs,), pending=(hangs,))]
+    seen.n_wrong_finals += finals != [FinalEvent("ok", missing=(hangs,), pending=(hangs,))]
     seen.n_wrong_states += state != a.state or state.get(hangs, {}).get("status") in (None, "pending")

@@ -23,7 +23,7 @@ from stayfast.lab.harness.virtual import VirtualClaim, arrive
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.simulated import Mixture
 from stayfast.testing.simloop import SimLoop
-from stayfast.turns import Hedge, budget, step
+from stayfast.turns import HedgePolicy, budget, step
 
 SERIES_P95_S = 5.2
 P95_GOAL_S = 2.2
@@ -60,7 +60,7 @@ class ToolTurns:
         self._loop = loop
         self._rng = rng
         shares = {**dict.fromkeys(KINDS, HEDGED), MODEL: MODEL_HEDGED} if hedges else {}
-        self._hedges = {kind: Hedge(share) for kind, share in shares.items()}
+        self._hedges = {kind: HedgePolicy(share) for kind, share in shares.items()}
         self.took_s: list[float] = []
         self.usd = 0.0
         self.n_missing = self.n_unanswered = 0

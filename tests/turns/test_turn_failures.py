@@ -7,23 +7,24 @@ from typing import Any
 import pytest
 
 from stayfast.turns.answer import Answer
-from stayfast.turns.events import Delta, Final
+from stayfast.turns.events import DeltaEvent, FinalEvent
 from tests.turns.test_events import read_all
 
 
 @pytest.mark.parametrize(("write", "kind", "says"), [
-    (lambda a: a.delta(b"x"), TypeError, r"a\.delta: its text must be text, not bytes"),
-    (lambda a: a.delta(None), TypeError, "not NoneType"),
-    (lambda a: a.prefix([]), TypeError, r"a\.prefix: .* not list"),
-    (lambda a: a.progress("kb", object()), TypeError, r"a\.progress: its status must be text, .* a\.put\(name, value\)"),
+    (lambda a: a.write(b"x"), TypeError, r"a\.write: its text must be text, not bytes"),
+    (lambda a: a.write(None), TypeError, "not NoneType"),
+    (lambda a: a.write_prefix([]), TypeError, r"a\.write_prefix: .* not list"),
+    (lambda a: a.report_progress("kb", object()), TypeError, r"a\.report_progress: its status must be text, .* "
+                                                             r"a\.put\(name, value\)"),
     (lambda a: a.cite(7), TypeError, r"a\.cite: its source must be text"),
     (lambda a: a.cite("kb", "0"), ValueError, "start='0', end=None: they are characters of the text"),
     (lambda a: a.cite("kb", 5, 2), ValueError, "start is not after end"),
-    (lambda a: a.degraded("kb", None), TypeError, r"a\.degraded: its reason must be text"),
+    (lambda a: a.mark_degraded("kb", None), TypeError, r"a\.mark_degraded: its reason must be text"),
     (lambda a: a.put(5, 1), TypeError, r"a\.put: its name must be text"),
     (lambda a: a.put("x", deep(101)), ValueError, "nested more than 100 deep"),
     (lambda a: a.put("x", deep(5000)), ValueError, "cannot be said in JSON|nested more than 100 deep"),
-    (lambda a: a.later("x", None), TypeError, r"None is no straggler: write a\.later\('x', found\.late\['x'\]\)")])
+    (lambda a: a.put_later("x", None), TypeError, r"None is no straggler: write a\.put_later\('x', found\.late\['x'\]\)")])
 def test_what_cannot_be_told_is_refused_where_it_is_written(write: Callable[[Any], None], kind: type[Exception],
                                                             says: str) -> None:
     """With what to write; nothing of it is told, and what is written after it is."""
@@ -31,8 +32,8 @@ def test_what_cannot_be_told_is_refused_where_it_is_written(write: Callable[[Any
         async with Answer() as a:
             with pytest.raises(kind, match=says):
                 write(a)
-            a.delta("x")
-        assert [event.told for event in await read_all(a)] == [Delta("x"), Final("ok")]
+            a.write("x")
+        assert [event.payload for event in await read_all(a)] == [DeltaEvent("x"), FinalEvent("ok")]
         assert a.state == {}
 
     asyncio.run(main())
@@ -50,9 +51,9 @@ def test_half_of_a_pair_breaks_no_reader() -> None:
     """Wherever a model's cut text ends up: it is a question mark."""
     async def main() -> None:
         async with Answer() as a:
-            a.progress("kb\ud83d", "\ud83d")
+            a.report_progress("kb\ud83d", "\ud83d")
             a.cite("\ud83d")
-            a.degraded("\ud83d", "\ud83d")
+            a.mark_degraded("\ud83d", "\ud83d")
             a.put("\ud83d", 1)
             a.put("deep", deep(100))
             a.put("deep", [deep(99), 1])

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from stayfast.testing import SimLoop, run
-from stayfast.turns import Agent, Answer, Breaker, Cached, Hedge, budget, charge, step, tool
-from stayfast.turns.asgi import within
+from stayfast.turns import Agent, Answer, BreakerPolicy, CachedFunction, HedgePolicy, budget, charge, step, tool
+from stayfast.turns.asgi import with_budget
 from stayfast.turns.http import sdk_options
-from stayfast.turns.kept import store_at
 from stayfast.turns.mcp import mcp_tools
-from stayfast.turns.model import Said
-from stayfast.turns.pace import Pace
+from stayfast.turns.model import ModelReply
+from stayfast.turns.model_speed import ModelSpeed
+from stayfast.turns.shared_store import open_shared_store
 from tests.turns.test_budget import takes
 
 
 class Silent:
     """A model."""
 
-    async def ask(self, *_: Any, **__: Any) -> Said:
+    async def generate(self, *_: Any, **__: Any) -> ModelReply:
         """Says nothing."""
-        return Said()
+        return ModelReply()
 
 
 async def find(question: str) -> str:
@@ -47,35 +47,37 @@ def opened(**options: Any) -> None:
 
 def cached(**options: Any) -> object:
     """A cache."""
-    return Cached(find, **{"ttl_s": 60, **options})
+    return CachedFunction(find, **{"ttl_s": 60, **options})
 
 
 Takes = Callable[[Any], object]
 SECONDS: list[tuple[str, Takes]] = [  # finite, above 0
-    ("total=", budget), ("total=", within), ("reserve=", lambda s: budget(5, {"answer": s})),
+    ("total=", budget), ("total=", with_budget), ("reserve=", lambda s: budget(5, {"answer": s})),
     ("cap=", lambda s: step(takes, 1, cap=s)), ("answer_s=", lambda s: agent(answer_s=s)),
     ("step_s=", lambda s: agent(step_s=s)), ("timeout=", lambda s: tool(timeout=s)(find)),
-    ("ttft_s=", lambda s: Pace("large", ttft_s=s)), ("tokens_per_s=", lambda s: Pace("large", tokens_per_s=s)),
+    ("ttft_s=", lambda s: ModelSpeed("large", ttft_s=s)), ("tokens_per_s=", lambda s: ModelSpeed("large", tokens_per_s=s)),
     ("timeout=", lambda s: sdk_options(timeout=s)), ("timeout=", lambda s: opened(timeout=s)),
-    ("opens_in=", lambda s: opened(opens_in=s)), ("timeout_s=", lambda s: store_at("found.db", timeout_s=s)),
-    ("renew_within_s=", lambda s: cached(renew_within_s=s)), ("share=", Hedge)]
+    ("open_timeout=", lambda s: opened(open_timeout=s)),
+    ("timeout_s=", lambda s: open_shared_store("found.db", timeout_s=s)),
+    ("refresh_timeout_s=", lambda s: cached(refresh_timeout_s=s)), ("share=", HedgePolicy)]
 AMOUNTS: list[tuple[str, Takes]] = [  # finite, 0 or more
-    ("patience=", lambda s: budget(5, patience=s)), ("charge", charge), ("after_s=", lambda s: Hedge(after_s=s)),
-    ("cost=", lambda usd: tool(timeout=1, cost=usd)(find)), ("kept_s=", lambda s: tool(timeout=1, kept_s=s)(find)),
+    ("caller_timeout=", lambda s: budget(5, caller_timeout=s)), ("charge", charge),
+    ("after_s=", lambda s: HedgePolicy(after_s=s)),
+    ("cost=", lambda usd: tool(timeout=1, cost=usd)(find)), ("kept_s=", lambda s: tool(timeout=1, cache_ttl_s=s)(find)),
     ("ttl_s=", lambda s: cached(ttl_s=s)), ("stale_if_error_s=", lambda s: cached(stale_if_error_s=s)),
     ("stale_while_revalidate_s=", lambda s: cached(stale_while_revalidate_s=s))]
 COUNTS: list[tuple[str, Takes]] = [
     ("max_steps=", lambda n: agent(max_steps=n)), ("max_calls=", lambda n: agent(max_calls=n)),
     ("max_tokens=", lambda n: agent(max_tokens=n)), ("n_kept=", Answer), ("max_entries=", lambda n: cached(max_entries=n)),
-    ("max_bytes=", lambda n: store_at("found.db", max_bytes=n)),
-    ("at_most=", lambda n: Pace("large").max_tokens(2.0, n, 0.0))]
+    ("max_bytes=", lambda n: open_shared_store("found.db", max_bytes=n)),
+    ("at_most=", lambda n: ModelSpeed("large").max_tokens(2.0, n, 0.0))]
 
 
 @pytest.mark.parametrize("value", [True, nan, inf, -inf, -1, "1", "", [1], 1j])
 @pytest.mark.parametrize(("says", "take"), [*SECONDS, *AMOUNTS])
 def test_what_are_no_seconds(says: str, take: Takes, value: Any) -> None:
     """Text and truth are TypeErrors, numbers that cannot be ValueErrors."""
-    if says == "patience=" and value == inf:  # nobody says how long they wait
+    if says == "caller_timeout=" and value == inf:  # nobody says how long they wait
         take(value)
         return
     with pytest.raises(ValueError if type(value) in (int, float) else TypeError, match=says):
@@ -98,17 +100,18 @@ def test_what_is_no_count(says: str, take: Takes, value: Any) -> None:
 
 
 WRONG: list[tuple[Takes, object, str]] = [
-    (within, None, r"as in @within\(total=4\.0\)"), (within, find, r"as in @within\(total=4\.0\)"),
+    (with_budget, None, r"as in @with_budget\(total=4\.0\)"), (with_budget, find, r"as in @with_budget\(total=4\.0\)"),
     (lambda n: budget(5, threads=n), 4, r"threads=4: .* threads=VirtualThreads\(\)"),
-    (Breaker, 5, r"Breaker\(BreakerConfig\(consecutive_failures=3\)\)"),
-    (lambda name: Cached(name, ttl_s=5), "find", r"Cached\(find, ttl_s=300\)"),
-    (lambda key: cached(key=key), "question", "key='question'"), (lambda keep: cached(keep=keep), True, "keep=True"),
+    (BreakerPolicy, 5, r"BreakerPolicy\(BreakerConfig\(consecutive_failures=3\)\)"),
+    (lambda name: CachedFunction(name, ttl_s=5), "find", r"CachedFunction\(find, ttl_s=300\)"),
+    (lambda key: cached(key=key), "question", "key='question'"), (lambda function: cached(should_cache=function), True,
+                                                                  "should_cache=True"),
     (lambda function: tool(function, timeout=1), find, r"write @tool\(timeout=0\.8\) above the function"),
     (lambda one: agent(tools=[one]), find, r"is no tool: write @tool\(timeout=0\.8\)"),
     (lambda one: agent(tools=one), 5, r"as in Agent\(model, \[weather, orders\]\)"),
-    (lambda name: agent(pace=name), "large", r"pace=Pace\(\"large\""),
+    (lambda name: agent(speed=name), "large", r"speed=ModelSpeed\(\"large\""),
     (lambda breaker: tool(timeout=1, breaker=breaker)(find), True, "breaker=True"),
-    (Answer().read, "3", r"a\.read\(after=last_event_id\(header\)\)")]
+    (Answer().read, "3", r"a\.read\(after=parse_last_event_id\(header\)\)")]
 
 
 @pytest.mark.parametrize(("take", "value", "says"), WRONG)
@@ -131,11 +134,11 @@ def test_an_agent_that_is_asked_in_plain_text(messages: Any) -> None:
 
 def test_tokens_without_end() -> None:
     """Outside of a turn there is no end to what fits, but to what is wanted; without time one token is."""
-    assert Pace("large").max_tokens(inf, 800, 0.0) == 800
-    assert Pace("large").max_tokens(-5.0, 800, 0.0) == 1
+    assert ModelSpeed("large").max_tokens(inf, 800, 0.0) == 800
+    assert ModelSpeed("large").max_tokens(-5.0, 800, 0.0) == 1
     with pytest.raises(ValueError, match=r"seconds=nan: .* max_tokens\(b\.remaining\(\), 800"):
-        Pace("large").max_tokens(nan, 800, 0.0)
-    quick = Pace("small")
+        ModelSpeed("large").max_tokens(nan, 800, 0.0)
+    quick = ModelSpeed("small")
     for _ in range(9):
-        quick.answered(0.2, 0.2, 50, 0.0)  # all of it in one piece
+        quick.record_answer(0.2, 0.2, 50, 0.0)  # all of it in one piece
     assert quick.max_tokens(1.0, 800, 0.0) == 800

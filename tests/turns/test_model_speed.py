@@ -2,37 +2,37 @@
 
 import pytest
 
-from stayfast.turns.pace import Pace, choose
+from stayfast.turns.model_speed import ModelSpeed, choose_model
 
 
 def test_what_is_assumed() -> None:
     """Half a second to the first token and 100 tokens a second."""
-    pace = Pace("m", ttft_s=0.5, tokens_per_s=100)
+    pace = ModelSpeed("m", ttft_s=0.5, tokens_per_s=100)
     assert pace.max_tokens(2.5, 800, now=0) == 200
     assert pace.max_tokens(99, 800, now=0) == 800
     assert pace.max_tokens(0.1, 800, now=0) == 1
-    assert pace.seconds(200, now=0) == pytest.approx(2.5)
+    assert pace.estimate_s(200, now=0) == pytest.approx(2.5)
 
 
 def test_what_is_learned() -> None:
     """In slow minutes less fits; when they are over, as much as before."""
-    pace = Pace("m", ttft_s=0.5, tokens_per_s=100)
+    pace = ModelSpeed("m", ttft_s=0.5, tokens_per_s=100)
     for number in range(100):
-        pace.answered(1.0, 1.0 + 99 * 0.05, 100, now=number)
+        pace.record_answer(1.0, 1.0 + 99 * 0.05, 100, now=number)
     assert pace.max_tokens(6.0, 800, now=100) == pytest.approx(100, abs=3)
-    pace.answered(1.0, 1.0, 1, now=100)  # one token says nothing about further ones
+    pace.record_answer(1.0, 1.0, 1, now=100)  # one token says nothing about further ones
     for number in range(100):
-        pace.answered(0.2, 0.2 + 99 * 0.005, 100, now=2000 + number)
+        pace.record_answer(0.2, 0.2 + 99 * 0.005, 100, now=2000 + number)
     assert pace.max_tokens(0.7, 800, now=2100) == pytest.approx(100, abs=3)
 
 
 def test_the_tier_that_fits() -> None:
     """The best one whose answer fits; with no time for any, the quickest."""
-    large, small = Pace("large", ttft_s=0.5, tokens_per_s=50), Pace("small", ttft_s=0.2, tokens_per_s=200)
-    assert choose([large, small], 100, seconds=3.0, now=0) is large
-    assert choose([large, small], 100, seconds=1.0, now=0) is small
-    assert choose([large, small], 100, seconds=0.1, now=0) is small
+    large, small = ModelSpeed("large", ttft_s=0.5, tokens_per_s=50), ModelSpeed("small", ttft_s=0.2, tokens_per_s=200)
+    assert choose_model([large, small], 100, seconds=3.0, now=0) is large
+    assert choose_model([large, small], 100, seconds=1.0, now=0) is small
+    assert choose_model([large, small], 100, seconds=0.1, now=0) is small
     with pytest.raises(ValueError, match="choose needs a model"):
-        choose([], 100, seconds=1.0, now=0)
+        choose_model([], 100, seconds=1.0, now=0)
     with pytest.raises(ValueError, match="more than 0"):
-        Pace("m", tokens_per_s=0)
+        ModelSpeed("m", tokens_per_s=0)

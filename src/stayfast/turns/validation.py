@@ -19,12 +19,12 @@ def is_amount(value: Any) -> bool:
     return _is_number(value) and 0 <= value < inf
 
 
-def is_count(value: Any, least: int = 0) -> bool:
+def is_count(value: Any, minimum: int = 0) -> bool:
     """Whether it is a whole number, `least` or more."""
-    return type(value) is int and value >= least
+    return type(value) is int and value >= minimum
 
 
-def wrong(rule: str, value: object) -> Exception:
+def argument_error(rule: str, value: object) -> Exception:
     """What to raise of one: TypeError where it is no number, else ValueError."""
     return ValueError(rule) if _is_number(value) else TypeError(rule)
 
