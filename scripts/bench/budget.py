@@ -15,6 +15,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api, Request, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.plan import RoutePolicy
+from stayfast.pipeline.timing.timeouts import TimerWheel
 from stayfast.policy.budget import BudgetConfig, share_out
 
 N_ROUNDS = 200
@@ -25,20 +26,20 @@ BEFORE_THE_REPLY = (Stage.ADMIT, Stage.CACHE, Stage.CONTEXT, Stage.ROUTE, Stage.
 
 def life(terms: RoutePolicy, clock: SystemClock) -> Callable[[], None]:
     """A streamed request's way through its stages, with one read."""
-    request = Request(Api.CHAT, "m", True, b"")
+    request, timers = Request(Api.CHAT, "m", True, b""), TimerWheel(clock)
 
     def once() -> None:
-        ex = Exchange(request, Arrival("r", clock.now()), terms, clock)
+        ex = Exchange(request, Arrival("r", clock.now()), terms, timers)
         for stage in BEFORE_THE_REPLY:
             ex.enter(stage)
-        ex.watch.arm("first_token_s", terms.timeouts.first_token_s, clock.now())
-        ex.watch.disarm()
+        ex.timeouts.arm("first_token_s", terms.timeouts.first_token_s, clock.now())
+        ex.timeouts.disarm()
         ex.enter(Stage.RELAY)
         ex.ledger.server_timing()  # of the head
-        ex.watch.arm("idle_s", terms.timeouts.idle_s, clock.now())
-        ex.watch.disarm()
+        ex.timeouts.arm("idle_s", terms.timeouts.idle_s, clock.now())
+        ex.timeouts.disarm()
         ex.ledger.enter(Stage.SETTLE)
-        ex.watch.stop()
+        ex.timeouts.stop()
         ex.ledger.finish()
         ex.ledger.server_timing()  # of the last line
 

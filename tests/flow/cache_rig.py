@@ -1,21 +1,15 @@
 """A gateway of scripted upstreams whose route has a cache, on virtual time."""
 
-from dataclasses import replace
-from random import Random
-
 from stayfast.core.deadline import Timeouts
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import CacheControl, Request
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.plan import RoutePolicy
-from stayfast.pipeline.stages.cache.coalesce import CallKey, SharedCall
-from stayfast.pipeline.stages.cache.lookup import ExactCache
+from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.pipeline.stages.route import Router
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
-from stayfast.stores.memory import MemoryStore
+from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.testing import Say, Script, SimLoop, Wait
 from tests.flow.rig import MODEL, Rig, chat, read, said
 
@@ -32,15 +26,17 @@ class CacheRig(Rig):
     """A route with a cache."""
 
     def __init__(self, loop: SimLoop, *scripts: Script, config: CacheConfig | None = None, partial: bool = False,
-                 timeouts: Timeouts | None = None, budget: BudgetConfig | None = None) -> None:
-        super().__init__(loop, scripts, partial=partial, timeouts=timeouts, budget=budget)
-        config = config or CacheConfig("exact", max_temperature=1.0)
-        self.caching = RouteCache(config, MODEL, MemoryStore(config.max_bytes))
-        route = self.gateway.router.routes[MODEL]
-        terms = replace(route.terms, cache=self.caching, route=MODEL)
-        self.gateway = replace(
-            self.gateway, router=Router({MODEL: replace(route, terms=terms)}, RoutePolicy(), loop, Random(7)),
-            cache=ExactCache(self.gateway.caller.start, loop, self.sink))
+                 timeouts: Timeouts | None = None, budget: BudgetConfig | None = None, admit: Admit | None = None,
+                 idempotency: IdempotencyConfig | None = None) -> None:
+        super().__init__(loop, scripts, partial=partial, timeouts=timeouts, budget=budget, admit=admit,
+                         idempotency=idempotency, cache=config or CacheConfig("exact", max_temperature=1.0))
+
+    @property
+    def caching(self) -> RouteCache:
+        """The route's cache."""
+        cache = self.router.routes[MODEL].terms.cache
+        assert cache is not None
+        return cache
 
     async def ask(self, request: Request | None = None, control: CacheControl | None = None, tenant: str | None = None,
                   total_s: float | None = None) -> Reply:
@@ -56,12 +52,6 @@ class CacheRig(Rig):
             return said(await read(reply))
         finally:
             reply.close()
-
-    @property
-    def calls(self) -> dict[CallKey, SharedCall]:
-        """Calls that others may join."""
-        assert isinstance(self.gateway.cache, ExactCache)
-        return self.gateway.cache.calls
 
     @property
     def n_calls(self) -> int:

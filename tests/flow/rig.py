@@ -1,30 +1,32 @@
 """A gateway of scripted upstreams on virtual time, for flow tests."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import msgspec
 
+from stayfast.compose.assembly import assemble
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Api, Request
+from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.plan import Route, RoutePolicy
+from stayfast.pipeline.plan import CallKey, Route, RoutePolicy
 from stayfast.pipeline.routing.selector import Target
-from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
-from stayfast.pipeline.stages.cache.lookup import NoCache
-from stayfast.pipeline.stages.call.caller import Caller
-from stayfast.pipeline.stages.context import AsSent
-from stayfast.pipeline.stages.relay import Relay, Reply
-from stayfast.pipeline.stages.route import Router
-from stayfast.pipeline.stages.settle import Settle
-from stayfast.pipeline.stages.template import Template
-from stayfast.pipeline.timing.timeouts import TimerWheel
+from stayfast.pipeline.stages.admit.admission import Admit
+from stayfast.pipeline.stages.cache.idempotency import IdempotentAnswers
+from stayfast.pipeline.stages.cache.shared_call import SharedCall
+from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.admission.price import Price
+from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.policy.budget import BudgetConfig, share_out
+from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
+from stayfast.stores.memory import MemoryStore
 from stayfast.testing import RecordingSink, Script, Scripted, SimLoop
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
@@ -40,7 +42,8 @@ class Rig:
                  retry: RetryConfig | None = None, upstreams: Sequence[Upstream] = (), in_turn: bool = False,
                  n_fallback: int = 0, reserve: str = "30%", budget: BudgetConfig | None = None, template: str = "",
                  partial: bool = False, price: Price | None = None, admit: Admit | None = None,
-                 limit: LimitConfig | None = None, breaker: BreakerConfig | None = None) -> None:
+                 limit: LimitConfig | None = None, breaker: BreakerConfig | None = None, cache: CacheConfig | None = None,
+                 idempotency: IdempotencyConfig | None = None, owners: ResponseOwners | None = None) -> None:
         self.loop = loop
         self.sink = RecordingSink()
         self.scripted = [Scripted(f"up{n}", script, loop) for n, script in enumerate(scripts)]
@@ -50,16 +53,39 @@ class Rig:
         targets = [Target(member, prices=prices) for member in self.registry]
         n_own = len(targets) - n_fallback
         timeouts = timeouts or Timeouts()
-        terms = RoutePolicy(timeouts, share_out(budget or BudgetConfig(), timeouts.total_s, reserve if n_fallback else ""),
-                      template, partial)
-        route = Route(MODEL, tuple(targets[:n_own]), in_turn, terms, retry or RetryConfig(max_attempts=1),
-                      (tuple(targets[n_own:]),) if n_fallback else ())
-        rng = Random(7)
-        settle = Settle(loop, self.sink)
-        self.router = router = Router({MODEL: route}, RoutePolicy(), loop, rng)
-        caller = Caller(loop, rng, self.sink, admit.is_shedding if isinstance(admit, Admission) else None)
-        self.gateway = Gateway(TimerWheel(loop), admit or AdmitAll(), NoCache(), AsSent(), router, caller,
-                               Template(loop, self.sink), Relay(loop, settle.done), settle)
+        policy = RoutePolicy(
+            timeouts, share_out(budget or BudgetConfig(), timeouts.total_s, reserve if n_fallback else ""), template,
+            partial, MODEL, RouteCache(cache, MODEL, MemoryStore(cache.max_bytes)) if cache is not None else None)
+        self._route = Route(MODEL, tuple(targets[:n_own]), in_turn, policy, retry or RetryConfig(max_attempts=1),
+                            (tuple(targets[n_own:]),) if n_fallback else ())
+        self._admit = admit
+        self._idempotency = idempotency
+        self._owners = owners
+        self._assemble()
+
+    def _assemble(self) -> None:
+        self.gateway = assemble({MODEL: self._route}, RoutePolicy(), clock=self.loop, rng=Random(7), sink=self.sink,
+                                admit=self._admit, idempotency=self._idempotency, owners=self._owners)
+        self.router = self.gateway.router
+
+    def change_route(self, **fields: Any) -> None:
+        """A new gateway, whose route has other fields."""
+        self._route = replace(self._route, **fields)
+        self._assemble()
+
+    def change_policy(self, **fields: Any) -> None:
+        """A new gateway, whose route has another policy."""
+        self.change_route(terms=replace(self._route.terms, **fields))
+
+    @property
+    def calls(self) -> dict[CallKey, SharedCall]:
+        """Calls that requests may join."""
+        return self.gateway.coalescer.calls
+
+    @property
+    def answers(self) -> IdempotentAnswers:
+        """The idempotency keys."""
+        return self.gateway.idempotency.answers
 
     @property
     def n_in_flight(self) -> int:

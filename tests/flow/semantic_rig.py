@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -12,12 +11,9 @@ from numpy.typing import NDArray
 
 from stayfast.core.events import SemanticLookedUp
 from stayfast.core.types import Request
+from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, Verifier
-from stayfast.pipeline.plan import RoutePolicy
-from stayfast.pipeline.refresh import BackgroundRefresh
-from stayfast.pipeline.stages.cache.lookup import ExactCache
-from stayfast.pipeline.stages.route import Router
-from stayfast.policy.budget import BudgetConfig, share_out
+from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.base import Store
@@ -89,24 +85,14 @@ class SemanticRig(CacheRig):
     def __init__(self, loop: SimLoop, *scripts: Script, semantic: SemanticConfig | None = None,
                  verifier: Verifier | None = None, budget: BudgetConfig | None = None, store: Store | None = None) -> None:
         config = CacheConfig("semantic", max_temperature=1.0, semantic=semantic or SemanticConfig(threshold=0.9))
-        super().__init__(loop, *scripts, config=config)
-        if store is not None:
-            self.caching.store = store
-        route = self.gateway.router.routes[MODEL]
-        if budget is not None:
-            terms = replace(route.terms, budget=share_out(budget, route.terms.timeouts.total_s))
-            router = Router({MODEL: replace(route, terms=terms)}, RoutePolicy(), loop, Random(7))
-            self.gateway = replace(self.gateway, router=router)
+        super().__init__(loop, *scripts, config=config, budget=budget)
         self.words = Words()
         self.embedding = Embedding(self.words, self.words)
         self.semantic = SemanticCache(
-            config.semantic, MODEL, store=self.caching.store, embedding=self.embedding, index=Vectors,
+            config.semantic, MODEL, store=store or self.caching.store, embedding=self.embedding, index=Vectors,
             sameness=ByMeaning(self.embedding, 0.9), verifier=verifier, clock=loop, rng=Random(7),
             sink=self.sink)
-        self.caching.semantic = self.semantic
-        gateway = self.gateway
-        behind = BackgroundRefresh(gateway.alarms, gateway.admit, gateway.context, gateway.router, self.sink)
-        self.gateway = replace(gateway, cache=ExactCache(gateway.caller.start, loop, self.sink, behind.ask))
+        self.change_policy(cache=RouteCache(config, MODEL, store or self.caching.store, self.semantic))
 
     async def settled(self) -> None:
         """What is learned in the background is learned."""

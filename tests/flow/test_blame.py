@@ -6,24 +6,16 @@ from random import Random
 
 import pytest
 
+from stayfast.compose.assembly import assemble
 from stayfast.compose.routes import introduce
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, BreakerChanged
 from stayfast.core.types import Api
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import Route, RoutePolicy
 from stayfast.pipeline.routing.selector import Target
-from stayfast.pipeline.stages.admit.admission import AdmitAll
-from stayfast.pipeline.stages.cache.lookup import NoCache
-from stayfast.pipeline.stages.call.caller import Caller
-from stayfast.pipeline.stages.context import AsSent
-from stayfast.pipeline.stages.relay import Relay, Reply
-from stayfast.pipeline.stages.route import Router
-from stayfast.pipeline.stages.settle import Settle
-from stayfast.pipeline.stages.template import Template
-from stayfast.pipeline.timing.timeouts import TimerWheel
+from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
@@ -72,11 +64,7 @@ class Rig:
         self.routes = {name: Route(name, tuple(Target(member) for member in self.registry), in_turn, retry=retry,
                                    hedging=Hedging(hedge or HedgeConfig(mode="off"), retry)) for name in routes}
         introduce(self.registry, self.routes)
-        rng = Random(7)
-        settle = Settle(loop, self.sink)
-        self.gateway = Gateway(TimerWheel(loop), AdmitAll(), NoCache(), AsSent(), Router(self.routes, RoutePolicy(), loop,
-                                                                                         rng),
-                               Caller(loop, rng, self.sink), Template(loop, self.sink), Relay(loop, settle.done), settle)
+        self.gateway = assemble(self.routes, RoutePolicy(), clock=loop, rng=Random(7), sink=self.sink)
         self.notes: list[str] = []
 
     async def ask(self, model: str = "m", headers: Mapping[str, str] | None = None, *, store: bool = False) -> str:
@@ -84,7 +72,7 @@ class Rig:
         reply: Reply = await self.gateway.serve(
             chat(model=model, store=store), Arrival("req_1", self.loop.now(), headers=tuple((headers or {}).items())))
         await read(reply)
-        self.notes = reply._ex.notes
+        self.notes = reply._ex.record.notes
         return reply.upstream
 
 
@@ -122,7 +110,7 @@ def test_a_refused_key_is_no_sickness(status: int) -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, Picky("a", loop, m=says(status)), Picky("b", loop))
         assert [await rig.ask() for _ in range(8)] == ["b"] * 8
-        assert rig.notes == [f"a stands behind: its key was refused ({status})"]
+        assert rig.notes == [f"a is tried last: its key was refused ({status})"]
         alone = Rig(loop, Picky("a", loop, m=says(status)))
         for _ in range(8):
             with pytest.raises(UpstreamFailed) as refused:
@@ -240,7 +228,7 @@ def test_a_503_is_left_in_peace_for_as_long_as_it_says() -> None:
         rig = Rig(loop, busy, Picky("b", loop))
         assert [await rig.ask() for _ in range(4)] == ["b"] * 4
         assert len(busy.asked) == 1
-        assert rig.notes == ["a stands behind: it asked to be left alone for 30 s"]
+        assert rig.notes == ["a is tried last: it asked to be left alone for 30 s"]
         busy.fails = {}
         await asyncio.sleep(30)
         assert await rig.ask() == "a"

@@ -98,7 +98,7 @@ def test_the_fallback_while_all_others_are_open() -> None:
         await read(reply)
         done = rig.sink.of(RequestDone)[-1]
         assert [attempt.role for attempt in done.attempts] == ["fallback"]
-        assert [note.split(":")[0] for note in done.notes] == ["up0 stands behind the fallback"]
+        assert [note.split(":")[0] for note in done.notes] == ["up0 is tried after the fallback"]
         assert await ask(rig) == ["up0"]
         assert rig.sink.of(RequestDone)[-1].degraded is None  # it is what was asked for
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,8 +12,10 @@ from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.plan import Prompt, StartedAnswer
+from stayfast.pipeline.plan import Admitted, Bypass
+from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.policy.budget import BudgetConfig
+from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.remote_store import SharedConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
@@ -23,9 +25,11 @@ from tests.flow.dialects import DIALECTS, ask
 from tests.flow.rig import Rig, chat, read
 from tests.unit.stores.test_shared import Rig as SharedRig
 
+EXACT = CacheConfig("exact")
+
 
 class Slow:
-    """A stage before the call that takes its time: admit, cache and context in one."""
+    """A stage before the call that takes its time: admit and cache in one."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -39,41 +43,36 @@ class Slow:
             self.is_cancelled = True
             raise
 
-    async def admit(self, ex: Exchange) -> "Slow":
+    async def admit(self, ex: Exchange) -> Admitted:
         await self._wait()
-        return self
+        return Admitted(self.give_back)
 
-    def __call__(self) -> None:
+    def give_back(self) -> None:
+        """Called when the place is free again."""
         self.n_given_back += 1
 
-    async def find(self, ex: Exchange) -> StartedAnswer | None:
+    async def lookup(self, ex: Exchange) -> Bypass:
         await self._wait()
-        return None
-
-    async def fit(self, ex: Exchange) -> Prompt:
-        await self._wait()
-        return Prompt(ex.request)
+        return Bypass()
 
 
 def with_slow(gateway: Gateway, stage: Stage, slow: Slow) -> Gateway:
-    """The gateway with one stage replaced."""
-    if stage is Stage.ADMIT:
-        return replace(gateway, admit=slow)
-    return replace(gateway, cache=slow) if stage is Stage.CACHE else replace(gateway, context=slow)
+    """The gateway with one stage replaced; the cache is looked up on routes that have one."""
+    return replace(gateway, admit=slow) if stage is Stage.ADMIT else replace(gateway, cache=cast("Cache", slow))
 
 
 @pytest.mark.parametrize("api", DIALECTS)
-@pytest.mark.parametrize("stage", [Stage.ADMIT, Stage.CACHE, Stage.CONTEXT])
+@pytest.mark.parametrize("stage", [Stage.ADMIT, Stage.CACHE])
 def test_a_stage_is_ended_with_its_part(stage: Stage, api: Api) -> None:
     """Every stage that waits is interrupted when its part is used up: 504 in the client's dialect, with stage and limit."""
 
     async def main(loop: SimLoop) -> None:
         for request in (ask(api, stream=True), ask(api, stream=False)):
             began_at = loop.now()
-            rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=5),
+            rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=5), cache=EXACT,
                       budget=BudgetConfig(admit="0.25", cache="0.25", context="0.25"))
             slow = Slow(60)
-            n_before = {Stage.ADMIT: 0, Stage.CACHE: 1, Stage.CONTEXT: 2}[stage]  # stages that leave their parts unused
+            n_before = int(stage is Stage.CACHE)  # stages that leave their parts unused
             with pytest.raises(DeadlineExceeded) as late:
                 await with_slow(rig.gateway, stage, slow).serve(request, Arrival("req_1", loop.now()))
             part_s = 0.25 * (n_before + 1)
@@ -93,9 +92,9 @@ def test_a_stage_without_a_part_ends_with_the_deadline() -> None:
     """Where nothing is shared out, the deadline still ends every wait."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=2))
+        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=2), cache=EXACT)
         with pytest.raises(DeadlineExceeded) as late:
-            await replace(rig.gateway, cache=Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
+            await with_slow(rig.gateway, Stage.CACHE, Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
         assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CACHE, "total_s", 2.0)
 
     run(main)
@@ -105,9 +104,10 @@ def test_a_stage_leaves_what_is_promised_to_later_ones() -> None:
     """Without a part of its own, a stage may use all but what others were promised."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=5), budget=BudgetConfig(model="60%", post="1"))
+        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=5), cache=EXACT,
+                  budget=BudgetConfig(model="60%", post="1"))
         with pytest.raises(DeadlineExceeded) as late:
-            await replace(rig.gateway, cache=Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
+            await with_slow(rig.gateway, Stage.CACHE, Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
         assert (late.value.limit, loop.now()) == ("budget_s", 1.0)
 
     run(main)
@@ -117,10 +117,11 @@ def test_what_was_held_is_given_back_when_a_stage_overruns() -> None:
     """A place taken in admit is free again after the cache ran out of time."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=2))
+        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=2), cache=EXACT)
         place = Slow(0)
+        gateway = with_slow(replace(rig.gateway, admit=place), Stage.CACHE, Slow(60))
         with pytest.raises(DeadlineExceeded):
-            await replace(rig.gateway, admit=place, cache=Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
+            await gateway.serve(chat(), Arrival("req_1", loop.now()))
         assert place.n_given_back == 1
 
     run(main)
@@ -130,8 +131,8 @@ def test_a_client_that_leaves_is_no_overrun() -> None:
     """A cancellation from outside, in a stage with a part, stays one."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("x")]], budget=BudgetConfig(context="10"), template="sorry")
-        task = loop.create_task(with_slow(rig.gateway, Stage.CONTEXT, Slow(60)).serve(chat(), Arrival("req_1", 0.0)))
+        rig = Rig(loop, [[Say("x")]], budget=BudgetConfig(cache="10"), template="sorry", cache=EXACT)
+        task = loop.create_task(with_slow(rig.gateway, Stage.CACHE, Slow(60)).serve(chat(), Arrival("req_1", 0.0)))
         await asyncio.sleep(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -14,6 +14,7 @@ from stayfast.lab.simulated import FaultKind, FaultRule, GapConfig, Lengths, Mix
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.budget import BudgetConfig
+from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
@@ -154,19 +155,19 @@ def test_a_fallback_answers_what_the_first_choice_cannot_be_asked() -> None:
 
 
 @pytest.mark.parametrize(("api", "stream"), EACH_WAY)
-@pytest.mark.parametrize("stage", [Stage.ADMIT, Stage.CONTEXT, Stage.CALL])
+@pytest.mark.parametrize("stage", [Stage.ADMIT, Stage.CACHE, Stage.CALL])
 def test_a_template_answers_when_time_is_up(stage: Stage, api: Api, stream: bool) -> None:
     """In any stage before the first token: a proper answer, marked, of no tokens, with nothing held any more."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [HANGS], template=TEXT, timeouts=Timeouts(total_s=3),
-                  budget=BudgetConfig(admit="0.5", context="0.5", model="1"))
+        rig = Rig(loop, [HANGS], template=TEXT, timeouts=Timeouts(total_s=3), cache=CacheConfig("exact"),
+                  budget=BudgetConfig(admit="0.5", cache="0.5", model="1"))
         gateway = rig.gateway if stage is Stage.CALL else with_slow(rig.gateway, stage, Slow(60))
         reply = await gateway.serve(ask(api, stream=stream), Arrival("req_1", loop.now()))
         answer = told(api, await read(reply), stream=stream)
         assert (answer.text, answer.reason, answer.is_whole) == (TEXT, STOP[api], True)
         assert not answer.n_output
-        assert loop.now() == {Stage.ADMIT: 0.5, Stage.CONTEXT: 1.0, Stage.CALL: 2.0}[stage]
+        assert loop.now() == {Stage.ADMIT: 0.5, Stage.CACHE: 1.0, Stage.CALL: 2.0}[stage]
         assert (reply.degraded, reply.upstream) == ("template", "(template)")
         (done,) = rig.sink.of(RequestDone)
         assert (done.status, done.degraded, done.over_stage, done.ttft_s) == (200, "template", stage, None)

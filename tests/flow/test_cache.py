@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, CacheControl, Request
-from stayfast.pipeline.stages.cache.lookup import ExactCache
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, run
 from stayfast.wire.json_input import decode
@@ -203,7 +201,6 @@ def test_a_route_without_a_cache_beside_one_with() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [HELLO])
-        rig.gateway = replace(rig.gateway, cache=ExactCache(rig.gateway.caller.start, loop, rig.sink))
         for _ in range(2):
             reply = await rig.serve()
             assert said(await read(reply)) == "Hello"

@@ -9,7 +9,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Outcome
-from stayfast.pipeline.stages.cache import coalesce
+from stayfast.pipeline.stages.cache import shared_call
 from stayfast.testing import Fail, Raw, Say, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import chat, read, said
@@ -245,14 +245,14 @@ def test_the_call_keeps_its_limits_without_its_caller(stream: bool, leaves_after
 
 def test_memory_is_bounded_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The upstream is not read further than AHEAD_BYTES before the quickest listener."""
-    monkeypatch.setattr(coalesce, "AHEAD_BYTES", 2000)
+    monkeypatch.setattr(shared_call, "AHEAD_BYTES", 2000)
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [Say("x" * 1000) for _ in range(50)])
         reply = await rig.ask()
         await asyncio.sleep(5)
         (running,) = rig.calls.values()
-        assert running.n_bytes < 5000
+        assert running.buffer.n_bytes < 5000
         assert len(said(await read(reply))) == 50_000
         await asyncio.sleep(0)
         rig.check_clean()
@@ -262,7 +262,7 @@ def test_memory_is_bounded_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_who_reads_too_slowly_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener that falls MAX_BYTES behind is let go; the quick one has all of it, and the answer is not kept."""
-    monkeypatch.setattr(coalesce, "MAX_BYTES", 5000)
+    monkeypatch.setattr(shared_call, "MAX_BYTES", 5000)
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [step for _ in range(50) for step in (Say("x" * 1000), Wait(0.1))])

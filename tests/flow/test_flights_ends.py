@@ -10,7 +10,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
 from stayfast.core.types import Outcome
-from stayfast.pipeline.stages.cache import coalesce
+from stayfast.pipeline.stages.cache import shared_call
 from stayfast.testing import Say, Script, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.cache_rig import HELLO, CacheRig
@@ -98,8 +98,8 @@ def test_whole_answer_cut_at_the_deadline_is_partial() -> None:
 
 def test_long_whole_answer_is_given_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limits of the buffer are for streams: a whole answer is there at once."""
-    monkeypatch.setattr(coalesce, "MAX_BYTES", 1000)
-    monkeypatch.setattr(coalesce, "AHEAD_BYTES", 500)
+    monkeypatch.setattr(shared_call, "MAX_BYTES", 1000)
+    monkeypatch.setattr(shared_call, "AHEAD_BYTES", 500)
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [Wait(0.1), Say("x" * 5000)])

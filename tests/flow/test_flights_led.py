@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-from dataclasses import replace
-from random import Random
 from typing import cast
 
 import pytest
@@ -13,9 +11,6 @@ from stayfast.core.events import AttemptDone, RequestDone, Rescued
 from stayfast.core.types import Outcome
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
-from stayfast.pipeline.plan import RoutePolicy
-from stayfast.pipeline.stages.cache.lookup import ExactCache
-from stayfast.pipeline.stages.route import Router
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
@@ -84,9 +79,7 @@ def test_a_hedge_that_is_let_in_as_the_last_one_leaves_is_closed(monkeypatch: py
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [Say("a")], [Say("b"), Wait(9.0), Say("c")])
-        router = rig.gateway.router
-        route = replace(router.routes[MODEL], hedging=Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig()))
-        rig.gateway = replace(rig.gateway, router=Router({MODEL: route}, RoutePolicy(), loop, Random(7)))
+        rig.change_route(hedging=Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig()))
         heads: list[asyncio.Future[None]] = []
         opens = rig.scripted[0].open
 
@@ -266,10 +259,7 @@ def test_a_shared_answer_is_still_guarded_when_its_leader_has_left() -> None:
         halting, going = Speaker("up0", loop, {12: HALT}), Speaker("up1", loop)
         rig = rig_of(loop, halting, going)
         caching = RouteCache(CacheConfig("exact", max_temperature=1.0), MODEL, MemoryStore(1 << 20))
-        routes = rig.gateway.router.routes
-        assert isinstance(routes, dict)
-        routes[MODEL] = replace(routes[MODEL], terms=replace(routes[MODEL].terms, cache=caching, route=MODEL))
-        rig.gateway = replace(rig.gateway, cache=ExactCache(rig.gateway.caller.start, loop, rig.sink))
+        rig.change_policy(cache=caching)
 
         async def first() -> None:
             reply = await rig.serve()
@@ -287,7 +277,6 @@ def test_a_shared_answer_is_still_guarded_when_its_leader_has_left() -> None:
         assert [fact.result for fact in rig.sink.of(Rescued)] == ["rescued"]
         assert loop.now() < 20
         await asyncio.sleep(0)
-        assert isinstance(rig.gateway.cache, ExactCache)
-        assert (rig.n_in_flight, rig.n_open, len(rig.gateway.cache.calls)) == (0, 0, 0)
+        assert (rig.n_in_flight, rig.n_open, len(rig.calls)) == (0, 0, 0)
 
     run(main)

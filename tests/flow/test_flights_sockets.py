@@ -6,8 +6,6 @@ import socket
 import pytest
 import uvloop
 
-from stayfast.pipeline.stages.cache.idempotency import Idempotent
-from stayfast.pipeline.stages.cache.lookup import ExactCache
 from tests.flow.test_cancellation_sockets import EVENT, HEAD, gateway, until
 
 pytestmark = pytest.mark.sockets
@@ -85,9 +83,7 @@ def test_the_first_one_hangs_up(stream: bool, n_parts: int) -> None:
             first = ask(port, stream=stream)
             await until(lambda: peer.n_asked == 1)
             other = ask(port, stream=stream)
-            assert isinstance(system.gateway.cache, Idempotent)
-            assert isinstance(system.gateway.cache.inner, ExactCache)
-            calls = system.gateway.cache.inner.calls
+            calls = system.gateway.coalescer.calls
             (call,) = calls.values()
             await until(lambda: len(call._subscribers) == 2)
             for _ in range(n_parts):

@@ -7,27 +7,28 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.types import CacheControl, Request
+from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.exchange import Arrival, Exchange
-from stayfast.pipeline.stages.cache.idempotency import Idempotent, IdempotentAnswer, IdempotentAnswers
+from stayfast.pipeline.plan import Bypass
+from stayfast.pipeline.stages.cache.idempotency import IdempotentAnswer, IdempotentAnswers
+from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import MAX_KEYS, IdempotencyConfig
+from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from tests.flow.cache_rig import CacheRig
-from tests.flow.rig import Rig, chat, read, said
+from tests.flow.rig import MODEL, Rig, chat, read, said
 
 HELLO: Script = [Wait(0.25), Say("Hel"), Wait(0.1), Say("lo")]
 OTHER: Script = [Wait(0.25), Say("other")]
 
 
 class KeyRig(Rig):
-    """A gateway that recognises repeats. `inner`: what its cache stage was."""
+    """A gateway whose route has no cache."""
 
     def __init__(self, loop: SimLoop, *scripts: Script, config: IdempotencyConfig | None = None) -> None:
-        super().__init__(loop, scripts)
-        self.answers = IdempotentAnswers(config or IdempotencyConfig())
-        self.gateway = replace(self.gateway, cache=Idempotent(
-            self.gateway.cache, self.gateway.caller.start, loop, self.sink, self.answers))
+        super().__init__(loop, scripts, idempotency=config)
 
     async def ask(self, request: Request | None = None, key: str = "k", tenant: str | None = "acme",
                   control: CacheControl | None = None, more: tuple[tuple[str, str], ...] = ()) -> Reply:
@@ -72,7 +73,7 @@ def test_repeats_share_a_call_and_then_its_answer(*, stream: bool) -> None:
         assert await body() != b""
         assert rig.n_asked == 4
         await asyncio.sleep(0.1)
-        assert (rig.n_in_flight, rig.n_open, len(rig.answers.calls)) == (0, 0, 0)
+        assert (rig.n_in_flight, rig.n_open, len(rig.calls)) == (0, 0, 0)
 
     run(main)
 
@@ -139,13 +140,15 @@ def test_what_runs_and_cannot_be_shared_is_409() -> None:
     async def main(loop: SimLoop) -> None:
         rig = KeyRig(loop, HELLO)
 
-        class Slow:
-            delays_s = iter([1.0, 0.1, 1.0])
+        delays_s = iter([1.0, 0.1, 1.0])
 
-            async def find(self, ex: Exchange) -> None:
-                await asyncio.sleep(next(self.delays_s))
+        class Slow(Cache):
+            async def lookup(self, ex: Exchange) -> Bypass:
+                await asyncio.sleep(next(delays_s))
+                return Bypass()
 
-        rig.gateway = replace(rig.gateway, cache=Idempotent(Slow(), rig.gateway.caller.start, loop, rig.sink, rig.answers))
+        rig.change_policy(cache=RouteCache(CacheConfig("exact"), MODEL, MemoryStore(1 << 20)))
+        rig.gateway = replace(rig.gateway, cache=Slow(loop, rig.sink, {}))
         first = asyncio.create_task(rig.text())
         await asyncio.sleep(0.5)
         with pytest.raises(Rejected) as refused:
@@ -174,8 +177,6 @@ def test_routes_with_a_cache_do_both() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER)
-        inner, answers = rig.gateway.cache, IdempotentAnswers(IdempotencyConfig())
-        rig.gateway = replace(rig.gateway, cache=Idempotent(inner, rig.gateway.caller.start, loop, rig.sink, answers))
 
         async def text(key: str, control: CacheControl | None = None) -> str:
             arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", key),), cache=control)
@@ -201,10 +202,10 @@ def test_memory_is_bounded() -> None:
         for n in range(2 * MAX_KEYS):
             answers.begin(b"%d" % n, b"", ledger)
             answers.keep(b"%d" % n, IdempotentAnswer(bytes(1000), 0.0, None, None))
-        assert repr(answers) == "<IdempotentAnswers: 10 keys, 10000 bytes, 0 calls>"
+        assert repr(answers) == "<IdempotentAnswers: 10 keys, 10000 bytes>"
         for n in range(2 * MAX_KEYS):
             answers.begin(b"x%d" % n, b"", ledger)
-        assert repr(answers) == f"<IdempotentAnswers: {MAX_KEYS} keys, 0 bytes, 0 calls>"
+        assert repr(answers) == f"<IdempotentAnswers: {MAX_KEYS} keys, 0 bytes>"
         answers.begin(b"y", b"", ledger)
         answers.keep(b"y", IdempotentAnswer(bytes(10_001), 0.0, None, None))
         seen = answers.get(b"y", 0.0)
@@ -239,8 +240,6 @@ def test_a_patient_repeat_outlives_the_first(*, is_kept: bool) -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [Wait(1.0), Say("Hello")]) if is_kept else Rig(loop, ([Wait(1.0), Say("Hello")],))
-        inner, answers = rig.gateway.cache, IdempotentAnswers(IdempotencyConfig())
-        rig.gateway = replace(rig.gateway, cache=Idempotent(inner, rig.gateway.caller.start, loop, rig.sink, answers))
 
         async def text(total_s: float) -> str:
             arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),), total_s=total_s)
@@ -250,7 +249,7 @@ def test_a_patient_repeat_outlives_the_first(*, is_kept: bool) -> None:
         assert isinstance(found[0], DeadlineExceeded)
         assert list(found[1:]) == ["Hello", "Hello"]
         assert rig.scripted[0].n_calls == 2
-        assert (rig.n_in_flight, rig.n_open, len(answers.calls)) == (0, 0, 0)
+        assert (rig.n_in_flight, rig.n_open, len(rig.calls)) == (0, 0, 0)
 
     run(main)
 
@@ -261,9 +260,6 @@ def test_the_routes_call_is_shared_and_kept_for_who_is_left(control: CacheContro
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER, config=CacheConfig("exact", max_temperature=1.0, ttl_s=1.0))
-        answers = IdempotentAnswers(IdempotencyConfig())
-        rig.gateway = replace(
-            rig.gateway, cache=Idempotent(rig.gateway.cache, rig.gateway.caller.start, loop, rig.sink, answers))
 
         async def text() -> str:
             arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),), cache=control)
@@ -286,9 +282,6 @@ def test_who_comes_as_the_routes_call_fails_makes_another() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, *[[Fail(status=401)]] * 50)
-        answers = IdempotentAnswers(IdempotencyConfig())
-        rig.gateway = replace(
-            rig.gateway, cache=Idempotent(rig.gateway.cache, rig.gateway.caller.start, loop, rig.sink, answers))
 
         async def text(n_turns: int) -> str:
             for _ in range(n_turns):

@@ -42,11 +42,11 @@ def test_explain_tells_of_breakers() -> None:
         await _read_one(rig)
         first, second = rig.sink.of(RequestDone)
         assert first.notes == ("retried at up1: 500 of up0, budget 0.0/10 %",)
-        assert second.notes == ("up0 stands behind: its breaker is open, 1 failures in a row",)
+        assert second.notes == ("up0 is tried last: its breaker is open, 1 failures in a row",)
         await asyncio.sleep(100.0)
         await _read_one(rig)
         assert rig.sink.of(RequestDone)[2].notes == (
-            "up0 goes first, as a probe: its breaker is open, 1 failures in a row",
+            "up0 is tried first, as a probe: its breaker is open, 1 failures in a row",
             "retried at up1: 500 of up0, budget 0.0/10 %")
 
     run(main)
@@ -60,7 +60,7 @@ def test_explain_tells_why_a_quota_refused() -> None:
         with pytest.raises(Shed):
             await it.ask("web")
         assert it.rig.sink.of(RequestDone)[-1].notes == (
-            "over the quota of web on requests per minute: 0 of 1 left, it would take 1, which is there in 59 s",)
+            "over the quota of web on requests per minute: 0 of 1 left, 1 needed, available in 59 s",)
 
     run(main)
 

@@ -13,7 +13,6 @@ from stayfast.core.types import Api, Request
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
-from stayfast.pipeline.stages.admit.size_limit import SizeLimited
 from stayfast.settings import Settings, SettingsError, SettingsText, load
 from stayfast.testing import RecordingSink, SimLoop, run
 from stayfast.wire.errors import render
@@ -84,15 +83,14 @@ def test_beyond_the_bound_is_413() -> None:
         status, error = said(refused.value, Api.CHAT)
         assert (status, error["code"], error["param"], error["type"]) == (
             413, "context_length_exceeded", "messages", "invalid_request_error")
-        assert error["message"] == ("The prompt is too long: messages and what goes with it come to about 154 tokens "
+        assert error["message"] == ("The prompt is too long: messages and the rest of the prompt have about 154 tokens "
                                     "(estimated), and 'm' takes at most 100.")
         assert said(refused.value, Api.MESSAGES)[1]["type"] == "request_too_large"
         fact = bench.sink.of(RequestDone)[-1]
         assert (fact.status, fact.error, fact.n_attempts) == (413, "context_length_exceeded", 0)
         admit = bench.system.gateway.admit
-        assert isinstance(admit, SizeLimited)
-        assert isinstance(admit.inner, Admission)
-        assert admit.inner.places.n_taken == 0
+        assert isinstance(admit, Admission)
+        assert admit.places.n_taken == 0
 
     run(main)
 
@@ -115,7 +113,7 @@ def test_what_is_too_long_may_go_offline() -> None:
         bench = Bench(OFFLINE, loop)
         fact = await bench.ask(long(150))
         assert (fact.status, fact.route, fact.upstream, fact.total_s) == (200, "nightly", "slow", 500)
-        assert fact.notes == ("sent to route nightly: about 154 tokens of prompt, and the route takes 100",)
+        assert fact.notes == ("sent to route nightly: about 154 prompt tokens, and this route takes 100",)
         assert [stage.stage.value for stage in fact.stages].count("admit") == 1
         assert (await bench.ask(long(50))).route == "m"
         with pytest.raises(Rejected, match="'nightly' takes at most 1,000"):
@@ -157,11 +155,9 @@ def test_a_reload_keeps_what_is_used() -> None:
     async def main(loop: SimLoop) -> None:
         old = Bench(BOUND, loop).system
         new = Bench(BOUND.replace("100", "300"), loop, old).system
-        assert isinstance(old.gateway.admit, SizeLimited)
-        assert isinstance(new.gateway.admit, SizeLimited)
-        assert new.gateway.admit.inner is old.gateway.admit.inner
+        assert new.gateway.admit is old.gateway.admit
         plain = Bench(BASE + "routes: {m: [quick]}", loop, new).system
-        assert plain.gateway.admit is old.gateway.admit.inner
+        assert plain.gateway.admit is old.gateway.admit
 
     run(main)
 

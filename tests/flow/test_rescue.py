@@ -16,7 +16,6 @@ from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone, Rescued
 from stayfast.core.types import Outcome
 from stayfast.pipeline.plan import OnStall
-from stayfast.pipeline.stages.call.midstream_failover import Guarded
 from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
 from stayfast.policy.resilience.retry import RetryConfig
@@ -70,12 +69,8 @@ def rig_of(loop: SimLoop, *speakers: Speaker, on_stall: OnStall = "rescue", time
     rig = Rig(loop, upstreams=speakers, in_turn=True, timeouts=timeouts, partial=partial,
               retry=RetryConfig(max_attempts=1))
     rig.scripted = list(speakers)
-    routes = rig.gateway.router.routes
-    assert isinstance(routes, dict)
-    route = routes[MODEL]
-    routes[MODEL] = replace(route, on_stall=on_stall, targets=tuple(
-        replace(target, continues=True) for target in route.targets))
-    rig.gateway = replace(rig.gateway, caller=Guarded(loop, Random(7), rig.sink))
+    rig.change_route(on_stall=on_stall, targets=tuple(
+        replace(target, continues=True) for target in rig.router.routes[MODEL].targets))
     for member in rig.registry:
         if knows_gaps:
             member.flow = TokenFlow()

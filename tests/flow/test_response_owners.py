@@ -1,8 +1,6 @@
 """Stored responses belong to the tenant that made them."""
 
-from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import msgspec
 import pytest
@@ -10,10 +8,6 @@ import pytest
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.pipeline.exchange import Arrival
-from stayfast.pipeline.plan import RoutePolicy
-from stayfast.pipeline.stages.relay import Relay
-from stayfast.pipeline.stages.route import Router
-from stayfast.pipeline.stages.settle import Settle
 from stayfast.policy.admission.response_owners import N_CELLS, ResponseOwners
 from stayfast.testing import Say, SimLoop, run
 from stayfast.wire.json_input import decode
@@ -23,11 +17,7 @@ from tests.flow.rig import MODEL, Rig, read
 
 def rig_with(owners: ResponseOwners, loop: SimLoop) -> Rig:
     """A gateway that notes who was answered with which response."""
-    rig = Rig(loop, [[Say("a")]])
-    settle = Settle(loop, rig.sink, owners)
-    rig.gateway = replace(rig.gateway, settle=settle, relay=Relay(loop, settle.done),
-                          router=Router(rig.router.routes, RoutePolicy(), loop, Random(7), owners))
-    return rig
+    return Rig(loop, [[Say("a")]], owners=owners)
 
 
 async def ask(rig: Rig, tenant: str | None, previous: str | None = None) -> str:

@@ -57,7 +57,7 @@ class Client:
         self.waits_s.append(self.loop.now() - began_at)
         await read(reply)
         self.by[reply.upstream] += 1
-        self.notes += reply._ex.notes
+        self.notes += reply._ex.record.notes
         return reply
 
     def counted(self, name: str) -> Counter[str]:

@@ -1,8 +1,6 @@
 """Answers that are older than their route wants them, on virtual time: given at once, or for want of another."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
 from math import inf
 
 import pytest
@@ -10,10 +8,9 @@ import pytest
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import AttemptDone, Renewed, RequestDone
 from stayfast.core.types import CacheControl
-from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.refresh import BackgroundRefresh
+from stayfast.pipeline.exchange import Exchange, RequestRecord
+from stayfast.pipeline.plan import Admitted
 from stayfast.pipeline.stages.admit.admission import Admit
-from stayfast.pipeline.stages.cache.lookup import ExactCache
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.cache.freshness import SKEW_S, CacheConfig, Use, age_of, use_of
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
@@ -28,10 +25,7 @@ class StaleRig(CacheRig):
     """A route that gives old answers."""
 
     def __init__(self, loop: SimLoop, *scripts: Script, admit: Admit | None = None) -> None:
-        super().__init__(loop, *scripts, config=CONFIG)
-        gateway = self.gateway = replace(self.gateway, admit=admit or self.gateway.admit)
-        behind = BackgroundRefresh(gateway.alarms, gateway.admit, gateway.context, gateway.router, self.sink)
-        self.gateway = replace(gateway, cache=ExactCache(gateway.caller.start, loop, self.sink, behind.ask))
+        super().__init__(loop, *scripts, config=CONFIG, admit=admit)
 
 
 @pytest.mark.parametrize(("age_s", "max_age_s", "use"), [
@@ -237,12 +231,12 @@ def test_calls_behind_come_in_as_a_batch_does() -> None:
             self.came: list[tuple[str | None, Urgency | None]] = []
             self.n_in = 0
 
-        async def admit(self, ex: Exchange) -> Callable[[], None]:
+        async def admit(self, ex: Exchange) -> Admitted:
             self.came.append((ex.arrival.tenant, ex.arrival.urgency))
             if ex.arrival.urgency is Urgency.BATCH and len(self.came) < 4:
                 raise Shed("No place.", reason="full")
             self.n_in += 1
-            return self.leave
+            return Admitted(self.leave)
 
         def leave(self) -> None:
             self.n_in -= 1
@@ -272,8 +266,11 @@ def test_an_exchange_for_another_task_is_whole() -> None:
         rig = StaleRig(loop, HELLO)
         reply = await rig.ask()
         ex = reply._ex
-        other = ex.again()
-        assert all(getattr(other, name) is getattr(ex, name) for name in Exchange.__slots__)
+        other = ex.detach(record := ex.record.fork())
+        changed = {name for name in Exchange.__slots__ if getattr(other, name) is not getattr(ex, name)}
+        assert changed == {"record", "timeouts"}
+        assert other.record is record
+        assert all(getattr(record, name) is getattr(ex.record, name) for name in RequestRecord.__slots__)
         reply.close()
 
     run(main)

@@ -173,7 +173,7 @@ def test_its_answers_can_be_kept(folder: Path) -> None:
     system = built(load(SettingsText("stayfast.yaml", text), {}, kinds=KINDS))
 
     async def ask(events: EventsWish | None = None) -> tuple[str, str | None]:
-        clock = system.gateway.alarms.clock
+        clock = system.gateway.timers.clock
         reply = await system.gateway.serve(chat(model="desk", temperature=0), Arrival("r", clock.now(), events=events))
         body = await read(reply)
         return said(body) if events is None else body.decode(), (reply.cache or "").partition(";")[0]

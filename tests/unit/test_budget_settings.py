@@ -47,7 +47,7 @@ def system(text: str) -> System:
 
 def test_a_route_with_everything() -> None:
     """The deadline stands before total_s, parts are seconds or shares, and the fallback has its own model."""
-    terms = system(UPSTREAMS + ROUTE).gateway.router.terms("chat")
+    terms = system(UPSTREAMS + ROUTE).gateway.router.policy_of("chat")
     assert terms.timeouts.total_s == terms.budget.total_s == 2.5
     assert dict(terms.budget.parts_s) == {Stage.ADMIT: 0.3, Stage.CACHE: 0.125, Stage.CALL: 1.8, Stage.SETTLE: 0.05}
     assert (terms.budget.reserve_s, terms.template, terms.ends_partial) == (0.6, "We are busy.", True)
@@ -64,7 +64,7 @@ def test_the_fallbacks_model() -> None:
 def test_a_fallback_may_be_a_list() -> None:
     """A list stands for its upstreams; 30 % of the model's time are its reserve."""
     text = UPSTREAMS + "routes: {m: {upstreams: [big], deadline: 10, on_overrun: {fallback: [small]}}}"
-    assert system(text).gateway.router.terms("m").budget.reserve_s == pytest.approx(3.0)
+    assert system(text).gateway.router.policy_of("m").budget.reserve_s == pytest.approx(3.0)
 
 
 def test_routes_inherit_budgets_and_overruns() -> None:
@@ -72,7 +72,7 @@ def test_routes_inherit_budgets_and_overruns() -> None:
     terms = system(UPSTREAMS + """
 defaults: {budget: {admit: 10%}, on_overrun: {template: Later., fallback: [small]}}
 routes: {"m": {upstreams: [big], budget: {model: 20}, timeouts: {total_s: 100}}, "n": [big]}
-""").gateway.router.terms
+""").gateway.router.policy_of
     assert dict(terms("m").budget.parts_s) == {Stage.ADMIT: 10.0, Stage.CALL: 20.0}
     assert dict(terms("n").budget.parts_s) == {Stage.ADMIT: 60.0}
     assert terms("m").template == terms("n").template == "Later."

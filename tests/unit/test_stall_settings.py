@@ -6,8 +6,6 @@ import pytest
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.pipeline.stages.call.caller import Caller
-from stayfast.pipeline.stages.call.midstream_failover import Guarded
 from stayfast.settings import SettingsError, SettingsText, load
 from stayfast.testing import SimLoop
 
@@ -31,14 +29,12 @@ def system(text: str) -> System:
 def test_by_default_nothing_stands_on_the_way() -> None:
     """No route asks for it: the caller is the plain one."""
     gateway = system("routes: {m: [plain, able]}").gateway
-    assert type(gateway.caller) is Caller
     assert gateway.router.routes["m"].on_stall == "wait"
 
 
 def test_a_route_that_rescues() -> None:
     """Its targets say who can go on, those of its fallback too."""
     gateway = system("routes: {m: {upstreams: [plain], on_stall: rescue, on_overrun: {fallback: [able]}}}").gateway
-    assert type(gateway.caller) is Guarded
     route = gateway.router.routes["m"]
     assert route.on_stall == "rescue"
     assert [target.continues for target in route.targets] == [False]

@@ -4,7 +4,7 @@ Upstreams learn of the routes that name them (which models, beside whom, whose r
 upstreams behind it (what a first token will take, how many wait at their limits).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -18,10 +18,7 @@ from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.plan import Route, RoutePolicy
 from stayfast.pipeline.routing.selector import PickConfig, Target, UpstreamSelector
-from stayfast.pipeline.stages.admit.admission import Admit
-from stayfast.pipeline.stages.admit.size_limit import SizeLimited
 from stayfast.pipeline.stages.route import ANY_MODEL, Router
-from stayfast.pipeline.timing.timeouts import TimerWheel
 from stayfast.policy.admission.overload import ANY_TENANT, TenantConfig
 from stayfast.policy.admission.priority import TenantTier
 from stayfast.policy.budget import share_out
@@ -159,22 +156,11 @@ def models_requested(settings: Settings, upstream: str) -> Iterator[str]:
                 yield model or name
 
 
-def sized(admit: Admit, settings: Settings, router: Router, alarms: TimerWheel) -> Admit:
-    """Admission that looks at the length first; as it is, where no route has a bound."""
-    if not any(route.size.is_bounded for route in settings.routes.values()):
-        return admit
+def tier_of(settings: Settings) -> Callable[[str | None], TenantTier]:
+    """A tenant's tier by its name."""
     tenants = settings.tenants
     others = tenants.get(ANY_TENANT) or TenantConfig()
-
-    def tier(tenant: str | None) -> TenantTier:
-        return tenants.get(tenant, others).tier if tenant is not None else others.tier
-
-    return SizeLimited(admit, router.terms, tier, alarms)
-
-
-def unsized(admit: Admit) -> Admit:
-    """What admits behind the look at the length."""
-    return admit.inner if isinstance(admit, SizeLimited) else admit
+    return lambda tenant: tenants.get(tenant, others).tier if tenant is not None else others.tier
 
 
 def introduce(registry: Registry, routes: Mapping[str, Route], lanes: Sequence[str] = ()) -> None:

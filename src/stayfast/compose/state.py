@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from stayfast.compose.routes import unsized
 from stayfast.pipeline.admission.controller import UNLIMITED, AdmissionController
 from stayfast.pipeline.admission.tenants import Tenant
 from stayfast.pipeline.attempts.hedge_plans import Hedging
@@ -27,7 +26,6 @@ Json = dict[str, Any]
 def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, *, prefix: Mapping[str, Any], worker: int,
                  now: float) -> bytes:
     """One worker's state. `prefix`: what is known of prefix caches, by route."""
-    admit = unsized(admit)
     state: Json = {"worker": worker, "upstreams": {member.upstream.name: _upstream(member, now) for member in registry},
                    "routes": {name: _route(route, now) for name, route in routes.items()}}
     if isinstance(admit, Admission):

@@ -8,6 +8,7 @@ from random import Random
 from typing import Literal
 
 from stayfast.compose.aggregate import TurnRegistry, WorkerAggregate
+from stayfast.compose.assembly import assemble
 from stayfast.compose.caching import (
     Stores,
     embedding,
@@ -20,7 +21,7 @@ from stayfast.compose.caching import (
     warmer,
 )
 from stayfast.compose.caching import begin as begin_semantic
-from stayfast.compose.routes import errors, foresee, introduce, learned_rows, models_requested, routes, sized, unsized
+from stayfast.compose.routes import errors, foresee, introduce, learned_rows, models_requested, routes, tier_of
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import chosen, ejected, gauges, peers, thread_gauges, tracing, waiting
 from stayfast.core.clock import Clock
@@ -37,22 +38,11 @@ from stayfast.observe.metrics.definitions import RETRY_BUDGET
 from stayfast.observe.metrics.gen_ai import GenAi
 from stayfast.observe.recent import Recent
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
-from stayfast.pipeline.exchange import Start
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
-from stayfast.pipeline.refresh import BackgroundRefresh
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
-from stayfast.pipeline.stages.cache.idempotency import Idempotent, IdempotentAnswers
-from stayfast.pipeline.stages.cache.lookup import Cache, ExactCache, NoCache
-from stayfast.pipeline.stages.call.caller import Caller
-from stayfast.pipeline.stages.call.midstream_failover import Guarded, ThroughputMonitor, flows_of
-from stayfast.pipeline.stages.context import AsSent, LaidOut
-from stayfast.pipeline.stages.relay import Relay
-from stayfast.pipeline.stages.route import Router
-from stayfast.pipeline.stages.settle import Settle
-from stayfast.pipeline.stages.template import Template
-from stayfast.pipeline.timing.timeouts import TimerWheel
+from stayfast.pipeline.stages.call.midstream_failover import ThroughputMonitor, flows_of
 from stayfast.policy.admission.lanes import LANES
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.server.config import ServerConfig
@@ -146,7 +136,7 @@ class System:
 
     def state(self) -> bytes:
         """What upstreams, routes and admission are like, as JSON."""
-        gateway, now = self.gateway, self.gateway.alarms.clock.now()
+        gateway, now = self.gateway, self.gateway.timers.clock.now()
         routes = gateway.router.routes
         return state_report(self.registry, routes, gateway.admit, prefix=prefix_state(routes, now),
                             worker=self.together.siblings.n, now=now)
@@ -164,28 +154,19 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineDo
     sink = observers.sink
     observers.held.limit = settings.server.max_buffered_bytes
     registry = _registry(settings, observers, doors, clock, rng, old=old)
-    settle = Settle(clock, sink, observers.owners)
-    caller = Guarded if any(route.on_stall != "wait" for route in settings.routes.values()) else Caller
     admit = _admit(settings, old, clock, rng, observers.as_one)
-    call = caller(clock, rng, sink, admit.is_shedding if isinstance(admit, Admission) else None)
     open_stores = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
     before = old.gateway.router.routes if old is not None else {}
-    router = Router(routes(settings, registry, before, open_stores, clock=clock, sink=sink),
-                    RoutePolicy(settings.defaults.timeouts), clock, rng, observers.owners)
-    introduce(registry, router.routes, LANES if settings.admission.lanes is not None else ())
+    named = routes(settings, registry, before, open_stores, clock=clock, sink=sink)
+    introduce(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
     embeds = embedding(settings, (old.settings, old.embedding) if old is not None else None)
-    observers.sagging.flows = flows_of(router.routes.values())
-    alarms = TimerWheel(clock)
-    admits, context = sized(admit, settings, router, alarms), (
-        LaidOut() if any(route.prefix.mode != "off" for route in settings.routes.values()) else AsSent())
-    behind = BackgroundRefresh(alarms, admits, context, router, sink)
-    cache = _cache(settings, old.gateway.cache if old is not None else NoCache(), call.start, behind, (clock, sink))
-    gateway = Gateway(
-        alarms=alarms, admit=admits, context=context, router=router,
-        cache=cache,
-        caller=call, template=Template(clock, sink), relay=Relay(clock, settle.done), settle=settle)
+    observers.sagging.flows = flows_of(named.values())
+    gateway = assemble(named, RoutePolicy(settings.defaults.timeouts), clock=clock, rng=rng, sink=sink, admit=admit,
+                       tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
+                       old=old.gateway if old is not None else None)
+    router = gateway.router
     begin_semantic(router.routes, settings, embeds, clock=clock, rng=rng, sink=sink, serve=gateway.serve)
     if observers.tracing is not None:
         observers.tracing.peers = peers(settings)
@@ -208,20 +189,6 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineDo
     observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
     return System(settings, gateway, registry, prober, observers.together, open_stores, embedding=embeds,
                   warmer=warmer(gateway.router.routes, registry, clock, sink))
-
-
-def _cache(settings: Settings, before: Cache, make_call: Start, behind: BackgroundRefresh,
-           tools: tuple[Clock, Sink]) -> Cache:
-    """Where answers are found. Calls that run, and keys that were seen, outlive a reload."""
-    answers = before.answers if isinstance(before, Idempotent) else IdempotentAnswers(settings.idempotency)
-    inner = before.inner if isinstance(before, Idempotent) else before
-    if any(route.cache.mode != "off" for route in settings.routes.values()):
-        calls = inner.calls if isinstance(inner, ExactCache) else None
-        inner = ExactCache(make_call, *tools, behind.ask, calls)
-    else:
-        inner = NoCache()
-    answers.config = settings.idempotency
-    return Idempotent(inner, make_call, *tools, answers) if settings.idempotency.ttl_s else inner
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineDoor], clock: Clock, rng: Random, *,
@@ -265,7 +232,7 @@ def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
 
 def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as_one: WorkerSync | None) -> Admit:
     """Who comes in: everybody, where nothing is set. After a reload what tenants have used stays used."""
-    before = unsized(old.gateway.admit) if old is not None else None
+    before = old.gateway.admit if old is not None else None
     if as_one is not None and isinstance(before, Admission):
         before.places.common = None  # unless it has a ceiling, below
         as_one.places.taken(0)

@@ -1,11 +1,12 @@
-"""One request's record: what came, when, for whom, by when it must be over, what it holds, and where its time went.
+"""One request on its way through the stages: its facts, its ledger of time, its timeouts and its record.
 
-What a request holds is released once, in reverse, without awaiting: so no cancellation can come between. Entering a stage
-ends the one before, so that the parts of its time always add up to the whole and no time is lost between stages.
+No stage assigns an attribute of an Exchange (checked by tests/test_shape.py). A stage returns its result to `gateway.py`,
+and writes what the log and the metrics need by the methods of the record.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from copy import copy
 from random import Random
 
 import msgspec
@@ -14,20 +15,18 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import StageDone, Trace
 from stayfast.core.steps import StepDone
-from stayfast.core.types import RELAY, Allowance, CacheControl, EventsWish, Request, Stage
+from stayfast.core.types import CacheControl, EventsWish, Request, Stage
 from stayfast.pipeline.attempts.attempt import Attempt, is_repeat
 from stayfast.pipeline.cache.route_cache import CacheResult
-from stayfast.pipeline.cache.semantic import SemanticQuery
 from stayfast.pipeline.plan import Plan, RoutePolicy, StartedAnswer
 from stayfast.pipeline.timing.timeouts import RequestTimeouts, TimerWheel
-from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.budget import StageBudget
 from stayfast.wire.trace_context import below
 
 
 class ReleaseStack:
-    """A stack of releases. One task owns it; `hand_over` moves the whole stack to whoever outlives the story."""
+    """What a request holds: released once, in reverse order, without awaiting, so that no cancellation interrupts it."""
 
     __slots__ = ("_releases",)
 
@@ -38,17 +37,17 @@ class ReleaseStack:
         self._releases.append(release)
 
     def hand_over(self) -> "ReleaseStack":
-        """Everything held so far, with a new owner; this one then holds nothing."""
-        taken = ReleaseStack()
-        taken._releases, self._releases = self._releases, []
-        return taken
+        """Move everything to a new stack; this one is empty afterwards."""
+        moved = ReleaseStack()
+        moved._releases, self._releases = self._releases, []
+        return moved
 
     def release(self) -> None:
-        """Give everything back, last first; each exactly once, even if one of them raises."""
+        """Call every release, last first; each exactly once, even if one of them raises."""
         while self._releases:
-            give_back = self._releases.pop()
+            release_one = self._releases.pop()
             try:
-                give_back()
+                release_one()
             except BaseException:
                 self.release()
                 raise
@@ -61,7 +60,9 @@ class ReleaseStack:
 
 
 class Ledger:
-    """The stages of one request, in the order they ran. One task owns it."""
+    """Where the time of one request went, stage by stage. Entering a stage ends the one before, so the stages always add up
+    to the whole. One task owns it.
+    """
 
     __slots__ = ("_allowance_s", "_began_at", "_budget", "_carried_s", "_clock", "_deadline_at", "_done", "ends_at",
                  "entered_at", "is_shared_out", "over_stage", "stage")
@@ -72,16 +73,16 @@ class Ledger:
         self._budget = budget
         self._carried_s = 0.0
         self._done: list[StageDone] = []
-        self._began_at = accepted_at  # the first stage pays for the wait between accept and its own start
+        self._began_at = accepted_at  # the first stage includes the time between accept and its own start
         self._allowance_s = 0.0
         self.is_shared_out = bool(budget.parts_s or budget.reserve_s)
-        self.ends_at = deadline_at  # of the running stage: when it must be over
-        self.entered_at: float | None = None  # when the first stage looked at the request
-        self.over_stage: Stage | None = None  # the first that used all of its allowance, or more
+        self.ends_at = deadline_at  # when the running stage must end
+        self.entered_at: float | None = None  # start of the first stage
+        self.over_stage: Stage | None = None  # the first stage that used up its allowance
         self.stage: Stage | None = None
 
     def enter(self, stage: Stage) -> float:
-        """End the running stage, begin `stage`; returns the instant. Its allowance is the budget's."""
+        """End the running stage and begin `stage`, with its allowance of the budget. Returns the instant."""
         now, ended, began_at, ends_at = self._clock.now(), self.stage, self._began_at, self.ends_at
         if ended is not None:
             self._done.append(StageDone(ended, began_at, now, self._allowance_s))
@@ -99,7 +100,7 @@ class Ledger:
         return now
 
     def finish(self) -> tuple[StageDone, ...]:
-        """End the running stage for good; safe to call again."""
+        """End the last stage; safe to call again."""
         if self.stage is not None:
             now = self._clock.now()
             self._done.append(StageDone(self.stage, self._began_at, now, self._allowance_s))
@@ -109,15 +110,15 @@ class Ledger:
         return tuple(self._done)
 
     def server_timing(self) -> str:
-        """The stages so far as a `Server-Timing` value (W3C), durations in milliseconds; the running one counts to now. The
-        description is the stage's allowance in milliseconds: `call;dur=812.40;desc="of 2300"`. Where nothing is shared out,
-        each may use all that is left, and only the first says how much that is.
+        """The stages so far as a `Server-Timing` value (W3C) in milliseconds; the running stage counts up to now. The
+        description is the stage's allowance: `call;dur=812.40;desc="of 2300"`. Without a budget for each stage, every stage
+        may use all the time that is left, and only the first one shows it.
         """
         return ", ".join([_timing(stage, has_allowance=self.is_shared_out or number == 0)
                           for number, stage in enumerate(self._so_far())])
 
     def spent_ms(self) -> dict[str, float]:
-        """What each stage took so far, in order; the running one counts to now."""
+        """Milliseconds by stage so far, in order; the running stage counts up to now."""
         return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()}
 
     def _so_far(self) -> list[StageDone]:
@@ -129,14 +130,14 @@ class Ledger:
         return f"<Ledger {self.server_timing()}>"
 
 
-_MAX_STEPS_TOLD = 32
-_NO_TOKEN = re.compile(r"[^A-Za-z0-9_.-]+")  # RFC 9110, 5.6.2 has more
+_MAX_STEPS = 32
+_NO_TOKEN = re.compile(r"[^A-Za-z0-9_.-]+")  # RFC 9110, 5.6.2 allows more
 
 
 def steps_timing(steps: Sequence[StepDone]) -> str:
-    """The steps of a turn, to be put behind the stages: `, turn.kb;dur=41.20;desc="timeout of 400"`."""
+    """The steps of a turn, appended to the stages: `, turn.kb;dur=41.20;desc="timeout of 400"`."""
     return "".join([f', turn.{_NO_TOKEN.sub("_", step.name)};dur={(step.ended_at - step.began_at) * 1e3:.2f};'
-                    f'desc="{step.how} of {step.allowance_s * 1e3:.0f}"' for step in steps[:_MAX_STEPS_TOLD]])
+                    f'desc="{step.how} of {step.allowance_s * 1e3:.0f}"' for step in steps[:_MAX_STEPS]])
 
 
 def _timing(done: StageDone, *, has_allowance: bool) -> str:
@@ -144,98 +145,137 @@ def _timing(done: StageDone, *, has_allowance: bool) -> str:
     return f'{spent};desc="of {done.allowance_s * 1e3:.0f}"' if has_allowance else spent
 
 
-Start = Callable[["Exchange", Plan], Awaitable[StartedAnswer]]
-SILENCE_SHARE = 0.95  # of what an SDK waits, where something is given instead: at its end that would come too late
-SILENCE_MARGIN_S = 5.0  # of a long wait no more than this is left out
-SILENCE_GRACE_S = 1.0  # elsewhere, behind it: the SDK's own time-out comes first and is the error that its caller knows
+SILENCE_SHARE = 0.95  # of an SDK's timeout: a substitute answer must be sent before the timeout ends
+SILENCE_MARGIN_S = 5.0  # the most that SILENCE_SHARE takes off a long timeout
+SILENCE_GRACE_S = 1.0  # without a substitute: end after the SDK, so that its caller sees the SDK's own timeout error
+RENEWAL, AUDIT = "renewal", "audit"  # roles of calls that no client waits for
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
-    """What the edge knows of a request beside its body. `accepted_at` is when its first byte was read."""
+    """What the server knows of a request besides its body. `accepted_at` is when its first byte was read."""
 
     request_id: str
     accepted_at: float  # monotonic seconds
     tenant: str | None = None
-    headers: tuple[tuple[str, str], ...] = ()  # the client's headers that may go on to an upstream (lower-case names)
-    total_s: float | None = None  # the client's own patience, where it said so
-    silence_s: float | None = None  # how long its SDK waits for the next byte, which for a whole answer is the answer
+    headers: tuple[tuple[str, str], ...] = ()  # the client's headers that may be forwarded to an upstream (lower-case names)
+    total_s: float | None = None  # the client's own deadline
+    silence_s: float | None = None  # how long its SDK waits for the next byte, or for a whole answer
     trace: Trace | None = None  # None: tracing is off, and the client sent no trace context
-    urgency: Urgency | None = None  # where the client said so
-    cache: CacheControl | None = None  # what its headers say of remembered answers
-    events: EventsWish | None = None  # it wants a turn's typed events, where a turn answers
-    role: str = ""  # what its attempts are made for, where that is no client's request: renewal, audit, judge
+    urgency: Urgency | None = None  # None: the client set none
+    cache: CacheControl | None = None  # from the request's headers
+    events: EventsWish | None = None  # the client accepts a turn's typed events
+    role: str = ""  # of a request that no client sent: renewal, audit, judge
 
     @property
     def is_repeat(self) -> bool:
-        """Whether the client's SDK says that it has sent this request before, and counts."""
+        """Whether the client's SDK says that it retries this request."""
         return is_repeat(self.headers)
 
+    @property
+    def is_refresh(self) -> bool:
+        """Whether this is a background call of `pipeline.refresh`."""
+        return self.role in (RENEWAL, AUDIT)
+
     def new_span(self, rng: Random) -> Trace | None:
-        """A span for one attempt, under the request's own; None where that has none."""
+        """A span for one attempt, below the request's own; None without tracing."""
         return below(self.trace, rng) if self.trace is not None and self.trace.span_id else None
 
 
+class RequestRecord:
+    """What has become of a request so far, for its log line, its metrics and the headers of its answer. Read its
+    attributes; write by its methods.
+    """
+
+    __slots__ = ("attempts", "cache", "cache_key", "degraded", "notes", "upstream")
+
+    def __init__(self) -> None:
+        self.attempts: list[Attempt] = []  # in the order of their starts
+        self.cache: CacheResult | None = None  # of the lookup; None: the route has no cache
+        self.cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
+        self.degraded: str | None = None  # fallback, stale, template or partial: what was done instead of failing
+        self.notes: list[str] = []  # decisions and their reasons; names and figures only
+        self.upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def add_notes(self, texts: Iterable[str]) -> None:
+        self.notes.extend(texts)
+
+    def add_attempt(self, attempt: Attempt) -> None:
+        self.attempts.append(attempt)
+
+    def use_upstream(self, name: str) -> None:
+        self.upstream = name
+
+    def degrade(self, how: str | None) -> None:
+        """how: None: the route's own upstream answered after all."""
+        self.degraded = how
+
+    def set_cache_result(self, result: CacheResult) -> None:
+        self.cache = result
+
+    def set_cache_key(self, key: bytes) -> None:
+        self.cache_key = key
+
+    def fork(self) -> "RequestRecord":
+        """The record of a shared call that this request makes: attempts and notes are the same lists."""
+        return copy(self)
+
+    def merge_call(self, call: "RequestRecord") -> None:
+        """Take the outcome of a shared call."""
+        self.upstream, self.degraded = call.upstream, call.degraded
+
+    def take_attempts(self, call: "RequestRecord") -> None:
+        """Account for the attempts of a shared call, whose previous owner has left."""
+        self.attempts = call.attempts
+
+
 class Exchange:
-    """A request on its way through the stages. One task owns it; its deadline starts at accept."""
+    """The facts of one request, which never change, and its ledger, timeouts and record. One task owns it; its deadline
+    starts at accept.
+    """
 
-    __slots__ = ("allowances", "arrival", "asking", "attempts", "cache_key", "cached", "deadline", "degraded", "lane",
-                 "ledger", "notes", "on_first", "rank", "request", "reserve_s", "route", "share", "stale", "terms",
-                 "total_s", "upstream", "watch")
+    __slots__ = ("arrival", "deadline", "ledger", "policy", "record", "request", "reserve_s", "route", "timeouts", "total_s")
 
-    def __init__(self, request: Request, arrival: Arrival, terms: RoutePolicy, alarms: TimerWheel) -> None:
-        total_s, budget = _total_s(request, arrival, terms), terms.budget
+    def __init__(self, request: Request, arrival: Arrival, policy: RoutePolicy, timers: TimerWheel,
+                 record: RequestRecord | None = None) -> None:
+        total_s, budget = _total_s(request, arrival, policy), policy.budget
         if total_s < budget.total_s:
             budget = budget.within(total_s)
         deadline_at = arrival.accepted_at + total_s
         self.total_s = total_s
-        self.reserve_s = budget.reserve_s  # of the call, for the fallback
+        self.reserve_s = budget.reserve_s  # of the call stage, for the fallback
         self.request = request
         self.arrival = arrival
-        self.terms = terms
+        self.policy = policy
+        self.route = policy.route  # None: no such route
         self.deadline = Deadline(deadline_at)
-        self.ledger = Ledger(alarms.clock, arrival.accepted_at, deadline_at, budget)
-        self.watch = RequestTimeouts(alarms, deadline_at, total_s)
-        self.attempts: list[Attempt] = []  # in the order of their starts
-        self.route = terms.route
-        self.upstream: str | None = None
-        self.degraded: str | None = None  # fallback, template or partial: what was done instead of failing
-        self.allowances: tuple[Allowance, ...] = ()  # what its client has left of its quota
-        self.on_first: Callable[[], None] | None = None  # called when the call is over: with the first token, of a stream
-        self.lane = ""  # of its admission; empty: there are none
-        self.rank: tuple[int, TenantShare] | None = None  # of its admission: band and tenant; None: it has none
-        self.notes: list[str] = []  # what was decided about it, and why; names and figures only
-        self.cached: CacheResult | None = None  # what the cache of its route had to say; None: it has none
-        self.asking: SemanticQuery | None = None  # what a semantic cache found out about it
-        self.cache_key: bytes | None = None  # of the kept answer that it was given, or under which its own is kept
-        self.share: Start | None = None  # makes the call in place of the caller, for others who ask the same
-        # an answer that is too old, for where there is no other
-        self.stale: Callable[[], StartedAnswer | None] | None = None
+        self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, budget)
+        self.timeouts = RequestTimeouts(timers, deadline_at, total_s)
+        self.record = record or RequestRecord()
 
     def enter(self, stage: Stage) -> None:
-        """The next stage begins. Until the one after it, every wait of the request ends with this stage's time."""
+        """Begin the next stage. Until the one after it, every wait of the request ends with this stage's time."""
         ledger = self.ledger
         now = ledger.enter(stage)
         if ledger.is_shared_out:
-            self.watch.bound(ledger.ends_at, now)
-            self.watch.arm_bound()
-        if stage is RELAY:
-            self.watch.disarm()  # its reader comes and goes, and waits under it only when it reads
-            if self.on_first is not None:
-                self.on_first()
+            self.timeouts.bound(ledger.ends_at, now)
+            self.timeouts.arm_bound()
 
     @property
     def grace_s(self) -> float:
-        """How much of the end of its time is no use to its client, whose SDK has given up by then: no attempt is planned
-        for it.
+        """How much of the end of its time is useless to its client, whose SDK has given up by then. No attempt is planned
+        for that time.
         """
         silence_s = self.arrival.silence_s
         return 0.0 if silence_s is None or self.request.stream else max(0.0, self.total_s - silence_s)
 
-    def again(self) -> "Exchange":
-        """The same request for another task. Time-outs, ledger, attempts and notes are one until they are replaced."""
-        other = Exchange.__new__(Exchange)
-        for name in Exchange.__slots__:
-            setattr(other, name, getattr(self, name))
+    def detach(self, record: RequestRecord) -> "Exchange":
+        """The same request for the Task that runs now, with timeouts of its own: for a call that may outlive the request."""
+        other = copy(self)
+        other.record = record
+        other.timeouts = self.timeouts.clone()
         return other
 
     def __repr__(self) -> str:
@@ -243,19 +283,22 @@ class Exchange:
         return f"<Exchange {self.arrival.request_id} {self.request.api.value} {self.request.model!r} in {where}>"
 
 
-def _total_s(request: Request, arrival: Arrival, terms: RoutePolicy) -> float:
-    """The time of a request: the route's, or less where its client has less patience."""
-    total_s = terms.timeouts.total_s
+Start = Callable[[Exchange, Plan], Awaitable[StartedAnswer]]
+
+
+def _total_s(request: Request, arrival: Arrival, policy: RoutePolicy) -> float:
+    """The time of a request: the route's, or less where its client waits for less."""
+    total_s = policy.timeouts.total_s
     if arrival.total_s is not None and arrival.total_s < total_s:
         total_s = arrival.total_s
     if request.patience_s is not None and request.patience_s < total_s:
         total_s = request.patience_s
     if arrival.silence_s is not None and not request.stream:
         silence_s = arrival.silence_s
-        total_s = min(total_s, before_silence_ends_s(silence_s) if terms.has_substitute else silence_s + SILENCE_GRACE_S)
+        total_s = min(total_s, before_silence_ends_s(silence_s) if policy.has_substitute else silence_s + SILENCE_GRACE_S)
     return total_s
 
 
 def before_silence_ends_s(silence_s: float) -> float:
-    """How long to wait so that an answer still comes before a client that waits for `silence_s` gives up."""
+    """How long to wait so that an answer still arrives before a client that waits for `silence_s` gives up."""
     return max(silence_s * SILENCE_SHARE, silence_s - SILENCE_MARGIN_S)

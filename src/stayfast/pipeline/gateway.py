@@ -1,58 +1,80 @@
-"""The story of a request. Read this first: the stages are the modules and packages of `stages`, in this order."""
+"""The story of a request. Read this first; the stages are the modules and packages of `stages`, in this order."""
 
 from dataclasses import dataclass
 
 from stayfast.core.types import ADMIT, CACHE, CALL, CONTEXT, RELAY, ROUTE, Request
 from stayfast.pipeline.exchange import Arrival, Exchange, ReleaseStack
-from stayfast.pipeline.stages.admit.admission import Admit
-from stayfast.pipeline.stages.cache.lookup import Cache
-from stayfast.pipeline.stages.call.caller import Caller
-from stayfast.pipeline.stages.context import Context
-from stayfast.pipeline.stages.relay import Relay, Reply
+from stayfast.pipeline.plan import Admitted, Bypass, Hit, Miss, StartedAnswer
+from stayfast.pipeline.refresh import BackgroundRefresh
+from stayfast.pipeline.stages.admit.admission import ADMITTED, Admit
+from stayfast.pipeline.stages.admit.size_limit import SizeLimit
+from stayfast.pipeline.stages.cache.coalesce import Coalescer
+from stayfast.pipeline.stages.cache.idempotency import Idempotency, KeyClaim
+from stayfast.pipeline.stages.cache.lookup import BYPASS, Cache
+from stayfast.pipeline.stages.degrade import ENDINGS, Degrade
+from stayfast.pipeline.stages.relay import Reply
 from stayfast.pipeline.stages.route import Router
 from stayfast.pipeline.stages.settle import Settle
-from stayfast.pipeline.stages.template import ENDINGS, Template
 from stayfast.pipeline.timing.timeouts import TimerWheel
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """The stages of one set of settings, chosen in `compose`. Task-safe: a request's state is in its Exchange."""
-    alarms: TimerWheel
+    """The stages of one set of settings, made in `compose`. Holds no state of a request: that is in its Exchange."""
+    timers: TimerWheel
+    size_limit: SizeLimit
     admit: Admit
+    idempotency: Idempotency
     cache: Cache
-    context: Context
     router: Router
-    caller: Caller
-    template: Template
-    relay: Relay
+    coalescer: Coalescer
+    degrade: Degrade
     settle: Settle
+    refresh: BackgroundRefresh
 
-    async def serve(self, request: Request, arrival: Arrival) -> Reply:
-        """A request's whole life, up to the first token; the reply lives the rest of it. Raises StayfastError (rejected,
-        shed, upstream failed, deadline exceeded). Cancelling it is how a client leaves.
-        """
-        ex = Exchange(request, arrival, self.router.terms(request.model), self.alarms)  # deadline and ledger start
-        held = ReleaseStack()
+    async def serve(self, request: Request, arrival: Arrival, known: Miss | None = None) -> Reply:
+        """Serve one request up to its first token; a client that leaves cancels this. Raises StayfastError. known: of a
+        background call, which looks nothing up."""
+        ex = Exchange(request, arrival, self.router.policy_of(request.model), self.timers)  # deadline and ledger start
+        held, admitted = ReleaseStack(), ADMITTED
+        found: Hit | Miss | Bypass = known or BYPASS
         try:
             try:
                 ex.enter(ADMIT)
-                held.add(await self.admit.admit(ex))
+                if ex.policy.size is not None:
+                    ex = self.size_limit.redirect(ex)  # or the same request on the route for long prompts
+                    self.size_limit.check(ex)
+                admitted = await self.admit.admit(ex)
+                held.add(admitted.release)
                 ex.enter(CACHE)
-                started = await self.cache.find(ex)
-                if started is None:
-                    ex.enter(CONTEXT)
-                    prompt = await self.context.fit(ex)
-                    ex.enter(ROUTE)
-                    plan = self.router.plan(ex, prompt)  # candidates, best first
-                    ex.enter(CALL)
-                    started = await (ex.share or self.caller.start)(ex, plan)  # to the first content token, with retries
-            except ENDINGS as why:
-                started = self.template.answer(ex, why)  # or raises what `why` stands for
-            held.add(started.source.abandon)
+                claim = self.idempotency.claim(ex) if arrival.headers and known is None else None
+                if isinstance(claim, Hit):  # the answer to an earlier request with the same idempotency key
+                    found, claim = claim, None
+                elif ex.policy.cache is not None and known is None:
+                    found = await self.cache.lookup(ex)
+                if isinstance(found, Hit):
+                    answer = found.answer
+                    if found.refresh is not None:  # it is stale, or is to be audited
+                        self.refresh.start(self.serve, ex, found.refresh)
+                else:
+                    answer = await self.coalescer.join(ex, found, claim) or await self._call(ex, admitted, found, claim)
+            except ENDINGS as failure:
+                answer = self.degrade.answer(ex, failure, found if isinstance(found, Miss) else None)  # or raises
+            held.add(answer.source.abandon)
             ex.enter(RELAY)
-            return self.relay.open(ex, started, held.hand_over())  # the reply owns what was held
+            if admitted.start_reply is not None:
+                admitted.start_reply()
+            return Reply(ex, answer, held.hand_over(), self.settle.done, self.timers.clock, allowances=admitted.allowances)
         except BaseException as why:
             held.release()
             self.settle.done(ex, why)
             raise
+
+    async def _call(self, ex: Exchange, admitted: Admitted, found: Miss | Bypass, claim: KeyClaim | None) -> StartedAnswer:
+        ex.enter(CONTEXT)
+        prompt = self.router.fit_prompt(ex)
+        ex.enter(ROUTE)
+        plan = self.router.plan(ex, prompt, admitted)  # targets, best first
+        ex.enter(CALL)
+        stale = self.cache.open_unless_callable(ex, found, plan) if isinstance(found, Miss) else None
+        return stale or await self.coalescer.call(ex, plan, found, claim, store=self.cache.store)  # stores the answer

@@ -1,51 +1,70 @@
-"""What one stage hands to the next. A Plan cannot exist without a Prompt, nor a reply without a Started."""
+"""What one stage returns and the next one takes: Admitted, then Hit, Miss or Bypass, Prompt, Plan, StartedAnswer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import msgspec
 
 from stayfast.core.deadline import Timeouts
-from stayfast.core.types import AnswerSummary, Api, Chunk, Outcome, Request, Usage
+from stayfast.core.types import Allowance, AnswerSummary, Api, CacheControl, Chunk, Outcome, Request, Usage
 from stayfast.pipeline.attempts.hedge_plans import Hedging, never
 from stayfast.pipeline.cache.route_cache import RouteCache
+from stayfast.pipeline.cache.semantic import SemanticQuery
 from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePlanner
 from stayfast.pipeline.routing.selector import RoutingFeedback, Target, UpstreamSelector
 from stayfast.pipeline.timing.token_timings import TokenTimings
+from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.overload import SizeConfig
 from stayfast.policy.admission.price import Prices, dearest
 from stayfast.policy.budget import BudgetConfig, StageBudget, share_out
 from stayfast.policy.resilience.retry import RetryConfig
+from stayfast.stores.base import CachedAnswer
 from stayfast.upstreams.base import AnswerStream
 
 OnStall = Literal["wait", "end", "rescue"]  # what is done when a running answer stalls
+CallKey = tuple[bytes, bool, bool]  # of calls that equal requests share: key of the question; streamed; usage at its end
+
+
+def do_nothing() -> None:
+    """A release of nothing."""
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """admit -> gateway: a place in the gateway."""
+
+    release: Callable[[], None] = do_nothing  # gives the place back; called exactly once
+    start_reply: Callable[[], None] | None = None  # called when the call is over: at the first token of a stream
+    lane: str = ""  # empty: there are no lanes
+    band: int = 0
+    share: TenantShare | None = None  # the tenant's; None: all are admitted at once
+    allowances: tuple[Allowance, ...] = ()  # what is left of the client's quota
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """context -> route: the request as it goes on to an upstream."""
+    """context -> route: the request as it is sent to an upstream."""
 
     request: Request
-    layout: PlannedPrompt | None = None  # None: nobody sees to the provider's prompt cache
+    layout: PlannedPrompt | None = None  # None: not laid out for a provider's prompt cache
 
 
 @dataclass(frozen=True, slots=True)
 class RoutePolicy:
-    """What a route says of time: how much there is, who may use it, and what is done when it runs out."""
+    """A route's time: how much there is, how stages share it, and what is done when it runs out."""
 
     timeouts: Timeouts = field(default_factory=Timeouts)
     budget: StageBudget = field(default_factory=lambda: share_out(BudgetConfig(), Timeouts().total_s))
     template: str = ""  # the answer given instead of an error; empty: none
-    ends_partial: bool = False  # an answer that has begun is ended in its protocol when its time is up, not broken off
-    route: str | None = None  # whose terms these are; None: nobody's, the name that was asked for does not exist
-    cache: RouteCache | None = None  # None: it has none
+    ends_partial: bool = False  # at the deadline, end a started answer in its protocol instead of breaking it off
+    route: str | None = None  # None: the defaults, for a name that does not exist
+    cache: RouteCache | None = None
     size: SizeConfig | None = None  # None: prompts may be of any length
-    prefix: PromptCachePlanner | None = None  # None: nobody sees to the providers' prompt caches
-    dearest: Prices = field(default_factory=dict)  # of all its targets, by the client's name for a model; set by the route
+    prefix: PromptCachePlanner | None = None
+    dearest: Prices = field(default_factory=dict)  # highest prices of all targets, by the client's model name; set by Route
 
     @property
     def has_substitute(self) -> bool:
-        """Whether the route has something to give in place of the first choice's answer, for which time is to be left."""
+        """Whether the route can answer without its first choice, so that time must be left for that."""
         return (bool(self.template) or self.ends_partial or self.budget.reserve_s > 0
                 or (self.cache is not None and self.cache.config.stale_if_error_s > 0))
 
@@ -56,14 +75,14 @@ class Route:
 
     name: str
     targets: tuple[Target, ...]
-    in_turn: bool = False  # the first that is well, instead of the less busy of two
+    in_turn: bool = False  # choose the first healthy target instead of the less busy of two
     terms: RoutePolicy = field(default_factory=RoutePolicy)
     retry: RetryConfig = field(default_factory=RetryConfig)
-    fallback: tuple[tuple[Target, ...], ...] = ()  # in tiers, asked in order
+    fallback: tuple[tuple[Target, ...], ...] = ()  # tiers, tried in order
     hedging: Hedging = field(default_factory=never)
     on_stall: OnStall = "wait"
-    picking: UpstreamSelector | None = None  # affinity, weights, ejection; None: it has none of them
-    able: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)  # of its targets, by API
+    picking: UpstreamSelector | None = None  # affinity, weights, ejection; None: none of them
+    able: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)  # targets that can serve an API
 
     def __post_init__(self) -> None:
         if not self.targets:
@@ -78,20 +97,25 @@ def able(targets: tuple[Target, ...], api: Api) -> tuple[Target, ...]:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """route -> call: where one request goes, candidates best first, and who answers when none of them does."""
+    """route -> call: the targets of one request, best first."""
 
     route: Route
     prompt: Prompt
     candidates: tuple[Target, ...]
-    fallback: tuple[tuple[Target, ...], ...] = ()  # in tiers, asked in order
-    aim: RoutingFeedback | None = None  # wants to be told of the attempts
-    own: tuple[Target, ...] | None = None  # of the fallback: the route's own, the last resort behind one that goes first
+    fallback: tuple[tuple[Target, ...], ...] = ()  # tiers, tried in order when all candidates failed
+    aim: RoutingFeedback | None = None  # receives the outcomes of the attempts
+    own: tuple[Target, ...] | None = None  # the route's own targets, where a fallback is tried before them
+    admitted: Admitted = Admitted()
+
+    @property
+    def lane(self) -> str:
+        return self.admitted.lane
 
 
 class AnswerSource(Protocol):
-    """Who answers: an attempt at an upstream, or a cache."""
+    """An attempt at an upstream, a subscriber of a shared call, or a stored answer."""
 
-    cadence: TokenTimings  # when its parts came
+    cadence: TokenTimings  # arrival times of its parts
 
     @property
     def name(self) -> str:
@@ -99,25 +123,56 @@ class AnswerSource(Protocol):
 
     @property
     def is_incremental(self) -> bool:
-        """Whether the answer comes in parts, so that a gap in it means something."""
+        """Whether the answer arrives in parts, so that a gap in it is a sign of trouble."""
 
     def end(self, outcome: Outcome, fault: str | None = None, *, upstream_status: int | None = None) -> None:
         """Release everything; only the first call counts. Never awaits."""
 
     def abandon(self) -> None:
-        """End it, teaching nothing."""
+        """End it without learning anything from it."""
 
 
 class StartedAnswer(msgspec.Struct, frozen=True):
-    """call (or cache) -> relay: an answer that has begun; `first_chunk` is what came up to and with its first content."""
+    """call (or cache) -> relay: an answer that has started; `first_chunk` is everything up to its first content."""
 
     source: AnswerSource
     stream: AnswerStream
     first_chunk: Chunk
 
 
+class Miss(msgspec.Struct, frozen=True):
+    """cache -> call: no answer to return; a call may be shared, and its answer stored, under `call_key`."""
+
+    cache: RouteCache
+    call_key: CallKey
+    control: CacheControl | None = None
+    stale: CachedAnswer | None = None  # too old to return, unless the call fails
+    query: SemanticQuery | None = None  # what the semantic lookup found out
+    may_join: bool = True  # the client accepts the answer of a call that is running
+
+    @property
+    def key(self) -> bytes:
+        return self.call_key[0]
+
+    @property
+    def is_sharable(self) -> bool:
+        """Whether another process may make the call."""
+        return self.cache.store.is_shared and not (self.control is not None and self.control.no_cache)
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """cache -> relay: a stored answer."""
+
+    answer: StartedAnswer
+    refresh: Miss | None = None  # a call to make in the background: the answer is stale, or is audited
+
+
+class Bypass(msgspec.Struct, frozen=True):
+    """cache -> call: this request has no part in a cache."""
+
+
 class StoredStream:
-    """Source and stream of an answer that is there from the start: a cache's, a template's. Its lead is all of it."""
+    """Source and stream of an answer that is complete from the start (stored, or a template): one chunk."""
 
     __slots__ = ("cadence", "name", "sight")
 

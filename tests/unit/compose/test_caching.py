@@ -12,8 +12,6 @@ from stayfast.core.types import Api, Usage
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.pipeline.cache.route_cache import MAX_SAID, RouteCache
-from stayfast.pipeline.stages.cache.idempotency import Idempotent, IdempotentAnswers
-from stayfast.pipeline.stages.cache.lookup import Cache, ExactCache, NoCache
 from stayfast.settings import SettingsText, load
 from stayfast.stores.base import CachedAnswer
 from stayfast.testing import SimLoop
@@ -37,12 +35,6 @@ def system(text: str, old: System | None = None) -> System:
     built = build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
     loop.close()
     return built
-
-
-def stages_of(built: System) -> tuple[IdempotentAnswers, Cache]:
-    """The keys of repeats, and what looks for answers behind them."""
-    assert isinstance(built.gateway.cache, Idempotent)
-    return built.gateway.cache.answers, built.gateway.cache.inner
 
 
 def cache_of(built: System) -> RouteCache | None:
@@ -101,11 +93,8 @@ def test_by_other_rules_what_is_kept_goes_on(rule: str, store: str) -> None:
     assert its.config != was.config
     assert (its.store, its.renewing) == (was.store, was.renewing)
     assert its.store is was.store
-    answers, inner = stages_of(before)
-    assert isinstance(inner, ExactCache)
-    answers_after, inner_after = stages_of(after)
-    assert isinstance(inner_after, ExactCache)
-    assert (inner_after.calls is inner.calls, answers_after is answers) == (True, True)
+    assert after.gateway.coalescer.calls is before.gateway.coalescer.calls
+    assert after.gateway.idempotency.answers is before.gateway.idempotency.answers
     assert its.keep_s == its.config.keep_s
     assert cache_of(system(text, after)) is not None
 
@@ -137,14 +126,9 @@ def test_what_is_said_of_tenants_is_bounded_and_each_one_s_own() -> None:
     assert caching.identity_of(None, Api.CHAT) not in said
 
 
-def test_a_gateway_without_caches_has_no_stage_for_them() -> None:
-    """Off is the null object; where repeats are not recognised either, it is all that there is."""
-    assert isinstance(stages_of(system(TEXT))[1], ExactCache)
-    off = system(TEXT.replace("mode: exact", '"mode": "off"'))
-    assert isinstance(stages_of(off)[1], NoCache)
-    without = system(TEXT.replace("mode: exact", '"mode": "off"') + "idempotency: {ttl_s: 0}\n")
-    assert isinstance(without.gateway.cache, NoCache)
-    assert cache_of(off) is None
+def test_route_with_cache_off_has_none() -> None:
+    """It is never looked up."""
+    assert cache_of(system(TEXT.replace("mode: exact", '"mode": "off"'))) is None
     assert system(TEXT).gateway.router.routes["plain"].terms.cache is None
 
 

@@ -9,7 +9,6 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
-from stayfast.pipeline.stages.context import AsSent, LaidOut
 from stayfast.settings import SettingsError, SettingsText, load
 
 TEXT = """
@@ -34,7 +33,6 @@ def test_off_is_nothing() -> None:
     """No object, no stage, no task."""
     built = system("pick: balance")
     assert route(built).terms.prefix is None
-    assert isinstance(built.gateway.context, AsSent)
     assert built.warmer is None
 
 
@@ -42,7 +40,6 @@ def test_auto_brings_affinity_and_keeps_what_it_learned_over_a_reload() -> None:
     """Unless the route says what draws its requests, or tries its upstreams in order."""
     built = system("prefix: {mode: auto, models: {'x-*': {breakpoints: anthropic, min_tokens: 9}}}")
     of = route(built)
-    assert isinstance(built.gateway.context, LaidOut)
     assert of.picking is not None
     assert of.picking.config.affinity.mode == "both"
     assert isinstance(of.terms.prefix, PromptCachePlanner)

@@ -1,15 +1,14 @@
-"""From the name a client asked for to the upstreams that may answer, best first."""
+"""From the model that a client names to the prompt that is sent, and the targets that may answer it, best first."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
-from stayfast.core.types import Request
 from stayfast.pipeline.attempts.attempt import MAX_NAME
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Plan, Prompt, Route, RoutePolicy, able
-from stayfast.pipeline.routing.selector import RoutingFeedback, Target, UpstreamSelector, session_of
+from stayfast.pipeline.plan import Admitted, Plan, Prompt, Route, RoutePolicy, able
+from stayfast.pipeline.routing.selector import Target, session_of
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.policy.routing.load_balancing import CandidateLoad, in_turn, order
@@ -19,13 +18,13 @@ _CLOSED = BreakerState.CLOSED
 
 
 class Router:
-    """The routes of one set of settings. Task-safe: holds no state of its own."""
+    """The routes of one set of settings. Holds no state of its own."""
 
     __slots__ = ("_clock", "_default", "_owners", "_rng", "_routes")
 
     def __init__(self, routes: Mapping[str, Route], default: RoutePolicy, clock: Clock, rng: Random,
                  owners: ResponseOwners | None = None) -> None:
-        """owners: None: any tenant may go on from any response."""
+        """owners: None: any tenant may continue any response."""
         self._clock = clock
         self._owners = owners
         self._routes = dict(routes)
@@ -38,25 +37,29 @@ class Router:
 
     @property
     def model_names(self) -> list[str]:
-        """What GET /v1/models lists: every route but the wildcard."""
+        """What GET /v1/models lists: every route except the wildcard."""
         return [name for name in self._routes if name != ANY_MODEL]
 
-    def terms(self, model: str) -> RoutePolicy:
-        """What holds for a request for this model; the defaults when there is no such route (it will be rejected)."""
+    def policy_of(self, model: str) -> RoutePolicy:
+        """The policy of the model's route; the defaults if there is no such route (the request will be rejected)."""
         route = self._routes.get(model) or self._routes.get(ANY_MODEL)
         return route.terms if route is not None else self._default
 
-    def plan(self, ex: Exchange, prompt: Prompt) -> Plan:
-        """Candidates for this request. Raises Rejected: no such route (404), none of its upstreams speaks the API, or the
-        response that it goes on from is another tenant's.
+    def fit_prompt(self, ex: Exchange) -> Prompt:
+        """The prompt to send: what the client sent, or laid out for the providers' prompt caches if the route wants that."""
+        planner = ex.policy.prefix
+        return Prompt(ex.request) if planner is None else Prompt(*planner.lay(ex.request))
+
+    def plan(self, ex: Exchange, prompt: Prompt, admitted: Admitted) -> Plan:
+        """The targets for this request. Raises Rejected if there is no such route (404), none of its upstreams can serve the
+        API, or the response to continue is another tenant's.
         """
-        request = ex.request
+        request, record = ex.request, ex.record
         self._check_owner(request.previous_response_id, ex.arrival.tenant)
         route = self._routes.get(request.model) or self._routes.get(ANY_MODEL)
         if route is None:
-            raise Rejected(f"The model {request.model[:MAX_NAME]!r} does not exist here. GET /v1/models lists what does.",
+            raise Rejected(f"The model {request.model[:MAX_NAME]!r} does not exist here. GET /v1/models lists the models.",
                            status=404, code="model_not_found", param="model")
-        ex.route = route.name
         capable = route.able[request.api]
         spare = [tier for each in route.fallback if (tier := able(each, request.api))] if route.fallback else []
         if not capable:
@@ -64,26 +67,30 @@ class Router:
                 raise Rejected(f"No upstream of {request.model!r} can serve {request.api.value} requests.",
                                code="unsupported_api", param="model")
             capable = spare.pop(0)
-            ex.degraded = "fallback"
+            record.degrade("fallback")
         aim = None
         if len(capable) > 1:
             if route.picking is not None:
-                capable, aim = self._picked(route.picking, ex, prompt.request, capable)
+                headers = ex.arrival.headers
+                found, aim, notes = route.picking.order(capable, prompt.request, session_of(headers) if headers else b"",
+                                                        now=self._clock.now(), rng=self._rng)
+                record.add_notes(notes)
+                capable = tuple([capable[index] for index in found])
             else:
                 pick = in_turn if route.in_turn else order
                 capable = tuple([capable[index] for index in pick(self._loads(capable, request.model), self._rng)])
         tiers = [capable, *[self._in_turn(tier, request.model) for tier in spare]] if spare else [capable]
-        n_alone = 0  # tiers that are left alone, before one that may go: they are the last resort
-        if spare and not self._may_go(capable[0], request.model):
-            n_alone = next((n for n, tier in enumerate(tiers) if self._may_go(tier[0], request.model)), 0)
+        n_closed = 0  # tiers without a usable target, before one that has some: they become the last resort
+        if spare and not self._is_usable(capable[0], request.model):
+            n_closed = next((n for n, tier in enumerate(tiers) if self._is_usable(tier[0], request.model)), 0)
         first, last = capable[0].member, capable[-1].member
         if (first.own_health.breaker.state is not _CLOSED or last.own_health.breaker.state is not _CLOSED or first.has_news
                 or last.has_news or first.models is not None):
-            ex.notes.extend(_of_healths(capable, request.model, self._clock.now(), is_spared=n_alone > 0))
-        if n_alone:
-            tiers = [*tiers[n_alone:], *tiers[:n_alone]]
-            ex.degraded = "fallback"
-        return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim, capable if n_alone else None)
+            record.add_notes(_explain_health(capable, request.model, self._clock.now(), is_last_resort=n_closed > 0))
+        if n_closed:
+            tiers = [*tiers[n_closed:], *tiers[:n_closed]]
+            record.degrade("fallback")
+        return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim, capable if n_closed else None, admitted)
 
     def _check_owner(self, response_id: str | None, tenant: str | None) -> None:
         if response_id is None or tenant is None or self._owners is None:
@@ -92,19 +99,10 @@ class Router:
             raise Rejected("The previous response was not found.", code="previous_response_not_found",
                            param="previous_response_id")
 
-    def _picked(self, picking: UpstreamSelector, ex: Exchange, request: Request,
-                able: tuple[Target, ...]) -> tuple[tuple[Target, ...], RoutingFeedback]:
-        headers = ex.arrival.headers
-        found, aim, notes = picking.order(able, request, session_of(headers) if headers else b"", now=self._clock.now(),
-                                          rng=self._rng)
-        if notes:
-            ex.notes += notes
-        return tuple([able[index] for index in found]), aim
-
     def _in_turn(self, tier: tuple[Target, ...], model: str) -> tuple[Target, ...]:
         return tier if len(tier) == 1 else tuple([tier[index] for index in in_turn(self._loads(tier, model), self._rng)])
 
-    def _may_go(self, target: Target, model: str) -> bool:
+    def _is_usable(self, target: Target, model: str) -> bool:
         load = target.member.load(self._clock.now(), target.model or model)
         return load.share > 0 or load.wants_probe
 
@@ -113,20 +111,20 @@ class Router:
         return [target.member.load(now, target.model or model) for target in targets]
 
 
-def _of_healths(able: tuple[Target, ...], model: str, now: float, *, is_spared: bool) -> Iterator[str]:
-    """What breakers, refused keys and the like have to do with this order. `is_spared`: a fallback goes before them all."""
-    for_want = "stands behind the fallback" if is_spared else "goes first, for want of others"
-    breakers = [target.member.health(target.model or model).breaker for target in able]
-    for n, (target, breaker) in enumerate(zip(able, breakers, strict=True)):
+def _explain_health(targets: tuple[Target, ...], model: str, now: float, *, is_last_resort: bool) -> Iterator[str]:
+    """How breakers, refused keys and Retry-After changed the order. is_last_resort: a fallback is tried before them all."""
+    first_place = "is tried after the fallback" if is_last_resort else "is tried first, as the last resort"
+    breakers = [target.member.health(target.model or model).breaker for target in targets]
+    for n, (target, breaker) in enumerate(zip(targets, breakers, strict=True)):
         why_alone = target.member.why_alone(now, target.model or model) if target.member.has_news else ""
         if why_alone:
-            yield f"{target.member.upstream.name} {'stands behind' if n else for_want}: {why_alone}"
+            yield f"{target.member.upstream.name} {'is tried last' if n else first_place}: {why_alone}"
         elif breaker.state is not _CLOSED:
             if n:
-                why = "stands behind"
+                place = "is tried last"
             elif any(other.state is _CLOSED for other in breakers):
-                why = "goes first, as a probe"
+                place = "is tried first, as a probe"
             else:
-                why = for_want
+                place = first_place
             state = breaker.state.value.replace("_", " ")
-            yield f"{target.member.upstream.name} {why}: its breaker is {state}, {breaker.why}"
+            yield f"{target.member.upstream.name} {place}: its breaker is {state}, {breaker.why}"

@@ -1,10 +1,10 @@
-"""The end of a request, whatever it was: one fact for logs and metrics. It never fails and never awaits."""
+"""The end of a request, however it ended: one event for logs and metrics. It never fails and never awaits."""
 
 import asyncio
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed, StayfastError
-from stayfast.core.events import RequestDone, Sink
+from stayfast.core.events import Renewed, RequestDone, Sink
 from stayfast.core.types import SETTLE, AnswerSummary, Api
 from stayfast.pipeline.attempts.attempt import MAX_NAME, MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
@@ -13,11 +13,11 @@ from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.wire.request_params import request_params
 
 RESPONSES_API = Api.RESPONSES
-CLIENT_LEFT = 499  # nginx's number for it; logged only
+CLIENT_LEFT = 499  # as nginx logs it
 
 
 class Settle:
-    """Emits one RequestDone a request. Task-safe."""
+    """Emits one RequestDone a request, and one Renewed a background refresh."""
 
     __slots__ = ("_clock", "_owners", "_sink")
 
@@ -28,19 +28,24 @@ class Settle:
 
     def done(self, ex: Exchange, why: BaseException | None, sight: AnswerSummary | None = None,
              cadence: TokenTimings | None = None, n_chunks: int = 0) -> None:
-        """`why` is None for a whole answer; anything but an Exception means that the client left, and a CancelledError that
-        carries a StayfastError that we ended it for that.
+        """why: None for a whole answer. A BaseException that is no Exception means that the client left; a CancelledError
+        with a StayfastError as its argument, that the gateway ended the request for that.
         """
         if isinstance(why, asyncio.CancelledError) and why.args and isinstance(why.args[0], StayfastError):
             why = why.args[0]
         ex.ledger.enter(SETTLE)
-        ex.watch.stop()
+        ex.timeouts.stop()
+        arrival, request, record = ex.arrival, ex.request, ex.record
+        if arrival.is_refresh:
+            result = "renewed" if why is None else "shed" if isinstance(why, Shed) else "failed"
+            self._sink.emit(Renewed(ex.route or "", result, self._clock.now() - arrival.accepted_at))
+            return
         status, error = _status_and_error(why)
-        arrival, request, cached = ex.arrival, ex.request, ex.cached
+        cached = record.cache
         trace = arrival.trace
         stages = ex.ledger.finish()
         if isinstance(why, StayfastError):
-            last = ex.attempts[-1].done if ex.attempts else None
+            last = record.attempts[-1].done if record.attempts else None
             why.server_timing = ex.ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
         began_at, first_at = ex.ledger.entered_at, cadence.first_at if cadence is not None else None
         usage = sight.usage if sight is not None else None
@@ -59,8 +64,8 @@ class Settle:
             ended_at=stages[-1].ended_at,
             wall_at=self._clock.wall(),
             stages=stages,
-            upstream=ex.upstream,
-            n_attempts=len(ex.attempts),
+            upstream=record.upstream,
+            n_attempts=len(record.attempts),
             ttft_s=first_at - arrival.accepted_at if first_at is not None else None,
             n_chunks=n_chunks,
             usage=usage,
@@ -69,17 +74,17 @@ class Settle:
             tenant=arrival.tenant,
             total_s=ex.total_s,
             over_stage=ex.ledger.over_stage,
-            degraded=ex.degraded,
+            degraded=record.degraded,
             tpot_s=cadence.tpot_s(usage.output) if cadence is not None and usage is not None else None,
             gap_max_s=cadence.gap_max_s if cadence is not None else None,
             trace=trace,
             queue_s=began_at - arrival.accepted_at if began_at is not None else None,
-            attempts=tuple([attempt.done for attempt in ex.attempts if attempt.done is not None]),
-            notes=tuple(ex.notes),
+            attempts=tuple([attempt.done for attempt in record.attempts if attempt.done is not None]),
+            notes=tuple(record.notes),
             shed=why.reason if isinstance(why, Shed) else None,
             cache=cached.result if cached is not None else None,
             saved_usd=cached.saved_usd if cached is not None else None,
-            cache_key=ex.cache_key,
+            cache_key=record.cache_key,
             params=request_params(request) if trace is not None and trace.is_sampled and trace.span_id else None,
         ))
 

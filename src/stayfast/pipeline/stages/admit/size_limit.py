@@ -1,66 +1,65 @@
-"""Prompts that are too long for their route: refused before anything is spent on them, or sent to the route for such."""
+"""Prompts that are too long for their route: sent to the route for long prompts, or rejected before anything is spent."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
-import msgspec
+from msgspec.structs import replace
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Stage
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import RoutePolicy
-from stayfast.pipeline.stages.admit.admission import Admit, Ticket
 from stayfast.pipeline.timing.timeouts import TimerWheel
 from stayfast.policy.admission.priority import TenantTier
 from stayfast.wire.usage import PROMPT_FIELDS, input_tokens, may_be_over
 
-ADMIT, COUNT_TOKENS = Stage.ADMIT, Api.COUNT_TOKENS
+COUNT_TOKENS = Api.COUNT_TOKENS
 
 
-class SizeLimited:
-    """Looks at the length, then admits as `inner` does. Task-safe."""
+class SizeLimit:
+    """The limits of all routes. Holds no state of a request."""
 
-    __slots__ = ("_alarms", "_terms", "_tier", "inner")
+    __slots__ = ("_policy_of", "_tier_of", "_timers")
 
-    def __init__(self, inner: Admit, terms: Callable[[str], RoutePolicy], tier: Callable[[str | None], TenantTier],
-                 alarms: TimerWheel) -> None:
-        self.inner = inner
-        self._terms = terms  # of a route, by what clients send as `model`
-        self._tier = tier  # of a tenant
-        self._alarms = alarms
+    def __init__(self, policy_of: Callable[[str], RoutePolicy], tier_of: Callable[[str | None], TenantTier],
+                 timers: TimerWheel) -> None:
+        """policy_of: by the model that a client names. tier_of: by tenant."""
+        self._policy_of = policy_of
+        self._tier_of = tier_of
+        self._timers = timers
 
-    def admit(self, ex: Exchange) -> Coroutine[Any, Any, Ticket]:
+    def redirect(self, ex: Exchange) -> Exchange:
+        """The request itself; or the same request on the `oversize_route` of its route, if it is too long for this one. Its
+        time still counts from accept.
+        """
+        size = ex.policy.size
+        if size is None or not size.oversize_route:
+            return ex
+        n_tokens, most = self._excess(ex)
+        if not n_tokens:
+            return ex
+        route = size.oversize_route
+        ex.record.note(f"sent to route {route}: about {n_tokens:,} prompt tokens, and this route takes {most:,}")
+        ex.timeouts.stop()
+        moved = Exchange(replace(ex.request, model=route), ex.arrival, self._policy_of(route), self._timers, ex.record)
+        moved.enter(Stage.ADMIT)
+        return moved
+
+    def check(self, ex: Exchange) -> None:
         """Raises Rejected (413) for a prompt that is too long."""
-        size = ex.terms.size
-        if size is None or not may_be_over(ex.request.body, size.least):
-            return self.inner.admit(ex)
-        n_tokens, most = self._over(ex)
-        offline = size.oversize_route
-        if n_tokens and offline:
-            self._send_to(ex, offline)
-            ex.notes.append(f"sent to route {offline}: about {n_tokens:,} tokens of prompt, and the route takes {most:,}")
-            n_tokens, most = self._over(ex)
+        n_tokens, most = self._excess(ex)
         if n_tokens:
             field = PROMPT_FIELDS[ex.request.api]
-            raise Rejected(f"The prompt is too long: {field} and what goes with it come to about {n_tokens:,} tokens "
+            raise Rejected(f"The prompt is too long: {field} and the rest of the prompt have about {n_tokens:,} tokens "
                            f"(estimated), and {ex.request.model!r} takes at most {most:,}.",
                            status=413, code="context_length_exceeded", param=field)
-        return self.inner.admit(ex)
 
-    def _over(self, ex: Exchange) -> tuple[int, int]:
-        """Estimated tokens where they are too many, else 0; and how many there may be."""
-        size, request = ex.terms.size, ex.request
-        most = size.most(self._tier(ex.arrival.tenant)) if size is not None else None
-        if most is None or request.api is COUNT_TOKENS or not may_be_over(request.body, most):
+    def _excess(self, ex: Exchange) -> tuple[int, int]:
+        """Estimated tokens if they are too many, else 0; and the limit."""
+        size, request = ex.policy.size, ex.request
+        if size is None or request.api is COUNT_TOKENS or not may_be_over(request.body, size.least):
+            return 0, 0
+        most = size.most(self._tier_of(ex.arrival.tenant))
+        if most is None or not may_be_over(request.body, most):
             return 0, 0
         n_tokens = input_tokens(request)
         return (n_tokens, most) if n_tokens > most else (0, most)
-
-    def _send_to(self, ex: Exchange, route: str) -> None:
-        """The same request, on another route's terms. Its time still counts from accept."""
-        ex.watch.stop()
-        other = Exchange(msgspec.structs.replace(ex.request, model=route), ex.arrival, self._terms(route), self._alarms)
-        other.notes = ex.notes
-        for name in Exchange.__slots__:
-            setattr(ex, name, getattr(other, name))
-        ex.enter(ADMIT)

@@ -1,8 +1,7 @@
-"""Repeats of a request by its `idempotency-key`: they share a call, or get the answer again (`policy.cache.idempotency`)."""
+"""Retries with the same `idempotency-key` share a call, or get the stored answer (`policy.cache.idempotency`)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable, Container
 from hashlib import blake2b
 
 import msgspec
@@ -11,22 +10,20 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import HOP_HEADER
 from stayfast.core.errors import Rejected
 from stayfast.core.events import Sink
-from stayfast.core.types import CALL, FROM_CACHE, AnswerSummary, CacheControl, Chunk, Usage
-from stayfast.pipeline.exchange import Exchange, Ledger, Start
-from stayfast.pipeline.plan import Plan, StartedAnswer, StoredStream
-from stayfast.pipeline.stages.cache.coalesce import CallKey, SharedCall, join_calls
-from stayfast.pipeline.stages.cache.lookup import COALESCED, SAY_NOTHING, Cache, ExactCache
-from stayfast.pipeline.tasks import TaskGroupRegistry
+from stayfast.core.types import CALL, FROM_CACHE, AnswerSummary, Chunk, Usage
+from stayfast.pipeline.exchange import Exchange, Ledger
+from stayfast.pipeline.plan import CallKey, Hit, StartedAnswer, StoredStream
+from stayfast.pipeline.stages.cache.lookup import IRRELEVANT
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.cache.idempotency import MAX_ANSWER_BYTES, MAX_KEYS, IdempotencyConfig
 
 HEADER = "idempotency-key"
-_MARK_BYTES = 16
-_NOT_SAID = SAY_NOTHING | {HOP_HEADER}
+_DIGEST_BYTES = 16
+_NOT_COMPARED = IRRELEVANT | {HOP_HEADER}
 
 
 class IdempotentAnswer(msgspec.Struct, frozen=True, gc=False):
-    """What a client was given, byte for byte."""
+    """What a client was sent, byte for byte."""
 
     data: bytes
     answered_at: float  # monotonic seconds
@@ -38,9 +35,9 @@ class Seen(msgspec.Struct):
     """One key of one client."""
 
     body: bytes  # a hash of it
-    first: Ledger  # of the request that made the call, or is about to
+    first: Ledger  # of the request that makes the call
     answer: IdempotentAnswer | None = None
-    has_failed: bool = False  # its call: whoever made it may hear of that after the others
+    has_failed: bool = False  # its call; the request that made it may learn that later than others
 
     @property
     def is_running(self) -> bool:
@@ -48,19 +45,21 @@ class Seen(msgspec.Struct):
 
 
 class IdempotentAnswers:
-    """The keys that were seen, the oldest first, and the calls that repeats may join. One loop's; bounded."""
+    """Keys and their answers, oldest first. Belongs to one loop; bounded; survives a reload."""
 
-    __slots__ = ("_answered", "_n_bytes", "_open", "calls", "config")
+    __slots__ = ("_answered", "_n_bytes", "_open", "config")
 
     def __init__(self, config: IdempotencyConfig) -> None:
         self.config = config
-        self.calls: dict[CallKey, SharedCall] = {}
-        self._open: dict[bytes, Seen] = {}  # that have no answer: they run, or nothing came of them
+        self._open: dict[bytes, Seen] = {}  # without an answer: running, or failed
         self._answered: dict[bytes, Seen] = {}
         self._n_bytes = 0
 
+    def configure(self, config: IdempotencyConfig) -> None:
+        self.config = config
+
     def get(self, key: bytes, now: float) -> Seen | None:
-        """What is known of a key; nothing once its answer is too old."""
+        """None for an unknown key, and for one whose answer is too old."""
         seen = self._open.get(key) or self._answered.get(key)
         if seen is not None and seen.answer is not None and now - seen.answer.answered_at > self.config.ttl_s:
             self._drop(key)
@@ -68,14 +67,14 @@ class IdempotentAnswers:
         return seen
 
     def begin(self, key: bytes, body: bytes, first: Ledger) -> Seen:
-        """A request with this key is about to be served."""
+        """A request with this key starts."""
         self._drop(key)
         self._open[key] = seen = Seen(body, first)
         self._shrink()
         return seen
 
     def keep(self, key: bytes, answer: IdempotentAnswer) -> None:
-        """It was answered."""
+        """Store its answer, unless it is too long."""
         seen = self._open.get(key) or self._answered.get(key)
         if seen is not None and len(answer.data) <= min(MAX_ANSWER_BYTES, self.config.max_bytes):
             self._drop(key)
@@ -85,14 +84,16 @@ class IdempotentAnswers:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Answers make room for answers. What runs goes last: its answer could not be kept, nor another body be told."""
+        """Evict the oldest. A running request is evicted last: otherwise its answer could not be stored, and another body
+        under its key would not be detected.
+        """
         answered, unanswered = self._answered, self._open
         while self._n_bytes > self.config.max_bytes:
             self._drop(next(iter(answered)))
         while len(answered) + len(unanswered) > MAX_KEYS:
             oldest = next(iter(unanswered), None)
             if oldest is not None and answered and unanswered[oldest].is_running:
-                unanswered[oldest] = unanswered.pop(oldest)  # looked at again when all others were
+                unanswered[oldest] = unanswered.pop(oldest)  # move to the end
                 oldest = next(iter(answered))
             self._drop(oldest if oldest is not None else next(iter(answered)))
 
@@ -103,166 +104,121 @@ class IdempotentAnswers:
                 self._n_bytes -= len(seen.answer.data)
 
     def __repr__(self) -> str:
-        return (f"<IdempotentAnswers: {len(self._open) + len(self._answered)} keys, {self._n_bytes} bytes, "
-                f"{len(self.calls)} calls>")
+        return f"<IdempotentAnswers: {len(self._open) + len(self._answered)} keys, {self._n_bytes} bytes>"
 
 
-class Idempotent:
-    """Finds the answer to an earlier request with the same key, then looks where `inner` does. Task-safe."""
+class KeyClaim:
+    """One request's claim on its idempotency key: what the key had, and what it will get."""
 
-    __slots__ = ("_clock", "_make_call", "_sink", "_tasks", "answers", "inner")
+    __slots__ = ("_answers", "_body", "_clock", "_ex", "_open", "_seen", "call_key", "is_retry")
 
-    def __init__(self, inner: Cache, make_call: Start, clock: Clock, sink: Sink, answers: IdempotentAnswers) -> None:
-        self.inner = inner
-        self.answers = answers
-        self._make_call = make_call
+    def __init__(self, answers: IdempotentAnswers, call_key: CallKey, body: bytes, seen: Seen | None, *, ex: Exchange,
+                 clock: Clock, open_answer: Callable[[Exchange, IdempotentAnswer], StartedAnswer]) -> None:
+        """seen: what is known of the key, whose call runs."""
+        self.call_key = call_key
+        self._answers = answers
+        self._body = body
+        self._ex = ex
         self._clock = clock
-        self._sink = sink
-        self._tasks = TaskGroupRegistry()
+        self._open = open_answer
+        self._seen = seen
+        self.is_retry = False  # an earlier request with this key runs
 
-    def find(self, ex: Exchange) -> Awaitable[StartedAnswer | None]:
-        """Raises Rejected for a key that came with another body (422), or whose request runs and cannot be shared (409)."""
-        arrival, control = ex.arrival, ex.request.cache or ex.arrival.cache
-        if arrival.headers and arrival.events is None and not (control is not None and control.no_store):
-            for name, value in arrival.headers:
-                if name == HEADER and value:
-                    return self._find(ex, value, control)
-        return self.inner.find(ex)
+    def take(self) -> None:
+        """Claim the key for this request, unless an earlier one with the same body runs."""
+        seen = self._answers.get(self.call_key[0], self._clock.now())
+        self.is_retry = seen is not None and seen.is_running
+        self._seen = seen if self.is_retry else self._begin()
 
-    async def _find(self, ex: Exchange, word: str, control: CacheControl | None) -> StartedAnswer | None:
-        tenant, request, answers = ex.arrival.tenant, ex.request, self.answers
-        hop = next((said for name, said in ex.arrival.headers if name == HOP_HEADER), "")  # a circle is no repeat
-        key = _mark(word.encode(), f"{hop} {tenant or ''}".encode())
-        calls, headers = answers.calls, [pair for pair in ex.arrival.headers if pair[0] not in _NOT_SAID]
-        body = _mark(request.body, f"{request.api.value} {headers}".encode())
-        call_key = (key, False, False)  # the body says whether it is streamed, and repeats have the same
-        seen = answers.get(key, self._clock.now())
-        if seen is not None and seen.body != body and (seen.answer or seen.is_running or call_key in calls):
-            raise Rejected(f"This {HEADER} came with another body: send each request under a key of its own.", status=422,
-                           code="idempotency_key_reused", param=HEADER)
-        if seen is not None and seen.answer is not None:
-            return self._given(ex, seen.answer)
-        if call_key in calls:
-            started = await join_calls(ex, calls, call_key, self._clock)
-            if started is not None:
-                ex.notes.append(f"shared the call of an earlier request with the same {HEADER}")
-                return started
-            failed, seen = seen, answers.get(key, self._clock.now())
-            if failed is not None and seen is failed:  # the call of the first, who may not know yet
-                failed.has_failed = True
-        return await self._asked(ex, call_key, seen, body, control)
+    def _begin(self) -> Seen:
+        return self._answers.begin(self.call_key[0], self._body, self._ex.ledger)
 
-    async def _asked(self, ex: Exchange, call_key: CallKey, seen: Seen | None, body: bytes, control: CacheControl | None
-                     ) -> StartedAnswer | None:
-        """What the route's cache has to say; nothing where a call is to be made. seen: of the same request, or over."""
-        key, answers, inner = call_key[0], self.answers, self.inner
-        is_running = seen is not None and seen.is_running
-        if seen is None or not is_running:
-            seen = answers.begin(key, body, ex.ledger)
-        started = await inner.find(ex)
-        if started is None and is_running and control is not None and control.no_cache and isinstance(inner, ExactCache):
-            started = await self._route_call(ex, inner)
-        if started is not None:
-            is_shared = ex.cached is COALESCED and ex.degraded is None  # and kept: whoever made the call may leave it
-            return self._kept_at_end(key, started) if is_shared else started
-        if is_running:
-            if ex.ledger.stage is not CALL:
-                await asyncio.sleep(0)  # of a call that has just failed its maker hears in this turn
-                if seen.answer is not None:  # since the cache was asked
-                    return self._given(ex, seen.answer)
-            if ex.ledger.stage is not CALL and seen.is_running:
-                raise Rejected(f"A request with this {HEADER} is under way, and its answer cannot be shared. Please try "
-                               "again when it is over.", status=409, code="idempotency_key_in_use", param=HEADER)
-            seen = answers.begin(key, body, ex.ledger)  # it waited for the route's call, which failed
-        ex.share = (partial(self._noted, key, seen, ex.share) if ex.share is not None
-                    else partial(self._call, call_key, seen))
+    def retake(self) -> None:
+        """After the key's running call failed; the request that made it may not know that yet."""
+        if self._seen is not None and self._seen is self._answers.get(self.call_key[0], self._clock.now()):
+            self._seen.has_failed = True
+        self.take()
+
+    async def require(self) -> StartedAnswer | None:
+        """Before a call of its own: the earlier request's answer, if it is there by now; None: this request makes the call.
+        Raises Rejected (409) if the earlier request still runs and its call cannot be shared.
+        """
+        if not self.is_retry or self._seen is None:
+            return None
+        ledger = self._ex.ledger
+        if ledger.stage is not CALL:  # else it waited for a shared call, which failed
+            await asyncio.sleep(0)  # a failed call is reported to its maker in this turn of the loop
+            if self._seen.answer is not None:
+                return self._open(self._ex, self._seen.answer)
+            if self._seen.is_running:
+                raise Rejected(f"A request with this {HEADER} is running, and its answer cannot be shared. Please retry "
+                               "when it is over.", status=409, code="idempotency_key_in_use", param=HEADER)
+        self._seen = self._begin()
         return None
 
-    async def _route_call(self, ex: Exchange, cache: ExactCache) -> StartedAnswer | None:
-        """What the call brings that a route's cache is having made for the first, which wanted no earlier answer either."""
-        if ex.cache_key is None:
-            return None
-        started = await join_calls(ex, cache.calls, (ex.cache_key, ex.request.stream, ex.request.include_usage), self._clock)
-        if started is not None:
-            ex.cached, ex.share = COALESCED, None
-        return started
+    def fail(self) -> None:
+        """Its call failed: the key is free before any subscriber learns of the failure."""
+        if self._seen is not None:
+            self._seen.has_failed = True
 
-    def _given(self, ex: Exchange, answer: IdempotentAnswer) -> StartedAnswer:
-        age_s = self._clock.now() - answer.answered_at
-        ex.notes.append(f"given the answer to an earlier request with the same {HEADER}, {age_s:.0f} s ago")
-        ex.upstream = FROM_CACHE
+    def keep(self, data: bytes, summary: AnswerSummary) -> None:
+        """Store the answer under the key, if it is whole."""
+        if summary.is_complete and not summary.is_cut and summary.failure is None:
+            answer = IdempotentAnswer(data, self._clock.now(), summary.usage, summary.finish_reason)
+            self._answers.keep(self.call_key[0], answer)
+
+
+class Idempotency:
+    """Finds what earlier requests with the same key have left. Holds no state of a request."""
+
+    __slots__ = ("_clock", "_running", "_sink", "answers")
+
+    def __init__(self, answers: IdempotentAnswers, clock: Clock, sink: Sink, running: Container[CallKey]) -> None:
+        """running: the keys of the calls that requests may join."""
+        self.answers = answers
+        self._clock = clock
+        self._sink = sink
+        self._running = running
+
+    def claim(self, ex: Exchange) -> KeyClaim | Hit | None:
+        """None: the request has no key, or must not be stored. Raises Rejected (422) for a key that was used with another
+        body.
+        """
+        arrival, request, answers = ex.arrival, ex.request, self.answers
+        control = request.cache or arrival.cache
+        value = next((value for name, value in arrival.headers if name == HEADER), "")
+        if not value or not answers.config.ttl_s or arrival.events is not None or (
+                control is not None and control.no_store):
+            return None
+        hop = next((value for name, value in arrival.headers if name == HOP_HEADER), "")  # a circle is not a retry
+        key = _digest(value.encode(), f"{hop} {arrival.tenant or ''}".encode())
+        headers = [pair for pair in arrival.headers if pair[0] not in _NOT_COMPARED]
+        body = _digest(request.body, f"{request.api.value} {headers}".encode())
+        call_key = (key, False, False)  # retries have the same body, so they are all streamed or all not
+        seen, is_shared = answers.get(key, self._clock.now()), call_key in self._running
+        if seen is not None and seen.body != body and (seen.answer or seen.is_running or is_shared):
+            raise Rejected(f"This {HEADER} was used with another body: send each request with a key of its own.", status=422,
+                           code="idempotency_key_reused", param=HEADER)
+        if seen is not None and seen.answer is not None:
+            return Hit(self._open(ex, seen.answer))
+        claim = KeyClaim(answers, call_key, body, seen, ex=ex, clock=self._clock, open_answer=self._open)
+        if not is_shared:
+            claim.take()
+        return claim
+
+    def _open(self, ex: Exchange, answer: IdempotentAnswer) -> StartedAnswer:
+        now = self._clock.now()
+        ex.record.note(f"returned the answer to an earlier request with the same {HEADER}, "
+                       f"{now - answer.answered_at:.0f} s ago")
+        ex.record.use_upstream(FROM_CACHE)
         cadence = TokenTimings(ex.route or "", FROM_CACHE, self._sink)
-        cadence.begin(self._clock.now())
+        cadence.begin(now)
         stored = StoredStream(FROM_CACHE, cadence, answer.usage, answer.finish_reason)
         return StartedAnswer(stored, stored, Chunk(answer.data, 1))
 
-    def _call(self, key: CallKey, seen: Seen, ex: Exchange, plan: Plan) -> Awaitable[StartedAnswer]:
-        """Make the call, for this request and for its repeats."""
-        call = SharedCall(key, self.answers.calls, ex, self._clock)
-        return call.start(ex, plan, partial(_told, seen, self._make_call), self._keep_shared, self._tasks)
-
-    async def _keep_shared(self, call: SharedCall, data: bytes | None) -> None:
-        if data is not None:
-            self._keep(call.key[0], data, call.started.stream.sight)
-
-    async def _noted(self, key: bytes, seen: Seen, share: Start, ex: Exchange, plan: Plan) -> StartedAnswer:
-        """The call of a route's cache, which repeats join there, as all do who ask the same."""
-        started = await _told(seen, share, ex, plan)
-        if ex.degraded is not None:
-            return started
-        return self._kept_at_end(key, started)
-
-    def _kept_at_end(self, key: bytes, started: StartedAnswer) -> StartedAnswer:
-        return StartedAnswer(started.source, _NotedStream(started, partial(self._keep, key)), started.first_chunk)
-
-    def _keep(self, key: bytes, data: bytes, sight: AnswerSummary) -> None:
-        if sight.is_complete and not sight.is_cut and sight.failure is None:
-            self.answers.keep(key, IdempotentAnswer(data, self._clock.now(), sight.usage, sight.finish_reason))
-
     def __repr__(self) -> str:
-        return f"<Idempotent: {self.answers!r}>"
+        return f"<Idempotency: {self.answers!r}>"
 
 
-class _NotedStream:
-    """A stream whose bytes are kept when it has come to its end. One task reads it."""
-
-    __slots__ = ("_keep", "_n_bytes", "_parts", "_stream")
-
-    def __init__(self, started: StartedAnswer, keep: Callable[[bytes, AnswerSummary], None]) -> None:
-        self._stream = started.stream
-        self._keep = keep
-        self._parts = [started.first_chunk.data]
-        self._n_bytes = len(started.first_chunk.data)
-
-    @property
-    def sight(self) -> AnswerSummary:
-        return self._stream.sight
-
-    async def next(self) -> Chunk | None:
-        chunk = await self._stream.next()
-        if chunk is None:
-            if self._n_bytes <= MAX_ANSWER_BYTES:
-                self._keep(b"".join(self._parts), self.sight)
-        elif self._n_bytes <= MAX_ANSWER_BYTES:
-            self._parts.append(chunk.data)
-            self._n_bytes += len(chunk.data)
-        return chunk
-
-    def cut(self) -> Chunk | None:
-        return self._stream.cut()
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-async def _told(seen: Seen, make_call: Start, ex: Exchange, plan: Plan) -> StartedAnswer:
-    """Make a call; where it fails its key is free before anybody hears of that."""
-    try:
-        return await make_call(ex, plan)
-    except BaseException:
-        seen.has_failed = True
-        raise
-
-
-def _mark(data: bytes, scope: bytes) -> bytes:
-    return blake2b(data, digest_size=_MARK_BYTES, key=blake2b(scope, digest_size=_MARK_BYTES).digest()).digest()
+def _digest(data: bytes, scope: bytes) -> bytes:
+    return blake2b(data, digest_size=_DIGEST_BYTES, key=blake2b(scope, digest_size=_DIGEST_BYTES).digest()).digest()

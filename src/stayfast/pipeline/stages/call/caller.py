@@ -47,7 +47,7 @@ async def follow(ex: Exchange, layout: PlannedPrompt, target: Target, ends_at: f
     began_at = clock.now()
     until = began_at + min(layout.wait_s, (ends_at - began_at) * SHARE_OF_THE_TIME)
     leads.n_waited += 1
-    ex.watch.arm_bound()
+    ex.timeouts.arm_bound()
     try:
         async with asyncio.timeout_at(until):
             while (lead := leads.ahead(key)) is not None:
@@ -55,49 +55,44 @@ async def follow(ex: Exchange, layout: PlannedPrompt, target: Target, ends_at: f
     except TimeoutError:
         pass
     except asyncio.CancelledError:
-        verdict = ex.watch.take_timeout_error(Stage.CALL)
+        verdict = ex.timeouts.take_timeout_error(Stage.CALL)
         if verdict is None:
             raise
         raise verdict from None
     finally:
-        ex.watch.disarm()
-        ex.notes.append(f"waited {(clock.now() - began_at) * 1e3:.0f} ms for another request to fill the prompt cache")
+        ex.timeouts.disarm()
+        ex.record.note(f"waited {(clock.now() - began_at) * 1e3:.0f} ms for another request to fill the prompt cache")
 
 
-def must_wait(ex: Exchange, target: Target, layout: PlannedPrompt | None) -> bool:
-    """Whether an attempt at the target may have to wait, or to go elsewhere: else there is no need for `make_room`."""
-    return layout is not None or not target.member.limited(ex.lane).has_room
-
-
-async def make_room(ex: Exchange, candidates: deque[Target], ends_at: float, clock: Clock,
-                    layout: PlannedPrompt | None = None) -> Target:
+async def make_room(ex: Exchange, plan: Plan, candidates: deque[Target], ends_at: float, clock: Clock) -> Target:
     """Who comes to the front of the candidates: an attempt may begin there, before anything else is awaited.
 
     The first; where it is full, another that has room and is no worse; where none has, whichever of those has a place first,
     after a wait under the request's deadline. Before that it lets another that begins alike go first (see `follow`).
     Raises Shed (too many wait, or it would take too long) and DeadlineExceeded.
     """
+    layout, lane = plan.prompt.layout, plan.lane
     if layout is not None:
         await follow(ex, layout, candidates[0], ends_at, clock)
-    if candidates[0].member.limited(ex.lane).has_room:
+    if candidates[0].member.limited(lane).has_room:
         return candidates[0]
     target: Target | None = None
     while target is None:  # again where a reload has brought lanes, or ended them
-        targets = _well(ex, candidates, clock.now())
+        targets = _well(ex, lane, candidates, clock.now())
         target = next((one for at, one in targets.items() if at.has_room), None)
         if target is None:
-            target = await _wait(ex, targets, ends_at, clock)
+            target = await _wait(ex, plan, targets, ends_at, clock)
         elif target is not candidates[0]:
             first = candidates[0].member
-            ex.notes.append(f"{target.member.upstream.name} before {first.upstream.name}, which is full: "
-                            f"{_full(first.limited(ex.lane))}")
+            ex.record.note(f"{target.member.upstream.name} before {first.upstream.name}, which is full: "
+                            f"{_full(first.limited(lane))}")
     if target is not candidates[0]:
         candidates.remove(target)
         candidates.appendleft(target)
     return target
 
 
-def _well(ex: Exchange, candidates: deque[Target], now: float) -> Mapping[ConcurrencyLimiter, Target]:
+def _well(ex: Exchange, lane: str, candidates: deque[Target], now: float) -> Mapping[ConcurrencyLimiter, Target]:
     """The first, and those that are no worse, by the limits that they are under."""
     targets: dict[ConcurrencyLimiter, Target] = {}
     takes_any = False
@@ -107,30 +102,31 @@ def _well(ex: Exchange, candidates: deque[Target], now: float) -> Mapping[Concur
             takes_any = not is_well
         elif not is_well and not takes_any:
             continue
-        targets.setdefault(target.member.limited(ex.lane), target)
+        targets.setdefault(target.member.limited(lane), target)
     return targets
 
 
-async def _wait(ex: Exchange, targets: Mapping[ConcurrencyLimiter, Target], ends_at: float, clock: Clock) -> Target | None:
+async def _wait(ex: Exchange, plan: Plan, targets: Mapping[ConcurrencyLimiter, Target], ends_at: float, clock: Clock
+                ) -> Target | None:
     """The target that has a place first; None: ask again."""
     began_at = clock.now()
     were_full = {limited: f"{target.member.upstream.name}: {_full(limited)}" for limited, target in targets.items()}
     at = next(iter(targets))
-    ex.upstream = targets[at].member.upstream.name
-    ex.watch.arm_bound()
+    ex.record.use_upstream(targets[at].member.upstream.name)
+    ex.timeouts.arm_bound()
     is_away = False
-    band, share = ex.rank or (0, None)
+    share = plan.admitted.share
     tenant, weight = (ex.arrival.tenant or "", 1.0) if share is None else (share.name, share.weight)
     try:
-        called = await LimiterWaiter(clock, ends_at - ex.grace_s, band, tenant, weight).wait(
+        called = await LimiterWaiter(clock, ends_at - ex.grace_s, plan.admitted.band, tenant, weight).wait(
             [LimitOption(limited, _first_s(ex, target)) for limited, target in targets.items()])
     except Shed as shed:
         is_away = True
-        ex.notes.append(f"turned away, no place in time at {' nor at '.join(were_full.values())}; to come again in "
+        ex.record.note(f"turned away, no place in time at {' nor at '.join(were_full.values())}; to come again in "
                         f"{shed.retry_after_s or 0:.2g} s")
         raise
     except asyncio.CancelledError:
-        verdict = ex.watch.take_timeout_error(Stage.CALL)
+        verdict = ex.timeouts.take_timeout_error(Stage.CALL)
         if verdict is None:
             raise
         raise verdict from None
@@ -138,10 +134,10 @@ async def _wait(ex: Exchange, targets: Mapping[ConcurrencyLimiter, Target], ends
         at = called or at
         return targets[called] if called is not None else None
     finally:
-        ex.watch.disarm()
+        ex.timeouts.disarm()
         waited_s = clock.now() - began_at
         if waited_s > 0 and not is_away:
-            ex.notes.append(f"waited {waited_s * 1e3:.0f} ms for a place at {were_full[at]}")
+            ex.record.note(f"waited {waited_s * 1e3:.0f} ms for a place at {were_full[at]}")
 
 
 def _first_s(ex: Exchange, target: Target) -> float:
@@ -185,7 +181,7 @@ class Caller:
 
     async def _with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         reserve_s = 0.0 if is_once(ex, plan) else ex.reserve_s
-        ex.watch.bound(ends_at - reserve_s, self._clock.now())
+        ex.timeouts.bound(ends_at - reserve_s, self._clock.now())
         try:
             return await self._first(ex, plan, plan.candidates, ends_at - reserve_s, is_last=False)
         except StayfastError as failed:
@@ -205,22 +201,22 @@ class Caller:
                 break
             pool = targets[0].member.retry_budget
             if targets is not tiers[0] and not (budget.may_retry(weight, now) and pool.has_room(weight, now)):
-                ex.notes.append("the next fallback was not asked: the budget of extra attempts is spent")
+                ex.record.note("the next fallback was not asked: the budget of extra attempts is spent")
                 break
             n_left -= 1
             until = ends_at - reserve_s * n_left / len(tiers)
-            ex.watch.bound(until, now)
+            ex.timeouts.bound(until, now)
             self._retrying.retried(ex, plan, failed, targets[0], "fell back to")
             pool.take(weight, now)
             budget.take_retry(weight, now)  # the first is never refused: it goes elsewhere, once, instead of failing
             try:
-                started = await self._first(ex, plan, targets, until, is_last=not n_left, n_before=len(ex.attempts))
+                started = await self._first(ex, plan, targets, until, is_last=not n_left, n_before=len(ex.record.attempts))
             except Rejected:  # the fallback's protocol cannot say it: the failure before it is the one that counts
                 continue
             except StayfastError as its:
                 failed = its
             else:
-                ex.degraded = None if targets is plan.own else "fallback"
+                ex.record.degrade(None if targets is plan.own else "fallback")
                 return started
         raise failed from None
 
@@ -238,7 +234,7 @@ class Caller:
         try:
             while True:
                 target = candidates[0]
-                if must_wait(ex, target, plan.prompt.layout):
+                if plan.prompt.layout is not None or not target.member.limited(plan.lane).has_room:
                     target = await self._wait_for_place(ex, plan, candidates, ends_at)
                 try:
                     return await self._attempt(ex, plan, target, targets, ends_at, n_made=n_made, is_last=is_last)
@@ -256,7 +252,7 @@ class Caller:
                         n_free += its.is_refused
                     else:
                         candidates.rotate(-1)
-                n_made = sum(not attempt.is_hedge for attempt in ex.attempts[n_before:]) - n_free
+                n_made = sum(not attempt.is_hedge for attempt in ex.record.attempts[n_before:]) - n_free
                 wait_s = self._retrying.following(ex, plan, failed, candidates, target=target, n_made=n_made,
                                                    waited_s=waited_s, ends_at=ends_at - ex.grace_s, is_last=is_last)
                 if wait_s is None:
@@ -269,11 +265,11 @@ class Caller:
     async def _wait_for_place(self, ex: Exchange, plan: Plan, candidates: deque[Target], ends_at: float) -> Target:
         """See `make_room`. Who has come to hang in the meantime is left out. Raises LeftAlone where all have."""
         while True:
-            target = await make_room(ex, candidates, ends_at, self._clock, plan.prompt.layout)
+            target = await make_room(ex, plan, candidates, ends_at, self._clock)
             now = self._clock.now()
             if awake(plan, (target,), now, ends_at - ex.grace_s):
                 return target
-            target.member.limited(ex.lane).call_up()  # whoever is next in line for the place
+            target.member.limited(plan.lane).call_up()  # whoever is next in line for the place
             candidates.popleft()
             if not candidates:
                 raise LeftAlone(plan, (target,), now)
@@ -295,13 +291,13 @@ class Caller:
             except UpstreamFailed as failed:
                 if race.has_hedges:
                     race.replace(attempt, failed)
-                    started = await race.others(ex.terms.timeouts.first_token_s,
-                                                ends_partial=is_last and ex.terms.ends_partial)
+                    started = await race.others(ex.policy.timeouts.first_token_s,
+                                                ends_partial=is_last and ex.policy.ends_partial)
                 if started is None:
                     raise
         finally:
             race.end(started)
-        ex.upstream = started.source.name
+        ex.record.use_upstream(started.source.name)
         return started
 
     def _instead(self, ex: Exchange, plan: Plan, ends_at: float, failed: UpstreamFailed, others: Sequence[Target], *,
@@ -320,35 +316,35 @@ class Caller:
         deadline = ex.deadline if request.stream or ends_at == ex.deadline.at else Deadline(ends_at)
         price, layout = price_of(target.prices, model) if target.prices else None, plan.prompt.layout
         arrival = ex.arrival
-        call = Call(request, model, arrival.request_id, deadline, ex.terms.timeouts.connect_s, arrival.headers,
+        call = Call(request, model, arrival.request_id, deadline, ex.policy.timeouts.connect_s, arrival.headers,
                     arrival.new_span(self._rng), False,
                     layout.marker(upstream.name, model, price) if layout is not None else None,
-                    arrival.tenant, arrival.events, ex.terms.ends_partial and not request.stream, Sending())
+                    arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending())
         hedging = plan.route.hedging
         known = None
         if hedging.is_on:
             known = hedging.first_tokens(upstream.name, len(request.body), is_whole=not request.stream)
-        attempt = Attempt(target.member, call, plan.route.name, len(ex.attempts) + 1, is_incremental=is_incremental,
+        attempt = Attempt(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental=is_incremental,
                           clock=self._clock, sink=self._sink, price=price, first_tokens=known,
                           role=HEDGE if is_hedge else _role_of(ex, plan, target),
-                          aim=plan.aim, lane=ex.lane)
-        ex.attempts.append(attempt)
+                          aim=plan.aim, lane=plan.lane)
+        ex.record.add_attempt(attempt)
         return attempt
 
     async def _read(self, ex: Exchange, attempt: Attempt, race: HedgedCall | None, *, is_last: bool) -> StartedAnswer:
         """What comes of an attempt in the request's own task, or of what was quicker beside it."""
-        timeouts = ex.terms.timeouts
-        ex.upstream = attempt.name
+        timeouts = ex.policy.timeouts
+        ex.record.use_upstream(attempt.name)
         if attempt.is_incremental:
-            ex.watch.arm("first_token_s", timeouts.first_token_s, attempt.began_at)
+            ex.timeouts.arm("first_token_s", timeouts.first_token_s, attempt.began_at)
         else:  # nothing of a whole answer comes before all of it
-            ex.watch.arm_bound()
+            ex.timeouts.arm_bound()
         try:
             attempt.stream = stream = await attempt.open()
             if attempt.call.request.stream:
                 lead = await read_to_first_token(attempt, stream)
             else:
-                lead = await read_whole(attempt, stream, ex.watch, timeouts.idle_s, self._clock)
+                lead = await read_whole(attempt, stream, ex.timeouts, timeouts.idle_s, self._clock)
         except asyncio.CancelledError as why:
             started = race.won() if race is not None else None
             if started is None:
@@ -356,28 +352,28 @@ class Caller:
             attempt.lose()
             return started
         except UpstreamFailed as failed:
-            if failed.fault is Fault.TIMEOUT and ex.watch.is_over(self._clock.now()):  # it was quicker than our own timer
+            if failed.fault is Fault.TIMEOUT and ex.timeouts.is_over(self._clock.now()):  # it was quicker than our own timer
                 attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=attempt.is_late)
-                raise ex.watch.exceeded(Stage.CALL) from None
+                raise ex.timeouts.exceeded(Stage.CALL) from None
             attempt.fail(failed)
             raise
         except BaseException:
             attempt.abandon()
             raise
         finally:
-            ex.watch.disarm()
+            ex.timeouts.disarm()
         return StartedAnswer(attempt, stream, lead)
 
     def _interrupted(self, ex: Exchange, attempt: Attempt, race: HedgedCall | None, why: asyncio.CancelledError, *,
                      is_last: bool) -> StartedAnswer:
         """What a cancelled attempt comes to: by our time-out an error or a partial answer, else the cancellation."""
-        verdict = ex.watch.take_timeout_error(Stage.CALL)
+        verdict = ex.timeouts.take_timeout_error(Stage.CALL)
         if verdict is None:
             attempt.abandon()
             raise why
         is_over = verdict.limit in OF_THE_STAGE
         part = None
-        if is_over and is_last and ex.terms.ends_partial and not ex.request.stream:
+        if is_over and is_last and ex.policy.ends_partial and not ex.request.stream:
             part = longest_part([attempt, *(race.running() if race is not None else ())])
         is_failure = not is_over or attempt.is_late  # or was it only a client without patience?
         attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=is_failure)
@@ -392,9 +388,9 @@ def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
     """Why an attempt is made that is no hedge."""
     if ex.arrival.role:
         return ex.arrival.role
-    if ex.degraded == "fallback" or (plan.fallback and any(target is other for tier in plan.fallback for other in tier)):
-        return FALLBACK  # planned so, since nobody of the route's own may go, or fallen back to
-    return RETRY if ex.attempts else FIRST
+    if ex.record.degraded == "fallback" or any(target is other for tier in plan.fallback for other in tier):
+        return FALLBACK
+    return RETRY if ex.record.attempts else FIRST
 
 
 def _may_race(ex: Exchange, hedging: Hedging) -> bool:

@@ -47,9 +47,9 @@ def longest_part(attempts: Iterable[Attempt]) -> StartedAnswer | None:
 class HedgedCall:
     """One first attempt and what runs beside it. Owned by the request's task; `end` must be called, and awaits nothing."""
 
-    __slots__ = ("_begin", "_clock", "_concurrent", "_ex", "_hedging", "_instead", "_is_over", "_is_shedding", "_is_whole",
-                 "_late", "_n_bytes", "_n_hedges", "_n_made", "_n_running", "_others", "_over", "_refused", "_running",
-                 "_sink", "_tasks", "_watch", "_winner")
+    __slots__ = ("_begin", "_clock", "_concurrent", "_ex", "_hedging", "_instead", "_is_over", "_is_shedding",
+                 "_is_whole", "_lane", "_late", "_n_bytes", "_n_hedges", "_n_made", "_n_running", "_others",
+                 "_over", "_refused", "_running", "_sink", "_tasks", "_winner")
 
     def __init__(self, ex: Exchange, plan: Plan, first: Attempt, others: Sequence[Target], *, n_made: int,
                  begin: Callable[..., Attempt], instead: Callable[..., Attempt | None], tasks: TaskGroupRegistry,
@@ -60,10 +60,10 @@ class HedgedCall:
         self._n_made = n_made + 1  # attempts that are no hedges, the first one of this race included
         self._begin = begin
         self._instead = instead
-        self._watch = ex.watch  # one and the same as long as this runs, whoever takes over the request's call
         self._running = first  # the one that is waited for the least time
         self._others = others  # best first; the one of the first attempt among them
         self._hedging = plan.route.hedging
+        self._lane = plan.lane
         self._tasks = tasks
         self._clock = clock
         self._sink = sink
@@ -80,7 +80,7 @@ class HedgedCall:
         if self._hedging.config.mode == "race":
             self._ring(first.began_at)
         else:  # none is due before that, and most that are quick are over by then
-            self._watch.schedule_hedge_check(first.began_at + LEAST_AFTER_S, lambda: self._ring(self._running.began_at))
+            ex.timeouts.schedule_hedge_check(first.began_at + LEAST_AFTER_S, lambda: self._ring(self._running.began_at))
 
     @property
     def has_hedges(self) -> bool:
@@ -89,7 +89,7 @@ class HedgedCall:
 
     def replace(self, attempt: Attempt, failed: UpstreamFailed) -> None:
         """One that ran has failed, another still runs: begin a retry in its place, if somebody is left to be asked."""
-        if self._is_over or self._winner is not None or self._watch.has_cancelled:
+        if self._is_over or self._winner is not None or self._ex.timeouts.has_cancelled:
             return
         another = self._instead(failed, self._others, of=attempt, n_made=self._n_made)
         if another is not None:
@@ -98,7 +98,7 @@ class HedgedCall:
 
     def won(self) -> StartedAnswer | None:
         """Called on CancelledError: the second attempt's answer, where that is what the cancellation stands for."""
-        return self._winner if self._watch.was_interrupted() else None
+        return self._winner if self._ex.timeouts.was_interrupted() else None
 
     def running(self) -> list[Attempt]:
         """Those beside the first one that are not over."""
@@ -110,7 +110,7 @@ class HedgedCall:
         """
         if self._winner is not None:
             return self.won()
-        watch = self._watch
+        watch = self._ex.timeouts
         self._over = asyncio.get_running_loop().create_future()
         watch.arm("first_token_s", first_token_s, self._clock.now())
         try:
@@ -134,7 +134,7 @@ class HedgedCall:
     def end(self, answer: StartedAnswer | None) -> None:
         """The race is over: close whatever runs and is not the answer."""
         self._is_over = True
-        self._watch.ring_no_more()
+        self._ex.timeouts.ring_no_more()
         if not self._concurrent:
             return
         for attempt, task in self._concurrent:
@@ -152,7 +152,7 @@ class HedgedCall:
         else:
             second = others[0]
         plan = self._hedging.plan(running.name, second.member.upstream.name, self._n_bytes, since, is_whole=self._is_whole)
-        self._watch.schedule_hedge_check(since + (plan.after_s if plan.after_s < inf else LOOK_AGAIN_S), self._alarm)
+        self._ex.timeouts.schedule_hedge_check(since + (plan.after_s if plan.after_s < inf else LOOK_AGAIN_S), self._alarm)
 
     def _alarm(self) -> None:
         """It is time to look: send a second attempt, or ask again later."""
@@ -163,12 +163,12 @@ class HedgedCall:
         if plan.after_s == inf:
             if not self._refused and not now - running.began_at < LONG * plan.usual_s < inf:
                 self._refused = NO_HELP
-                ex.notes.append(f"not hedged to {name}: no help is expected, as {plan.why_never}")
-            self._watch.schedule_hedge_check(now + LOOK_AGAIN_S, self._alarm)
+                ex.record.note(f"not hedged to {name}: no help is expected, as {plan.why_never}")
+            self._ex.timeouts.schedule_hedge_check(now + LOOK_AGAIN_S, self._alarm)
             return
         due_at = running.began_at + plan.after_s
         if now < due_at:
-            self._watch.schedule_hedge_check(due_at, self._alarm)
+            self._ex.timeouts.schedule_hedge_check(due_at, self._alarm)
             return
         if self._late is not running:
             self._late = running
@@ -181,11 +181,11 @@ class HedgedCall:
                     hedging.budget.miss_hedge(weight_of(self._n_bytes), now)
                 hedge_event = self._hedge_event(plan, name, now, refused)
                 at = f" ({stands(hedge_event.spent, hedge_event.budget)})" if refused == "budget" else ""
-                ex.notes.append(f"not hedged to {name} at once: {WHY_NOT[refused]}{at}")
-            self._watch.schedule_hedge_check(now + ASK_AGAIN_S, self._alarm)
+                ex.record.note(f"not hedged to {name} at once: {WHY_NOT[refused]}{at}")
+            self._ex.timeouts.schedule_hedge_check(now + ASK_AGAIN_S, self._alarm)
             return
         budget, weight = hedging.budget, weight_of(self._n_bytes)
-        ex.notes.append(f"hedged to {name}: {self._hedge_event(plan, name, now, '').why}")
+        ex.record.note(f"hedged to {name}: {self._hedge_event(plan, name, now, '').why}")
         if hedging.config.mode != "race":  # which is what the route is set to: nothing beyond it
             budget.take_hedge(weight, now)
             target.member.retry_budget.take(weight, now)
@@ -204,7 +204,7 @@ class HedgedCall:
     def _refusal(self, target: Target, usual_s: float, now: float) -> str:
         """Why no second attempt may be sent now; empty where it may."""
         member, hedging = target.member, self._hedging
-        if not member.limited(self._ex.lane).has_room or member.is_failing(now, target.model or self._ex.request.model):
+        if not member.limited(self._lane).has_room or member.is_failing(now, target.model or self._ex.request.model):
             return "busy"
         if self._ex.deadline.at - self._ex.grace_s - now < usual_s:
             return "deadline"
@@ -230,7 +230,7 @@ class HedgedCall:
         def rank(target: Target) -> tuple[bool, bool, bool, bool]:
             member, model = target.member, target.model or self._ex.request.model
             is_slow = hedging.lately(member.upstream.name, is_whole=self._is_whole).is_slow(now)
-            return (not member.limited(self._ex.lane).has_room or member.is_failing(now, model), is_slow,
+            return (not member.limited(self._lane).has_room or member.is_failing(now, model), is_slow,
                     member in already_called,
                     not member.is_well(now, model))
 
@@ -252,7 +252,7 @@ class HedgedCall:
             if ex.request.stream:
                 lead = await read_to_first_token(attempt, stream)
             else:
-                lead = await read_whole(attempt, stream, self._watch, ex.terms.timeouts.idle_s, self._clock)
+                lead = await read_whole(attempt, stream, self._ex.timeouts, ex.policy.timeouts.idle_s, self._clock)
         except UpstreamFailed as failed:
             attempt.fail(failed)
             self.replace(attempt, failed)
@@ -262,7 +262,7 @@ class HedgedCall:
             attempt.abandon()
             raise
         else:
-            if not self._is_over and self._winner is None and self._watch.interrupt():
+            if not self._is_over and self._winner is None and self._ex.timeouts.interrupt():
                 self._winner = StartedAnswer(attempt, stream, lead)
             else:
                 attempt.lose()

@@ -68,7 +68,7 @@ class FailoverStream:
         plan = self._plan
         every = [*plan.candidates, *(target for tier in plan.fallback for target in tier)]
         model = self._ex.request.model
-        able = [target for target in every if target.continues and target.member.limited(self._ex.lane).has_room
+        able = [target for target in every if target.continues and target.member.limited(plan.lane).has_room
                 and target.member.is_well(now, target.model or model)]
         return sorted(able, key=lambda target: target.member is mine)
 
@@ -110,23 +110,23 @@ class FailoverStream:
 
     def _begin(self, target: Target, rest: Continuation) -> Attempt:
         ex, model = self._ex, target.model or self._ex.request.model
-        call = Call(rest.request, model, ex.arrival.request_id, ex.deadline, ex.terms.timeouts.connect_s,
+        call = Call(rest.request, model, ex.arrival.request_id, ex.deadline, ex.policy.timeouts.connect_s,
                     ex.arrival.headers, ex.arrival.new_span(self._rng), goes_on=bool(rest.seam.prefix), sending=Sending())
-        attempt = Attempt(target.member, call, self._plan.route.name, len(ex.attempts) + 1, is_incremental=True,
+        attempt = Attempt(target.member, call, self._plan.route.name, len(ex.record.attempts) + 1, is_incremental=True,
                           clock=self._clock, sink=self._sink, price=price_of(target.prices, model),
-                          role=ex.arrival.role or RESCUE, lane=ex.lane)
-        ex.attempts.append(attempt)
+                          role=ex.arrival.role or RESCUE, lane=self._plan.lane)
+        ex.record.add_attempt(attempt)
         return attempt
 
     async def _read(self, attempt: Attempt) -> Chunk | None:
         """What the rest begins with; None where this upstream does not give it."""
         ex = self._ex
-        ex.watch.arm("first_token_s", ex.terms.timeouts.first_token_s, attempt.began_at)
+        ex.timeouts.arm("first_token_s", ex.policy.timeouts.first_token_s, attempt.began_at)
         try:
             attempt.stream = stream = await attempt.member.upstream.open(attempt.call)
             return await read_to_first_token(attempt, stream)
         except asyncio.CancelledError:
-            verdict = ex.watch.take_timeout_error(Stage.RELAY)
+            verdict = ex.timeouts.take_timeout_error(Stage.RELAY)
             if verdict is None:
                 attempt.abandon()
                 raise
@@ -142,7 +142,7 @@ class FailoverStream:
             attempt.abandon()
             raise
         finally:
-            ex.watch.disarm()
+            ex.timeouts.disarm()
         return None
 
     def __repr__(self) -> str:
@@ -231,7 +231,7 @@ class StreamGuard:
         try:
             chunk = await self._stream.next()
         except asyncio.CancelledError:
-            if not self._ex.watch.was_interrupted():
+            if not self._ex.timeouts.was_interrupted():
                 raise
             return await self._stalled(self._silent_s + self._clock.now() - began_at)
         except UpstreamFailed as failed:
@@ -276,7 +276,7 @@ class StreamGuard:
         if why != self._refused:
             self._refused = why
             self._report(f"refused_{why}")
-            self._ex.notes.append(f"not rescued from {self.name}: {WHY_NOT[why]}")
+            self._ex.record.note(f"not rescued from {self.name}: {WHY_NOT[why]}")
 
     def _ended(self) -> Chunk | None:
         """The upstream's last word was said; that of an answer in two halves is ours to say."""
@@ -320,7 +320,7 @@ class StreamGuard:
         self.end(IGNORED)
 
     def _ring_in(self, seconds: float) -> None:
-        self._ex.watch.schedule_hedge_check(self._clock.now() + seconds, self._check)
+        self._ex.timeouts.schedule_hedge_check(self._clock.now() + seconds, self._check)
 
     def _check(self) -> None:
         """The alarm: judge the wait that is under way, if there is one."""
@@ -340,7 +340,7 @@ class StreamGuard:
         if flow.usual_s:
             flow.sagged(silent_s / flow.usual_s, now)
         why = "" if self._on_stall == "end" else self._refusal(now)
-        if why or not self._ex.watch.interrupt():
+        if why or not self._ex.timeouts.interrupt():
             self._ring_in(ASK_AGAIN_S)
 
     def _refusal(self, now: float) -> str:
@@ -364,7 +364,7 @@ class StreamGuard:
 
     async def _stalled(self, silent_s: float) -> Chunk | None:
         """The wait was interrupted: do what the route wants."""
-        self._ex.watch.disarm()
+        self._ex.timeouts.disarm()
         why = f"no token for {silent_s:.3g} s, a stall from {self._limit_s:.3g} s on"
         if self._half is not None:
             chunk = await self._goes_on(self._half, why, Fault.TIMEOUT, None)
@@ -377,12 +377,12 @@ class StreamGuard:
             self._silent_s, self._is_hopeless = silent_s, True
             return NOTHING
         self._is_over = True
-        self._ex.notes.append(f"ended at {self.name}: {why}")
+        self._ex.record.note(f"ended at {self.name}: {why}")
         self._attempt.end(DROPPED, Fault.TIMEOUT.value, taken=self._used())
         return ending
 
     async def _broken_off(self, failed: UpstreamFailed) -> Chunk:
-        self._ex.watch.disarm()
+        self._ex.timeouts.disarm()
         if self._on_stall != "rescue" or not failed.can_retry or self._refusal(self._clock.now()) or self._half is None:
             raise failed
         why = f"it broke off ({failed.fault.value})"
@@ -398,15 +398,16 @@ class StreamGuard:
         found = await self._elsewhere.first_words(half, stalled.member)
         if found is None:
             self._report("failed")
-            ex.notes.append(f"not rescued from {self.name}: {why}, and nobody could go on")
+            ex.record.note(f"not rescued from {self.name}: {why}, and nobody could go on")
             return None
         attempt, stream, lead = found
         self._report("rescued")
-        ex.notes.append(f"rescued from {self.name} to {attempt.name} after {self._n_content} tokens: {why}")
+        ex.record.note(f"rescued from {self.name} to {attempt.name} after {self._n_content} tokens: {why}")
         used = self._used()
         stalled.end(DROPPED, fault.value, upstream_status=upstream_status, taken=used)
         self._taken = both(self._taken, used)
-        self._rest, self._refused, ex.upstream = half, "", attempt.name
+        self._rest, self._refused = half, ""
+        ex.record.use_upstream(attempt.name)
         self.sight.failure = None
         self._is_with(attempt, stream, lead)
         return self._gives(lead)

@@ -36,7 +36,7 @@ class RetryPolicy:
         found = awake(plan, targets, now, ends_at)
         if not found:
             names = ", ".join(target.member.upstream.name for target in targets)
-            ex.notes.append(f"not sent to {names}: calls there hang, and fail in the end")
+            ex.record.note(f"not sent to {names}: calls there hang, and fail in the end")
             raise LeftAlone(plan, targets, now)
         return deque(found)
 
@@ -73,7 +73,7 @@ class RetryPolicy:
         if not _may_follow(ex, plan, failed, of):
             return None
         now = self._clock.now()
-        fresh = _fresh(ex, plan, [other for other in others if other.member.limited(ex.lane).has_room], now)
+        fresh = _fresh(ex, plan, [other for other in others if other.member.limited(plan.lane).has_room], now)
         if fresh is None or wait_before_next(plan.route.retry, n_made, ends_at - now, self._rng, is_fresh=True,
                                              least_s=fresh.member.quickest_s) is None:
             return None
@@ -99,7 +99,7 @@ class RetryPolicy:
             budget.take_retry(weight, now)
             pool.take(weight, now)
             return True
-        ex.notes.append(f"not retried: {note} ({failed.what} of {failed.upstream})")
+        ex.record.note(f"not retried: {note} ({failed.what} of {failed.upstream})")
         self._sink.emit(RetryWithheld(plan.route.name, failed.upstream, why, budget.extra_share(now), budget.share))
         return False
 
@@ -109,23 +109,23 @@ class RetryPolicy:
         now, budget, to = self._clock.now(), plan.route.hedging.budget, following.member.upstream.name
         what, of = (failed.what, failed.upstream) if isinstance(failed, UpstreamFailed) else (failed.code, "")
         fact = Retried(plan.route.name, of, to, now, what, wait_s, budget.extra_share(now), budget.share if draws else 0.0)
-        ex.notes.append(f"{how} {to}: {fact.why}")
+        ex.record.note(f"{how} {to}: {fact.why}")
         self._sink.emit(fact)
 
     async def back_off(self, ex: Exchange, wait_s: float) -> None:
         """Wait with nothing held but the request itself."""
         if not wait_s:
             return
-        ex.watch.arm_bound()
+        ex.timeouts.arm_bound()
         try:
             await asyncio.sleep(wait_s)
         except asyncio.CancelledError:
-            verdict = ex.watch.take_timeout_error(Stage.CALL)
+            verdict = ex.timeouts.take_timeout_error(Stage.CALL)
             if verdict is None:
                 raise
             raise verdict from None
         finally:
-            ex.watch.disarm()
+            ex.timeouts.disarm()
 
 
 def is_once(ex: Exchange, plan: Plan) -> bool:
@@ -143,7 +143,7 @@ def _fresh(ex: Exchange, plan: Plan, targets: Iterable[Target], now: float, *, i
     no wait mends that; `is_any`: else the first not asked.
     """
     model = plan.prompt.request.model
-    already_called = {(attempt.member, attempt.call.model) for attempt in ex.attempts}
+    already_called = {(attempt.member, attempt.call.model) for attempt in ex.record.attempts}
     others = [target for target in targets if (target.member, target.model or model) not in already_called]
     for target in others:
         if target.member.is_well(now, target.model or model):
@@ -162,7 +162,8 @@ def _again(ex: Exchange, plan: Plan, candidates: Iterable[Target], now: float, m
     failing, takes no connection, or took all the time for its first token.
     """
     model, found, least_s = plan.prompt.request.model, None, inf
-    lost = {attempt.member for attempt in ex.attempts if attempt.done is not None and attempt.done.fault in NOT_MENDED}
+    lost = {attempt.member for attempt in ex.record.attempts
+            if attempt.done is not None and attempt.done.fault in NOT_MENDED}
     for other in candidates:
         health = other.member.health(other.model or model)
         alone_s = max(0.0, health.alone_until - now)
