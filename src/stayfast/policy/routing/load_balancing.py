@@ -1,34 +1,33 @@
-"""Which of a route's upstreams to try, best first.
+"""Load balancing: the order in which a route's upstreams are tried.
 
-Problem: sending to the least loaded of many by stale numbers makes all gateways pick the same one at once; and what an
-upstream takes for a first token says more of its load than how many requests it has. Rule: power of two choices over the
-peak-EWMA of the time to the first token. Of the upstreams that are well two are drawn at random, the one with less load
-goes first. A slower sample is its pace at once, which then falls back to what is usual there, in 10 s to a third:
+Problem: choosing the least loaded of many by stale numbers makes all gateways choose the same one; and an upstream's time to
+first token says more about its load than its number of requests. Rule: power of two choices over the peak-EWMA of the time
+to first token. Of the healthy upstreams two are drawn at random, and the one with less load goes first. A slower sample
+replaces the pace at once, which then decays to its usual value, to a third in 10 s:
 
     load_s = pace_s * (n_in_flight + backlog + 1)
     pace_s = usual_s + (pace_s - usual_s) e^(-t/10)
     backlog = sum of min(tokens / usual tokens, 100) - 1 of calls without a first token whose prompts are longer than usual
 
-A prompt that an engine has yet to read counts as as many requests as it is long; where prompts are alike that is nothing.
-A failure counts as a sample of twice the pace, or it would look quick. An upstream of which nothing is known gets one
-request at a time; where that ended without an answer, others go first, for about 10 s. Those that are not well (an open
-breaker, a Retry-After, a refused key, a model that is not there) stand behind, but are never taken out: the last one
-standing is tried. One that is coming back is well for a share of the requests only. An upstream that wants a probe goes
-first, for that one request.
+So a prompt that waits for its prefill counts as several requests, by its length. A failure counts as a sample of twice the
+pace, or a failing upstream would look fast. An unknown upstream gets one request at a time; if that ends without an answer,
+others go first for about 10 s. Unhealthy upstreams (an open breaker, a Retry-After, a refused key, an unknown model) come
+last but are never removed, so the only remaining one is tried. A recovering one counts as healthy for a share of the
+requests. An upstream that needs a probe goes first for that one request.
 Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); Finagle's and tower's peak EWMA.
-When wrong: one answer of a heavy tail makes its upstream look slow for seconds; with many gateways each sees its own
-requests in flight only. Providers that read long prompts beside short ones are spared for nothing for some seconds.
+When wrong: one answer of a heavy tail makes its upstream look slow for seconds; each of several gateways sees only its own
+requests; a provider that reads long prompts in parallel is avoided for some seconds without need.
 
-With weights or affinity it is filter, score, pick. Filter: those that are well (a breaker's share, an outlier's), everybody
-where that is nobody. Score: policy/affinity's, of the load that one more request meets. Pick: the best score where the
-upstreams differ in what they know of the prompt; else two drawn at random, the one with less load first. Where there are
-weights the draws go by them, and the first drawn goes first unless it has more than twice the load of the second: shares
-are the weights as long as everybody keeps up.
+With weights or affinity it is filter, score, pick. Filter: the healthy upstreams, or all if there are none. Score:
+policy/routing/affinity.py, from the load that one more request would meet. Pick: the best score if the upstreams differ in
+what they know of the prompt; else two drawn at random, the one with less load first. With weights, they are drawn by weight,
+and the first goes first unless it has more than twice the load of the second, so shares follow the weights while all
+upstreams keep up.
 
-    load_s = pace_s * (work / weight + 1)        weights are taken over their mean, so that equal ones change nothing
+    load_s = pace_s * (work / weight + 1)        weights are relative to their mean, so equal ones change nothing
 
 Source: llm-d's filter, score, pick; Envoy's weighted least request.
-When wrong: with `max_load` near 1 affinity follows every noise of the loads, with a large one a popular prefix its queue.
+When wrong: with `max_load` near 1 affinity follows noise in the loads; with a large one, a popular prefix gets a queue.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,15 +39,15 @@ from stayfast.core.clock import Rng
 from stayfast.policy.routing.affinity import score_s
 
 DECAY_S = 10.0
-UNKNOWN_S = 1.0  # a pace, times the requests in flight, until one is known
+UNKNOWN_S = 1.0  # the pace until one is known
 FAILED_FACTOR = 2.0
-MAX_WORK = 100.0  # requests that one long prompt counts for
+MAX_WORK = 100.0  # requests that one long prompt counts as
 USUAL_LEARNS = 0.05
-MOST_S = 60.0  # by failures: a storm of them would double it to infinity, from which nothing comes back
+MOST_S = 60.0  # after failures, which would otherwise double the pace without bound
 
 
 class CandidateLoad(Struct, frozen=True, gc=False):
-    """What is known of one candidate at this moment. `share`: of the requests that it may be preferred for."""
+    """The state of one candidate. `share`: the share of requests that may prefer it."""
 
     seconds: float
     share: float = 1.0
@@ -61,32 +60,32 @@ class LatencyEstimate:
     __slots__ = ("_at", "_seconds")
 
     def __init__(self) -> None:
-        self._seconds = 0.0  # nothing is known
-        self._at = 0.0  # of the last sample; of the last call in vain while nothing is known
+        self._seconds = 0.0  # 0: not known yet
+        self._at = 0.0  # of the last sample; before the first, of the last call without one
 
     def took(self, seconds: float, usual_s: float, now: float) -> None:
-        """A first token came after so long, for a prompt like most."""
+        """A first token arrived after `seconds`, scaled to a typical prompt."""
         fallen_s = self._at_now(usual_s, now)
         if seconds < fallen_s:
             seconds = fallen_s + (seconds - fallen_s) * (1 - exp((self._at - now) / DECAY_S))
         self._seconds, self._at = seconds, now
 
     def outlasted(self, seconds: float, usual_s: float, now: float) -> None:
-        """A first token had not come after so long, and somebody else was quicker: it took at least that."""
+        """A call without a first token after `seconds` was cancelled for a faster one: a lower bound."""
         if seconds > self._at_now(usual_s, now):
             self._seconds, self._at = seconds, now
 
     def failed(self, usual_s: float, now: float) -> None:
-        """An attempt failed, which may have been quick."""
+        """An attempt failed, however fast."""
         self.took(min(MOST_S, FAILED_FACTOR * (self._at_now(usual_s, now) or UNKNOWN_S)), usual_s, now)
 
     def vain(self, now: float) -> None:
-        """A call ended that says nothing of the time."""
+        """A call ended without information about the time."""
         if not self._seconds:
             self._at = now
 
     def load_s(self, n_in_flight: float, usual_s: float, now: float) -> float:
-        """What one more request meets."""
+        """The load that one more request would meet."""
         pace_s = self._seconds
         if not pace_s:
             return UNKNOWN_S * (n_in_flight + (exp((self._at - now) / DECAY_S) if self._at else 0.0))
@@ -104,16 +103,16 @@ class LatencyEstimate:
 
 
 class PrefillBacklog:
-    """Prompts that one upstream has yet to read, as requests beyond those that are counted. Changed only by its owner."""
+    """Prompts that wait for their prefill at one upstream, as extra requests. Changed only by its owner."""
 
     __slots__ = ("_usual", "work")
 
     def __init__(self) -> None:
         self.work = 0.0
-        self._usual = 0.0  # the logarithm of a usual prompt's tokens; 0: none is known
+        self._usual = 0.0  # logarithm of a typical prompt's tokens; 0: not known yet
 
     def began(self, n_tokens: float) -> float:
-        """A call begins; how much more than one request it counts for, until its first token."""
+        """Start a call; returns the extra requests that it counts as, until its first token."""
         size = log(max(2.0, n_tokens))
         self._usual += (size - self._usual) * USUAL_LEARNS if self._usual else size
         if size <= self._usual:
@@ -123,18 +122,18 @@ class PrefillBacklog:
         return work
 
     def ended(self, work: float) -> None:
-        """It waits no longer for a first token."""
+        """The call no longer waits for a first token."""
         self.work = max(0.0, self.work - work)
 
 
 def in_turn(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
-    """The candidates' indices as listed, those that are not well behind: a preferred upstream and its fallbacks."""
+    """The candidates' indices in the listed order, unhealthy ones last: a preferred upstream and its fallbacks."""
     well = able(loads, rng)
     return sorted(range(len(loads)), key=lambda index: (not loads[index].wants_probe, index not in well))
 
 
 def order(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
-    """The candidates' indices, best first. One candidate costs nothing; an empty list gives an empty list."""
+    """The candidates' indices, best first."""
     n = len(loads)
     if n < 2:
         return list(range(n))
@@ -150,18 +149,18 @@ def order(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
 
 
 def less_of_two(loads: Sequence[CandidateLoad], indices: Sequence[int], rng: Rng) -> int:
-    """Of two of those, drawn at random, the one with less load. `Random.sample` draws the same, in four times the time."""
+    """The less loaded of two candidates drawn at random. `Random.sample` draws the same, in four times the time."""
     n, getrandbits = len(indices), rng.getrandbits
-    one_at = _below(n, getrandbits)
+    one_at = _random_below(n, getrandbits)
     one = indices[one_at]
     if n == 1:
         return one
-    other_at = _below(n - 1, getrandbits)
+    other_at = _random_below(n - 1, getrandbits)
     other = indices[n - 1 if other_at == one_at else other_at]
     return one if loads[one].seconds <= loads[other].seconds else other
 
 
-def _below(n: int, getrandbits: Callable[[int], int]) -> int:
+def _random_below(n: int, getrandbits: Callable[[int], int]) -> int:
     n_bits = n.bit_length()
     drawn = getrandbits(n_bits)
     while drawn >= n:
@@ -170,7 +169,7 @@ def _below(n: int, getrandbits: Callable[[int], int]) -> int:
 
 
 def probes_first(loads: Sequence[CandidateLoad], found: list[int]) -> list[int]:
-    """The same order, but for the one that wants a probe."""
+    """The same order, with a candidate that needs a probe first."""
     for index, load in enumerate(loads):
         if load.wants_probe:
             found.remove(index)
@@ -179,7 +178,7 @@ def probes_first(loads: Sequence[CandidateLoad], found: list[int]) -> list[int]:
 
 
 def able(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
-    """Those that this request may prefer; everybody where that is nobody."""
+    """The candidates that this request may prefer; all, if there are none."""
     for load in loads:
         if load.share < 1.0:
             break
@@ -194,10 +193,9 @@ _ONE_FIRST, _OTHER_FIRST = [0, 1], [1, 0]
 
 
 def choose(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares: Sequence[float], waits_s: Sequence[float],
-           *,
-           max_load: float, rng: Rng) -> list[int]:
-    """The candidates' indices, best first. `weights`, `new_shares` of the prompt: by candidate, or empty if all are equal;
-    `waits_s` for the first token, or empty where they are not known of all.
+           *, max_load: float, rng: Rng) -> list[int]:
+    """The candidates' indices, best first. `weights` and `new_shares` of the prompt are by candidate, or empty if all are
+    equal; `waits_s`: predicted times to first token, or empty if one is unknown.
     """
     if len(loads) == 2 and not new_shares:
         one, other = loads
@@ -222,12 +220,12 @@ def choose(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares:
 
 
 def weighted(load: CandidateLoad, work: float, weight: float) -> CandidateLoad:
-    """The load of one upstream, with the work that it has taken by its weight, over the mean of all weights."""
+    """The load with the upstream's work divided by its weight, which is relative to the mean of all weights."""
     return CandidateLoad(load.seconds * (work / weight + 1) / (work + 1), load.share, load.wants_probe)
 
 
 def _of_two(one: CandidateLoad, other: CandidateLoad, weights: Sequence[float], rng: Rng) -> list[int]:
-    """The order of two that are well."""
+    """The order of two healthy candidates."""
     weight = weights[0]
     if rng.random() * (weight + weights[1]) < weight:
         return _ONE_FIRST[:] if one.seconds <= KEEPS_UP * other.seconds else _OTHER_FIRST[:]
@@ -248,7 +246,7 @@ def _drawn(loads: Sequence[CandidateLoad], weights: Sequence[float], indices: Se
 
 
 def _by_weight(indices: Sequence[int], weights: Sequence[float], rng: Rng) -> int:
-    """One of them; `choices` of the standard library takes four times as long for one of two."""
+    """A random index by weight. The standard library's `choices` takes four times as long for two."""
     whole = 0.0
     for index in indices:
         whole += weights[index]
