@@ -209,7 +209,7 @@ def test_nothing_set_is_enough_for_a_tail() -> None:
             await asyncio.sleep(0.05)
         assert max(took[-200:]) < 1.0
         notes = [note for done in rig.sink.of(RequestDone)[200:] for note in done.notes]
-        assert any("hedged to" in note and "/10 %" in note for note in notes)
+        assert any("hedged to" in note and "limit 10 %" in note for note in notes)
 
     run(main)
 

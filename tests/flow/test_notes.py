@@ -101,6 +101,6 @@ def test_a_refused_key_draws_on_no_budget() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(status=401)]], [[Say("b")]], in_turn=True, retry=RetryConfig(max_attempts=2))
         await _read_one(rig)
-        assert rig.sink.of(RequestDone)[0].notes == ("retried at up1: 401 of up0",)
+        assert rig.sink.of(RequestDone)[0].notes == ("retried at up1: 401 from up0",)
 
     run(main)

@@ -202,9 +202,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def own_s(self) -> float | None:
-        """The gateway's own seconds before the first token, in which no attempt ran. None if there was no token, or if it
-        came from another request's attempt.
-        """
+        """Seconds before the first token without a running attempt. None if none came, or of another request's call."""
         if self.ttft_s is None or self.cache == "coalesced":
             return None
         waited_s, until, first_at = 0.0, self.accepted_at, self.accepted_at + self.ttft_s
@@ -331,9 +329,7 @@ class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
 
 
 class SemanticLookedUp(msgspec.Struct, frozen=True, gc=False):
-    """A semantic cache look-up ended, or an audit of a hit began or ended. `result`: hit, the reason of a miss, audit_begun,
-    audit_right or audit_wrong.
-    """
+    """A semantic look-up or audit. `result`: hit, the reason of a miss, audit_begun, audit_right or audit_wrong."""
 
     route: str
     result: str

@@ -1,9 +1,9 @@
 """How a request's deadline is divided among its stages.
 
 Problem: if each layer gives each attempt a fresh time-out, a request waits for their sum, long after its user has left.
-Rule: there is one deadline, an absolute instant. A stage may have a *part* of the time, which is both the most that it may
-use and what earlier stages must leave. What a stage does not use is carried over to the next stage with a part. A stage
-without a part may use any time not reserved for later stages.
+Rule: there is one deadline. A stage may have a *part* of the time, which is both the most that it may use and what earlier
+stages must leave. What it does not use is carried over to the next stage with a part. A stage without a part may use any
+time not reserved for later stages.
 
     remaining    = deadline - now
     reserved(i)  = sum of the parts of the stages after i
@@ -14,8 +14,8 @@ without a part may use any time not reserved for later stages.
 A fallback's `reserve` is inside the call: the first choice has allowance(call) - reserve, and earlier stages leave at least
 the reserve. If the client's own time-out is shorter than the route's, all parts shrink in proportion.
 Source: gRPC deadlines, nested by min(); reserves and carrying over are ours.
-When wrong: parts are not measured. A part far above a stage's need takes time from earlier stages; a reserve below the
-fallback's own p99 makes the fallback fail, too.
+When wrong: a part far above a stage's need takes time from earlier stages; a reserve below the fallback's own p99 makes the
+fallback fail, too.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ PART_FORM = "seconds, or a share of the deadline like 20%"
 _ROUNDING_S = 1e-9
 
 
-def _part(doc: str) -> SettingDoc:
+def _stage_part(doc: str) -> SettingDoc:
     return SettingDoc(doc, pattern=PART, form=PART_FORM, or_number=True)
 
 
@@ -39,13 +39,13 @@ def _part(doc: str) -> SettingDoc:
 class BudgetConfig:
     """The parts of a route's deadline: seconds (`0.3`) or a share of the deadline (`20%`). Empty: no part."""
 
-    admit: Annotated[str, _part("From accept to admission: reading the request, and the queue.")] = ""
-    cache: Annotated[str, _part("The cache look-up.")] = ""
-    context: Annotated[str, _part("Fitting the prompt to the context length.")] = ""
-    route: Annotated[str, _part("Choosing the upstream.")] = ""
-    model: Annotated[str, _part("All attempts: to the first token of a stream, or to the end of a whole answer.")] = ""
-    relay: Annotated[str, _part("From the first token of a stream to its last.")] = ""
-    post: Annotated[str, _part("After the last byte.")] = ""
+    admit: Annotated[str, _stage_part("From accept to admission: reading the request, and the queue.")] = ""
+    cache: Annotated[str, _stage_part("The cache look-up.")] = ""
+    context: Annotated[str, _stage_part("Fitting the prompt to the context length.")] = ""
+    route: Annotated[str, _stage_part("Choosing the upstream.")] = ""
+    model: Annotated[str, _stage_part("All attempts: to the first token of a stream, or to the end of a whole answer.")] = ""
+    relay: Annotated[str, _stage_part("From the first token of a stream to its last.")] = ""
+    post: Annotated[str, _stage_part("After the last byte.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -81,7 +81,6 @@ class StageBudget:
         return carried_s if part_s is None else max(0.0, part_s + carried_s - spent_s)
 
     def within(self, total_s: float) -> "StageBudget":
-        """The same parts, scaled to a shorter deadline."""
         if total_s >= self.total_s:
             return self
         share = total_s / self.total_s

@@ -7,19 +7,13 @@ is the integer part of a value's logarithm, 32 per octave. Histograms are merged
     quantile(q) = 2 * gamma**b * gamma / (1 + gamma)                 of the bucket of the ceil(q*n)-th value
     |quantile(q) - that value| / that value <= (gamma - 1) / (gamma + 1) = 1.09 %
 
-Values below 2**-30 s (a nanosecond) count as that. The buckets are those of OpenTelemetry's exponential histogram at scale 5
-and of Prometheus's native schema 5. Source: Masson et al., "DDSketch" (VLDB 2019).
-When wrong: the error bound is for the value, not the rank; with fewer than 1 / (1 - q) values a quantile is the maximum.
+Values below 2**-30 s count as that. The buckets are those of OpenTelemetry's exponential histogram at scale 5 and of
+Prometheus's native schema 5. Source: Masson et al., "DDSketch" (VLDB 2019).
 
-Problem: counters since the start show an average of all time; a dashboard and a hedge need the last minutes. Rule: values
-go into the histogram of their slot of 5 s. A minute after its end a slot is merged into that of its minute, and after an
-hour it is dropped. A query of the last `seconds` merges all slots that overlap them, the running one included:
-
-    covered = seconds + at most one slot (5 s up to a minute back, 60 s beyond)
-
-The sum of the closed slots is cached per query span, as it changes only with the slot.
-Memory: at most 24 + 61 histograms a series and one for each of a few spans.
-When wrong: a slot counts as a whole, so "5 m" covers 5 to 6 m; compute rates from counters instead.
+The window: values go into the histogram of their slot of 5 s. A minute after its end a slot is merged into that of its
+minute, and after an hour it is dropped. A query of the last `seconds` merges all slots that overlap them, so it covers up to
+one slot more (5 s up to a minute back, 60 s beyond). Memory: at most 24 + 61 histograms a series.
+When wrong: with fewer than 1 / (1 - q) values a quantile is the maximum; compute rates from counters instead.
 """
 
 from collections import defaultdict, deque
@@ -73,9 +67,6 @@ class LogHistogram:
         """A compact form to send to other processes; the constructor accepts it."""
         return tuple(number for pair in sorted(self.counts.items()) for number in pair)
 
-    def __repr__(self) -> str:
-        return f"<LogHistogram of {self.n}>"
-
 
 def merged(histograms: Iterable[LogHistogram]) -> LogHistogram:
     whole = LogHistogram()
@@ -102,7 +93,7 @@ class Window:
 
     def add(self, seconds: float, now: float) -> None:
         if now >= self._ends_at:
-            self._turn(now)
+            self._open_slot(now)
         self._open.add(seconds)
 
     def last(self, seconds: float, now: float) -> LogHistogram:
@@ -118,12 +109,12 @@ class Window:
         if bucket is None or bucket[0] != began_at:
             if len(self._before) >= _MOST_SPANS:
                 self._before.clear()
-            self._before[seconds] = bucket = (began_at, self._closed(began_at - seconds))
+            self._before[seconds] = bucket = (began_at, self._merge_closed(began_at - seconds))
         whole.merge(bucket[1])
         if self._fine and self._fine[-1][0] + FINE_S > began_at - seconds:
             whole.merge(self._open)
 
-    def _closed(self, since: float) -> LogHistogram:
+    def _merge_closed(self, since: float) -> LogHistogram:
         """The slots that overlap the time after `since`, without the running one."""
         whole = LogHistogram()
         for began_at, values in self._coarse:
@@ -134,7 +125,7 @@ class Window:
                 whole.merge(values)
         return whole
 
-    def _turn(self, now: float) -> None:
+    def _open_slot(self, now: float) -> None:
         """Open the slot of `now`; merge slots older than a minute, and drop those older than an hour."""
         began_at = now // FINE_S * FINE_S
         self._ends_at = began_at + FINE_S
@@ -150,6 +141,3 @@ class Window:
             coarse[-1][1].merge(values)
         while coarse and coarse[0][0] + COARSE_S + KEPT_S <= now:
             coarse.popleft()
-
-    def __repr__(self) -> str:
-        return f"<Window of {len(self._fine)} + {len(self._coarse)} slots>"

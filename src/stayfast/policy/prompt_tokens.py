@@ -48,6 +48,3 @@ class PromptTokens:
             if sums is not None and (octave == _ALL or sums[0] >= N_KNOWN):
                 return round(n_bytes * sums[2] / sums[1])
         return n_bytes // BYTES_A_TOKEN
-
-    def __repr__(self) -> str:
-        return f"<PromptTokens: {len(self._of)} classes>"

@@ -41,7 +41,6 @@ class Burn(NamedTuple):
         return self.long_s // 12
 
     def factor(self, window_days: int) -> float:
-        """The rate relative to a sustainable one."""
         return self.spent * window_days * DAY_S / self.long_s
 
 

@@ -8,20 +8,15 @@ each tenant has a counter of the service it received, in weighted tokens, and th
     next    = the waiting tenant with the least `served + due`
 
 An idle tenant must not save up service: when a tenant without waiting requests sends one, its `served` is raised to the
-least `served` of the waiting tenants, or, if none waits, to that of the tenant that started last. (Estimates are left out
-of this, as an estimate that was too high would put the newcomer behind.) Between tenants that always want more, the service
-received per weight then differs by at most what runs at a time.
+least `served` of the waiting tenants, or, if none waits, to that of the tenant that started last. Between tenants that
+always want more, the service per weight then differs by at most what runs at a time.
 
-A tenant that rarely sends is therefore next in line. But a burst of another tenant takes all free places, and they become
-free together only an answer's time later. So a *greedy* tenant, if others have traffic,
+A tenant that rarely sends is next in line, but a burst of another tenant may hold all places for an answer's time. So if
+others have traffic, a *greedy* tenant leaves open the places that they recently used, up to their entitlement:
 
     greedy:  n_waiting > 0   or   n_running >= entitled,     entitled = n_places * weight / (sum of weights with traffic)
-
-leaves open the places that the others have recently used and do not use now, up to their entitlement:
-
     reserved = sum over the other, not greedy tenants of  max(0, min(entitled, peak of the last 15 to 30 s) - n_running)
 
-Between greedy tenants only `served + due` decides, and nothing is reserved.
 Source: Virtual Token Counter, "Fairness in Serving Large Language Models" (OSDI'24, arXiv 2401.00588): the weights 1 and 2
 and the raise. The separate estimates and the reserved places are ours.
 When wrong: the cost of a token differs by model and cache; a tenant of expensive tokens gets more than its share.
@@ -35,7 +30,6 @@ _PEAK_SLOT_S = WITH_TRAFFIC_S / 2
 
 
 def weighted(n_input: float, n_output: float) -> float:
-    """The weighted tokens of a request."""
     return INPUT_WEIGHT * n_input + OUTPUT_WEIGHT * n_output
 
 
@@ -50,7 +44,6 @@ class RunningPeak:
         self.turns_at = float("-inf")  # when the present slot ends
 
     def n_most(self, now: float) -> int:
-        """The peak of the last 15 to 30 s."""
         if now >= self.turns_at:
             self.n_most_before = self.n_most_now if now < self.turns_at + _PEAK_SLOT_S else self.n_running
             self.n_most_now, self.turns_at = self.n_running, now + _PEAK_SLOT_S
@@ -83,7 +76,6 @@ class TenantShare(RunningPeak):
 
     @property
     def claim(self) -> float:
-        """The order of tenants: the least goes next."""
         return self.served + self.due
 
     def __repr__(self) -> str:
@@ -118,7 +110,7 @@ class Sharing:
             if not share.n_waiting:
                 self._unqueued[share] = None
         if now >= self._recompute_at:
-            self._forget(now)
+            self._drop_absent(now)
 
     def start(self, share: TenantShare, thought: float) -> None:
         """A request starts. `thought`: the estimate of its `weighted` tokens."""
@@ -155,7 +147,7 @@ class Sharing:
                 n_reserved += max(0, min(entitled, max(share.n_most_now, share.n_most_before)) - n_running)
         return n_reserved
 
-    def _forget(self, now: float) -> None:
+    def _drop_absent(self, now: float) -> None:
         self._recompute_at = now + _RECOMPUTE_EVERY_S
         gone = [share for share in self._present
                 if share.seen_at <= now - WITH_TRAFFIC_S and not share.n_running and not share.n_waiting]
@@ -163,6 +155,3 @@ class Sharing:
             del self._present[share]
             self._unqueued.pop(share, None)
         self._weights = sum(share.weight for share in self._present)
-
-    def __repr__(self) -> str:
-        return f"<Sharing among {len(self._present)} tenants>"

@@ -1,7 +1,7 @@
 """Lanes: short, long and batch requests share the places without blocking each other.
 
-Problem: a prompt a hundred times as long as the others occupies an engine's prefill, and all requests behind it wait: with
-1 such in 50 the p99 of the short ones is the long one's time. Rule: each request has a lane,
+Problem: a prompt a hundred times as long as the others occupies an engine's prefill; with 1 such in 50 the p99 of the short
+ones is the long one's time. Rule: each request has a lane,
 
     batch   of band batch;      long    prompt >= long_input or answer >= long_output, as predicted;      short   all others
 
@@ -14,13 +14,9 @@ share gets the next free place. It may borrow beyond its share if the others are
                    = that peak + 1                     of the short lane: its last place is never lent
                    = 0                                 when the short lane borrows, as short requests end soon
 
-A borrowed place is returned when its request ends, so a request within its lane's share never waits for a newcomer of
-another lane. Besides places, prefill is limited: at most `max_prefills` requests of the long and batch lanes wait for a
-first token at a time, so short ones wait behind one long prefill, not behind one in each place.
-
-A statically batching engine pads all requests of a batch to the longest and returns them together. For such engines
-`apart` runs short and other requests in turns. A turn of the others begins when no short request waits, or when it is due,
-and takes the requests that have room at that moment. The next is due when the short ones had their share of time:
+At most `max_prefills` requests of the long and batch lanes wait for a first token at a time, so short ones wait behind one
+long prefill, not behind one in each place. For engines with static batches, `apart` runs short and other requests in turns.
+A turn of the others begins when no short request waits, or when it is due, with the requests that have room then:
 
     due = end + length * (1 - s) / s,     s: the shares of long and batch
 Source: multi-queue scheduling by predicted size (SITA; Harchol-Balter, 2000); share and loan as in Hadoop's capacity
@@ -67,8 +63,7 @@ class LanesConfig:
     max_prefills: Annotated[int | None, SettingDoc(
         "Requests of the long and batch lanes that may wait for their first token at a time, in each worker. null: no "
         "limit.", minimum=1, maximum=100_000)] = None
-    apart: Annotated[bool, SettingDoc(
-        "Short requests never run beside others: for engines with static batching.")] = False
+    apart: Annotated[bool, SettingDoc("Short requests never run beside others: for engines with static batching.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -130,7 +125,6 @@ class Lanes(Generic[T]):
             lane.hold = HoldBack(n_entitled, hold_back)
 
     def of(self, band: int, n_input: float, n_output: float) -> Lane[T]:
-        """The lane of a request with a prompt and an answer of about this many tokens."""
         if band == BATCH_BAND:
             return self.batch
         config = self._config
@@ -138,7 +132,6 @@ class Lanes(Generic[T]):
 
     @property
     def target_wait_s(self) -> float:
-        """The least target of the queues."""
         return min(lane.queue.config.target_wait_s for lane in self.all)
 
     @property
@@ -168,7 +161,6 @@ class Lanes(Generic[T]):
         return lane is self.short and lane.n_running < lane.hold.sure[band] and not self._config.apart
 
     def enter(self, lane: Lane[T], now: float) -> None:
-        """A request of a lane starts."""
         if lane is not self.short and not self.long.n_running + self.batch.n_running:
             self._turn_at = now
         lane.began(now)
@@ -195,7 +187,6 @@ class Lanes(Generic[T]):
         return self._n_places if most is None else most - self.long.n_prefilling - self.batch.n_prefilling
 
     def _n_left_to_others(self, borrower: Lane[T], now: float) -> int:
-        """The places that must stay open when `borrower` borrows one."""
         n_left = 0
         for lane in self.all:
             if lane is borrower or (borrower is self.short and self._config.apart):

@@ -44,7 +44,6 @@ class OverloadSignals:
         self._at = self._cpu_s = 0.0
 
     def begin(self, now: float, cpu_s: float) -> None:
-        """Start sampling, without history."""
         self.late_s = self.busy = 0.0
         self._at, self._cpu_s = now, cpu_s
 
@@ -73,8 +72,7 @@ class AdmissionConfig:
     queue: Annotated[QueueConfig, SettingDoc("The queue for admission.",
                                              is_inline=True)] = field(default_factory=QueueConfig)
     hold_back: Annotated[float, SettingDoc(
-        "The share of the places that is held back for each higher band with traffic.",
-        minimum=0, maximum=0.2)] = 0.1
+        "The share of the places that is held back for each higher band with traffic.", minimum=0, maximum=0.2)] = 0.1
     lag_s: Annotated[float, SettingDoc(
         "An event loop this late is one of five signs of overload.", minimum=0.001, maximum=10)] = 0.05
     busy: Annotated[float, SettingDoc("A process that uses this share of a core is another sign.", minimum=0.1,
@@ -102,8 +100,6 @@ class AdmissionConfig:
 
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
-    """The settings of one tenant."""
-
     tier: Annotated[TenantTier, SettingDoc("premium goes first, batch last.")] = TenantTier.STANDARD
     weight: Annotated[float, SettingDoc("Its share relative to other tenants, under contention.", minimum=0.001,
                                         maximum=1000)] = 1.0

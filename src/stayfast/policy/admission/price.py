@@ -30,8 +30,6 @@ def _usd(doc: str) -> SettingDoc:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD per million tokens of each kind."""
-
     input_per_mtok: Annotated[float, _usd("USD per million tokens of input.")] = 0.0
     # embeddings have no output
     output_per_mtok: Annotated[float, _usd("USD per million tokens of output, reasoning included.")] = 0.0
@@ -66,7 +64,6 @@ Prices = Mapping[str, Price]  # by the upstream's own name for a model; ANY_MODE
 
 
 def price_of(prices: Prices, model: str) -> Price | None:
-    """The price of a model; None: not set."""
     return prices.get(model) or prices.get(ANY_MODEL)
 
 

@@ -30,8 +30,6 @@ MAX_REMEMBERED = 10_000  # idempotency keys
 
 
 class TenantTier(Word):
-    """The tenant's tier, set by the operator."""
-
     PREMIUM = "premium"
     STANDARD = "standard"
     BATCH = "batch"
@@ -56,8 +54,6 @@ def _points(doc: str) -> SettingDoc:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """The points that each property of a request adds to its score."""
-
     premium: Annotated[int, _points("A tenant of tier premium.")] = 100
     realtime: Annotated[int, _points("A stream, or a request with `x-stayfast-priority: realtime`.")] = 75
     retry: Annotated[int, _points(
@@ -74,8 +70,6 @@ def band_of(score: int) -> int:
 
 
 class PriorityClass:
-    """The bands of one tenant's requests, computed once. Immutable."""
-
     __slots__ = ("_bands",)
 
     def __init__(self, points: Points, tier: TenantTier, extra: int) -> None:
@@ -129,6 +123,3 @@ class HoldBack:
 
     def _ceiling(self, n_higher: int) -> int:
         return self.n_places if not n_higher else max(1, int(self.n_places * (1.0 - self.share * n_higher) + _ROUNDING))
-
-    def __repr__(self) -> str:
-        return f"<HoldBack {self.share:g} of {self.n_places} places for each band above>"

@@ -1,24 +1,23 @@
 """The admission queue: its order, how long a request may wait, and which requests are rejected.
 
 Problem: an unbounded queue turns overload into time-outs for all: each answer comes after its reader has left. Rule: the
-queue is short, sorted by urgency, and sheds early. It holds one lane for each band and tenant. The next request is from
-the highest band (`priority`), in it from the tenant with the least service (`fair_share`), and of its requests the one
-with the earliest deadline, with ageing:
+queue is short, sorted by urgency, and sheds early. The next request is from the highest band (`priority`), in it from the
+tenant with the least service (`fair_share`), and of its requests the one with the earliest deadline, with ageing:
 
     key = min(deadline, queued_at + ages_within)      no request is overtaken by one that comes `ages_within` after it
 
-A queue caused by a burst drains; a standing queue does not. So the longest wait depends on how long the lane has not been
-empty (CoDel, in the form of "Fail at Scale"):
+A queue caused by a burst drains; a standing queue does not. So the longest wait depends on how long the tenant's queue in
+its band has not been empty (CoDel, in the form of "Fail at Scale"):
 
-    longest wait = max_wait                      if the lane was empty within the last `max_wait`
-                 = target_wait                   otherwise, except for the lane's first request, which gets the next place
+    longest wait = max_wait                      if it was empty within the last `max_wait`
+                 = target_wait                   otherwise, except for its first request, which gets the next place
 
 A new request is rejected at once if it would wait too long. By Little's law, with mean service time S and n in flight:
 
     predicted wait = (ahead + 1) * S / n,    ahead = requests of higher bands + requests that go first in its own band
 
 Beyond `max_queue` one request is pushed out: in the lowest band, of the tenant with the most waiting requests for its
-weight, the one with the latest key. That is often the new request, and never a quiet tenant's in place of a noisy one's.
+weight, the one with the latest key.
 Source: CoDel (Nichols and Jacobson, 2012) and its server variant ("Fail at Scale", ACM Queue 2015); earliest deadline
 first; the push-out rule is ours.
 When wrong: at very low rates, or if an answer takes longer than `max_wait`, every queue is a standing one.
@@ -39,8 +38,6 @@ _LEARNING_RATE = 0.05  # of the mean service time
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """Limits of one queue."""
-
     max_queue: Annotated[int, SettingDoc(
         "Most requests that wait for a place; beyond it the request with the lowest priority is rejected.",
         minimum=0, maximum=100_000)] = 1000
@@ -78,8 +75,6 @@ class _Entry(NamedTuple, Generic[T]):
 
 
 class _Lane(Generic[T]):
-    """The requests of one tenant in one band, most urgent first."""
-
     __slots__ = ("entries", "share", "standing_since")
 
     def __init__(self, share: TenantShare, now: float) -> None:
@@ -124,7 +119,7 @@ class Queue(Generic[T]):
         if self.n <= self.config.max_queue:
             return None
         band = max(band for band, lanes in enumerate(self._bands) if lanes)
-        return self._take(_longest(self._bands[band]), band, -1)
+        return self._remove_at(_longest_lane(self._bands[band]), band, -1)
 
     def pop(self, has_room: Callable[[int], bool]) -> QueueEntry[T] | None:
         """Remove and return the next request of a band that has room; None if there is none."""
@@ -132,7 +127,7 @@ class Queue(Generic[T]):
             return None
         for band, lanes in enumerate(self._bands):
             if lanes and has_room(band):
-                return self._take(_next_turn(lanes), band, 0)
+                return self._remove_at(_next_lane(lanes), band, 0)
         return None
 
     def remove(self, waiting: QueueEntry[T]) -> None:
@@ -140,7 +135,7 @@ class Queue(Generic[T]):
         lane = self._bands[waiting.band][waiting.share]
         for index, entry in enumerate(lane.entries):
             if entry.waiting is waiting:
-                self._take(lane, waiting.band, index)
+                self._remove_at(lane, waiting.band, index)
                 return
         raise KeyError("the request is not in the queue")
 
@@ -149,8 +144,8 @@ class Queue(Generic[T]):
         late = []
         for band, lanes in enumerate(self._bands):
             for lane in list(lanes.values()):
-                for index, waiting in reversed(list(self._late_in(lane, now))):
-                    self._take(lane, band, index)
+                for index, waiting in reversed(list(self._overdue_in(lane, now))):
+                    self._remove_at(lane, band, index)
                     late.append(waiting)
         return late
 
@@ -177,7 +172,7 @@ class Queue(Generic[T]):
     def depths(self) -> Iterator[tuple[str, int]]:
         yield from zip(BANDS, self._n_in, strict=True)
 
-    def _late_in(self, lane: _Lane[T], now: float) -> Iterator[tuple[int, QueueEntry[T]]]:
+    def _overdue_in(self, lane: _Lane[T], now: float) -> Iterator[tuple[int, QueueEntry[T]]]:
         config = self.config
         is_standing = now - lane.standing_since > config.max_wait_s
         for index, (_, _, waiting) in enumerate(lane.entries):
@@ -185,7 +180,7 @@ class Queue(Generic[T]):
             if now - waiting.queued_at >= patience_s:
                 yield index, waiting
 
-    def _take(self, lane: _Lane[T], band: int, index: int) -> QueueEntry[T]:
+    def _remove_at(self, lane: _Lane[T], band: int, index: int) -> QueueEntry[T]:
         waiting = lane.entries.pop(index).waiting
         if not lane.entries:
             del self._bands[band][lane.share]
@@ -199,7 +194,7 @@ class Queue(Generic[T]):
         return f"<Queue {self.n} of {self.config.max_queue} waiting{': ' + lanes if lanes else ''}>"
 
 
-def _next_turn(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
+def _next_lane(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
     """The lane of the tenant with the least claim; on a tie, with the fewest running. Written out for speed."""
     found = next(iter(lanes))
     least = found.claim
@@ -210,7 +205,7 @@ def _next_turn(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
     return lanes[found]
 
 
-def _longest(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
+def _longest_lane(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
     """The lane with the most waiting requests for its weight; on a tie, of the tenant with the most service."""
     found, most = next(iter(lanes)), 0.0
     for share, lane in lanes.items():

@@ -1,25 +1,23 @@
 """Quotas of a tenant: requests, tokens and cost, per minute and per day.
 
 Problem: the cost of a request is known only at its end. Counting at the end lets a burst through; counting only an estimate
-is wrong by a factor. Rule: reserve, then reconcile. A request is admitted if every limit has room for its estimate, which is
-taken from all limits or from none. At its end the difference to its real use is charged, which is never refused:
+is wrong by a factor. Rule: reserve, then reconcile. A request is admitted if every limit has room for its estimate; the
+difference to its real use is charged at its end, which is never refused:
 
     reserve    c = (1 request, prompt + most output tokens, highest cost)    from every bucket, or from none
     reconcile  charge(used - c)                                              may return tokens, may leave a debt
 
-Each limit is a token bucket, refilled evenly; a counter that is reset each minute would let twice the limit pass around the
-reset. A bucket holds at most `capacity` and gains `per_s` a second:
+Each limit is a token bucket of at most `capacity`, refilled evenly by `per_s` a second:
 
     level(now) = min(capacity, level(then) + (now - then) * per_s)
     in any window of t seconds, at most capacity + t * per_s is admitted
 
-So a limit of L per T admits up to L + t * L / T in any time t, and up to twice a day's limit in the first day after a start;
-a debt delays later requests. An estimate above a whole limit waits for a full bucket, and the rest is charged as a debt.
-Source: the token bucket of RFC 2697; reserve and reconcile as in GCRA with a signed correction; Anthropic's output limits
-work alike.
+So up to twice a day's limit may pass in the first day after a start; a debt delays later requests. An estimate above a whole
+limit waits for a full bucket, and the rest is charged as a debt.
+Source: the token bucket of RFC 2697; reserve and reconcile as in GCRA with a signed correction.
 When wrong: a client with a needlessly large max_tokens reserves it all, and waits for it. If answers use more than their
-estimates, a burst exceeds L by the difference. Processes that share a quota need `CommonBucket`: one number in shared
-memory, the instant at which the bucket will be full. Two takes within the same microsecond may count as one.
+estimates, a burst exceeds the limit. Processes that share a quota need `CommonBucket`: one number in shared memory, the
+instant at which the bucket will be full. Two takes within the same microsecond may count as one.
 """
 
 from collections.abc import Callable
@@ -128,8 +126,7 @@ class QuotaConfig:
     tokens_per_minute: Annotated[float | None, SettingDoc(
         "Tokens of prompts and answers per minute; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
     cost_per_minute: Annotated[float | None, SettingDoc(
-        "USD per minute, by the upstreams' `prices`; as much at once, refilled evenly.",
-        minimum=1e-6, maximum=_MOST)] = None
+        "USD per minute, by the upstreams' `prices`; as much at once, refilled evenly.", minimum=1e-6, maximum=_MOST)] = None
     requests_per_day: Annotated[float | None, SettingDoc(
         "Requests per day; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
     tokens_per_day: Annotated[float | None, SettingDoc(
@@ -172,7 +169,7 @@ class TenantQuota:
     an unchanged limit keeps its bucket, a raised one adds the difference, and a lowered one leaves no debt.
     """
 
-    __slots__ = ("_are_own", "_buckets", "_limits", "_shown", "config", "has_cost")
+    __slots__ = ("_by_kind", "_limits", "config", "has_cost")
 
     def __init__(self, config: QuotaConfig, now: float, make: MakeBucket = own_bucket,
                  before: "TenantQuota | None" = None) -> None:
@@ -192,46 +189,21 @@ class TenantQuota:
                         bucket.take_over(was, now)
                 found.append(_Limit(field.name, KINDS.index(kind), bucket))
         self._limits: tuple[_Limit, ...] = tuple(found)
-        self._buckets = tuple([(limit.kind, limit.bucket) for limit in found])
-        self.has_cost = any(KINDS[limit.kind] == "cost" for limit in found)
-        self._are_own = all(type(limit.bucket) is Bucket for limit in found)
-        by_kind = [(kind, tuple(limit.bucket for limit in found if KINDS[limit.kind] == kind)) for kind in KINDS]
-        self._shown = tuple((kind, buckets[0], buckets[1:]) for kind, buckets in by_kind if buckets and kind != "cost")
+        by_kind = {kind: [limit.bucket for limit in found if KINDS[limit.kind] == kind] for kind in KINDS}
+        self.has_cost = bool(by_kind.pop("cost"))
+        self._by_kind = [(kind, buckets) for kind, buckets in by_kind.items() if buckets]
 
     def reserve(self, amount: Amount, now: float) -> Refusal | None:
         """Take the amount from every bucket; or from none, and return the limit with the longest wait."""
-        are_own = self._are_own
-        for kind, bucket in self._buckets:
-            wanted, most = amount[kind], bucket.capacity
-            if are_own:  # `take` written out: every request takes from several buckets
-                left = bucket.was_left + (now - bucket.updated_at) * bucket.per_s
-                if left >= most:
-                    bucket.was_left = most - wanted if wanted < most else 0.0
-                elif wanted <= left:
-                    bucket.was_left = left - wanted
-                else:
-                    return self._refuse(amount, bucket, now)
-                bucket.updated_at = now
-            elif not bucket.take(min(wanted, most), now):
+        for _, kind, bucket in self._limits:
+            if not bucket.take(min(amount[kind], bucket.capacity), now):
                 return self._refuse(amount, bucket, now)
         return None
 
     def reconcile(self, reserved: Amount, used: Amount, now: float) -> None:
-        """Charge the amount really used instead of the reserved one."""
-        are_own = self._are_own
-        for kind, bucket in self._buckets:
-            held, most = reserved[kind], bucket.capacity
-            more = used[kind] - held if held <= most else used[kind] - most
-            if not more:
-                continue
-            if are_own:
-                left = bucket.was_left + (now - bucket.updated_at) * bucket.per_s
-                if left >= most:
-                    bucket.was_left = most - more if more > 0 else most
-                else:
-                    bucket.was_left = min(most, left - more)
-                bucket.updated_at = now
-            else:
+        for _, kind, bucket in self._limits:
+            more = used[kind] - min(reserved[kind], bucket.capacity)
+            if more:
                 bucket.charge(more, now)
 
     def bucket(self, limit: str) -> Bucket:
@@ -239,24 +211,20 @@ class TenantQuota:
         return {name: bucket for name, _, bucket in self._limits}[limit]
 
     def left(self, now: float) -> dict[str, tuple[float, float]]:
-        """The level and the capacity of each limit, by its name in the settings."""
         return {name: (bucket.level(now), bucket.capacity) for name, _, bucket in self._limits}
 
     def allowances(self, now: float) -> tuple[Allowance, ...]:
         """What is left of requests and tokens; if a kind has several limits, of the one with the smallest share left."""
         found = []
-        for kind, first, others in self._shown:
-            bucket, left, capacity = first, first.level(now), first.capacity
-            for other in others:
-                level = other.level(now)
-                if level * capacity < left * other.capacity:
-                    bucket, left, capacity = other, level, other.capacity
-            found.append(Allowance(kind, int(capacity), int(left) if left > 0 else 0, (capacity - left) / bucket.per_s))
+        for kind, buckets in self._by_kind:
+            bucket = min(buckets, key=lambda bucket: bucket.level(now) / bucket.capacity)
+            left = bucket.level(now)
+            found.append(Allowance(kind, int(bucket.capacity), max(0, int(left)), (bucket.capacity - left) / bucket.per_s))
         return tuple(found)
 
     def _refuse(self, amount: Amount, by: Bucket, now: float) -> Refusal:
         """Return what was taken from the buckets before `by`, and find the limit with the longest wait."""
-        for kind, bucket in self._buckets:
+        for _, kind, bucket in self._limits:
             if bucket is by:
                 break
             bucket.charge(-min(amount[kind], bucket.capacity), now)

@@ -50,7 +50,6 @@ class ResponseOwners:
         self._words: Words | None = None
 
     def note(self, response_id: str, tenant: str) -> None:
-        """Record that a tenant received this response."""
         words, (cell, mark) = self._get_words(), _cell_of(response_id)
         owner, known = _tenant_bits(tenant), words[cell]
         if known >> _TENANT_BITS == mark and known & _TENANT_MASK != owner:
@@ -68,9 +67,6 @@ class ResponseOwners:
             self._words = self._make()
         return self._words
 
-    def __repr__(self) -> str:
-        return f"<ResponseOwners of {N_CELLS} cells{', unused' * (self._words is None)}>"
-
 
 def _cell_of(response_id: str) -> tuple[int, int]:
     """The cell of an id, and 40 hash bits that are never all 0."""
@@ -79,5 +75,4 @@ def _cell_of(response_id: str) -> tuple[int, int]:
 
 
 def _tenant_bits(tenant: str) -> int:
-    """24 hash bits that are never all 0."""
     return int.from_bytes(blake2b(tenant.encode(), digest_size=3).digest(), "big") or 1

@@ -107,8 +107,4 @@ class AnswerVotes:
                 del self._probation[answer]
 
     def is_on_probation(self, answer: int) -> bool:
-        """Whether the answer must not be served for now."""
         return answer in self._probation
-
-    def __repr__(self) -> str:
-        return f"<AnswerVotes of {len(self)} phrasings for {self.n_answers} answers, {len(self._probation)} on probation>"

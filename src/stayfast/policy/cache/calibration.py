@@ -1,36 +1,27 @@
 """The threshold of a semantic cache: it bounds the share of wrong answers among cache hits.
 
-Problem: "cosine above .92" bounds nothing. An operator can say which share of the cached answers may be wrong (`max_error`),
-per hit, not per request: a cache that answers 1 % of the requests, half of them wrongly, is right in 99.5 % of all requests.
+Problem: "cosine above .92" bounds nothing. An operator can say which share of the cached answers may be wrong (`max_error`).
 Rule: learn from labels. Each miss gives one for free (an answer was generated: would the neighbour's have been the same?),
 and a random share `audit` of the hits generates an answer, too.
 
     p          logistic regression of the features, L2, on the last `n_kept` labels
-    weights    a miss counts 1; an audited hit 1 / audit, and more if earlier audits gave no result (rejected, failed, a slow
-               store). The labels of a bin of scores (STEP of a logit) then share their sum equally, w = sum / labels, which
-               changes no mean, and makes n_eff five times as large as with unequal weights
+    weights    a miss counts 1; an audited hit 1 / audit, and more if earlier audits gave no result. The labels of a bin of
+               scores (STEP of a logit) share their sum equally, which changes no mean, and makes n_eff five times as large
     threshold  the smallest score z at which, of the labels with a score >= z, the upper 95 % bound of the share of wrong
                ones is at most max_error; if there is no such score, the cache serves nothing
                    n_eff = (sum w)^2 / sum w^2,   upper(sum w wrong / sum w * n_eff, n_eff) <= max_error
     shadow     below `min_labels`, or without a threshold: nothing is served, but everything is judged and counted. A
                threshold needs a model fitted to labels of both classes, and a check against both
     drift      if, of the last AUDITS_WATCHED audits, the lower 99 % bound of the share of wrong ones is above max_error, all
-               labels are dropped and shadow begins again. 99 % because it is checked after every audit
+               labels are dropped and shadow begins again
+    bounds     Clopper and Pearson's, which hold for any n: upper(x, n) is the `confidence` quantile of Beta(x + 1, n - x),
+               lower(x, n) the `1 - confidence` quantile of Beta(x, n - x + 1)
 
-Cost: a fit reads all labels several times, which would block the event loop. So each new label processes PACE old ones; when
-all were read, one Newton step follows, and the new model is used only after a further round that puts every label into its
-bin. Model and threshold are always of the same round. 0.2 ms a label, at any number of labels.
-
-Bounds: of 40 cached answers none was wrong. That does not prove less than 1 %: with 3 % wrong, 40 answers contain no error
-in four of ten cases. So bounds are those of Clopper and Pearson, which hold for any n:
-
-    upper(x, n) = the `confidence` quantile of Beta(x + 1, n - x)
-    lower(x, n) = the `1 - confidence` quantile of Beta(x, n - x + 1)
-
-x and n need not be integers: weighted labels enter by their effective number. Beta's distribution function is the
-regularised incomplete beta function, by its continued fraction (Lentz); its quantile is found by bisection.
+A fit reads all labels several times, too long for the event loop. So each new label processes PACE old ones; when all were
+read, one Newton step follows, and its model is used after a further round that puts all labels into bins. 0.2 ms a label.
 Source: Clopper, Pearson, "The use of confidence or fiducial limits" (Biometrika, 1934); Press and others, "Numerical
-Recipes", 6.4; Kish (1965) for n_eff; Horvitz, Thompson (1952) for the weights. The rest is ours.
+Recipes", 6.4 (the incomplete beta function by Lentz's continued fraction); Kish (1965) for n_eff; Horvitz, Thompson (1952)
+for the weights. The rest is ours.
 When wrong: labels are collected while they move the threshold, and traffic is not an independent sample. The error is
 calibrated, not guaranteed; audits measure it.
 """
@@ -61,7 +52,6 @@ def beta_share(at: float, a: float, b: float) -> float:
 
 
 def _beta_fraction(at: float, a: float, b: float) -> float:
-    """The continued fraction of the incomplete beta function."""
     c, d = 1.0, 1.0 / _nonzero(1.0 - (a + b) * at / (a + 1.0))
     value = d
     for m in range(1, _MAX_TERMS):
@@ -191,7 +181,6 @@ class _Bins:
         return weight + self.weights[place], wrong + mean * self.n_wrong[place], squares + mean * self.weights[place]
 
     def estimate(self, place: int) -> CalibrationEstimate:
-        """Hits and error if this bin is the threshold."""
         weight = wrong = squares = 0.0
         for other in range(place, N_BINS):
             if self.n[other]:
@@ -280,9 +269,7 @@ class Calibrator:
         return "" if p >= threshold else "unsure"
 
     def learn(self, features: tuple[float, ...], *, is_right: bool, was_given: bool = False, n_audits: float = 1.0) -> None:
-        """Learn from a miss, or (`was_given`) from an audited hit that stands for `n_audits` audits. Takes 0.2 ms, so call
-        it when no client waits.
-        """
+        """Learn from a miss, or (`was_given`) from an audited hit that stands for `n_audits` audits. Takes 0.2 ms."""
         config = self.config
         label = Label(features, is_right, n_audits / config.audit if was_given else 1.0)
         if len(self._labels) < config.n_kept:
@@ -296,9 +283,9 @@ class Calibrator:
             n_wrong, n = self.audited()
             max_error = self.config.max_error
             if n_wrong > max(1.0, n * max_error) and lower(n_wrong, n, DRIFT_CONFIDENCE) > max_error:
-                self._forget()
+                self._reset()
                 return
-        self._work()
+        self._advance_round()
 
     def estimate(self) -> CalibrationEstimate | None:
         """Hits and error at the threshold, served or in shadow. None: there is no threshold yet."""
@@ -308,7 +295,7 @@ class Calibrator:
         """The number of wrong answers in the last audits, and the number of these audits."""
         return sum(self._audits), len(self._audits)
 
-    def _work(self) -> None:
+    def _advance_round(self) -> None:
         """Process PACE labels; at the end of a round, use its model and threshold and begin the next round."""
         running = self._round
         for place in range(running.at, min(running.at + PACE, running.n)):
@@ -324,7 +311,7 @@ class Calibrator:
         else:
             self._round = _Round(running.model, len(self._labels))
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Drop all labels and the threshold; keep the model."""
         self.n_drifted += 1
         self.n_labels = self._oldest = 0

@@ -77,7 +77,6 @@ class EncodingPace:
         return self._usual_s
 
     def fits(self, left_s: float) -> bool:
-        """Whether to start encoding with this much time left."""
         usual_s = self.usual_s
         if usual_s is None or usual_s <= left_s:
             return True

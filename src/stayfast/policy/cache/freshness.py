@@ -27,8 +27,6 @@ from stayfast.policy.cache.similarity import SemanticConfig
 
 
 class Use(Word):
-    """How a stored answer may be used."""
-
     FRESH = "fresh"  # serve it
     STALE = "stale"  # serve it, and renew it in the background
     SPARE = "spare"  # serve it only if a new answer cannot be had (stale-if-error)
@@ -45,8 +43,7 @@ class CacheConfig:
     mode: Annotated[Literal["off", "exact", "semantic"], SettingDoc(
         "exact: a request equivalent to an earlier one gets its answer, and simultaneous ones share one call. semantic: a "
         "request with the same meaning in other words, too, within `max_error`. off: every request is a call.")] = "off"
-    ttl_s: Annotated[float, SettingDoc(
-        "Seconds for which an answer is served.", more_than=0, maximum=31_536_000)] = 86_400.0
+    ttl_s: Annotated[float, SettingDoc("Seconds for which an answer is served.", more_than=0, maximum=31_536_000)] = 86_400.0
     max_temperature: Annotated[float, SettingDoc(
         "Only requests with at most this temperature, or with a seed, are cached. Without a temperature, 1 is assumed, the "
         "provider's default.", minimum=0, maximum=2)] = 0.3
@@ -63,8 +60,7 @@ class CacheConfig:
         "Further seconds for which an answer is served if the call for a new one fails.",
         minimum=0, maximum=31_536_000)] = 0.0
     store: Annotated[str, SettingDoc(
-        "One of `stores`, by name, which routes and workers may share. Empty: the route's own memory of max_bytes."
-    )] = ""
+        "One of `stores`, by name, which routes and workers may share. Empty: the route's own memory of max_bytes.")] = ""
     semantic: Annotated[SemanticConfig, SettingDoc(
         "The semantic cache.", is_inline=True)] = field(default_factory=SemanticConfig)
 
@@ -87,7 +83,6 @@ def is_too_warm(config: CacheConfig, temperature: float | None, *, is_seeded: bo
 
 
 def fresh_for_s(config: CacheConfig, control: CacheControl | None) -> float:
-    """The greatest age of an answer to be served, in seconds."""
     requested_s = inf if control is None or control.max_age_s is None else control.max_age_s
     return min(config.ttl_s, requested_s)
 

@@ -26,8 +26,6 @@ MAX_KEYS: Final = 20_000  # about 400 bytes each, without the answers
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyConfig:
-    """How long repeated requests are recognised, in each worker."""
-
     keep_s: Annotated[float, SettingDoc(
         "Seconds for which a repeated request with the same `idempotency-key` gets the stored answer; 0: keys are only "
         "passed on to the upstream.", minimum=0, maximum=604_800)] = 600.0

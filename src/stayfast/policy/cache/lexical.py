@@ -1,7 +1,7 @@
 """Word rules that tell apart two questions which an embedding model finds equal.
 
-Problem: "Markdown to HTML" and "HTML to Markdown" have cosine .994, "10 USD to EUR" and "10 EUR to USD" .979, "2.12 wheels"
-and "2.13 wheels" .979. Rule: whatever the model says, one question's answer is not used for the other if
+Problem: "Markdown to HTML" and "HTML to Markdown" have cosine .994, "2.12 wheels" and "2.13 wheels" .979. Rule: whatever the
+model says, one question's answer is not used for the other if
 
     numbers     their sets of numbers differ, in digits or in words
     negation    one has a negator, the other has none
@@ -10,17 +10,14 @@ and "2.13 wheels" .979. Rule: whatever the model says, one question's answer is 
     order       their content words are the same in another order
 
 These rules are necessary but not sufficient: of Redis' adversarial pairs they reject a fifth of the different ones, and a
-tenth of the equal ones. `policy.cache.similarity` decides the rest.
-
-Answers often share a template with different words filled in; the longer the template, the less a vector shows of them. So
-the comparison of two answers has one more rule:
+tenth of the equal ones. The comparison of two answers has one more rule, as answers often share a template:
 
     template    at least MOST_SAME of their word pairs are equal, and each answer has a content word (a number or a word
                 with an opposite counts) that the other lacks, or has less often
 
-When wrong: the rules read words, not meaning. "Not bad" is a negation, "twenty-four" is 20 and 4, and "press the button" and
-"hold the button" share a template. The word lists are English. Questions in other languages get no semantic hits, because
-a model puts "ein" and "aus" as close together as "on" and "off", and no list would tell them apart.
+When wrong: the rules read words, not meaning. "Not bad" is a negation, and "press the button" and "hold the button" share a
+template. The word lists are English; questions in other languages get no semantic hits, because nothing would tell "on" from
+"off" there.
 """
 
 import re
@@ -126,8 +123,6 @@ _NAME: Final = re.compile(r"(?<=\s)[A-Z][A-Za-z0-9+#]+")
 
 
 class Wording(Struct, frozen=True, gc=False):
-    """The words of a text, for comparison. `words` are in order and lower case."""
-
     words: tuple[str, ...]
     numbers: frozenset[str]
     names: frozenset[str]

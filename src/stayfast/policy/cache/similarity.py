@@ -1,22 +1,20 @@
 """Semantic cache decisions: which questions may share answers, and whether the nearest question's answer fits a new one.
 
-Problem: "and how much is it?" has cosine .97 to another "and how much is it?" about something else. Rule: a question must be
+Problem: "and how much is it?" has cosine .97 to the same words about something else. Rule: a question must be
 self-contained. It is neither looked up nor stored for others if it is
 
     short       fewer than `n_content_words` words with content, or with an ellipsis
     pointing    it begins with a word that refers to earlier text (it, they, and, why)
     volatile    its answer changes soon (today, latest, price), and answers are stored longer than `volatile_ttl_s`
-    personal    it contains "my", unless the route sets `personal: true` (for example, a help desk without user data)
+    personal    it contains "my", unless the route sets `personal: true`
     private     it contains an e-mail address, a long number, a card or an account number
     language    there is no word list for its language (policy/cache/lexical.py)
 
 Tenant, system prompt, tools, format and earlier turns must be exactly equal; they are the scope (`wire.canonical`).
-When wrong: these are word lists. "Which of the two is better?" refers to earlier text, and passes.
 
-Problem: cosine alone is not enough. On BANKING77, with common embeddings, every fixed threshold up to .95 serves more than
-2 % wrong answers; at 1 % wrong ones a seventh of the requests could be served. With three cheap features of the neighbours
-it is three quarters. Rule: take the ten nearest phrasings in the scope. The nearest that the word rules do not tell apart
-from the question represents it; y1 is its answer. All ten vote:
+Problem: on BANKING77, with common embeddings, every fixed cosine threshold up to .95 serves more than 2 % wrong answers.
+Rule: take the ten nearest phrasings in the scope. The nearest that the word rules do not tell apart from the question
+represents it; y1 is its answer. All ten vote:
 
     cos1     its cosine
     margin   cos1 - the best cosine of another answer. If all ten vote for y1: cos1 - the tenth's cosine; if the scope has
@@ -27,16 +25,11 @@ from the question represents it; y1 is its answer. All ten vote:
     shared   common words / all words of the two texts (Jaccard)
 
 p is a logistic function of these (policy/cache/calibration.py). y1 is served if p reaches the threshold and y1 is not on
-probation (policy/cache/answer_clusters.py). Below LEAST_COSINE nothing is served or learned: the model has seen no such
-question. With `new_word_from` nothing is served below that cosine if the question has a content word that no phrasing of y1
-has. Without it, as long as there is no question about cancelling an order, all ten neighbours of "how do I cancel my order"
-vote for "how can I track my order" (cosine .52), and p follows the votes. It costs hits if people use many different words.
-Such misses are labels like all others, as leaving them out would lower the threshold.
+probation (policy/cache/answer_clusters.py). Below LEAST_COSINE nothing is served or learned. With `new_word_from` nothing is
+served below that cosine if the question has a content word that no phrasing of y1 has; such misses are labels, too.
 Source: ours; measured on public data (docs/cache-eval.md) and by `stayfast prove semantic`.
-When wrong: if each question occurs once, there are no votes, and the features are only cosine.
-
-`max_error` bounds the share of wrong *hits* (policy/cache/calibration.py); until enough is known, everything is a miss.
-`threshold` is a fixed cosine instead: simple to set, but its error is unknown.
+When wrong: word lists miss cases ("Which of the two is better?" refers to earlier text, and passes). If each question occurs
+once, there are no votes, and the features are only cosine. The error of a fixed `threshold` is unknown.
 """
 
 import re
@@ -203,8 +196,7 @@ class SemanticConfig:
     min_labels: Annotated[int, SettingDoc(
         "Comparisons before the first semantic hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
     semantic_ttl_s: Annotated[float, SettingDoc(
-        "Seconds for which an answer is served to other questions.",
-        more_than=0, maximum=31_536_000)] = 3600.0
+        "Seconds for which an answer is served to other questions.", more_than=0, maximum=31_536_000)] = 3600.0
     within_s: Annotated[float, SettingDoc(
         "A semantic look-up that takes longer is a miss, in seconds; `budget.cache` may shorten it.",
         minimum=0.001, maximum=10)] = 0.05

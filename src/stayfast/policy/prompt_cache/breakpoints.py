@@ -1,8 +1,8 @@
 """Cache breakpoints: where a prompt's static part ends, and which blocks are marked for the provider's cache.
 
 Problem: a provider stores a marked prefix for a price, and reads it for requests that begin with exactly the same blocks. A
-mark after a block that changes is paid for each time and never read, and so is a mark that moves. Rule, over the chains of
-block digests that were sent to one model with one key and the same tools:
+mark after a block that changes is paid for each time and never read. Rule, over the chains of block digests that were sent
+to one model with one key and the same tools:
 
     static part   tools and instructions, if such prefixes recur; if not, the blocks before the first one that differs from
                   request to request. Few-shot examples belong to it once two requests share them and then differ
@@ -11,10 +11,9 @@ block digests that were sent to one model with one key and the same tools:
     not marked    prefixes of fewer than 1.1 times the model's minimum of tokens, and prefixes that recur too rarely:
                   p(read) * (1 - read) < write - 1, with read and write prices relative to plain input
 
-A prefix that does not recur within JUDGED_S counts as lost until it does. The same chains give the same marks, at most as
-many as the model accepts. A diagnosis that instructions *seem* to change comes earlier, after requests instead of seconds:
-once enough prefixes did not recur in the JUDGED_N requests after them. Marks wait for the minute, since many applications
-that start together look the same until each sends its second request.
+A prefix that does not recur within JUDGED_S counts as lost until it does. A diagnosis that instructions *seem* to change
+comes earlier, once enough prefixes did not recur in the JUDGED_N requests after them. Marks wait for the minute, since many
+applications that start together look the same until each sends its second request.
 When wrong: requests of other workers and replicas are not seen, so a prefix may recur more often than counted here.
 """
 
@@ -136,7 +135,7 @@ class PrefixReuse:
                 self.n_again += 1
             elif self._open.pop(link, None) is not None:
                 self.n_again += 1
-        self._judge(now)
+        self._expire_open(now)
         if len(self._at) > MAX_NODES:
             oldest = next(iter(self._at))
             del self._at[oldest]
@@ -151,7 +150,7 @@ class PrefixReuse:
             self.n_short //= 2
             self.n_middling //= 2
 
-    def _judge(self, now: float) -> None:
+    def _expire_open(self, now: float) -> None:
         while self._open:
             link, (at, _) = next(iter(self._open.items()))
             if now - at < JUDGED_S:
@@ -186,7 +185,7 @@ class PromptHistory:
         statics, ends, chain = self._statics, self._ends, shape.chain
         is_long = config.ttl == "1h" or (config.ttl == "auto" and statics.n_middling > max(N_GAPS, statics.n_short))
         keeps_s = HOUR_S if is_long and rules.marks == "anthropic" else rules.keeps_s
-        n_branch = self._branch(chain[:shape.n_static + MAX_EXAMPLES], now, keeps_s)
+        n_branch = self._find_branch(chain[:shape.n_static + MAX_EXAMPLES], now, keeps_s)
         n_static, is_known, was_marked = shape.n_static, False, False
         worth = (rules.write_factor - 1) / (1 - rules.read_factor)
         if n_static:
@@ -226,7 +225,7 @@ class PromptHistory:
                 return True
         return False
 
-    def _branch(self, chain: Sequence[int], now: float, keeps_s: float) -> int:
+    def _find_branch(self, chain: Sequence[int], now: float, keeps_s: float) -> int:
         """The number of leading blocks after which an earlier prompt continued differently, at the last such place."""
         kids, n_branch, parent = self._kids, 0, 0
         for n, link in enumerate(chain):

@@ -1,25 +1,21 @@
-"""What is learned from an upstream's answers about its prompt cache, and three decisions based on it.
+"""What is learned from an upstream's answers about its prompt cache, and decisions based on it.
 
-Minimum length. Problem: tables of minimum lengths and supported fields are outdated, wrong, or made for another endpoint.
-Rule: two answers that neither wrote nor read a marked prefix raise the minimum to its length; a field that an error names is
-left out, if the same request succeeds without it. Both hold for an hour, for one model of one upstream.
-When wrong: the cause may be a provider's bad minute. So the minimum rises to MOST_TIMES the table's at most, and is lowered
-again once a prompt of at most that length is cached.
+Minimum length. Problem: tables of minimum lengths and supported fields are outdated, or made for another endpoint. Rule: two
+answers that neither wrote nor read a marked prefix raise the minimum to its length; a field that an error names is left out,
+if the same request succeeds without it. Both hold for an hour, for one model of one upstream. When wrong: the cause may be a
+provider's bad minute. So the minimum rises to MOST_TIMES the table's at most, and falls once a shorter prompt is cached.
 
-Refreshing prefixes. Problem: an entry expires five minutes after its last use, and the next request pays for all of it and
-waits. Rule: a prefix with MIN_USES or more recent uses is requested MARGIN_S before it expires, within a budget of tokens
-per hour. The next to expire goes first; a failed refresh is repeated after AGAIN_S. It is given up after MOST refreshes
-without a real use: each costs a tenth of the prompt, so by then they have cost as much as one write, and never more than
-twice the minimum possible cost.
-When wrong: a client that comes once a day costs MOST reads for nothing.
+Refreshing prefixes. Problem: an entry expires five minutes after its last use, and the next request pays for all of it.
+Rule: a prefix with MIN_USES or more recent uses is requested MARGIN_S before it expires, within a budget of tokens per hour.
+It is given up after MOST refreshes without a real use: each costs a tenth of the prompt, so by then they cost as much as one
+write, and never more than twice the minimum possible cost. Source: the ski-rental rule; Anthropic's prices (write 1.25, read
+0.1).
 
 Splitting cache keys. Problem: OpenAI routes prompts by their `prompt_cache_key` to the machine with the cached prefix; above
 about 15 requests a minute, some go to other machines. Rule: a key is split into parts, each for as many conversations as
-make at most `MOST_KEYS` requests a minute at the present pace. A conversation stays in its part; a new one goes to the first
-part with room. So as few machines as possible have to learn the static part.
-Source: OpenAI's guide to prompt caching, for the 15. When wrong: conversations differ in pace, and each worker and replica
-splits by its own requests only. In a key's first minute the pace is a guess, lowered as conversations stay silent; a burst
-of single questions is taken for as many agents.
+make at most `MOST_KEYS` requests a minute at the present pace. A conversation stays in its part. Source: OpenAI's guide to
+prompt caching. When wrong: conversations differ in pace, and each worker splits by its own requests only. In a key's first
+minute the pace is a guess; a burst of single questions is taken for as many agents.
 """
 
 from collections.abc import Hashable
@@ -152,7 +148,6 @@ class HotPrefixes:
         return True
 
     def add(self, opening: Opening, key: Hashable, now: float) -> None:
-        """Add an unknown prefix."""
         self._prefixes[key] = _HotPrefix(opening, now)
         if len(self._prefixes) > MAX_KEPT:
             del self._prefixes[next(iter(self._prefixes))]
@@ -213,10 +208,10 @@ class PromptParts:
 
     def part(self, conversation: int, now: float) -> int:
         """The part for this request of a conversation."""
-        self._forget(now)
+        self._expire(now)
         part = self._of.pop(conversation, None)
         if part is None:
-            most = max(1.0, MOST_KEYS / self._pace(now))
+            most = max(1.0, MOST_KEYS / self._requests_per_minute(now))
             part = next((n for n, n_live in enumerate(self._n_live) if n_live + 1 <= most), len(self._n_live))
             if part == len(self._n_live):
                 self._n_live.append(0)
@@ -229,7 +224,7 @@ class PromptParts:
         self._n += 1
         return part
 
-    def _pace(self, now: float) -> float:
+    def _requests_per_minute(self, now: float) -> float:
         age_s = now - self._began_at
         if not self._live:
             return self._guess
@@ -239,7 +234,7 @@ class PromptParts:
         share_before = 1 - now % MINUTE_S / MINUTE_S
         return max(1.0, (self._n + self._n_before * share_before) / len(self._live))
 
-    def _forget(self, now: float) -> None:
+    def _expire(self, now: float) -> None:
         minute = int(now // MINUTE_S)
         if minute != self._minute:
             self._n_before = self._n if minute == self._minute + 1 else 0

@@ -1,34 +1,29 @@
 """Baselines of the time to first token, and the classification of calls as slow.
 
-Problem: times to the first token of one upstream vary a hundredfold by prompt and model, so neither a mean nor a constant
-says whether one of them was slow. Rule: compare times within a class (model, streamed or whole, prompt tokens to a power of
-two), as ratios to the long-term geometric mean of that class:
+Problem: times to first token of one upstream vary a hundredfold by prompt and model. Rule: compare them within a class
+(model, streamed or whole, prompt tokens to a power of two), as ratios to the long-term geometric mean of that class:
 
     long += (ln(ttft_s) - long) / min(n, 600)         ratio = (ttft_s + 0.05) / (exp(long) + 0.05)
 
-A ratio of 1 is normal for any prompt. A class has no baseline before 10 answers, and answers to three of four of its calls,
-since the first ten answers of a burst are its fastest. After that its calls are learned when they are classified, with at
-most the time that counts as slow, in the order of their start. The added 50 ms avoid a slow verdict on an upstream that
-answers in a millisecond when this machine was busy for two. Prompt tokens are the uncached ones if the upstream has
-reported them, else a quarter of the request's bytes.
+A class has no baseline before 10 answers, and answers to three of four of its calls, since the first ten answers of a burst
+are its fastest. Later calls are learned when they are classified, in the order of their start, and at most as slow. The
+added 50 ms avoid a slow verdict on a fast upstream when this machine was busy. Prompt tokens are the uncached ones if the
+upstream has reported them, else a quarter of the request's bytes.
 
-Problem: answers counted as they arrive do not represent the calls made. At the start of a burst only fast ones have arrived;
-after it only slow ones remain, so a provider with a long tail looks congested until its next request. Rule: each call is
-classified at one instant fixed at its start, whether or not it was answered by then:
+Problem: answers counted as they arrive do not represent the calls made: at the start of a burst only fast ones have arrived,
+after it only slow ones remain. Rule: a call is classified at one instant fixed at its start, answered or not:
 
     judged_at = began_at + the time that counts as slow      (3 times the baseline)
 
-Similar calls that began together are classified together, the unanswered ones as at least that slow. So the calls of any
-period are a fair sample, without weights or estimates. Instants are rounded up to eighths of a second, to classify calls in
-batches. Without a baseline, a call is classified a second after its start, and only as refused or not. A call whose client
-left before the first token and the verdict is ignored, unless it was already slow at ordinary concurrency
-(policy/resilience/queueing.py); a call cancelled for a faster one counts only if it lost after so long that slow is the
-better guess (`LOST`).
+Unanswered calls are then at least that slow. So the calls of any period are a fair sample. Instants are rounded up to
+eighths of a second, for batches. Without a baseline, a call is classified a second after its start, and only as refused or
+not. A call whose client left earlier is ignored, unless it was already slow at ordinary concurrency
+(policy/resilience/queueing.py); a call cancelled for a faster one counts only if it lost so late that it was probably slow.
 
-Source: the long window of Netflix's Gradient2; the logarithm is ours: one answer of the tail moves a mean, but not this. The
-landmark analysis of survival statistics (Anderson, Cain, Gelber, 1983), here with a landmark for each call.
+Source: the long window of Netflix's Gradient2, here of logarithms, which one answer of the tail does not move; landmark
+analysis of survival statistics (Anderson, Cain, Gelber, 1983), with a landmark for each call.
 When wrong: a slow drift is learned as normal; a whole answer takes as long as it is long, whatever its prompt; a verdict
-comes as late as a slow answer; a client that leaves before the landmark because of slowness removes a slow call.
+comes as late as a slow answer; clients that leave because of slowness remove slow calls.
 """
 
 from collections.abc import Sequence
@@ -100,7 +95,6 @@ class LatencyBaselines:
         return found
 
     def learn(self, norm: Baseline, log_s: float, n: int = 1) -> None:
-        """Learn the logarithm of one time to first token of a class, or the sum of `n` of them."""
         norm.learn(log_s, n)
         self.all.learn(log_s, n)
 
@@ -188,9 +182,7 @@ class CallTally(NamedTuple):
 
 
 def of_mark(calls: Sequence[CallRecord], mark: int) -> tuple[int, int]:
-    """The numbers of slow and of quick calls with this mark, without changing them. A call that is slow because of our own
-    load is neither.
-    """
+    """The numbers of slow and of quick calls with this mark. A call that is slow because of our own load is neither."""
     n_slow = n_quick = 0
     for call in calls:
         became = call.became

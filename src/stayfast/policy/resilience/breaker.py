@@ -1,30 +1,27 @@
 """Circuit breaker of one upstream: suspends it while it fails or is far slower than its baseline.
 
-Problem: a request sent to an upstream in an outage is delayed before it is retried elsewhere, and prolongs the outage. But a
-breaker that rejects requests for the only upstream made of a provider's bad minutes 52.9 % failed requests, against 1.2 %
-without it. So this breaker only advises: other upstreams go first, and if there are none, the request is tried. Rule:
+Problem: a request sent to an upstream in an outage is delayed, and prolongs the outage. But a breaker that rejects requests
+for the only upstream failed 52.9 % of the requests in a provider's bad minutes, against 1.2 % without it. So this breaker
+only advises: other upstreams go first, and if there are none, the request is tried. Rule:
 
     closed -> open       5 failures in a row; or half of the last 20 calls of the last 30 s failed, of at least 10; or slow:
                          each call adds ln(0.5 / p) to the evidence if it was slow, else ln(0.5 / (1 - p)); never below 0;
-                         opens at ln(10^6)
+                         opens at ln(10^6), which takes 9 slow calls in a row
     p                    tolerated share of slow calls: 10 %, or 1.5 times the share of the last 1,000 calls
     slow                 3 times the baseline of such prompts, classified by policy/resilience/baselines.py
     open -> half open    after 60 s * U(0.8, 1.2), one call at a time is a probe; a good one half-opens
     half open -> closed  at the second good probe; -> open after a bad one
     closed again         its share of the requests that would prefer it grows from 10 % to 100 % in 10 s
 
-So 9 slow calls in a row open it, and half of all being slow is detected soon. A share of slow calls below p opens it less
-than once in 10^6 calls, for any arrival pattern. A call made while it is open, for lack of other upstreams, is a probe, too,
-so a single upstream recovers at once. Calls that began before the last change of state are ignored.
-
-Refused connections, resets, time-outs, 5xx and broken answers count as failures. Bad requests, bad keys and 429
-(policy/resilience/limits.py) are not reported to the breaker. Of several processes one probes at a time (`probes`).
+A call made while it is open, for lack of other upstreams, is a probe, too, so a single upstream recovers at once. Calls that
+began before the last change of state are ignored. Refused connections, resets, time-outs, 5xx and broken answers count as
+failures; bad requests, bad keys and 429 (policy/resilience/limits.py) are not reported. Of several processes one probes at a
+time (`probes`).
 Source: Nygard, "Release It!"; failsafe-go and resilience4j (window by count, minimum, single probes); slow start as in
 Envoy; Page, "Continuous Inspection Schemes" (Biometrika, 1954): the cumulative sum, whose mean distance between false alarms
 is at least e to the power of its threshold, with the shortest delay (Moustakides, 1986).
 When wrong: two upstreams with a shared cause of failure open together, and are then both tried; slow calls in clumps (one
-session's prompts) are treated as independent. An upstream with several models has a breaker for each, which all must find
-an outage of the whole upstream.
+session's prompts) are treated as independent. Each model of an upstream has its own breaker.
 """
 
 from collections import deque
@@ -61,8 +58,7 @@ class BreakerConfig:
     slow_factor: Annotated[float, SettingDoc(
         "Slow: this many times the usual time to the first token of such a prompt.", more_than=1, maximum=1000)] = 3.0
     n_calls: Annotated[int, SettingDoc("Number of last calls for `failure_ratio`.", minimum=1, maximum=10_000)] = 20
-    min_calls: Annotated[int, SettingDoc("Least number of calls for `failure_ratio`.", minimum=1,
-                                         maximum=10_000)] = 10
+    min_calls: Annotated[int, SettingDoc("Least number of calls for `failure_ratio`.", minimum=1, maximum=10_000)] = 10
     window_s: Annotated[float, SettingDoc("Older calls do not count.", more_than=0, maximum=86_400)] = 30.0
     open_s: Annotated[float, SettingDoc(
         "How long it is suspended, plus or minus 20 % at random; then single requests probe it.",
@@ -133,11 +129,10 @@ class Breaker:
     def began(self) -> int:
         """Start a call; returns its mark."""
         if self.state is not _CLOSED:
-            self._probing(self._n_probing + 1)
+            self._set_probing(self._n_probing + 1)
         return self.mark
 
     def wants_probe(self, now: float) -> bool:
-        """Whether the next call should be a probe of this upstream."""
         if self.state is _CLOSED or self.is_probing:
             return False
         return self.state is BreakerState.HALF_OPEN or now >= self._open_until
@@ -164,27 +159,27 @@ class Breaker:
         if mark != self.mark:
             return
         if self.state is _CLOSED:
-            self._note(now, is_failed=False)
+            self._add_call(now, is_failed=False)
         else:
-            self._probing(self._n_probing - 1)
-            self._probed(now, is_good=not is_slow, why="a probe was slow")
+            self._set_probing(self._n_probing - 1)
+            self._record_probe(now, is_good=not is_slow, why="a probe was slow")
 
     def outlasted(self, mark: int, now: float) -> None:
         """A call was cancelled for a faster one after it had become slow."""
         if mark == self.mark and self.state is not _CLOSED:
-            self._probing(self._n_probing - 1)
-            self._probed(now, is_good=False, why="a probe was slow")
+            self._set_probing(self._n_probing - 1)
+            self._record_probe(now, is_good=False, why="a probe was slow")
 
     def failed(self, mark: int, now: float) -> None:
         self.n_failed_in_row += 1
         if mark != self.mark:
             return
         if self.state is _CLOSED:
-            self._note(now, is_failed=True)
-            self._judge(now)
+            self._add_call(now, is_failed=True)
+            self._check_failures(now)
         else:
-            self._probing(self._n_probing - 1)
-            self._probed(now, is_good=False, why="a probe failed")
+            self._set_probing(self._n_probing - 1)
+            self._record_probe(now, is_good=False, why="a probe failed")
 
     def judged(self, n_slow: int, n_quick: int, now: float) -> None:
         """Calls with the present mark were classified as slow or not (policy/resilience/baselines.py)."""
@@ -192,12 +187,12 @@ class Breaker:
             self._slow.append((now, n_slow))
             while self._slow[0][0] < now - self._config.window_s:
                 self._slow.popleft()
-        self._weigh(n_slow, n_quick, now)
+        self._check_slowness(n_slow, n_quick, now)
 
     def forgotten(self, mark: int) -> None:
         """A call ended without information about the upstream."""
         if mark == self.mark and self.state is not _CLOSED:
-            self._probing(self._n_probing - 1)
+            self._set_probing(self._n_probing - 1)
 
     def evidence_since(self, since: float) -> "Evidence":
         """The calls of the window that ended, or were classified as slow, after `since`."""
@@ -221,10 +216,10 @@ class Breaker:
             self.n_failed_in_row += evidence.n_failed
         for n, is_failed in ((n_others, False), (evidence.n_failed, True)):
             for _ in range(n):
-                self._note(now, is_failed=is_failed)
+                self._add_call(now, is_failed=is_failed)
         if evidence.n_failed:
-            self._judge(now)
-        self._weigh(evidence.n_slow, evidence.n_good, now)
+            self._check_failures(now)
+        self._check_slowness(evidence.n_slow, evidence.n_good, now)
 
     @property
     def published_state(self) -> float:
@@ -239,15 +234,15 @@ class Breaker:
         """Follow a change of another process's breaker of the same upstream."""
         if published > 0 and self.state is BreakerState.CLOSED and self._config.enabled:
             self._open_until = published
-            self._enter(BreakerState.OPEN, "opened in another worker")
+            self._enter_state(BreakerState.OPEN, "opened in another worker")
             self._follows = True
         elif published < 0 and self.state is not BreakerState.CLOSED:
             self._closed_at = min(-published, now)
             self.n_failed_in_row = 0
-            self._enter(BreakerState.CLOSED, "closed in another worker")
+            self._enter_state(BreakerState.CLOSED, "closed in another worker")
             self._follows = True
 
-    def _note(self, now: float, *, is_failed: bool) -> None:
+    def _add_call(self, now: float, *, is_failed: bool) -> None:
         calls, oldest_at = self._calls, now - self._config.window_s
         calls.append((now, is_failed))
         self._n_failed += is_failed
@@ -255,7 +250,7 @@ class Breaker:
             _, was_failed = calls.popleft()
             self._n_failed -= was_failed
 
-    def _judge(self, now: float) -> None:
+    def _check_failures(self, now: float) -> None:
         config = self._config
         if not config.enabled:
             return
@@ -265,7 +260,7 @@ class Breaker:
         elif n >= config.min_calls and n_failed >= config.failure_ratio * n:
             self._open(now, f"{n_failed} of {n} calls failed")
 
-    def _weigh(self, n_slow: int, n_quick: int, now: float) -> None:
+    def _check_slowness(self, n_slow: int, n_quick: int, now: float) -> None:
         config, n = self._config, n_slow + n_quick
         if self.state is not _CLOSED or not n:
             return
@@ -285,28 +280,28 @@ class Breaker:
         if self._evidence >= ENOUGH and config.enabled:
             self._open(now, f"{self._n_slow} of {self._n_slow + self._n_quick} calls were slow")
 
-    def _probed(self, now: float, *, is_good: bool, why: str) -> None:
+    def _record_probe(self, now: float, *, is_good: bool, why: str) -> None:
         if not is_good:
             if self.state is BreakerState.HALF_OPEN or now >= self._open_until:
                 self._open(now, why)
             return
         if self.state is BreakerState.OPEN:
-            self._enter(BreakerState.HALF_OPEN, "a probe was good")
+            self._enter_state(BreakerState.HALF_OPEN, "a probe was good")
         self._n_good_probes += 1
         if self._n_good_probes >= N_PROBES:
             self._closed_at = now
-            self._enter(BreakerState.CLOSED, f"{N_PROBES} probes were good")
+            self._enter_state(BreakerState.CLOSED, f"{N_PROBES} probes were good")
 
-    def _probing(self, n: int) -> None:
+    def _set_probing(self, n: int) -> None:
         self._n_probing = n
         if self.probes is not None:
             self.probes.running(n)
 
     def _open(self, now: float, why: str) -> None:
         self._open_until = now + self._config.open_s * self._rng.uniform(1 - JITTER, 1 + JITTER)
-        self._enter(BreakerState.OPEN, why)
+        self._enter_state(BreakerState.OPEN, why)
 
-    def _enter(self, state: BreakerState, why: str) -> None:
+    def _enter_state(self, state: BreakerState, why: str) -> None:
         self.state = state
         self.why = why
         self._follows = False
@@ -315,7 +310,7 @@ class Breaker:
         self._slow.clear()
         self._evidence = 0.0
         self._n_failed = self._n_slow = self._n_quick = self._n_good_probes = 0
-        self._probing(0)
+        self._set_probing(0)
 
     def __repr__(self) -> str:
         if not self._config.enabled:

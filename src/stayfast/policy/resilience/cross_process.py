@@ -92,11 +92,11 @@ class SharedLimit:
         for taken, waiting in self._others:
             n += cells[taken]
             n_waiting += cells[waiting]
-        if n_waiting and n_taken and n < n_places and n_taken >= self._part(n_taken, n_places):
+        if n_waiting and n_taken and n < n_places and n_taken >= self._fair_part(n_taken, n_places):
             return ceil(n_places)
         return int(n)
 
-    def _part(self, n_taken: int, n_places: float) -> float:
+    def _fair_part(self, n_taken: int, n_places: float) -> float:
         """The places of this process while other processes have waiting requests."""
         cells = self._cells
         own = n_taken + max(1.0, cells[self._waiting])
@@ -105,6 +105,3 @@ class SharedLimit:
         left, whole = n_places - idle, own + sum(others)
         small = [demand for demand in others if left * demand < whole]
         return (left - len(small)) * own / (whole - sum(small))
-
-    def __repr__(self) -> str:
-        return f"<SharedLimit of {self.n_processes}: {self.n_elsewhere()} taken elsewhere>"

@@ -1,50 +1,30 @@
 """Hedging: when a second attempt is sent while the first still runs, and how much it may cost.
 
 Problem: the slowest of twenty answers is often slow by chance, and a second attempt would mostly be fast. A constant
-time-out fits one distribution, but prompts vary a hundredfold and providers have bad minutes. Rule: a second attempt is sent
-after the delay d that just uses up the share, by the live distribution S of the times to first token of this route, upstream
-and prompt size (`Survival`; F is that of the second upstream):
+time-out fits one distribution, but prompts vary a hundredfold and providers have bad minutes. Rule: send the hedge after the
+delay d that just uses up the share of extra calls, by the live distribution S of the times to first token of this route,
+upstream and prompt size (`Survival`; F is that of the second upstream):
 
     spent(d) = S(d) + S(2d) * F(d)                  the second term if two extra attempts are allowed
     d        = the least d with spent(d) <= aim,    but at least LEAST_AFTER_S
     aim      = AIM * share * (1 + PULL * (1 - wanted lately / (AIM * mean share)))  within 1/2 and 3/2 of AIM * share
+    share    = `budget`; auto: the one of SHARES with the least  ln p99(share) + WORTH * spent(d),
+               from P(wait > t) = S(t) * F(t - d) * F(t - 2d)
 
-so 5 % of extra calls give about p95, 10 % about p90; an earlier d has the better tail. Errors of the estimate are corrected
-by feedback: `wanted lately` counts the hedges sent and those blocked by an empty budget. So if slow periods come in bursts,
-room is left for the next one. The first valid token wins, and the other attempts are cancelled.
+`wanted lately` counts hedges sent and hedges blocked by an empty budget, which corrects errors of the estimate. `auto` takes
+the last share at which 1 % more calls lowers p99 by 3.5 %, computed every CHOSEN_AGAIN_S; the share in force moves towards
+it by 1/500 per new answer, at most a quarter, and starts at 10 %. The budget (policy/resilience/retry_budget.py) is a hard
+limit. Hedges are sent only if they are predicted to lower p99 by LEAST_GAIN, or by half of that once they are sent.
 
-Problem: which share? A tail of 7 % needs at least 7 %, and for a provider without a tail 5 % is wasted. Rule: by marginal
-gain. With P(wait > t) = S(t) * F(t - d) * F(t - 2d), and p99(share) its p99 at the share's d, a number as `budget` is the
-share, and `auto` takes
-
-    share    = the one of SHARES (2 % to 10 %) with the least  ln p99(share) + WORTH * spent(d)
-
-which is the last share at which 1 % more calls lowers p99 by 3.5 %, even if the gain starts late: a tail of 7 % gains
-nothing before 6 % are spent. It is computed every CHOSEN_AGAIN_S, and the share in force moves towards it by 1/500 per new
-answer and at most a quarter, as the samples of a minute are noisy. It starts at 10 %, while the tail is unknown. The budget
-(`policy.resilience.retry_budget`) limits hedges to 10 %. Hedges are sent only if they are predicted to lower p99 by
-LEAST_GAIN; half of that is enough to continue. For a provider without a tail they never are: a lognormal of sigma 0.5 has a
-p99 of 3.2 times the median, and 10 % more calls lower it by an eighth.
-
-For whole (not streamed) answers S is of the whole duration, mostly determined by the length, which a second attempt repeats.
-So a second attempt is assumed to take at least as long as the first had run when it was sent, and at least its p90; and p99
-must fall by LEAST_GAIN_WHOLE. This helps if some answers hang, not if some are long. (p95 is too often in the part of the
-tail where attempts were cancelled.)
-
-An upstream is slow now if so many of its attempts in a row were late (no token after d) that chance explains it once in
-10,000 cases:
-
-    n late in a row >= ln CHANCE / ln share          until one is in time, or FORGOTTEN_S after the last late one
-
-Hedges go to upstreams that are not slow now. Requests for one that is are mostly hedged, and new ones prefer others. No
-hedges are sent below MIN_SAMPLES; if all possible targets are slow now, failing or over their quota; while requests wait for
-places or are rejected; and for requests that must not be sent twice.
+For whole (not streamed) answers S is of the whole duration, which mostly depends on a length that the hedge repeats. So the
+hedge is assumed to take as long as the first attempt had run, and at least its p90, and p99 must fall by LEAST_GAIN_WHOLE.
+An upstream is slow now after n >= ln CHANCE / ln share late attempts in a row (no token after d), until one is in time or
+for FORGOTTEN_S. Hedges avoid such upstreams.
 Source: Dean, Barroso, "The Tail at Scale" (CACM, 2013); tower `hedge`; the choice by budget, the feedback and the price
 of a call in per cent of p99 are ours.
-When wrong: attempts are assumed independent, and cancellations unrelated to the attempt's own duration. Two keys of one
-provider in a bad minute are not independent; after about a dozen requests both are slow now. Below about a request a second
-no upstream is ever slow now. WORTH is the same for all; set a number if tokens matter more than seconds. Whole answers with
-lengths spread more than a lognormal of sigma 1.3 look as if some hung.
+When wrong: attempts are assumed independent, and cancellations unrelated to the attempt's own duration; two keys of one
+provider are not independent. Below about a request a second no upstream is ever slow now. Whole answers with lengths spread
+more than a lognormal of sigma 1.3 look as if some hung.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,22 +71,18 @@ class HedgeConfig:
     race_after_s: Annotated[float, SettingDoc("race: seconds for which the first attempt runs alone.", minimum=0,
                                               maximum=60)] = 0.15
     stateful: Annotated[bool, SettingDoc(
-        "Whether requests that change state at the provider (see retry.stateful) are hedged, too."
-    )] = False
+        "Whether requests that change state at the provider (see retry.stateful) are hedged, too.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
     @property
     def most(self) -> float:
-        """The largest share of the route's traffic that hedges may add."""
         return MOST if self.budget == "auto" else self.budget
 
 
 class LateStreak:
-    """Whether an upstream is slow now on one route: more attempts in a row are late than chance explains. `share`: the usual
-    share of late attempts.
-    """
+    """Whether an upstream is slow now on one route. `share`: the usual share of late attempts."""
 
     __slots__ = ("_at", "_n_slow", "n")
 
@@ -121,11 +97,7 @@ class LateStreak:
         self._at = now
 
     def is_slow(self, now: float) -> bool:
-        """Whether the upstream is slow now, so that a further attempt is unlikely to help."""
         return self.n >= self._n_slow and now - self._at < FORGOTTEN_S
-
-    def __repr__(self) -> str:
-        return f"<LateStreak: {self.n} late in a row>"
 
 
 class FirstTokens:
@@ -148,7 +120,6 @@ class FirstTokens:
         self._running[attempt] = now
 
     def took(self, attempt: object, now: float) -> None:
-        """An attempt got its first token."""
         began_at = self._running.pop(attempt, None)
         if began_at is not None:
             self.n += 1
@@ -168,14 +139,10 @@ class FirstTokens:
         self._running.pop(attempt, None)
 
     def add_last(self, seconds: float, now: float, ended: LogHistogram, cut_off: LogHistogram) -> None:
-        """Add the samples of the last `seconds` to `ended` and `cut_off`."""
         self._ended.add_last(seconds, now, ended)
         self._cut_off.add_last(seconds, now, cut_off)
         for began_at in self._running.values():
             cut_off.add(now - began_at)
-
-    def __repr__(self) -> str:
-        return f"<FirstTokens: {self._ended!r}, {len(self._running)} running>"
 
 
 def live(of: Sequence[FirstTokens], now: float) -> Survival:
@@ -220,42 +187,42 @@ def plan(first: Survival, second: Survival, share: float, max_extra: int, *, is_
     n = max(first.n, second.n)
     if n < MIN_SAMPLES:
         return HedgePlan(inf, 1.0, n, inf, f"only {n} of {MIN_SAMPLES} attempts are known")
-    first, second = _known(first, second)
-    after_s = max(LEAST_AFTER_S, _affordable_s(first, second, share, max_extra))
+    first, second = _fill_unknown(first, second)
+    after_s = max(LEAST_AFTER_S, _affordable_delay_s(first, second, share, max_extra))
     least = (LEAST_GAIN_WHOLE if is_whole else LEAST_GAIN) * (0.5 if is_hedged else 1.0)
     plain_s = first.quantile(1.0 - _JUDGED_AT)
-    judged_s = plain_s * (1.0 - least) if plain_s < inf else 10.0 * after_s + _sure_s(second, after_s, is_whole=is_whole)
-    if _waiting(first, second, after_s, max_extra, is_whole=is_whole)(judged_s) > _JUDGED_AT:
+    judged_s = plain_s * (1.0 - least)
+    if judged_s == inf:
+        judged_s = 10.0 * after_s + _least_hedge_s(second, after_s, is_whole=is_whole)
+    if _wait_distribution(first, second, after_s, max_extra, is_whole=is_whole)(judged_s) > _JUDGED_AT:
         return HedgePlan(inf, 1.0, first.n, second.quantile(0.5), f"p99 of {first.n} would not fall by {least:.0%}")
     return HedgePlan(after_s, 1.0 - first.at(after_s), first.n, second.quantile(0.5))
 
 
 def worthwhile(first: Survival, second: Survival, max_extra: int, *, is_whole: bool = False, present: float = MOST) -> float:
-    """The share out of SHARES with the least `ln p99 + WORTH * spent`; the one nearest to `present`, unless another is
-    better by SETTLED; MOST if too little is known.
-    """
+    """The best of SHARES; the one nearest to `present`, unless another is better by SETTLED; MOST if too little is known."""
     if max(first.n, second.n) < MIN_SAMPLES:
         return MOST
-    first, second = _known(first, second)
+    first, second = _fill_unknown(first, second)
     settled = min(SHARES, key=lambda share: abs(share - present))
 
     def price(share: float) -> float:
-        after_s = max(LEAST_AFTER_S, _affordable_s(first, second, share, max_extra))
-        waits_longer = _waiting(first, second, after_s, max_extra, is_whole=is_whole)
-        spent = max(share, _spent(first, second, after_s, max_extra))
-        return log(_least_s(waits_longer, _JUDGED_AT)) + WORTH * spent - (SETTLED if share == settled else 0.0)
+        after_s = max(LEAST_AFTER_S, _affordable_delay_s(first, second, share, max_extra))
+        waits_longer = _wait_distribution(first, second, after_s, max_extra, is_whole=is_whole)
+        spent = max(share, _extra_share(first, second, after_s, max_extra))
+        return log(_bisect_s(waits_longer, _JUDGED_AT)) + WORTH * spent - (SETTLED if share == settled else 0.0)
 
     return min(SHARES, key=price)
 
 
-def _known(first: Survival, second: Survival) -> tuple[Survival, Survival]:
+def _fill_unknown(first: Survival, second: Survival) -> tuple[Survival, Survival]:
     """The two distributions; an unknown one is assumed equal to the other."""
     if second.n < MIN_SAMPLES:
         return first, first
     return (second, second) if first.n < MIN_SAMPLES else (first, second)
 
 
-def _sure_s(second: Survival, after_s: float, *, is_whole: bool) -> float:
+def _least_hedge_s(second: Survival, after_s: float, *, is_whole: bool) -> float:
     """The least time that a hedge is assumed to take."""
     if not is_whole:
         return 0.0
@@ -263,10 +230,10 @@ def _sure_s(second: Survival, after_s: float, *, is_whole: bool) -> float:
     return max(after_s, usual_s) if usual_s < inf else after_s
 
 
-def _waiting(first: Survival, second: Survival, after_s: float, max_extra: int, *,
+def _wait_distribution(first: Survival, second: Survival, after_s: float, max_extra: int, *,
              is_whole: bool) -> Callable[[float], float]:
     """The predicted share of requests that wait longer than a time, as a function."""
-    sure_s = _sure_s(second, after_s, is_whole=is_whole)
+    sure_s = _least_hedge_s(second, after_s, is_whole=is_whole)
 
     def waits_longer(seconds: float) -> float:
         share_left = first.at(seconds)
@@ -279,20 +246,20 @@ def _waiting(first: Survival, second: Survival, after_s: float, max_extra: int, 
     return waits_longer
 
 
-def _spent(first: Survival, second: Survival, after_s: float, max_extra: int) -> float:
+def _extra_share(first: Survival, second: Survival, after_s: float, max_extra: int) -> float:
     """The share of extra calls with this delay."""
     deeper = first.at(2 * after_s) * second.at(after_s) if max_extra > 1 else 0.0
     return first.at(after_s) + deeper
 
 
-def _affordable_s(first: Survival, second: Survival, share: float, max_extra: int) -> float:
+def _affordable_delay_s(first: Survival, second: Survival, share: float, max_extra: int) -> float:
     """The least delay whose extra calls are at most `share` of all."""
     # if more attempts hang than the budget allows, the budget selects
-    share = max(share, LEAST_ROOM * _spent(first, second, _LONGEST_S, max_extra))
-    return _least_s(lambda seconds: _spent(first, second, seconds, max_extra), share)
+    share = max(share, LEAST_ROOM * _extra_share(first, second, _LONGEST_S, max_extra))
+    return _bisect_s(lambda seconds: _extra_share(first, second, seconds, max_extra), share)
 
 
-def _least_s(falls: Callable[[float], float], to: float) -> float:
+def _bisect_s(falls: Callable[[float], float], to: float) -> float:
     """The time at which a function that never rises falls to `to`; at most _LONGEST_S. By bisection in logarithms."""
     low_s, high_s = LEAST_AFTER_S, _LONGEST_S
     for _ in range(_N_HALVINGS):

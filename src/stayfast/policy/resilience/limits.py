@@ -1,7 +1,7 @@
 """Adaptive concurrency limit of one upstream.
 
-Problem: requests beyond an engine's capacity only wait there, where they cannot be reordered or shed; a constant limit fits
-one model on one day. Rule (`gradient`): once a second, from at least 30 calls in the order of their start
+Problem: requests beyond an engine's capacity wait there, where they cannot be reordered or shed; a constant limit fits one
+model on one day. Rule (`gradient`): once a second, from at least 30 calls in the order of their start
 (policy/resilience/baselines.py), with `ratio` the time to first token that two of three calls exceed, relative to its
 baseline, `dropped` the share of refused and failed calls, and `peak` the highest concurrency:
 
@@ -10,20 +10,15 @@ baseline, `dropped` the share of refused and failed calls, and `peak` the highes
     ratio > 1.5         limit = (1 - 0.2) b + 0.2 (b g + 4),    b = min(limit, 2 peak),    g = max(0.5, 1.5 / ratio)
     else, peak >= limit / 2:    limit = min(1.1 limit + 4, knee); limit + max(1, 2 %) if no more calls than usual exceed 1.5
 
-Two of three, because a queue delays all calls and a long tail only some: of the windows of 30 calls of a lognormal with
-sigma 0.64 one in a million looks slow; by the median it would be one in a hundred. "Than usual" means the mean share of the
-last 100 windows plus 5 %: a batch that is slightly too small delays few calls, and the limit must stop growing there. Unused
-places are no evidence of more capacity. The knee is the peak of the last window before trouble. The limit stays within
-`least` and `most` and starts at `most`, so nothing is delayed without evidence.
+Two of three, because a queue delays all calls and a long tail only some. "Than usual" is the mean share of the last 100
+windows plus 5 %: a slightly too small batch delays few calls, and the limit must stop growing there. The knee is the peak of
+the last window before trouble. The limit stays within `least` and `most`, and starts at `most`.
 
 During a brown-out, calls are slow at any load, and a lower limit would turn late answers into none. So if calls that began
-at a concurrency without recent trouble are slow, too, nothing is cut until times are normal. If cuts do not reduce the
-slowness by a fifth within 10 s, they are reverted. In an outage the limit stays low, which costs nothing, and softens the
-load peak after it. `aimd` is the plain rule on seconds: p95 under `good_s` +5, over `bad_s` -10, from 10 to 200 by default;
-refusals and failures as above. `fixed` is `most`.
-
-Only first tokens and dropped calls (a refusal such as 429, a failure) are evidence. A client that left, a bad request or a
-lost race changes nothing, however frequent.
+at a concurrency without recent trouble are slow, too, nothing is cut until times are normal; cuts that do not reduce the
+slowness by a fifth within 10 s are reverted. In an outage the limit stays low. `aimd` is the plain rule on seconds: p95
+under `good_s` +5, over `bad_s` -10, from 10 to 200 by default. `fixed` is `most`.
+Only first tokens and dropped calls are evidence; a client that left, a bad request or a lost race changes nothing.
 Source: Netflix concurrency-limits (Gradient2: 1.5, 0.2, 4, 600), Envoy's gradient controller (a quantile of the window),
 DCTCP (cuts in proportion to the refused share). The growth by a tenth, the third and the brown-out rule are ours.
 When wrong: below 30 calls a second (it waits for more); an engine that loses half its capacity looks like a brown-out until
@@ -71,8 +66,7 @@ class LimitConfig:
         "gradient: as many as get their first token in the usual time. aimd: by `good_s` and `bad_s`. fixed: `most`. "
         "off: no limit.")] = "gradient"
     least: Annotated[int | None, SettingDoc(
-        "The lowest limit; not used by fixed. null: 10, or `most` if that is less.",
-        minimum=1, maximum=100_000)] = None
+        "The lowest limit; not used by fixed. null: 10, or `most` if that is less.", minimum=1, maximum=100_000)] = None
     most: Annotated[int | None, SettingDoc(
         "The highest limit, and the first. null: 10000; for aimd 200.", minimum=1, maximum=100_000)] = None
     max_waiting: Annotated[int, SettingDoc(
@@ -134,7 +128,6 @@ class AdaptiveLimit:
 
     @property
     def learns(self) -> bool:
-        """Whether it uses samples."""
         return self._config.mode in ("gradient", "aimd")
 
     @property
@@ -157,17 +150,16 @@ class AdaptiveLimit:
         if self._window_at is None:
             self._window_at = at
         elif at - self._window_at >= WINDOW_S and (self._n >= N_LEAST or self._n_dropped >= N_LEAST_DROPPED):
-            self._learn(at)
+            self._close_window(at)
             self._window_at = at
             self._samples.clear()
             self._n = self._n_dropped = self._n_peak = 0
 
     def follow(self, value: float) -> None:
-        """Adopt the limit that another process learned for all."""
         if value != self.value:
             self._set(value, "another worker learned it")
 
-    def _learn(self, now: float) -> None:
+    def _close_window(self, now: float) -> None:
         dropped = self._n_dropped / self._n
         base = min(self.value, 2.0 * self._n_peak)
         why = f"{dropped:.0%} refused or failed"

@@ -44,7 +44,6 @@ class Concurrency:
         self._held.learn(log_of(held_s))
 
     def is_ordinary(self, n_running: int) -> bool:
-        """Whether this concurrency, the call included, recently caused no slowness."""
         return n_running <= self._n_good
 
     def explains(self, n_running: int, n_answered: float, waited_s: float, slow_factor: float) -> bool:
@@ -52,6 +51,3 @@ class Concurrency:
         held_s = self._held.baseline_s
         is_moving = held_s > 0 and n_answered * slow_factor >= self._n_good / held_s * waited_s
         return is_moving and not self.is_ordinary(n_running)
-
-    def __repr__(self) -> str:
-        return f"<Concurrency: up to {self._n_good:.3g} without slowness>"

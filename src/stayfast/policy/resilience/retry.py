@@ -9,16 +9,12 @@ that upstream's Retry-After, if that is a small part of the request's time:
     ceiling = min(cap_s, base_s * factor ** (n_failures - 1)),  wait = (1 - jitter) * ceiling + U(0, jitter * ceiling)
     a Retry-After is waited for up to min(max_wait_s - waited so far, 0.25 * remaining), and is never lengthened
 
-Full jitter (1) spreads requests best; equal jitter (0.5) keeps at least half the pause, for expensive starts; without an rng
-there is no jitter. A wait that does not fit is not shortened: the failure is returned at once.
-
-Why not `min(2 ** n + U(0, 1), 60)`, the common rule for clients? It is meant for callers without other limits or waiting
-users. Two such waits take 1.25 s and 2.25 s on average, longer than most first tokens. Here the retry budget
-(`policy.resilience.retry_budget`), the breaker and Retry-After prevent a retry storm, and jitter only separates calls that
-failed together. `base_s: 2, cap_s: 60` gives the common rule.
+Full jitter (1) spreads requests best; equal jitter (0.5) keeps at least half the pause, for expensive starts. A wait that
+does not fit is not shortened: the failure is returned at once. The common rule `min(2 ** n + U(0, 1), 60)` is for callers
+without waiting users; here the retry budget (policy/resilience/retry_budget.py), the breaker and Retry-After prevent a retry
+storm, and jitter only separates calls that failed together.
 Source: "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); admission by remaining time is ours.
-When wrong: if all upstreams fail together, even jittered retries multiply the load by `max_attempts`; the budget prevents
-that, not a longer wait. If faults pass long before the wait ends, `cap_s` is too large.
+When wrong: if faults pass long before the wait ends, `cap_s` is too large.
 """
 
 from dataclasses import dataclass
@@ -63,8 +59,7 @@ class RetryConfig:
     min_left_s: Annotated[float, SettingDoc(
         "No attempt is started with less time than this before the deadline.", minimum=0)] = 0.05
     budget: Annotated[float, SettingDoc(
-        "The share of live traffic that retries may add, hedges and fallbacks included.",
-        more_than=0, maximum=1)] = 0.1
+        "The share of live traffic that retries may add, hedges and fallbacks included.", more_than=0, maximum=1)] = 0.1
     stateful: Annotated[bool, SettingDoc(
         "Whether requests that change state at the provider (`store: true`, the default of responses; "
         "previous_response_id; a container) are retried even if the provider may have received them. They may then be "
@@ -77,9 +72,7 @@ class RetryConfig:
 
 
 def patience_s(config: RetryConfig, remaining_s: float, waited_s: float = 0.0) -> float:
-    """The longest useful wait in seconds, never negative, for a request with `remaining_s` before its deadline that has
-    already waited for `waited_s`.
-    """
+    """The longest wait in seconds, for a request with `remaining_s` before its deadline that already waited `waited_s`."""
     return max(0.0, min(config.max_wait_s - waited_s, PATIENCE_SHARE * remaining_s))
 
 

@@ -1,19 +1,16 @@
 """Budget for extra attempts: retries, hedges and fallbacks.
 
 Problem: a maximum of attempts per request limits nothing. If everything fails at once, three attempts per request are three
-times the load on an upstream that is down because of load, and SDK, gateway and application multiply. Rule: extra attempts
-are limited to a share of live traffic. Each request deposits its weight, each extra attempt withdraws the weight of its
-request; both are forgotten after a minute:
+times the load on an upstream that is down because of load. Rule: extra attempts are limited to a share of live traffic. Each
+request deposits its weight, each extra attempt withdraws the weight of its request; both are forgotten after a minute:
 
     room(failures) = floor + (retry_share + lifted) * deposited - all withdrawn
     room(hedges)   = min(floor + hedge_share * deposited - withdrawn by hedges, room(failures))
     lifted         = max(0, hedge_share - retry_share / 2)          so hedges leave half of the retry share to retries
     floor          = FLOOR_CALLS * mean weight of the last minute   a gateway with one request a minute may retry
 
-A weight is the tokens that an attempt may cost: its prompt and a typical answer, so a hedge of a long prompt counts more. It
-is charged in full, although a cancelled attempt mostly ends before its answer: the budget is an upper bound. An empty
-budget means no extra attempt; the request then gets the first attempt's failure. A declared fallback is charged but never
-refused: it goes to another upstream, once per request, instead of failing.
+A weight is the tokens that an attempt may cost: its prompt and a typical answer, charged in full. An empty budget means no
+extra attempt; the request then gets the first attempt's failure. A declared fallback is charged but never refused.
 Source: tower `retry::budget` (after Finagle): deposits and withdrawals in a sliding window.
 Workers of one machine exchange their counts (`export_counts`, `add_counts`) and so share one budget.
 When wrong: N gateways have N floors.
@@ -34,7 +31,6 @@ ANSWER_TOKENS = 150.0  # the median of Azure's conversation trace of 2023
 
 
 def weight_of(n_body_bytes: int) -> float:
-    """The estimated tokens of one attempt."""
     return ANSWER_TOKENS + n_body_bytes / BYTES_A_TOKEN
 
 
@@ -73,56 +69,51 @@ class RetryBudget:
         self._past = (0.0, 0.0, 0.0, 0.0)  # this process's own counts before the open slot
 
     def request(self, weight: float, now: float) -> None:
-        """Deposit the weight of a client's request."""
-        if now >= self._open.ends_at:
-            self._turn(now)
-        slot, whole = self._open, self._whole
-        slot.n_requests += 1
-        slot.paid_in += weight
-        whole.n_requests += 1
-        whole.paid_in += weight
+        self.turn(now)
+        for slot in (self._open, self._whole):
+            slot.n_requests += 1
+            slot.paid_in += weight
 
     def may_retry(self, weight: float, now: float) -> bool:
-        """Whether there is room for a retry."""
-        self._turn_if_due(now)
+        self.turn(now)
         return self._pool_room() >= weight
 
     def may_hedge(self, weight: float, now: float, n_more: int = 0) -> bool:
         """Whether there is room for a hedge and `n_more` further ones."""
-        self._turn_if_due(now)
+        self.turn(now)
         room = self._allowance(self._hedge_share) - self._whole.hedged
         return min(room, self._pool_room()) >= weight * (1 + n_more)
 
     def take_retry(self, weight: float, now: float) -> None:
-        self._turn_if_due(now)
-        self._open.retried += weight
-        self._whole.retried += weight
+        self.turn(now)
+        for slot in (self._open, self._whole):
+            slot.retried += weight
 
     def take_hedge(self, weight: float, now: float) -> None:
-        self._turn_if_due(now)
-        self._open.hedged += weight
-        self._whole.hedged += weight
+        self.turn(now)
+        for slot in (self._open, self._whole):
+            slot.hedged += weight
 
     def miss_hedge(self, weight: float, now: float) -> None:
         """Count a hedge that was due but had no room."""
-        self._turn_if_due(now)
-        self._open.missed += weight
-        self._whole.missed += weight
+        self.turn(now)
+        for slot in (self._open, self._whole):
+            slot.missed += weight
 
     def wanted_share(self, now: float) -> float:
         """The hedges of the last minute, sent or without room, as a share of the deposits."""
-        self._turn_if_due(now)
+        self.turn(now)
         whole = self._whole
         return (whole.hedged + whole.missed) / whole.paid_in if whole.paid_in else 0.0
 
     def hedged_share(self, now: float) -> float:
         """The hedges of the last minute as a share of the deposits."""
-        self._turn_if_due(now)
+        self.turn(now)
         return self._whole.hedged / self._whole.paid_in if self._whole.paid_in else 0.0
 
     def extra_share(self, now: float) -> float:
         """All extra attempts of the last minute as a share of the deposits."""
-        self._turn_if_due(now)
+        self.turn(now)
         whole = self._whole
         return (whole.hedged + whole.retried) / whole.paid_in if whole.paid_in else 0.0
 
@@ -137,7 +128,7 @@ class RetryBudget:
 
     def add_counts(self, more: Counted, now: float) -> None:
         """Add another process's counts since the last call."""
-        self._turn_if_due(now)
+        self.turn(now)
         for slot in (self._open, self._whole):
             slot.n_requests += int(more[0])
             slot.paid_in += more[1]
@@ -152,13 +143,8 @@ class RetryBudget:
         whole = self._whole
         return Meant(whole.n_requests, whole.paid_in, self._pool_share * whole.n_requests)
 
-    def turn(self, now: float) -> None:
-        """Drop what is older than a minute."""
-        self._turn_if_due(now)
-
     @property
     def taken(self) -> float:
-        """The weight of all extra attempts of the last minute."""
         return self._whole.hedged + self._whole.retried
 
     def _pool_room(self) -> float:
@@ -172,11 +158,11 @@ class RetryBudget:
         n_meant = share * whole.n_requests
         return (n_meant + max(FLOOR_CALLS, SPREAD * sqrt(n_meant))) * whole.paid_in / whole.n_requests
 
-    def _turn_if_due(self, now: float) -> None:
+    def turn(self, now: float) -> None:
         if now >= self._open.ends_at:
-            self._turn(now)
+            self._open_slot(now)
 
-    def _turn(self, now: float) -> None:
+    def _open_slot(self, now: float) -> None:
         """Open the slot of `now`, and drop the slots older than a minute."""
         self._past = self._past_with(self._open)
         self._open = _Slot((now // SLOT_S + 1) * SLOT_S)
@@ -225,6 +211,3 @@ class UpstreamRetryBudget:
 
     def take(self, weight: float, now: float) -> None:
         self.budget.take_retry(weight, now)
-
-    def __repr__(self) -> str:
-        return f"<UpstreamRetryBudget of {len(self.routes)} routes: {self.budget.taken:.0f} tokens in the last minute>"

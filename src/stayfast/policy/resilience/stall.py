@@ -1,18 +1,16 @@
 """Stalls of a running answer, and early signs that its upstream throttles.
 
-Problem: the pause between two tokens may be 20 ms or 2 s, by model, load and batching, so a constant limit is either too
-long for readers or cuts off answers that are only slow. Rule: a pause is a stall if it is longer than all of these:
+Problem: the pause between two tokens may be 20 ms or 2 s, by model, load and batching. Rule: a pause is a stall if it is
+longer than all of these:
 
     FLOOR_S                                      about when a reader's attention is lost
     LIVE_TIMES * q(LIVE_QUANTILE)                of the gaps at this upstream in the last five minutes
     OWN_TIMES  * mean gap of this answer         an answer that is slow throughout does not stall
-    switch_s                                     the usual time to continue at another upstream
+    switch_s                                     the usual time to continue at another upstream (ski rental: waiting as long
+                                                 as a switch costs is at most twice the optimum)
 
-The last one is the ski-rental rule: waiting as long as a switch costs, and then switching, costs at most twice the optimum.
-Gaps count when they end; a pause that was given up does not count, or each stall would hide the next. Before MIN_GAPS gaps
-there are no stalls.
-
-Throttling shows before an answer stops: its rate drops. Over the gaps since the last check, at least MIN_FRESH of them:
+Gaps count when they end, and not if they were given up, or each stall would hide the next. Before MIN_GAPS gaps there are no
+stalls. Throttling shows earlier, as a lower rate. Over the gaps since the last check, at least MIN_FRESH:
 
     sag = mean gap / usual mean gap here         if it, and the ratio to the answer's own start, exceed SAG_TIMES
     the load counts (1 + (sag - 1) e^(-t/10)) times    for the largest recent sag, so new requests prefer others
@@ -23,12 +21,9 @@ slow from the start show in the pace of the last few:
     recent += min(ln(mean gap / usual mean gap) - recent, ln(SAG_TIMES)) / 4      so no single answer is enough
     the load counts (1 + (exp(recent) - 1) e^(-t/10)) times     if exp(recent) > RECENT_TIMES; the larger of the two
 
-One answer moves the usual gap by at most SAG_TIMES of itself. If all upstreams sag alike, their weights stay equal.
-
-Source: Karlin et al., "Competitive randomized algorithms for non-uniform problems" (SODA 1990) for the wait; the quantile
-of live gaps and the sag are ours.
-When wrong: a tool or a search inside the provider is silent while it runs; answers of an upstream that has become slower for
-good count as stalls until its longer gaps are known.
+Source: Karlin et al., "Competitive randomized algorithms for non-uniform problems" (SODA 1990) for the wait; the rest is
+ours. When wrong: a tool or a search inside the provider is silent while it runs; answers of an upstream that has become
+slower for good count as stalls until its longer gaps are known.
 """
 
 from collections.abc import Sequence
@@ -161,6 +156,3 @@ class StallDetector:
         """The longest pause that is no stall, as of the last check. `switch_s`: usual time to continue elsewhere."""
         own_s = OWN_TIMES * self._sum_s / self._n if self._n >= MIN_OWN else 0.0
         return max(FLOOR_S, own_s, switch_s, flow.limit_s(now))
-
-    def __repr__(self) -> str:
-        return f"<StallDetector of {self._n} gaps, {self._sum_s:.3g} s>"

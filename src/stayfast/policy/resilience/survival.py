@@ -1,24 +1,21 @@
 """The distribution of attempt durations if many attempts are cancelled: the product-limit estimate.
 
 Problem: an attempt cancelled at t for a faster one took *at least* t. Ignoring it removes the tail from the samples, and
-hedges would be sent earlier and earlier. Rule: it counts as at risk up to t and has no weight after, bucket by bucket.
-Within a bucket S falls linearly; after the last one it stays constant:
+hedges would be sent earlier and earlier. Rule: it counts as at risk up to t and has no weight after. Within a bucket S falls
+linearly; after the last one it stays constant:
 
     S(t) = product over buckets b up to t of (1 - ended(b) / at_risk(b))
     at_risk(b) = attempts that ended, or were cancelled, in b or later
 
-Problem: a tail that hedges cancel is hardly observed. Of 250 attempts a minute that would last 2 s three remain, and each
-that ends halves S; after the last one S is 0, and the tail is forgotten until the next minute. Rule: S stays constant as
-soon as few attempts are at risk because others were cancelled:
+Problem: of a tail that hedges cancel few attempts remain; each that ends halves S, and after the last one S is 0. Rule: S
+stays constant as soon as few attempts are at risk because others were cancelled:
 
     at_risk(b) < LEAST_AT_RISK   and   at_risk(b) < THIN * n * S(b)              n * S(b): expected without cancellations
 
-So a tail hidden by hedges is assumed to be as large as last observed, and endless. Without cancellations at_risk(b) =
-n * S(b), and S is the empirical share.
+So a tail hidden by hedges is assumed to be as large as last observed, and endless.
 Source: Kaplan, Meier, "Nonparametric Estimation from Incomplete Observations" (JASA, 1958); stopping where few are at risk
 is usual for its plots, the numbers are ours.
-When wrong: if attempts are cancelled because of how long they would have taken; and a tail that ends soon after the
-cancellations looks longer than it is.
+When wrong: if attempts are cancelled because of how long they would have taken.
 """
 
 from bisect import bisect_right
@@ -69,6 +66,3 @@ class Survival:
             if beyond <= 1.0 - q:
                 return end_s
         return inf
-
-    def __repr__(self) -> str:
-        return f"<Survival of {self.n}: p50 {self.quantile(0.5):.3g} s>"

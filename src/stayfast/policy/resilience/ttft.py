@@ -79,7 +79,7 @@ class Predictor:
 
     def predicted_s(self, n_estimated: float) -> float | None:
         """The predicted time to first token of a prompt of about `n_estimated` tokens sent now; None: no prediction."""
-        return self._line(n_estimated * self._share, self.n_ahead) if self._n >= N_WARM else None
+        return self._evaluate(n_estimated * self._share, self.n_ahead) if self._n >= N_WARM else None
 
     @property
     def error_ratio(self) -> float | None:
@@ -89,7 +89,7 @@ class Predictor:
     def began(self, n_estimated: float) -> TtftPrediction:
         """Start a call with a prompt of about `n_estimated` tokens."""
         n_own = n_estimated * self._share
-        guess = TtftPrediction(self, n_estimated, n_own, self._line(n_own, self.n_ahead) if self._n >= N_WARM else None)
+        guess = TtftPrediction(self, n_estimated, n_own, self._evaluate(n_own, self.n_ahead) if self._n >= N_WARM else None)
         self.n_ahead += n_own
         return guess
 
@@ -100,11 +100,10 @@ class Predictor:
         self._share = self._n_uncached / self._n_estimated
 
     def erred(self, error_s: float, ttft_s: float) -> None:
-        """Learn the error of a prediction."""
         self._error_s += (error_s - self._error_s) * _ERROR_LEARNS
         self._mean_s += (ttft_s - self._mean_s) * _ERROR_LEARNS
 
-    def _line(self, n_own: float, n_ahead: float) -> float:
+    def _evaluate(self, n_own: float, n_ahead: float) -> float:
         b, c = self._b, self._c
         seconds = self._a
         if b > 0:
@@ -114,9 +113,7 @@ class Predictor:
         return seconds if seconds > 0 else 0.0
 
     def learn(self, n_own: float, n_ahead: float, ttft_s: float) -> None:
-        """Learn a time to first token from its features. One step of weighted recursive least squares, written out for three
-        features, as loops take three times as long.
-        """
+        """One step of weighted recursive least squares, written out for three features, as loops take three times as long."""
         own, ahead = n_own * _KILO, n_ahead * _KILO
         p00, p01, p02, p11, p12, p22 = self._p
         predicted_s = self._a + self._b * own + self._c * ahead

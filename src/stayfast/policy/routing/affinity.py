@@ -1,26 +1,24 @@
 """Affinity: send a prompt to an upstream that has its prefix in the cache, or a session to its owner.
 
-Problem: an engine with a prompt's prefix in its cache computes only the rest; a fleet behind an unaware balancer computes
-each conversation again at each turn. But following the cache blindly sends all requests with a popular system prompt to one
-replica. Rule: a prompt is cut into blocks of 1 KiB, each identified by the CRC of all bytes up to its end, and the blocks
-sent to each upstream are remembered for some minutes. Of the healthy upstreams with at most `max_load` times the load of the
-least loaded one, the first is that with the least
+Problem: an engine with a prompt's prefix in its cache computes only the rest. But following the cache blindly sends all
+requests with a popular system prompt to one replica. Rule: a prompt is cut into blocks of 1 KiB, each identified by the CRC
+of all bytes up to its end, and the blocks sent to each upstream are remembered for some minutes. Of the healthy upstreams
+with at most `max_load` times the load of the least loaded one, the first is that with the least
 
     score = predicted ttft_s of the new part of the prompt there * (1 + 0.25 new_share)
             load_s * (1 + (max_load - 1) * new_share)        without a prediction
 
 new_share is the part of the prompt that was not sent there recently. If it is equal for all, power of two choices applies.
-The prediction (policy/resilience/ttft.py) includes the tokens that wait there; the quarter keeps prompts together if a
-cached one is not faster, but cheaper. A session's owner counts as if it had the whole prompt. It is found by rendezvous
-hashing, the highest of w / -ln(u), with u in (0, 1) a hash of session and upstream, and w the upstream's weight: nothing is
-stored, all workers and replicas agree, and a new upstream takes over only its own part.
+The factor 0.25 keeps prompts together if a cached one is not faster, but cheaper. A session's owner counts as if it had the
+whole prompt. It is found by rendezvous hashing, the highest of w / -ln(u), with u in (0, 1) a hash of session and upstream,
+and w the upstream's weight: nothing is stored, and all workers and replicas agree.
 
-Memory: `known_tokens` per upstream, least recently sent first; within a prompt the end goes first. So the remaining part of
-a chain is always its beginning, and the known length is found by bisection.
+Memory: `known_tokens` per upstream, least recently sent first; within a prompt the end goes first, so that the known length
+is found by bisection.
 Source: consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016); the approximate prefix scorer of llm-d
 and SGLang's cache-aware policy; rendezvous hashing (Thaler, Ravishankar 1998).
 When wrong: an upstream may evict earlier than assumed; markers that move inside the prompt (`cache_control`) end the match
-there; a 32-bit CRC confuses one block in some hundred thousand, which costs a prefill. Each worker knows only what it sent.
+there; a 32-bit CRC confuses one block in some hundred thousand. Each worker knows only what it sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,7 +82,7 @@ def blocks_of(prompt: bytes, seed: str = "", block_bytes: int = BLOCK_BYTES) -> 
 def session_owner(session: bytes, upstreams: Sequence[str], weights: Mapping[str, float]) -> str:
     """The upstream that owns a session; there must be at least one."""
     def height(name: str) -> float:
-        keyed = _keyed(name).copy()
+        keyed = _keyed_hash(name).copy()
         keyed.update(session)
         drawn = int.from_bytes(keyed.digest(), "big")
         return weights.get(name, 1.0) / -log((drawn + 0.5) / _HASHES)
@@ -93,7 +91,7 @@ def session_owner(session: bytes, upstreams: Sequence[str], weights: Mapping[str
 
 
 @lru_cache(maxsize=256)
-def _keyed(name: str) -> blake2b:
+def _keyed_hash(name: str) -> blake2b:
     return blake2b(digest_size=_HASH_BYTES, key=blake2b(name.encode(), digest_size=16).digest())
 
 

@@ -1,33 +1,28 @@
 """Load balancing: the order in which a route's upstreams are tried.
 
-Problem: choosing the least loaded of many by stale numbers makes all gateways choose the same one; and an upstream's time to
-first token says more about its load than its number of requests. Rule: power of two choices over the peak-EWMA of the time
-to first token. Of the healthy upstreams two are drawn at random, and the one with less load goes first. A slower sample
-replaces the pace at once, which then decays to its usual value, to a third in 10 s:
+Problem: if all gateways choose the least loaded upstream by stale numbers, they choose the same one. Rule: power of two
+choices over the peak-EWMA of the time to first token. Of the healthy upstreams two are drawn at random, and the one with
+less load goes first. A slower sample replaces the pace at once, which then decays to its usual value, to a third in 10 s:
 
     load_s = pace_s * (n_in_flight + backlog + 1)
     pace_s = usual_s + (pace_s - usual_s) e^(-t/10)
     backlog = sum of min(tokens / usual tokens, 100) - 1 of calls without a first token whose prompts are longer than usual
 
-So a prompt that waits for its prefill counts as several requests, by its length. A failure counts as a sample of twice the
-pace, or a failing upstream would look fast. An unknown upstream gets one request at a time; if that ends without an answer,
-others go first for about 10 s. Unhealthy upstreams (an open breaker, a Retry-After, a refused key, an unknown model) come
-last but are never removed, so the only remaining one is tried. A recovering one counts as healthy for a share of the
-requests. An upstream that needs a probe goes first for that one request.
-Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); Finagle's and tower's peak EWMA.
+A failure counts as a sample of twice the pace, or a failing upstream would look fast. An unknown upstream gets one request
+at a time; if that ends without an answer, others go first for about 10 s. Unhealthy upstreams (an open breaker, a
+Retry-After, a refused key, an unknown model) come last but are never removed. A recovering one counts as healthy for a share
+of the requests. An upstream that needs a probe goes first for that one request.
+
+With weights or affinity: filter the healthy upstreams (all, if there are none); score them by policy/routing/affinity.py;
+pick the best score if the upstreams differ in what they know of the prompt. Else two are drawn, by weight, and the first
+goes first unless it has more than twice the load of the second. Weights are relative to their mean:
+
+    load_s = pace_s * (work / weight + 1)
+
+Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); Finagle's and tower's peak EWMA;
+llm-d's filter, score, pick; Envoy's weighted least request.
 When wrong: one answer of a heavy tail makes its upstream look slow for seconds; each of several gateways sees only its own
-requests; a provider that reads long prompts in parallel is avoided for some seconds without need.
-
-With weights or affinity it is filter, score, pick. Filter: the healthy upstreams, or all if there are none. Score:
-policy/routing/affinity.py, from the load that one more request would meet. Pick: the best score if the upstreams differ in
-what they know of the prompt; else two drawn at random, the one with less load first. With weights, they are drawn by weight,
-and the first goes first unless it has more than twice the load of the second, so shares follow the weights while all
-upstreams keep up.
-
-    load_s = pace_s * (work / weight + 1)        weights are relative to their mean, so equal ones change nothing
-
-Source: llm-d's filter, score, pick; Envoy's weighted least request.
-When wrong: with `max_load` near 1 affinity follows noise in the loads; with a large one, a popular prefix gets a queue.
+requests. With `max_load` near 1 affinity follows noise in the loads; with a large one, a popular prefix gets a queue.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,19 +60,18 @@ class LatencyEstimate:
 
     def took(self, seconds: float, usual_s: float, now: float) -> None:
         """A first token arrived after `seconds`, scaled to a typical prompt."""
-        fallen_s = self._at_now(usual_s, now)
+        fallen_s = self._pace_s(usual_s, now)
         if seconds < fallen_s:
             seconds = fallen_s + (seconds - fallen_s) * (1 - exp((self._at - now) / DECAY_S))
         self._seconds, self._at = seconds, now
 
     def outlasted(self, seconds: float, usual_s: float, now: float) -> None:
         """A call without a first token after `seconds` was cancelled for a faster one: a lower bound."""
-        if seconds > self._at_now(usual_s, now):
+        if seconds > self._pace_s(usual_s, now):
             self._seconds, self._at = seconds, now
 
     def failed(self, usual_s: float, now: float) -> None:
-        """An attempt failed, however fast."""
-        self.took(min(MOST_S, FAILED_FACTOR * (self._at_now(usual_s, now) or UNKNOWN_S)), usual_s, now)
+        self.took(min(MOST_S, FAILED_FACTOR * (self._pace_s(usual_s, now) or UNKNOWN_S)), usual_s, now)
 
     def vain(self, now: float) -> None:
         """A call ended without information about the time."""
@@ -85,7 +79,6 @@ class LatencyEstimate:
             self._at = now
 
     def load_s(self, n_in_flight: float, usual_s: float, now: float) -> float:
-        """The load that one more request would meet."""
         pace_s = self._seconds
         if not pace_s:
             return UNKNOWN_S * (n_in_flight + (exp((self._at - now) / DECAY_S) if self._at else 0.0))
@@ -93,7 +86,7 @@ class LatencyEstimate:
             pace_s = usual_s + (pace_s - usual_s) * exp((self._at - now) / DECAY_S)
         return pace_s * (n_in_flight + 1)
 
-    def _at_now(self, usual_s: float, now: float) -> float:
+    def _pace_s(self, usual_s: float, now: float) -> float:
         if self._seconds <= usual_s:
             return self._seconds
         return usual_s + (self._seconds - usual_s) * exp((self._at - now) / DECAY_S)
@@ -122,7 +115,6 @@ class PrefillBacklog:
         return work
 
     def ended(self, work: float) -> None:
-        """The call no longer waits for a first token."""
         self.work = max(0.0, self.work - work)
 
 
@@ -139,13 +131,7 @@ def order(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
         return list(range(n))
     well = able(loads, rng)
     first = less_of_two(loads, well, rng)
-    if n == 2:
-        found = [first, 1 - first]
-    else:
-        rest = sorted((index for index in range(n) if index != first),
-                      key=lambda index: (index not in well, loads[index].seconds))
-        found = [first, *rest]
-    return probes_first(loads, found)
+    return probes_first(loads, sorted(range(n), key=lambda index: (index != first, index not in well, loads[index].seconds)))
 
 
 def less_of_two(loads: Sequence[CandidateLoad], indices: Sequence[int], rng: Rng) -> int:
@@ -179,17 +165,11 @@ def probes_first(loads: Sequence[CandidateLoad], found: list[int]) -> list[int]:
 
 def able(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
     """The candidates that this request may prefer; all, if there are none."""
-    for load in loads:
-        if load.share < 1.0:
-            break
-    else:
-        return list(range(len(loads)))
     well = [index for index, load in enumerate(loads) if load.share >= 1.0 or (load.share > 0 and rng.random() < load.share)]
-    return (well or [index for index, load in enumerate(loads) if load.share > 0] or list(range(len(loads))))
+    return well or [index for index, load in enumerate(loads) if load.share > 0] or list(range(len(loads)))
 
 
 KEEPS_UP = 2.0
-_ONE_FIRST, _OTHER_FIRST = [0, 1], [1, 0]
 
 
 def choose(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares: Sequence[float], waits_s: Sequence[float],
@@ -197,12 +177,8 @@ def choose(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares:
     """The candidates' indices, best first. `weights` and `new_shares` of the prompt are by candidate, or empty if all are
     equal; `waits_s`: predicted times to first token, or empty if one is unknown.
     """
-    if len(loads) == 2 and not new_shares:
-        one, other = loads
-        if one.share >= 1.0 and other.share >= 1.0 and not (one.wants_probe or other.wants_probe):
-            return _of_two(one, other, weights, rng) if weights else order(loads, rng)
     indices = able(loads, rng)
-    first = _drawn(loads, weights, indices, rng)
+    first = _draw_first(loads, weights, indices, rng)
     scores_s: list[float] = []
     if new_shares:
         scores_s = [score_s(load.seconds, new, max_load, waits_s[index] if waits_s else None)
@@ -211,11 +187,8 @@ def choose(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares:
         best = min([index for index in indices if loads[index].seconds <= most_s], key=scores_s.__getitem__)
         if new_shares[best] < max(new_shares[index] for index in indices):
             first = best
-    if len(loads) == 2:
-        found = [first, 1 - first]
-    else:
-        is_well, scores_s = set(indices), scores_s or [load.seconds for load in loads]
-        found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_well, scores_s[index]))
+    is_well, scores_s = set(indices), scores_s or [load.seconds for load in loads]
+    found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_well, scores_s[index]))
     return probes_first(loads, found)
 
 
@@ -224,28 +197,20 @@ def weighted(load: CandidateLoad, work: float, weight: float) -> CandidateLoad:
     return CandidateLoad(load.seconds * (work / weight + 1) / (work + 1), load.share, load.wants_probe)
 
 
-def _of_two(one: CandidateLoad, other: CandidateLoad, weights: Sequence[float], rng: Rng) -> list[int]:
-    """The order of two healthy candidates."""
-    weight = weights[0]
-    if rng.random() * (weight + weights[1]) < weight:
-        return _ONE_FIRST[:] if one.seconds <= KEEPS_UP * other.seconds else _OTHER_FIRST[:]
-    return _OTHER_FIRST[:] if other.seconds <= KEEPS_UP * one.seconds else _ONE_FIRST[:]
-
-
-def _drawn(loads: Sequence[CandidateLoad], weights: Sequence[float], indices: Sequence[int], rng: Rng) -> int:
+def _draw_first(loads: Sequence[CandidateLoad], weights: Sequence[float], indices: Sequence[int], rng: Rng) -> int:
     if len(indices) == 1:
         return indices[0]
     if not weights:
         return less_of_two(loads, indices, rng)
-    one = _by_weight(indices, weights, rng)
+    one = _draw_by_weight(indices, weights, rng)
     if len(indices) == 2:
         other = indices[1] if one == indices[0] else indices[0]
     else:
-        other = _by_weight([index for index in indices if index != one], weights, rng)
+        other = _draw_by_weight([index for index in indices if index != one], weights, rng)
     return one if loads[one].seconds <= KEEPS_UP * loads[other].seconds else other
 
 
-def _by_weight(indices: Sequence[int], weights: Sequence[float], rng: Rng) -> int:
+def _draw_by_weight(indices: Sequence[int], weights: Sequence[float], rng: Rng) -> int:
     """A random index by weight. The standard library's `choices` takes four times as long for two."""
     whole = 0.0
     for index in indices:

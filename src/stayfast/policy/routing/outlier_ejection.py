@@ -93,8 +93,7 @@ class Outliers:
         self.is_quiet = True  # no upstream is out or returning
 
     def answered(self, upstream: str, ttft_s: float, n_bytes: int, *, is_whole: bool) -> None:
-        """A first token arrived, for a prompt of `n_bytes`."""
-        one = self._of.get(upstream) or self._one(upstream)
+        one = self._of.get(upstream) or self._record(upstream)
         one.n = n = one.n + 1
         one.failing -= one.failing * (WEIGHT if n > _N_MEAN else 1 / n)
         size, log_s = (is_whole, n_bytes.bit_length()), log(max(ttft_s, _LEAST_S))
@@ -109,12 +108,12 @@ class Outliers:
 
     def outlasted(self, upstream: str, seconds: float, n_bytes: int, *, is_whole: bool) -> None:
         """A call without a first token after `seconds` was cancelled for a faster one: a lower bound."""
-        one, known = self._one(upstream), self._usual.get((is_whole, n_bytes.bit_length()))
+        one, known = self._record(upstream), self._usual.get((is_whole, n_bytes.bit_length()))
         if known is not None:
             one.took(max(one.slowness, log(max(seconds, _LEAST_S)) - known[1]))
 
     def failed(self, upstream: str) -> None:
-        self._one(upstream).failed()
+        self._record(upstream).failed()
 
     def shares(self, upstreams: Sequence[str], now: float) -> list[float]:
         """The share of the requests that may prefer each upstream: 0 while it is out, 1 when it is healthy."""
@@ -122,12 +121,12 @@ class Outliers:
             self.recheck_at = now + LOOK_EVERY_S
             self._recompute(upstreams, now)
             self.is_quiet = not any(one.n_out for one in self._of.values())
-        return [1.0] * len(upstreams) if self.is_quiet else [self._share(self._of.get(name), now) for name in upstreams]
+        return [1.0] * len(upstreams) if self.is_quiet else [self._share_of(self._of.get(name), now) for name in upstreams]
 
     def out(self, now: float) -> dict[str, str]:
         return {name: one.why for name, one in self._of.items() if one.out_until > now}
 
-    def _share(self, one: OutlierRecord | None, now: float) -> float:
+    def _share_of(self, one: OutlierRecord | None, now: float) -> float:
         if one is None or not one.n_out:
             return 1.0
         age_s = now - one.out_until
@@ -138,22 +137,22 @@ class Outliers:
             if one.is_out and one.out_until <= now:
                 one.is_out = False
                 self.news.append((name, False, f"ejection time is over, it is tried again: {one.why}"))
-        n_may = int(self._config.max_share * len(upstreams)) - sum(self._one(name).out_until > now for name in upstreams)
+        n_may = int(self._config.max_share * len(upstreams)) - sum(self._record(name).out_until > now for name in upstreams)
         judged = [name for name in upstreams
-                  if (one := self._one(name)).out_until <= now and one.n >= self._config.min_calls]
+                  if (one := self._record(name)).out_until <= now and one.n >= self._config.min_calls]
         worst = sorted(judged, key=lambda name: (self._of[name].failing, self._of[name].slowness), reverse=True)
         for name in worst:
             one = self._of[name]
             peers = [self._of[other] for other in judged if other != name and self._of[other].out_until <= now]
-            why = self._why(one, peers) if peers else ""
+            why = self._find_reason(one, peers) if peers else ""
             if why and n_may > 0:
                 n_may -= 1
-                self._leave_out(one, why, now)
+                self._eject(one, why, now)
                 self.news.append((name, True, f"{why}, ejected for {one.out_until - now:.0f} s"))
             elif not why and one.n_out and one.n >= 2 * self._config.min_calls:
                 one.n_out = 0
 
-    def _why(self, one: OutlierRecord, peers: Iterable[OutlierRecord]) -> str:
+    def _find_reason(self, one: OutlierRecord, peers: Iterable[OutlierRecord]) -> str:
         peers = list(peers)
         failing = sum(peer.failing for peer in peers) / len(peers)
         if one.failing > max(LEAST_FAILING, FAILING_FACTOR * failing):
@@ -165,7 +164,7 @@ class Outliers:
                 return f"its first tokens took {exp(one.slowness - usual):.1f} times as long as the others'"
         return ""
 
-    def _leave_out(self, one: OutlierRecord, why: str, now: float) -> None:
+    def _eject(self, one: OutlierRecord, why: str, now: float) -> None:
         one.n_out += 1
         one.is_out = True
         one.out_until = now + min(LONGEST_S, one.n_out * self._config.out_s)
@@ -173,7 +172,7 @@ class Outliers:
         one.n = one.n_timed = 0
         one.failing = one.slowness = 0.0
 
-    def _one(self, name: str) -> OutlierRecord:
+    def _record(self, name: str) -> OutlierRecord:
         found = self._of.get(name)
         if found is None:
             self._of[name] = found = OutlierRecord()
