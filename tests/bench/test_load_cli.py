@@ -75,7 +75,7 @@ REFUSED = [
     (["--arrivals", "gamma:1", "--concurrency", "3"], "closed loop"),
     (["--rate", "5", "--think", "3s"], "--think needs --turns"),
     (["--rate", "5", "--zipf", "1"], "--zipf needs --pool"),
-    (["--rate", "5", "--duration", "10"], "--duration: '10' is not a length of time"),
+    (["--rate", "5", "--duration", "10"], "--duration: '10' is not a duration"),
     (["--rate", "5", "--timeout", "0s"], "time-out must be"),
     (["--rate", "5", "--assert", "ttft.p9x<3"], "column 8"),
     (["--rate", "5", "--slo", "ttft:500"], "say the unit"),

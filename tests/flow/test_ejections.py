@@ -47,7 +47,7 @@ def test_going_out_and_coming_back_are_told() -> None:
                 continue
         out, back = rig.sink.of(Ejected)
         assert (out.route, out.upstream, out.is_out) == (MODEL, "up0", True)
-        assert "of its calls failed, of the others' 0%, left out for 30 s" in out.why
+        assert "of its calls failed, 0% of the others' calls, ejected for 30 s" in out.why
         assert (back.upstream, back.is_out) == ("up0", False)
         lines, metrics = Lines(), MetricsSink(loop)
         LogSink(LogConfig(), lines, loop).take([out, back])

@@ -58,7 +58,7 @@ def test_the_quicker_one_wins_and_the_other_is_closed_at_once() -> None:
         assert won.began_at == pytest.approx(0.1)
         assert lost.usage is not None
         assert lost.usage.input_total > 0
-        assert rig.sink.of(RequestDone)[0].notes == ("hedged to up1: a race after 0.1 s",)
+        assert rig.sink.of(RequestDone)[0].notes == ("hedged to up1: race: no first token after 0.1 s",)
         await asyncio.sleep(0)
         _assert_nothing_left(rig)
 
@@ -191,7 +191,7 @@ def test_the_live_distribution_says_when() -> None:
         sent = [fact for fact in rig.sink.of(Hedged) if not fact.refused]
         assert 0 < len(sent) <= 0.2 * 300 + 20
         notes = [note for done in rig.sink.of(RequestDone) for note in done.notes]
-        assert any("ttft > " in note and "/20 %" in note for note in notes)
+        assert any("no first token after " in note and "limit 20 %" in note for note in notes)
 
     run(main)
 
@@ -209,7 +209,7 @@ def test_nothing_set_is_enough_for_a_tail() -> None:
             await asyncio.sleep(0.05)
         assert max(took[-200:]) < 1.0
         notes = [note for done in rig.sink.of(RequestDone)[200:] for note in done.notes]
-        assert any("hedged to" in note and "/10 %" in note for note in notes)
+        assert any("hedged to" in note and "limit 10 %" in note for note in notes)
 
     run(main)
 

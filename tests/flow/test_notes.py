@@ -41,13 +41,13 @@ def test_explain_tells_of_breakers() -> None:
         await _read_one(rig)
         await _read_one(rig)
         first, second = rig.sink.of(RequestDone)
-        assert first.notes == ("retried at up1: 500 of up0, budget 0.0/10 %",)
+        assert first.notes == ("retried at up1: 500 from up0, extra attempts 0.0 %, limit 10 %",)
         assert second.notes == ("up0 is tried last: its breaker is open, 1 failures in a row",)
         await asyncio.sleep(100.0)
         await _read_one(rig)
         assert rig.sink.of(RequestDone)[2].notes == (
             "up0 is tried first, as a probe: its breaker is open, 1 failures in a row",
-            "retried at up1: 500 of up0, budget 0.0/10 %")
+            "retried at up1: 500 from up0, extra attempts 0.0 %, limit 10 %")
 
     run(main)
 
@@ -87,7 +87,8 @@ def test_explain_tells_of_fail_over_and_fallback() -> None:
                   retry=RetryConfig(max_attempts=2))
         await _read_one(rig)
         assert rig.sink.of(RequestDone)[0].notes == (
-            "retried at up1: 503 of up0, budget 0.0/10 %", "fell back to up2: 500 of up1, budget 100.0/10 % and its slack")
+            "retried at up1: 503 from up0, extra attempts 0.0 %, limit 10 %",
+            "fell back to up2: 500 from up1, extra attempts 100.0 %, limit 10 % plus low-traffic allowance")
         first, second = rig.sink.of(Retried)
         assert (first.upstream, first.to, first.what, first.spent, first.budget) == ("up0", "up1", "503", 0.0, 0.1)
         assert (second.upstream, second.to, second.spent) == ("up1", "up2", 1.0)
@@ -100,6 +101,6 @@ def test_a_refused_key_draws_on_no_budget() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(status=401)]], [[Say("b")]], in_turn=True, retry=RetryConfig(max_attempts=2))
         await _read_one(rig)
-        assert rig.sink.of(RequestDone)[0].notes == ("retried at up1: 401 of up0",)
+        assert rig.sink.of(RequestDone)[0].notes == ("retried at up1: 401 from up0",)
 
     run(main)

@@ -52,7 +52,7 @@ def test_a_refused_mark_is_left_out_and_nobody_sees_the_refusal() -> None:
         assert ["prompt_cache_key" in sent for sent in rig.sent] == [True, False, True, True]
         (found,) = rig.state["findings"]
         assert found["what"] == "refused"
-        assert found["detail"] == "up0 refuses prompt_cache_breakpoint for gpt-5-2025-08-07: left out for an hour"
+        assert found["detail"] == "up0 rejects prompt_cache_breakpoint for gpt-5-2025-08-07; the field is left out for an hour"
         assert rig.state["requests"]["up0 refused"] == 1
         assert "stayfast_prefix_moving_tokens{" not in await rig.metrics()
         await asyncio.sleep(3601)
@@ -157,7 +157,7 @@ def test_a_name_of_ones_own_is_marked_behind_anthropics_protocol() -> None:
         await rig.ask(LONG, "shorter than any model of the family keeps")
         assert ["ephemeral" in str(sent) for sent in rig.sent] == [True, True, False]
         (rule,) = rig.state["rules"].values()
-        assert rule == "a name that is not known, behind Anthropic's protocol: anthropic marks from 4096 tokens on"
+        assert rule == "unknown name behind Anthropic's protocol: anthropic marks from 4096 tokens on"
         other = PrefixRig(loop, model="our-assistant-3")
         await other.ask(LONG * 3, "question", api=Api.CHAT)
         assert "ephemeral" not in str(other.sent)

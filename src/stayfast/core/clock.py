@@ -1,22 +1,20 @@
-"""Time and randomness as arguments: what needs `now` holds a `Clock` or is handed it, what draws is handed an `Rng`, so
-that a run repeats by its seed.
-"""
+"""Time and randomness as arguments: code takes a `Clock` or `now`, and an `Rng`, so that a run repeats by its seed."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Three readings of time. Task-safe: reading changes nothing."""
+    """Three clocks of the machine."""
 
     def now(self) -> float:
         """Monotonic seconds, on the same axis as the event loop's timers."""
 
     def wall(self) -> float:
-        """Seconds since the Unix epoch; for people and logs, never for arithmetic on durations."""
+        """Seconds since the Unix epoch, for logs; never subtract two of them to get a duration."""
 
     def cpu(self) -> float:
-        """Seconds of a core that this process has used."""
+        """CPU seconds used by this process."""
 
 
 class SystemClock:
@@ -30,13 +28,13 @@ class SystemClock:
 
 
 class Rng(Protocol):
-    """What is drawn from. `random.Random` is one."""
+    """The source of random numbers; `random.Random` is one."""
 
     def random(self) -> float:
-        """From 0 to 1, without 1."""
+        """A float in [0, 1)."""
 
     def uniform(self, a: float, b: float) -> float:
-        """From `a` to `b`."""
+        """A float from `a` to `b`."""
 
     def getrandbits(self, k: int, /) -> int:
-        """A whole number of `k` bits."""
+        """An integer of `k` random bits."""

@@ -1,6 +1,6 @@
-"""What is asked, in no protocol's words: the form between any two dialects, and what the embedded engine reads.
+"""A chat request in a provider-neutral form, used to translate between two protocols and by the embedded engine.
 
-JSON values that belong to the caller (schemas, metadata) stay as `msgspec.Raw`: their bytes pass unread and unchanged.
+The caller's own JSON values (schemas, metadata) stay `msgspec.Raw`: their bytes are passed on unread and unchanged.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture: either `url`, or base64 `data` with its `media_type`."""
+    """An image: either a `url`, or base64 `data` with its `media_type`."""
 
     url: str | None = None
     data: str | None = None
@@ -29,13 +29,13 @@ class Image:
 
     @property
     def as_url(self) -> str:
-        """One URL for both forms."""
+        """The URL, or a data: URL of the base64 data."""
         return self.url if self.url is not None else f"data:{self.media_type};base64,{self.data}"
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Reasoning of an earlier turn. `signature` is its provider's proof; without it no provider takes it back."""
+    """Reasoning of an earlier turn. Providers accept it back only with their `signature`."""
 
     text: str
     signature: str | None = None
@@ -43,7 +43,7 @@ class Thinking:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A call the model made. `arguments` is JSON text as the model wrote it: possibly empty, possibly broken."""
+    """A call made by the model. `arguments` is JSON text as the model wrote it; it may be empty or invalid."""
 
     id: str
     name: str
@@ -63,7 +63,7 @@ Role = Literal["user", "assistant", "system"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. Tool results are parts of a user message; a role of `system` stands only between other messages."""
+    """One message. Tool results are parts of a user message; the role `system` occurs only between other messages."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -75,7 +75,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function the model may call. `parameters` is its JSON schema (None: takes nothing)."""
+    """A function the model may call. `parameters` is its JSON schema; None: it takes no arguments."""
 
     name: str
     description: str | None = None
@@ -85,7 +85,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Which tools must be called: none, any at will (auto), at least one (required), or the one named."""
+    """Which tools the model must call: none, any or none (auto), at least one (required), or the named one."""
 
     mode: Literal["auto", "none", "required", "named"]
     name: str | None = None
@@ -93,7 +93,7 @@ class ToolChoice:
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """A promise about the answer's shape. `schema` is a JSON schema (None: any JSON object)."""
+    """The required form of the answer. `schema` is a JSON schema; None: any JSON object."""
 
     schema: RawObject | None = None
     name: str | None = None
@@ -103,7 +103,7 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. None: the upstream's own default."""
+    """Sampling parameters. None: the upstream's own default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -115,8 +115,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One request for an answer. `system` holds the leading instructions, in order. `native` names the fields in use that
-    only the client's own dialect can say: whoever translates refuses them.
+    """One chat request. `system` holds the leading instructions, in order. `native` names the fields in use that exist only
+    in the client's own protocol; a translation to another protocol is refused if there are any.
     """
 
     api: Api

@@ -1,7 +1,7 @@
-"""One absolute instant a request, and how far each wait may reach into the time that is left.
+"""The deadline of a request: one absolute instant that bounds every wait.
 
 Formula: `remaining = at - now`; nested deadlines take `min()`; a wait of `cap` seconds ends at `min(now + cap, at)`.
-Source: gRPC deadlines; the SDKs' own 600 s default for `total_s`.
+Source: gRPC deadlines. The default of `total_s` is that of the OpenAI and Anthropic SDKs, 600 s.
 """
 
 from dataclasses import dataclass
@@ -13,24 +13,20 @@ from stayfast.core.setting import SettingDoc, check_bounds
 
 
 class Deadline(msgspec.Struct, frozen=True, gc=False):
-    """An instant on the monotonic clock. Immutable, so safe to share."""
+    """An instant on the monotonic clock. Immutable."""
 
     at: float
 
     def remaining(self, now: float) -> float:
-        """Seconds left, never negative."""
+        """Seconds left; never negative."""
         return max(0.0, self.at - now)
 
-    def has_passed(self, now: float) -> bool:
-        """Whether nothing may be started any more."""
-        return now >= self.at
-
     def within(self, cap_s: float, now: float) -> float:
-        """The instant at which a wait of at most `cap_s` seconds ends, never after this deadline."""
+        """The end of a wait of at most `cap_s` seconds, never after this deadline."""
         return min(self.at, now + cap_s)
 
     def earlier(self, other: "Deadline") -> "Deadline":
-        """The stricter of two: how budgets nest."""
+        """The earlier of two deadlines."""
         return self if self.at <= other.at else other
 
 
@@ -40,11 +36,11 @@ def _wait(doc: str) -> SettingDoc:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long a request may wait for each thing, in seconds. All are bounded by `total_s`."""
+    """Time-outs of one request, in seconds. All are bounded by `total_s`."""
 
-    # what the OpenAI and Anthropic SDKs themselves wait
+    # the default of the OpenAI and Anthropic SDKs
     total_s: Annotated[float, _wait("From accept to the last byte, everything included; the request's deadline.")] = 600.0
-    # a long prompt on a busy self-hosted engine prefills for a minute
+    # a busy self-hosted engine may need a minute to prefill a long prompt
     first_token_s: Annotated[float, _wait("From an attempt's start to the first token of content.")] = 120.0
     idle_s: Annotated[float, _wait("Between two reads of a running answer.")] = 60.0
     connect_s: Annotated[float, _wait("TCP and TLS.")] = 5.0

@@ -1,6 +1,6 @@
-"""Facts: what happened, as frozen records. Whoever makes one neither knows nor cares who listens (logs, metrics, tests).
+"""Facts: frozen records of what happened, emitted to a `Sink` (logs, metrics, traces, tests).
 
-`array_like`: those of a finished request are kept as msgpack (`observe.recent`), and names would double it.
+Records of finished requests are `array_like`: `observe.recent` stores them as msgpack, which field names would double.
 """
 
 from typing import Protocol
@@ -12,7 +12,7 @@ from stayfast.core.types import Api, Outcome, Stage, Usage
 
 
 class StageDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A stage ended. Instants are monotonic seconds; `allowance_s` is what it might have used."""
+    """A stage ended. Instants are monotonic seconds; `allowance_s` is the time that it was allowed to use."""
 
     stage: Stage
     began_at: float
@@ -25,33 +25,33 @@ class StageDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Trace(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Where a request stands in a distributed trace (W3C trace context). All ids are lower-case hex."""
+    """A request's place in a distributed trace (W3C trace context). All ids are lower-case hex."""
 
     trace_id: str  # 32 digits
-    span_id: str  # 16 digits: the request's own span; empty where tracing is off and it has none
-    parent_id: str | None = None  # 16 digits: the caller's span, where the client sent a `traceparent`
+    span_id: str  # 16 digits: the request's own span; empty if tracing is off
+    parent_id: str | None = None  # 16 digits: the caller's span, if the client sent a `traceparent`
     is_sampled: bool = True
-    state: str = ""  # `tracestate`, passed on as it came
-    is_random: bool = False  # whoever began the trace says that its id's last 14 digits are random (level 2)
+    state: str = ""  # `tracestate`, passed on unchanged
+    is_random: bool = False  # the last 14 digits of the trace id are random, according to its creator (level 2)
 
 
 class Stall(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A gap between two chunks that was long enough to be felt."""
+    """A pause between two chunks that is long enough for a reader to notice."""
 
-    at: float  # when the chunk before it had come
+    at: float  # arrival of the chunk before the pause
     seconds: float
 
 
 class GapsSeen(msgspec.Struct, frozen=True, gc=False):
-    """Waits between the parts of running answers, in batches: one fact for each would cost more than the part."""
+    """Pauses between the parts of running answers, in batches, as a fact for each pause would cost too much."""
 
     route: str
     upstream: str
-    gaps_s: list[float]  # the listeners' to read, never empty
+    gaps_s: list[float]  # never empty; listeners must not change it
 
 
 class RequestParams(msgspec.Struct, frozen=True, gc=False):
-    """What a request asked of the model beside its prompt. None: it did not say."""
+    """The sampling parameters of a request. None: not given."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -60,11 +60,11 @@ class RequestParams(msgspec.Struct, frozen=True, gc=False):
     presence_penalty: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
-    choice_count: int | None = None  # where it is not 1
+    choice_count: int | None = None  # if it is not 1
 
 
 class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One call to one upstream ended. `ttft_s` is from the attempt's start to its first content (None: none came)."""
+    """One call to one upstream ended. `ttft_s`: from the attempt's start to its first content; None: there was none."""
 
     route: str
     upstream: str
@@ -78,101 +78,101 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     api: Api = Api.CHAT
     kind: str = ""  # of the upstream: openai, anthropic, embedded, simulated, ...
     model: str = ""  # the upstream's own name for it
-    upstream_status: int | None = None  # what the upstream answered where that was an error
+    upstream_status: int | None = None  # the upstream's HTTP status, if it was an error
     usage: Usage | None = None
     finish_reason: str | None = None
     cost_usd: float | None = None  # None: no price is set, or no usage is known
     stalls: tuple[Stall, ...] = ()
-    span_id: str | None = None  # 16 hex digits: what this attempt's `traceparent` named
-    is_hedge: bool = False  # made beside one that still ran
+    span_id: str | None = None  # 16 hex digits: the span named in this attempt's `traceparent`
+    is_hedge: bool = False  # sent while another attempt still ran
     is_lost: bool = False  # ended because another attempt brought the first token
-    steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in the order in which they began
-    detail: str = ""  # of a fault, for operators: addresses and the system's error numbers
-    role: str = "first"  # why it was made: first, hedge, retry, fallback, rescue; not for a client: renewal, audit, judge
-    is_stream: bool = True  # its client asked for a stream
-    response_id: str | None = None  # as the upstream named its answer
-    response_model: str | None = None  # and the model that gave it
-    is_estimated: bool = False  # its upstream did not report `usage`, or not all of it: it was given up before
+    steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in order of their start
+    detail: str = ""  # of a fault, for operators: addresses and system error numbers
+    role: str = "first"  # first, hedge, retry, fallback, rescue; without a client: renewal, audit, judge
+    is_stream: bool = True  # the client asked for a stream
+    response_id: str | None = None  # the upstream's name for its answer
+    response_model: str | None = None  # the model that the upstream named in its answer
+    is_estimated: bool = False  # the upstream did not report all of `usage`, because the attempt was cancelled
 
 
 class Hedged(msgspec.Struct, frozen=True, gc=False):
-    """A second attempt was sent beside one that still ran, or was to be sent and was not."""
+    """A hedge (second attempt) was sent while the first still ran, or was due but not sent."""
 
     route: str
-    upstream: str  # that of the attempt that still ran
+    upstream: str  # of the attempt that still ran
     at: float
-    refused: str = ""  # why it was not sent: budget, slow, busy, deadline, shedding; empty: it was
-    to: str = ""  # whom it asks, or would have asked
-    after_s: float = 0.0  # without a first token
-    quantile: float = 1.0  # of the live distribution, which `after_s` is
-    n_known: int = 0  # first tokens that say so; 0: the route races, whatever is known
-    spent: float = 0.0  # of live traffic, what hedges came to in the last minute
-    budget: float = 0.0  # what they may come to
+    refused: str = ""  # why it was not sent: budget, slow, busy, deadline, shedding; empty: it was sent
+    to: str = ""  # the upstream of the hedge
+    after_s: float = 0.0  # seconds without a first token
+    quantile: float = 1.0  # of the live distribution, at `after_s`
+    n_known: int = 0  # first tokens in that distribution; 0: the route always hedges (mode: race)
+    spent: float = 0.0  # hedges of the last minute, as a share of live traffic
+    budget: float = 0.0  # the limit of that share
 
     @property
     def why(self) -> str:
         if not self.n_known:
-            return f"a race after {self.after_s:.2g} s"
-        return (f"ttft > {self.after_s:.2g} s (p{self.quantile * 100:.0f} of {self.n_known}), "
+            return f"race: no first token after {self.after_s:.2g} s"
+        return (f"no first token after {self.after_s:.2g} s (p{self.quantile * 100:.0f} of {self.n_known}), "
                 f"{stands(self.spent, self.budget)}")
 
 
 class Retried(msgspec.Struct, frozen=True, gc=False):
-    """An attempt failed, and another one is made."""
+    """An attempt failed, and another one follows."""
 
     route: str
-    upstream: str  # that failed; empty: time ran out, or a limit of ours ended it
+    upstream: str  # of the failed attempt; empty: time ran out, or the gateway's own limit ended it
     to: str
     at: float
-    what: str  # it failed with: a status, a fault or a code
+    what: str  # the failure: a status, a fault or a code
     wait_s: float = 0.0
-    spent: float = 0.0  # of live traffic, what all extra attempts came to in the last minute
-    budget: float = 0.0  # what they may come to; 0: none is drawn on, as nothing was done for the attempt that failed
+    spent: float = 0.0  # all extra attempts of the last minute, as a share of live traffic
+    budget: float = 0.0  # the limit of that share; 0: this attempt is not charged, as the failed one did no work
 
     @property
     def why(self) -> str:
-        of = f" of {self.upstream}" if self.upstream else ""
-        after = f", after {self.wait_s:.2g} s" if self.wait_s else ""
-        return f"{self.what}{of}{after}{', ' + stands(self.spent, self.budget) if self.budget else ''}"
+        source = f" from {self.upstream}" if self.upstream else ""
+        pause = f", after {self.wait_s:.2g} s" if self.wait_s else ""
+        return f"{self.what}{source}{pause}{', ' + stands(self.spent, self.budget) if self.budget else ''}"
 
 
 class RetryWithheld(msgspec.Struct, frozen=True, gc=False):
-    """An attempt failed, and there is no other though it could help."""
+    """An attempt failed, and no other follows although it could help."""
 
     route: str
     upstream: str
-    why: str = ""  # client: its SDK retries by itself; budget: the route's is spent; upstream: that of whom it would ask is
+    why: str = ""  # client: its SDK retries by itself; budget: the route's is empty; upstream: that of the next upstream is
     spent: float = 0.0  # as in Retried
     budget: float = 0.0
 
 
 class Ejected(msgspec.Struct, frozen=True, gc=False):
-    """A route leaves an upstream out as an outlier, or takes it back."""
+    """A route ejects an upstream as an outlier, or takes it back."""
 
     route: str
     upstream: str
     is_out: bool
-    why: str  # ours: shares and ratios
+    why: str  # shares and ratios
 
 
 class Rescued(msgspec.Struct, frozen=True, gc=False):
-    """A running answer stalled or broke off on a route that does something about it."""
+    """A running answer stalled or broke off on a route with a `stall` setting."""
 
     route: str
-    upstream: str  # that of the attempt that stalled
+    upstream: str  # of the attempt that stalled
     at: float
-    result: str  # rescued, failed, ended; refused_ and why: nothing was done then
+    result: str  # rescued, failed, ended; or refused_ and the reason for which no action was taken
 
 
 class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A request's life is over; one a request, whatever its end."""
+    """A request ended, with whatever result. Emitted once for each request."""
 
     request_id: str
     api: Api
     route: str | None  # the route's name in the settings (bounded); None: no route matched
-    model: str  # what the client asked for (anything)
+    model: str  # as the client sent it; unbounded
     stream: bool
-    status: int  # 499: the client left first
+    status: int  # 499: the client disconnected first
     accepted_at: float
     ended_at: float
     wall_at: float
@@ -187,24 +187,22 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     tenant: str | None = None
     total_s: float | None = None  # from accept to the deadline
     over_stage: Stage | None = None  # the first stage that used more than its allowance
-    degraded: str | None = None  # fallback, template or partial: what the route did instead of failing
+    degraded: str | None = None  # fallback, template or partial: what replaced a failure
     tpot_s: float | None = None  # (last content - first content) / (output tokens - 1), where both are known
     gap_max_s: float | None = None  # the longest wait between two chunks after the first content
     trace: Trace | None = None
-    queue_s: float | None = None  # from accept to when the first stage looked at it
-    attempts: tuple[AttemptDone, ...] = ()  # every call made for it, in the order of their starts
-    notes: tuple[str, ...] = ()  # what was decided about it and why, in words; names and figures only
-    shed: str | None = None  # why it was turned away: one of a few words of ours
-    cache: str | None = None  # hit, semantic, stale, miss, coalesced or bypass; None: its route has none
-    saved_usd: float | None = None  # what the answer of a cache had cost; None: none gave it, or no price is set
-    cache_key: bytes | None = None  # of the answer that a cache gave, or under which its own is kept
-    params: RequestParams | None = None  # None: it is not traced
+    queue_s: float | None = None  # from accept to the start of the first stage
+    attempts: tuple[AttemptDone, ...] = ()  # in order of their start
+    notes: tuple[str, ...] = ()  # decisions and their reasons in words; names and figures only
+    shed: str | None = None  # why it was rejected: one of a few fixed words
+    cache: str | None = None  # hit, semantic, stale, miss, coalesced or bypass; None: the route has no cache
+    saved_usd: float | None = None  # original cost of the cached answer; None: no cache hit, or no price is set
+    cache_key: bytes | None = None  # of the cached answer, or of the entry that stores this answer
+    params: RequestParams | None = None  # None: not traced
 
     @property
     def own_s(self) -> float | None:
-        """Seconds before the first token in which no attempt was under way: ours. None where no token came, or came of an
-        attempt that another request made.
-        """
+        """Seconds before the first token without a running attempt. None if none came, or of another request's call."""
         if self.ttft_s is None or self.cache == "coalesced":
             return None
         waited_s, until, first_at = 0.0, self.accepted_at, self.accepted_at + self.ttft_s
@@ -217,7 +215,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def cost_by_role(self) -> dict[str, float]:
-        """What its attempts cost, by why they were made, USD; together `cost_usd`. Empty where nothing is known."""
+        """The cost of all attempts in USD by their role. Empty if no cost is known."""
         costs_usd: dict[str, float] = {}
         for attempt in self.attempts:
             if attempt.cost_usd is not None:
@@ -226,16 +224,13 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def cost_usd(self) -> float | None:
-        """What all its attempts cost, as far as known; None where nothing is."""
-        whole_usd = None
-        for attempt in self.attempts:
-            if attempt.cost_usd is not None:
-                whole_usd = attempt.cost_usd if whole_usd is None else whole_usd + attempt.cost_usd
-        return whole_usd
+        """The known cost of all attempts; None if no cost is known."""
+        costs_usd = [attempt.cost_usd for attempt in self.attempts if attempt.cost_usd is not None]
+        return sum(costs_usd) if costs_usd else None
 
 
 class RequestRefused(msgspec.Struct, frozen=True, gc=False):
-    """The edge answered by itself: not HTTP, not authorised, not decodable, draining. One a request, like RequestDone."""
+    """The server itself refused a request: not HTTP, not authorised, not decodable, draining. Once for each request."""
 
     request_id: str
     path: str  # a known path, or "other"
@@ -247,15 +242,15 @@ class RequestRefused(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeysFailed(msgspec.Struct, frozen=True, gc=False):
-    """Requests without a valid key came faster than their address may send them. At most one a minute, for all addresses."""
+    """An address sent requests without a valid key faster than allowed. At most one a minute, for all addresses."""
 
-    n: int  # refused beyond the limit since the last of these
-    address: str  # that the newest came from; empty: a Unix socket
+    n: int  # requests refused since the last of these facts
+    address: str  # of the latest one; empty: a Unix socket
     limit: int  # a minute
 
 
 class ConnectionOpened(msgspec.Struct, frozen=True, gc=False):
-    """A new connection to an upstream: the cost that keep-alive saves. `handshake_s` spans TCP and TLS."""
+    """A new connection to an upstream. `handshake_s` covers TCP and TLS."""
 
     upstream: str
     handshake_s: float
@@ -269,11 +264,11 @@ class ConnectionReused(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProbeFailed(msgspec.Struct, frozen=True, gc=False):
-    """An upstream that must prove itself did not answer with a token; told when the reason changes, not each time."""
+    """An upstream's start-up probe got no token. Emitted when the reason changes, not for each probe."""
 
     upstream: str
     code: str
-    message: str  # ours: names the upstream, never a key, a prompt or an upstream's own text
+    message: str  # names the upstream; never contains a key, a prompt or an upstream's own text
 
 
 class EngineState(msgspec.Struct, frozen=True, gc=False):
@@ -285,15 +280,15 @@ class EngineState(msgspec.Struct, frozen=True, gc=False):
 
 
 class BreakerChanged(msgspec.Struct, frozen=True, gc=False):
-    """An upstream is left alone (open), tried again (half_open) or used as usual (closed)."""
+    """An upstream's breaker opened (suspended), half-opened (probed) or closed (used normally)."""
 
     upstream: str
     state: str
-    why: str  # ours: counts and times, never an upstream's own text
+    why: str  # counts and times, never an upstream's own text
 
 
 class StoreCallDone(msgspec.Struct, frozen=True, gc=False):
-    """A shared store was asked, or told, something: get, put, lead, follow, tell, hear. `result`: a word of ours."""
+    """A call to a shared store ended: get, put, lead, follow, tell, hear. `result` is one of a few fixed words."""
 
     store: str
     what: str
@@ -302,7 +297,7 @@ class StoreCallDone(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoreChanged(msgspec.Struct, frozen=True, gc=False):
-    """A shared store is left alone (open), tried again (half_open) or used as usual (closed)."""
+    """A shared store's breaker opened (suspended), half-opened (probed) or closed (used normally)."""
 
     store: str
     state: str
@@ -310,17 +305,17 @@ class StoreChanged(msgspec.Struct, frozen=True, gc=False):
 
 
 class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
-    """Why a provider's prefix cache is of no use to a route's prompts. Lengths and places only, never words of a prompt."""
+    """Why a provider's prompt cache cannot serve a route's prompts. Lengths and positions only, never words of a prompt."""
 
     route: str
     upstream: str
     model: str  # the upstream's own name for it
-    what: str  # moves: a block of the instructions differs from request to request; unread: what is written is never read;
-    # refused: the upstream does not take what was added
-    where: str  # the block, as in tools[3] or system[0]; of a refusal, the member of the request; empty: all of it
-    at_byte: int  # of the block's JSON, where two of them differ first
-    word: str  # what stands there: a time, a date, a UUID, a timestamp, an id, a number or text
-    n_tokens: int  # of a request that cannot be read from the cache, about
+    what: str  # moves: an instruction block differs between requests; unread: cache entries are written but never read;
+    # refused: the upstream rejected an added field
+    where: str  # the block, as in tools[3] or system[0]; of a refusal, the request's field; empty: the whole prompt
+    at_byte: int  # of the block's JSON, where two requests differ first
+    word: str  # kind of the differing text: a time, a date, a UUID, a timestamp, an id, a number or text
+    n_tokens: int  # of a request that cannot be read from the cache; estimated
     usd_a_day: float | None = None  # None: no price is set
 
     @property
@@ -329,21 +324,19 @@ class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
         if self.what == "unread":
             return f"about {self.n_tokens} tokens of a prompt are written to the cache and never read{usd}"
         if self.what == "refused":
-            return f"{self.upstream} refuses {self.where} for {self.model}: left out for an hour"
+            return f"{self.upstream} rejects {self.where} for {self.model}; the field is left out for an hour"
         return f"{self.word} at byte {self.at_byte} of {self.where} makes {self.n_tokens} tokens uncacheable{usd}"
 
 
 class SemanticLookedUp(msgspec.Struct, frozen=True, gc=False):
-    """A question was looked up by its meaning, or an audit of such a hit has begun or is over. `result`: of ours; hit,
-    why it was a miss, audit_begun, audit_right or audit_wrong.
-    """
+    """A semantic look-up or audit. `result`: hit, the reason of a miss, audit_begun, audit_right or audit_wrong."""
 
     route: str
     result: str
 
 
 class Renewed(msgspec.Struct, frozen=True, gc=False):
-    """A kept answer that had grown old, and was given all the same, was asked for again in the background."""
+    """A stale cached answer was served, and a background call to renew it ended."""
 
     route: str
     result: str  # renewed, failed, shed
@@ -351,7 +344,7 @@ class Renewed(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnFailed(msgspec.Struct, frozen=True, gc=False):
-    """A turn of our operator's own raised. Names and places only: what an exception says may quote a prompt."""
+    """An operator's own turn raised. Names and places only, as the text of an exception may quote a prompt."""
 
     upstream: str
     request_id: str
@@ -360,25 +353,25 @@ class TurnFailed(msgspec.Struct, frozen=True, gc=False):
 
 
 class LoopLag(msgspec.Struct, frozen=True, gc=False):
-    """A sample of how late the event loop ran a timer: what every request waits for, beside all that it counts."""
+    """How late the event loop ran a timer: a delay that every request shares."""
 
     seconds: float
 
 
 class DescriptorsExhausted(msgspec.Struct, frozen=True, gc=False):
-    """This process had no file descriptor for something: an incident of its own, and no upstream's."""
+    """This process ran out of file descriptors; no upstream is at fault."""
 
     what: str  # connect, accept
     limit: int
-    upstream: str | None = None  # the one that could not be called
+    upstream: str | None = None  # the upstream that could not be called
 
 
 class ConnectionsClosed(msgspec.Struct, frozen=True, gc=False):
-    """Client connections without a request were closed to make room for another."""
+    """Idle client connections were closed to make room for new ones."""
 
     n: int
     n_open: int
-    n_silent: int  # of those that are left
+    n_silent: int  # idle connections that remain
 
 
 Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
@@ -388,19 +381,19 @@ Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | Conn
 
 
 def stands(spent: float, budget: float) -> str:
-    """What a budget stands at, shares of live traffic: budget 3.1/5 %. Beyond its share there is only its slack."""
-    return f"budget {spent * 100:.1f}/{budget * 100:g} %{' and its slack' if spent > budget else ''}"
+    """The use of a retry budget, as shares of live traffic: extra attempts 3.1 %, limit 5 %."""
+    return (f"extra attempts {spent * 100:.1f} %, limit {budget * 100:g} %"
+            f"{' plus low-traffic allowance' if spent > budget else ''}")
 
 
 class Sink(Protocol):
-    """Where facts go. `emit` must be cheap, must not raise and must not await."""
+    """Receives facts. `emit` must be cheap, must not raise and must not await."""
 
-    def emit(self, fact: Fact) -> None:
-        """Take one fact."""
+    def emit(self, fact: Fact) -> None: ...
 
 
 class Fanout:
-    """Hands each fact to several sinks, in order."""
+    """Passes each fact to several sinks, in order."""
 
     __slots__ = ("_sinks",)
 

@@ -1,21 +1,21 @@
-"""How many bytes of whole answers this process holds, and how many it may.
+"""How many bytes of whole (not streamed) answers this process holds in memory, and the limit.
 
-Problem: a streamed answer is bounded by its client, since reading stops where writing does. A whole one is not: it is read
-to its end before its first byte is sent, and stays until a slow client has taken it, so that ten of 50 MB are 500 MB. Rule:
-what goes beyond `FREE_BYTES` of an answer is counted from the moment it is read until its client has it; an answer that
-would make the sum larger than the limit is refused, and those that are held already are not touched.
+Problem: a stream is read only as fast as its client takes it, but a whole answer is read completely before its first byte
+is sent, and stays until the client has it: ten answers of 50 MB are 500 MB. Rule: the bytes of an answer beyond `FREE_BYTES`
+are counted from their arrival until the client has them. An answer that would exceed the limit is refused; the ones already
+held are not affected.
 
-When wrong: while the parts of an answer are joined, it is there twice. An answer that is refused was paid for.
+When wrong: an answer exists twice while its parts are joined. A refused answer has been paid for.
 """
 
 from stayfast.core.errors import Shed
 
-FREE_BYTES = 64 * 1024  # of each answer: small ones are never refused for large ones
+FREE_BYTES = 64 * 1024  # of each answer, so that small answers are never refused
 RETRY_AFTER_S = 1.0
 
 
 class HeldBytes:
-    """The account of one process. Used on one loop."""
+    """The bytes held by one process. Used on one event loop."""
 
     __slots__ = ("limit", "n")
 
@@ -28,7 +28,7 @@ class HeldBytes:
 
 
 class Holding:
-    """What is held of one answer. `release` may be called again."""
+    """The part of one answer. `release` may be called more than once."""
 
     __slots__ = ("_account", "_n_charged")
 
@@ -37,15 +37,15 @@ class Holding:
         self._n_charged = 0
 
     def grow_to(self, n_bytes: int, *, may_refuse: bool = True) -> None:
-        """The answer has so many bytes now. Raises Shed above the limit, unless they are there in any case."""
+        """Set the answer's size to `n_bytes`. Raises Shed above the limit if `may_refuse`."""
         more = n_bytes - FREE_BYTES - self._n_charged
         if more <= 0:
             return
         account = self._account
         if may_refuse and account.n + more > account.limit:
-            raise Shed("Whole answers on their way to slow clients fill what this gateway may hold of them "
-                       f"({account.limit} bytes, server.max_buffered_bytes). Ask again later, or for a stream, which is not "
-                       "held.", reason="held_bytes", code="too_many_bytes_held", retry_after_s=RETRY_AFTER_S)
+            raise Shed(f"Whole answers waiting for slow clients fill the memory for them ({account.limit} bytes, "
+                       "server.max_buffered_bytes). Try again later, or request a stream, which needs no such memory.",
+                       reason="held_bytes", code="too_many_bytes_held", retry_after_s=RETRY_AFTER_S)
         account.n += more
         self._n_charged += more
 

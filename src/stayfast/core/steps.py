@@ -1,21 +1,21 @@
-"""What a turn that is served as a model tells of itself: its steps, and what they cost."""
+"""The steps of a turn that is served as a model, and what they cost."""
 
 import msgspec
 
 
 class StepDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A step of a turn that is served as a model. Instants are monotonic seconds; `allowance_s`: what it might have used."""
+    """A step of such a turn. Instants are monotonic seconds; `allowance_s` is the time that it was allowed to use."""
 
-    name: str  # the operator's own
+    name: str  # chosen by the operator
     began_at: float
     ended_at: float
     allowance_s: float
-    how: str  # ok, timeout, failed, skipped, cancelled; running, where its turn goes on
-    detail: str = ""  # names of exceptions and reasons of ours
-    is_capped: bool = False  # by its own cap, not by what the turn had left
-    cost_usd: float | None = None  # None: it did not say
-    parent: int = -1  # which of the turn's steps it ran in; -1: in none
-    kind: str = ""  # tool, retrieval; empty: neither
+    how: str  # ok, timeout, failed, skipped, cancelled; running if the turn continues in the background
+    detail: str = ""  # exception names and fixed reasons only
+    is_capped: bool = False  # limited by its own cap, not by the turn's remaining time
+    cost_usd: float | None = None  # None: not reported
+    parent: int = -1  # index of the step that contains it; -1: none
+    kind: str = ""  # tool, retrieval, or empty
 
     @property
     def broke_budget(self) -> bool:
@@ -23,7 +23,7 @@ class StepDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class TurnSeen(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a turn that is served as a model."""
+    """A snapshot of a turn that is served as a model."""
 
     steps: tuple[StepDone, ...] = ()
     cost_usd: float | None = None

@@ -1,4 +1,4 @@
-"""The nouns of a request's life, shared by every floor."""
+"""The basic types of a request, shared by all packages."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class Word(StrEnum):
-    """A string with a fixed set of values. Hashed as the string that it is: Enum's own hash is a Python call. Before Python
-    3.12 `Word.MEMBER` costs 90 ns, ten times a name: what runs for each request unpacks its words once.
+    """A string enumeration with the hash of `str`, which is faster than Enum's. Before Python 3.12, `Word.MEMBER` costs
+    90 ns; hot code therefore unpacks the members into module constants.
     """
 
     __hash__ = str.__hash__
 
 
 class Api(Word):
-    """One endpoint shape: what a client speaks to us, and what we speak to an upstream."""
+    """An endpoint's protocol, of a client's request or of an upstream."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -30,12 +30,11 @@ class Api(Word):
 
     @property
     def is_anthropic(self) -> bool:
-        """Whether errors and events take Anthropic's shape (else OpenAI's)."""
+        """Whether errors and events have Anthropic's form (else OpenAI's)."""
         return self in _ANTHROPIC
 
     @property
     def can_stream(self) -> bool:
-        """Whether the protocol has a streamed form."""
         return self not in NEVER_STREAMED
 
 
@@ -44,7 +43,7 @@ NEVER_STREAMED = frozenset((Api.EMBEDDINGS, Api.COUNT_TOKENS))
 
 
 class Outcome(Word):
-    """What an attempt teaches. Only success and dropped move limiters and estimators (Netflix concurrency-limits)."""
+    """The result of an attempt for limits and estimators; `ignored` changes none (as in Netflix concurrency-limits)."""
 
     SUCCESS = "success"
     DROPPED = "dropped"
@@ -52,7 +51,7 @@ class Outcome(Word):
 
 
 class Stage(Word):
-    """The stages of a request, in the order of the story."""
+    """The stages of a request, in order."""
 
     ADMIT = "admit"
     CACHE = "cache"
@@ -66,24 +65,24 @@ class Stage(Word):
 ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, SETTLE = Stage
 
 
-FROM_CACHE = "(cache)"  # who answers when no upstream does; names in settings may not be confused with it
+FROM_CACHE = "(cache)"  # the name of the cache where an upstream is named; settings cannot use it
 
 
 class CacheControl(msgspec.Struct, frozen=True, gc=False):
-    """What a client says of remembered answers, in the words of HTTP's Cache-Control (RFC 9111, 5.2.1)."""
+    """A request's cache directives, after HTTP's Cache-Control (RFC 9111, 5.2.1)."""
 
     no_store: bool = False
     no_cache: bool = False
     only_if_cached: bool = False
     max_age_s: float | None = None
-    tags: tuple[str, ...] = ()  # words for the answer, by which it may be forgotten
-    keep_s: float | None = None  # how long the answer may be given again, where that is less than its route says
-    namespace: str = ""  # any word; answers of another one are another's
+    tags: tuple[str, ...] = ()  # labels of the stored answer, by which it can be purged
+    keep_s: float | None = None  # a shorter storage time than the route's
+    namespace: str = ""  # answers are shared only within one namespace
 
 
 class EventsWish(msgspec.Struct, frozen=True, gc=False):
-    """A client wants a turn's typed events, not plain chunks. `late`: also the patches after the final one. `after`: the id
-    of the last one that it saw, where it comes back to a turn that it was cut off from; None: it asks for the first time.
+    """A client asks for a turn's typed events instead of plain chunks. `late`: also the patches after the final event.
+    `after`: the id of the last event received, when the client reconnects; None: its first request.
     """
 
     late: bool = False
@@ -91,7 +90,7 @@ class EventsWish(msgspec.Struct, frozen=True, gc=False):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """What a client asked, validated by `wire.json_input.decode`. `body` is verbatim, so that nothing unknown is lost."""
+    """A client's request, validated by `wire.json_input.decode`. `body` is verbatim, to preserve unknown fields."""
 
     api: Api
     model: str  # the route's name, as the client sent it
@@ -101,10 +100,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     max_output_tokens: int | None = None
     n_choices: int = 1
     is_stateful: bool = False  # `store: true`, previous_response_id, ...: must never be sent twice
-    patience_s: float | None = None  # how long the client will wait, where its body says so
-    cache: CacheControl | None = None  # what its body says of remembered answers
-    previous_response_id: str | None = None  # responses: the stored one that it goes on from
-    is_stored: bool = False  # by its provider's default: nothing that follows stands on it yet, but twice is once too often
+    patience_s: float | None = None  # the client's own time-out, if its body states one
+    cache: CacheControl | None = None  # from its body
+    previous_response_id: str | None = None  # responses: the stored response that it continues
+    is_stored: bool = False  # stored by the provider's default: avoid a second attempt, though no response depends on it yet
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -124,7 +123,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Allowance(msgspec.Struct, frozen=True, gc=False):
-    """What a client has left of one limit, in whole `kind`s: requests or tokens. `full_in_s`: until all of it is there."""
+    """What a client has left of one limit. `kind`: requests or tokens. `full_in_s`: seconds until it is fully refilled."""
 
     kind: str
     limit: int
@@ -133,27 +132,27 @@ class Allowance(msgspec.Struct, frozen=True, gc=False):
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """Bytes ready for the client, and how many content-bearing events they hold (0: a role, a ping, a held-back part)."""
+    """Bytes for the client, and the number of content events in them (0: a role, a ping, part of an event)."""
 
     data: bytes
     n_content: int = 0
 
 
 class AnswerSummary:
-    """What has been seen so far of one answer. Owned and mutated by its transcoder; everybody else only reads it."""
+    """The state of one answer so far. Changed only by its transcoder."""
 
     __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "is_degraded", "model", "n_content", "n_events",
                  "response_id", "turn", "usage")
 
     def __init__(self) -> None:
-        self.n_content = 0  # content-bearing events so far
-        self.n_events = 0  # all that a responses client was given so far: it numbers them
-        self.finish_reason: str | None = None  # as the upstream said it
+        self.n_content = 0  # content events so far
+        self.n_events = 0  # all events sent to a responses client, for their sequence numbers
+        self.finish_reason: str | None = None  # as the upstream sent it
         self.usage: Usage | None = None
         self.response_id: str | None = None
-        self.model: str | None = None  # as the upstream named the one that answers
-        self.is_complete = False  # the protocol's own end was seen: only then is an answer whole
-        self.is_cut = False  # we ended it ourselves, in its own protocol
-        self.is_degraded = False  # the upstream, a gateway too, says in its head that this is not what was asked for
+        self.model: str | None = None  # as the upstream named it
+        self.is_complete = False  # the protocol's end marker was received
+        self.is_cut = False  # the gateway ended the answer early, with a valid end marker
+        self.is_degraded = False  # the upstream, a gateway too, marked the answer as a substitute
         self.failure: Exception | None = None  # an UpstreamFailed found inside the body
-        self.turn: Callable[[], TurnSeen] | None = None  # the steps so far, where a turn of our operator's own answers
+        self.turn: Callable[[], TurnSeen] | None = None  # the steps so far, if the operator's own turn answers

@@ -1,7 +1,4 @@
-"""Figures as people read them: three digits, a unit, a dash for what does not exist. The table and the page share these.
-
-Lengths of time as people type them: 500ms, 30s, 1m30s, 2h.
-"""
+"""Numbers for people: three digits and a unit, a dash for missing values; and durations as people type them (1m30s)."""
 
 import re
 from math import inf, isfinite
@@ -23,13 +20,13 @@ def seconds(value_s: float) -> str:
 
 
 def seconds_in_unit(value_s: float, unit: str) -> str:
-    """0.226, "s" -> "0.226 s"; 1.5, "ms" -> "1500 ms"; less than a hundredth of it has the unit that fits."""
+    """0.226, "s" -> "0.226 s"; 1.5, "ms" -> "1500 ms"; values below a hundredth of the unit get a smaller unit."""
     value = value_s / {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
     return f"{three(value)} {unit}" if isfinite(value) and value >= 0.01 else seconds(value_s)
 
 
 def ranked(value_s: float) -> str:
-    """A quantile: one that falls among the failed says so."""
+    """A quantile; "failed" if it falls among the failed requests (infinity)."""
     return FAILED if value_s == inf else seconds(value_s)
 
 
@@ -52,7 +49,7 @@ def share(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Of a second."""
+    """12.3 -> "12.3/s"."""
     return f"{three(value)}/s" if isfinite(value) else DASH
 
 
@@ -67,7 +64,7 @@ def factor(value: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Text of another, on one line and without anything that a terminal would act on."""
+    """Untrusted text with control characters replaced by "?", so that it is safe on a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
@@ -76,15 +73,15 @@ _UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def seconds_in(text: str) -> float:
-    """Read a length of time. A unit must be given. Raises ValueError."""
+    """Parse a duration such as 1m30s, in seconds. A unit is required. Raises ValueError."""
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a length of time: write 500ms, 30s, 1m30s or 2h")
+        raise ValueError(f"{text!r} is not a duration: write 500ms, 30s, 1m30s or 2h")
     return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
 
 def format_s(seconds: float) -> str:
-    """A length of time for a person: 500 ms, 30 s, 5 min."""
+    """A duration for people: 500 ms, 30 s, 5 min."""
     if seconds < 1:
         return f"{seconds * 1e3:g} ms"
     return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:g} min"

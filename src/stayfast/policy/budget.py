@@ -1,21 +1,21 @@
-"""How the time of one request is shared among its stages.
+"""How a request's deadline is divided among its stages.
 
-Problem: where every layer gives every attempt a fresh time-out, a request waits for their sum, and its user has left long
-before. Rule: one deadline, an absolute instant. A stage may have a *part* of the time to it, and a part is two things at
-once: the most that the stage may use, and what the stages before it must leave. What a stage leaves of its part is carried
-to the next stage that has one. A stage without a part may use whatever nobody behind it is promised.
+Problem: if each layer gives each attempt a fresh time-out, a request waits for their sum, long after its user has left.
+Rule: there is one deadline. A stage may have a *part* of the time, which is both the most that it may use and what earlier
+stages must leave. What it does not use is carried over to the next stage with a part. A stage without a part may use any
+time not reserved for later stages.
 
     remaining    = deadline - now
-    kept(i)      = sum of the parts of the stages behind i
-    carried(i)   = what the stages before i have left of their parts
-    allowance(i) = min(part(i) + carried(i), remaining - kept(i))     with a part
-                 = remaining - kept(i)                                without one
+    reserved(i)  = sum of the parts of the stages after i
+    carried(i)   = unused parts of the stages before i
+    allowance(i) = min(part(i) + carried(i), remaining - reserved(i))     with a part
+                 = remaining - reserved(i)                                without one
 
-A fallback's `reserve` lies inside the call: the first choice has allowance(call) - reserve, and the stages before the call
-leave at least the reserve. A client that is less patient than its route makes every part smaller, in proportion.
-Source: gRPC deadlines, nested by min(); reserves and handing on are ours.
-When wrong: parts are promises, not measurements. A part far above what its stage needs takes that time from the stages
-before it, in bad moments; a reserve below the fallback's own p99 is a fallback that fails with everything else.
+A fallback's `reserve` is inside the call: the first choice has allowance(call) - reserve, and earlier stages leave at least
+the reserve. If the client's own time-out is shorter than the route's, all parts shrink in proportion.
+Source: gRPC deadlines, nested by min(); reserves and carrying over are ours.
+When wrong: a part far above a stage's need takes time from earlier stages; a reserve below the fallback's own p99 makes the
+fallback fail, too.
 """
 
 from collections.abc import Mapping
@@ -31,21 +31,21 @@ PART_FORM = "seconds, or a share of the deadline like 20%"
 _ROUNDING_S = 1e-9
 
 
-def _part(doc: str) -> SettingDoc:
+def _stage_part(doc: str) -> SettingDoc:
     return SettingDoc(doc, pattern=PART, form=PART_FORM, or_number=True)
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetConfig:
-    """The parts of a route's deadline: seconds (`0.3`) or a share of the deadline (`20%`). Empty: the stage has no part."""
+    """The parts of a route's deadline: seconds (`0.3`) or a share of the deadline (`20%`). Empty: no part."""
 
-    admit: Annotated[str, _part("From accept to a place: reading the request, the queue.")] = ""
-    cache: Annotated[str, _part("Looking for a known answer.")] = ""
-    context: Annotated[str, _part("Fitting the prompt.")] = ""
-    route: Annotated[str, _part("Choosing the upstream.")] = ""
-    model: Annotated[str, _part("All attempts, to the first token of a stream or to the whole of a whole answer.")] = ""
-    relay: Annotated[str, _part("From the first token of a stream to its last.")] = ""
-    post: Annotated[str, _part("What comes after the last byte.")] = ""
+    admit: Annotated[str, _stage_part("From accept to admission: reading the request, and the queue.")] = ""
+    cache: Annotated[str, _stage_part("The cache look-up.")] = ""
+    context: Annotated[str, _stage_part("Fitting the prompt to the context length.")] = ""
+    route: Annotated[str, _stage_part("Choosing the upstream.")] = ""
+    model: Annotated[str, _stage_part("All attempts: to the first token of a stream, or to the end of a whole answer.")] = ""
+    relay: Annotated[str, _stage_part("From the first token of a stream to its last.")] = ""
+    post: Annotated[str, _stage_part("After the last byte.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -62,37 +62,36 @@ STAGES: Mapping[str, Stage] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class StageBudget:
-    """The parts of one deadline, in seconds. Immutable, so safe to share."""
+    """The parts of one deadline, in seconds. Immutable."""
 
     total_s: float
-    parts_s: Mapping[Stage, float]  # of those stages that have one
-    reserved_s: Mapping[Stage, float]  # for each stage, what it must leave to those behind it
+    parts_s: Mapping[Stage, float]  # only of stages with a part
+    reserved_s: Mapping[Stage, float]  # for each stage, the time that later stages need
     reserve_s: float = 0.0  # of the call, for the fallback
 
     def ends_at(self, stage: Stage, now: float, deadline_at: float, carried_s: float) -> float:
-        """The instant at which a stage that begins now must be over; may be `now` or before it."""
+        """The instant by which a stage that starts now must end; it may have passed already."""
         latest_at = deadline_at - self.reserved_s[stage]
         part_s = self.parts_s.get(stage)
         return latest_at if part_s is None else min(latest_at, now + part_s + carried_s)
 
     def carried_s(self, stage: Stage, spent_s: float, carried_s: float) -> float:
-        """What is carried on behind a stage that took `spent_s`, when `carried_s` was carried to it."""
+        """The unused time after a stage that took `spent_s`, given `carried_s` from the stages before."""
         part_s = self.parts_s.get(stage)
         return carried_s if part_s is None else max(0.0, part_s + carried_s - spent_s)
 
     def within(self, total_s: float) -> "StageBudget":
-        """The same parts of a shorter time."""
         if total_s >= self.total_s:
             return self
         share = total_s / self.total_s
         return StageBudget(total_s, {stage: part_s * share for stage, part_s in self.parts_s.items()},
-                      {stage: seconds * share for stage, seconds in self.reserved_s.items()}, self.reserve_s * share)
+                           {stage: part_s * share for stage, part_s in self.reserved_s.items()}, self.reserve_s * share)
 
 
 def share_out(config: BudgetConfig, total_s: float, reserve: str = "") -> StageBudget:
-    """The budget of a route whose deadline is `total_s`, with a `reserve` for its fallback: seconds, or a share of the
-    model's part, which without one is what nobody has a part of. Raises ValueError, beginning with the setting's name, where
-    the parts do not fit.
+    """The budget of a route with a deadline of `total_s` seconds. `reserve`, for the fallback, is in seconds or a share of
+    the model's part (without one, of the time that no other stage has). Raises ValueError that begins with the setting's
+    name if the parts do not fit.
     """
     parts_s = {STAGES[field.name]: seconds(text, total_s) for field in fields(config)
                if (text := getattr(config, field.name))}
@@ -112,5 +111,5 @@ def share_out(config: BudgetConfig, total_s: float, reserve: str = "") -> StageB
 
 
 def seconds(part: str, total_s: float) -> float:
-    """A part in seconds; a share is one of `total_s`."""
+    """A part in seconds; a percentage is of `total_s`."""
     return float(part[:-1]) / 100 * total_s if part.endswith("%") else float(part)

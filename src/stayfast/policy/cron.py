@@ -1,33 +1,33 @@
-"""When a line of cron is due next.
+"""The next time of a cron schedule.
 
     minute hour day-of-month month day-of-week       each *, a number, a range 1-5, a step */15 or 8-18/2, or a list of those
 
-As in cron: day 0 and 7 are Sunday; where both days are restricted, either of them will do. Names (MON, JAN) and words
-(@daily) are not read. Times are those of the instant that is asked with: its time zone, and what its clocks do. A minute
-that is skipped in spring is skipped here, one that comes twice in autumn is due once.
-Source: POSIX.1-2017, crontab. croniter was weighed: thirty times the code, for seconds, names and Jenkins' hashes.
+As in cron, 0 and 7 are Sunday, and if both day fields are restricted, either may match. Names (MON, JAN) and words (@daily)
+are not supported. Times are in the time zone of the given instant: a minute skipped in spring is skipped, and one that
+occurs twice in autumn is due once.
+Source: POSIX.1-2017, crontab. croniter would be thirty times the code, for seconds, names and Jenkins' hashes.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 _FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("day of week", 0, 7))
-_MOST_DAYS = 8 * 366 + 1  # from one 29th of February to the next over a century's end
+_MOST_DAYS = 8 * 366 + 1  # from one 29th of February to the next across a turn of the century
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A line that was read. Days of the week are 0 to 6 from Sunday."""
+    """A parsed schedule. Days of the week are 0 to 6 from Sunday."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
-    is_either_day: bool  # day of month or of week, where both are restricted
+    is_either_day: bool  # both day fields are restricted, and either may match
 
     def next_after(self, now: datetime) -> datetime:
-        """The first minute after `now` at which it is due, in the same time zone. Raises ValueError where there is none."""
+        """The first due minute after `now`, in the same time zone. Raises ValueError if there is none."""
         at = (now + timedelta(minutes=1)).replace(second=0, microsecond=0, fold=0)
         for _ in range(_MOST_DAYS):
             is_day, is_weekday = at.day in self.days, at.isoweekday() % 7 in self.weekdays
@@ -37,11 +37,11 @@ class Cron:
                         if (hour, minute) >= (at.hour, at.minute):
                             return at.replace(hour=hour, minute=minute)
             at = at.replace(hour=0, minute=0) + timedelta(days=1)
-        raise ValueError("there is no such day")
+        raise ValueError("the schedule has no such day")
 
 
 def read_cron(line: str) -> Cron:
-    """Read a line of five fields. Raises ValueError, which says what is wrong with which."""
+    """Parse a line of five fields. Raises ValueError that names the wrong field."""
     fields = line.split()
     if len(fields) != len(_FIELDS):
         raise ValueError(f"a cron line has five fields, minute hour day month weekday, as in 0 6 * * 1-5; not {len(fields)}")
@@ -58,7 +58,7 @@ def _values(text: str, name: str, low: int, high: int) -> frozenset[int]:
         first, dash, last = (str(low), "-", str(high)) if span == "*" else span.partition("-")
         numbers = [first, last] if dash else [first, str(high) if step else first]
         if not all(number.isascii() and number.isdigit() for number in (*numbers, step or "1")):
-            raise ValueError(f"{name}: {part!r} is no number, range, step or *")
+            raise ValueError(f"{name}: {part!r} is not a number, range, step or *")
         begin, end, by = int(numbers[0]), int(numbers[1]), int(step or "1")
         if not low <= begin <= end <= high or by < 1:
             raise ValueError(f"{name}: {part!r} is not within {low} to {high}")

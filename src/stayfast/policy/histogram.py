@@ -1,28 +1,19 @@
-"""Percentiles that can be added up: counts of durations in buckets whose width grows with the value.
+"""Mergeable histograms of durations, and a sliding window of them.
 
-Problem: the p99 of two workers is not the mean of their p99s, and buckets that double are 58 % wrong at p95. Rule: the
-bucket of a value is the whole part of its logarithm, 32 to the octave; histograms merge by adding counts, in any order and
-any number, without loss.
+Problem: the p99 of two workers is not the mean of their p99s, and buckets that double are 58 % wrong at p95. Rule: a bucket
+is the integer part of a value's logarithm, 32 per octave. Histograms are merged by adding counts, without loss.
 
     bucket(v) = floor(32 * log2(v)),  gamma = 2 ** (1/32)            it covers [gamma**b, gamma**(b+1))
-    quantile(q) = 2 * gamma**b * gamma / (1 + gamma)                 of the bucket that holds the ceil(q*n)-th value
+    quantile(q) = 2 * gamma**b * gamma / (1 + gamma)                 of the bucket of the ceil(q*n)-th value
     |quantile(q) - that value| / that value <= (gamma - 1) / (gamma + 1) = 1.09 %
 
-Values below 2**-30 s (a nanosecond) count as that. The shape is that of OpenTelemetry's exponential histogram at scale 5
-and of Prometheus's native schema 5. Source: Masson et al., "DDSketch" (VLDB 2019).
-When wrong: the error is of the value, not of the rank; with fewer than 1 / (1 - q) values a quantile is their largest.
+Values below 2**-30 s count as that. The buckets are those of OpenTelemetry's exponential histogram at scale 5 and of
+Prometheus's native schema 5. Source: Masson et al., "DDSketch" (VLDB 2019).
 
-What was true in the last minutes: a ring of histograms by time.
-
-Problem: counters since the start answer "how was it ever", a dashboard and a hedge ask "how is it now". Rule: values go to
-the histogram of their slot of 5 s; a minute after its end a slot is folded into the one of its minute; after an hour it is
-forgotten. A question about the last `seconds` merges the slots that touch them, the running one included:
-
-    covered = seconds + at most one slot (5 s up to a minute back, 60 s beyond)
-
-What the slots before the running one come to is kept from question to question: it changes with the slot, not before.
-Memory: at most 24 + 61 histograms a series and one for each of a few spans, however much traffic there is.
-When wrong: at the seams a slot counts as a whole, so "5 m" is 5 m to 6 m; rates must come from counters instead.
+The window: values go into the histogram of their slot of 5 s. A minute after its end a slot is merged into that of its
+minute, and after an hour it is dropped. A query of the last `seconds` merges all slots that overlap them, so it covers up to
+one slot more (5 s up to a minute back, 60 s beyond). Memory: at most 24 + 61 histograms a series.
+When wrong: with fewer than 1 / (1 - q) values a quantile is the maximum; compute rates from counters instead.
 """
 
 from collections import defaultdict, deque
@@ -33,14 +24,14 @@ PER_OCTAVE = 32
 GAMMA = exp2(1.0 / PER_OCTAVE)
 MAX_RELATIVE_ERROR = (GAMMA - 1.0) / (GAMMA + 1.0)
 _LEAST = 2.0**-30
-_ZERO = 30.0 * PER_OCTAVE  # makes every bucket's number positive, so that int() rounds down
+_ZERO = 30.0 * PER_OCTAVE  # makes every bucket number positive, so that int() rounds down
 _SCALE = float(PER_OCTAVE)
 
 Packed = tuple[int, ...]  # bucket, count, bucket, count, ...
 
 
 class LogHistogram:
-    """Counts by bucket. Not more than a few hundred buckets ever fill: 1 ms to 10 min is 615."""
+    """Counts by bucket. At most a few hundred buckets are used: 1 ms to 10 min is 615."""
 
     __slots__ = ("counts",)
 
@@ -48,7 +39,7 @@ class LogHistogram:
         self.counts: defaultdict[int, int] = defaultdict(int, zip(packed[::2], packed[1::2], strict=True))
 
     def add(self, seconds: float) -> None:
-        """Count one value; finite. What is not positive counts as the least."""
+        """Count one finite value. Values below the least bucket count as the least."""
         self.counts[int(log2(seconds) * _SCALE + _ZERO) if seconds > _LEAST else 0] += 1
 
     def merge(self, other: "LogHistogram") -> None:
@@ -64,7 +55,7 @@ class LogHistogram:
         return sum(self.counts.values())
 
     def quantile(self, q: float) -> float | None:
-        """The value of rank ceil(q * n), within MAX_RELATIVE_ERROR; None for an empty histogram. 0 <= q <= 1."""
+        """The value of rank ceil(q * n), within MAX_RELATIVE_ERROR; None if empty. 0 <= q <= 1."""
         rank = max(1, ceil(q * self.n))
         for bucket in sorted(self.counts):
             rank -= self.counts[bucket]
@@ -73,11 +64,8 @@ class LogHistogram:
         return None
 
     def packed(self) -> Packed:
-        """A compact form for other processes; the constructor takes it."""
+        """A compact form to send to other processes; the constructor accepts it."""
         return tuple(number for pair in sorted(self.counts.items()) for number in pair)
-
-    def __repr__(self) -> str:
-        return f"<LogHistogram of {self.n}>"
 
 
 def merged(histograms: Iterable[LogHistogram]) -> LogHistogram:
@@ -88,24 +76,24 @@ def merged(histograms: Iterable[LogHistogram]) -> LogHistogram:
 
 
 FINE_S, COARSE_S, KEPT_S = 5.0, 60.0, 3600.0
-_MOST_SPANS = 8  # that are asked for again and again
+_MOST_SPANS = 8  # query spans with a cached sum
 
 
 class Window:
-    """One series. Instants must not go back; not task-safe by itself, as nothing here awaits."""
+    """The recent values of one series. Instants must not go back."""
 
     __slots__ = ("_before", "_coarse", "_ends_at", "_fine", "_open")
 
     def __init__(self) -> None:
-        self._fine: deque[tuple[float, LogHistogram]] = deque()  # (when the slot begins, its values), oldest first
+        self._fine: deque[tuple[float, LogHistogram]] = deque()  # (start of the slot, its values), oldest first
         self._coarse: deque[tuple[float, LogHistogram]] = deque()
         self._ends_at = float("-inf")
         self._open = LogHistogram()
-        self._before: dict[float, tuple[float, LogHistogram]] = {}  # by span: in which slot it was asked, and the answer
+        self._before: dict[float, tuple[float, LogHistogram]] = {}  # by span: start of the slot, sum of the closed slots
 
     def add(self, seconds: float, now: float) -> None:
         if now >= self._ends_at:
-            self._turn(now)
+            self._open_slot(now)
         self._open.add(seconds)
 
     def last(self, seconds: float, now: float) -> LogHistogram:
@@ -115,19 +103,19 @@ class Window:
         return whole
 
     def add_last(self, seconds: float, now: float, whole: LogHistogram) -> None:
-        """Add the values of the last `seconds` to those of `whole`."""
+        """Add the values of the last `seconds` to `whole`."""
         began_at = now // FINE_S * FINE_S
         bucket = self._before.get(seconds)
         if bucket is None or bucket[0] != began_at:
             if len(self._before) >= _MOST_SPANS:
                 self._before.clear()
-            self._before[seconds] = bucket = (began_at, self._closed(began_at - seconds))
+            self._before[seconds] = bucket = (began_at, self._merge_closed(began_at - seconds))
         whole.merge(bucket[1])
         if self._fine and self._fine[-1][0] + FINE_S > began_at - seconds:
             whole.merge(self._open)
 
-    def _closed(self, since: float) -> LogHistogram:
-        """The slots that touch what came after `since`, without the last one."""
+    def _merge_closed(self, since: float) -> LogHistogram:
+        """The slots that overlap the time after `since`, without the running one."""
         whole = LogHistogram()
         for began_at, values in self._coarse:
             if began_at + COARSE_S > since:
@@ -137,8 +125,8 @@ class Window:
                 whole.merge(values)
         return whole
 
-    def _turn(self, now: float) -> None:
-        """Open the slot of `now`; fold away what is older than a minute, forget what is older than an hour."""
+    def _open_slot(self, now: float) -> None:
+        """Open the slot of `now`; merge slots older than a minute, and drop those older than an hour."""
         began_at = now // FINE_S * FINE_S
         self._ends_at = began_at + FINE_S
         self._open = LogHistogram()
@@ -153,6 +141,3 @@ class Window:
             coarse[-1][1].merge(values)
         while coarse and coarse[0][0] + COARSE_S + KEPT_S <= now:
             coarse.popleft()
-
-    def __repr__(self) -> str:
-        return f"<Window of {len(self._fine)} + {len(self._coarse)} slots>"

@@ -1,13 +1,13 @@
-"""How many tokens a prompt has, by its bytes, where nobody reports it.
+"""Estimate of a prompt's tokens from its bytes, if the upstream does not report them.
 
-Problem: an attempt that was given up is billed and reports nothing, and four bytes a token is wrong by a factor of three:
-JSON around short prompts has bytes and no tokens, code and other languages have more of them. Rule: of each model, and of
-prompts of about the same size, the tokens and bytes of those that were reported:
+Problem: a cancelled attempt is billed but reports nothing, and four bytes a token is wrong by up to a factor of three: JSON
+around short prompts has few tokens, code and other languages have many. Rule: use the ratio of the reported prompts of the
+same model and about the same size:
 
     estimate = bytes * (tokens so far / bytes so far),   of its octave of bytes from N_KNOWN on, else of the model, else / 4
 
-Both sums are halved when they hold N_HALVED prompts, so that new traffic counts.
-When wrong: a picture in a prompt of a size that had none before is counted as if it were text.
+Both sums are halved at N_HALVED prompts, so that new traffic counts more.
+When wrong: the first pictures among prompts of a size are counted as text.
 """
 
 from typing import Final
@@ -21,15 +21,15 @@ _ALL: Final = -1
 
 
 class PromptTokens:
-    """Of one upstream. Pure state; changed only by its owner."""
+    """The estimates of one upstream. Pure state; changed only by its owner."""
 
     __slots__ = ("_of",)
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, int], list[float]] = {}  # model, octave: prompts, bytes, tokens
+        self._of: dict[tuple[str, int], list[float]] = {}  # by model and octave: prompts, bytes, tokens
 
     def learn(self, model: str, n_bytes: int, n_tokens: int) -> None:
-        """An upstream has counted a prompt of a model."""
+        """Record the upstream's token count of a prompt."""
         for octave in (_ALL, n_bytes.bit_length()):
             sums = self._of.get((model, octave))
             if sums is None:
@@ -48,6 +48,3 @@ class PromptTokens:
             if sums is not None and (octave == _ALL or sums[0] >= N_KNOWN):
                 return round(n_bytes * sums[2] / sums[1])
         return n_bytes // BYTES_A_TOKEN
-
-    def __repr__(self) -> str:
-        return f"<PromptTokens: {len(self._of)} classes>"

@@ -1,16 +1,16 @@
-"""What a route promises its users, and how fast a broken promise must be noticed.
+"""Service level objectives of a route, and the burn rates that trigger alerts.
 
-Problem: an alert on p99 wakes people for three slow requests at night and sleeps through a week of slow bleeding. Rule: a
-promise (objective) is a share of good requests over a window; what is left of it is the error budget; what is watched is
-how fast that is spent, over a long window (it matters) and a short one (it still goes on):
+Problem: an alert on p99 wakes people for three slow requests at night and misses a week of slow degradation. Rule: an
+objective is a share of good requests over a window; the rest is the error budget. Alerts watch how fast it is spent, over a
+long window (it matters) and a short one (it is still going on):
 
-    burn = share of bad requests / (1 - share promised)          1: the budget lasts exactly as long as the window
-    fires when burn > factor over both,  factor = spent * window / long,  short = long / 12
+    burn = share of bad requests / (1 - promised share)          1: the budget lasts exactly as long as the window
+    fires if burn > factor over both,  factor = spent * window / long,  short = long / 12
 
-So a fire never means less than `spent` of the budget gone. With 30 days the factors are 14.4, 6, 3 and 1.
+So an alert means that at least `spent` of the budget is gone. With 30 days the factors are 14.4, 6, 3 and 1.
 Source: "The Site Reliability Workbook" (2018), chapter 5; the table is that of sloth and pyrra.
-When wrong: with few requests one failure is a large share; hence `n_requests_needed`. With a modest promise
-(budget * factor >= 1) even a total outage cannot burn that fast: such an alert could never fire, and `alerts` omits it.
+When wrong: with few requests one failure is a large share; hence `n_requests_needed`. With a modest objective
+(budget * factor >= 1) even a total outage cannot burn that fast; `alerts` omits such an alert.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ Metric = Literal["ttft", "e2e", "tpot", "usable"]
 
 
 class Burn(NamedTuple):
-    """A speed of spending that somebody must hear of: `spent` of the budget within `long_s`."""
+    """A rate of spending that triggers an alert: `spent` of the budget within `long_s`."""
 
     severity: Severity
     spent: float
@@ -37,11 +37,10 @@ class Burn(NamedTuple):
 
     @property
     def short_s(self) -> int:
-        """The window that tells whether it still goes on; seconds."""
+        """The window, in seconds, that shows whether it is still going on."""
         return self.long_s // 12
 
     def factor(self, window_days: int) -> float:
-        """How many times faster than sustainable."""
         return self.spent * window_days * DAY_S / self.long_s
 
 
@@ -55,19 +54,19 @@ BURNS = (
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """`share` of the requests take at most `under_s` seconds. A request that failed took too long."""
+    """`share` of the requests take at most `under_s` seconds. Failed requests count as too slow."""
 
     under_s: Annotated[float, SettingDoc(
-        "Not longer than this, in seconds; /metrics counts at just this bound.", minimum=0.001, maximum=3600)] = 2.0
+        "The bound in seconds; the histogram in /metrics has it as a bucket.", minimum=0.001, maximum=3600)] = 2.0
     share: Annotated[float, SettingDoc(
-        "The share of requests that keep to it; a failed one does not.", minimum=LOWEST_SHARE, maximum=0.99999)] = 0.95
+        "The share of requests within the bound; a failed one is not.", minimum=LOWEST_SHARE, maximum=0.99999)] = 0.95
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
 
 class Objective(NamedTuple):
-    """One promise of one route. `metric` is None for availability, and so is `under_s`."""
+    """One objective of one route. For availability, `metric` and `under_s` are None."""
 
     name: str
     share: float
@@ -81,7 +80,7 @@ class Objective(NamedTuple):
 
     @property
     def alerts(self) -> tuple[Burn, ...]:
-        """The burns that can happen: a total outage burns 1 / budget times as fast as sustainable, and nothing faster."""
+        """The burns that are possible: a total outage burns at 1 / budget, and nothing burns faster."""
         return tuple(burn for burn in BURNS if self.bad_share(burn) < 1.0)
 
     def bad_share(self, burn: Burn) -> float:
@@ -89,24 +88,24 @@ class Objective(NamedTuple):
         return burn.factor(self.window_days) * self.budget
 
     def n_requests_needed(self, burn: Burn, min_requests: int, min_bad: int) -> int:
-        """Requests in the long window below which `burn` is silent: so many that `min_bad` bad ones are needed to fire."""
+        """The least requests in the long window for `burn` to fire, so that it takes at least `min_bad` bad ones."""
         return max(min_requests, ceil(min_bad / self.bad_share(burn)))
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What one route promises over `window_days`. null: nothing is promised in this respect."""
+    """The objectives of one route over `window_days`. null: none of this kind."""
 
     availability: Annotated[float | None, SettingDoc(
-        "The share of requests that are answered: no 5xx, no 429, no cut stream. null: no promise.",
+        "The share of requests that are answered: no 5xx, no 429, no cut stream. null: no objective.",
         minimum=LOWEST_SHARE, maximum=0.99999)] = 0.99
-    ttft: Annotated[Latency | None, SettingDoc("From accept to the first token of content. null: no promise.")] = Latency()
+    ttft: Annotated[Latency | None, SettingDoc("From accept to the first token of content. null: no objective.")] = Latency()
     usable: Annotated[Latency | None, SettingDoc(
-        "From accept to what can be used: the first token of a stream, the end of a whole answer.")] = None
+        "From accept to the first token of a stream, or to the end of a whole answer.")] = None
     e2e: Annotated[Latency | None, SettingDoc("From accept to the last byte.")] = None
-    tpot: Annotated[Latency | None, SettingDoc("Time for each token after the first.")] = None
+    tpot: Annotated[Latency | None, SettingDoc("Time per token after the first.")] = None
     window_days: Annotated[int, SettingDoc(
-        "The period that the promises are about. Prometheus must keep its data for so long.", minimum=28, maximum=92)] = 30
+        "The period of the objectives. Prometheus must store its data for as long.", minimum=28, maximum=92)] = 30
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -118,7 +117,7 @@ class Slo:
             yield Objective(metric, latency.share, self.window_days, metric, latency.under_s)
 
     def latencies(self) -> Iterator[tuple[Metric, Latency]]:
-        """The promises about time; each `under_s` must be a bound of that metric's histogram, to be counted exactly."""
+        """The objectives about time; each `under_s` must be a bucket bound of that metric's histogram."""
         given: tuple[tuple[Metric, Latency | None], ...] = (
             ("ttft", self.ttft), ("usable", self.usable), ("e2e", self.e2e), ("tpot", self.tpot))
         for metric, latency in given:

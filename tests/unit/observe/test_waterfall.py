@@ -87,7 +87,7 @@ def test_a_connection_that_failed_names_the_address_to_operators() -> None:
 
 def test_a_note_begins_as_it_was_written() -> None:
     """Many begin with the name of an upstream, and names are not ours to change."""
-    notes = ("dead stands behind: its breaker is open", "retried at v: 503 of dead, budget 0.0/10 %")
+    notes = ("dead stands behind: its breaker is open", "retried at v: 503 from dead, extra attempts 0.0 %, limit 10 %")
     assert of(done(notes=notes)).verdict[1:3] == [f"{note}." for note in notes]
 
 

@@ -54,7 +54,7 @@ def test_counts_in_words() -> None:
     two.waiting(2)
     one.taken(2)
     assert occupancy(2, 4, one, " were", " of lane long") == (
-        "3 of 4 places of lane long were taken (1 of them by other workers), the rest is kept for other workers' requests")
+        "3 of 4 places of lane long were taken (1 of them by other workers), the rest is reserved for other workers' requests")
 
 
 @settings(max_examples=200)

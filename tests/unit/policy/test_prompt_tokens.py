@@ -34,9 +34,10 @@ def test_new_traffic_counts() -> None:
     assert known.estimate("m", 1000) == pytest.approx(200, rel=0.1)
 
 
-def test_bounded() -> None:
-    """Clients choose models: the oldest classes go."""
+def test_prompt_tokens_too_many_models_forgets_the_oldest() -> None:
+    """Clients choose models, so the classes are bounded."""
     known, rng = PromptTokens(), Random(1)
     for n in range(3 * MAX_CLASSES):
         known.learn(f"m{n}", rng.randrange(1, 100_000), 10)
-    assert repr(known) == f"<PromptTokens: {MAX_CLASSES} classes>"
+    assert known.estimate("m0", 4000) == 1000
+    assert known.estimate(f"m{3 * MAX_CLASSES - 1}", 4000) < 1000

@@ -1,35 +1,28 @@
-"""Who shares the places with whom: short prompts, long ones, and what can wait.
+"""Lanes: short, long and batch requests share the places without blocking each other.
 
-Problem: a prompt a hundred times as long as the others keeps an engine's prefill to itself, and whoever comes after it waits
-for a stranger's novel: with 1 such in 50 the p99 of the short ones is the long one's time. Rule: each request is in a lane,
+Problem: a prompt a hundred times as long as the others occupies an engine's prefill; with 1 such in 50 the p99 of the short
+ones is the long one's time. Rule: each request has a lane,
 
     batch   of band batch;      long    prompt >= long_input or answer >= long_output, as predicted;      short   all others
 
-and each lane has a queue and a share of the places, `entitled`; the short lane's is what the others leave. A lane that
-runs less than its share gets the next place that is free. It may borrow beyond it when, after that, the others still find
-what they are to be left:
+and each lane has a queue and a share of the places, `entitled`; the short lane has what the others leave. A lane below its
+share gets the next free place. It may borrow beyond its share if the others are then still left
 
-    left to a lane = min(entitled, need) - running, if that is more than 0
-    need           = entitled                          where one of its own waits (and could go on, below)
-                   = most running in 15 to 30 s        of a long or batch lane, before another long or batch one
-                   = most running in 15 to 30 s + 1    of the short lane: it is never lent to the last place
-                   = 0                                 before the short lane: what short requests borrow soon comes back
+    left to a lane = max(0, min(entitled, need) - running)
+    need           = entitled                          if one of its own requests waits (and could run, see max_prefills)
+                   = peak of the last 15 to 30 s       of a long or batch lane, when another long or batch lane borrows
+                   = that peak + 1                     of the short lane: its last place is never lent
+                   = 0                                 when the short lane borrows, as short requests end soon
 
-So a borrowed place is given back when its request ends, at the latest, and what waits within its share never waits for a
-newcomer of another lane. But places are not all: it is its prefill that a long prompt stands in front of the others with.
-So at most `max_prefills` of the long and batch lanes wait for a first token at a time, and the short ones behind them wait
-for one prompt's prefill, not for those of all places.
-
-An engine that batches statically pads everybody to the longest and lets nobody out before the last: there the lanes are kept
-`isolate_short`, short ones never beside others. A turn of the others begins when nothing short waits, or is due, and takes
-in those
-that have room at that moment; the next is due when short ones have had their part of the time since,
+At most `max_prefills` requests of the long and batch lanes wait for a first token at a time, so short ones wait behind one
+long prefill, not behind one in each place. For engines with static batches, `isolate_short` runs short and other requests in turns.
+A turn of the others begins when no short request waits, or when it is due, with the requests that have room then:
 
     due = end + length * (1 - s) / s,     s: the shares of long and batch
-Source: multi-queue scheduling by predicted size (SITA; Harchol-Balter, 2000), with the fair share and the loan of Hadoop's
-capacity scheduler; that only prefill counts beside places is from chunked prefill's measurements (Sarathi-Serve, OSDI'24).
-When wrong: where everything is long, lanes cost room and buy nothing; what a prompt's prefix cache saves is known for the
-tenant's mean prompt only; several upstreams share one set of lanes, as they share the places.
+Source: multi-queue scheduling by predicted size (SITA; Harchol-Balter, 2000); share and loan as in Hadoop's capacity
+scheduler; the limit of prefills from chunked-prefill measurements (Sarathi-Serve, OSDI'24).
+When wrong: if all requests are long, lanes only cost capacity; the saving of a prompt cache is known only for the tenant's
+mean prompt; several upstreams share one set of lanes, as they share the places.
 """
 
 from collections.abc import Iterator
@@ -38,7 +31,8 @@ from math import inf
 from typing import Annotated, Generic, TypeVar
 
 from stayfast.core.setting import SettingDoc, check_bounds
-from stayfast.policy.admission.priority import BANDS, WITH_TRAFFIC_S, HoldBack
+from stayfast.policy.admission.fair_share import RunningPeak
+from stayfast.policy.admission.priority import BANDS, HoldBack
 from stayfast.policy.admission.queue import Queue, QueueConfig
 
 T = TypeVar("T")
@@ -47,30 +41,29 @@ BATCH_BAND = BANDS.index("batch")
 LEAST_PLACES = len(LANES)
 MOST_SHARE = 0.95  # of long and batch
 _MAX_TOKENS = 100_000_000
-_TURNS_EVERY_S = WITH_TRAFFIC_S / 2
 
 
 @dataclass(frozen=True, slots=True)
 class LanesConfig:
-    """Where lanes begin, in tokens, and what they have. `long_wait_s`, `batch_wait_s`: None: as the queue's settings say."""
+    """The bounds of the lanes, in tokens, and their shares. `long_wait_s`, `batch_wait_s`: None: as in QueueConfig."""
 
     long_input_tokens: Annotated[int, SettingDoc(
-        "Prompts of so many tokens or more are long; what the prefix cache saves counts off.",
+        "Prompts of at least this many tokens are long, not counting what the prompt cache saves.",
         minimum=1, maximum=_MAX_TOKENS)] = 4000
     long_output_tokens: Annotated[int, SettingDoc(
-        "So are answers that are predicted to come to as many tokens as this.", minimum=1, maximum=_MAX_TOKENS)] = 4000
+        "Requests with a predicted answer of at least this many tokens are long, too.",
+        minimum=1, maximum=_MAX_TOKENS)] = 4000
     long_share: Annotated[float, SettingDoc("The long lane's share of the places.", minimum=0.001, maximum=0.9)] = 0.25
     batch_share: Annotated[float, SettingDoc(
-        "That of what is in band batch. What both leave is the short lane's.", minimum=0.001, maximum=0.9)] = 0.1
+        "The share of the lane for requests of band batch. The short lane has the rest.", minimum=0.001, maximum=0.9)] = 0.1
     long_wait_s: Annotated[float | None, SettingDoc(
-        "The longest wait of a long request. null: as `max_wait_s` and `target_wait_s` of admission say.",
+        "The longest wait of a long request. null: `max_wait_s` and `target_wait_s` of admission.",
         minimum=0.001, maximum=3600)] = None
     batch_wait_s: Annotated[float | None, SettingDoc("The same for the batch lane.", minimum=0.001, maximum=3600)] = None
     max_prefills: Annotated[int | None, SettingDoc(
-        "Requests of the long and batch lanes that may wait for their first token at a time, in each worker. null: as many "
-        "as have places.", minimum=1, maximum=100_000)] = None
-    isolate_short: Annotated[bool, SettingDoc(
-        "Short requests never run beside others: for engines that batch statically.")] = False
+        "Requests of the long and batch lanes that may wait for their first token at a time, in each worker. null: no "
+        "limit.", minimum=1, maximum=100_000)] = None
+    isolate_short: Annotated[bool, SettingDoc("Short requests never run beside others: for engines with static batching.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -79,41 +72,31 @@ class LanesConfig:
                              f"{self.long_share + self.batch_share:.3g}")
 
 
-def _patient(queue: QueueConfig, wait_s: float | None) -> QueueConfig:
-    """With a wait of its own. A standing queue is not cut shorter then: long waits are normal there."""
+def _with_wait(queue: QueueConfig, wait_s: float | None) -> QueueConfig:
+    """The configuration with a lane's own wait, which is not shortened for a standing queue: long waits are normal there."""
     return queue if wait_s is None else replace(queue, max_wait_s=wait_s, target_wait_s=wait_s)
 
 
-class Lane(Generic[T]):
-    """One lane: its queue, and what it has. Changed by its `Lanes` only, but for the queue."""
+class Lane(RunningPeak, Generic[T]):
+    """One lane. Changed by its `Lanes` only, except for the queue."""
 
-    __slots__ = ("_n_most", "_n_most_before", "_turns_at", "hold", "n_entitled", "n_prefilling", "n_running", "name",
-                 "queue")
+    __slots__ = ("hold", "n_entitled", "n_prefilling", "name", "queue")
 
     def __init__(self, name: str, queue: QueueConfig) -> None:
+        super().__init__()
         self.name = name
         self.queue: Queue[T] = Queue(queue)
         self.n_entitled = 0
-        self.n_running = 0
-        self.n_prefilling = 0  # of those: without a first token
+        self.n_prefilling = 0  # running requests without a first token
         self.hold = HoldBack(0, 0.0)  # its own places, by band
-        self._n_most = self._n_most_before = 0  # running at a time, in the half of the time that ends next, and before it
-        self._turns_at = -inf  # when that ends
-
-    def n_most(self, now: float) -> int:
-        """The most that it has run at a time of late."""
-        if now >= self._turns_at:
-            self._n_most_before = self._n_most if now < self._turns_at + _TURNS_EVERY_S else self.n_running
-            self._n_most, self._turns_at = self.n_running, now + _TURNS_EVERY_S
-        return max(self._n_most, self._n_most_before)
 
     def began(self, now: float) -> None:
-        if now >= self._turns_at:
+        if now >= self.turns_at:
             self.n_most(now)
         self.n_running = n = self.n_running + 1
         self.n_prefilling += 1
-        if n > self._n_most:
-            self._n_most += 1
+        if n > self.n_most_now:
+            self.n_most_now += 1
 
     def __repr__(self) -> str:
         return f"{self.name} {self.n_running} of {self.n_entitled}, {self.queue.n} waiting"
@@ -127,22 +110,21 @@ class Lanes(Generic[T]):
     def __init__(self, config: LanesConfig, queue: QueueConfig, n_places: int, hold_back: float) -> None:
         self.all: tuple[Lane[T], ...] = tuple(Lane(name, queue) for name in LANES)
         self.short, self.long, self.batch = self.all
-        self._turn_at = -inf  # when the last turn of the others began
+        self._turn_at = -inf  # start of the last turn of long and batch requests (`apart`)
         self._turn_due_at = -inf
         self.configure(config, queue, n_places, hold_back)
 
     def configure(self, config: LanesConfig, queue: QueueConfig, n_places: int, hold_back: float) -> None:
-        """Other shares; who runs goes on running. Needs LEAST_PLACES."""
+        """Change the shares; running requests continue. `n_places` is at least LEAST_PLACES."""
         self._config, self._n_places = config, n_places
         n_long, n_batch = max(1, int(n_places * config.long_share)), max(1, int(n_places * config.batch_share))
         entitled = (max(1, n_places - n_long - n_batch), n_long, n_batch)
-        configs = (queue, _patient(queue, config.long_wait_s), _patient(queue, config.batch_wait_s))
+        configs = (queue, _with_wait(queue, config.long_wait_s), _with_wait(queue, config.batch_wait_s))
         for lane, n_entitled, lane_config in zip(self.all, entitled, configs, strict=True):
             lane.n_entitled, lane.queue.config = n_entitled, lane_config
             lane.hold = HoldBack(n_entitled, hold_back)
 
     def of(self, band: int, n_input: float, n_output: float) -> Lane[T]:
-        """The lane of a request that is predicted to have so many tokens to be read, and to be answered with."""
         if band == BATCH_BAND:
             return self.batch
         config = self._config
@@ -150,7 +132,6 @@ class Lanes(Generic[T]):
 
     @property
     def target_wait_s(self) -> float:
-        """The least of the queues: twice as often they are looked at."""
         return min(lane.queue.config.target_wait_s for lane in self.all)
 
     @property
@@ -158,13 +139,13 @@ class Lanes(Generic[T]):
         return self.short.queue.n + self.long.queue.n + self.batch.queue.n
 
     def least_served(self) -> float | None:
-        """The least service among the tenants that wait, in any lane; None where nobody does."""
+        """The least service of the waiting tenants, in any lane; None if none waits."""
         served = [least for lane in self.all if (least := lane.queue.least_served()) is not None]
         return min(served) if served else None
 
     def has_room(self, lane: Lane[T], band: int, n_open: int, n_held: int, now: float) -> bool:
-        """Whether one more of a lane and band may run. `n_open` places are free, and kept for no other tenant; of those
-        `n_held` are held back for higher bands, and not lent.
+        """Whether one more request of a lane and band may run. `n_open` places are free and not reserved for other tenants;
+        `n_held` of them are held back for higher bands, and are not lent.
         """
         if n_open <= 0 or (lane is not self.short and self._n_prefills_left() <= 0):
             return False
@@ -172,32 +153,31 @@ class Lanes(Generic[T]):
             return False
         if lane.n_running < lane.hold.ceiling(band, now):
             return True
-        n_own_held = lane.n_entitled - lane.n_running  # of its own, for higher bands
+        n_own_held = lane.n_entitled - lane.n_running  # of the lane's own places, held back for higher bands
         return n_open > max(n_held, n_own_held) + self._n_left_to_others(lane, now)
 
     def is_sure(self, lane: Lane[T], band: int) -> bool:
-        """Whether one more may run as soon as any place is open, whoever else there is: `has_room` need not be asked."""
+        """Whether any open place is enough for one more request, so that `has_room` need not be called."""
         return lane is self.short and lane.n_running < lane.hold.sure[band] and not self._config.isolate_short
 
     def enter(self, lane: Lane[T], now: float) -> None:
-        """One of a lane goes on."""
         if lane is not self.short and not self.long.n_running + self.batch.n_running:
             self._turn_at = now
         lane.began(now)
 
     def first_token(self, lane: Lane[T]) -> None:
-        """One of a lane has its first token, or never will."""
+        """A request of a lane got its first token, or ended without one."""
         lane.n_prefilling -= 1
 
     def leave(self, lane: Lane[T], now: float) -> None:
-        """One of a lane is over; `first_token` has been called."""
+        """A request of a lane ended; `first_token` has been called."""
         lane.n_running -= 1
         if lane is not self.short and not self.long.n_running + self.batch.n_running:
             share = self._config.long_share + self._config.batch_share
             self._turn_due_at = now + (now - self._turn_at) * (1 - share) / share
 
     def depths(self) -> Iterator[tuple[str, int]]:
-        """How many wait, by lane and band: long/standard."""
+        """The number of waiting requests by lane and band: long/standard."""
         for lane in self.all:
             for band, n in lane.queue.depths():
                 yield f"{lane.name}/{band}", n
@@ -207,11 +187,10 @@ class Lanes(Generic[T]):
         return self._n_places if most is None else most - self.long.n_prefilling - self.batch.n_prefilling
 
     def _n_left_to_others(self, borrower: Lane[T], now: float) -> int:
-        """The places that must stay open when one is borrowed."""
         n_left = 0
         for lane in self.all:
             if lane is borrower or (borrower is self.short and self._config.isolate_short):
-                continue  # kept apart, the others never run beside it
+                continue  # with `isolate_short`, the others never run beside it
             if lane is self.short:
                 need = lane.n_entitled if lane.queue.n else lane.n_most(now) + 1
             elif lane.queue.n:

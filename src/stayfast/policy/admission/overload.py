@@ -1,23 +1,20 @@
-"""The terms on which requests come in: how long a prompt may be, and which requests overload spares.
+"""Admission settings, and two rules: which requests overload rejects, and how long a prompt may be.
 
-Problem: a gateway that sheds by one sign of overload sheds by accident: a burst makes a long queue, a slow disk a late
-loop, a few long answers a long predicted wait, a reload a busy core, one slow upstream a queue at its limit. Rule: five
-signs are looked at, and bands are refused before they queue by two of them (low and batch) or by three (all but premium and
-realtime, for which somebody waits in person):
+Problem: a single sign of overload is unreliable: a burst makes a long queue, a slow disk a late loop, a few long answers a
+long predicted wait, a reload a busy core, one slow upstream a queue at its limit. Rule: there are five signs. At two, the
+bands low and batch are rejected before they queue; at three, all bands but premium and realtime:
 
-    queue half full,   predicted wait >= target_wait_s,   event loop later than overload_loop_lag_s,
-    this process busier than overload_cpu_share,
-    half of those that are in wait for a place at an upstream whose limit is reached
+    queue half full,   predicted wait >= target_wait_s,   event loop later than overload_loop_lag_s,   this process busier than `overload_cpu_share`,
+    half of the admitted requests wait for a place at an upstream whose limit is reached
 
-Lateness and busyness are looked at while anybody waits, every half target_wait_s; half of a past lateness still counts.
-When wrong: behind a balancer that does not see them, refused requests come back at once, from clients without a back-off.
+While requests wait, lateness and busyness are sampled every half target_wait_s; lateness decays by half with each sample.
+When wrong: behind a balancer that does not see rejections, clients without a back-off retry at once.
 
-Problem: one prompt of a million tokens, by accident or not, takes an engine's memory and minutes of its prefill, and fails
-at its context limit in the end. Rule: beyond the route's maximum, or that of the client's tier where it has one, a prompt is
-refused before anything is spent on it, or goes to the route for such prompts. What is counted are estimated tokens
-(`wire.usage`): the real tokenizer is the upstream's. Source: the providers' own `context_length_exceeded`. When wrong: the
-estimate is on the high side, English by a tenth to a fifth and long numbers by up to three times: set the maximum where it
-hurts, not to the token.
+Problem: a prompt of a million tokens takes an engine's memory and minutes of its prefill, and fails at its context limit.
+Rule: a prompt beyond the maximum of the route, or of the client's tier, is rejected before it costs anything, or sent to
+the route for such prompts. Tokens are estimated (`wire.usage`), as the tokenizer is the upstream's. Source: the providers'
+own `context_length_exceeded`. When wrong: the estimate is high, for English by a tenth to a fifth, for long numbers up to
+threefold; so set the maximum well above the lengths that you need.
 """
 
 from collections.abc import Mapping
@@ -37,7 +34,7 @@ HELD_SHARE = 0.5
 
 
 class OverloadSignals:
-    """How hard it is for this process to keep up. Pure state; changed only by its owner. Instants and CPU are seconds."""
+    """The load of this process. Pure state; changed only by its owner. Instants and CPU times are in seconds."""
 
     __slots__ = ("_at", "_cpu_s", "busy", "late_s")
 
@@ -47,12 +44,11 @@ class OverloadSignals:
         self._at = self._cpu_s = 0.0
 
     def begin(self, now: float, cpu_s: float) -> None:
-        """Nothing is known yet; from here on it is looked at."""
         self.late_s = self.busy = 0.0
         self._at, self._cpu_s = now, cpu_s
 
     def sample(self, due_at: float, now: float, cpu_s: float) -> None:
-        """A timer that was due at `due_at` ran now, with so much CPU used so far."""
+        """A timer that was due at `due_at` ran now; `cpu_s`: CPU time used so far."""
         self.late_s = max(now - due_at, self.late_s / 2)
         if now > self._at:
             self.busy = (cpu_s - self._cpu_s) / (now - self._at)
@@ -60,7 +56,6 @@ class OverloadSignals:
 
     @property
     def words(self) -> str:
-        """For people."""
         return f"the event loop {self.late_s * 1000:.0f} ms late, {self.busy:.0%} of a core in use"
 
     def __repr__(self) -> str:
@@ -69,24 +64,23 @@ class OverloadSignals:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionConfig:
-    """Who comes in, and when. `max_in_flight` None: no ceiling, nobody waits."""
+    """Which requests are admitted, and when. `max_in_flight` None: no limit and no queue."""
 
     max_in_flight: Annotated[int | None, SettingDoc(
-        "Most requests in flight, in all workers together; the others queue. Unset: no ceiling.",
+        "Most requests in flight, in all workers together; the others queue. Unset: no limit.",
         minimum=1, maximum=1_000_000)] = None
-    queue: Annotated[QueueConfig, SettingDoc("The queue before the places.",
+    queue: Annotated[QueueConfig, SettingDoc("The queue for admission.",
                                              is_inline=True)] = field(default_factory=QueueConfig)
     reserved_share: Annotated[float, SettingDoc(
-        "The share of the places that is kept free for each band above, while that has traffic.",
-        minimum=0, maximum=0.2)] = 0.1
+        "The share of the places that is held back for each higher band with traffic.", minimum=0, maximum=0.2)] = 0.1
     overload_loop_lag_s: Annotated[float, SettingDoc(
-        "An event loop as late as this is one of five signs of overload.", minimum=0.001, maximum=10)] = 0.05
-    overload_cpu_share: Annotated[float, SettingDoc("A process that uses this share of a core is another one.", minimum=0.1,
+        "An event loop this late is one of five signs of overload.", minimum=0.001, maximum=10)] = 0.05
+    overload_cpu_share: Annotated[float, SettingDoc("A process that uses this share of a core is another sign.", minimum=0.1,
                                       maximum=1)] = 0.95
     priority_points: Annotated[Points, SettingDoc(
-        "What a request's properties are worth; their sum decides who goes first.")] = field(default_factory=Points)
+        "The points of a request's properties; their sum decides its priority.")] = field(default_factory=Points)
     lanes: Annotated[LanesConfig | None, SettingDoc(
-        "Shares of the places for short, long and batch requests. null: all share all.")] = None
+        "Shares of the places for short, long and batch requests. null: no lanes.")] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -96,8 +90,8 @@ class AdmissionConfig:
 
     def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, strain: OverloadSignals, *,
                held_share: float = 0.0) -> bool:
-        """Whether a request of a band may join `n_waiting` others in a queue for a predicted `wait_s`, while this share of
-        those that are in wait at an upstream's limit.
+        """Whether a request of a band may join a queue of `n_waiting` with a predicted wait of `wait_s` (False: reject it).
+        `held_share`: share of the admitted requests that wait at an upstream's limit.
         """
         n_signs = ((n_waiting * 2 >= max(1, queue.max_queue)) + (wait_s >= queue.target_wait_s)
                    + (strain.late_s >= self.overload_loop_lag_s) + (strain.busy >= self.overload_cpu_share)
@@ -107,37 +101,31 @@ class AdmissionConfig:
 
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
-    """The terms of one tenant."""
-
     tier: Annotated[TenantTier, SettingDoc("premium goes first, batch last.")] = TenantTier.STANDARD
-    weight: Annotated[float, SettingDoc("Its part of what there is, where tenants want more.", minimum=0.001,
+    weight: Annotated[float, SettingDoc("Its share relative to other tenants, under contention.", minimum=0.001,
                                         maximum=1000)] = 1.0
     priority: Annotated[int, SettingDoc(
-        "Points for all of its requests, beside its tier's.", minimum=-MAX_POINTS, maximum=MAX_POINTS)] = 0
+        "Points for all of its requests, in addition to its tier's.", minimum=-MAX_POINTS, maximum=MAX_POINTS)] = 0
     quota: Annotated[QuotaConfig, SettingDoc(
-        "How much it may use, at all workers together.")] = field(default_factory=QuotaConfig)
+        "How much it may use, in all workers together.")] = field(default_factory=QuotaConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
 
-ANY_TENANT = "*"  # in the settings: everybody who is not named there, each on its own
-
-
+ANY_TENANT = "*"  # in the settings: every tenant that is not named there, each by itself
 _MOST = 100_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class SizeConfig:
-    """Of one route. None: any number of tokens. `oversize_route`: the route for what is longer; empty: it is refused."""
+    """The prompt limits of one route. None: no limit. `oversize_route`: the route for longer prompts; empty: they are rejected."""
 
     max_input_tokens: Annotated[int | None, SettingDoc(
-        "The longest prompt, in estimated tokens; 413 beyond it. null: any.", minimum=1, maximum=_MOST)] = None
+        "The longest prompt, in estimated tokens; longer ones get 413. null: no limit.", minimum=1, maximum=_MOST)] = None
     max_input_tokens_by_tier: Annotated[Mapping[str, int], SettingDoc(
-        "The same for tenants of a tier: premium, standard, batch.",
+        "The same by the tenant's tier: premium, standard, batch.",
         minimum=1, maximum=_MOST)] = field(default_factory=lambda: MappingProxyType({}))
-    oversize_route: Annotated[str, SettingDoc("The route that longer prompts go to, on its terms. Empty: they are "
-                                              "refused.")] = ""
+    oversize_route: Annotated[str, SettingDoc("The route for longer prompts, under its own settings. Empty: they get 413.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -145,7 +133,7 @@ class SizeConfig:
             if tier not in set(TenantTier):
                 raise ValueError(f"max_input_tokens_by_tier.{tier} is no tier: there are {', '.join(TenantTier)}")
         if self.oversize_route and not self.is_bounded:
-            raise ValueError("oversize_route is where prompts beyond max_input_tokens go, which is not set")
+            raise ValueError("offline is the route for prompts beyond max_input_tokens, which is not set")
 
     @property
     def is_bounded(self) -> bool:
@@ -153,10 +141,10 @@ class SizeConfig:
 
     @property
     def least(self) -> int:
-        """What is no longer than so many tokens is not too long for anybody."""
+        """The lowest limit: no tier rejects a prompt of at most this many tokens."""
         most = self.max_input_tokens if self.max_input_tokens is not None else _MOST
         return min(most, *self.max_input_tokens_by_tier.values()) if self.max_input_tokens_by_tier else most
 
     def most(self, tier: TenantTier) -> int | None:
-        """The most tokens for one tier; None: any number."""
+        """The limit of one tier in tokens; None: no limit."""
         return self.max_input_tokens_by_tier.get(tier, self.max_input_tokens)

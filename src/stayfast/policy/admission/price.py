@@ -1,17 +1,16 @@
-"""What an answer cost.
+"""The cost of an answer in USD.
 
-Problem: two attempts for one answer cost twice, a cached prefix a tenth, and a bill by the month names neither. Rule: each
+Problem: a second attempt doubles the cost, a cached prompt costs a tenth, and a monthly bill shows neither. Rule: each
 attempt is charged by the token counts that its upstream reported:
 
     usd = (uncached - written) * input + cached_read * cached_read + written_5m * cache_write + written_1h * cache_write_1h
           + output * output          each price in USD per million tokens
 
-A price that is not set is the one it is a variant of: reads and writes of the cache cost what input costs, one-hour writes
-what five-minute writes cost. Reasoning is output.
-Source: the providers' price lists (Anthropic's writes are 1.25 and 2 times input, its reads 0.1 times).
-When wrong: a cut-off stream reports no usage, so its prompt is estimated (policy.prompt_tokens), as if nothing of
-it were cached, and each event of content is taken for a token, which is too few where events hold several; batch rates,
-tiers by length of context and volume discounts are unknown to it.
+A price that is not set takes that of the more general kind: cache reads and writes cost as input, one-hour writes as
+five-minute writes. Reasoning is output.
+Source: the providers' price lists (Anthropic: writes 1.25 and 2 times the input price, reads 0.1 times).
+When wrong: a cancelled stream reports no usage. Its prompt is then estimated (policy.prompt_tokens) as uncached, and each
+content event counts as one token. Batch prices, tiers by context length and discounts are not known.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,17 +30,15 @@ def _usd(doc: str) -> SettingDoc:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD for a million tokens of each kind."""
-
-    input_per_mtok: Annotated[float, _usd("USD for a million tokens of input.")] = 0.0
-    # embeddings have none
-    output_per_mtok: Annotated[float, _usd("USD for a million tokens of output, reasoning included.")] = 0.0
+    input_per_mtok: Annotated[float, _usd("USD per million tokens of input.")] = 0.0
+    # embeddings have no output
+    output_per_mtok: Annotated[float, _usd("USD per million tokens of output, reasoning included.")] = 0.0
     cached_read_per_mtok: Annotated[float | None, _usd(
-        "The same for input read from the provider's cache; unset: as input.")] = None
+        "USD per million input tokens read from the provider's cache; unset: the input price.")] = None
     cache_write_per_mtok: Annotated[float | None, _usd(
-        "The same for input written to it (for five minutes, if it says); unset: as input.")] = None
+        "USD per million input tokens written to the cache (for five minutes); unset: the input price.")] = None
     cache_write_1h_per_mtok: Annotated[float | None, _usd(
-        "The same for input written to it for an hour; unset: as any write.")] = None
+        "USD per million input tokens written to the cache for an hour; unset: the price of other writes.")] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -56,34 +53,33 @@ class Price:
                + usage.output * self.output_per_mtok)
         return usd / TOKENS_PER_PRICE
 
-
     @property
     def dearest_input(self) -> float:
-        """USD for a million tokens of a prompt, whatever the cache does with it."""
+        """The highest price of a million input tokens, whatever the cache does."""
         variants = (self.cached_read_per_mtok, self.cache_write_per_mtok, self.cache_write_1h_per_mtok)
         return max([self.input_per_mtok, *[usd for usd in variants if usd is not None]])
 
 
-Prices = Mapping[str, Price]  # by the upstream's own name for a model; ANY_MODEL: the rest
+Prices = Mapping[str, Price]  # by the upstream's own name for a model; ANY_MODEL: all others
 
 
 def price_of(prices: Prices, model: str) -> Price | None:
-    """The price of a model; None: not set."""
     return prices.get(model) or prices.get(ANY_MODEL)
 
 
 def dearest(candidates: Iterable[tuple[Prices, str | None]], name: str) -> Prices:
-    """What requests to any of these upstreams may cost at most, by the model that a client names: this one, or, where it is
-    ANY_MODEL, any. Of each upstream its prices, and its own name for the model (None: the client's). Empty: none is set.
+    """An upper bound of the price at these upstreams, by the model name that a client sends: `name`, or, if that is
+    ANY_MODEL, any. `candidates`: each upstream's prices and its own name for the model (None: the client's). Empty if no
+    price is set.
     """
-    all_of_them = tuple(candidates)
+    upstreams = tuple(candidates)
     names = {name}
     if name == ANY_MODEL:
-        names.update(*[prices for prices, own in all_of_them if own is None])
+        names.update(*[prices for prices, own in upstreams if own is None])
     found: dict[str, Price] = {}
     for model in names:
-        priced = [price for prices, own in all_of_them if (price := price_of(prices, own or model)) is not None]
+        priced = [price for prices, own in upstreams if (price := price_of(prices, own or model)) is not None]
         if priced:
-            inputs, outputs = zip(*[(price.dearest_input, price.output_per_mtok) for price in priced], strict=True)
-            found[model] = Price(max(inputs), max(outputs))
+            found[model] = Price(max(price.dearest_input for price in priced),
+                                 max(price.output_per_mtok for price in priced))
     return found

@@ -1,21 +1,20 @@
-"""Who goes first when not everybody can.
+"""Which requests go first when there is not enough capacity.
 
-Problem: under load a batch job and a person at a screen wait in one queue, and a provider's bad minute turns every SDK into
-a source of repeats that stand before first tries. Rule: what a request is worth is a declared score, a sum of points; the
-score decides the band, and bands are served strictly in order.
+Problem: under load, batch jobs and interactive users wait in one queue, and a provider's bad minute fills it with retries.
+Rule: each request has a score, a sum of declared points. The score selects a band, and bands are served strictly in order.
 
     score = tier + the tenant's own points + (real-time) + (retry) + (batch)
     band  = premium  if score >= 100,  realtime if >= 50,  standard if >= 0,  low if > -100,  else batch
 
-Order alone comes too late for whoever finds all places taken by what cannot be stopped any more. So a lower band may fill
-the places only up to a lower ceiling, and a higher one finds room without waiting:
+Order alone does not help a high band if all places are taken by long requests of lower bands. So each lower band has a
+lower ceiling:
 
     ceiling(band) = n_places * (1 - reserved_share * (number of higher bands with traffic))
 
-"With traffic" means a request within the last 30 s, so that places are held back only for somebody who does come.
-Source: hold-back ceilings are llm-d's (`c_i = max - i(max-min)/(N-1)`); that they need live traffic above is ours.
-When wrong: points are claims. A tenant may call everything real-time; what keeps it from gaining by that at the others'
-cost is its quota and its fair share, not its band.
+A band has traffic if it had a request within the last 30 s, so no places are held back for bands that are not in use.
+Source: hold-back ceilings are llm-d's (`c_i = max - i(max-min)/(N-1)`); the condition on live traffic is ours.
+When wrong: points are claims. A tenant may call everything real-time; its quota and its fair share limit the effect on
+others, not its band.
 """
 
 from dataclasses import dataclass
@@ -31,23 +30,21 @@ MAX_REMEMBERED = 10_000  # idempotency keys
 
 
 class TenantTier(Word):
-    """What a tenant is to its operator."""
-
     PREMIUM = "premium"
     STANDARD = "standard"
     BATCH = "batch"
 
 
 class Urgency(Word):
-    """What a request says of itself. A stream that says nothing is real-time: somebody reads along."""
+    """The urgency that a request declares. A stream without a declaration is real-time, as a user is probably reading."""
 
     REALTIME = "realtime"
     PLAIN = "plain"
     BATCH = "batch"
 
 
-BANDS = ("premium", "realtime", "standard", "low", "batch")  # first served first
-FLOORS = (100, 50, 0, -99)  # the least score of each but the last
+BANDS = ("premium", "realtime", "standard", "low", "batch")  # in the order of service
+FLOORS = (100, 50, 0, -99)  # the least score of each band but the last
 _HIGHER = tuple(tuple(range(band)) for band in range(len(BANDS)))
 
 
@@ -57,26 +54,22 @@ def _points(doc: str) -> SettingDoc:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """What each property of a request adds to its score."""
-
     premium: Annotated[int, _points("A tenant of tier premium.")] = 100
-    realtime: Annotated[int, _points("A stream, or what says `x-stayfast-priority: realtime`.")] = 75
+    realtime: Annotated[int, _points("A stream, or a request with `x-stayfast-priority: realtime`.")] = 75
     retry: Annotated[int, _points(
-        "A repeat: x-stainless-retry-count above 0, or an idempotency key that came before.")] = -50
-    batch: Annotated[int, _points("A tenant of tier batch, or what says `x-stayfast-priority: batch`.")] = -200
+        "A retry: x-stainless-retry-count above 0, or an idempotency key that was used before.")] = -50
+    batch: Annotated[int, _points("A tenant of tier batch, or a request with `x-stayfast-priority: batch`.")] = -200
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
 
 def band_of(score: int) -> int:
-    """The index into BANDS."""
+    """The band of a score, as an index into BANDS."""
     return next((band for band, floor in enumerate(FLOORS) if score >= floor), len(FLOORS))
 
 
 class PriorityClass:
-    """The bands of one tenant's requests, worked out once. Immutable."""
-
     __slots__ = ("_bands",)
 
     def __init__(self, points: Points, tier: TenantTier, extra: int) -> None:
@@ -90,7 +83,7 @@ class PriorityClass:
 
 
 class Repeats:
-    """Idempotency keys that were seen before: whoever repeats one, retries. Remembers the newest."""
+    """Recent idempotency keys, to recognise retries. Bounded."""
 
     __slots__ = ("_seen",)
 
@@ -98,7 +91,7 @@ class Repeats:
         self._seen: dict[int, None] = {}
 
     def has_seen(self, tenant: str, key: str) -> bool:
-        """Whether this tenant has sent this key before; from now on it has."""
+        """Whether this tenant has sent this key before. Remembers it."""
         mark = hash((tenant, key))
         if mark in self._seen:
             return True
@@ -116,11 +109,11 @@ class HoldBack:
     def __init__(self, n_places: int, share: float) -> None:
         self.n_places = n_places
         self.share = share
-        self.seen_at = [float("-inf")] * len(BANDS)  # when a request of each band came last
-        self.sure = tuple([min(n_places, self._ceiling(band)) for band in range(len(BANDS))])  # ceilings at their lowest
+        self.seen_at = [float("-inf")] * len(BANDS)  # last request of each band
+        self.sure = tuple([min(n_places, self._ceiling(band)) for band in range(len(BANDS))])  # the lowest ceilings
 
     def ceiling(self, band: int, now: float) -> int:
-        """The most places that may be taken once a request of this band is in; never less than one."""
+        """The most places in use after a request of this band is admitted; at least one."""
         seen_at, since = self.seen_at, now - WITH_TRAFFIC_S
         n_higher = 0
         for higher in _HIGHER[band]:
@@ -130,6 +123,3 @@ class HoldBack:
 
     def _ceiling(self, n_higher: int) -> int:
         return self.n_places if not n_higher else max(1, int(self.n_places * (1.0 - self.share * n_higher) + _ROUNDING))
-
-    def __repr__(self) -> str:
-        return f"<HoldBack {self.share:g} of {self.n_places} places for each band above>"

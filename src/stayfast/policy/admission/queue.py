@@ -1,27 +1,26 @@
-"""Who waits, for how long, and who is turned away.
+"""The admission queue: its order, how long a request may wait, and which requests are rejected.
 
-Problem: an unbounded queue turns overload into time-outs for everybody: each answer comes, after its reader has left. Rule:
-the queue is short, sorted by what is urgent, and sheds early. It holds lanes, one for each band and tenant. From lanes
-with room goes: the highest band (`priority`); in it the tenant with the least service (`fair`); of its requests the
-earliest deadline, with ageing:
+Problem: an unbounded queue turns overload into time-outs for all: each answer comes after its reader has left. Rule: the
+queue is short, sorted by urgency, and sheds early. The next request is from the highest band (`priority`), in it from the
+tenant with the least service (`fair_share`), and of its requests the one with the earliest deadline, with ageing:
 
-    key = min(deadline, queued + ages_within)        so nobody is overtaken by those who come `ages_within` after it
+    key = min(deadline, queued_at + ages_within)      no request is overtaken by one that comes `ages_within` after it
 
-A wait is a burst's or a standing queue's, and only the first will pass. So a lane's patience depends on how long it has
-not been empty (CoDel, in the form of "Fail at Scale"):
+A queue caused by a burst drains; a standing queue does not. So the longest wait depends on how long the tenant's queue in
+its band has not been empty (CoDel, in the form of "Fail at Scale"):
 
-    patience = max_wait                               if the lane has been empty within the last `max_wait`
-             = target_wait                            otherwise; but its first is left until max_wait, for the next place
+    longest wait = max_wait                      if it was empty within the last `max_wait`
+                 = target_wait                   otherwise, except for its first request, which gets the next place
 
-A newcomer is refused at once where waiting would be in vain. By Little's law, with mean service time S and n in flight:
+A new request is rejected at once if it would wait too long. By Little's law, with mean service time S and n in flight:
 
-    predicted wait = (ahead + 1) * S / n,    ahead = those in higher bands + those whose turn comes first in its own
+    predicted wait = (ahead + 1) * S / n,    ahead = requests of higher bands + requests that go first in its own band
 
-Over `max_queue`, somebody must go: of the lowest band the tenant with most waiting for its weight, and of that the one
-with the latest key. That is often the newcomer, and never a quiet tenant's for the sake of a noisy one's.
+Beyond `max_queue` one request is pushed out: in the lowest band, of the tenant with the most waiting requests for its
+weight, the one with the latest key.
 Source: CoDel (Nichols and Jacobson, 2012) and its server variant ("Fail at Scale", ACM Queue 2015); earliest deadline
-first; push-out is ours.
-When wrong: at very low rates, or where an answer takes longer than `max_wait`, every queue is a standing one.
+first; the push-out rule is ours.
+When wrong: at very low rates, or if an answer takes longer than `max_wait`, every queue is a standing one.
 """
 
 from bisect import insort
@@ -34,23 +33,21 @@ from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.priority import BANDS
 
 T = TypeVar("T")
-_LEARNS = 0.05  # of each sample of the service time
+_LEARNING_RATE = 0.05  # of the mean service time
 
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """Bounds of one queue; seconds."""
-
     max_queue: Annotated[int, SettingDoc(
-        "Most requests that wait for a place; beyond it the least deserving is turned away.",
+        "Most requests that wait for a place; beyond it the request with the lowest priority is rejected.",
         minimum=0, maximum=100_000)] = 1000
     max_wait_s: Annotated[float, SettingDoc(
-        "The longest wait for a place; turned away at once where it is predicted to be longer.",
+        "The longest wait for a place; a request is rejected at once if a longer wait is predicted.",
         minimum=0.001, maximum=3600)] = 2.0
     target_wait_s: Annotated[float, SettingDoc(
-        "The longest wait where a tenant's queue has not been empty for `max_wait_s`.", minimum=0.001, maximum=3600)] = 0.1
+        "The longest wait if a tenant's queue has not been empty for `max_wait_s`.", minimum=0.001, maximum=3600)] = 0.1
     aging_s: Annotated[float, SettingDoc(
-        "A request is overtaken by more urgent ones of its tenant for so long only.", minimum=0, maximum=3600)] = 10.0
+        "For how long more urgent requests of the same tenant may overtake a request.", minimum=0, maximum=3600)] = 10.0
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -59,7 +56,7 @@ class QueueConfig:
 
 
 class QueueEntry(Generic[T]):
-    """One place in the queue. `item` is its owner's."""
+    """A request in the queue. `item` belongs to the owner."""
 
     __slots__ = ("band", "deadline_at", "item", "queued_at", "share")
 
@@ -78,8 +75,6 @@ class _Entry(NamedTuple, Generic[T]):
 
 
 class _Lane(Generic[T]):
-    """The requests of one tenant in one band, most urgent first."""
-
     __slots__ = ("entries", "share", "standing_since")
 
     def __init__(self, share: TenantShare, now: float) -> None:
@@ -89,28 +84,28 @@ class _Lane(Generic[T]):
 
 
 class Queue(Generic[T]):
-    """All that wait. Pure state; instants never go back. Keeps `n_waiting` of the shares."""
+    """The waiting requests. Pure state; instants never go back. Maintains `n_waiting` of the shares."""
 
     __slots__ = ("_bands", "_n_in", "_n_pushed", "config", "n", "service_s")
 
     def __init__(self, config: QueueConfig) -> None:
         self.config = config
         self._bands: list[dict[TenantShare, _Lane[T]]] = [{} for _ in BANDS]
-        self._n_in = [0] * len(BANDS)  # of `n`
+        self._n_in = [0] * len(BANDS)  # `n` by band
         self._n_pushed = 0
         self.n = 0
-        self.service_s = 0.0  # about how long a place is taken; 0: nothing is known
+        self.service_s = 0.0  # mean time for which a place is taken; 0: unknown
 
     def served(self, seconds: float, *, has_left: bool = False) -> None:
-        """A place was given back after so long. `has_left`: its client did not wait for an answer, which would have taken
-        longer: that never makes the mean less.
+        """A place was released after `seconds`. `has_left`: its client disconnected before the answer, so that the true
+        service time is longer; such a sample never lowers the mean.
         """
         if has_left and seconds < self.service_s:
             return
-        self.service_s += (seconds - self.service_s) * (_LEARNS if self.service_s else 1.0)
+        self.service_s += (seconds - self.service_s) * (_LEARNING_RATE if self.service_s else 1.0)
 
     def push(self, waiting: QueueEntry[T]) -> QueueEntry[T] | None:
-        """Let a request wait; returns the one that has to go instead, which may be itself."""
+        """Add a request; returns the one that is pushed out for it, if any, which may be itself."""
         lanes, now = self._bands[waiting.band], waiting.queued_at
         lane = lanes.get(waiting.share)
         if lane is None:
@@ -124,60 +119,60 @@ class Queue(Generic[T]):
         if self.n <= self.config.max_queue:
             return None
         band = max(band for band, lanes in enumerate(self._bands) if lanes)
-        return self._take(_longest(self._bands[band]), band, -1)
+        return self._remove_at(_longest_lane(self._bands[band]), band, -1)
 
     def pop(self, has_room: Callable[[int], bool]) -> QueueEntry[T] | None:
-        """The next to go on among those for whose band there is room; no tenant that waits has less room than another."""
+        """Remove and return the next request of a band that has room; None if there is none."""
         if not self.n:
             return None
         for band, lanes in enumerate(self._bands):
             if lanes and has_room(band):
-                return self._take(_next_turn(lanes), band, 0)
+                return self._remove_at(_next_lane(lanes), band, 0)
         return None
 
     def remove(self, waiting: QueueEntry[T]) -> None:
-        """Its owner waits no longer. Raises KeyError for one that does not wait."""
+        """Remove a request whose owner stopped waiting. Raises KeyError if it is not in the queue."""
         lane = self._bands[waiting.band][waiting.share]
         for index, entry in enumerate(lane.entries):
             if entry.waiting is waiting:
-                self._take(lane, waiting.band, index)
+                self._remove_at(lane, waiting.band, index)
                 return
-        raise KeyError("it does not wait")
+        raise KeyError("the request is not in the queue")
 
     def overdue(self, now: float) -> list[QueueEntry[T]]:
-        """Take out all whose lanes have no more patience with them."""
+        """Remove and return all requests that have waited too long."""
         late = []
         for band, lanes in enumerate(self._bands):
             for lane in list(lanes.values()):
-                for index, waiting in reversed(list(self._late_in(lane, now))):
-                    self._take(lane, band, index)
+                for index, waiting in reversed(list(self._overdue_in(lane, now))):
+                    self._remove_at(lane, band, index)
                     late.append(waiting)
         return late
 
     def predicted_s(self, band: int, share: TenantShare, n_in_flight: int) -> float:
-        """How long a newcomer would wait; 0 where nothing is known."""
+        """The predicted wait of a new request in seconds; 0 if the service time is unknown."""
         return (self.n_ahead(band, share) + 1) * self.service_s / max(1, n_in_flight)
 
     def n_ahead(self, band: int, share: TenantShare) -> float:
-        """How many go on before a newcomer, at equal speed of all tenants for their weight."""
+        """How many requests go before a new one, if tenants are served in proportion to their weights."""
         n, own = float(sum(self._n_in[:band])), self._bands[band]
         turns = (len(own[share].entries) + 1 if share in own else 1) / share.weight
         for other, lane in own.items():
             n_waiting, n_turns = len(lane.entries), turns * other.weight
-            if n_turns < n_waiting:  # written out: of a thousand tenants, each newcomer counts all
+            if n_turns < n_waiting:  # `min` written out: this runs for each of a thousand tenants
                 n += n_turns
             else:
                 n += n_waiting
         return n
 
     def least_served(self) -> float | None:
-        """The least service among the tenants that wait; None where nobody does."""
+        """The least service of the waiting tenants; None if none waits."""
         return None if not self.n else min([share.served for lanes in self._bands for share in lanes])
 
     def depths(self) -> Iterator[tuple[str, int]]:
         yield from zip(BANDS, self._n_in, strict=True)
 
-    def _late_in(self, lane: _Lane[T], now: float) -> Iterator[tuple[int, QueueEntry[T]]]:
+    def _overdue_in(self, lane: _Lane[T], now: float) -> Iterator[tuple[int, QueueEntry[T]]]:
         config = self.config
         is_standing = now - lane.standing_since > config.max_wait_s
         for index, (_, _, waiting) in enumerate(lane.entries):
@@ -185,7 +180,7 @@ class Queue(Generic[T]):
             if now - waiting.queued_at >= patience_s:
                 yield index, waiting
 
-    def _take(self, lane: _Lane[T], band: int, index: int) -> QueueEntry[T]:
+    def _remove_at(self, lane: _Lane[T], band: int, index: int) -> QueueEntry[T]:
         waiting = lane.entries.pop(index).waiting
         if not lane.entries:
             del self._bands[band][lane.share]
@@ -199,8 +194,8 @@ class Queue(Generic[T]):
         return f"<Queue {self.n} of {self.config.max_queue} waiting{': ' + lanes if lanes else ''}>"
 
 
-def _next_turn(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
-    """Of the tenant with the least claim; of equal ones, who runs least. Written out: a thousand tenants may wait."""
+def _next_lane(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
+    """The lane of the tenant with the least claim; on a tie, with the fewest running. Written out for speed."""
     found = next(iter(lanes))
     least = found.claim
     for share in lanes:
@@ -210,8 +205,8 @@ def _next_turn(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
     return lanes[found]
 
 
-def _longest(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
-    """The one with most waiting for its weight; of equal ones, whose tenant was served most."""
+def _longest_lane(lanes: Mapping[TenantShare, _Lane[T]]) -> _Lane[T]:
+    """The lane with the most waiting requests for its weight; on a tie, of the tenant with the most service."""
     found, most = next(iter(lanes)), 0.0
     for share, lane in lanes.items():
         n = len(lane.entries) / share.weight

@@ -1,19 +1,18 @@
-"""Many ways to ask, one answer: who votes for what when a question comes.
+"""Clusters of questions with the same answer, which vote on the answer to a new question.
 
-Problem: a cache that keeps one question an answer knows one way to ask it, and how near the next way comes says little:
-the nearest neighbour of a question has its answer or another one, at nearly the same cosine. Rule: every question whose
-answer was made (a miss, or an audited hit) is kept as a further phrasing of that answer, if a judge found the two answers to
-be the same, else of a new one. What tells right from wrong is then what the phrasings around a question say together
-(policy/cache/similarity.py): how many of the nearest ten are of the nearest one's answer, and how far the next other
-answer is.
+Problem: with one stored question per answer, cosine similarity says little: a question's nearest neighbour has its answer or
+a different one at nearly the same cosine. Rule: every question whose answer was generated (a miss, or an audited hit) is
+stored as a further phrasing of an existing answer, if a judge found the two answers equal, or else of a new answer. The
+phrasings around a new question then vote (policy/cache/similarity.py): how many of the nearest ten belong to the nearest
+one's answer, and how far away the next other answer is.
 
     phrasing -> answer       many to one; an answer keeps its last `n_per_answer` phrasings
-    a confirmed error        puts the answer that was given on probation: it is given to nobody until it would have been
-                             right PROBATION times running, each judged on an answer that was made all the same
+    a confirmed error        puts the answer on probation: it is not served until it would have been right PROBATION times
+                             in a row, each time judged against a newly generated answer
 
-One scope's; whoever holds the vectors takes out what `add` and `forget` say is gone.
-Source: the nearest neighbours' vote is Fix and Hodges' (1951); many-to-one and probation are ours.
-When wrong: the judge errs. Two answers taken for one are then one for good, until they are forgotten.
+One instance covers one scope. The owner of the vectors deletes those that `add` and `forget` return.
+Source: the vote of nearest neighbours is Fix and Hodges' (1951); many-to-one and probation are ours.
+When wrong: the judge errs. Two answers wrongly found equal stay merged until they are forgotten.
 """
 
 from collections.abc import Iterable
@@ -25,7 +24,7 @@ PROBATION = 5
 
 
 class Neighbour(NamedTuple):
-    """A phrasing near a question. `key`: the phrasing's."""
+    """A stored phrasing near a question. `key` identifies the phrasing."""
 
     cosine: float
     answer: int
@@ -34,7 +33,7 @@ class Neighbour(NamedTuple):
 
 
 class AnswerVotes:
-    """The phrasings of one scope and their answers. Keys and answers are numbers of the caller's."""
+    """The phrasings and answers of one scope. Keys and answers are numbers chosen by the caller."""
 
     __slots__ = ("_answers", "_phrasings", "_probation", "n_per_answer")
 
@@ -42,7 +41,7 @@ class AnswerVotes:
         self.n_per_answer = n_per_answer
         self._phrasings: dict[int, tuple[int, Wording]] = {}
         self._answers: dict[int, dict[int, None]] = {}  # the keys of each, oldest first
-        self._probation: dict[int, int] = {}  # how often it still has to be right
+        self._probation: dict[int, int] = {}  # how many more times the answer must be right
 
     def __len__(self) -> int:
         return len(self._phrasings)
@@ -52,7 +51,7 @@ class AnswerVotes:
         return len(self._answers)
 
     def add(self, key: int, answer: int, wording: Wording) -> int | None:
-        """A new key is a phrasing of this answer. Returns the key that had to go for it."""
+        """Store a phrasing of an answer. Returns the key of the phrasing that was dropped for it, if any."""
         keys = self._answers.setdefault(answer, {})
         keys[key] = None
         self._phrasings[key] = (answer, wording)
@@ -63,7 +62,7 @@ class AnswerVotes:
         return gone
 
     def remove(self, key: int) -> bool:
-        """Forget one phrasing; returns whether it was the last one of its answer, which is gone with it."""
+        """Forget one phrasing; returns whether it was the last of its answer, which is then forgotten, too."""
         found = self._phrasings.pop(key, None)
         if found is None:
             return False
@@ -76,7 +75,7 @@ class AnswerVotes:
         return True
 
     def forget(self, answer: int) -> list[int]:
-        """Forget an answer; returns the keys that were its phrasings."""
+        """Forget an answer; returns the keys of its phrasings."""
         keys = list(self._answers.pop(answer, ()))
         for key in keys:
             del self._phrasings[key]
@@ -84,19 +83,19 @@ class AnswerVotes:
         return keys
 
     def neighbours(self, near: Iterable[tuple[int, float]]) -> list[Neighbour]:
-        """Those of (key, cosine) that are phrasings still, in the same order."""
+        """The pairs of (key, cosine) whose phrasing still exists, in the same order."""
         found = ((key, cosine, self._phrasings.get(key)) for key, cosine in near)
-        return [Neighbour(cosine, one[0], key, one[1]) for key, cosine, one in found if one is not None]
+        return [Neighbour(cosine, stored[0], key, stored[1]) for key, cosine, stored in found if stored is not None]
 
     def has_new(self, answer: int, words: Iterable[str]) -> bool:
-        """Whether one of these words is in no phrasing of this answer, with or without an s at its end. 50 us at most."""
+        """Whether a word is in no phrasing of this answer, ignoring a final s. 50 us at most."""
         keys = self._answers.get(answer, ())
         known_words = set[str]().union(*[self._phrasings[key][1].words for key in keys])
         return any(word not in known_words and f"{word}s" not in known_words and word.removesuffix("s") not in known_words
                    for word in words)
 
     def judged(self, answer: int, *, is_right: bool, was_given: bool) -> None:
-        """What this answer would have been, or was (`was_given`), to a question that it was the nearest one's answer to."""
+        """Record whether this answer was, or would have been, right for a question. `was_given`: it was served."""
         if was_given and not is_right:
             if answer in self._answers:
                 self._probation[answer] = PROBATION
@@ -108,8 +107,4 @@ class AnswerVotes:
                 del self._probation[answer]
 
     def is_on_probation(self, answer: int) -> bool:
-        """Whether it is to be given to nobody yet."""
         return answer in self._probation
-
-    def __repr__(self) -> str:
-        return f"<AnswerVotes of {len(self)} phrasings for {self.n_answers} answers, {len(self._probation)} on probation>"

@@ -1,22 +1,20 @@
-"""Which answers of a route may be given twice, and for how long.
+"""Which answers of a route may be served again, and for how long.
 
-Problem: a cache answers in no time, and wrongly where nobody looked. Rule: off, unless a route says so; then only what its
-operator and its client both allow, and only where the model would have said about the same again:
+Problem: a cache answers fast, and sometimes wrongly. Rule: it is off unless the route enables it; then it serves only what
+both the operator and the client allow, and only if the model would have answered about the same again:
 
-    may be kept     sampling is cold (temperature <= max_temperature, or a seed), or has no part in it (embeddings)
-    is fresh        age <= ttl_s, and age <= the client's max-age
-    is stale        older by at most stale_while_revalidate_s: given at once all the same, and made again meanwhile
-    is spare        older by at most stale_if_error_s: given where the call for another one fails
-    is nothing      from the future by more than SKEW_S: the clock that it was stamped by was ahead
+    may be stored     temperature <= max_temperature, or a seed is set, or there is no sampling (embeddings)
+    is fresh          age <= ttl_s, and age <= the client's max-age
+    is stale          older by at most stale_while_revalidate_s: served at once, and renewed in the background
+    stale-if-error    older by at most stale_if_error_s: served only if the call for a new answer fails
+    is unusable       from the future by more than SKEW_S, as the clock that stamped it was ahead
 
-A request without a temperature is drawn at its provider's own, which is 1 nearly everywhere: such a route needs
-max_temperature: 1, by which its operator says that one good answer is as good as the next. The client's words are those of
-HTTP's Cache-Control, and they can only make it stricter: no-store (neither look nor keep), no-cache (do not look, but keep),
-max-age, only-if-cached; and two that people know from elsewhere: a time to keep the answer, and a namespace. What a
-request is judged by besides stands in `wire.canonical`; its answer, in `wire.replay`.
-Source: RFC 9111, 5.2.1, and RFC 5861 for what is stale; the published caches' own complaints for the rest
-(docs/concepts/cache.md).
-When wrong: a provider that changes a model behind its name changes nothing here until ttl_s is over, or `epoch` is another.
+Without a temperature a request uses its provider's default, mostly 1; such a route needs max_temperature: 1. Clients use
+the directives of HTTP's Cache-Control, which can only restrict the route's settings: no-store (no look-up, no storage),
+no-cache (no look-up, but storage), max-age, only-if-cached; also a storage time and a namespace. Further conditions on the
+request are in `wire.canonical`, on the answer in `wire.replay`.
+Source: RFC 9111, 5.2.1, and RFC 5861 for stale answers; known complaints about other caches (docs/concepts/cache.md).
+When wrong: a provider that changes a model behind its name is not noticed until ttl_s ends or `epoch` changes.
 """
 
 from dataclasses import dataclass, field
@@ -29,46 +27,42 @@ from stayfast.policy.cache.similarity import SemanticConfig
 
 
 class Use(Word):
-    """What a kept answer is good for."""
-
-    FRESH = "fresh"  # to be given
-    STALE = "stale"  # to be given, and made again behind its back
-    SPARE = "spare"  # to be given where nobody makes another
+    FRESH = "fresh"  # serve it
+    STALE = "stale"  # serve it, and renew it in the background
+    SPARE = "spare"  # serve it only if a new answer cannot be had (stale-if-error)
 
 
 FRESH, STALE, SPARE = Use
-UNSAID_TEMPERATURE = 1.0  # of a request that has none: the default of OpenAI, Anthropic, vLLM
+UNSAID_TEMPERATURE = 1.0  # of a request without one: the default of OpenAI, Anthropic, vLLM
 
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The cache of one route. `epoch`: any word; another one forgets everything."""
+    """The cache of one route. `epoch`: any word; changing it invalidates all answers."""
 
     mode: Annotated[Literal["off", "exact", "semantic"], SettingDoc(
-        "exact: a request that means the same as an earlier one gets its answer, and those that come at the same time share "
-        "one call. semantic: so does one that asks the same in other words, within `max_error`. off: every request is a "
-        "call.")] = "off"
-    ttl_s: Annotated[float, SettingDoc(
-        "No answer is given again that is older than this, in seconds.", more_than=0, maximum=31_536_000)] = 86_400.0
+        "exact: a request equivalent to an earlier one gets its answer, and simultaneous ones share one call. semantic: a "
+        "request with the same meaning in other words, too, within `max_error`. off: every request is a call.")] = "off"
+    ttl_s: Annotated[float, SettingDoc("Seconds for which an answer is served.", more_than=0, maximum=31_536_000)] = 86_400.0
     max_temperature: Annotated[float, SettingDoc(
-        "Only requests with at most this temperature, or with a seed. One without a temperature counts as 1: its provider's "
-        "own.", minimum=0, maximum=2)] = 0.3
+        "Only requests with at most this temperature, or with a seed, are cached. Without a temperature, 1 is assumed, the "
+        "provider's default.", minimum=0, maximum=2)] = 0.3
     max_bytes: Annotated[int, SettingDoc(
         "The memory for answers, in each worker.", minimum=1024, maximum=1 << 40)] = 64 * 1024 * 1024
-    max_answer_bytes: Annotated[int, SettingDoc("Longer answers are not kept.", minimum=1024, maximum=1 << 40)] = 1024 * 1024
+    max_answer_bytes: Annotated[int, SettingDoc(
+        "Longer answers are not stored.", minimum=1024, maximum=1 << 40)] = 1024 * 1024
     epoch: Annotated[str, SettingDoc(
-        "Any word; another one forgets all that is kept: after a change of what the model knows, for example.")] = ""
+        "Any word; changing it invalidates all answers, for example after a change of the model's knowledge.")] = ""
     stale_while_revalidate_s: Annotated[float, SettingDoc(
-        "For so many seconds more an answer is given at once, and renewed in the background.",
+        "Further seconds for which an answer is served at once, and renewed in the background.",
         minimum=0, maximum=31_536_000)] = 0.0
     stale_if_error_s: Annotated[float, SettingDoc(
-        "For so many seconds more an answer is given where the call for another one fails.",
+        "Further seconds for which an answer is served if the call for a new one fails.",
         minimum=0, maximum=31_536_000)] = 0.0
     store: Annotated[str, SettingDoc(
-        "The name of one of `stores`, which routes and workers may share. Empty: memory of this route's own, of max_bytes."
-    )] = ""
+        "One of `stores`, by name, which routes and workers may share. Empty: the route's own memory of max_bytes.")] = ""
     semantic: Annotated[SemanticConfig, SettingDoc(
-        "What a semantic cache needs to know.", is_inline=True)] = field(default_factory=SemanticConfig)
+        "The semantic cache.", is_inline=True)] = field(default_factory=SemanticConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -78,33 +72,32 @@ class CacheConfig:
 
     @property
     def keep_s(self) -> float:
-        """How long an answer may be of use; a store may forget it then."""
+        """The age at which an answer is of no more use, and a store may drop it."""
         return self.ttl_s + max(self.stale_while_revalidate_s, self.stale_if_error_s)
 
 
 def is_too_warm(config: CacheConfig, temperature: float | None, *, is_seeded: bool) -> bool:
-    """Whether another drawing would say something else, so that no answer stands for the next one."""
+    """Whether repeated sampling would give different answers, so that an answer must not be reused."""
     warmth = UNSAID_TEMPERATURE if temperature is None else temperature
     return warmth > config.max_temperature and not is_seeded
 
 
 def fresh_for_s(config: CacheConfig, control: CacheControl | None) -> float:
-    """How old an answer may be, in seconds."""
     requested_s = inf if control is None or control.max_age_s is None else control.max_age_s
     return min(config.ttl_s, requested_s)
 
 
-SKEW_S = 5.0  # clocks of machines that share a store differ by less
+SKEW_S = 5.0  # largest tolerated difference between the clocks of machines that share a store
 
 
 def age_of(stored_at: float, now_wall: float) -> float:
-    """Seconds since an answer was kept; infinite for one from the future, whose clock was ahead: it would never grow old."""
+    """Seconds since an answer was stored; infinite if it is from the future, as it would never grow old."""
     age_s = now_wall - stored_at
     return max(0.0, age_s) if age_s >= -SKEW_S else inf
 
 
 def use_of(config: CacheConfig, age_s: float, max_age_s: float = inf) -> Use | None:
-    """What an answer of this age is good for. max_age_s: its client's, beyond which it is good for nothing."""
+    """How an answer of this age may be used; None: not at all. `max_age_s`: the client's."""
     if age_s > max_age_s:
         return None
     if age_s <= config.ttl_s:
@@ -115,7 +108,7 @@ def use_of(config: CacheConfig, age_s: float, max_age_s: float = inf) -> Use | N
 
 
 def stricter(one: CacheControl | None, other: CacheControl | None) -> CacheControl | None:
-    """What holds of two wishes for the same request."""
+    """The combination of two sets of directives for the same request."""
     if one is None or other is None:
         return one or other
     return CacheControl(one.no_store or other.no_store, one.no_cache or other.no_cache,
@@ -124,4 +117,4 @@ def stricter(one: CacheControl | None, other: CacheControl | None) -> CacheContr
 
 
 def _shorter(one_s: float | None, other_s: float | None) -> float | None:
-    return min(inf if one_s is None else one_s, other_s) if other_s is not None else one_s
+    return min((seconds for seconds in (one_s, other_s) if seconds is not None), default=None)

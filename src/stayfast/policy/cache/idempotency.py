@@ -1,18 +1,18 @@
-"""When two requests are one: those of one client that carry the same `idempotency-key`.
+"""Idempotent requests: requests of one client with the same `idempotency-key` are one request.
 
-Problem: a client that has lost its connection does not know whether its request was served, so it sends it again, and the
-answer is made, paid for and, where tools act on it, acted on twice. Rule: of one client (its key; without keys, everybody is
-one) the same `idempotency-key` with the same body is one request:
+Problem: a client that lost its connection does not know whether its request was served. It sends the request again, and the
+answer is generated, paid for, and perhaps acted on by tools, twice. Rule: for one client (its key; without keys, all clients
+together) the same `idempotency-key` with the same body is one request:
 
-    the first still runs        the other shares its call and answer
-    the first was answered      the other gets that answer, for `ttl_s`, byte for byte
-    the first failed            the other is a new call: errors, and answers that broke off, are not kept
+    the first still runs        the second shares its call and answer
+    the first was answered      the second gets the same bytes, for `ttl_s`
+    the first failed            the second is a new call: errors and broken answers are not stored
 
-and with another body it is refused (422) for as long. A first that runs but cannot be shared any more (beyond 8 MiB of
-stream, or in the moment before its call begins) makes the other a 409, which official SDKs try again.
-Source: the IETF draft The Idempotency-Key HTTP Header Field (422, 409); Stripe's API for keeping answers.
-When wrong: each process remembers its own, so a repeat that another worker or replica gets is a new call; answers of more
-than `MAX_ANSWER_BYTES`, and those of a fallback or a template, are not kept; beyond `max_bytes` the oldest go first.
+With another body it is refused (422) for as long. If the first runs but can no longer be shared (more than 8 MiB of stream,
+or just before its call starts), the second gets a 409, which official SDKs retry.
+Source: the IETF draft The Idempotency-Key HTTP Header Field (422, 409); Stripe's API for storing answers.
+When wrong: each process has its own memory, so a retry that reaches another worker or replica is a new call. Answers of more
+than `MAX_ANSWER_BYTES`, fallbacks and templates are not stored. Beyond `max_bytes` the oldest answers are dropped.
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,14 @@ from typing import Annotated, Final
 from stayfast.core.setting import SettingDoc, check_bounds
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
-MAX_KEYS: Final = 20_000  # some 400 bytes each, beside the answers
+MAX_KEYS: Final = 20_000  # about 400 bytes each, without the answers
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyConfig:
-    """How long repeats of a request are recognised. In each worker."""
-
     ttl_s: Annotated[float, SettingDoc(
-        "For how long the answer to a request with an `idempotency-key` is given again to the same client's same request; "
-        "0: keys only go on to the upstream.", minimum=0, maximum=604_800)] = 600.0
+        "Seconds for which a repeated request with the same `idempotency-key` gets the stored answer; 0: keys are only "
+        "passed on to the upstream.", minimum=0, maximum=604_800)] = 600.0
     max_bytes: Annotated[int, SettingDoc(
         "The memory for these answers, in each worker.", minimum=1024, maximum=1 << 40)] = 32 * 1024 * 1024
 

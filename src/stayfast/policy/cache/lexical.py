@@ -1,31 +1,23 @@
-"""Two questions that a sentence model takes for one, and that a few words tell apart.
+"""Word rules that tell apart two questions which an embedding model finds equal.
 
-Problem: "Markdown to HTML" and "HTML to Markdown" are .994 alike to the model, "10 USD to EUR" and "10 EUR to USD" .979,
-"2.12 wheels" and "2.13 wheels" .979. Rule: whatever the model says, one text's answer is not the other's, if
+Problem: "Markdown to HTML" and "HTML to Markdown" have cosine .994, "2.12 wheels" and "2.13 wheels" .979. Rule: whatever the
+model says, one question's answer is not used for the other if
 
-    numbers     the two do not have the same set of numbers, in digits or in words
+    numbers     their sets of numbers differ, in digits or in words
     negation    one has a negator, the other has none
     opposites   one has a word, the other has its opposite instead
-    entities    both have names (capitals inside a sentence), and none of them is the same
-    order       the same words that say something, as often, in another order; words between them may differ
+    entities    both have names (capitals inside a sentence), and share none
+    order       their content words are the same in another order
 
-It is necessary, and far from enough: of Redis' adversarial pairs it turns back a fifth of those that differ, and a tenth of
-those that do not. Everything else is `policy.cache.similarity`'s.
+These rules are necessary but not sufficient: of Redis' adversarial pairs they reject a fifth of the different ones, and a
+tenth of the equal ones. The comparison of two answers has one more rule, as answers often share a template:
 
-Answers are often one text with other words put in, a form that was filled in twice: the longer it is, the less a vector has
-of what was put in. So the judge of answers asks for one rule more:
+    template    at least MOST_SAME of their word pairs are equal, and each answer has a content word (a number or a word
+                with an opposite counts) that the other lacks, or has less often
 
-    filled      of the pairs of neighbouring words at least MOST_SAME are the same, and each text has a word that says
-                something (numbers, and words with an opposite, among them), or has it once more, that the other has not
-
-When wrong: it reads words, not sense. "Not bad" is a negation here, and "twenty-four" is 20 and 4; "press the button" and
-"hold the button" are a form filled in twice.
-
-The words of one language that turn a sentence's meaning: what `policy.cache.lexical` and `policy.cache.similarity` look
-for.
-
-Only English is here. A text of a language without a list is never answered by another text's answer: a sentence model puts
-"ein" and "aus" as close together as "on" and "off", and nothing would catch it.
+When wrong: the rules read words, not meaning. "Not bad" is a negation, and "press the button" and "hold the button" share a
+template. The word lists are English; questions in other languages get no semantic hits, because nothing would tell "on" from
+"off" there.
 """
 
 import re
@@ -39,12 +31,12 @@ from msgspec import Struct
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """All in lower case; words with an apostrophe are written without it.
+    """Word lists of one language, in lower case and without apostrophes.
 
-    negators: turn a sentence round. opposites: for each word, those that it must not be exchanged for. reverser: before a
-    word, makes its opposite. fillers: say nothing by themselves, and tell the language. pointing: first words that lean on
-    what was said before. volatile: the answer is another one soon. personal: the answer is another one for somebody else.
-    numbers: as digits; "one" is none, for people write "how could one": beside "two" it is told apart by what it lacks.
+    negators: negate a sentence. opposites: for each word, those with the opposite meaning. reverser: a prefix that makes the
+    opposite. fillers: words without content, which also identify the language. pointing: first words that refer to earlier
+    text. volatile: words of questions whose answer changes soon. personal: words of questions whose answer depends on the
+    person. numbers: as digits; "one" is left out, as in "how could one".
     """
 
     negators: frozenset[str]
@@ -69,9 +61,6 @@ def _opposites(pairs: str) -> dict[str, frozenset[str]]:
         found.setdefault(other, set()).add(one)
     return {word: frozenset(others) for word, others in found.items()}
 
-
-def _numbers(pairs: str) -> dict[str, str]:
-    return dict(pair.split("/") for pair in pairs.split())
 
 
 ENGLISH: Final = Lexicon(
@@ -115,19 +104,18 @@ ENGLISH: Final = Lexicon(
         "today tonight tomorrow yesterday now currently current latest recent recently newest live price prices pricing "
         "cost weather forecast news score stock upcoming"),
     personal=_words("my mine our ours me myself ourselves im ive"),
-    numbers=_numbers(
+    numbers=dict(pair.split("/") for pair in _words(
         "zero/0 two/2 three/3 four/4 five/5 six/6 seven/7 eight/8 nine/9 ten/10 eleven/11 twelve/12 thirteen/13 fourteen/14 "
         "fifteen/15 sixteen/16 seventeen/17 eighteen/18 nineteen/19 twenty/20 thirty/30 forty/40 fifty/50 sixty/60 "
         "seventy/70 eighty/80 ninety/90 hundred/100 thousand/1000 million/1000000 billion/1000000000 dozen/12 half/0.5 "
         "twice/x2 thrice/x3 double/x2 triple/x3 second/2nd third/3rd fourth/4th fifth/5th sixth/6th seventh/7th eighth/8th "
-        "ninth/9th tenth/10th hundreds/100 thousands/1000 millions/1000000 billions/1000000000"),
+        "ninth/9th tenth/10th hundreds/100 thousands/1000 millions/1000000 billions/1000000000")),
 )
 LEXICONS: Final = {"en": ENGLISH}
 
-
 MOST_CHARS: Final = 10_000
-MOST_SAME: Final = 0.5  # of all pairs, in the longer text: with more they are one text, and not two that say the same
-LEAST_STEM: Final = 4  # letters of a word that another is the reverse of: "unit" is none of "it"
+MOST_SAME: Final = 0.5  # of the word pairs of the longer text: with more, two answers share a template
+LEAST_STEM: Final = 4  # letters of a word that has an opposite with the reverser: "unit" is not the opposite of "it"
 _APOSTROPHES: Final = str.maketrans("", "", "'\u2019`")
 _WORD: Final = re.compile(r"\d[\d.,]*|[^\W\d_][\w+#]*")
 _NUMBER: Final = re.compile(r"\d[\d.,]*")
@@ -135,8 +123,6 @@ _NAME: Final = re.compile(r"(?<=\s)[A-Z][A-Za-z0-9+#]+")
 
 
 class Wording(Struct, frozen=True, gc=False):
-    """What is remembered of a text to tell it from others. `words` in their order, lower case."""
-
     words: tuple[str, ...]
     numbers: frozenset[str]
     names: frozenset[str]
@@ -144,7 +130,7 @@ class Wording(Struct, frozen=True, gc=False):
 
 
 def wording(text: str, lexicon: Lexicon = ENGLISH) -> Wording:
-    """Read a text, as far as MOST_CHARS: a longer one is on its own. About 10 us for a short one, 1 ms at most."""
+    """Read the first MOST_CHARS of a text. About 10 us for a short one, 1 ms at most."""
     plain = text[:MOST_CHARS].translate(_APOSTROPHES)
     words = tuple(_WORD.findall(plain.lower()))
     spelled = lexicon.numbers
@@ -154,7 +140,7 @@ def wording(text: str, lexicon: Lexicon = ENGLISH) -> Wording:
 
 
 def why_apart(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) -> str:
-    """The rule by which the answer to one is not an answer to the other; empty: none."""
+    """The rule by which two questions have different answers; empty: none."""
     if one.numbers != other.numbers:
         return "numbers"
     if one.is_negated != other.is_negated:
@@ -168,7 +154,7 @@ def why_apart(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) -> str:
 
 
 def is_filled_otherwise(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) -> bool:
-    """Whether two answers are one text with other words put in. About 0.2 ms for a hundred words each."""
+    """Whether two answers share a template with different words in it. About 0.2 ms for a hundred words each."""
     pairs, other_pairs = Counter(pairwise(one.words)), Counter(pairwise(other.words))
     if (pairs & other_pairs).total() < MOST_SAME * max(pairs.total(), other_pairs.total()):
         return False
@@ -177,24 +163,24 @@ def is_filled_otherwise(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH
 
 
 def _values_in(words: tuple[str, ...], lexicon: Lexicon) -> Counter[str]:
-    """How often each word says something; numbers as digits."""
+    """How often each content word occurs; numbers as digits."""
     fillers, opposites, numbers = lexicon.fillers, lexicon.opposites, lexicon.numbers
     return Counter([numbers.get(word) or word.rstrip(".,") for word in words if word not in fillers or word in opposites])
 
 
 def _is_reordered(one: tuple[str, ...], other: tuple[str, ...], fillers: frozenset[str]) -> bool:
-    """Whether the words that say something are the same in another order; where their order is the same, all words."""
+    """Whether the same content words are in another order; if their order is equal, whether all words are."""
     own_words = [word for word in one if word not in fillers]
     other_words = [word for word in other if word not in fillers]
     return sorted(one) == sorted(other) if own_words == other_words else sorted(own_words) == sorted(other_words)
 
 
 def _is_exchanged(only: set[str], only_other: set[str], lexicon: Lexicon) -> bool:
-    """Whether a word of the one side stands opposite one of the other."""
+    """Whether a word of one side is the opposite of a word of the other."""
     opposites, before = lexicon.opposites, lexicon.reverser
     if any(not found.isdisjoint(only_other) for word in only if (found := opposites.get(word)) is not None):
         return True
-    if f" {before}" not in " ".join(("", *only, *only_other)):  # hardly ever: 1 us
+    if f" {before}" not in " ".join(("", *only, *only_other)):  # rarely true; takes 1 us
         return False
     return any(len(stem := word[len(before):]) >= LEAST_STEM and stem in (only_other if word in only else only)
                for word in only | only_other if word.startswith(before) and word not in lexicon.fillers)

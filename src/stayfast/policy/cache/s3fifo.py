@@ -1,18 +1,18 @@
-"""What is thrown away when there is no room: S3-FIFO, by bytes.
+"""Eviction of cached answers by size: S3-FIFO.
 
-Problem: most answers are never asked for again, and with LRU a batch job that runs through ten thousand questions once
-throws out all those that are asked every day. Rule: three queues, first in, first out.
+Problem: most answers are never requested again. With LRU, one batch job with ten thousand questions evicts all answers that
+are requested every day. Rule: three first-in-first-out queues.
 
-    small   SMALL of the room: where everything new comes in. What was asked for more than once meanwhile goes on to main,
-            the rest goes, and its key is remembered
-    main    the rest of the room. At its head, what was asked for since it came there goes round again
-    ghost   the keys, without answers, that left small: who comes back while remembered comes into main at once
+    small   SMALL of the memory, for new answers. At its head, an answer with HITS_TO_STAY hits moves to main; others are
+            evicted, and their keys become ghosts
+    main    the rest of the memory. At its head, an answer with hits since its last turn goes round again
+    ghost   keys without answers. A ghost that is stored again goes to main directly
 
-What is asked for counts to MOST_HITS, and no order changes at a hit: a look-up costs a dictionary and an addition. SIEVE is
-a queue less, and as good on web traces, but its authors say themselves that it does not resist scans. One dictionary knows
-all keys, those of the ghosts as well; what is forgotten is only marked, and leaves its queue when its turn comes.
+Hits are counted to MOST_HITS and change no order, so a look-up costs a dictionary access and an addition. SIEVE has a queue
+less and is as good on web traces, but by its authors' account does not resist scans. One dictionary holds all keys,
+including ghosts; a removed entry is only marked, and leaves its queue at the head.
 Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction" (SOSP 2023), there by count.
-When wrong: with room for a few answers only, small holds one or none, and everything new goes at once.
+When wrong: with memory for only a few answers, small holds one or none, and new answers are evicted at once.
 """
 
 from collections import deque
@@ -28,26 +28,26 @@ SMALL = 0.1
 MOST_HITS = 3
 HITS_TO_STAY = 2
 LEAST_GHOSTS = 64
-SPARE_BITS = 6  # of the room, one part in 64 is made free at once: a dozen at a time go quicker than one by one,
-MOST_SPARE = 65_536  # and hundreds would keep the loop; so would a main of which all was asked for, gone round three times
-MOST_SPARED = 1000
+SPARE_BITS = 6  # free one part in 64 of the memory at a time: evicting a dozen together is faster than one by one,
+MOST_SPARE = 65_536  # but hundreds would block the event loop, and so would
+MOST_SPARED = 1000  # going three times round a main queue in which all entries have hits
 OVERHEAD_BYTES = 512  # of an entry beside its value: key, records, places in the queues
-_GONE: Final = -1  # where an entry is
+_GONE: Final = -1  # places of an entry
 _GHOST: Final = 0
 _SMALL: Final = 1
 _MAIN: Final = 2
 
 
-class _Entry(Struct, Generic[T], gc=False):  # of ten thousand, none is to be looked at by the collector
+class _Entry(Struct, Generic[T], gc=False):  # not tracked by the garbage collector, as there are many
     key: bytes
-    value: T | None  # None of a ghost, and of what is gone
+    value: T | None  # None for ghosts and removed entries
     n_bytes: int
     place: int
     n_hits: int = 0
 
 
 class S3Fifo(Generic[T]):
-    """Values by key, of at most `max_bytes` in all. One task at a time; nothing here waits."""
+    """Values by key, of at most `max_bytes` in all. Used by one task at a time; nothing here awaits."""
 
     __slots__ = ("_entries", "_ghosts", "_main", "_n_ghosts", "_n_gone", "_small", "max_bytes", "n_bytes", "n_evicted",
                  "n_small_bytes")
@@ -55,20 +55,20 @@ class S3Fifo(Generic[T]):
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.n_bytes = 0
-        self.n_small_bytes = 0  # of those
+        self.n_small_bytes = 0  # of them in small
         self.n_evicted = 0
         self._entries: dict[bytes, _Entry[T]] = {}
         self._small: deque[_Entry[T]] = deque()
         self._main: deque[_Entry[T]] = deque()
         self._ghosts: deque[_Entry[T]] = deque()
         self._n_ghosts = 0  # of the entries
-        self._n_gone = 0  # that are still in small or main
+        self._n_gone = 0  # removed entries that are still in small or main
 
     def __len__(self) -> int:
         return len(self._entries) - self._n_ghosts
 
     def get(self, key: bytes) -> T | None:
-        """The value of a key, if it is here; that it was asked for is remembered."""
+        """The value of a key, or None. Counts a hit."""
         entry = self._entries.get(key)
         if entry is None or entry.place <= _GHOST:
             return None
@@ -77,21 +77,21 @@ class S3Fifo(Generic[T]):
         return entry.value
 
     def peek(self, key: bytes) -> T | None:
-        """The same, and nothing is remembered of it."""
+        """The value of a key, or None, without counting a hit."""
         entry = self._entries.get(key)
         return entry.value if entry is not None else None
 
     def items(self) -> Iterator[tuple[bytes, T]]:
-        """All keys and values; nothing may be put or removed meanwhile."""
+        """All keys and values. Nothing may be stored or removed during the iteration."""
         return ((entry.key, entry.value) for entry in chain(self._small, self._main) if entry.value is not None)
 
     def put(self, key: bytes, value: T, n_bytes: int) -> None:
-        """Remember a value of about so many bytes, in place of the key's last one. What is larger than all is not taken."""
+        """Store or replace a value of about `n_bytes`. A value larger than the memory is not stored."""
         n_bytes += OVERHEAD_BYTES
         entry, place = self._entries.get(key), _SMALL
         if entry is not None:
             if entry.place != _GHOST:
-                self._put_anew(entry, value, n_bytes)
+                self._replace(entry, value, n_bytes)
                 return
             entry.place, place = _GONE, _MAIN
             self._n_ghosts -= 1
@@ -123,8 +123,8 @@ class S3Fifo(Generic[T]):
             self._main = deque(entry for entry in self._main if entry.place != _GONE)
             self._n_gone = 0
 
-    def _put_anew(self, entry: _Entry[T], value: T, n_bytes: int) -> None:
-        """Another value where there is one: it has been asked for as often, and goes when that would have gone."""
+    def _replace(self, entry: _Entry[T], value: T, n_bytes: int) -> None:
+        """Replace a value; its hits and its place in the queue stay."""
         if n_bytes > self.max_bytes:
             self.remove(entry.key)
             return
@@ -137,7 +137,7 @@ class S3Fifo(Generic[T]):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Something goes, or moves to where it goes later, until there is a little room again."""
+        """Evict entries, or move them to main, until there is a little room again."""
         small, main, ghosts, entries = self._small, self._main, self._ghosts, self._entries
         spare = min(self.max_bytes >> SPARE_BITS, MOST_SPARE)
         enough, most_small = self.max_bytes - spare, self.max_bytes * SMALL
@@ -149,7 +149,7 @@ class S3Fifo(Generic[T]):
                 self._n_gone -= 1
                 continue
             if entry.n_bytes > spare and n_bytes <= self.max_bytes:
-                (small if is_small else main).appendleft(entry)  # it fits, and would free more than is wanted
+                (small if is_small else main).appendleft(entry)  # all fits now, and evicting it would free too much
                 break
             if is_small:
                 n_small_bytes -= entry.n_bytes

@@ -1,47 +1,35 @@
-"""Which questions may be answered by what was said to another one, and whether the answer to the nearest is one to this.
+"""Semantic cache decisions: which questions may share answers, and whether the nearest question's answer fits a new one.
 
-Problem: "and how much is it?" is .97 like another "and how much is it?" whose "it" was another thing. Rule: a question must
-stand for itself. It is not looked up, nor kept for others, where
+Problem: "and how much is it?" has cosine .97 to the same words about something else. Rule: a question must be
+self-contained. It is neither looked up nor stored for others if it is
 
-    short       it has fewer than `min_content_words` words that say something, or leans on dots
-    pointing    it begins with a word that leans on what was said before (it, they, and, why)
-    volatile    its answer is another one soon (today, latest, price), and answers are kept longer than `volatile_ttl_s`
-    personal    it speaks of "my": the answer is another one for another person, unless the route says `allow_personal: true`
-                (a help desk's answers that look nobody up are the same for all)
-    private     it has what only one person would write: an e-mail address, a long number, a card or account number
-    language    nobody has a list of the words that would tell it from its opposite (policy/cache/lexical.py)
+    short       fewer than `min_content_words` words with content, or with an ellipsis
+    pointing    it begins with a word that refers to earlier text (it, they, and, why)
+    volatile    its answer changes soon (today, latest, price), and answers are stored longer than `volatile_ttl_s`
+    personal    it contains "my", unless the route sets `allow_personal: true`
+    private     it contains an e-mail address, a long number, a card or an account number
+    language    there is no word list for its language (policy/cache/lexical.py)
 
-What must be equal to the letter, the tenant, the system prompt, the tools, the format and all earlier turns, is the scope,
-and no matter of likeness (`wire.canonical.scope_bytes`).
-When wrong: these are word lists. "Which of the two is better?" points back, and passes.
+Tenant, system prompt, tools, format and earlier turns must be exactly equal; they are the scope (`wire.canonical`).
 
-Problem: cosine alone cannot tell. On BANKING77, with a model's usual embeddings, every fixed threshold up to .95 gives more
-than 2 % wrong answers; at 1 % of wrong ones a seventh of the requests could be answered. Three features that cost next to
-nothing make it three quarters: how far the next *other* answer is, and how many of the neighbours vote for this one. Rule:
-take the ten nearest phrasings in the scope. The nearest of them whose words do not tell it apart from the question
-(policy/cache/lexical.py) stands for it; y1 is its answer. All ten vote, told apart or not:
+Problem: on BANKING77, with common embeddings, every fixed cosine threshold up to .95 serves more than 2 % wrong answers.
+Rule: take the ten nearest phrasings in the scope. The nearest that the word rules do not tell apart from the question
+represents it; y1 is its answer. All ten vote:
 
     cos1     its cosine
-    margin   cos1 - the best cosine of an answer other than y1. All ten vote for y1: cos1 - the last one's cosine, for
-             another is no nearer than that; fewer than ten in the scope, all of y1: 0, for then nothing is known
+    margin   cos1 - the best cosine of another answer. If all ten vote for y1: cos1 - the tenth's cosine; if the scope has
+             fewer than ten, all of y1: 0, as nothing is known
     vote5    the share of y1 among the nearest five
     mean3    the mean cosine of the nearest three
     vote10   the share of y1 among the ten
-    shared   words that both texts have, of the words that either has (Jaccard)
+    shared   common words / all words of the two texts (Jaccard)
 
-p = logistic of these (policy/cache/calibration.py), and y1 is given where p has reached the threshold, unless y1 is on
-probation (policy/cache/answer_clusters.py). Below LEAST_COSINE nothing is given and nothing is learned, whatever p is:
-that is another question, and a model that never saw its like has nothing to say of it. Where an operator wants it (`wary`),
-nothing is given below a cosine of his if the question has a word that says something and that no phrasing of y1 has had:
-as long as nobody has asked how to cancel an order, all ten neighbours of "how do I cancel my order" vote for "how can I
-track my order", .52 alike, and p believes the votes. The first one's own answer is made; from then on the word is that
-answer's. It costs hits where people have many words for the same. What comes of it is learned from, as of any other: left
-out, those labels would make the threshold bolder. Nothing that comes after can make a hit of a miss.
-Source: ours; measured on public data (docs/cache-eval.md), again by `stayfast prove semantic`.
-When wrong: where each question is asked once, there are no votes, and the features are cosine in other words.
-
-`max_error` is the share of *hits* that may be wrong (policy/cache/calibration.py); everything is a miss until enough is
-known. `threshold` instead of it is a fixed cosine: quick to set, and nobody knows what it serves wrongly.
+p is a logistic function of these (policy/cache/calibration.py). y1 is served if p reaches the threshold and y1 is not on
+probation (policy/cache/answer_clusters.py). Below LEAST_COSINE nothing is served or learned. With `new_word_from` nothing is
+served below that cosine if the question has a content word that no phrasing of y1 has; such misses are labels, too.
+Source: ours; measured on public data (docs/cache-eval.md) and by `stayfast prove semantic`.
+When wrong: word lists miss cases ("Which of the two is better?" refers to earlier text, and passes). If each question occurs
+once, there are no votes, and the features are only cosine. The error of a fixed `threshold` is unknown.
 """
 
 import re
@@ -54,25 +42,25 @@ from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
 from stayfast.policy.cache.calibration import LEAST_LABELS, CalibrateConfig
 from stayfast.policy.cache.lexical import ENGLISH, LEXICONS, MOST_CHARS, Lexicon, Wording, why_apart
 
-N_TO_TELL_LANGUAGE = 5  # words; fewer may well be without a filler
+N_TO_TELL_LANGUAGE = 5  # words; a shorter question may well have no filler
 _PRIVATE: Final = re.compile(r"[^\s@]@[^\s@]+\.\w|\d[\d -]{7,}\d|\b[A-Z]{2}\d{2}[A-Z0-9]{10,}\b")
-_ASIDE: Final = re.compile(r"\.\.\.|\u2026")
+_ELLIPSIS: Final = re.compile(r"\.\.\.|\u2026")
 
 
 @dataclass(frozen=True, slots=True)
 class EligibleConfig:
-    """Which questions of a route may meet others. `volatile_ttl_s`: how long an answer about today or a price holds."""
+    """Which questions of a route may share answers. `volatile_ttl_s`: how long an answer about today or a price is valid."""
 
     language: Annotated[str, SettingDoc(
-        "Whose word lists are used: en. Other languages have none, and no semantic hits.")] = "en"
+        "The language of the word lists: en. Questions in other languages get no semantic hits.")] = "en"
     allow_personal: Annotated[bool, SettingDoc(
-        "Whether questions that speak of \"my\" may share answers: where nobody's own data are looked up.")] = False
+        "Whether questions with \"my\" may share answers: only if no answer depends on user data.")] = False
     min_content_words: Annotated[int, SettingDoc(
-        "A question with fewer words that say something leans on what was said before.", minimum=1, maximum=20)] = 3
+        "A question with fewer words with content is not looked up.", minimum=1, maximum=20)] = 3
     volatile_ttl_s: Annotated[float, SettingDoc(
-        "How long an answer about today, now or a price holds, in seconds: with a longer `semantic_ttl_s` such questions "
-        "are on their own.", minimum=0, maximum=31_536_000)] = 0.0
-    max_chars: Annotated[int, SettingDoc("Longer questions are on their own.", minimum=1, maximum=MOST_CHARS)] = 2000
+        "Seconds for which an answer about today, now or a price is valid; if `semantic_ttl_s` is longer, such questions "
+        "are not looked up.", minimum=0, maximum=31_536_000)] = 0.0
+    max_chars: Annotated[int, SettingDoc("Longer questions are not looked up.", minimum=1, maximum=MOST_CHARS)] = 2000
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -81,7 +69,7 @@ class EligibleConfig:
 
 
 def why_not(text: str, read: Wording, config: EligibleConfig, ttl_s: float) -> str:
-    """The rule by which a question is on its own; empty: it may be compared. `ttl_s`: how long its route keeps answers."""
+    """The rule that excludes a question; empty: none. `ttl_s`: how long its route stores semantic answers."""
     if len(text) > config.max_chars:
         return "long"
     lexicon, words = LEXICONS[config.language], read.words
@@ -89,7 +77,7 @@ def why_not(text: str, read: Wording, config: EligibleConfig, ttl_s: float) -> s
     is_western = all(word.isascii() or max(word) < "\u0250" for word in words)  # by its letters
     if not is_western or (not n_fillers and len(words) >= N_TO_TELL_LANGUAGE):
         return "language"
-    if len(words) - n_fillers < config.min_content_words or _ASIDE.search(text):
+    if len(words) - n_fillers < config.min_content_words or _ELLIPSIS.search(text):
         return "short"
     if words[0] in lexicon.pointing:
         return "pointing"
@@ -106,17 +94,17 @@ LEAST_COSINE = 0.5
 
 
 class Rule(Protocol):
-    """What p is, and what of it is enough: `calibrate.Calibrator`, or `Fixed`."""
+    """The decision from the features: `calibration.Calibrator`, or `Fixed`."""
 
     def p(self, features: Sequence[float]) -> float:
-        """How likely y1 is right, 0 to 1."""
+        """The probability, from 0 to 1, that y1 is right."""
 
     def why_not(self, p: float) -> str:
-        """The reason not to give an answer that is right with p; empty: none."""
+        """The reason not to serve an answer with this probability; empty: serve it."""
 
 
 class Fixed:
-    """A fixed threshold of the cosine: the simple mode. It bounds no error; nobody knows what it serves wrongly."""
+    """A fixed threshold of the cosine. It does not bound the error."""
 
     __slots__ = ("threshold",)
 
@@ -134,9 +122,9 @@ class Fixed:
 
 
 class Judgement(NamedTuple):
-    """What became of a question. `why`: empty for a hit, else the rule that made a miss of it. nearest: whose answer it is
-    about. features are empty where nothing was near, or all that was is told apart by its words; else they are to be learned
-    from (`Calibrator.learn`, `AnswerVotes.judged`) once an answer was made all the same and judged.
+    """The result for one question. `why`: empty for a hit, else the rule that made it a miss. `nearest`: the neighbour whose
+    answer was judged. `features`: empty if there was no such neighbour; else a label to learn once an answer was generated
+    and compared (`Calibrator.learn`, `AnswerVotes.judged`).
     """
 
     why: str
@@ -147,17 +135,17 @@ class Judgement(NamedTuple):
 
 def judge(question: Wording, neighbours: Sequence[Neighbour], votes: AnswerVotes, rule: Rule,
           lexicon: Lexicon = ENGLISH) -> Judgement:
-    """Whether a question is answered by the answer of the nearest that its words do not tell apart. About 20 us."""
+    """Judge the answer of the nearest neighbour that the word rules do not tell apart from the question. About 20 us."""
     if not neighbours:
         return Judgement("nothing_near")
-    apart = ""
+    first_why = ""
     for nearest in neighbours[:N_NEAREST]:
         why = why_apart(question, nearest.wording, lexicon)
         if not why:
             break
-        apart = apart or why
+        first_why = first_why or why
     else:
-        return Judgement(apart, neighbours[0])
+        return Judgement(first_why, neighbours[0])
     if nearest.cosine < LEAST_COSINE:
         return Judgement("unlike", nearest)
     found = features(question, nearest, neighbours)
@@ -167,7 +155,7 @@ def judge(question: Wording, neighbours: Sequence[Neighbour], votes: AnswerVotes
 
 def wary(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_cosine: float,
          lexicon: Lexicon = ENGLISH) -> Judgement:
-    """The same, but no hit below this cosine by a word that the answer's questions have not had. 50 us at most."""
+    """Turn a hit below this cosine into a miss if the question has a word that is new to the answer. 50 us at most."""
     if judged.why or judged.nearest is None or judged.nearest.cosine >= new_word_cosine:
         return judged
     words = [word for word in question.words if word not in lexicon.fillers]
@@ -175,66 +163,64 @@ def wary(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_cosi
 
 
 def features(question: Wording, nearest: Neighbour, neighbours: Sequence[Neighbour]) -> tuple[float, ...]:
-    """N_FEATURES numbers about one of the first N_NEAREST neighbours; see the module."""
+    """N_FEATURES numbers about one of the first N_NEAREST neighbours, as listed above."""
     near = neighbours[:N_NEAREST]
     cos1, y1, _, wording = nearest
-    other = next((one.cosine for one in near if one.answer != y1), near[-1].cosine if len(near) == N_NEAREST else cos1)
-    n_five = sum(one.answer == y1 for one in near[:5])
-    n_ten = n_five + sum(one.answer == y1 for one in near[5:])
-    ones, others = set(question.words), set(wording.words)
-    n_either = len(ones | others)
-    return (cos1, cos1 - other, n_five / min(5, len(near)), sum(one.cosine for one in near[:3]) / min(3, len(near)),
-            n_ten / len(near), len(ones & others) / n_either if n_either else 0.0)
+    other = next((each.cosine for each in near if each.answer != y1), near[-1].cosine if len(near) == N_NEAREST else cos1)
+    n_five = sum(each.answer == y1 for each in near[:5])
+    n_ten = n_five + sum(each.answer == y1 for each in near[5:])
+    own_words, other_words = set(question.words), set(wording.words)
+    n_either = len(own_words | other_words)
+    return (cos1, cos1 - other, n_five / min(5, len(near)), sum(each.cosine for each in near[:3]) / min(3, len(near)),
+            n_ten / len(near), len(own_words & other_words) / n_either if n_either else 0.0)
 
 
 PERCENT = r"[0-9]{1,3}(\.[0-9]{1,6})?%?"
 PERCENT_FORM = "a share like 1% or 0.01"
-MOST_LABELS = 4096  # who wants more before the first hit wants none
+MOST_LABELS = 4096  # of min_labels: more would delay the first hit too long
 
 
 @dataclass(frozen=True, slots=True)
 class SemanticConfig:
-    """The semantic cache of one route, in use where its cache has the mode semantic."""
+    """The semantic cache of one route, used if the cache's mode is semantic."""
 
     max_error: Annotated[str, SettingDoc(
-        "Of the answers that a semantic cache gives, the share that may be wrong. Nothing is given before that is known of "
-        "enough of them.", pattern=PERCENT, form=PERCENT_FORM, or_number=True)] = "1%"
+        "The share of semantic hits that may be wrong. Nothing is served until enough comparisons prove it.",
+        pattern=PERCENT, form=PERCENT_FORM, or_number=True)] = "1%"
     threshold: Annotated[float | None, SettingDoc(
-        "A fixed cosine instead: an answer is given from there on, and its error is not bounded. null: `max_error` holds.",
+        "A fixed cosine instead, from which on answers are served, without a bound of the error. null: `max_error` applies.",
         minimum=0.5, maximum=1)] = None
     audit_share: Annotated[float, SettingDoc(
-        "The share of semantic hits that make their own answer all the same, in the background, to compare.",
+        "The share of semantic hits for which an answer is generated in the background, to compare.",
         minimum=0.001, maximum=1)] = 0.05
     min_labels: Annotated[int, SettingDoc(
         "Comparisons before the first semantic hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
     semantic_ttl_s: Annotated[float, SettingDoc(
-        "No answer is given to another question that is older than this, in seconds.",
-        more_than=0, maximum=31_536_000)] = 3600.0
+        "Seconds for which an answer is served to other questions.", more_than=0, maximum=31_536_000)] = 3600.0
     lookup_timeout_s: Annotated[float, SettingDoc(
-        "A semantic look-up that takes longer is a miss, in seconds; `budget.cache` may make it less.",
+        "A semantic look-up that takes longer is a miss, in seconds; `budget.cache` may shorten it.",
         minimum=0.001, maximum=10)] = 0.05
     max_questions: Annotated[int, SettingDoc(
-        "Questions remembered, in each worker; 2 kB each. Beyond it the oldest goes.",
+        "Questions stored in each worker, 2 kB each. Beyond it the oldest is dropped.",
         minimum=10, maximum=10_000_000)] = 50_000
     same_answer_cosine: Annotated[float, SettingDoc(
-        "Two answers say the same from this cosine on: what wrong means is judged by that.", minimum=0.5, maximum=1)] = 0.9
+        "The cosine from which two answers count as equal, which defines a wrong hit.", minimum=0.5, maximum=1)] = 0.9
     new_word_cosine: Annotated[float, SettingDoc(
-        "A question with a word that none of an answer's questions has had is given that answer from this cosine on only: "
-        "0.8 is careful, and costs hits. 0: from any.", minimum=0, maximum=1)] = 0.0
+        "Below this cosine a question with a word that is in none of an answer's questions is a miss: 0.8 is careful, but "
+        "costs hits. 0: off.", minimum=0, maximum=1)] = 0.0
     judge: Annotated[str, SettingDoc(
-        "Another route, whose model has the last word where two answers are that much alike. Empty: they are the same."
-    )] = ""
+        "Another route, whose model decides whether two such answers are equal. Empty: they are.")] = ""
     verify: Annotated[str, SettingDoc(
-        "Another route, whose model has to say yes to a semantic hit before it is given, within `lookup_timeout_s` and "
-        "`budget.cache`; anything else is a miss. Empty: nobody is asked.")] = ""
+        "Another route, whose model must confirm a semantic hit before it is served, within `lookup_timeout_s` and `budget.cache`; "
+        "otherwise it is a miss. Empty: no confirmation.")] = ""
     eligible: Annotated[EligibleConfig, SettingDoc(
-        "Which questions may be answered by what was said to others.")] = field(default_factory=EligibleConfig)
+        "Which questions may share answers.")] = field(default_factory=EligibleConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)
         self.calibrated()
 
     def calibrated(self) -> CalibrateConfig:
-        """How the threshold is found. Raises ValueError naming the field that is out of bounds."""
+        """The settings of the calibration. Raises ValueError naming the field that is out of bounds."""
         share = float(self.max_error.rstrip("%")) / (100.0 if self.max_error.endswith("%") else 1.0)
         return CalibrateConfig(share, self.audit_share, self.min_labels)

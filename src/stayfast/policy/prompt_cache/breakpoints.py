@@ -1,22 +1,20 @@
-"""Where a prompt's static part ends, and which of its blocks are marked for the provider's cache.
+"""Cache breakpoints: where a prompt's static part ends, and which blocks are marked for the provider's cache.
 
-Problem: a provider keeps what is marked, for a price, and gives it back to whoever begins with the very same blocks. A mark
-behind a block that changes is paid for each time and never read; a mark that moves is never read either. Rule, over the
-chains of block digests that were sent to one model of one key with the same tools:
+Problem: a provider stores a marked prefix for a price, and reads it for requests that begin with exactly the same blocks. A
+mark after a block that changes is paid for each time and never read. Rule, over the chains of block digests that were sent
+to one model with one key and the same tools:
 
-    static part   tools and instructions, as long as such beginnings come back; where they do not, what is before the first
-                  block that differs from request to request. Few-shot examples belong to it from the moment on that two
-                  requests agree in them and go on differently
-    marked        the end of the static part; of a conversation, where it went on the last time (which is where the mark
-                  before stood, so that is read) and where it goes on now
-    not marked    what has less tokens than 1.1 times the model's floor; what comes back too seldom to be worth it:
-                  p(read) * (1 - read) < write - 1, write and read being prices over that of plain input
+    static part   tools and instructions, if such prefixes recur; if not, the blocks before the first one that differs from
+                  request to request. Few-shot examples belong to it once two requests share them and then differ
+    marked        the end of the static part; in a conversation, the end of the previous request (its mark, so that it is
+                  read) and the end of this one
+    not marked    prefixes of fewer than 1.1 times the model's minimum of tokens, and prefixes that recur too rarely:
+                  p(read) * (1 - read) < write - 1, with read and write prices relative to plain input
 
-A beginning that has not come back for JUDGED_S counts as lost until it does. The same chains make the same marks, in the
-same places, and never more than the model takes. That instructions *seem* to move is said sooner, after requests and not
-seconds: when as many as would be enough have not come back in the JUDGED_N requests after them. Marks wait for the minute: a
-fleet of applications that all begin at once looks the same until each comes a second time.
-When wrong: what other workers and replicas send is not seen here, so a beginning may come back more often than we think.
+A prefix that does not recur within JUDGED_S counts as lost until it does. A diagnosis that instructions *seem* to change
+comes earlier, once enough prefixes did not recur in the JUDGED_N requests after them. Marks wait for the minute, since many
+applications that start together look the same until each sends its second request.
+When wrong: requests of other workers and replicas are not seen, so a prefix may recur more often than counted here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,48 +27,48 @@ from stayfast.policy.prompt_cache.rules import HOUR_S, MINUTES_S, ModelRules, Pr
 
 JUDGED_S: Final = 60.0
 JUDGED_N: Final = 32  # requests
-LEAST_SHARE: Final = 0.1  # of beginnings that come back: with less something moves, even where writing is free
-N_JUDGED: Final = 5  # beginnings that were lost, before it is said that something moves
+LEAST_SHARE: Final = 0.1  # of prefixes that recur: below it the instructions change, even if writes are free
+N_JUDGED: Final = 5  # lost prefixes before instructions are said to change
 MOST_LOOKED_AT: Final = 32
-MANY: Final = 256  # judged beginnings, after which older ones count half
-MAX_EXAMPLES: Final = 64  # blocks behind the instructions that may come to be static
+MANY: Final = 256  # judged prefixes, after which older ones count half
+MAX_EXAMPLES: Final = 64  # blocks after the instructions that may become static
 MAX_NODES: Final = 4000  # some megabytes
 FLOOR_MARGIN: Final = 1.1
-N_UNREAD: Final = 5  # answers that wrote where they should have read, before it is given up
+N_UNREAD: Final = 5  # answers in a row that wrote instead of reading, before marks are given up
 N_GAPS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixConfig:
-    """Providers' prompt caches on one route. `models`: rules in place of those known, by shell pattern."""
+    """The providers' prompt caches on one route. `models`: rules that replace the built-in ones, by shell pattern."""
 
     mode: Annotated[Literal["off", "auto"], SettingDoc(
-        "auto: prompts are put into an order that can be remembered, and marked for the provider's cache, unless they have "
-        "marks of their own. off: they go as they came.")] = "off"
+        "auto: prompts are reordered so that they can be cached, and marked for the provider's cache, unless they contain "
+        "marks. off: they are passed on unchanged.")] = "off"
     ttl: Annotated[Literal["auto", "5m", "1h"], SettingDoc(
-        "How long Anthropic is to keep the static part; an hour costs twice as much to write. auto: an hour where it mostly "
-        "comes back after more than five minutes.")] = "5m"
+        "How long Anthropic stores the static part; writing for an hour costs twice as much. auto: an hour if it mostly "
+        "recurs after more than five minutes.")] = "5m"
     sort_tools: Annotated[bool, SettingDoc(
-        "Tools go out by name: the same ones are the same prompt, in whatever order they came.")] = True
+        "Tools are sorted by name, so that the same tools are the same prompt in any order.")] = True
     move_volatile: Annotated[bool, SettingDoc(
-        "Whole blocks of instructions with a date, a UUID or a timestamp go behind those without.")] = False
+        "Instruction blocks with a date, a UUID or a timestamp are moved behind the others.")] = False
     leader_wait_s: Annotated[float, SettingDoc(
-        "The longest that a request waits for another that begins alike to fill the cache, in seconds; never more than a "
-        "quarter of its time. 0: nobody waits.", minimum=0, maximum=60)] = 2.0
+        "The longest wait, in seconds, for another request with the same prefix to fill the cache; at most a quarter of the "
+        "request's time. 0: no wait.", minimum=0, maximum=60)] = 2.0
     refresh_tokens_per_hour: Annotated[int, SettingDoc(
-        "Input tokens that may be spent in an hour on asking Anthropic for static parts shortly before it forgets them, "
-        "where they were used lately; in each worker. 0: none.", minimum=0, maximum=1_000_000_000)] = 0
+        "Input tokens per hour that may be spent on refreshing recently used static parts shortly before Anthropic drops "
+        "them, in each worker. 0: none.", minimum=0, maximum=1_000_000_000)] = 0
     models: Annotated[Mapping[str, ModelRules], SettingDoc(
-        "What holds for some models in place of what is known of their family: by the model's name at its upstream, a shell "
-        "pattern like claude-next-*; the first that fits.")] = field(default_factory=dict)
+        "Rules that replace those of a model's family, by the model's name at its upstream: a shell pattern like "
+        "claude-next-*; the first match applies.")] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
 
 class PromptShape(NamedTuple):
-    """A prompt, as far as this goes: `chain[n]` is the digest of its first n + 1 blocks, `tokens[n]` about how many those
-    have. The three counts of blocks are `wire.prompt.PromptLayout`'s; `markable` is its method.
+    """The shape of a prompt: `chain[n]` is the digest of its first n + 1 blocks, `tokens[n]` their estimated tokens. The
+    counts of blocks and `markable` are those of `wire.prompt.PromptLayout`.
     """
 
     chain: Sequence[int]
@@ -82,38 +80,39 @@ class PromptShape(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """What was decided: after how many blocks a mark stands; how many are static (0: none, for what is known); whether
-    somebody sent that before, marked; and which of them, if that is known, moves."""
+    """The decision for one prompt. `at`: after how many blocks the marks stand. `n_static`: static blocks, as far as known.
+    `is_known`: the static part was sent before, with a mark. `is_moving`: the instructions change between requests.
+    """
 
     at: tuple[int, ...]
     n_static: int
     is_known: bool
     is_moving: bool
-    is_long: bool  # the static part is to be kept for an hour
+    is_long: bool  # the static part is stored for an hour
 
 
 class PrefixReuse:
-    """How often beginnings of one kind come back. Instants never go backwards."""
+    """How often prefixes of one kind recur. Instants never go back."""
 
     __slots__ = ("_at", "_lost", "_n", "_open", "n_again", "n_lost", "n_middling", "n_short")
 
     def __init__(self) -> None:
         self._n = 0
-        self._at: dict[int, float] = {}  # when it was last there, oldest first
-        self._open: dict[int, tuple[float, int]] = {}  # not there again so far, oldest first; when, and at which number
+        self._at: dict[int, float] = {}  # last use, oldest first
+        self._open: dict[int, tuple[float, int]] = {}  # not recurred so far, oldest first: instant and request number
         self._lost: set[int] = set()
         self.n_again = 0.0
         self.n_lost = 0.0
-        self.n_short = 0  # times that one came back within five minutes
-        self.n_middling = 0  # and within an hour
+        self.n_short = 0  # recurred within five minutes
+        self.n_middling = 0  # recurred within an hour
 
     @property
     def share(self) -> float:
-        """Of those that were there once, how many come back; hopeful as long as little is known."""
+        """The share of prefixes that recur; optimistic while little is known."""
         return (self.n_again + 2) / (self.n_again + self.n_lost + 2)
 
     def seems_lost(self, least_share: float) -> bool:
-        """Whether too few come back, if those count as lost that have not in the JUDGED_N times after them."""
+        """Whether too few recur, if those that did not within JUDGED_N requests count as lost."""
         n_open = sum(n <= self._n - JUDGED_N for _, n in islice(self._open.values(), MOST_LOOKED_AT))
         n_lost = self.n_lost + n_open
         return n_lost >= N_JUDGED and (self.n_again + 2) / (self.n_again + n_lost + 2) < least_share
@@ -136,7 +135,7 @@ class PrefixReuse:
                 self.n_again += 1
             elif self._open.pop(link, None) is not None:
                 self.n_again += 1
-        self._judge(now)
+        self._expire_open(now)
         if len(self._at) > MAX_NODES:
             oldest = next(iter(self._at))
             del self._at[oldest]
@@ -151,7 +150,7 @@ class PrefixReuse:
             self.n_short //= 2
             self.n_middling //= 2
 
-    def _judge(self, now: float) -> None:
+    def _expire_open(self, now: float) -> None:
         while self._open:
             link, (at, _) = next(iter(self._open.items()))
             if now - at < JUDGED_S:
@@ -165,28 +164,28 @@ class PrefixReuse:
 
 
 class PromptHistory:
-    """What was sent to one model with one key and one set of tools. Pure state; instants never go backwards."""
+    """The prompts sent to one model with one key and one set of tools. Pure state; instants never go back."""
 
     __slots__ = ("_bare", "_ends", "_kids", "_n_unread", "_off_until", "_statics", "began_at", "n_seen", "seems_moving")
 
     def __init__(self, now: float) -> None:
-        self._kids: dict[int, dict[int, float]] = {}  # what followed a beginning, with when; oldest first
+        self._kids: dict[int, dict[int, float]] = {}  # blocks that followed a prefix, with their instants; oldest first
         self._statics = PrefixReuse()
         self._ends = PrefixReuse()
-        self._bare: dict[int, bool] = {}  # instructions that went without a mark the last time, since they seemed to move
+        self._bare: dict[int, bool] = {}  # static parts last sent without a mark, since they seemed to change
         self._n_unread = 0
         self._off_until = now
         self.began_at = now
-        self.seems_moving = False  # the last one's instructions; sooner than `Marked.is_moving`, and less sure
+        self.seems_moving = False  # the last prompt's instructions; known earlier than `Marked.is_moving`, and less certain
         self.n_seen = 0
 
     def saw(self, shape: PromptShape, rules: PrefixRules, floor_tokens: float, config: PrefixConfig, now: float) -> Marked:
-        """A prompt goes out: where it is to be marked. Must be told of each prompt once."""
+        """Decide the marks of a prompt. Call it once for each prompt sent."""
         self.n_seen += 1
         statics, ends, chain = self._statics, self._ends, shape.chain
         is_long = config.ttl == "1h" or (config.ttl == "auto" and statics.n_middling > max(N_GAPS, statics.n_short))
         keeps_s = HOUR_S if is_long and rules.marks == "anthropic" else rules.keeps_s
-        n_branch = self._branch(chain[:shape.n_static + MAX_EXAMPLES], now, keeps_s)
+        n_branch = self._find_branch(chain[:shape.n_static + MAX_EXAMPLES], now, keeps_s)
         n_static, is_known, was_marked = shape.n_static, False, False
         worth = (rules.write_factor - 1) / (1 - rules.read_factor)
         if n_static:
@@ -210,13 +209,13 @@ class PromptHistory:
         if rules.marks_end and (goes_on or ends.share > worth):
             wanted += [shape.n_before, shape.n_end]
         marks: tuple[int, ...] = ()
-        if now >= self._off_until and rules.most_marks:  # those that are worth it, the last ones where there are too many
+        if now >= self._off_until and rules.most_marks:  # if too many, the last ones count
             found, enough = {shape.markable(n) for n in wanted if n}, floor_tokens * FLOOR_MARGIN
             marks = tuple(sorted(n for n in found if n and shape.tokens[n - 1] >= enough)[-rules.most_marks:])
         return Marked(marks, n_static, was_marked, is_moving, is_long)
 
     def note_usage(self, *, was_known: bool, n_read: int, n_written: int, now: float) -> bool:
-        """What usage said of a marked prompt. True: marks are written and never read here; there are none for an hour."""
+        """Record the usage of a marked prompt. True: marks are written but never read here, so none are set for an hour."""
         if n_read:
             self._n_unread = 0
         elif was_known and n_written:
@@ -226,8 +225,8 @@ class PromptHistory:
                 return True
         return False
 
-    def _branch(self, chain: Sequence[int], now: float, keeps_s: float) -> int:
-        """After how many blocks others went on differently, the last time that this one's chain has such a place."""
+    def _find_branch(self, chain: Sequence[int], now: float, keeps_s: float) -> int:
+        """The number of leading blocks after which an earlier prompt continued differently, at the last such place."""
         kids, n_branch, parent = self._kids, 0, 0
         for n, link in enumerate(chain):
             after = kids.pop(parent, None) or {}
@@ -242,4 +241,3 @@ class PromptHistory:
         while len(kids) > MAX_NODES:
             del kids[next(iter(kids))]
         return n_branch
-

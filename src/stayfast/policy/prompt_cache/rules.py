@@ -1,14 +1,14 @@
-"""What each family of models says of its cache of prompts' beginnings.
+"""Rules of the providers' prompt caches by family of models.
 
-    claude-*           only what is marked is kept, at most 4 marks; writes cost 1.25 (5 minutes) or 2 (1 hour), reads 0.1;
-                       shorter prefixes than the model's floor are silently not kept
-    gpt-5.6 and later  kept at marks, of which the provider sets one itself, at the latest message; writes 1.25, reads 0.1
-    older gpt, o*      kept by itself from 1024 tokens on, at the machine that `prompt_cache_key` leads to; writes are free
-    gemini, deepseek   kept by itself; nothing can be said
-    any other name     behind Anthropic's protocol as claude-*, with the highest floor that any of them has; else unknown
+    claude-*           only marked prefixes are stored, at most 4 marks; writes cost 1.25 (5 minutes) or 2 (1 hour), reads
+                       0.1; prefixes below the model's minimum are silently not stored
+    gpt-5.6 and later  stored at marks, one of which the provider sets itself at the latest message; writes 1.25, reads 0.1
+    older gpt, o*      stored automatically from 1024 tokens, on the machine chosen by `prompt_cache_key`; writes are free
+    gemini, deepseek   stored automatically; no control
+    any other name     behind Anthropic's protocol as claude-*, with the highest minimum of the family; else unknown
 
-Source: the providers' documentation as of late 2026 (docs/concepts/prompt-layout.md). When wrong: floors have moved before;
-what usage says raises them here while it runs, and `prefix.models` in the settings replaces a row.
+Source: the providers' documentation as of late 2026 (docs/concepts/prompt-layout.md). When wrong: minimums change; reported
+usage raises them at run time, and `prefix.models` in the settings replaces a row.
 """
 
 import re
@@ -21,13 +21,13 @@ from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Api
 
 MarksOf = Literal["anthropic", "openai", "none"]
-MINUTES_S: Final = 300.0  # how long Anthropic's short entries live; what it costs to be wrong elsewhere is a moment
+MINUTES_S: Final = 300.0  # lifetime of Anthropic's short entries; assumed elsewhere, where an error costs little
 HOUR_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixRules:
-    """One family's. Factors are of the price of plain input."""
+    """The rules of one family. Factors are relative to the price of plain input."""
 
     marks: MarksOf = "none"
     min_tokens: int = 1024
@@ -35,16 +35,16 @@ class PrefixRules:
     write_factor: float = 1.0
     read_factor: float = 0.1
     keeps_s: float = MINUTES_S
-    has_key: bool = False  # it takes `prompt_cache_key`
-    marks_end: bool = False  # where the conversation has got to must be marked as well: nobody else does
-    row: str = field(default="", compare=False)  # which of the table's, or whose word, for people
+    has_key: bool = False  # accepts `prompt_cache_key`
+    marks_end: bool = False  # the end of a conversation must be marked, too, as the provider does not
+    row: str = field(default="", compare=False)  # the row of the table, or the setting, for people
 
     def __str__(self) -> str:
         how = "nothing is marked" if self.marks == "none" else f"{self.marks} marks from {self.min_tokens} tokens on"
         return f"{self.row}: {how}{', a key' * self.has_key}"
 
     def for_api(self, api: Api) -> "PrefixRules":
-        """As far as they can be said in a dialect: behind another provider's protocol a mark may be an unknown field."""
+        """The rules that a protocol can express: behind another provider's protocol a mark may be an unknown field."""
         if self.marks == "none" or (self.marks == "anthropic") is (api is Api.MESSAGES):
             return self
         return replace(self, marks="none", most_marks=0)
@@ -63,45 +63,44 @@ _FAMILIES: Final = tuple((re.compile(pattern), replace(rules, row=pattern)) for 
     (r"claude-(opus-4-[56]|haiku-4-5)", _claude(4096)),
     (r"claude-(3-haiku|3-5-haiku|haiku-3)", _claude(2048)),
     (r"claude", _claude(1024)),
-    (r"gpt-(5-([6-9]|1\d)|[6-9])(?!\d|b\b)", _BREAKPOINTS),  # gpt-5-2025-08-07 is of a date, gpt-60b of a size
+    (r"gpt-(5-([6-9]|1\d)|[6-9])(?!\d|b\b)", _BREAKPOINTS),  # not gpt-5-2025-08-07 (a date) or gpt-60b (a size)
     (r"(gpt-\d+(?!\d|b\b)|chatgpt|codex|o\d)", _AUTOMATIC),
     (r"gemini-(3-1-pro|3-[5-9]-flash|4)", PrefixRules(min_tokens=4096)),
     (r"gemini", PrefixRules(min_tokens=2048)),
     (r"deepseek", PrefixRules(min_tokens=64)),
 ))
-_UNNAMED: Final = replace(_claude(4096), row="a name that is not known, behind Anthropic's protocol")
-_BEFORE: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter's vendor/, Bedrock's us.anthropic.
+_UNNAMED: Final = replace(_claude(4096), row="unknown name behind Anthropic's protocol")
+_PREFIXES: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter's vendor/, Bedrock's us.anthropic.
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRules:
-    """What the settings say of some models in place of the table. None: as there."""
+    """Settings that replace the table's rules for some models. None: as in the table."""
 
     breakpoints: Annotated[MarksOf | None, SettingDoc(
-        "How the end of what is to be kept is said. null: as for its family.")] = None
+        "How the end of a cacheable prefix is marked. null: as for its family.")] = None
     min_tokens: Annotated[int | None, SettingDoc(
-        "Shorter beginnings are not kept. null: as for its family.", minimum=0, maximum=1_000_000)] = None
+        "Shorter prefixes are not cached. null: as for its family.", minimum=0, maximum=1_000_000)] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
 
 def rules_of(model: str, own: Mapping[str, ModelRules], *, is_anthropic: bool = False) -> PrefixRules | None:
-    """The rules of a model, by its name at the upstream; None: unknown. `own`: by shell pattern, the first that fits.
-    `is_anthropic`: it is asked in Anthropic's protocol, in which a name of the operator's own says nothing.
+    """The rules of a model, by its name at the upstream; None: unknown. `own`: by shell pattern, the first match applies.
+    `is_anthropic`: the upstream uses Anthropic's protocol, where a name may be the operator's own.
     """
-    name = _BEFORE.sub("", model.lower()).replace(".", "-")
+    name = _PREFIXES.sub("", model.lower()).replace(".", "-")
     found = next((rules for pattern, rules in _FAMILIES if pattern.match(name)), None)
     if found is None and is_anthropic:
         found = _UNNAMED
     for pattern, model_rules in own.items():
         if fnmatchcase(model, pattern):
-            return replace(_with(found or PrefixRules(), model_rules), row=f"prefix.models, {pattern}")
+            return replace(_override(found or PrefixRules(), model_rules), row=f"prefix.models, {pattern}")
     return found
 
 
-def _with(rules: PrefixRules, model_rules: ModelRules) -> PrefixRules:
-    if model_rules.breakpoints is not None and model_rules.breakpoints != rules.marks:
-        rules = {"anthropic": _claude(rules.min_tokens), "openai": _BREAKPOINTS,
-                 "none": PrefixRules()}[model_rules.breakpoints]
+def _override(rules: PrefixRules, model_rules: ModelRules) -> PrefixRules:
+    if model_rules.breakpoints is not None and model_rules.breakpoints != rules.breakpoints:
+        rules = {"anthropic": _claude(rules.min_tokens), "openai": _BREAKPOINTS, "none": PrefixRules()}[model_rules.breakpoints]
     return rules if model_rules.min_tokens is None else replace(rules, min_tokens=model_rules.min_tokens)

@@ -1,18 +1,18 @@
-"""How several processes keep to one number of places.
+"""A limit that several worker processes share.
 
-Problem: N workers of one machine, each with a limit of its own, let in N times as many, and divided by N they refuse at one
-worker what stands free at another: the kernel spreads connections by chance. Rule: everybody's count lies where all can read
-it, each writes only its own, and a place is free when all counts together are below the limit. While others wait, nobody
-takes more than its part by demand, so that a place that is given back goes to whoever has had less:
+Problem: if each of N workers of a machine has its own limit, they admit N times as many; if each has a limit divided by N,
+one worker rejects while another has free places, since the kernel distributes connections by chance. Rule: each worker's
+counts are in shared memory, where only it writes and all read. A place is free if the sum is below the limit. While other
+workers have waiting requests, none takes more than its part by demand, so that released places go where fewer were taken:
 
-    free    sum of taken < n_places   and   nobody else waits, or taken = 0, or taken < part
-    part    demand / sum of demands, of the places of all that wait; whose part would be less than one place gets one
+    free    sum of taken < n_places   and   (no other worker waits, or taken = 0, or taken < part)
+    part    demand / sum of demands, of the places of all workers that wait; at least one place
     demand  taken + waiting
 
-Counts are absolute: a process that ended is set to 0 by the others, and one that was taken for dead mends it by its next.
-Two that look within the same microsecond may both take the last place; that is all there is to go wrong.
-Source: ours; the one writer for each cell is Lamport's (the bakery algorithm, 1974).
-When wrong: order and fairness among those that wait are each process's own; so are bands and tenants.
+Counts are absolute: other workers set those of a dead worker to 0, and a live one corrects itself with its next write. Two
+workers that check within the same microsecond may both take the last place.
+Source: ours; a single writer for each cell as in Lamport's bakery algorithm (1974).
+When wrong: order, fairness, bands and tenants apply within each process only.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ LOOK_ELSEWHERE_S = 0.005
 
 
 class Cells(Protocol):
-    """Numbers that all processes see; each is written and read as a whole."""
+    """Numbers in memory that all processes share; reads and writes are atomic."""
 
     def __getitem__(self, cell: int, /) -> float: ...
 
@@ -31,18 +31,18 @@ class Cells(Protocol):
 
 
 def occupancy(n_taken: int, n_places: float, common: "SharedLimit | None", verb: str, where: str = "") -> str:
-    """Places as the decision counts them, `n_taken` of them here: 4 of 4 places are taken (3 of them by other workers)."""
+    """The use of a limit in words: 4 of 4 places are taken (3 of them by other workers). `n_taken`: by this process."""
     n_elsewhere, is_reserved = 0, False
     if common is not None:
         n_elsewhere = common.n_elsewhere()
         is_reserved = n_taken + n_elsewhere < n_places <= common.n_seen(n_taken, n_places)
     theirs = f" ({n_elsewhere} of them by other workers)" if n_elsewhere else ""
-    suffix = ", the rest is kept for other workers' requests" if is_reserved else ""
+    suffix = ", the rest is reserved for other workers' requests" if is_reserved else ""
     return f"{n_taken + n_elsewhere} of {n_places:.0f} places{where}{verb} taken{theirs}{suffix}"
 
 
 class ProbeLease:
-    """One process's view of who probes an upstream that is coming back. One loop's; each writes only its own cell."""
+    """Which processes probe an upstream at present. Each process writes only its own cell."""
 
     __slots__ = ("_cells", "_others", "_own")
 
@@ -60,16 +60,16 @@ class ProbeLease:
 
 
 class SharedLimit:
-    """One process's view of places that several share. `cells` is memory that all of them see; one loop's."""
+    """One process's view of a shared limit. `cells` is shared memory; used on one event loop."""
 
     __slots__ = ("_cells", "_others", "_taken", "_waiting", "is_watched", "n_processes")
 
     def __init__(self, cells: Cells, own: tuple[int, int], others: Sequence[tuple[int, int]]) -> None:
-        """Each process has two cells, of taken and of waiting: `own` and `others` are their indices."""
+        """`own` and `others` are the indices of each process's two cells, for taken and waiting."""
         self._cells = cells
         self._taken, self._waiting = own
         self._others = tuple(others)
-        self.is_watched = False  # somebody waits here, and looks every LOOK_ELSEWHERE_S
+        self.is_watched = False  # a request waits here, and checks every LOOK_ELSEWHERE_S
         self.n_processes = 1 + len(self._others)
 
     def taken(self, n: int) -> None:
@@ -79,25 +79,25 @@ class SharedLimit:
         self._cells[self._waiting] = n
 
     def n_elsewhere(self) -> int:
-        """How many the others have taken."""
+        """The places taken by other processes."""
         cells, n = self._cells, 0.0
         for taken, _ in self._others:
             n += cells[taken]
         return int(n)
 
     def n_seen(self, n_taken: int, n_places: float) -> int:
-        """How many are taken, to whoever has taken so many here; all of `n_places` where what is left is for others."""
+        """The places in use, from the view of a process with `n_taken`; `n_places` if the rest is reserved for others."""
         cells, n = self._cells, float(n_taken)
         n_waiting = 0.0
         for taken, waiting in self._others:
             n += cells[taken]
             n_waiting += cells[waiting]
-        if n_waiting and n_taken and n < n_places and n_taken >= self._part(n_taken, n_places):
+        if n_waiting and n_taken and n < n_places and n_taken >= self._fair_part(n_taken, n_places):
             return ceil(n_places)
         return int(n)
 
-    def _part(self, n_taken: int, n_places: float) -> float:
-        """The places that are this process's while others wait."""
+    def _fair_part(self, n_taken: int, n_places: float) -> float:
+        """The places of this process while other processes have waiting requests."""
         cells = self._cells
         own = n_taken + max(1.0, cells[self._waiting])
         others = [cells[taken] + cells[waiting] for taken, waiting in self._others if cells[waiting]]
@@ -105,6 +105,3 @@ class SharedLimit:
         left, whole = n_places - idle, own + sum(others)
         small = [demand for demand in others if left * demand < whole]
         return (left - len(small)) * own / (whole - sum(small))
-
-    def __repr__(self) -> str:
-        return f"<SharedLimit of {self.n_processes}: {self.n_elsewhere()} taken elsewhere>"

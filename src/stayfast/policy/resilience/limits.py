@@ -1,36 +1,28 @@
-"""How many requests may run at one upstream at a time, learned from how it takes them.
+"""Adaptive concurrency limit of one upstream.
 
-Problem: beyond what an engine can run, every further request only waits there, where nobody can reorder or shed it; a
-constant is right for one model on one day. Rule (`gradient`): once a second, of at least 30 calls in the order in which they
-began (policy/resilience/baselines.py), with `ratio` the time to the first token that two of three exceed, as a
-ratio to what is usual for such a prompt (policy/resilience/baselines.py), `dropped` the share of refusals and failures,
-`peak` the most that ran at once:
+Problem: requests beyond an engine's capacity wait there, where they cannot be reordered or shed; a constant limit fits one
+model on one day. Rule (`gradient`): once a second, from at least 30 calls in the order of their start
+(policy/resilience/baselines.py), with `ratio` the time to first token that two of three calls exceed, relative to its
+baseline, `dropped` the share of refused and failed calls, and `peak` the highest concurrency:
 
     dropped >= 95 %     limit = min(limit, 2 peak, knee) / 2
     dropped >= 5 %      limit = min(limit, 2 peak) * (1 - dropped / 2),     of at least 10
     ratio > 1.5         limit = (1 - 0.2) b + 0.2 (b g + 4),    b = min(limit, 2 peak),    g = max(0.5, 1.5 / ratio)
-    else, peak >= limit / 2:    limit = min(1.1 limit + 4, knee); limit + max(1, 2 %) where no more than usual are over 1.5
+    else, peak >= limit / 2:    limit = min(1.1 limit + 4, knee); limit + max(1, 2 %) if no more calls than usual exceed 1.5
 
-Why two of three: a queue makes everybody wait, a long tail only some. Of the windows of 30 calls of a lognormal with sigma
-0.64 one in a million looks slow, by the median it would be one in a hundred. "No more than usual" is the mean share of the
-last 100 windows and 5 %: a batch that is just too small makes few calls wait, and there the limit must stop to grow.
-Unused room is no evidence that there is more. The knee is where trouble was last met: the peak of the last good window.
-It is always within `min` and `max`, starting at `max`: nobody is held up before there is evidence.
+Two of three, because a queue delays all calls and a long tail only some. "Than usual" is the mean share of the last 100
+windows plus 5 %: a slightly too small batch delays few calls, and the limit must stop growing there. The knee is the peak of
+the last window before trouble. The limit stays within `min` and `max`, and starts at `max`.
 
-A brown-out is slow whatever we send, and there a lower limit would only turn late answers into none. So slowness that also
-meets calls that began while no more ran than lately went well is not of our making: nothing is cut for it until answers are
-as usual again. Nor is slowness that cuts have not made a fifth less in 10 s, and they are taken back. Only in an outage,
-when nothing comes through, the limit stays low: it costs nothing then, and is what meets the storm after it.
-`aimd` is the plain rule on seconds: p95 under `p95_low_s` +5, over `p95_high_s` -10, within 10 to 200 by default;
-refusals and failures as above. `fixed` is `max`.
-
-What teaches: first tokens with their times, and calls that were dropped (a refusal such as 429, a failure). What is ignored
-(a client that left, a bad request, a lost race) moves nothing, however much of it there is.
+During a brown-out, calls are slow at any load, and a lower limit would turn late answers into none. So if calls that began
+at a concurrency without recent trouble are slow, too, nothing is cut until times are normal; cuts that do not reduce the
+slowness by a fifth within 10 s are reverted. In an outage the limit stays low. `aimd` is the plain rule on seconds: p95
+under `p95_low_s` +5, over `p95_high_s` -10, from 10 to 200 by default. `fixed` is `max`.
+Only first tokens and dropped calls are evidence; a client that left, a bad request or a lost race changes nothing.
 Source: Netflix concurrency-limits (Gradient2: 1.5, 0.2, 4, 600), Envoy's gradient controller (a quantile of the window),
-DCTCP (cut in proportion to the share that was refused). The growth by a tenth, the third, and who is to blame are ours.
-When wrong: fewer than 30 calls a second (it waits for more); an engine that loses half of its power looks like a brown-out
-until calls fail; several gateways before one upstream each learn a limit of their own; a limit counts requests, not the work
-in them.
+DCTCP (cuts in proportion to the refused share). The growth by a tenth, the third and the brown-out rule are ours.
+When wrong: below 30 calls a second (it waits for more); an engine that loses half its capacity looks like a brown-out until
+calls fail; several gateways before one upstream each learn their own limit; the limit counts requests, not their work.
 """
 
 from bisect import bisect_right
@@ -54,33 +46,31 @@ SMOOTHING = 0.2
 HEADROOM = 4
 GROWTH = 1.1
 CAREFUL_GROWTH = 1.02
-KNOWN_GOOD_FADES = 0.95  # a window
-SLOWEST = 3.0  # whatever is slower is known to be that slow only
+KNOWN_GOOD_FADES = 0.95  # per window
+SLOWEST = 3.0  # larger ratios are only known to be at least that
 DROPPED_SHARE = 0.05
 OUTAGE_SHARE = 0.95
 CUT_HELPS_WITHIN_S = 10.0
 CUT_HELPS_BELOW = 0.8  # of the ratio at the first cut
 AIMD_UP, AIMD_DOWN, AIMD_MOST = 5, 10, 200
 LEAST = 10
-MOST = 10_000  # far beyond what a worker has in flight: nobody is held up before there is evidence
-MAX_SAMPLES = 1000  # of a window
+MOST = 10_000  # far above what a worker has in flight
+MAX_SAMPLES = 1000  # per window
 
 
 @dataclass(frozen=True, slots=True)
 class LimitConfig:
-    """Requests that may run at one upstream at a time, and how many may wait for a place."""
+    """How many requests may run at one upstream at a time, and how many may wait for a place."""
 
     mode: Annotated[Mode, SettingDoc(
-        "gradient: as many as bring their first token in their usual time. aimd: by `p95_low_s` and `p95_high_s`. fixed: "
-        "`max`. "
-        "off: any number.")] = "gradient"
+        "gradient: as many as get their first token in the usual time. aimd: by `p95_low_s` and `p95_high_s`. fixed: `max`. "
+        "off: no limit.")] = "gradient"
     min: Annotated[int | None, SettingDoc(
-        "It never falls below this; fixed has none. null: 10, or `max` where that is less.",
-        minimum=1, maximum=100_000)] = None
+        "The lowest limit; not used by fixed. null: 10, or `max` if that is less.", minimum=1, maximum=100_000)] = None
     max: Annotated[int | None, SettingDoc(
-        "It starts here and never rises above this. null: 10000, and of aimd 200.", minimum=1, maximum=100_000)] = None
+        "The highest limit, and the first. null: 10000; for aimd 200.", minimum=1, maximum=100_000)] = None
     max_waiting: Annotated[int, SettingDoc(
-        "Requests that may wait for a place; beyond it the least deserving gets 503 at once.",
+        "Requests that may wait for a place; beyond it the one with the lowest priority gets 503.",
         minimum=0, maximum=100_000)] = 100
     p95_low_s: Annotated[float, SettingDoc(
         "aimd: while p95 of the time to the first token is below this, five more.", more_than=0, maximum=3600)] = 0.5
@@ -89,7 +79,7 @@ class LimitConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.mode == "fixed" and self.max is None:
-            raise ValueError("mode: fixed needs `max`, how many may run at a time")
+            raise ValueError("mode: fixed needs `max`, the number of requests that may run at a time")
         if self.floor > self.ceiling:
             raise ValueError(f"min must be at most max ({self.ceiling}), not {self.floor}")
         if self.p95_low_s > self.p95_high_s:
@@ -107,7 +97,7 @@ class LimitConfig:
 
 
 class AdaptiveLimit:
-    """The limit of one upstream. Pure state; changed only by its owner. Instants are seconds and never go backwards."""
+    """The limit of one upstream. Pure state; changed only by its owner. Instants are seconds and never go back."""
 
     __slots__ = ("_config", "_cut", "_is_foreign", "_knee", "_n", "_n_dropped", "_n_good_peak", "_n_known_good", "_n_peak",
                  "_n_windows", "_samples", "_usual_slow", "_window_at", "value", "why")
@@ -115,16 +105,16 @@ class AdaptiveLimit:
     def __init__(self, config: LimitConfig) -> None:
         self._config = config
         self.value = float("inf") if config.mode == "off" else float(config.ceiling)
-        self.why = "nothing learned yet"  # of the last change
+        self.why = "nothing learned yet"  # the reason of the last change
         self._window_at: float | None = None
         self._samples: list[tuple[float, int]] = []
         self._n = self._n_dropped = 0
         self._n_peak = 0
-        self._cut: tuple[str, float, float, float] | None = None  # of the first: what for, when, limit and level before it
+        self._cut: tuple[str, float, float, float] | None = None  # the first cut: trouble, instant, limit and level before
         self._knee = float("inf")
         self._n_good_peak = 0  # of the last window without trouble
-        self._n_known_good = 0.0  # the most beside which a call was quick in windows without trouble, fading
-        self._is_foreign = False  # the trouble is not of our making
+        self._n_known_good = 0.0  # highest concurrency of a quick call in windows without trouble, fading
+        self._is_foreign = False  # the trouble is not caused by our load
         self._usual_slow = 0.0  # share of calls over TOLERANCE in windows without trouble
         self._n_windows = 0
 
@@ -138,21 +128,20 @@ class AdaptiveLimit:
 
     @property
     def learns(self) -> bool:
-        """Whether outcomes mean anything to it."""
         return self._config.mode in ("gradient", "aimd")
 
     @property
     def learns_seconds(self) -> bool:
-        """Whether `judged` wants seconds, not ratios."""
+        """Whether `judged` needs seconds instead of ratios."""
         return self._config.mode == "aimd"
 
     def has_room(self, n_in_flight: int) -> bool:
         return n_in_flight < self.value
 
     def judged(self, samples: Sequence[tuple[float, int]], n: int, n_dropped: int, n_peak: int, at: float) -> None:
-        """`n` calls were judged together, of which `n_dropped` were refused or failed by the upstream's fault. `samples`:
-        times to the first token as ratios to what is usual (or seconds; infinite: longer than slow), and how many ran
-        beside. `n_peak`: the most that ran.
+        """Add a batch of `n` classified calls, `n_dropped` of them refused or failed by the upstream. `samples`: times to
+        first token, as ratios to the baseline (or seconds; infinite: at least slow), with their concurrency. `n_peak`:
+        the highest concurrency.
         """
         self._samples += samples[:MAX_SAMPLES - len(self._samples)]
         self._n += n
@@ -161,17 +150,16 @@ class AdaptiveLimit:
         if self._window_at is None:
             self._window_at = at
         elif at - self._window_at >= WINDOW_S and (self._n >= N_LEAST or self._n_dropped >= N_LEAST_DROPPED):
-            self._learn(at)
+            self._close_window(at)
             self._window_at = at
             self._samples.clear()
             self._n = self._n_dropped = self._n_peak = 0
 
     def follow(self, value: float) -> None:
-        """Another process learns for all; this is what it has come to."""
         if value != self.value:
             self._set(value, "another worker learned it")
 
-    def _learn(self, now: float) -> None:
+    def _close_window(self, now: float) -> None:
         dropped = self._n_dropped / self._n
         base = min(self.value, 2.0 * self._n_peak)
         why = f"{dropped:.0%} refused or failed"
@@ -226,13 +214,13 @@ class AdaptiveLimit:
             self._set(grown, "answers come as usual")
 
     def _is_as_slow_with_few(self) -> bool:
-        """Whether those are slow, too, that began while no more ran than lately went well."""
+        """Whether calls that began at a concurrency without recent trouble are slow, too."""
         with_few = [ratio for ratio, n_concurrent in self._samples if n_concurrent <= self._n_known_good]
         n_slow = sum(1 for ratio in with_few if ratio > TOLERANCE)
         return len(with_few) >= N_WITH_FEW and n_slow >= (1 - QUICKER_SHARE) * len(with_few)
 
     def _may_cut(self, trouble: str, level: float, now: float, why: str) -> bool:
-        """Whether a lower limit can be expected to help; takes back those that have not."""
+        """Whether a lower limit is expected to help. Reverts cuts that did not."""
         if self._is_foreign:
             return False
         if self._cut is None:

@@ -1,59 +1,53 @@
-"""Whether a call was slow because it queued behind our own calls: load, which lowers a limit and opens no breaker.
+"""Whether a call was slow only because it queued behind our own calls: load, which lowers a limit but opens no breaker.
 
 Problem: an idle engine that gets forty prompts at once reads them one after another. Most of the forty wait many times the
-usual, and nothing is wrong with it; a breaker that opens for that takes a healthy engine away from the requests after them.
-Rule: a slow call is explained by our own load where both are true:
+baseline although nothing is wrong, and a breaker that opens takes a healthy engine away from the next requests. Rule: a slow
+call is explained by our own load if both hold:
 
-    n_running  >  n_good                       more ran when it began (itself included) than lately went well
+    n_running  >  n_good                       more calls ran at its start (itself included) than lately ran well
     n_answered >= n_good / held_s * waited_s / slow_factor
 
-n_good is the most that ran when a call began that had its first token within 1.5 times its usual time; each later one moves
-it by 1/300 of the difference. held_s is how long a call usually runs there, so that n_good / held_s is the pace of an
-upstream that has n_good calls (Little's law), and n_answered counts the first tokens that came while the call waited.
-What queues goes on at about that pace; what is stuck, or has become slow, does not. What is slow at ordinary concurrency is
-never explained.
+n_good is the highest concurrency of a call with its first token within 1.5 times its baseline; each later one moves it by
+1/300 of the difference. held_s is the usual duration of a call, so n_good / held_s is the throughput with n_good calls
+(Little's law). n_answered counts the first tokens while the call waited. A queue progresses at about that rate; a stuck or
+slowed upstream does not. Slowness at ordinary concurrency is never explained.
 
 Source: Little, "A Proof for the Queuing Formula L = lambda W" (1961); the rule is ours.
-When wrong: an upstream that becomes slower little by little under a steady load answers as many as arrive, as a queue does:
-there the limit finds out, which cuts until no more run than went well, and then the slow calls count. One prompt that is far
-longer than the others stops the answers behind it: those count as slow.
+When wrong: an upstream that slows down gradually under a steady load answers as many as arrive, like a queue. There the
+limit is cut until concurrency is ordinary, and then slow calls count. Answers behind one far longer prompt count as slow.
 """
 
 from stayfast.policy.resilience.baselines import Baseline, log_of
 
 GOOD_RATIO = 1.5
-N_GOOD = 300  # quick calls in which n_good falls to what is usual
+N_GOOD = 300  # quick calls over which n_good falls to the usual concurrency
 
 
 class Concurrency:
-    """How many calls run at one upstream without becoming slow, and its pace. Pure state; changed only by its owner."""
+    """The concurrency of one upstream that causes no slowness, and its throughput. Pure state; changed only by its owner."""
 
     __slots__ = ("_held", "_n_good", "n_answered")
 
     def __init__(self) -> None:
-        self.n_answered = 0  # first tokens, ever
+        self.n_answered = 0  # first tokens since the start
         self._n_good = 1.0
         self._held = Baseline()
 
     def answered(self, n_running: int, ttft_s: float, usual_s: float) -> None:
-        """A first token came for a call beside which so many ran, itself included. `usual_s`: of its class; 0: not known."""
+        """Record a first token. `n_running`: concurrency, the call included. `usual_s`: baseline of its class; 0: none."""
         self.n_answered += 1
         if ttft_s <= GOOD_RATIO * usual_s:
             self._n_good = max(float(n_running), self._n_good + (n_running - self._n_good) / N_GOOD)
 
     def ended(self, held_s: float) -> None:
-        """A call ended with its whole answer."""
+        """Record the duration of a call with a complete answer."""
         self._held.learn(log_of(held_s))
 
     def is_ordinary(self, n_running: int) -> bool:
-        """Whether calls beside which so many ran, themselves included, lately went well."""
         return n_running <= self._n_good
 
     def explains(self, n_running: int, n_answered: float, waited_s: float, slow_factor: float) -> bool:
-        """Whether a slow call only queued. `n_answered`: first tokens that came while it waited for `waited_s`."""
+        """Whether a slow call only queued. `n_answered`: first tokens of other calls while it waited for `waited_s`."""
         held_s = self._held.baseline_s
         is_moving = held_s > 0 and n_answered * slow_factor >= self._n_good / held_s * waited_s
         return is_moving and not self.is_ordinary(n_running)
-
-    def __repr__(self) -> str:
-        return f"<Concurrency: up to {self._n_good:.3g} went well>"

@@ -1,27 +1,20 @@
-"""When a failed attempt may be followed by another, and after how long: exponential back-off with a cap.
+"""Retries: when a failed attempt is followed by another, and after which wait (exponential back-off with a cap).
 
 Problem: clients that retry at once and in step turn a hiccup into an outage, and a retry that cannot finish in time is
-pure load. Rule: another attempt is made only for faults that another attempt can mend, before any content has reached the
-client, up to `max_attempts`, and only if its wait leaves `min_remaining_s` before the deadline and what an attempt needs
-at the very least. It goes at once to an upstream that is well and that this request has not asked yet. Everywhere else,
-back to one that failed as well as to one that others found failing, it waits, but at least what is left of that upstream's
-own Retry-After, where that is a small part of the request's time:
+pure load. Rule: another attempt is made only after faults that it can mend, before any content has reached the client, up to
+`max_attempts`, and only if its wait leaves `min_remaining_s`, and the least time that an attempt takes, before the deadline. An
+attempt at a healthy upstream that this request has not tried starts at once. Any other waits, and at least for the rest of
+that upstream's Retry-After, if that is a small part of the request's time:
 
     ceiling = min(cap_s, base_s * factor ** (n_failures - 1)),  wait = (1 - jitter) * ceiling + U(0, jitter * ceiling)
     a Retry-After is waited for up to min(max_wait_s - waited so far, 0.25 * remaining), and is never lengthened
 
-Full jitter (1) spreads requests best; equal jitter (0.5) keeps a pause of at least half, for what is expensive to start,
-and where there is no rng there is none. A wait that does not fit is not shortened: the failure is the answer, at once.
-
-Why not `min(2 ** n + U(0, 1), 60)` as the ceiling, the common rule for clients: that is for callers that nothing else
-restrains and nobody waits for. Here the waits are inside one request's deadline, before its first token, and two of them
-would cost 1.25 s and 2.25 s on average, more than most first tokens take. What keeps retries from being a second outage is
-not the wait but the budget they come out of (`policy.resilience.retry_budget`), the breaker, and Retry-After where an
-upstream says how long. The jitter only separates calls that failed together. `backoff_base_s: 2, backoff_cap_s: 60` is that
-other rule. Source: "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); admission by remaining time
-is ours. When wrong: if all upstreams fail together, even jittered retries multiply the load by `max_attempts`; the shared
-budget is the cure for that, not a longer wait. If the cause is gone long before the wait is over,
-`backoff_cap_s` is too large.
+Full jitter (1) spreads requests best; equal jitter (0.5) keeps at least half the pause, for expensive starts. A wait that
+does not fit is not shortened: the failure is returned at once. The common rule `min(2 ** n + U(0, 1), 60)` is for callers
+without waiting users; here the retry budget (policy/resilience/retry_budget.py), the breaker and Retry-After prevent a retry
+storm, and jitter only separates calls that failed together.
+Source: "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); admission by remaining time is ours.
+When wrong: if faults pass long before the wait ends, `backoff_cap_s` is too large.
 """
 
 from dataclasses import dataclass
@@ -31,12 +24,12 @@ from stayfast.core.clock import Rng
 from stayfast.core.setting import SettingDoc, check_bounds
 
 MAX_DOUBLINGS = 64  # 2.0 ** 1024 would overflow
-PATIENCE_SHARE = 0.25  # of the time that is left; the rest is for an answer
+PATIENCE_SHARE = 0.25  # of the remaining time; the rest is for an answer
 
 
 def backoff_s(n_failures: int, base_s: float, cap_s: float, rng: Rng | None = None, *, jitter: float = 1.0,
               factor: float = 2.0) -> float:
-    """Seconds to wait after the `n_failures`-th failure in a row (1 is the first). Without an rng there is no jitter."""
+    """Seconds to wait after the `n_failures`-th failure in a row (from 1). Without an rng there is no jitter."""
     if n_failures < 1:
         raise ValueError(f"n_failures must be at least 1, not {n_failures}")
     ceiling_s = min(cap_s, base_s * factor ** min(n_failures - 1, MAX_DOUBLINGS))
@@ -48,30 +41,29 @@ def backoff_s(n_failures: int, base_s: float, cap_s: float, rng: Rng | None = No
 
 @dataclass(frozen=True, slots=True)
 class RetryConfig:
-    """Retries of one route. `max_attempts` counts the first one; seconds elsewhere."""
+    """Retries of one route. `max_attempts` includes the first attempt."""
 
     max_attempts: Annotated[int, SettingDoc(
         "Attempts in all, the first one included; 1: never retry.", minimum=1, maximum=10)] = 3
     backoff_base_s: Annotated[float, SettingDoc(
-        "The longest wait before the first retry at the same upstream; it doubles each time, with full jitter.",
+        "The longest wait before the first retry at the same upstream; it doubles with each retry, with full jitter.",
         more_than=0, maximum=60)] = 0.1
     backoff_cap_s: Annotated[float, SettingDoc(
-        "No back-off is longer than this; for a `retry-after` see `max_retry_after_s`.", more_than=0, maximum=60)] = 5.0
-    # whom an upstream sends away for longer is better served by a fallback, or by knowing it at once
+        "The longest back-off; for a `retry-after` see `max_retry_after_s`.", more_than=0, maximum=60)] = 5.0
+    # beyond this, a fallback or an immediate error serves the client better
     max_retry_after_s: Annotated[float, SettingDoc(
-        "The longest that a request waits, in all, for an upstream's `retry-after`, and no more than a quarter of the time "
-        "that is left; beyond that the upstream's refusal is the answer, at once, with its `retry-after`. 0: never.",
+        "The longest total wait of a request for upstreams' `retry-after`, and at most a quarter of its remaining time; "
+        "beyond that the upstream's error is returned at once, with its `retry-after`. 0: no wait.",
         minimum=0, maximum=60)] = 5.0
     # an attempt with less time than this cannot even connect
     min_remaining_s: Annotated[float, SettingDoc(
-        "No attempt is begun with less time than this before the deadline.", minimum=0)] = 0.05
+        "No attempt is started with less time than this before the deadline.", minimum=0)] = 0.05
     budget: Annotated[float, SettingDoc(
-        "The share of live traffic that attempts after failures may come to, hedges and fallbacks counted in.",
-        more_than=0, maximum=1)] = 0.1
+        "The share of live traffic that retries may add, hedges and fallbacks included.", more_than=0, maximum=1)] = 0.1
     allow_stateful: Annotated[bool, SettingDoc(
-        "Whether what leaves something behind at the provider (`store: true`, the default of responses; "
-        "previous_response_id; a container) may be sent again where it may have been heard. It may then be done, and paid "
-        "for, twice.")] = False
+        "Whether requests that change state at the provider (`store: true`, the default of responses; "
+        "previous_response_id; a container) are retried even if the provider may have received them. They may then be "
+        "executed, and paid for, twice.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -81,17 +73,15 @@ class RetryConfig:
 
 
 def patience_s(config: RetryConfig, remaining_s: float, waited_s: float = 0.0) -> float:
-    """The longest wait, in seconds, that may come to nothing, for a request that has `remaining_s` before its deadline and
-    has waited for `waited_s` before its attempts so far. Never negative.
-    """
+    """The longest wait in seconds, for a request with `remaining_s` before its deadline that already waited `waited_s`."""
     return max(0.0, min(config.max_retry_after_s - waited_s, PATIENCE_SHARE * remaining_s))
 
 
 def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: Rng, *, is_fresh: bool = False,
                      alone_s: float = 0.0, least_s: float = 0.0) -> float | None:
-    """Seconds to wait before the attempt after `n_made` attempts; None when there must be no further attempt. `is_fresh`: it
-    goes to an upstream that is well and was not asked yet. `alone_s` is what is left of the time for which the upstream
-    asked to be left alone, `least_s` what an attempt there takes at the very least.
+    """Seconds to wait before the attempt after `n_made` attempts; None: no further attempt. `is_fresh`: it goes to a healthy
+    upstream not tried yet. `alone_s`: the rest of the upstream's Retry-After; `least_s`: the least time that an attempt
+    there takes.
     """
     if n_made >= config.max_attempts:
         return None

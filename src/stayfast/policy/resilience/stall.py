@@ -1,35 +1,29 @@
-"""When a running answer has stalled, and when its upstream begins to be throttled.
+"""Stalls of a running answer, and early signs that its upstream throttles.
 
-Problem: between two tokens an answer may wait for 20 ms or for 2 s, by model, load and how the provider bundles what it
-sends; a constant is either felt by every reader or cuts off whoever is only slow. Rule: a wait is a stall when it is longer
-than all of these:
+Problem: the pause between two tokens may be 20 ms or 2 s, by model, load and batching. Rule: a pause is a stall if it is
+longer than all of these:
 
-    FLOOR_S                                      about when a reader's attention leaves
+    FLOOR_S                                      about when a reader's attention is lost
     LIVE_TIMES * q(LIVE_QUANTILE)                of the gaps at this upstream in the last five minutes
-    OWN_TIMES  * mean gap of this very answer    one that always takes its time does not stall
-    switch_s                                     what going on elsewhere usually takes
+    OWN_TIMES  * mean gap of this answer         an answer that is slow throughout does not stall
+    switch_s                                     the usual time to continue at another upstream (ski rental: waiting as long
+                                                 as a switch costs is at most twice the optimum)
 
-The last one is the ski rental: whoever waits as long as a change costs, and then changes, loses at most half against one
-who knew. Gaps count when they end: a wait that was given up is none, or each stall would hide the next. Nobody is judged
-before MIN_GAPS are known.
+Gaps count when they end, and not if they were given up, or each stall would hide the next. Before MIN_GAPS gaps there are no
+stalls. Throttling shows earlier, as a lower rate. Over the gaps since the last check, at least MIN_FRESH:
 
-Throttling shows before anything stops: the rate sags. Over the gaps since the last look, at least MIN_FRESH of them:
+    sag = mean gap / usual mean gap here         if it, and the ratio to the answer's own start, exceed SAG_TIMES
+    the load counts (1 + (sag - 1) e^(-t/10)) times    for the largest recent sag, so new requests prefer others
 
-    sag = mean gap / usual mean gap here         where that and the ratio to the answer's own start exceed SAG_TIMES
-    load is taken (1 + (sag - 1) e^(-t/10)) fold    the largest sag lately; so new requests go elsewhere
+Answers without a watcher are checked at their end and every 256 gaps, their second half against the first. Answers that are
+slow from the start show in the pace of the last few:
 
-Answers that nobody watches are looked at when they end, and every 256 gaps: their second half against their first. Those
-that were slow from their start are known by the pace of the last few:
+    recent += min(ln(mean gap / usual mean gap) - recent, ln(SAG_TIMES)) / 4      so no single answer is enough
+    the load counts (1 + (exp(recent) - 1) e^(-t/10)) times     if exp(recent) > RECENT_TIMES; the larger of the two
 
-    recent += min(ln(mean gap / usual mean gap) - recent, ln(SAG_TIMES)) / 4      so that no one answer is enough
-    load is taken (1 + (exp(recent) - 1) e^(-t/10)) fold        where exp(recent) > RECENT_TIMES; the larger of the two
-
-What is usual learns no more than SAG_TIMES of itself from one answer. Where all upstreams sag alike, all weigh alike.
-
-Source: Karlin et al., "Competitive randomized algorithms for non-uniform problems" (SODA 1990) for the wait; the quantile
-of live gaps and the sag are ours.
-When wrong: a tool or a search inside the provider is silent for as long as it runs; an upstream that has become slower for
-good is refused patience until its longer gaps have ended and are known.
+Source: Karlin et al., "Competitive randomized algorithms for non-uniform problems" (SODA 1990) for the wait; the rest is
+ours. When wrong: a tool or a search inside the provider is silent while it runs; answers of an upstream that has become
+slower for good count as stalls until its longer gaps are known.
 """
 
 from collections.abc import Sequence
@@ -42,7 +36,7 @@ FLOOR_S = 1.0
 LIVE_QUANTILE, LIVE_TIMES, LIVE_S = 0.999, 4.0, 300.0
 OWN_TIMES = 8.0
 MIN_GAPS, MIN_OWN, MIN_FRESH = 200, 4, 8
-N_START = 32  # gaps that are an answer's own start
+N_START = 32  # gaps that define an answer's own start
 SAG_TIMES, MAX_SAG = 2.5, 10.0
 RECENT_TIMES, RECENT_LEARNS = 1.5, 0.25
 SAG_DECAY_S = 10.0
@@ -51,7 +45,7 @@ _LEAST_S = 1e-6
 
 
 class TokenFlow:
-    """How the answers of one upstream flow. Instants must not go back; changed by its owner only, nothing here awaits."""
+    """The flow of tokens from one upstream. Instants must not go back; changed by its owner only, nothing here awaits."""
 
     __slots__ = ("_gaps", "_limit_s", "_n", "_read_at", "_recent", "_recent_at", "_sag", "_sag_at", "_usual")
 
@@ -63,23 +57,23 @@ class TokenFlow:
         self._read_at = -inf
         self._sag = 1.0
         self._sag_at = 0.0
-        self._recent = 0.0  # the pace of the last answers, as a logarithm of the ratio to what is usual
+        self._recent = 0.0  # pace of the last answers: logarithm of the ratio to the usual gap
         self._recent_at = 0.0
 
     @property
     def usual_s(self) -> float:
-        """About the mean gap, over the long run; 0 before that is known."""
+        """About the long-term mean gap; 0 if it is not known yet."""
         return self._usual.baseline_s
 
     def took(self, gaps_s: Sequence[float], now: float) -> None:
-        """Gaps of one answer ended since it was last looked at; seconds, never empty."""
+        """Gaps of a watched answer ended since its last check; seconds, never empty."""
         for gap_s in gaps_s:
             self._gaps.add(gap_s, now)
         self._n += len(gaps_s)
         self._learn(sum(gaps_s) / len(gaps_s))
 
     def saw(self, gaps_s: Sequence[float], now: float) -> None:
-        """The gaps of one answer, or of a long part of it, that nobody watched while they lasted: has it sagged?"""
+        """Check the gaps of an answer, or of a long part of it, that had no watcher."""
         n = len(gaps_s)
         if n < 2 * MIN_FRESH:
             return
@@ -98,7 +92,7 @@ class TokenFlow:
         self._usual.learn(log(max(min(mean_s, SAG_TIMES * usual_s) if usual_s else mean_s, _LEAST_S)))
 
     def limit_s(self, now: float) -> float:
-        """Longer than nearly all gaps lately, several times; infinite where too few are known."""
+        """A multiple of nearly all recent gaps; infinite if too few are known."""
         if now - self._read_at >= REFRESHED_S:
             self._read_at = now
             live = self._gaps.last(LIVE_S, now)
@@ -107,12 +101,12 @@ class TokenFlow:
         return self._limit_s
 
     def sagged(self, times: float, now: float) -> None:
-        """An answer came so many times slower than usual, or stopped."""
+        """An answer slowed down by this factor relative to the usual gap, or stopped."""
         if times > self._sag_factor(now):
             self._sag, self._sag_at = min(times, MAX_SAG), now
 
     def load_factor(self, now: float) -> float:
-        """How many times its load weighs, from 1 to MAX_SAG."""
+        """The factor by which its load counts, from 1 to MAX_SAG."""
         recent = exp(self._recent)
         if recent <= RECENT_TIMES:
             return self._sag_factor(now)
@@ -128,22 +122,22 @@ class TokenFlow:
 
 
 class StallDetector:
-    """The gaps of one running answer. One task's; a gap costs an append."""
+    """The gaps of one running answer. Used by one task; recording a gap costs one append."""
 
     __slots__ = ("_fresh_s", "_n", "_start_s", "_sum_s")
 
     def __init__(self) -> None:
-        self._fresh_s: list[float] = []  # since the last look
+        self._fresh_s: list[float] = []  # since the last check
         self._n = 0
         self._sum_s = 0.0
-        self._start_s = 0.0  # the mean of its first gaps; 0: not known
+        self._start_s = 0.0  # mean of its first gaps; 0: not known yet
 
     def beat(self, gap_s: float) -> None:
-        """Content came, so long after the content before it."""
+        """Content arrived `gap_s` after the content before it."""
         self._fresh_s.append(gap_s)
 
     def check(self, flow: TokenFlow, now: float) -> None:
-        """Tell the upstream's flow what came since the last look, and whether it sags."""
+        """Report the gaps since the last check to the upstream's flow, and detect a sag."""
         fresh_s, self._fresh_s = self._fresh_s, []
         if not fresh_s:
             return
@@ -159,9 +153,6 @@ class StallDetector:
             self._start_s = self._sum_s / self._n
 
     def limit_s(self, flow: TokenFlow, switch_s: float, now: float) -> float:
-        """A wait that lasts longer is a stall, as of the last look. `switch_s`: what going on elsewhere usually takes."""
+        """The longest pause that is no stall, as of the last check. `switch_s`: usual time to continue elsewhere."""
         own_s = OWN_TIMES * self._sum_s / self._n if self._n >= MIN_OWN else 0.0
         return max(FLOOR_S, own_s, switch_s, flow.limit_s(now))
-
-    def __repr__(self) -> str:
-        return f"<StallDetector of {self._n} gaps, {self._sum_s:.3g} s>"

@@ -1,30 +1,29 @@
-"""How long a first token will take at one upstream, for this prompt, with this much before it.
+"""Prediction of the time to first token at one upstream, by the prompt and the tokens queued before it.
 
-Problem: a mean of the last waits says the same of ten tokens and of a hundred thousand, and nothing of the prompts that an
-engine has yet to read; so a request is queued that cannot make its deadline, or refused that could. Rule: the wait is a
-line through what delays it, learned from every first token:
+Problem: a mean of recent waits is the same for ten tokens and for a hundred thousand, and ignores prompts that the engine
+has yet to read. So a request is queued that cannot meet its deadline, or rejected although it could. Rule: a linear model,
+learned from every first token:
 
-    ttft_s = a + b * own + c * ahead        own: uncached tokens of the prompt;  ahead: of calls without a token
+    ttft_s = a + b * own + c * ahead        own: uncached tokens of the prompt;  ahead: of calls without a first token
 
-by recursive least squares that forget (0.998 a sample: half in 350). A sample weighs 1 / max(0.05 s, predicted, ttft/4)^2:
-what counts is the error for its size, and one answer of a heavy tail moves little. No coefficient is used below zero. Until
-10 samples nothing is said.
-`own` of a new prompt is a quarter of its bytes times what that has lately come to where upstreams told their count: the
-estimate's own error and the prefix cache's share are learned together, as one factor.
-Source: the features are those of llm-d's predicted-latency scheduling, which has XGBoost in a side-car for them; recursive
-least squares are textbook (Haykin, Adaptive Filter Theory). Chosen by error on simulated traffic (mean absolute error over
+by recursive least squares with forgetting (0.998 a sample: half in 350). A sample has weight 1 / max(0.05 s, predicted,
+ttft/4)^2, so the error is relative to its size, and one answer of a heavy tail has little effect. Negative coefficients are
+not used. There is no prediction before 10 samples. `own` of a new prompt is a quarter of its bytes times the recent ratio
+of reported to estimated tokens: the estimate's error and the prompt cache's share are learned together, as one factor.
+Source: the features are those of llm-d's predicted-latency scheduling, which uses XGBoost in a side-car; recursive least
+squares are textbook (Haykin, Adaptive Filter Theory). Chosen by error on simulated traffic (mean absolute error over
 mean wait; prefill first come first served, 1 of 50 prompts a hundred times as long; a hosted API with a heavy tail):
 
     engine, light / busy / no long ones / static batches / hosted     mean: 1.22 / 0.79 / 0.57 / 0.44 / 0.47
     mean by size of prompt 1.25 / 0.83 / 0.63 / 0.47 / 0.47           this: 0.30 / 0.21 / 0.12 / 0.38 / 0.38
 
-When wrong: what others send to the same upstream is not seen; a static batch's wait depends on who else is in it; a prefix
-that happens to be cached, or not, is known for the mean prompt only.
+When wrong: requests of other clients to the same upstream are not seen; a static batch's time depends on its other
+requests; cache hits are known only for the mean prompt.
 """
 
 FORGETS = 0.998
 N_WARM = 10
-LEAST_S = 0.05  # errors are not weighed finer than this
+LEAST_S = 0.05  # the finest scale of errors
 MAX_VARIANCE = 1e4
 _KILO = 1e-3  # features of about 1 keep the sums well conditioned
 _ERROR_LEARNS = 0.02
@@ -33,12 +32,12 @@ _MAX_SHARE = 4.0
 
 
 class TtftPrediction:
-    """One call that has begun, and what was thought of it. Its caller's."""
+    """The prediction for one running call, kept by its caller."""
 
     __slots__ = ("_is_counted", "_is_waiting", "_n_ahead", "_n_estimated", "_n_own", "_of", "seconds")
 
     def __init__(self, of: "Predictor", n_estimated: float, n_own: float, seconds: float | None) -> None:
-        self.seconds = seconds  # None: nothing was known
+        self.seconds = seconds  # None: no prediction
         self._of = of
         self._n_estimated = n_estimated
         self._n_own = n_own
@@ -47,14 +46,14 @@ class TtftPrediction:
         self._is_counted = False
 
     def answered(self, ttft_s: float, n_uncached: float | None) -> None:
-        """Its first token came; `n_uncached` where its upstream has counted by then."""
+        """The first token arrived; `n_uncached`: the upstream's count, if known by then."""
         self.ended(n_uncached)
         if self.seconds is not None:
             self._of.erred(abs(self.seconds - ttft_s), ttft_s)
         self._of.learn(self._n_own if n_uncached is None else n_uncached, self._n_ahead, ttft_s)
 
     def ended(self, n_uncached: float | None) -> None:
-        """It waits no longer for a first token, whether one came or not. May be called again, when more is known."""
+        """The call no longer waits for a first token. May be called again with the upstream's count."""
         of = self._of
         if self._is_waiting:
             self._is_waiting = False
@@ -65,47 +64,46 @@ class TtftPrediction:
 
 
 class Predictor:
-    """Of one upstream. Pure state; changed only by its owner."""
+    """The model of one upstream. Pure state; changed only by its owner."""
 
     __slots__ = ("_a", "_b", "_c", "_error_s", "_mean_s", "_n", "_n_estimated", "_n_uncached", "_p", "_share", "n_ahead")
 
     def __init__(self) -> None:
-        self.n_ahead = 0.0  # tokens of calls that still wait for their first token
+        self.n_ahead = 0.0  # tokens of calls that wait for their first token
         self._a = self._b = self._c = 0.0
         self._p = (100.0, 0.0, 0.0, 100.0, 0.0, 100.0)  # the upper half of a symmetric matrix, row by row
         self._n = 0
-        self._n_uncached = self._n_estimated = 1.0  # about the means of both: long prompts weigh as they are long
-        self._share = 1.0  # uncached tokens, as counted, for each that was estimated
+        self._n_uncached = self._n_estimated = 1.0  # running means of both, so that long prompts have their weight
+        self._share = 1.0  # reported uncached tokens per estimated token
         self._error_s = self._mean_s = 0.0
 
     def predicted_s(self, n_estimated: float) -> float | None:
-        """When the first token of a prompt of about so many tokens would come if it were sent now; None: not known."""
-        return self._line(n_estimated * self._share, self.n_ahead) if self._n >= N_WARM else None
+        """The predicted time to first token of a prompt of about `n_estimated` tokens sent now; None: no prediction."""
+        return self._evaluate(n_estimated * self._share, self.n_ahead) if self._n >= N_WARM else None
 
     @property
     def error_ratio(self) -> float | None:
-        """Mean absolute error of the last predictions over the mean wait; None before there is one."""
+        """Mean absolute error of recent predictions over the mean wait; None: no predictions."""
         return self._error_s / self._mean_s if self._mean_s else None
 
     def began(self, n_estimated: float) -> TtftPrediction:
-        """A call begins, with a prompt of about so many tokens."""
+        """Start a call with a prompt of about `n_estimated` tokens."""
         n_own = n_estimated * self._share
-        guess = TtftPrediction(self, n_estimated, n_own, self._line(n_own, self.n_ahead) if self._n >= N_WARM else None)
+        guess = TtftPrediction(self, n_estimated, n_own, self._evaluate(n_own, self.n_ahead) if self._n >= N_WARM else None)
         self.n_ahead += n_own
         return guess
 
     def counted(self, n_uncached: float, n_estimated: float) -> None:
-        """The upstream had to read so many tokens of a prompt that was estimated at so many."""
+        """Learn the upstream's count of a prompt."""
         self._n_uncached += (min(n_uncached, _MAX_SHARE * n_estimated) - self._n_uncached) * _SHARE_LEARNS
         self._n_estimated += (n_estimated - self._n_estimated) * _SHARE_LEARNS
         self._share = self._n_uncached / self._n_estimated
 
     def erred(self, error_s: float, ttft_s: float) -> None:
-        """A prediction was off by so much."""
         self._error_s += (error_s - self._error_s) * _ERROR_LEARNS
         self._mean_s += (ttft_s - self._mean_s) * _ERROR_LEARNS
 
-    def _line(self, n_own: float, n_ahead: float) -> float:
+    def _evaluate(self, n_own: float, n_ahead: float) -> float:
         b, c = self._b, self._c
         seconds = self._a
         if b > 0:
@@ -115,9 +113,7 @@ class Predictor:
         return seconds if seconds > 0 else 0.0
 
     def learn(self, n_own: float, n_ahead: float, ttft_s: float) -> None:
-        """A first token came after `ttft_s`, with so many tokens of its own and ahead of it to be read. One step of weighted
-        recursive least squares, written out for three features: loops take three times as long.
-        """
+        """One step of weighted recursive least squares, written out for three features, as loops take three times as long."""
         own, ahead = n_own * _KILO, n_ahead * _KILO
         p00, p01, p02, p11, p12, p22 = self._p
         predicted_s = self._a + self._b * own + self._c * ahead
@@ -133,7 +129,7 @@ class Predictor:
         self._b += k1 * error_s
         self._c += k2 * error_s
         p00, p11, p22 = p00 - k0 * g0, p11 - k1 * g1, p22 - k2 * g2
-        grow = 1.0 / FORGETS if max(p00, p11, p22) < MAX_VARIANCE else 1.0  # what is not seen is kept
+        grow = 1.0 / FORGETS if max(p00, p11, p22) < MAX_VARIANCE else 1.0  # a feature that does not occur is not forgotten
         self._p = (p00 * grow, (p01 - k0 * g1) * grow, (p02 - k0 * g2) * grow, p11 * grow, (p12 - k1 * g2) * grow,
                    p22 * grow)
 

@@ -1,27 +1,24 @@
-"""To whom a prompt is not new: the upstreams that have its beginning in their cache, or the session that it belongs to.
+"""Affinity: send a prompt to an upstream that has its prefix in the cache, or a session to its owner.
 
-Problem: an engine that has a prompt's beginning in its cache starts at the rest of it; a fleet behind a balancer that does
-not know this computes every conversation again at every turn. To follow the cache blindly is worse: one popular system
-prompt piles everybody up at one replica. Rule: a prompt is cut into blocks of 1 KiB, each known by the CRC of all bytes up
-to its end, and what was sent where is remembered for some minutes. Of the upstreams that are well, and have at most
-`max_load` times the load of the least loaded one, the first is the least of
+Problem: an engine with a prompt's prefix in its cache computes only the rest. But following the cache blindly sends all
+requests with a popular system prompt to one replica. Rule: a prompt is cut into blocks of 1 KiB, each identified by the CRC
+of all bytes up to its end, and the blocks sent to each upstream are remembered for some minutes. Of the healthy upstreams
+with at most `max_load` times the load of the least loaded one, the first is that with the least
 
-    score = predicted ttft_s of the part that is new there * (1 + 0.25 new_share)
-            load_s * (1 + (max_load - 1) * new_share)        as long as no first tokens can be predicted
+    score = predicted ttft_s of the new part of the prompt there * (1 + 0.25 new_share)
+            load_s * (1 + (max_load - 1) * new_share)        without a prediction
 
-new_share being of the prompt what was not sent there lately, as long as that tells them apart; else power of two choices as
-ever. The prediction (policy/resilience/ttft.py) counts the tokens that wait there already; the quarter keeps prompts
-together where a cached one is not quicker, but costs less. A session's home counts as if it knew all of the prompt. It is
-found by rendezvous hashing, the highest of w / -ln(u), u in (0, 1) from a hash of session and upstream, w its weight:
-nothing is stored, all workers and replicas find the same one, and a new upstream takes over only what becomes its own.
+new_share is the part of the prompt that was not sent there recently. If it is equal for all, power of two choices applies.
+The factor 0.25 keeps prompts together if a cached one is not faster, but cheaper. A session's owner counts as if it had the
+whole prompt. It is found by rendezvous hashing, the highest of w / -ln(u), with u in (0, 1) a hash of session and upstream,
+and w the upstream's weight: nothing is stored, and all workers and replicas agree.
 
-Memory: `cache_tokens` an upstream, the least recently sent first; of one prompt its end goes first, so what is left of a
-chain is always its beginning, and how much is known is found by halving.
+Memory: `cache_tokens` per upstream, least recently sent first; within a prompt the end goes first, so that the known length
+is found by bisection.
 Source: consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016); the approximate prefix scorer of llm-d
 and SGLang's cache-aware policy; rendezvous hashing (Thaler, Ravishankar 1998).
-When wrong: an upstream that evicts earlier than we think looks as if it knew; markers that move inside the prompt
-(`cache_control`) end the match where they stood; a CRC of 32 bits takes one block in some hundred thousand for another's,
-which costs a prefill. Each worker knows what it sent itself.
+When wrong: an upstream may evict earlier than assumed; markers that move inside the prompt (`cache_control`) end the match
+there; a 32-bit CRC confuses one block in some hundred thousand. Each worker knows only what it sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,26 +33,26 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.setting import SettingDoc, check_bounds
 
 BLOCK_BYTES = 1024
-MAX_BLOCKS = 512  # of one prompt: 128,000 tokens; what follows is neither known nor new
-DEARER = 0.25  # what is not cached costs more, even where it is as quick
+MAX_BLOCKS = 512  # of one prompt: 128,000 tokens; the rest is ignored
+DEARER = 0.25  # an uncached prompt costs more even if it is as fast
 _HASH_BYTES = 6  # fits a float without rounding
 _HASHES = 1 << 8 * _HASH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class AffinityConfig:
-    """What draws a request to an upstream. `ttl_s`, `cache_tokens`: for how long, and how much, one caches."""
+    """Affinity of requests to upstreams. `ttl_s`, `cache_tokens`: how long, and how much, an upstream caches."""
 
     mode: Annotated[Literal["off", "prefix", "sessions", "both"], SettingDoc(
-        "prefix: to where the prompt's beginning was sent lately. sessions: one conversation, one upstream. both. off: "
-        "neither.")] = "off"
+        "prefix: to the upstream that recently got the prompt's prefix. sessions: one conversation, one upstream. both. "
+        "off: neither.")] = "off"
     max_load: Annotated[float, SettingDoc(
-        "No upstream is chosen for affinity that has more than so many times the load of the least loaded.",
+        "An upstream with more than this many times the load of the least loaded one is not chosen for affinity.",
         minimum=1, maximum=100)] = 6.0
     ttl_s: Annotated[float, SettingDoc(
-        "For how long an upstream is taken to have a prompt in its cache.", minimum=1, maximum=86_400)] = 600.0
+        "How long an upstream is assumed to cache a prompt.", minimum=1, maximum=86_400)] = 600.0
     cache_tokens: Annotated[int, SettingDoc(
-        "How many tokens an upstream is taken to have in its cache.", minimum=1000, maximum=100_000_000)] = 1_000_000
+        "How many tokens an upstream is assumed to cache.", minimum=1000, maximum=100_000_000)] = 1_000_000
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -74,7 +71,7 @@ class AffinityConfig:
 
 
 def blocks_of(prompt: bytes, seed: str = "", block_bytes: int = BLOCK_BYTES) -> list[int]:
-    """The identities of a prompt's whole blocks, each of all bytes up to its end. `seed`: of the model."""
+    """The identities of a prompt's whole blocks, each of all bytes up to its end. `seed`: the model."""
     if len(prompt) < block_bytes:
         return []
     n = min(len(prompt) // block_bytes, MAX_BLOCKS)
@@ -83,9 +80,9 @@ def blocks_of(prompt: bytes, seed: str = "", block_bytes: int = BLOCK_BYTES) -> 
 
 
 def session_owner(session: bytes, upstreams: Sequence[str], weights: Mapping[str, float]) -> str:
-    """The upstream of a session, of those that there are (at least one)."""
+    """The upstream that owns a session; there must be at least one."""
     def height(name: str) -> float:
-        keyed = _keyed(name).copy()
+        keyed = _keyed_hash(name).copy()
         keyed.update(session)
         drawn = int.from_bytes(keyed.digest(), "big")
         return weights.get(name, 1.0) / -log((drawn + 0.5) / _HASHES)
@@ -94,27 +91,27 @@ def session_owner(session: bytes, upstreams: Sequence[str], weights: Mapping[str
 
 
 @lru_cache(maxsize=256)
-def _keyed(name: str) -> blake2b:
+def _keyed_hash(name: str) -> blake2b:
     return blake2b(digest_size=_HASH_BYTES, key=blake2b(name.encode(), digest_size=16).digest())
 
 
 def score_s(load_s: float, new_share: float, max_load: float, wait_s: float | None = None) -> float:
-    """What an upstream counts for a prompt of which this share is new to it. `wait_s`: for its first token, as predicted."""
+    """The score of an upstream for a prompt with this new share. `wait_s`: the predicted time to first token."""
     return wait_s * (1 + DEARER * new_share) if wait_s is not None else load_s * (1 + (max_load - 1) * new_share)
 
 
 class Prefixes:
-    """What was sent to one upstream. Pure state; changed only by its owner. Instants never go backwards."""
+    """The blocks sent to one upstream. Pure state; changed only by its owner. Instants never go back."""
 
     __slots__ = ("_at", "_known_s", "_most")
 
     def __init__(self, most_blocks: int, ttl_s: float) -> None:
-        self._at: dict[int, float] = {}  # block to when it was last sent, oldest first
+        self._at: dict[int, float] = {}  # blocks by their last use, oldest first
         self._known_s = ttl_s
         self._most = most_blocks
 
     def n_known(self, blocks: Sequence[int], now: float) -> int:
-        """How many of a prompt's leading blocks it has been sent lately."""
+        """How many of a prompt's leading blocks were sent there recently."""
         at, since = self._at, now - self._known_s
         least, most = 0, len(blocks)
         while least < most:

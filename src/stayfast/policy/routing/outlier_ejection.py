@@ -1,19 +1,19 @@
-"""Which upstream of a route is so much worse than its peers that it is better left out for a while.
+"""Outlier ejection: an upstream far worse than its peers is left out of a route for a while.
 
-Problem: a breaker holds an upstream against its own past, so one that answers every tenth call with an error, or has been
-three times as slow as its twins for an hour, is well by its own standards. Rule, of upstreams with at least 20 calls each:
+Problem: a breaker compares an upstream with its own past. One that fails every tenth call, or has been three times as slow
+as its peers for an hour, is healthy by that standard. Rule, for upstreams with at least 20 calls each:
 
     failing   its share of failures is over 10 %, and over 3 times that of the others
-    slow      its time to the first token is over 3 times the median of the others', prompts of like sizes compared:
+    slow      its time to first token is over 3 times the median of the others', compared for prompts of similar size:
               mean of ln(ttft_s) - ln(usual_s of this size on the route)
 
-Shares and means are moving ones, of about the last 50 calls. It is left out for 30 s, the next times for 60, 90, ... up to
-300 s, comes back by a share of the requests that grows from 10 % to all in 10 s, and is judged anew by what it does then.
-At most `max_share` of the upstreams are out at a time, never all but the broken ones: with nobody else left it is asked.
-Source: Envoy's outlier detection (success rate against the peers, growing ejection times, the greatest share); comparing by
-ratio instead of standard deviations is ours: a route has two to eight upstreams, not fifty.
-When wrong: upstreams that are meant to differ (a quick one and a cheap one) are outliers by design; two of two that differ
-say nothing of which is at fault, so there the failing one goes, and the slower one.
+Shares and means are moving averages over about 50 calls. An ejected upstream is out for 30 s, then for 60, 90, ... up to
+300 s. It returns with a share of the requests that grows from 10 % to all in 10 s, and is judged by its new calls. At most
+`max_share` of the upstreams are out at a time, and never all; if the others are broken, an ejected one is tried.
+Source: Envoy's outlier detection (success rate against the peers, growing ejection times, the largest share); comparing
+ratios instead of standard deviations is ours, as a route has two to eight upstreams, not fifty.
+When wrong: upstreams that differ by design (a fast one and a cheap one) are outliers; of two that differ, either may be at
+fault, so the failing one, or the slower one, is ejected.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ LEAST_FAILING = 0.1
 FAILING_FACTOR = 3.0
 _N_MEAN = 50
 WEIGHT = 1 / _N_MEAN
-N_SIZE = 300  # answers of one size after which their mean moves no quicker
+N_SIZE = 300  # answers over which the mean of one prompt size is learned
 LOOK_EVERY_S = 1.0
 LONGEST_S = 300.0
 MOST_OUT = 0.99  # never all
@@ -39,33 +39,33 @@ _LEAST_S = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class EjectConfig:
-    """When an upstream is left out. `max_share`: of the route's upstreams, how many may be out at a time."""
+    """When an upstream is ejected. `max_share`: the share of the route's upstreams that may be out at a time."""
 
-    enabled: Annotated[bool, SettingDoc("Whether outliers are left out.")] = False
+    enabled: Annotated[bool, SettingDoc("Whether outliers are ejected.")] = False
     slow_factor: Annotated[float, SettingDoc(
-        "An outlier: its first tokens take so many times as long as the others', for like prompts.",
+        "Slow: its first tokens take this many times as long as the others', for similar prompts.",
         more_than=1, maximum=1000)] = 3.0
-    min_calls: Annotated[int, SettingDoc("Nobody is judged by fewer calls than this.", minimum=5, maximum=10_000)] = 20
+    min_calls: Annotated[int, SettingDoc("An upstream with fewer calls is not judged.", minimum=5, maximum=10_000)] = 20
     ejection_s: Annotated[float, SettingDoc(
-        "How long it is left out the first time; the next times it is longer.", more_than=0, maximum=LONGEST_S)] = 30.0
+        "Seconds for which it is ejected the first time; each time it is longer.", more_than=0, maximum=LONGEST_S)] = 30.0
     max_share: Annotated[float, SettingDoc(
-        "Of the route's upstreams, how many may be out at a time.", more_than=0, maximum=MOST_OUT)] = 0.5
+        "The share of the route's upstreams that may be out at a time.", more_than=0, maximum=MOST_OUT)] = 0.5
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
 
 class OutlierRecord:
-    """One upstream among its peers. Pure state; changed only by `Outliers`."""
+    """The record of one upstream. Pure state; changed only by `Outliers`."""
 
     __slots__ = ("failing", "is_out", "n", "n_out", "n_timed", "out_until", "slowness", "why")
 
     def __init__(self) -> None:
-        self.n = self.n_timed = 0  # calls since it came back, and those of them that brought a first token
+        self.n = self.n_timed = 0  # calls since its return, and those with a first token
         self.failing = 0.0  # share
         self.slowness = 0.0  # logarithm
-        self.n_out = 0  # times in a row
-        self.is_out = False  # as last told
+        self.n_out = 0  # ejections in a row
+        self.is_out = False  # as last reported in `news`
         self.out_until = float("-inf")
         self.why = ""
 
@@ -74,27 +74,26 @@ class OutlierRecord:
         self.failing += (1.0 - self.failing) * (WEIGHT if n > _N_MEAN else 1 / n)
 
     def took(self, log_ratio: float) -> None:
-        """A first token came after so many times the usual."""
+        """A first token arrived; `log_ratio`: the logarithm of its time relative to the usual one."""
         self.n_timed = n = self.n_timed + 1
         self.slowness += (log_ratio - self.slowness) * (WEIGHT if n > _N_MEAN else 1 / n)
 
 
 class Outliers:
-    """Of one route. Pure state; changed only by its owner. Instants are seconds and never go backwards."""
+    """The outlier ejection of one route. Pure state; changed only by its owner. Instants are seconds and never go back."""
 
     __slots__ = ("_config", "_of", "_usual", "is_quiet", "news", "recheck_at")
 
     def __init__(self, config: EjectConfig) -> None:
         self._config = config
-        self.news: list[tuple[str, bool, str]] = []  # who went out (True) or came back, and why; for its owner to take
+        self.news: list[tuple[str, bool, str]] = []  # upstream, whether it is out, reason; consumed by the owner
         self._of: dict[str, OutlierRecord] = {}
-        self._usual: dict[tuple[bool, int], list[float]] = {}  # kind and size of prompts: n, mean ln(ttft_s)
-        self.recheck_at = float("-inf")  # when `shares` is to be asked again, even by who is quiet
-        self.is_quiet = True  # nobody is out, nor on the way back
+        self._usual: dict[tuple[bool, int], list[float]] = {}  # by kind and size of prompts: n, mean ln(ttft_s)
+        self.recheck_at = float("-inf")  # when `shares` must be called again even if `is_quiet`
+        self.is_quiet = True  # no upstream is out or returning
 
     def answered(self, upstream: str, ttft_s: float, n_bytes: int, *, is_whole: bool) -> None:
-        """A first token came, for a prompt of `n_bytes`."""
-        one = self._of.get(upstream) or self._one(upstream)
+        one = self._of.get(upstream) or self._record(upstream)
         one.n = n = one.n + 1
         one.failing -= one.failing * (WEIGHT if n > _N_MEAN else 1 / n)
         size, log_s = (is_whole, n_bytes.bit_length()), log(max(ttft_s, _LEAST_S))
@@ -108,26 +107,26 @@ class Outliers:
         usual[1] = mean + (log_s - mean) / n_known
 
     def outlasted(self, upstream: str, seconds: float, n_bytes: int, *, is_whole: bool) -> None:
-        """A call was given up for a quicker one after so long: it would have taken more."""
-        one, known = self._one(upstream), self._usual.get((is_whole, n_bytes.bit_length()))
+        """A call without a first token after `seconds` was cancelled for a faster one: a lower bound."""
+        one, known = self._record(upstream), self._usual.get((is_whole, n_bytes.bit_length()))
         if known is not None:
             one.took(max(one.slowness, log(max(seconds, _LEAST_S)) - known[1]))
 
     def failed(self, upstream: str) -> None:
-        self._one(upstream).failed()
+        self._record(upstream).failed()
 
     def shares(self, upstreams: Sequence[str], now: float) -> list[float]:
-        """Of the requests that would prefer each, the share that may: 0 while it is out, 1 when it is well."""
+        """The share of the requests that may prefer each upstream: 0 while it is out, 1 when it is healthy."""
         if now >= self.recheck_at:
             self.recheck_at = now + LOOK_EVERY_S
             self._recompute(upstreams, now)
             self.is_quiet = not any(one.n_out for one in self._of.values())
-        return [1.0] * len(upstreams) if self.is_quiet else [self._share(self._of.get(name), now) for name in upstreams]
+        return [1.0] * len(upstreams) if self.is_quiet else [self._share_of(self._of.get(name), now) for name in upstreams]
 
     def out(self, now: float) -> dict[str, str]:
         return {name: one.why for name, one in self._of.items() if one.out_until > now}
 
-    def _share(self, one: OutlierRecord | None, now: float) -> float:
+    def _share_of(self, one: OutlierRecord | None, now: float) -> float:
         if one is None or not one.n_out:
             return 1.0
         age_s = now - one.out_until
@@ -137,27 +136,27 @@ class Outliers:
         for name, one in self._of.items():
             if one.is_out and one.out_until <= now:
                 one.is_out = False
-                self.news.append((name, False, f"its time is over, it is tried again: {one.why}"))
-        n_may = int(self._config.max_share * len(upstreams)) - sum(self._one(name).out_until > now for name in upstreams)
+                self.news.append((name, False, f"ejection time is over, it is tried again: {one.why}"))
+        n_may = int(self._config.max_share * len(upstreams)) - sum(self._record(name).out_until > now for name in upstreams)
         judged = [name for name in upstreams
-                  if (one := self._one(name)).out_until <= now and one.n >= self._config.min_calls]
+                  if (one := self._record(name)).out_until <= now and one.n >= self._config.min_calls]
         worst = sorted(judged, key=lambda name: (self._of[name].failing, self._of[name].slowness), reverse=True)
         for name in worst:
             one = self._of[name]
             peers = [self._of[other] for other in judged if other != name and self._of[other].out_until <= now]
-            why = self._why(one, peers) if peers else ""
+            why = self._find_reason(one, peers) if peers else ""
             if why and n_may > 0:
                 n_may -= 1
-                self._leave_out(one, why, now)
-                self.news.append((name, True, f"{why}, left out for {one.out_until - now:.0f} s"))
+                self._eject(one, why, now)
+                self.news.append((name, True, f"{why}, ejected for {one.out_until - now:.0f} s"))
             elif not why and one.n_out and one.n >= 2 * self._config.min_calls:
                 one.n_out = 0
 
-    def _why(self, one: OutlierRecord, peers: Iterable[OutlierRecord]) -> str:
+    def _find_reason(self, one: OutlierRecord, peers: Iterable[OutlierRecord]) -> str:
         peers = list(peers)
         failing = sum(peer.failing for peer in peers) / len(peers)
         if one.failing > max(LEAST_FAILING, FAILING_FACTOR * failing):
-            return f"{one.failing:.0%} of its calls failed, of the others' {failing:.0%}"
+            return f"{one.failing:.0%} of its calls failed, {failing:.0%} of the others' calls"
         timed = [peer.slowness for peer in peers if peer.n_timed >= self._config.min_calls]
         if timed and one.n_timed >= self._config.min_calls:
             usual = median(timed)
@@ -165,7 +164,7 @@ class Outliers:
                 return f"its first tokens took {exp(one.slowness - usual):.1f} times as long as the others'"
         return ""
 
-    def _leave_out(self, one: OutlierRecord, why: str, now: float) -> None:
+    def _eject(self, one: OutlierRecord, why: str, now: float) -> None:
         one.n_out += 1
         one.is_out = True
         one.out_until = now + min(LONGEST_S, one.n_out * self._config.ejection_s)
@@ -173,7 +172,7 @@ class Outliers:
         one.n = one.n_timed = 0
         one.failing = one.slowness = 0.0
 
-    def _one(self, name: str) -> OutlierRecord:
+    def _record(self, name: str) -> OutlierRecord:
         found = self._of.get(name)
         if found is None:
             self._of[name] = found = OutlierRecord()
