@@ -31,7 +31,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import AnswerSummary, Api, Request, Usage
 from stayfast.wire import sse
 from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, object_in, unsayable
-from stayfast.wire.encode import conversation
+from stayfast.wire.json_input import conversation
 from stayfast.wire.transcode import WRONG_SHAPE, encode_events, source_of, writer_of
 
 MAX_SO_FAR_BYTES: Final = 4 * 1024 * 1024  # of events: some 20,000 tokens, each in one of its own
