@@ -1,5 +1,5 @@
-"""What all dialects share: the normalized deltas of an answer, the interfaces of decoders, encoders and collectors, and helpers
-that read and write fields which several dialects have.
+"""What all dialects share: the normalized deltas of an answer, the interfaces of decoders, encoders and collectors, and
+helpers for fields that several dialects have.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from stayfast.core.conversation import Image, Message, OutputFormat, RawObject, Text, ToolChoice
 from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Usage
-from stayfast.wire.errors import truncated
+from stayfast.wire.errors import in_band, malformed, truncated
 
 Json = dict[str, Any]
 Reason = Literal["stop", "length", "tool_calls", "content_filter"]
@@ -86,6 +86,17 @@ class WholeSource(ABC):
         self.sight.is_complete = False
         self.sight.failure = failure
 
+    def fail_malformed(self, what: str) -> None:
+        """`what`: a noun phrase; must not quote the answer."""
+        self.fail(malformed(self._upstream, what))
+
+    def fail_in_band(self, parsed: object) -> None:
+        """`parsed`: the error event or body that came with HTTP 200."""
+        self.fail(in_band(self._upstream, parsed))
+
+    def fail_truncated(self) -> None:
+        self.fail(truncated(self._upstream))
+
     def _complete(self, usage: Usage | None, answer: Json | None = None, finish_reason: str | None = None) -> None:
         """Mark the answer as complete. `answer`: an object with its `id` and `model`."""
         summary, answer = self.sight, answer or {}
@@ -115,7 +126,7 @@ class StreamDecoder(WholeSource):
     def finish(self) -> None:
         """The body has ended: the answer is complete by the rules of its protocol, or truncated."""
         if not self.ended:
-            self.fail(truncated(self._upstream))
+            self.fail_truncated()
 
     @abstractmethod
     def whole(self) -> list[Delta]:

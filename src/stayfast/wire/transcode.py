@@ -28,7 +28,6 @@ from stayfast.wire.dialect import (
     WholeSource,
     object_in,
 )
-from stayfast.wire.errors import in_band, malformed, truncated
 from stayfast.wire.in_turn import InTurn
 from stayfast.wire.json_input import can_translate
 from stayfast.wire.messages.stream_decoder import MessagesFold, MessagesSource
@@ -74,13 +73,13 @@ class PlainSource(WholeSource):
         try:
             parsed = _DECODERS[self._api].decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self.fail(malformed(self._upstream, f"a body that is no {self._api.value} answer"))
+            return self.fail_malformed(f"a body that is no {self._api.value} answer")
         if parsed.error:
-            return self.fail(in_band(self._upstream, object_in(body)))
+            return self.fail_in_band(object_in(body))
         if isinstance(parsed, Embeddings):
             self.sight.usage = usage.from_openai(parsed.usage)
         if (parsed.data if isinstance(parsed, Embeddings) else parsed.input_tokens) is None:
-            return self.fail(malformed(self._upstream, "an answer without its content"))
+            return self.fail_malformed("an answer without its content")
         return self._complete(self.sight.usage)
 
 
@@ -126,10 +125,9 @@ class Transcoder(Protocol):
 class _Events(ABC):
     """A streamed answer, event by event. Subclasses decide what the client gets of each."""
 
-    def __init__(self, source: StreamDecoder, summary: AnswerSummary, upstream: str) -> None:
-        self.sight = summary
+    def __init__(self, source: StreamDecoder) -> None:
+        self.sight = source.sight
         self._source = source
-        self._upstream = upstream
         self._splitter = sse.Splitter()
 
     n_held = 0
@@ -155,7 +153,7 @@ class _Events(ABC):
         try:
             return self._splitter.feed(data)
         except sse.EventTooLong:
-            self._source.fail(malformed(self._upstream, f"an event of more than {sse.MAX_EVENT_BYTES} bytes"))
+            self._source.fail_malformed(f"an event of more than {sse.MAX_EVENT_BYTES} bytes")
             return []
 
     def cut(self) -> Chunk | None:
@@ -195,14 +193,14 @@ class _Events(ABC):
         """End a complete answer. `has_ended`: the upstream sent the protocol's last event."""
 
     def _convert_rest(self, rest: bytes, out: list[bytes]) -> int:
-        """Convert what follows the last blank line: an event without its blank line, or a bare JSON error. A partial event is
-        dropped.
+        """Convert the bytes after the last blank line: an event without its blank line, or a bare JSON error. A partial
+        event is dropped.
         """
         data, name = sse.parse(rest)
         if data is None:
             parsed = object_in(rest)
             if parsed.get("error"):
-                self._source.fail(in_band(self._upstream, parsed))
+                self._source.fail_in_band(parsed)
             return 0
         if data.strip() != b"[DONE]" and not object_in(data):
             return 0
@@ -212,9 +210,8 @@ class _Events(ABC):
 class Passthrough(_Events):
     """One dialect on both sides: events pass verbatim, comments included, and are only read."""
 
-    def __init__(self, source: StreamDecoder, summary: AnswerSummary, upstream: str, *, ends_with_done: bool,
-                 hide_usage: bool) -> None:
-        super().__init__(source, summary, upstream)
+    def __init__(self, source: StreamDecoder, *, ends_with_done: bool, hide_usage: bool) -> None:
+        super().__init__(source)
         self._held = self._splitter.held
         self._ends_with_done = ends_with_done
         self._hide_usage = hide_usage
@@ -276,9 +273,8 @@ class Passthrough(_Events):
 class Translation(_Events):
     """A different dialect on each side: event -> deltas -> the client's events."""
 
-    def __init__(self, source: StreamDecoder, summary: AnswerSummary, upstream: str, writer: StreamEncoder, *,
-                 is_named: bool) -> None:
-        super().__init__(source, summary, upstream)
+    def __init__(self, source: StreamDecoder, writer: StreamEncoder, *, is_named: bool) -> None:
+        super().__init__(source)
         self._writer = writer
         self._is_named = is_named  # the client's events have names, and the stream does not end with [DONE]
         self._is_end_written = False
@@ -291,7 +287,7 @@ class Translation(_Events):
             for delta in self._source.deltas():
                 self._append_events(self._writer.events(delta), out)
         except WRONG_SHAPE:
-            self._source.fail(malformed(self._upstream, "an event that cannot be translated"))
+            self._source.fail_malformed("an event that cannot be translated")
             return n_content
         if self._source.ended:
             self._append_end(out, has_ended=True)
@@ -341,16 +337,15 @@ class Rewrite:
 class Collection(_Events):
     """A stream for a client that wants a body: content is counted as it arrives, the body follows at the end."""
 
-    def __init__(self, source: StreamDecoder, summary: AnswerSummary, upstream: str,
-                 fold: AnswerCollector | Rewrite) -> None:
-        super().__init__(source, summary, upstream)
+    def __init__(self, source: StreamDecoder, fold: AnswerCollector | Rewrite) -> None:
+        super().__init__(source)
         self._fold = fold
         self.n_held = 0
 
     def _convert_event(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         self.n_held += len(data)
         if self.n_held > MAX_ANSWER_BYTES:
-            self._source.fail(malformed(self._upstream, f"an answer of more than {MAX_ANSWER_BYTES} bytes"))
+            self._source.fail_malformed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
             return 0
         n_content = self._source.see(data, name)
         if self.sight.failure is None:
@@ -360,7 +355,7 @@ class Collection(_Events):
                 elif data.strip() != b"[DONE]":
                     self._fold.add(_ANY.decode(data))
             except WRONG_SHAPE:
-                self._source.fail(malformed(self._upstream, "an event that does not fit the ones before"))
+                self._source.fail_malformed("an event that does not fit the ones before")
         return n_content
 
     def _append_early_end(self, out: list[bytes]) -> None:
@@ -378,7 +373,7 @@ class Collection(_Events):
         try:
             out.append(self._fold.end(self.sight) if isinstance(self._fold, Rewrite) else self._fold.body())
         except WRONG_SHAPE:
-            self._source.fail(malformed(self._upstream, "events that do not form an answer"))
+            self._source.fail_malformed("events that do not form an answer")
 
 
 class Whole:
@@ -386,10 +381,9 @@ class Whole:
 
     has_ended = False  # a whole answer ends with its body
 
-    def __init__(self, source: WholeSource, summary: AnswerSummary, upstream: str) -> None:
-        self.sight = summary
+    def __init__(self, source: WholeSource) -> None:
+        self.sight = source.sight
         self._source = source
-        self._upstream = upstream
         self._parts: list[bytes] = []
         self.n_held = 0
 
@@ -398,7 +392,7 @@ class Whole:
             self._parts.append(data)
             self.n_held += len(data)
             if self.n_held > MAX_ANSWER_BYTES:
-                self._source.fail(malformed(self._upstream, f"an answer of more than {MAX_ANSWER_BYTES} bytes"))
+                self._source.fail_malformed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         return None
 
     def finish(self) -> Chunk | None:
@@ -408,7 +402,7 @@ class Whole:
             if body.strip():
                 self._source.see_whole(body)
             else:
-                self._source.fail(truncated(self._upstream))
+                self._source.fail_truncated()
         return self._encode_answer(body) if self.sight.failure is None else None
 
     def cut(self) -> Chunk | None:
@@ -420,8 +414,8 @@ class Whole:
 
 
 class TranslatedWhole(Whole):
-    def __init__(self, source: StreamDecoder, summary: AnswerSummary, upstream: str, rewrite: Rewrite) -> None:
-        super().__init__(source, summary, upstream)
+    def __init__(self, source: StreamDecoder, rewrite: Rewrite) -> None:
+        super().__init__(source)
         self._decoder = source
         self._rewrite = rewrite
 
@@ -430,7 +424,7 @@ class TranslatedWhole(Whole):
             self._rewrite.add(self._decoder.whole())
             return Chunk(self._rewrite.end(self.sight), 1)
         except WRONG_SHAPE:
-            self._source.fail(malformed(self._upstream, "an answer that cannot be translated"))
+            self._source.fail_malformed("an answer that cannot be translated")
             return None
 
 
@@ -449,20 +443,17 @@ def transcoder(source: Api, request: Request, *, source_streams: bool, upstream:
         raise ValueError("a whole answer cannot be streamed")
     summary = AnswerSummary()
     if not source.can_stream:
-        return Whole(PlainSource(upstream, source, summary), summary, upstream)
+        return Whole(PlainSource(upstream, source, summary))
     decoder = source_of(source, request, upstream, summary)
     ends_with_done = request.api in ENDS_WITH_DONE
     if request.stream and is_same:
-        return Passthrough(decoder, summary, upstream, ends_with_done=ends_with_done, hide_usage=hide_usage)
+        return Passthrough(decoder, ends_with_done=ends_with_done, hide_usage=hide_usage)
     if request.stream:
-        return Translation(decoder, summary, upstream, writer_of(request, created_at), is_named=not ends_with_done)
+        return Translation(decoder, writer_of(request, created_at), is_named=not ends_with_done)
     if is_same:
-        return Collection(decoder, summary, upstream, fold_of(source)) if source_streams else Whole(
-            decoder, summary, upstream)
+        return Collection(decoder, fold_of(source)) if source_streams else Whole(decoder)
     rewrite = Rewrite(writer_of(request, created_at), fold_of(request.api))
-    if source_streams:
-        return Collection(decoder, summary, upstream, rewrite)
-    return TranslatedWhole(decoder, summary, upstream, rewrite)
+    return Collection(decoder, rewrite) if source_streams else TranslatedWhole(decoder, rewrite)
 
 
 def source_of(api: Api, request: Request, upstream: str, summary: AnswerSummary) -> StreamDecoder:
