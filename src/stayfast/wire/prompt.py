@@ -307,7 +307,7 @@ class PromptLayout:
         return part.type != _TEXTS[self.api] or bool(part.text)
 
     def write(self, marks: Mapping[int, bytes], extra_fields: Mapping[str, bytes]) -> bytes:
-        """The body with markers and extra top-level members. `marks`: the marker's JSON value by the number of blocks that it
+        """The body with markers and extra top-level members. `marks`: the marker's JSON value by the number of blocks it
         covers, as returned by `markable`.
         """
         fields: dict[str, Any] = {**{name: Raw(value) for name, value in extra_fields.items()}, **self._fields}
@@ -352,7 +352,7 @@ class PromptLayout:
         if raw is not None and bytes(raw)[:1] == b'"':
             self.blocks.append(PromptBlock(MESSAGES, 0, -1, bytes(raw)))
             return
-        place = MESSAGES if self.api is Api.MESSAGES else SYSTEM  # OpenAI's protocols: the first messages may be instructions
+        place = MESSAGES if self.api is Api.MESSAGES else SYSTEM  # elsewhere instructions are the first messages
         for at, item in enumerate(_parse_objects(raw)):
             head = _HEAD.decode(item)
             role = head.role if isinstance(head.role, str) else ""
