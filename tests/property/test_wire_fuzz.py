@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import Api, Request
 from stayfast.wire import sse
-from stayfast.wire.encode import can_translate, conversation, encode
 from stayfast.wire.errors import from_response, render, render_event
-from stayfast.wire.json_input import check, decode
+from stayfast.wire.json_input import can_translate, check, conversation, decode, encode
 from stayfast.wire.transcode import transcoder
 from tests.unit.wire.recorded import STREAMS, body, request
 from tests.unit.wire.test_wire_encode import FULL

@@ -97,7 +97,7 @@ def test_http_2_without_tls_is_named() -> None:
 
     async def main() -> None:
         async with serving() as running:
-            assert b"This is not HTTP/1.1: HTTP/2 is not spoken here." in await running.ask(_BROKEN["HTTP/2 preface"])
+            assert b"This is not HTTP/1.1: HTTP/2 is not supported." in await running.ask(_BROKEN["HTTP/2 preface"])
 
     uvloop.run(main())
 

@@ -113,7 +113,7 @@ def test_handler_head_check_and_error_renderer_are_the_applications() -> None:
             assert (await client.answer())[::2] == (401, b"Who is asking?")
             client.send(post(b"", "/", "x-name: a", "x-name: b"))
             status, headers, body = await client.answer()
-            assert (status, headers["connection"], body) == (400, "close", b"The header x-name is given twice.")
+            assert (status, headers["connection"], body) == (400, "close", b"The header x-name occurs twice.")
             assert await client.rest() == b""
             assert [error.status for error in running.echo.refused] == [401, 400]
 

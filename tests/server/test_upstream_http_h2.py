@@ -127,7 +127,7 @@ def test_goaway_every_time(trust: Trust) -> None:
                 await until(lambda: len(served.talks) == n_tried and bool(served.talks[-1].asked))  # noqa: B023
                 served.talks[-1].machine.close_connection(last_stream_id=0)
                 served.talks[-1].flush()
-            with pytest.raises(UpstreamFailed, match="did not take the request") as failed:
+            with pytest.raises(UpstreamFailed, match="refused the request on this connection") as failed:
                 await sending
             assert failed.value.fault is Fault.RESET
             assert len(served.talks) == 2

@@ -51,8 +51,8 @@ def test_keep_alive_over_tls(trust: Trust) -> None:
 
 
 @pytest.mark.parametrize(("config", "host", "words"), [
-    ({"ca_file": None}, "127.0.0.1", "certificate that is not trusted"),
-    ({}, "other.test", "certificate that is not trusted: .*127.0.0.1"),
+    ({"ca_file": None}, "127.0.0.1", "an untrusted certificate"),
+    ({}, "other.test", "an untrusted certificate: .*127.0.0.1"),
     ({"ca_file": "/nowhere/ca.pem"}, "127.0.0.1", "ca_file of upstream up cannot be used: No such file"),
 ])
 def test_not_trusted(trust: Trust, config: dict[str, Any], host: str, words: str) -> None:

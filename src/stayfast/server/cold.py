@@ -29,7 +29,7 @@ from stayfast.server.routes import (
     request_id_in,
 )
 from stayfast.wire.errors import render
-from stayfast.wire.models import model_list
+from stayfast.wire.local_answers import model_list
 
 _JSON = "application/json"
 _KEY = re.compile(r"[0-9a-fA-F]{64}")

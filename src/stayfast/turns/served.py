@@ -30,7 +30,7 @@ from stayfast.turns.step import ContainedError, StepTimeout, error_kind, last_fr
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.turn import TurnPiece, TurnRun, TurnUpstream
 from stayfast.wire.dialect import unsayable
-from stayfast.wire.encode import conversation
+from stayfast.wire.json_input import conversation
 from stayfast.wire.trace_context import headers_of
 
 END_MARGIN_S = 0.025  # of the budget's own grace and clean-up, and a busy loop's timers

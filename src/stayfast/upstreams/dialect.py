@@ -19,10 +19,9 @@ from stayfast.core.types import AnswerSummary, Api, Chunk
 from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.wire.assembled import can_assemble
 from stayfast.wire.continuation import going_on
-from stayfast.wire.encode import can_translate, encode
 from stayfast.wire.errors import Secrets, error_in, from_response
+from stayfast.wire.json_input import can_assemble, can_translate, encode
 from stayfast.wire.trace_context import headers_of
 from stayfast.wire.transcode import MAX_ANSWER_BYTES, Transcoder, transcoder
 from stayfast.wire.usage import count_tokens_answer

@@ -15,7 +15,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Chunk
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.wire.encode import can_translate
+from stayfast.wire.json_input import can_translate
 from stayfast.wire.transcode import Transcoder, transcoder
 
 

@@ -16,7 +16,7 @@ from stayfast.core.steps import TurnSeen
 from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.dialect import NOTHING, CountedAnswer
-from stayfast.wire.encode import can_translate
+from stayfast.wire.json_input import can_translate
 from stayfast.wire.transcode import Transcoder, transcoder
 from stayfast.wire.usage import count_tokens_answer, input_tokens, text_tokens
 

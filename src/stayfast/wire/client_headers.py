@@ -1,8 +1,8 @@
-"""Headers between a client and the gateway: how long the client will wait, and what is left of its quota.
+"""Headers between a client and the gateway: the client's time-out in, its remaining quota out.
 
-Rate-limit headers are those of its dialect; SDKs and their users read them. OpenAI:
-`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`, reset as a duration of Go's (`1m0.5s`) until it is full. Anthropic:
-`anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}`, reset as an instant (RFC 3339).
+Rate-limit headers follow the client's dialect. OpenAI: `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`; reset is a
+Go duration until the quota is full (`1m0.5s`). Anthropic: `anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}`;
+reset is an instant (RFC 3339).
 """
 
 import math
@@ -13,22 +13,22 @@ from datetime import UTC, datetime
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Allowance, Api
 
-_PATIENCE = {  # what the number is to be multiplied by, to be seconds
+_TIMEOUT_UNITS_S = {
     b"x-request-timeout": 1.0, b"x-stayfast-deadline": 1.0, b"x-litellm-timeout": 1.0, b"x-request-timeout-ms": 1e-3,
     b"x-stayfast-deadline-ms": 1e-3, b"x-deadline-ms": 1e-3, b"x-envoy-expected-rq-timeout-ms": 1e-3}
-_GRPC_PATIENCE = b"grpc-timeout"
-SAY_PATIENCE = frozenset((*_PATIENCE, _GRPC_PATIENCE))
+_GRPC_TIMEOUT_HEADER = b"grpc-timeout"
+SAY_PATIENCE = frozenset((*_TIMEOUT_UNITS_S, _GRPC_TIMEOUT_HEADER))
 _GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _GRPC_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _MAX_TIMEOUT_S = 86_400.0
 
 
 def client_timeout_s(fields: Mapping[bytes, bytes]) -> float | None:
-    """How long the client says it will wait, in seconds; the least of what it says. Raises Rejected naming the header."""
+    """The shortest time-out among the client's headers, in seconds; None without one. Raises Rejected naming the header."""
     if SAY_PATIENCE.isdisjoint(fields):
         return None
     least_s: float | None = None
-    for name, unit_s in _PATIENCE.items():
+    for name, unit_s in _TIMEOUT_UNITS_S.items():
         value = fields.get(name)
         if value is not None:
             seconds = number(value) * unit_s
@@ -36,29 +36,29 @@ def client_timeout_s(fields: Mapping[bytes, bytes]) -> float | None:
                 unit = "seconds" if unit_s == 1.0 else "milliseconds"
                 raise _bad_timeout(name, f"{unit}, more than 0 and at most {_MAX_TIMEOUT_S / unit_s:.0f}")
             least_s = seconds if least_s is None else min(seconds, least_s)
-    if (value := fields.get(_GRPC_PATIENCE)) is not None:
+    if (value := fields.get(_GRPC_TIMEOUT_HEADER)) is not None:
         found = _GRPC_TIMEOUT.fullmatch(value)
         seconds = float(found[1]) * _GRPC_UNITS_S[found[2]] if found is not None else 0.0
         if seconds <= 0:
-            raise _bad_timeout(_GRPC_PATIENCE, "digits and a unit of H, M, S, m, u or n, and more than 0")
+            raise _bad_timeout(_GRPC_TIMEOUT_HEADER, "digits and a unit of H, M, S, m, u or n, and more than 0")
         least_s = seconds if least_s is None else min(seconds, least_s)
     return least_s
 
 
 def number(value: bytes) -> float:
-    """A header's number; NaN for what is none."""
+    """The number in a header; NaN for any other text."""
     try:
-        return math.nan if b"_" in value else float(value)  # float() takes Python's 1_000
+        return math.nan if b"_" in value else float(value)  # float() accepts 1_000
     except ValueError:
         return math.nan
 
 
-def _bad_timeout(name: bytes, wanted: str) -> Rejected:
-    return Rejected(f"{name.decode()} must be {wanted}.", code="bad_timeout", param=name.decode())
+def _bad_timeout(name: bytes, expected: str) -> Rejected:
+    return Rejected(f"{name.decode()} must be {expected}.", code="bad_timeout", param=name.decode())
 
 
 def rate_limit_lines(api: Api, allowances: Sequence[Allowance], wall_at: float) -> bytes:
-    """Whole header lines. `wall_at`: now, in seconds since the epoch."""
+    """The rate-limit headers, as encoded lines. `wall_at`: now, in seconds since the epoch."""
     lines = ""
     if api.is_anthropic:
         for left in allowances:
@@ -74,7 +74,7 @@ def rate_limit_lines(api: Api, allowances: Sequence[Allowance], wall_at: float) 
 
 
 def duration(seconds: float) -> str:
-    """A duration as Go prints it: 0s, 12ms, 1.5s, 6m0s, 1h30m0s."""
+    """Format as Go does: 0s, 12ms, 1.5s, 6m0s, 1h30m0s."""
     n_ms = round(seconds * 1e3)
     if n_ms < 1000:
         return f"{n_ms}ms" if n_ms else "0s"

@@ -1,23 +1,22 @@
-"""One answer said by two upstreams: the second is asked to go on from the first one's words, and the client sees one answer.
+"""Continues a broken answer on another upstream: the second upstream gets the text so far as a prefix (assistant prefill).
 
-All of it happens in the client's own dialect. What the client has is read as it was sent; the request for the rest is the
-client's with the words so far as the assistant's last message (of completions: at the end of the prompt), and less room for
-output; the rest is read as a client would, and said again by a writer that has been taken to where the first half stopped.
-So each pair of upstreams that can answer a request can also share its answer.
+Everything happens in the client's own dialect. The bytes that the client has are decoded. The second request is the client's
+request with the text so far as the last assistant message (completions: at the end of the prompt) and a smaller output
+limit. Its answer is decoded and encoded again by an encoder in the state where the first half stopped. So every upstream
+that can answer the request can also continue it.
 
-Only running text can be continued: no call of a tool, no reasoning, no refusal, no promised format (a schema begins anew
-with the second half), one choice, and no more than is known of what the client asked (log probabilities and the like).
+Only plain text can be continued: no tool calls, reasoning, refusals or output formats (a schema would start anew), one
+choice, and no option without a normal form, such as log probabilities.
 
-Where two halves of a text meet (`SeamTrimmer`): the second half is asked for with the first as its beginning, without the
-blanks that end it: providers refuse them there, and most models' tokens hold the blank before a word. So of what comes back:
+The seam (`SeamTrimmer`): the prefix is sent without its trailing blanks, because providers reject them and most tokens
+contain the blank before a word. So of the second half:
 
-    blanks first    those that were said already are left out, the others stay
-    no blanks       what follows the blanks that were said already
+    it begins with blanks      those that the first half ended with are removed
+    it begins without blanks   it passes unchanged: the client has the blanks already
 
-Everything else is given on as it comes: the upstream is trusted (`supports_continuation`) to go on exactly. A repeat is not
-looked for, since code, tables and lists say the same lines again and again: any rule that leaves out what an upstream says
-twice loses what a text says twice.
-When wrong: an upstream that says the first half once more before it goes on is heard twice.
+All other text passes unchanged: the upstream is configured (`supports_continuation`) as one that continues exactly. Repeated text is not
+removed, because code, tables and lists repeat lines themselves.
+When wrong: an upstream that repeats the first half makes the client read it twice.
 """
 
 from typing import Any, Final
@@ -31,13 +30,12 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import AnswerSummary, Api, Request, Usage
 from stayfast.wire import sse
 from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, object_in, unsayable
-from stayfast.wire.encode import conversation
-from stayfast.wire.transcode import WRONG_SHAPE, encode_events, source_of, writer_of
+from stayfast.wire.json_input import conversation
+from stayfast.wire.transcode import ENDS_WITH_DONE, WRONG_SHAPE, encode_events, source_of, writer_of
 
-MAX_SO_FAR_BYTES: Final = 4 * 1024 * 1024  # of events: some 20,000 tokens, each in one of its own
+MAX_SO_FAR_BYTES: Final = 4 * 1024 * 1024  # of events: about 20,000 tokens, one event each
 _FORCED: Final = ("required", "named")
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_SAY_DONE: Final = (Api.CHAT, Api.COMPLETIONS)
 _PROMPT, _INPUT, _MESSAGES = "prompt", "input", "messages"
 _TEXT_EVENTS: Final = frozenset((
     "ping", "message_start", "content_block_start", "content_block_delta", "response.created", "response.in_progress",
@@ -51,22 +49,22 @@ _TRUE, _FALSE = Raw(b"true"), Raw(b"false")
 
 
 class CannotGoOn(Exception):
-    """This answer can be continued by nobody; the message is one word of why."""
+    """The answer cannot be continued; the message is a reason code."""
 
 
 class SeamTrimmer:
-    """The second half of one text. One task owns it."""
+    """Removes blanks at the start of the second half that the first half ended with. Owned by one task."""
 
     __slots__ = ("_blanks", "_held", "_is_over", "prefix")
 
     def __init__(self, sent_text: str) -> None:
-        self.prefix = sent_text.rstrip()  # what is asked to be continued
+        self.prefix = sent_text.rstrip()  # what the second upstream continues
         self._blanks = sent_text[len(self.prefix):]
         self._held = ""
         self._is_over = not self._blanks
 
     def take(self, text: str, *, is_last: bool = False) -> str:
-        """More of the second half came; returns what the reader gets of it now. `is_last`: nothing may be held back."""
+        """Trim more of the second half; returns the text for the client. `is_last`: hold nothing back."""
         if self._is_over:
             return text
         self._held += text
@@ -82,12 +80,15 @@ class SeamTrimmer:
 
 
 class Continuation:
-    """The second half of one answer. `request` is what to ask for; `n_sent` tokens, about, are said. One task owns it."""
+    """The second half of one answer. Owned by one task.
+
+    `request`: the request for it. `n_sent`: tokens of the first half, approximately.
+    """
 
     __slots__ = ("_source", "_splitter", "_writer", "n_sent", "request", "seam", "sight")
 
     def __init__(self, request: Request, so_far: bytes, created_at: int) -> None:
-        """`so_far`: all bytes that the client has of the answer to its `request`. Raises CannotGoOn."""
+        """`so_far`: all bytes of the answer that the client has. Raises CannotGoOn."""
         parsed = _parse_conversation(request)
         self._writer = writer_of(request, created_at)
         try:
@@ -97,16 +98,16 @@ class Continuation:
         text = "".join(replayed)
         self.n_sent = max(len(replayed), len(text.encode()) // BYTES_A_TOKEN)
         self.seam = SeamTrimmer(text)
-        self.request = _request(request, parsed, self.seam.prefix, self.n_sent)
+        self.request = _make_request(request, parsed, self.seam.prefix, self.n_sent)
         self.sight = AnswerSummary()
         self._source = source_of(request.api, request, "", self.sight)
         self._splitter = sse.Splitter()
 
     def _replay(self, request: Request, so_far: bytes) -> list[str]:
-        """Take the writer past what the client has; returns its text. Raises CannotGoOn for anything but running text."""
+        """Bring the encoder to the state after `so_far`; returns its texts. Raises CannotGoOn unless all is plain text."""
         if len(so_far) > MAX_SO_FAR_BYTES:
             raise CannotGoOn("length")
-        check = _check_chunk if request.api in _SAY_DONE else _check_event
+        check = _check_chunk if request.api in ENDS_WITH_DONE else _check_event
         source = source_of(request.api, request, "", AnswerSummary())
         texts: list[str] = []
         for data, name in sse.events(sse.Splitter(MAX_SO_FAR_BYTES), so_far):
@@ -118,9 +119,9 @@ class Continuation:
                 raise CannotGoOn("blocks")
             check(parsed)
             deltas = source.deltas()
-            places = [_place(event) for delta in deltas for event in self._writer.events(delta)]
-            if places and check is _check_event and _place(parsed) not in places:
-                raise CannotGoOn("blocks")  # whoever sent this counts otherwise than the writer does
+            positions = [_position(event) for delta in deltas for event in self._writer.events(delta)]
+            if positions and check is _check_event and _position(parsed) not in positions:
+                raise CannotGoOn("blocks")  # the sender numbers events or blocks differently from the encoder
             for delta in deltas:
                 if isinstance(delta, TextDelta):
                     texts.append(delta.text)
@@ -129,50 +130,48 @@ class Continuation:
         return texts
 
     def feed(self, data: bytes) -> list[Json]:
-        """More of the second half; returns the events that the client gets. Raises CannotGoOn for what is none."""
+        """Read more of the second half; returns the events for the client. Raises CannotGoOn for an invalid answer."""
+        events: list[Json] = []
         try:
-            return self._read(data)
+            for event, name in sse.events(self._splitter, data):
+                if not self._source.ended:
+                    self._source.see(event, name)
+                    for delta in self._source.deltas():
+                        events += self._encode_delta(delta)
         except WRONG_SHAPE:
             raise CannotGoOn("blocks") from None
-
-    def _read(self, data: bytes) -> list[Json]:
-        events: list[Json] = []
-        for event, name in sse.events(self._splitter, data):
-            if not self._source.ended:
-                self._source.see(event, name)
-                for delta in self._source.deltas():
-                    events += self._encode_delta(delta)
         return events
 
     def _encode_delta(self, delta: Delta) -> list[Json]:
-        if isinstance(delta, Begin | ThinkingDelta):  # the answer has begun, and is past its reasoning
+        if isinstance(delta, Begin | ThinkingDelta):  # the client's answer has begun, and its reasoning is over
             return []
         if isinstance(delta, TextDelta):
-            return self._text(self.seam.take(delta.text))
-        return [*self._text(self.seam.take("", is_last=True)), *self._writer.events(delta)]
+            return self._encode_text(self.seam.take(delta.text))
+        return [*self._encode_text(self.seam.take("", is_last=True)), *self._writer.events(delta)]
 
-    def _text(self, text: str) -> list[Json]:
+    def _encode_text(self, text: str) -> list[Json]:
         return self._writer.events(TextDelta(text)) if text else []
 
     def end(self, usage: Usage | None) -> list[Json]:
-        """The events that end the answer, whole. `usage` is of both halves."""
-        return [*self._text(self.seam.take("", is_last=True)), *self._writer.end(usage)]
+        """The events that end a complete answer. `usage`: of both halves."""
+        return [*self._encode_text(self.seam.take("", is_last=True)), *self._writer.end(usage)]
 
     def cut(self, usage: Usage | None) -> list[Json]:
+        """The events that end the answer as if it had reached its length limit. `usage`: of both halves."""
         events = [] if self.sight.finish_reason is not None else self._encode_delta(Finish("length"))
         return [*events, *self.end(usage)]
 
 
 def in_bytes(api: Api, events: list[Json], *, is_end: bool = False) -> bytes:
-    """Events as a client of this dialect reads them."""
-    ends_with_done = api in _SAY_DONE
+    """Encode events for a client of dialect `api`. `is_end`: they end the stream."""
+    ends_with_done = api in ENDS_WITH_DONE
     if is_end:
         return encode_events(events, ends_with_done=ends_with_done)
     return b"".join(sse.event(_ENCODER.encode(event), None if ends_with_done else event["type"]) for event in events)
 
 
 def both(first: Usage, second: Usage | None) -> Usage:
-    """What two attempts took together."""
+    """The sum of the usage of two attempts."""
     if second is None:
         return first
     return Usage(*(one + other for one, other in zip(
@@ -180,8 +179,8 @@ def both(first: Usage, second: Usage | None) -> Usage:
 
 
 def going_on(body: bytes, client: Api, spoken: Api) -> bytes:
-    """A request whose last message is to be continued, as an endpoint that speaks `spoken` is asked for that: chat with the
-    fields of vLLM and SGLang, messages and completions as they are. Raises Rejected for pairs that cannot say it.
+    """The body of a request whose last message the upstream of dialect `spoken` continues: chat gets the fields of vLLM and
+    SGLang, messages and completions stay as they are. Raises Rejected for a pair of dialects that cannot continue.
     """
     if spoken is Api.RESPONSES or (client is Api.COMPLETIONS) is not (spoken is Api.COMPLETIONS):
         raise unsayable("messages", spoken.value, "it cannot continue an answer")
@@ -191,7 +190,7 @@ def going_on(body: bytes, client: Api, spoken: Api) -> bytes:
 
 
 def _parse_conversation(request: Request) -> Conversation:
-    """What the client asked. Raises CannotGoOn for what an answer in two halves would not keep."""
+    """The client's request in the normal form. Raises CannotGoOn for an option that a continued answer would break."""
     if not request.stream or request.is_stateful or request.n_choices != 1:
         raise CannotGoOn("request")
     try:
@@ -205,17 +204,17 @@ def _parse_conversation(request: Request) -> Conversation:
     if parsed.tool_choice is not None and parsed.tool_choice.mode in _FORCED:
         raise CannotGoOn("tools")
     if parsed.effort is not None:
-        raise CannotGoOn("thinking")  # it begins anew with the second half, or is refused there
+        raise CannotGoOn("thinking")  # the second upstream would reason again, or reject the request
     return parsed
 
 
-def _place(event: Json) -> tuple[object, ...]:
-    """What an event says of where in the answer it stands."""
+def _position(event: Json) -> tuple[object, ...]:
+    """The fields that give the position of an event in the answer."""
     return tuple(event.get(name) for name in ("type", "index", "sequence_number", "item_id"))
 
 
 def _check_chunk(chunk: Json) -> None:
-    """A chunk of chat or completions that holds running text of one choice, if anything."""
+    """Raise CannotGoOn unless a chat or completions chunk contains only text of one choice."""
     for choice in chunk.get("choices") or ():
         if choice.get("finish_reason"):
             raise CannotGoOn("over")
@@ -225,7 +224,7 @@ def _check_chunk(chunk: Json) -> None:
 
 
 def _check_event(event: Json) -> None:
-    """An event of messages or responses that belongs to running text."""
+    """Raise CannotGoOn unless an event of messages or responses belongs to plain text."""
     if event.get("type") not in _TEXT_EVENTS:
         raise CannotGoOn("blocks")
     for name, kind in _TEXT_KINDS.items():
@@ -234,8 +233,8 @@ def _check_event(event: Json) -> None:
             raise CannotGoOn("blocks")
 
 
-def _request(request: Request, parsed: Conversation, prefix: str, n_sent: int) -> Request:
-    """The client's request, going on after `prefix`."""
+def _make_request(request: Request, parsed: Conversation, prefix: str, n_sent: int) -> Request:
+    """The client's request with `prefix` to continue, and its output limit reduced by `n_sent` tokens."""
     body: dict[str, Any] = _OBJECT.decode(request.body)
     limit = request.max_output_tokens
     for name in _LIMITS:
@@ -244,11 +243,11 @@ def _request(request: Request, parsed: Conversation, prefix: str, n_sent: int) -
                 raise CannotGoOn("length")
             body[name] = limit = most - n_sent
     if prefix:
-        _append(body, request.api, parsed, prefix)
+        _append_prefix(body, request.api, parsed, prefix)
     return msgspec.structs.replace(request, body=_ENCODER.encode(body), max_output_tokens=limit)
 
 
-def _append(body: dict[str, Any], api: Api, parsed: Conversation, prefix: str) -> None:
+def _append_prefix(body: dict[str, Any], api: Api, parsed: Conversation, prefix: str) -> None:
     message = {"role": "assistant", "content": prefix}
     if api is Api.COMPLETIONS:
         body[_PROMPT] = parsed.messages[0].text + prefix

@@ -1,5 +1,5 @@
-"""What the dialects share: an answer as it grows, in no protocol's words, what reads it and says it, and the types, refusals
-and parts of requests and answers that they say alike.
+"""What all dialects share: the normalized deltas of an answer, the interfaces of decoders, encoders and collectors, and
+helpers for fields that several dialects have.
 """
 
 from abc import ABC, abstractmethod
@@ -14,14 +14,14 @@ from msgspec import Meta, Struct
 from stayfast.core.conversation import Image, Message, OutputFormat, RawObject, Text, ToolChoice
 from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Usage
-from stayfast.wire.errors import truncated
+from stayfast.wire.errors import in_band, malformed, truncated
 
 Json = dict[str, Any]
 Reason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class Begin(Struct, frozen=True, gc=False):
-    """The answer has a name. `created_at`: seconds since the epoch, where the upstream says it."""
+    """The id and model of the answer. `created_at`: seconds since the epoch; None if the upstream does not send it."""
 
     id: str
     model: str
@@ -36,14 +36,14 @@ class TextDelta(Struct, frozen=True, gc=False):
 
 
 class ThinkingDelta(Struct, frozen=True, gc=False):
-    """More reasoning, or the `signature` that ends a stretch of it."""
+    """More reasoning text, or the `signature` at the end of a reasoning block."""
 
     text: str
     signature: str = ""
 
 
 class ToolBegin(Struct, frozen=True, gc=False):
-    """The model calls a tool. `ordinal` counts the calls of one answer from 0."""
+    """The start of a tool call. `ordinal` counts the calls of one answer from 0."""
 
     ordinal: int
     id: str
@@ -58,7 +58,7 @@ class ToolDelta(Struct, frozen=True, gc=False):
 
 
 class Finish(Struct, frozen=True, gc=False):
-    """Why the model stopped. `stop_sequence`: the one it met, where that is known."""
+    """Why the model stopped. `stop_sequence`: the one that stopped it, if known."""
 
     reason: Reason
     stop_sequence: str | None = None
@@ -68,87 +68,98 @@ Delta = Begin | TextDelta | ThinkingDelta | ToolBegin | ToolDelta | Finish
 
 
 class WholeSource(ABC):
-    """Reads one upstream's answer that comes in one piece. One task owns it."""
+    """Decodes one answer that arrives as a single body. Owned by one task."""
 
     __slots__ = ("_upstream", "ended", "sight")
 
-    def __init__(self, upstream: str, sight: AnswerSummary) -> None:
-        self.sight = sight
-        self.ended = False  # nothing after this counts: the protocol's end, or a failure
+    def __init__(self, upstream: str, summary: AnswerSummary) -> None:
+        self.sight = summary
+        self.ended = False  # the protocol's end was read, or a failure; everything after it is ignored
         self._upstream = upstream
 
     @abstractmethod
     def see_whole(self, body: bytes) -> None:
-        """Read the answer into the sight. Failures go to the sight, never raise."""
+        """Read the answer into the summary. Never raises: a failure is stored in the summary."""
 
     def fail(self, failure: UpstreamFailed) -> None:
         self.ended = True
         self.sight.is_complete = False
         self.sight.failure = failure
 
+    def fail_malformed(self, what: str) -> None:
+        """`what`: a noun phrase; must not quote the answer."""
+        self.fail(malformed(self._upstream, what))
+
+    def fail_in_band(self, parsed: object) -> None:
+        """`parsed`: the error event or body that came with HTTP 200."""
+        self.fail(in_band(self._upstream, parsed))
+
+    def fail_truncated(self) -> None:
+        self.fail(truncated(self._upstream))
+
     def _complete(self, usage: Usage | None, answer: Json | None = None, finish_reason: str | None = None) -> None:
-        """`answer`: with its id and its model."""
-        sight, answer = self.sight, answer or {}
-        sight.usage, sight.finish_reason = usage, finish_reason
-        sight.response_id, sight.model = optional_text(answer.get("id")) or None, optional_text(answer.get("model"))
-        sight.n_content = 1
-        sight.is_complete = True
+        """Mark the answer as complete. `answer`: an object with its `id` and `model`."""
+        summary, answer = self.sight, answer or {}
+        summary.usage, summary.finish_reason = usage, finish_reason
+        summary.response_id, summary.model = optional_text(answer.get("id")) or None, optional_text(answer.get("model"))
+        summary.n_content = 1
+        summary.is_complete = True
 
 
 class StreamDecoder(WholeSource):
-    """Reads one upstream's answer, event by event or whole, into a `AnswerSummary`. One task owns it."""
+    """Decodes one answer, streamed or whole, into an `AnswerSummary`. Owned by one task."""
 
     __slots__ = ("is_only_usage",)
 
-    def __init__(self, upstream: str, sight: AnswerSummary) -> None:
-        super().__init__(upstream, sight)
-        self.is_only_usage = False  # the event just seen is there only because usage was asked for
+    def __init__(self, upstream: str, summary: AnswerSummary) -> None:
+        super().__init__(upstream, summary)
+        self.is_only_usage = False  # the last event holds usage and nothing else
 
     @abstractmethod
     def see(self, data: bytes, name: bytes) -> int:
-        """Read one event; returns how much of it is content (1 or 0). Failures go to the sight, never raise."""
+        """Read one event. Returns 1 if it holds content, else 0. Never raises: a failure is stored in the summary."""
 
     @abstractmethod
     def deltas(self) -> list[Delta]:
-        """The event just seen, in the normal form."""
+        """The deltas of the last event."""
 
     def finish(self) -> None:
-        """The body has ended: whole by the protocol's rules, or truncated."""
+        """The body has ended: the answer is complete by the rules of its protocol, or truncated."""
         if not self.ended:
-            self.fail(truncated(self._upstream))
+            self.fail_truncated()
 
     @abstractmethod
     def whole(self) -> list[Delta]:
-        """The whole answer just seen, in the normal form."""
+        """The deltas of the whole answer read last."""
 
     @abstractmethod
     def ending(self) -> list[Json]:
-        """The events that end the answer as if it had met its length limit; the sight has that reason then."""
+        """The events that end the answer as if it had reached its length limit. Sets the finish reason of the summary."""
 
 
 class StreamEncoder(Protocol):
-    """Says deltas in one dialect's events, as its official SDK expects them. One task owns it."""
+    """Encodes deltas as the events of one dialect, in the order its official SDK expects. Owned by one task."""
 
     def events(self, delta: Delta) -> list[Json]:
-        """The events for one delta. Raises NotTranslatable."""
+        """The events of one delta. Raises NotTranslatable."""
 
     def end(self, usage: Usage | None) -> list[Json]:
         """The events that end the answer."""
 
 
 class AnswerCollector(Protocol):
-    """Puts the events of one dialect together into its whole answer. One task owns it."""
+    """Collects the events of one dialect into its whole answer. Owned by one task."""
 
     def add(self, chunk: Json) -> None:
-        """Take one event. Raises ValueError for what cannot be one."""
+        """Add one event. Raises ValueError if it is malformed."""
 
     def body(self) -> bytes:
-        """The whole answer. Raises ValueError where the events do not make one."""
+        """The whole answer. Raises ValueError if the events do not form one."""
 
 
 T = TypeVar("T")
 Name = Annotated[str, Meta(min_length=1)]
-MAX_NUMBER: Final = 2**53 - 1  # RFC 8259, 6: beyond it JSON numbers are not exact, and sums with floats may overflow
+MAX_NUMBER: Final = 2**53 - 1  # RFC 8259, 6: larger JSON numbers are not exact, and sums with floats may overflow
 Count = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
 CountOrZero = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
 Whole = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
@@ -159,7 +170,7 @@ _ANY: Final = msgspec.json.Decoder()
 
 
 class NotTranslatable(ValueError):
-    """The order of the deltas has no form in the client's dialect."""
+    """The client's dialect cannot express this sequence of deltas."""
 
 
 class GenerationRequest(Struct, gc=False, kw_only=True):
@@ -177,7 +188,7 @@ class NamedSchema(Struct, gc=False, kw_only=True):
 
 
 def object_in(body: bytes) -> Json:
-    """The JSON object that `body` is; empty where it is none. For answers, which are judged by what they lack."""
+    """Parse a JSON object; empty if `body` is anything else. For answers: a decoder rejects them by the missing fields."""
     try:
         value = _ANY.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -190,18 +201,18 @@ def optional_text(value: object) -> str | None:
 
 
 def text_or_empty(value: object) -> str:
-    """The value, where it is text, else nothing: compatible servers put other types where OpenAI puts text."""
+    """The value if it is text, else "". Compatible servers send other types where OpenAI sends text."""
     return value if isinstance(value, str) else ""
 
 
 def read_begin(answer_id: object, model: object, created_at: object) -> Begin:
-    """The beginning of an answer of OpenAI's protocols."""
+    """The beginning of an answer in one of OpenAI's protocols."""
     is_instant = isinstance(created_at, int | float) and 0 <= created_at < 2**53
     return Begin(text_or_empty(answer_id), text_or_empty(model), int(created_at) if is_instant else None)  # type: ignore[call-overload]  # checked above
 
 
 def required(value: T | None, path: str) -> T:
-    """`value`, which the protocol demands at `path`. Raises Rejected where it is missing."""
+    """`value`, which the protocol requires at `path`. Raises Rejected if it is missing."""
     if value is None:
         raise missing(path)
     return value
@@ -212,10 +223,9 @@ def missing(path: str) -> Rejected:
 
 
 def unsayable(param: str, target: str, why: str = "") -> Rejected:
-    """The refusal of what the upstream's protocol has no words for."""
+    """The error for a field that the upstream's protocol `target` has no equivalent of."""
     reason = f": {why}" if why else ""
-    return Rejected(f"{param} cannot be said to this model, which speaks {target}{reason}", code="unsupported_field",
-                    param=param)
+    return Rejected(f"{param} cannot be translated to {target}{reason}", code="unsupported_field", param=param)
 
 
 def drop_none(fields: Mapping[str, Any]) -> Json:
@@ -223,7 +233,7 @@ def drop_none(fields: Mapping[str, Any]) -> Json:
 
 
 def is_given(value: object, *, or_empty: bool = True) -> bool:
-    """Whether a field that no other dialect can say was sent with a value. `or_empty`: an empty list is none."""
+    """Whether a field has a value. `or_empty`: an empty list counts as no value."""
     return value is not None and not (or_empty and value == [])
 
 
@@ -232,26 +242,26 @@ def list_used(in_use: Mapping[str, bool]) -> tuple[str, ...]:
 
 
 def join_neighbours(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Neighbours of one role become one message: calls, texts and results of one turn belong together."""
+    """Join adjacent messages of one role: the texts, calls and results of one turn belong in one message."""
     joined: list[Message] = []
-    for role, turn in groupby(messages, key=attrgetter("role")):
-        said = list(turn)
-        if role == "system" or len(said) == 1:
-            joined.extend(said)
+    for role, group in groupby(messages, key=attrgetter("role")):
+        turn = list(group)
+        if role == "system" or len(turn) == 1:
+            joined.extend(turn)
         else:
-            joined.append(Message(role, tuple([part for message in said for part in message.parts])))
+            joined.append(Message(role, tuple([part for message in turn for part in message.parts])))
     return tuple(joined)
 
 
 def read_parts(content: str | Sequence[Any], path: str, read: Callable[[Any, str], T]) -> tuple[Text | T, ...]:
-    """The parts of a content, each by `read` with its path. A plain text is one part."""
+    """Read each part of a content with `read(part, path)`. A plain string is one text part."""
     if isinstance(content, str):
         return (Text(content),)
     return tuple(read(part, f"{path}[{at}]") for at, part in enumerate(content))
 
 
 def join_instructions(parts: Iterable[object], path: str) -> str:
-    """The text of instructions. Raises Rejected where a part is something else."""
+    """The text of instructions. Raises Rejected if a part is not text."""
     texts = []
     for at, part in enumerate(parts):
         if not isinstance(part, Text):
@@ -261,8 +271,8 @@ def join_instructions(parts: Iterable[object], path: str) -> str:
 
 
 def image_of(url: str, detail: str | None) -> Image:
-    """An image by its URL; base64 data URLs are taken apart."""
-    if detail == "auto":  # what silence means
+    """An image by its URL; a base64 data URL is split into media type and data."""
+    if detail == "auto":  # the default
         detail = None
     head, comma, data = url.partition(",")
     if comma and head.startswith("data:") and head.endswith(";base64"):
@@ -271,7 +281,7 @@ def image_of(url: str, detail: str | None) -> Image:
 
 
 def read_tool_choice(choice: object, name: str | None) -> ToolChoice | None:
-    """A choice of tools as OpenAI's protocols have it. `name`: the one function that it asks for."""
+    """A tool choice of OpenAI's protocols. `name`: the function that it names."""
     match choice:
         case None:
             return None
@@ -282,19 +292,19 @@ def read_tool_choice(choice: object, name: str | None) -> ToolChoice | None:
     return ToolChoice("named", name)
 
 
-def read_output_format(kind: str, wanted: NamedSchema | None, at: str, path: str) -> OutputFormat | None:
-    """A format as OpenAI's protocols have it: its kind stands at `at`, its schema, `wanted`, at `path`."""
+def read_output_format(kind: str, schema: NamedSchema | None, at: str, path: str) -> OutputFormat | None:
+    """An output format of OpenAI's protocols. `at`, `path`: where the kind and the schema are in the request."""
     if kind == "text":
         return None
     if kind == "json_object":
         return OutputFormat()
     if kind != "json_schema":
         raise unsayable(f"{at}.type", ANOTHER)
-    wanted = required(wanted, path)
-    return OutputFormat(required(wanted.schema, f"{path}.schema"), wanted.name, wanted.description, wanted.strict)
+    schema = required(schema, path)
+    return OutputFormat(required(schema.schema, f"{path}.schema"), schema.name, schema.description, schema.strict)
 
 
-def encode_schema(wanted: OutputFormat) -> Json:
-    """A format's schema as OpenAI's protocols have it."""
-    return {"name": wanted.name or "answer", "schema": wanted.schema,
-            **drop_none({"description": wanted.description, "strict": wanted.strict})}
+def encode_schema(output_format: OutputFormat) -> Json:
+    """The schema of an output format, as OpenAI's protocols write it."""
+    return {"name": output_format.name or "answer", "schema": output_format.schema,
+            **drop_none({"description": output_format.description, "strict": output_format.strict})}

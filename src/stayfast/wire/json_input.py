@@ -1,10 +1,13 @@
-"""Untrusted JSON in, a validated `Request` out: bytes are bounded before they are parsed, and a complaint names its field.
+"""Request bodies in both directions: untrusted JSON in, a validated `Request` out; a `Request` in, an upstream's JSON out.
 
-Depth is bounded without parsing: with its strings cut out, a document is only brackets, and its depth is their highest
-running sum. Most bodies have fewer brackets than the limit has levels and skip even that. The sum takes 20 ns a bracket, so
-their number is bounded as well.
-Every field that a translation reads is typed, so nothing after this can stumble over a wrong type; fields nobody reads pass
-as they are. The body travels on verbatim. Values of the client never stand in a message: they may be prompts.
+In: bytes are bounded before they are parsed, and an error names its field. Depth is bounded without parsing: with its
+strings removed, a document is only brackets, and its depth is their highest running sum. Most bodies have fewer brackets
+than the limit has levels and skip that step. The sum takes 20 ns a bracket, so their number is bounded as well. Every
+field that a translation reads is typed, so later code meets no wrong type; other fields pass unchecked. Error messages
+never quote values of the client: they may be prompts.
+
+Out: in the client's own dialect the body is forwarded. Only the top-level members that must change are replaced, and every
+other value keeps its bytes. In another dialect the body is translated through the normal form (core.conversation).
 """
 
 import re
@@ -15,12 +18,14 @@ from itertools import accumulate
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
+from stayfast.core.conversation import Conversation, RawObject
 from stayfast.core.errors import Rejected
+from stayfast.core.events import RequestParams
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import request as chat
-from stayfast.wire.dialect import MAX_NUMBER, is_given, missing, required
+from stayfast.wire.dialect import MAX_NUMBER, is_given, missing, required, unsayable
 from stayfast.wire.messages import request as messages
 from stayfast.wire.responses import request as responses
 
@@ -29,22 +34,25 @@ T = TypeVar("T")
 TAG: Final = re.compile(r"[!-+\--~]{1,64}")
 TAG_FORM: Final = "1 to 64 visible ASCII characters but the comma"
 MOST_TAGS: Final = 16
-MAX_DEPTH: Final = 512  # parsers and printers take a frame a level, and Python has 1000 of them
-MAX_MARKS: Final = 2_000_000  # brackets outside of strings, and quotes of strings that hold brackets
+MAX_DEPTH: Final = 512  # parsers and encoders use a stack frame per level, and Python allows 1000
+MAX_MARKS: Final = 2_000_000  # brackets outside of strings, and quotes of strings that contain brackets
 
 _ROLES: Final = "one of system, developer, user, assistant, tool, function"
 _ANTHROPIC_ROLES: Final = "one of user, assistant, system"
 _CHAT_PARTS: Final = {"text": ("text",), "image_url": ("image_url",)}
 _BLOCKS: Final = {"text": ("text",), "tool_use": ("id", "name"), "tool_result": ("tool_use_id",)}
-_EXTENSION_MARK: Final = b'"stayfast"'
-_CACHE_MARK: Final = b'"cache"'
-_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_SHORT: Final = 65_536  # bytes
+_STAYFAST_MEMBER: Final = b'"stayfast"'
+_CACHE_MEMBER: Final = b'"cache"'
+_OBJECT: Final = msgspec.json.Decoder(RawObject)
+_ENCODER: Final = msgspec.json.Encoder()
+_PARAMS: Final = msgspec.json.Decoder(RequestParams)
+_TRUE: Final = Raw(b"true")
+_SMALL_BYTES: Final = 65_536
 _STEPS: Final = bytes.maketrans(b"{}[]", b"\x01\xff\x01\xff")
-_NO_MARKS: Final = bytes(sorted(set(range(256)) - set(b'{}[]"')))
-_HALF_A_PAIR: Final = re.compile(rb"\\u(?:d[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..\\u)d[c-f])", re.IGNORECASE)
-_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
-_TOO_LARGE: Final = ("Number out of range", "Integer value out of range")  # for a float; for an int of 4300 digits and more
+_ALL_BUT_MARKS: Final = bytes(sorted(set(range(256)) - set(b'{}[]"')))
+_HALF_PAIR: Final = re.compile(rb"\\u(?:d[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..\\u)d[c-f])", re.IGNORECASE)
+_ERROR_PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
+_TOO_LARGE: Final = ("Number out of range", "Integer value out of range")  # msgspec's messages for a float and an integer
 _NUMBER_BOUNDS: Final = f"number out of range, expected one from {-MAX_NUMBER} to {MAX_NUMBER}"
 _MISSING: Final = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
 
@@ -66,21 +74,21 @@ _DEFAULT: Final = DecodeLimits()
 def decode(api: Api, body: bytes, limits: DecodeLimits = _DEFAULT) -> Request:
     """Validate `body`. Raises Rejected (400) with the path of the offending field as `param`."""
     check(body, limits.max_depth)
-    if body.find(_EXTENSION_MARK) >= 0 or body.find(_CACHE_MARK) >= 0:  # `in` first makes an error, and takes twice as long
-        return _extended(api, body)
+    if body.find(_STAYFAST_MEMBER) >= 0 or body.find(_CACHE_MEMBER) >= 0:  # twice as fast as `in`
+        return _decode_extended(api, body)
     return _DECODERS[api](body)
 
 
 def check(body: bytes, max_depth: int) -> None:
-    """Refuse what no parser should see: not UTF-8, or nested deeper than `max_depth`. Raises Rejected."""
+    """Reject what is not UTF-8 or nested deeper than `max_depth`, before any parser sees it. Raises Rejected."""
     if not body.isascii():
         try:
             str(body, "utf-8")
         except UnicodeDecodeError as error:
             raise Rejected(f"the body is not valid UTF-8 (byte {error.start})", code="invalid_json") from None
-    if len(body) <= _SHORT:  # this goes from one to the next, where `count` looks at each byte
+    if len(body) <= _SMALL_BYTES:  # `replace` jumps from match to match, `count` checks each byte
         n_brackets = len(body) - len(body.replace(b"[", b"").replace(b"{", b""))
-    else:  # of which somebody may send thirty million
+    else:  # a large body may consist of brackets: `replace` would be slow
         n_brackets = body.count(b"[") + body.count(b"{")
     if n_brackets > max_depth and _is_deeper(body, max_depth):
         raise too_deep(max_depth)
@@ -93,31 +101,31 @@ def too_deep(max_depth: int) -> Rejected:
 def _is_deeper(body: bytes, max_depth: int) -> bool:
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = body.translate(None, _NO_MARKS).replace(b'""', b"")  # two quotes less change nothing for what is behind them
+    marks = body.translate(None, _ALL_BUT_MARKS).replace(b'""', b"")  # removing a pair of quotes keeps the rest's meaning
     if marks.count(b'"') <= MAX_MARKS:
         brackets = b"".join(marks.split(b'"')[::2])
         if len(brackets) <= MAX_MARKS:
             return max(accumulate(array("b", brackets.translate(_STEPS))), default=0) > max_depth
-    raise Rejected(f"the body holds more than {MAX_MARKS} brackets", code="too_complex")
+    raise Rejected(f"the body contains more than {MAX_MARKS} brackets", code="too_complex")
 
 
 def typed(decoder: "msgspec.json.Decoder[T]", body: bytes, at: str = "", expected: str = "") -> T:
-    """Parse `body`, which stands at path `at` of the request; `expected`: the words that a field with certain ones may be.
-    Raises Rejected with the offending field as `param`.
+    """Parse `body`, which is at path `at` of the request. Raises Rejected with the offending field as `param`.
+    `expected`: the valid values of an enumerated field, for the error message.
     """
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _wrong_type(str(error), at, expected) from None
+        raise _type_error(str(error), at, expected) from None
     except msgspec.DecodeError as error:
-        why = "half of a surrogate pair" if _HALF_A_PAIR.search(body.replace(b"\\\\", b"")) else error
+        why = "half of a surrogate pair" if _HALF_PAIR.search(body.replace(b"\\\\", b"")) else error
         raise Rejected(f"the body is not valid JSON: {why}", code="invalid_json") from None
     except RecursionError:
         raise Rejected("the body is nested too deeply", code="too_deep") from None
 
 
-def _wrong_type(message: str, at: str, expected: str) -> Rejected:
-    match = _AT.match(message)
+def _type_error(message: str, at: str, expected: str) -> Rejected:
+    match = _ERROR_PATH.match(message)
     assert match is not None
     what = match["what"]
     path = at + (match["path"] or "$")[1:]
@@ -137,14 +145,14 @@ Life = Annotated[float, Meta(gt=0, le=MAX_NUMBER)]  # seconds
 
 
 class CacheWord(Struct, gc=False, rename="kebab"):
-    """The member `cache` of a body, as LiteLLM's clients send it. `ttl`, `s_maxage`: seconds. Other words say nothing."""
+    """The member `cache` of a body, as LiteLLM's clients send it. `ttl`, `s_maxage`: seconds. Other fields are ignored."""
 
     no_store: bool | None = None
     no_cache: bool | None = None
     ttl: Life | None = None
     s_maxage: Age | None = None
     namespace: Annotated[str, Meta(max_length=256)] | None = None
-    use_cache: bool | None = None  # whether a cache is wanted is its route's business
+    use_cache: bool | None = None  # ignored: the route decides whether there is a cache
 
     def control(self) -> CacheControl:
         return CacheControl(self.no_store is True, self.no_cache is True, max_age_s=self.s_maxage, keep_s=self.ttl,
@@ -152,7 +160,7 @@ class CacheWord(Struct, gc=False, rename="kebab"):
 
 
 class CacheWish(Struct, forbid_unknown_fields=True, gc=False, rename="kebab"):
-    """The words of Cache-Control in a body. `max_age`, `ttl` (to keep the answer): seconds."""
+    """The member `stayfast.cache` of a body: Cache-Control directives. `max_age`, `ttl` (of the stored answer): seconds."""
 
     no_store: bool = False
     no_cache: bool = False
@@ -168,41 +176,43 @@ class CacheWish(Struct, forbid_unknown_fields=True, gc=False, rename="kebab"):
 
 
 class Extension(Struct, forbid_unknown_fields=True, gc=False):
-    """The member `stayfast` of a body: what the gateway is told and no upstream is. `deadline_ms`: the client's patience."""
+    """The member `stayfast` of a body, which no upstream gets. `deadline_ms`: the client's time-out."""
 
     deadline_ms: Annotated[float, Meta(gt=0, le=86_400_000)] | None = None
     cache: CacheWish | None = None
 
 
-def _extended(api: Api, body: bytes) -> Request:
+def _decode_extended(api: Api, body: bytes) -> Request:
+    """Decode a body with a `stayfast` or LiteLLM `cache` member, and remove these from it."""
     fields = typed(_OBJECT, body)
-    extension, theirs = fields.pop("stayfast", None), _client_cache_word(fields)
-    if extension is None and theirs is None:
+    extension, litellm_cache = fields.pop("stayfast", None), _pop_litellm_cache(fields)
+    if extension is None and litellm_cache is None:
         return _DECODERS[api](body)
     options = typed(_EXTENSION, bytes(extension), "stayfast") if extension is not None else None
-    request = _DECODERS[api](msgspec.json.encode(fields))
-    ours = options.cache if options is not None else None
-    if ours is not None and theirs is not None and theirs.control() != CacheControl():
-        raise Rejected("cache and stayfast.cache say the same: send one of them.", code="two_caches", param="cache")
+    request = _DECODERS[api](_ENCODER.encode(fields))
+    own_cache = options.cache if options is not None else None
+    if own_cache is not None and litellm_cache is not None and litellm_cache.control() != CacheControl():
+        raise Rejected("cache and stayfast.cache set the same options: send one of them.", code="two_caches", param="cache")
     patience_s = options.deadline_ms / 1e3 if options is not None and options.deadline_ms is not None else None
-    wish = ours if ours is not None else theirs
-    return msgspec.structs.replace(request, patience_s=patience_s, cache=wish.control() if wish is not None else None)
+    directives = own_cache if own_cache is not None else litellm_cache
+    return msgspec.structs.replace(request, patience_s=patience_s,
+                                   cache=directives.control() if directives is not None else None)
 
 
-def _client_cache_word(fields: dict[str, msgspec.Raw]) -> CacheWord | None:
-    """What LiteLLM's clients say of caches, which is taken out of the body: its upstream would refuse it, or not know it. An
-    object that holds none of these words is another server's own, and stays.
+def _pop_litellm_cache(fields: RawObject) -> CacheWord | None:
+    """Remove LiteLLM's `cache` member: upstreams reject or ignore it. An object with none of LiteLLM's fields belongs to
+    another server and stays.
     """
     raw = bytes(fields.get("cache", b""))
     if raw != b"null" and not raw.startswith(b"{"):
         return None
-    if raw != b"null" and (words := _OBJECT.decode(raw)) and _THEIR_WORDS.isdisjoint(words):
+    if raw != b"null" and (members := _OBJECT.decode(raw)) and _LITELLM_FIELDS.isdisjoint(members):
         return None
     del fields["cache"]
-    return typed(_THEIR_CACHE, raw, "cache") or CacheWord()
+    return typed(_LITELLM_CACHE, raw, "cache") or CacheWord()
 
 
-def _chat(body: bytes) -> Request:
+def _decode_chat(body: bytes) -> Request:
     parsed = typed(chat.CHAT, body, expected=_ROLES)
     _check_parts(parsed.messages, _CHAT_PARTS)
     limit = parsed.max_completion_tokens if parsed.max_completion_tokens is not None else parsed.max_tokens
@@ -211,7 +221,7 @@ def _chat(body: bytes) -> Request:
 
 
 def _check_parts(conversation: Sequence[Any], fields: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse parts that lack a field. `fields`: those which each type must have."""
+    """Reject parts without a required field. `fields`: the required fields of each part type."""
     for at, message in enumerate(conversation):
         if type(message.content) is list:
             for index, part in enumerate(message.content):
@@ -219,10 +229,10 @@ def _check_parts(conversation: Sequence[Any], fields: Mapping[str, tuple[str, ..
                     required(getattr(part, name), f"messages[{at}].content[{index}].{name}")
 
 
-def _completions(body: bytes) -> Request:
+def _decode_completions(body: bytes) -> Request:
     parsed = typed(chat.COMPLETIONS, body)
-    _check_alike(parsed.prompt, "prompt")
-    is_one = isinstance(parsed.prompt, str) or all(isinstance(item, int) for item in parsed.prompt)  # tokens of one prompt
+    _check_same_type(parsed.prompt, "prompt")
+    is_one = isinstance(parsed.prompt, str) or all(isinstance(item, int) for item in parsed.prompt)  # text, or its tokens
     n_prompts = 1 if is_one else len(parsed.prompt)
     return Request(Api.COMPLETIONS, parsed.model, parsed.stream is True, body, _wants_usage(parsed.stream_options),
                    parsed.max_tokens, (parsed.n or 1) * max(1, n_prompts))
@@ -232,20 +242,20 @@ def _wants_usage(options: chat.StreamOptions | None) -> bool:
     return options is not None and options.include_usage is True
 
 
-def _embeddings(body: bytes) -> Request:
+def _decode_embeddings(body: bytes) -> Request:
     parsed = typed(chat.EMBEDDINGS, body)
-    _check_alike(parsed.input, "input")
+    _check_same_type(parsed.input, "input")
     return Request(Api.EMBEDDINGS, parsed.model, False, body)
 
 
-def _check_alike(inputs: str | list[str | int | list[int]], path: str) -> None:
-    """Texts, or the tokens of one, or those of several: no mixture."""
+def _check_same_type(inputs: str | list[str | int | list[int]], path: str) -> None:
+    """Accept one text, several texts, the tokens of one text, or those of several; reject a mixture."""
     if not isinstance(inputs, str) and len({type(item) for item in inputs}) > 1:
         raise Rejected(f"{path}: expected a text, texts, token numbers, or lists of token numbers, not a mixture",
                        code="invalid_type", param=path)
 
 
-def _responses(body: bytes) -> Request:
+def _decode_responses(body: bytes) -> Request:
     parsed = typed(responses.RESPONSES, body)
     if parsed.input is None and not parsed.prompt and parsed.previous_response_id is None and not parsed.conversation:
         raise missing("input")
@@ -255,27 +265,117 @@ def _responses(body: bytes) -> Request:
                    is_stateful=is_stateful, previous_response_id=parsed.previous_response_id, is_stored=parsed.store is None)
 
 
-def _messages(body: bytes) -> Request:
+def _decode_messages(body: bytes) -> Request:
     parsed = typed(messages.MESSAGES, body, expected=_ANTHROPIC_ROLES)
     _check_parts(parsed.messages, _BLOCKS)
     return Request(Api.MESSAGES, parsed.model, parsed.stream is True, body, max_output_tokens=parsed.max_tokens,
                    is_stateful=is_given(parsed.container, or_empty=False))
 
 
-def _count_tokens(body: bytes) -> Request:
+def _decode_count_tokens(body: bytes) -> Request:
     parsed = typed(messages.COUNT, body, expected=_ANTHROPIC_ROLES)
     _check_parts(parsed.messages, _BLOCKS)
     return Request(Api.COUNT_TOKENS, parsed.model, False, body)
 
 
 _EXTENSION: Final = msgspec.json.Decoder(Extension | None)
-_THEIR_CACHE: Final = msgspec.json.Decoder(CacheWord | None)
-_THEIR_WORDS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(CacheWord))
+_LITELLM_CACHE: Final = msgspec.json.Decoder(CacheWord | None)
+_LITELLM_FIELDS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(CacheWord))
 _DECODERS: Final[dict[Api, Callable[[bytes], Request]]] = {
-    Api.CHAT: _chat,
-    Api.COMPLETIONS: _completions,
-    Api.EMBEDDINGS: _embeddings,
-    Api.RESPONSES: _responses,
-    Api.MESSAGES: _messages,
-    Api.COUNT_TOKENS: _count_tokens,
+    Api.CHAT: _decode_chat,
+    Api.COMPLETIONS: _decode_completions,
+    Api.EMBEDDINGS: _decode_embeddings,
+    Api.RESPONSES: _decode_responses,
+    Api.MESSAGES: _decode_messages,
+    Api.COUNT_TOKENS: _decode_count_tokens,
 }
+
+
+def request_params(request: Request) -> RequestParams:
+    """The numeric sampling parameters, for traces; never text of a client. All are left out if one has the wrong type."""
+    try:
+        params = _PARAMS.decode(request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        params = RequestParams()
+    return msgspec.structs.replace(params, max_tokens=request.max_output_tokens,
+                                   choice_count=request.n_choices if request.n_choices != 1 else None)
+
+
+_BODIES: Final[dict[Api, Callable[..., dict[str, Any]]]] = {
+    Api.CHAT: chat.body, Api.RESPONSES: responses.body, Api.MESSAGES: messages.body}
+_TRANSLATABLE: Final = frozenset({
+    *((client, upstream) for client in _BODIES for upstream in _BODIES),
+    *((api, api) for api in Api),
+    (Api.COMPLETIONS, Api.CHAT),
+})
+_UNSET: Final = (b"", b"null", b"false", b"1")
+_NEVER_STREAMED: Final = {
+    Api.CHAT: ("audio",), Api.COMPLETIONS: ("best_of", "echo"), Api.RESPONSES: ("background",), Api.MESSAGES: ()}
+
+
+def can_translate(client: Api, upstream: Api) -> bool:
+    """Whether requests and answers can pass between these two dialects (each with itself included)."""
+    return (client, upstream) in _TRANSLATABLE
+
+
+def can_assemble(request: Request) -> bool:
+    """Whether the whole answer to this request may be fetched as a stream and collected here, so that a part of it exists
+    when time runs out.
+
+    Providers refuse to stream some options (`best_of`), stream them in another form (audio) or under other rules (background
+    responses). Of several choices each ends by itself, which a compatible server may not report.
+    """
+    never = _NEVER_STREAMED.get(request.api)
+    if never is None or request.n_choices != 1:
+        return False
+    members = _OBJECT.decode(request.body)
+    return all(bytes(members.get(name, b"")) in _UNSET for name in never) and b'"audio"' not in bytes(
+        members.get("modalities", b""))
+
+
+def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: bool = False) -> bytes:
+    """The body for an upstream of dialect `to`. Raises Rejected for a field without an equivalent there; the `body` function
+    of each dialect lists what is dropped. `want_usage`: ask for usage in chat and completions streams even if the client did
+    not; the transcoder must then hide it. Translated chat streams always ask.
+    """
+    if request.api is to:
+        add_usage = want_usage and stream and not request.include_usage and to in (Api.CHAT, Api.COMPLETIONS)
+        return _replace_members(request, model, stream, add_usage)
+    if not can_translate(request.api, to):
+        raise Rejected(f"{request.api.value} requests are not supported by this model: its upstream speaks {to.value}",
+                       code="unsupported_api", param="model")
+    parsed = conversation(request)
+    if parsed.native:
+        raise unsayable(parsed.native[0], to.value)
+    return _ENCODER.encode(_BODIES[to](parsed, model, stream=stream))
+
+
+def conversation(request: Request) -> Conversation:
+    """The request in the normal form. Raises Rejected; also for a request that is no conversation, such as embeddings."""
+    match request.api:
+        case Api.CHAT:
+            return chat.conversation(typed(chat.CHAT, request.body))
+        case Api.COMPLETIONS:
+            return chat.completions_conversation(typed(chat.COMPLETIONS, request.body))
+        case Api.RESPONSES:
+            return responses.conversation(typed(responses.RESPONSES, request.body))
+        case Api.MESSAGES:
+            return messages.conversation(typed(messages.MESSAGES, request.body))
+    raise Rejected(f"{request.api.value} requests contain no conversation", code="unsupported_api")
+
+
+def _replace_members(request: Request, model: str, stream: bool, add_usage: bool) -> bytes:
+    if model == request.model and stream == request.stream and not add_usage:
+        return request.body
+    fields: dict[str, Any] = typed(_OBJECT, request.body)
+    if model != request.model:
+        fields["model"] = model
+    if stream != request.stream:
+        fields["stream"] = stream
+        if not stream:
+            fields.pop("stream_options", None)  # rejected without a stream
+    if add_usage:
+        before = fields.get("stream_options")
+        options: RawObject = {} if before is None or bytes(before) == b"null" else _OBJECT.decode(before)
+        fields["stream_options"] = {**options, "include_usage": _TRUE}
+    return _ENCODER.encode(fields)

@@ -1,15 +1,15 @@
-"""A prompt as providers and engines read it: whose it is, in which order its blocks stand, and marks on some of them.
+"""A prompt as providers and engines see it: its session, the order of its blocks, and cache markers on them.
 
-**Order.** A cache of prefixes knows a prompt by its beginning, so one block that differs makes all that follows new. The
-blocks are the tools, then the instructions, then each message's parts. Tools that come out of a set, or of servers that
-answer in any order, make the same prompt a new one each time; so do a date or an id above ten thousand words that never
-change. So tools go by name, and instructions that move with the hour last. Whole blocks are moved; no text is touched.
+**Order.** A prefix cache matches a prompt from its beginning, so all blocks after the first difference are recomputed. The
+blocks are the tools, the instructions, and the parts of each message. Two things break a prefix without need: tools in an
+arbitrary order, and a date or id in front of long, fixed instructions. So tools are sorted by name, and instruction blocks
+with a date, UUID or timestamp move behind the others. Only whole blocks move; no text changes.
 
-**Marks.** A mark says "remember all up to here": `cache_control` on any block of Anthropic's, `prompt_cache_breakpoint` on a
-part of what somebody says to OpenAI's models (never on tools, nor on what the model said itself). Values keep their bytes:
-what is marked gets one member more, and a plain text that is marked becomes the one text part that it stands for.
-`instructions` of a response cannot bear a mark; where nothing of the response is stored they become the developer message
-that they stand for, else they stay.
+**Markers.** A marker means "cache the prompt up to here": `cache_control` on any block of messages,
+`prompt_cache_breakpoint` on the parts of user and instruction messages in OpenAI's protocols (not on tools or the model's
+own messages). All values keep their bytes: a marked block gets one more member, and a marked plain text becomes one text
+part. `instructions` of a responses request cannot be marked; if the response is not stored, they become the equivalent
+developer message.
 """
 
 import re
@@ -25,9 +25,9 @@ from stayfast.core.types import Api
 LAID_OUT: Final = frozenset((Api.CHAT, Api.RESPONSES, Api.MESSAGES))
 TOOLS, SYSTEM, MESSAGES = range(3)
 _MARKS: Final = (b'"cache_control"', b'"prompt_cache_breakpoint"', b'"prompt_cache_options"')
-_LEADING: Final = frozenset(("system", "developer"))
-_SPEAKERS: Final = frozenset(("system", "developer", "user"))  # whose parts OpenAI's marks may stand on
-_OWN: Final = frozenset(("reasoning", "function_call", "custom_tool_call", "web_search_call", "file_search_call"))
+_INSTRUCTION_ROLES: Final = frozenset(("system", "developer"))
+_OPENAI_MARKABLE_ROLES: Final = frozenset(("system", "developer", "user"))
+_MODEL_ITEMS: Final = frozenset(("reasoning", "function_call", "custom_tool_call", "web_search_call", "file_search_call"))
 _NAMES: Final = {Api.CHAT: "messages", Api.MESSAGES: "messages", Api.RESPONSES: "input"}
 _TEXTS: Final = {Api.CHAT: "text", Api.MESSAGES: "text", Api.RESPONSES: "input_text"}
 _MEMBERS: Final = {Api.CHAT: "prompt_cache_breakpoint", Api.MESSAGES: "cache_control",
@@ -37,7 +37,7 @@ _MARKABLE: Final = {
     Api.CHAT: frozenset(("text", "image_url", "input_audio", "file")),
     Api.RESPONSES: frozenset(("input_text", "input_image", "input_file")),
 }
-_MOVING: Final = (
+_VOLATILE: Final = (
     ("a time", rb"\d{1,2}:\d{2}(?::\d{2})?"),
     ("a date", rb"\b(?:19|20)\d\d[-/.]\d{1,2}[-/.]\d{1,2}(?!\d)"),
     ("a UUID", rb"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"),
@@ -45,14 +45,14 @@ _MOVING: Final = (
     ("an id", rb"\b[0-9a-fA-F]{16,}\b"),
     ("a number", rb"\d+"),
 )
-_PATTERNS: Final = tuple((word, re.compile(pattern)) for word, pattern in _MOVING)
-_OF_THE_HOUR: Final = re.compile(b"|".join(b"(?:%b)" % pattern for _, pattern in _MOVING[1:4]))
-_AROUND: Final = 48  # bytes to either side of a difference in which its kind is looked for
+_PATTERNS: Final = tuple((kind, re.compile(pattern)) for kind, pattern in _VOLATILE)
+_DATED: Final = re.compile(b"|".join(b"(?:%b)" % pattern for _, pattern in _VOLATILE[1:4]))
+_AROUND: Final = 48  # bytes on either side of a difference that are searched for its kind
 ABSENT: Final = Raw(b"")
 
 
 class _ClientFields(Struct, gc=False):
-    """The fields that matter, of all dialects, unread."""
+    """The fields of all dialects that identify a session, undecoded."""
 
     session_id: Raw = ABSENT  # vLLM, SGLang
     conversation: Raw = ABSENT
@@ -73,7 +73,7 @@ class _Body(_ClientFields, gc=False):
 
 
 class _Head(Struct, gc=False):
-    """What is looked at of a tool, a message or a part, whatever its type is."""
+    """The fields that are read of a tool, message or part."""
 
     type: Any = None
     role: Any = None
@@ -93,15 +93,12 @@ class _Named(Struct, gc=False):
 
 
 class RequestPrompt(Struct, frozen=True, gc=False):
-    """`prompt`: as JSON, in the order in which engines read it. `session`: what names the conversation, else its user;
-    empty where nothing does. `previous`: the response that this one goes on from."""
-
-    prompt: bytes
-    session: bytes
-    previous: str
+    prompt: bytes  # JSON, in the order in which engines read it
+    session: bytes  # identifies the conversation, else its user; may be empty
+    previous: str  # the previous_response_id, or ""
 
 
-_WHOSE: Final = msgspec.json.Decoder(_ClientFields)
+_SESSION: Final = msgspec.json.Decoder(_ClientFields)
 _BODY: Final = msgspec.json.Decoder(_Body)
 _HEAD: Final = msgspec.json.Decoder(_Head)
 _NAMED: Final = msgspec.json.Decoder(_Named)
@@ -110,28 +107,26 @@ _LIST: Final = msgspec.json.Decoder(list[Raw])
 _TEXT: Final = msgspec.json.Decoder(str)
 _METADATA: Final = msgspec.json.Decoder(_Metadata)
 _encode: Final = msgspec.json.Encoder().encode
-_NOBODY: Final = _ClientFields()
-_NOTHING: Final = RequestPrompt(b"", b"", "")
+_NO_FIELDS: Final = _ClientFields()
+_NO_SESSION: Final = RequestPrompt(b"", b"", "")
 
 
 def read_prompt(body: bytes) -> RequestPrompt:
-    """What a body that `wire.json_input.decode` has accepted says."""
+    """Prompt and session of a body that `decode` has accepted."""
     parsed = _BODY.decode(body)
     prompt = b"".join((parsed.tools, parsed.system, parsed.instructions, parsed.messages, parsed.prompt, parsed.input))
-    return RequestPrompt(prompt, _session(parsed), _previous(parsed))
+    return RequestPrompt(prompt, _read_session_id(parsed), _text_in(parsed.previous_response_id))
 
 
 def read_session(body: bytes) -> RequestPrompt:
-    """The same without its prompt, which is left empty."""
-    parsed = _WHOSE.decode(body)
-    return _NOTHING if parsed == _NOBODY else RequestPrompt(b"", _session(parsed), _previous(parsed))
+    """Like `read_prompt`, with an empty prompt."""
+    parsed = _SESSION.decode(body)
+    if parsed == _NO_FIELDS:
+        return _NO_SESSION
+    return RequestPrompt(b"", _read_session_id(parsed), _text_in(parsed.previous_response_id))
 
 
-def _previous(parsed: _ClientFields) -> str:
-    return _text_in(parsed.previous_response_id)
-
-
-def _session(parsed: _ClientFields) -> bytes:
+def _read_session_id(parsed: _ClientFields) -> bytes:
     for raw in (parsed.session_id, parsed.conversation, parsed.prompt_cache_key):
         if raw is not ABSENT and _is_present(raw):
             return bytes(raw)
@@ -146,7 +141,7 @@ def _session(parsed: _ClientFields) -> bytes:
 
 
 def _text_in(raw: Raw) -> str:
-    """The value, where it is text. Fields that the request's own protocol does not have may hold anything."""
+    """The value if it is text, else "": a field of another protocol is not validated."""
     try:
         return _TEXT.decode(raw) if raw is not ABSENT else ""
     except msgspec.DecodeError:
@@ -165,38 +160,35 @@ def _is_present(raw: Raw) -> bool:
 
 
 class OrderedPrompt(Struct, frozen=True, gc=False):
-    """A body whose blocks are in their order. `head`: tools and instructions, which requests of one kind begin with.
-    `first`: the message after them, with which one conversation begins. `tools`: their names, sorted.
-    """
-
-    body: bytes
-    head: bytes
-    first: bytes
-    tools: tuple[str, ...]
+    body: bytes  # with its blocks in order
+    head: bytes  # tools and instructions, which similar requests share
+    first: bytes  # the first message after them, which identifies a conversation
+    tools: tuple[str, ...]  # names, sorted
 
 
 def order_blocks(body: bytes, api: Api, *, sort_tools: bool, move_volatile: bool) -> OrderedPrompt:
-    """The body with its tools by name and, where that is wished, whole blocks of instructions that hold a date, a UUID or a
-    timestamp behind those that do not; the very same bytes where nothing moves. Raises ValueError for what cannot be read.
+    """Sort the tools by name, and move instruction blocks with a date, UUID or timestamp behind the others. The body keeps
+    its bytes if nothing moves. Raises ValueError for an unreadable prompt.
     """
     members: dict[str, Raw] = _OBJECT.decode(body)
-    is_changed = _sort(members, "tools", _tool_name) if sort_tools else False
+    is_changed = _sort_member(members, "tools", _tool_name) if sort_tools else False
     if move_volatile and api is Api.MESSAGES:
-        is_changed |= _sort(members, "system", _is_of_the_hour)
+        is_changed |= _sort_member(members, "system", _is_dated)
     elif move_volatile and api is Api.CHAT:
-        is_changed |= _sort(members, "messages", _is_of_the_hour, n_leading=_count_leading(_list(members.get("messages"))))
-    messages = _list(members.get(_NAMES[api]))
+        n_leading = _count_leading(_parse_list(members.get("messages")))
+        is_changed |= _sort_member(members, "messages", _is_dated, n_leading=n_leading)
+    messages = _parse_list(members.get(_NAMES[api]))
     n_leading = _count_leading(messages) if api is not Api.MESSAGES else 0
     head = [bytes(members[name]) for name in ("tools", "system", "instructions") if name in members]
     head += map(bytes, messages[:n_leading])
     first = bytes(messages[n_leading]) if n_leading < len(messages) else bytes(members.get("input", b""))
-    names = sorted(map(_tool_name, _list(members.get("tools"))))
+    names = sorted(map(_tool_name, _parse_list(members.get("tools"))))
     return OrderedPrompt(_encode(members) if is_changed else body, b"".join(head), first, tuple(names))
 
 
-def _sort(members: dict[str, Raw], name: str, key: Callable[[Raw], Any], *, n_leading: int | None = None) -> bool:
-    """Put a member's list in order, or its first so many; returns whether something moved."""
-    before = _list(members.get(name))
+def _sort_member(members: dict[str, Raw], name: str, key: Callable[[Raw], Any], *, n_leading: int | None = None) -> bool:
+    """Sort a member's list, or its first `n_leading` items. Returns whether the order changed."""
+    before = _parse_list(members.get(name))
     after = sorted(before[:n_leading], key=key)
     if all(one is other for one, other in zip(after, before, strict=False)):
         return False
@@ -205,16 +197,16 @@ def _sort(members: dict[str, Raw], name: str, key: Callable[[Raw], Any], *, n_le
 
 
 def _count_leading(messages: list[Raw]) -> int:
-    """How many messages are instructions, as they come before all others."""
+    """The number of instruction messages at the beginning."""
     for n, message in enumerate(messages):
         role = _NAMED.decode(message).role
-        if not isinstance(role, str) or role not in _LEADING:
+        if not isinstance(role, str) or role not in _INSTRUCTION_ROLES:
             return n
     return len(messages)
 
 
-def _is_of_the_hour(block: Raw) -> bool:
-    return _OF_THE_HOUR.search(bytes(block)) is not None
+def _is_dated(block: Raw) -> bool:
+    return _DATED.search(bytes(block)) is not None
 
 
 def _tool_name(tool: Raw) -> str:
@@ -224,70 +216,68 @@ def _tool_name(tool: Raw) -> str:
 
 
 def difference(one: bytes, other: bytes) -> tuple[int, str]:
-    """The first byte in which they differ, and what stands there in a word or two of ours: never a part of either."""
+    """The offset of the first difference, and its kind, such as "a date"; never text of the prompts."""
     at = _n_common(one, other, min(len(one), len(other)))
     begin = max(0, at - _AROUND)
-    for word, pattern in _PATTERNS:
+    for kind, pattern in _PATTERNS:
         for text in (one, other):
             if any(found.start() <= at - begin < found.end() for found in pattern.finditer(text[begin:at + _AROUND])):
-                return at, word
+                return at, kind
     return at, "text"
 
 
 def n_alike(one: bytes, other: bytes) -> int:
-    """How many bytes they have in common at their beginning and at their end."""
+    """The number of equal bytes at the beginning and at the end."""
     most = min(len(one), len(other))
     n_first = _n_common(one, other, most)
     return n_first + _n_common(one, other, most - n_first, from_end=True)
 
 
 def _n_common(one: bytes, other: bytes, most: int, *, from_end: bool = False) -> int:
-    """At one end, not more than `most`. In steps that grow as long as they are alike: it costs what is alike."""
+    """The number of equal bytes at one end, at most `most`. Galloping search: the cost is proportional to the result."""
     ends = (len(one), len(other)) if from_end else (0, 0)
     n, step, grows = 0, 64, True
     while step:
-        is_alike = n + step <= most and _slice(one, ends[0], n, step) == _slice(other, ends[1], n, step)
-        n += step if is_alike else 0
-        grows = grows and is_alike
+        is_equal = n + step <= most and _step_slice(one, ends[0], n, step) == _step_slice(other, ends[1], n, step)
+        n += step if is_equal else 0
+        grows = grows and is_equal
         step = step << 1 if grows else step >> 1
     return n
 
 
-def _slice(text: bytes, end: int, n: int, step: int) -> bytes:
+def _step_slice(text: bytes, end: int, n: int, step: int) -> bytes:
     return text[end - n - step:end - n] if end else text[n:n + step]
 
 
 class PromptBlock(Struct, frozen=True, gc=False):
-    """One block. `at`: which tool or message it is, or is of; `part`: which part of its content, -1 where that is no list.
-    """
-
-    place: int
-    at: int
-    part: int
-    data: bytes  # JSON, as it came
-    head: bytes = b""  # at a message's first block: all of it but the content
+    place: int  # TOOLS, SYSTEM or MESSAGES
+    at: int  # index of the tool or message
+    part: int  # index in the message's content; -1 if the content is no list
+    data: bytes  # JSON, as received
+    head: bytes = b""  # of a message's first block: the message without its content
     role: str = ""
 
 
 class PromptLayout:
-    """A body in blocks; `n_static` of them are tools and instructions, `n_end` is where the model is to go on, `n_before`
-    where it went on the last time (0: this is the first)."""
+    """The blocks of a body. The first `n_static` are tools and instructions. The model continues after block `n_end`, and
+    continued after block `n_before` in its previous turn (0: no previous turn).
+    """
 
     __slots__ = ("_fields", "api", "blocks", "n_before", "n_end", "n_static")
 
     def __init__(self, body: bytes, api: Api) -> None:
-        """For an API of `LAID_OUT`. Raises ValueError for what is no prompt in a shape known here."""
+        """`api`: one of `LAID_OUT`. Raises ValueError for a prompt of unknown form."""
         self.api = api
         self._fields: dict[str, Raw] = _OBJECT.decode(body)
-        self.blocks = [PromptBlock(TOOLS, at, -1, bytes(tool)) for at,
-                       tool in enumerate(_objects(self._fields.get("tools")))]
+        self.blocks = [PromptBlock(TOOLS, at, -1, bytes(tool))
+                       for at, tool in enumerate(_parse_objects(self._fields.get("tools")))]
         self._add_instructions()
         self._add_messages()
         self.n_static = sum(1 for block in self.blocks if block.place != MESSAGES)
-        self.n_end, self.n_before = _turns(self.blocks)
+        self.n_end, self.n_before = _find_turn_ends(self.blocks)
 
     def where(self, n: int) -> str:
-        """A block's place in the body, as its developer would say it."""
+        """The path of a block in the body, such as `messages[0].content[1]`."""
         block = self.blocks[n]
         if block.place == TOOLS:
             return f"tools[{block.at}]"
@@ -297,15 +287,15 @@ class PromptLayout:
         return f"{_NAMES[self.api]}[{block.at}].content{part}"
 
     def markable(self, n: int) -> int:
-        """How many of the first `n` blocks a mark can cover: the last of them is one that may bear it. 0: none."""
-        while n and not self._may_bear(self.blocks[n - 1]):
+        """The largest number of blocks, at most `n`, whose last block can have a marker; 0: none."""
+        while n and not self._can_mark(self.blocks[n - 1]):
             n -= 1
         return n
 
-    def _may_bear(self, block: PromptBlock) -> bool:
+    def _can_mark(self, block: PromptBlock) -> bool:
         if block.place == TOOLS:
             return self.api is Api.MESSAGES and not _HEAD.decode(block.data).defer_loading
-        if not block.role or (self.api is not Api.MESSAGES and block.role not in _SPEAKERS):
+        if not block.role or (self.api is not Api.MESSAGES and block.role not in _OPENAI_MARKABLE_ROLES):
             return False
         if block.data[:1] == b'"':
             return len(block.data) > 2
@@ -317,58 +307,58 @@ class PromptLayout:
         return part.type != _TEXTS[self.api] or bool(part.text)
 
     def write(self, marks: Mapping[int, bytes], extra_fields: Mapping[str, bytes]) -> bytes:
-        """The body with a mark (its value as JSON) at the end of its first so many blocks, for each number of blocks that
-        `markable` has named, and with some members at the top level beside its own.
+        """The body with markers and extra top-level members. `marks`: the marker's JSON value by the number of blocks it
+        covers, as returned by `markable`.
         """
         fields: dict[str, Any] = {**{name: Raw(value) for name, value in extra_fields.items()}, **self._fields}
-        for n in sorted(marks, reverse=True):  # instructions last: they push the messages down
+        for n in sorted(marks, reverse=True):  # instructions last: the inserted message shifts the others
             block = self.blocks[n - 1]
-            marked = self._marked(block.data, marks[n])
+            marked = self._add_mark(block.data, marks[n])
             if block.place == TOOLS:
-                _listed(fields, "tools")[block.at] = marked
+                _mutable_list(fields, "tools")[block.at] = marked
             elif block.at >= 0:
-                items = _listed(fields, _NAMES[self.api])
+                items = _mutable_list(fields, _NAMES[self.api])
                 items[block.at] = item = dict(_OBJECT.decode(raw) if isinstance(raw := items[block.at], Raw) else raw)
-                item["content"] = _with(item["content"], block.part, marked)
+                item["content"] = _replace_part(item["content"], block.part, marked)
             elif self.api is Api.MESSAGES:
-                fields["system"] = _with(fields["system"], block.part, marked)
+                fields["system"] = _replace_part(fields["system"], block.part, marked)
             else:
                 del fields["instructions"]
-                _listed(fields, "input").insert(0, {"role": "developer", "content": [marked]})
+                _mutable_list(fields, "input").insert(0, {"role": "developer", "content": [marked]})
         return _encode(fields)
 
     def opening(self, n: int, mark: bytes) -> bytes:
-        """A messages request that only has its first `n` blocks, all static, remembered: it asks for no answer."""
+        """A messages request that only fills the cache with the first `n` blocks, all static: it generates no tokens."""
         fields = _OBJECT.decode(self.write({n: mark}, {}))
-        opening_fields = {name: fields[name] for name in ("model", "tools", "system") if name in fields}
-        return _encode({**opening_fields, "max_tokens": 0, "messages": [{"role": "user", "content": "."}]})
+        head = {name: fields[name] for name in ("model", "tools", "system") if name in fields}
+        return _encode({**head, "max_tokens": 0, "messages": [{"role": "user", "content": "."}]})
 
-    def _marked(self, data: bytes, mark: bytes) -> Raw:
+    def _add_mark(self, data: bytes, mark: bytes) -> Raw:
         if data[:1] == b'"':
             data = b'{"type":"%b","text":%b}' % (_TEXTS[self.api].encode(), data)
         return Raw(b'%b,"%b":%b}' % (data[:-1], _MEMBERS[self.api].encode(), mark))
 
     def _add_instructions(self) -> None:
-        """Those that stand beside the messages."""
+        """Add the blocks of `system` or `instructions`."""
         name = {Api.MESSAGES: "system", Api.RESPONSES: "instructions"}.get(self.api)
         raw = self._fields.get(name) if name is not None else None
         if raw is not None and bytes(raw) != b"null":
-            is_ours = self.api is Api.MESSAGES or (
+            can_mark = self.api is Api.MESSAGES or (
                 bytes(self._fields.get("store", b"")) == b"false" and bytes(self._fields.get("input", b""))[:1] == b"[")
-            self._add_content(SYSTEM, -1, raw, b"", "system" if is_ours else "")
+            self._add_content(SYSTEM, -1, raw, b"", "system" if can_mark else "")
 
     def _add_messages(self) -> None:
         raw = self._fields.get(_NAMES[self.api])
         if raw is not None and bytes(raw)[:1] == b'"':
             self.blocks.append(PromptBlock(MESSAGES, 0, -1, bytes(raw)))
             return
-        place = MESSAGES if self.api is Api.MESSAGES else SYSTEM  # elsewhere the leading messages may be instructions
-        for at, item in enumerate(_objects(raw)):
+        place = MESSAGES if self.api is Api.MESSAGES else SYSTEM  # elsewhere instructions are the first messages
+        for at, item in enumerate(_parse_objects(raw)):
             head = _HEAD.decode(item)
             role = head.role if isinstance(head.role, str) else ""
-            if isinstance(head.type, str) and head.type in _OWN:
+            if isinstance(head.type, str) and head.type in _MODEL_ITEMS:
                 role = "assistant"
-            if role not in _LEADING:
+            if role not in _INSTRUCTION_ROLES:
                 place = MESSAGES
             message = _OBJECT.decode(item)
             content = message.pop("content", None)
@@ -378,7 +368,7 @@ class PromptLayout:
                 self._add_content(place, at, content, _encode(message), role)
 
     def _add_content(self, place: int, at: int, content: Raw, head: bytes, role: str) -> None:
-        parts = _objects(content)
+        parts = _parse_objects(content)
         if not parts:
             self.blocks.append(PromptBlock(place, at, -1, bytes(content), head, role))
         for index, part in enumerate(parts):
@@ -389,17 +379,17 @@ class PromptLayout:
 
 
 def has_marks(body: bytes) -> bool:
-    """Whether a body says itself what is to be remembered."""
+    """Whether the client set cache markers or options itself."""
     return any(mark in body for mark in _MARKS)
 
 
 def mark_of(api: Api) -> str:
-    """The name of the member that a mark is, for an API of `LAID_OUT`."""
+    """The member name of a marker, for an API of `LAID_OUT`."""
     return _MEMBERS[api]
 
 
-def _turns(blocks: list[PromptBlock]) -> tuple[int, int]:
-    """How many blocks there are up to where the model goes on, and up to where it went on the last time."""
+def _find_turn_ends(blocks: list[PromptBlock]) -> tuple[int, int]:
+    """The number of blocks before the model's next turn, and before its previous turn."""
     end = len(blocks)
     while end and blocks[end - 1].role == "assistant":
         end -= 1
@@ -411,30 +401,29 @@ def _turns(blocks: list[PromptBlock]) -> tuple[int, int]:
     return end, before
 
 
-def _list(raw: Raw | None) -> list[Raw]:
+def _parse_list(raw: Raw | None) -> list[Raw]:
     return _LIST.decode(raw) if raw is not None and bytes(raw)[:1] == b"[" else []
 
 
-def _objects(raw: Raw | None) -> list[Raw]:
-    """A list of objects, empty for what is no list; ValueError where one of them is something else."""
-    found = _list(raw)
+def _parse_objects(raw: Raw | None) -> list[Raw]:
+    """A list of objects; empty if `raw` is no list. Raises ValueError if an item is no object."""
+    found = _parse_list(raw)
     if any(bytes(item)[:1] != b"{" for item in found):
         raise ValueError("expected objects")
     return found
 
 
-def _listed(fields: dict[str, Any], name: str) -> list[Any]:
-    """A member's list, to be changed in place."""
+def _mutable_list(fields: dict[str, Any], name: str) -> list[Any]:
+    """A member's list, decoded in place so that it can be changed."""
     if isinstance(fields[name], Raw):
-        fields[name] = _list(fields[name])
+        fields[name] = _parse_list(fields[name])
     found: list[Any] = fields[name]
     return found
 
 
-def _with(content: Any, part: int, marked: Raw) -> list[Any]:
-    """A content with one part as it is marked."""
+def _replace_part(content: Any, part: int, marked: Raw) -> list[Any]:
     if part < 0:
         return [marked]
-    parts = _list(content) if isinstance(content, Raw) else content
+    parts = _parse_list(content) if isinstance(content, Raw) else content
     parts[part] = marked
     return parts

@@ -1,15 +1,14 @@
-"""An answer that was given, kept in one form, and given again in any: whole, or as a stream.
+"""Stores an answer in one form and replays it in any: whole, or as a stream.
 
-What is kept is the whole body in the client's own dialect. A stream is put together again by the folds that make whole
-answers of streams, and told again by the writers that translate: all the text in one event, since nobody waits for it.
+The stored form is the whole body in the client's own dialect. Streams are collected into it, and encoded from it with all
+text in one event.
 
-Only clean answers are kept: the protocol's own end was seen (of a chat the finish reason of its one choice: servers omit the
-[DONE]), the model stopped by itself, and said text and nothing else. Not kept: what met a length limit, a filter or our
-own time-out; what a gateway behind us gave instead of failing; refusals (the next drawing may not refuse); calls of tools
-(they are acts, not answers); answers without words; and several answers where one was asked for. Such a gateway's report of
-its own work (`stream_report`) is no part of the answer, and is left out.
-When wrong: what a writer has no words for (annotations, citations, what nobody here knows) is in a whole body, but would not
-be in a stream made of it: such an answer is given whole or not at all (`_has_only_known_fields`).
+Only clean answers are stored: complete by their protocol (a chat without [DONE] is complete with its finish reason), stopped
+by the model itself, and text only. Not stored: answers that reached a length limit, a filter or a time-out; degraded answers
+of another gateway; refusals, which another sample may not repeat; tool calls, which are actions; answers without text; and
+several choices. Another gateway's report (`stream_report`) is removed from the answer.
+When wrong: a whole body may have fields that the encoder does not write (annotations, citations, unknown ones). Such an
+answer is replayed whole, but not as a stream (`_has_only_known_fields`).
 """
 
 from collections.abc import Callable
@@ -21,17 +20,16 @@ from stayfast.core.types import FROM_CACHE, AnswerSummary, Api, Request
 from stayfast.wire import sse
 from stayfast.wire.dialect import TextDelta, object_in
 from stayfast.wire.stream_report import MEMBER
-from stayfast.wire.transcode import WRONG_SHAPE, encode_events, fold_of, source_of, writer_of
+from stayfast.wire.transcode import ENDS_WITH_DONE, WRONG_SHAPE, encode_events, fold_of, source_of, writer_of
 from stayfast.wire.usage import to_chat
 
 Json = dict[str, Any]
-_CLEAN: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed"))
-_OF_CHAT: Final = (Api.CHAT, Api.COMPLETIONS)
+_STOP_REASONS: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed"))
 _ANY: Final = msgspec.json.Decoder()
 _MEMBER: Final = b'"%b"' % MEMBER.encode()
 
 
-# What a stream made of deltas says, or what says nothing of the answer itself.
+# The fields that encoders write, or that are no part of the answer itself.
 _HEAD: Final = frozenset((
     "id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier", "provider", "x_groq",
     "timings", "prompt_filter_results"))
@@ -52,60 +50,60 @@ _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
 def is_storable(request: Request, sight: AnswerSummary, data: bytes) -> bytes | None:
-    """The whole body of an answer that was given to `request` as `data`; None where it must not be given again."""
+    """The whole body of the answer to `request`, which was sent as `data`; None if it must not be stored."""
     if not sight.is_complete or sight.is_cut or sight.is_degraded or sight.failure is not None or not sight.n_content:
         return None
     if request.api is Api.EMBEDDINGS:
         return data
-    if sight.finish_reason not in _CLEAN:
+    if sight.finish_reason not in _STOP_REASONS:
         return None
     try:
-        body = _folded(request, data) if request.stream else _unreported(data)
-        if body is None or not _SAYS_TEXT[request.api](body):
+        body = _collect_stream(request, data) if request.stream else _remove_report(data)
+        if body is None or not _HAS_TEXT_ONLY[request.api](body):
             return None
     except WRONG_SHAPE:
         return None
-    if request.stream and sight.usage is not None and request.api in _OF_CHAT:
+    if request.stream and sight.usage is not None and request.api in ENDS_WITH_DONE:
         parsed = object_in(body)
         if parsed.get("usage") is None:
             body = msgspec.json.encode({**parsed, "usage": to_chat(sight.usage)})
     return body
 
 
-def _folded(request: Request, data: bytes) -> bytes | None:
-    """The whole answer of a stream that has been seen to be complete; None where its report says that it is another."""
-    fold = fold_of(request.api)
-    for event, _ in sse.events(sse.Splitter(), data):
-        if event.strip() != b"[DONE]":
-            said = _ANY.decode(event)
-            if _MEMBER in event and (_drops_report(said) or _drops_report(said.get("response"))):
+def _collect_stream(request: Request, data: bytes) -> bytes | None:
+    """The whole body of a complete stream; None if its report calls it degraded."""
+    collector = fold_of(request.api)
+    for data_line, _ in sse.events(sse.Splitter(), data):
+        if data_line.strip() != b"[DONE]":
+            event = _ANY.decode(data_line)
+            if _MEMBER in data_line and (_pop_degraded(event) or _pop_degraded(event.get("response"))):
                 return None
-            fold.add(said)
-    return fold.body()
+            collector.add(event)
+    return collector.body()
 
 
-def _unreported(body: bytes) -> bytes | None:
-    """A whole answer without the report of a stream that it was made of; None where that says that it is another."""
+def _remove_report(body: bytes) -> bytes | None:
+    """A whole body without another gateway's report; None if the report calls it degraded."""
     if _MEMBER not in body:
         return body
-    said = object_in(body)
-    if MEMBER not in said:
+    parsed = object_in(body)
+    if MEMBER not in parsed:
         return body
-    return None if _drops_report(said) else msgspec.json.encode(said)
+    return None if _pop_degraded(parsed) else msgspec.json.encode(parsed)
 
 
-def _drops_report(said: object) -> bool:
-    """Takes a gateway's report out of what it stands in; whether it says that the answer is not what was asked for."""
-    report = said.pop(MEMBER, None) if isinstance(said, dict) else None
+def _pop_degraded(container: object) -> bool:
+    """Remove a gateway's report from an object. Returns whether the report calls the answer degraded."""
+    report = container.pop(MEMBER, None) if isinstance(container, dict) else None
     return isinstance(report, dict) and report.get("degraded") is not None
 
 
 def _chat_has_text(body: bytes) -> bool:
     choices = object_in(body)["choices"]
     message = choices[0]["message"]
-    is_act = message.get("tool_calls") or message.get("function_call") or message.get("refusal")
+    has_other = message.get("tool_calls") or message.get("function_call") or message.get("refusal")
     content = message.get("content")
-    return len(choices) == 1 and isinstance(content, str) and content != "" and not is_act
+    return len(choices) == 1 and isinstance(content, str) and content != "" and not has_other
 
 
 def _completions_have_text(body: bytes) -> bool:
@@ -125,50 +123,50 @@ def _responses_have_text(body: bytes) -> bool:
     return "message" in items and items <= {"message", "reasoning"} and parts == {"output_text"}
 
 
-_SAYS_TEXT: Final[dict[Api, Callable[[bytes], bool]]] = {
+_HAS_TEXT_ONLY: Final[dict[Api, Callable[[bytes], bool]]] = {
     Api.CHAT: _chat_has_text, Api.COMPLETIONS: _completions_have_text, Api.MESSAGES: _messages_have_text,
     Api.RESPONSES: _responses_have_text}
 
 
 def text_in(request: Request, body: bytes) -> str:
-    """What a kept body says, in words alone; empty where that cannot be read."""
-    reader = source_of(request.api, request, FROM_CACHE, AnswerSummary())
-    reader.see_whole(body)
-    return "".join([delta.text for delta in reader.whole() if isinstance(delta, TextDelta)])
+    """The text of a stored body; empty if it cannot be read."""
+    decoder = source_of(request.api, request, FROM_CACHE, AnswerSummary())
+    decoder.see_whole(body)
+    return "".join([delta.text for delta in decoder.whole() if isinstance(delta, TextDelta)])
 
 
 def in_events(request: Request, body: bytes) -> bytes:
-    """A kept body as the stream that `request` asks for. Raises ValueError where it cannot be said in one."""
-    sight = AnswerSummary()
-    reader = source_of(request.api, request, FROM_CACHE, sight)
-    reader.see_whole(body)
-    if sight.failure is not None:
-        raise ValueError("what was kept is no answer")
+    """A stored body as the stream that `request` asks for. Raises ValueError if a stream would lose a part of it."""
+    summary = AnswerSummary()
+    decoder = source_of(request.api, request, FROM_CACHE, summary)
+    decoder.see_whole(body)
+    if summary.failure is not None:
+        raise ValueError("the stored body is no valid answer")
     if not _has_only_known_fields(request.api, object_in(body)):
-        raise ValueError("a stream has no words for some of it")
-    writer = writer_of(request, 0)
-    events = [event for delta in reader.whole() for event in writer.events(delta)] + writer.end(sight.usage)
-    return encode_events(events, ends_with_done=request.api in _OF_CHAT)
+        raise ValueError("the stored body has fields that a stream cannot hold")
+    encoder = writer_of(request, 0)
+    events = [event for delta in decoder.whole() for event in encoder.events(delta)] + encoder.end(summary.usage)
+    return encode_events(events, ends_with_done=request.api in ENDS_WITH_DONE)
 
 
 def _has_only_known_fields(api: Api, parsed: Json) -> bool:
-    """Whether a stream made of this body holds all that the body does."""
+    """Whether a stream encoded from this body has all fields of the body."""
     try:
-        return _SAYS_ALL[api](parsed)
+        return _IS_KNOWN[api](parsed)
     except WRONG_SHAPE:
         return False
 
 
-def _in_chat(parsed: Json) -> bool:
+def _is_known_chat(parsed: Json) -> bool:
     (choice,) = parsed["choices"]
     return _is_within(parsed, _HEAD) and _is_within(choice, _CHOICE) and _is_within(choice.get("message") or {}, _MESSAGE)
 
 
-def _in_messages(parsed: Json) -> bool:
+def _is_known_message(parsed: Json) -> bool:
     return _is_within(parsed, _MESSAGES) and all(_is_within(block, _BLOCKS[block["type"]]) for block in parsed["content"])
 
 
-def _in_response(parsed: Json) -> bool:
+def _is_known_response(parsed: Json) -> bool:
     items = parsed["output"]
     parts = [part for item in items for name in ("summary", "content") for part in item.get(name) or ()]
     return (_is_within(parsed, _RESPONSE) and all(_is_within(item, _ITEMS[item["type"]]) for item in items)
@@ -179,5 +177,6 @@ def _is_within(parsed: Json, known: frozenset[str]) -> bool:
     return parsed.keys() <= known or all(name in known or value in _NOTHING for name, value in parsed.items())
 
 
-_SAYS_ALL: Final[dict[Api, Callable[[Json], bool]]] = {
-    Api.CHAT: _in_chat, Api.COMPLETIONS: _in_chat, Api.MESSAGES: _in_messages, Api.RESPONSES: _in_response}
+_IS_KNOWN: Final[dict[Api, Callable[[Json], bool]]] = {
+    Api.CHAT: _is_known_chat, Api.COMPLETIONS: _is_known_chat, Api.MESSAGES: _is_known_message,
+    Api.RESPONSES: _is_known_response}

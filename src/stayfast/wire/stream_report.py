@@ -1,8 +1,8 @@
-"""What the gateway reports inside a stream's own data: a `stayfast` member of its last event.
+"""The gateway's report on its own work inside a stream: a `stayfast` member of the last event.
 
-SDKs drop comments, and a head that left with a keep-alive cannot be added to. Members that a protocol does not know are
-allowed in all of them, and the official SDKs pass them on (`model_extra`). The member stands in the last chunk of chat and
-completions, in `message_delta` of messages, and in the terminal event's `response` of responses.
+SDKs drop SSE comments, and response headers that left with a keep-alive cannot be extended. All protocols allow unknown
+members, and the official SDKs expose them (`model_extra`). The member is in the last chunk of chat and completions, in
+`message_delta` of messages, and in the `response` of the terminal event of responses.
 """
 
 import re
@@ -16,7 +16,7 @@ from stayfast.core.types import Api
 MEMBER: Final = "stayfast"
 _DATA_LINE: Final = re.compile(rb"^data:[ ]?(\{.*\})[ \t]*\r?$", re.MULTILINE)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
-_ENDS: Final = (b'"response.completed"', b'"response.incomplete"', b'"response.cancelled"')
+_TERMINAL_EVENTS: Final = (b'"response.completed"', b'"response.incomplete"', b'"response.cancelled"')
 
 
 class StreamReport(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -26,18 +26,18 @@ class StreamReport(Struct, frozen=True, omit_defaults=True, gc=False):
     upstream: str
     attempts: int
     timings_ms: dict[str, float]  # by stage, in order, and `total`
-    degraded: str | None = None  # None: it is what was asked for
-    cache: str | None = None  # as the x-cache header has it; None: the route has no cache
+    degraded: str | None = None  # None: not degraded
+    cache: str | None = None  # the value of the x-cache header; None: the route has no cache
 
 
 def add_report(api: Api, tail: bytes, report: StreamReport) -> bytes:
-    """`tail`, the last events of a stream as they go to the client, with the report in the last one that may hold it.
-    Everything else keeps its bytes; where no event of it is the protocol's, so does all of it.
+    """Add the report to the last event of `tail` that can hold it; all other bytes stay as they are. Without such an event,
+    `tail` is returned unchanged.
     """
     for line in reversed(list(_DATA_LINE.finditer(tail))):
         try:
             members = _OBJECT.decode(line[1])
-            edited = _with_report(api, members, Raw(msgspec.json.encode(report)))
+            edited = _add_member(api, members, Raw(msgspec.json.encode(report)))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if edited is not None:
@@ -45,11 +45,11 @@ def add_report(api: Api, tail: bytes, report: StreamReport) -> bytes:
     return tail
 
 
-def _with_report(api: Api, members: dict[str, Raw], report: Raw) -> dict[str, Raw] | None:
-    """The event's members with the report among them; None: this event cannot hold it."""
+def _add_member(api: Api, members: dict[str, Raw], report: Raw) -> dict[str, Raw] | None:
+    """The event's members with the report; None if this kind of event cannot hold it."""
     kind = bytes(members.get("type", b""))
     if api is Api.RESPONSES:
-        if kind not in _ENDS or "response" not in members:
+        if kind not in _TERMINAL_EVENTS or "response" not in members:
             return None
         return {**members, "response": Raw(msgspec.json.encode({**_OBJECT.decode(members["response"]), MEMBER: report}))}
     if api is Api.MESSAGES:

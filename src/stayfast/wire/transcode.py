@@ -1,9 +1,11 @@
-"""An upstream's body in, bytes for the client out, and a `AnswerSummary` of what was seen on the way.
+"""Transcoders: an upstream's body in, bytes for the client out, and an `AnswerSummary` of the answer.
 
-Four shapes. Same dialect, streamed: whole events pass verbatim and are only looked at. Across dialects, streamed: each
-event becomes deltas (wire.dialect), and these the client's events. Streamed for a client that wants it whole: the events
-are folded. Whole for whole: verbatim, or translated by way of the very same deltas, so that each pair has one meaning.
-Embeddings and token counts only ever come whole and have one dialect.
+    same dialect, streamed              events pass verbatim and are only read          Passthrough
+    other dialect, streamed             event -> deltas (wire.dialect) -> events        Translation
+    streamed, the client wants a body   events are collected into one body              Collection
+    whole, the client wants a body      verbatim, or translated by the same deltas      Whole, TranslatedWhole
+
+Embeddings and token counts are always whole and have one dialect.
 """
 
 from abc import ABC, abstractmethod
@@ -26,9 +28,8 @@ from stayfast.wire.dialect import (
     WholeSource,
     object_in,
 )
-from stayfast.wire.encode import can_translate
-from stayfast.wire.errors import in_band, malformed, truncated
 from stayfast.wire.in_turn import InTurn
+from stayfast.wire.json_input import can_translate
 from stayfast.wire.messages.stream_decoder import MessagesFold, MessagesSource
 from stayfast.wire.messages.stream_encoder import MessagesWriter
 from stayfast.wire.responses.stream_decoder import ResponsesFold, ResponsesSource
@@ -36,12 +37,12 @@ from stayfast.wire.responses.stream_encoder import ResponsesWriter
 
 
 class WireEmbedding(Struct, gc=False):
-    """One member of the list. That Python code runs for each is what lets the loop's thread run while another decodes."""
+    """One vector. `__post_init__` runs Python code for each, which lets the event loop's thread run during a long decode."""
 
     embedding: Raw = Raw(b"")
 
     def __post_init__(self) -> None:
-        """Nothing to check: see above."""
+        """Nothing to check."""
 
 
 class Embeddings(Struct, gc=False):
@@ -60,25 +61,25 @@ _DECODERS: Final[dict[Api, "msgspec.json.Decoder[Embeddings | Count]"]] = {
 
 
 class PlainSource(WholeSource):
-    """One embeddings or count_tokens answer. One task owns it."""
+    """Decodes one embeddings or count_tokens answer."""
 
     __slots__ = ("_api",)
 
-    def __init__(self, upstream: str, api: Api, sight: AnswerSummary) -> None:
-        super().__init__(upstream, sight)
+    def __init__(self, upstream: str, api: Api, summary: AnswerSummary) -> None:
+        super().__init__(upstream, summary)
         self._api = api
 
     def see_whole(self, body: bytes) -> None:
         try:
             parsed = _DECODERS[self._api].decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self.fail(malformed(self._upstream, "an answer that is not one"))
+            return self.fail_malformed(f"a body that is no {self._api.value} answer")
         if parsed.error:
-            return self.fail(in_band(self._upstream, object_in(body)))
+            return self.fail_in_band(object_in(body))
         if isinstance(parsed, Embeddings):
             self.sight.usage = usage.from_openai(parsed.usage)
         if (parsed.data if isinstance(parsed, Embeddings) else parsed.input_tokens) is None:
-            return self.fail(malformed(self._upstream, "an answer without its content"))
+            return self.fail_malformed("an answer without its content")
         return self._complete(self.sight.usage)
 
 
@@ -89,45 +90,44 @@ ENDS_WITH_DONE: Final = (Api.CHAT, Api.COMPLETIONS)
 _LF: Final = 0x0A
 _CR: Final = 0x0D
 _DONE: Final = b"data: [DONE]\n\n"
-_CUT: Final = Finish("length")  # what every dialect has a word for
+_LENGTH_LIMIT: Final = Finish("length")
 _ANY: Final = msgspec.json.Decoder()
 _ENCODER: Final = msgspec.json.Encoder()
-# What upstreams can make the code below raise by sending JSON of the wrong shape; anything else is our own fault.
+# What JSON of the wrong shape can make the code below raise; any other exception is a bug here.
 WRONG_SHAPE: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
 class Transcoder(Protocol):
-    """One answer on its way from an upstream to a client. One task owns it."""
+    """One answer on its way from an upstream to a client. Owned by one task."""
 
     sight: AnswerSummary
 
     @property
     def has_ended(self) -> bool:
-        """The protocol's own end was seen: call `finish`, whatever else the body may hold."""
+        """The protocol's own end was read: call `finish`, whatever else the body may contain."""
 
     @property
     def n_held(self) -> int:
-        """Bytes of an answer that is collected before its client gets any of it; 0 for others. `finish` takes a time in
-        proportion to it, may run in another thread, and lets others run between the members of a large list.
+        """Bytes collected before the client gets any; 0 for a stream. `finish` takes time in proportion, may run in another
+        thread, and lets other threads run between the members of a large list.
         """
 
     def feed(self, data: bytes) -> Chunk | None:
-        """Take what was read, split anywhere; returns what the client gets now. Failures show in `sight.failure`."""
+        """Read more of the body, split anywhere. Returns bytes for the client. Failures are stored in `sight.failure`."""
 
     def finish(self) -> Chunk | None:
-        """The upstream's body ended cleanly. Where the answer is not whole, `sight.failure` says so after this."""
+        """The upstream's body ended cleanly. Sets `sight.failure` if the answer is not complete."""
 
     def cut(self) -> Chunk | None:
-        """End a begun answer as one that met its length limit; None where that cannot be said, or where it has ended."""
+        """End a running answer as if it had reached its length limit; None if it has ended or cannot be ended."""
 
 
 class _Events(ABC):
-    """A streamed answer, event by event. What the client gets of each is the subclasses' business."""
+    """A streamed answer, event by event. Subclasses decide what the client gets of each."""
 
-    def __init__(self, source: StreamDecoder, sight: AnswerSummary, upstream: str) -> None:
-        self.sight = sight
+    def __init__(self, source: StreamDecoder) -> None:
+        self.sight = source.sight
         self._source = source
-        self._upstream = upstream
         self._splitter = sse.Splitter()
 
     n_held = 0
@@ -142,7 +142,7 @@ class _Events(ABC):
         for block in self._split(data):
             event, name = (block, b"") if self._splitter.are_data else sse.parse(block)
             if event is not None:
-                n_content += self._take(event, name, out)
+                n_content += self._convert_event(event, name, out)
             if self._source.ended:
                 break
         return Chunk(b"".join(out), n_content) if out or n_content else None
@@ -153,7 +153,7 @@ class _Events(ABC):
         try:
             return self._splitter.feed(data)
         except sse.EventTooLong:
-            self._source.fail(malformed(self._upstream, "an event without end"))
+            self._source.fail_malformed(f"an event of more than {sse.MAX_EVENT_BYTES} bytes")
             return []
 
     def cut(self) -> Chunk | None:
@@ -161,7 +161,7 @@ class _Events(ABC):
             return None
         out: list[bytes] = []
         try:
-            self._cut(out)
+            self._append_early_end(out)
         except WRONG_SHAPE:
             return None
         self._source.ended = True
@@ -173,53 +173,54 @@ class _Events(ABC):
         n_content = 0
         rest = self._splitter.rest()
         if rest and not self._source.ended:
-            n_content = self._take_rest(rest, out)
+            n_content = self._convert_rest(rest, out)
         has_ended = self._source.ended
         self._source.finish()
         if self.sight.is_complete:
-            self._end(out, has_ended=has_ended)
+            self._append_end(out, has_ended=has_ended)
         return Chunk(b"".join(out), n_content) if out or n_content else None
 
     @abstractmethod
-    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
-        """Read one event and append what the client gets; returns how much of it is content."""
+    def _convert_event(self, data: bytes, name: bytes, out: list[bytes]) -> int:
+        """Read one event and append what the client gets. Returns 1 if it holds content, else 0."""
 
     @abstractmethod
-    def _cut(self, out: list[bytes]) -> None:
-        """Append what ends the answer before its end."""
+    def _append_early_end(self, out: list[bytes]) -> None:
+        """End the answer at its length limit."""
 
     @abstractmethod
-    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
-        """The answer is whole. `has_ended`: the upstream itself said its last word."""
+    def _append_end(self, out: list[bytes], *, has_ended: bool) -> None:
+        """End a complete answer. `has_ended`: the upstream sent the protocol's last event."""
 
-    def _take_rest(self, rest: bytes, out: list[bytes]) -> int:
-        """An event that lacks only its blank line counts; half an event does not. A bare JSON error is one, too."""
+    def _convert_rest(self, rest: bytes, out: list[bytes]) -> int:
+        """Convert the bytes after the last blank line: an event without its blank line, or a bare JSON error. A partial
+        event is dropped.
+        """
         data, name = sse.parse(rest)
         if data is None:
             parsed = object_in(rest)
             if parsed.get("error"):
-                self._source.fail(in_band(self._upstream, parsed))
+                self._source.fail_in_band(parsed)
             return 0
         if data.strip() != b"[DONE]" and not object_in(data):
             return 0
-        return self._take(data, name, out)
+        return self._convert_event(data, name, out)
 
 
 class Passthrough(_Events):
-    """One dialect on both sides: events pass verbatim, comments included, and are only looked at."""
+    """One dialect on both sides: events pass verbatim, comments included, and are only read."""
 
-    def __init__(self, source: StreamDecoder, sight: AnswerSummary, upstream: str, *, ends_with_done: bool,
-                 hide_usage: bool) -> None:
-        super().__init__(source, sight, upstream)
+    def __init__(self, source: StreamDecoder, *, ends_with_done: bool, hide_usage: bool) -> None:
+        super().__init__(source)
         self._held = self._splitter.held
         self._ends_with_done = ends_with_done
         self._hide_usage = hide_usage
 
     def feed(self, data: bytes) -> Chunk | None:
-        """Take what was read. The hot path: most reads of a running answer are one whole event of one data line."""
+        """The fast path: most reads of a running answer are exactly one event with one data line."""
         source = self._source
         if data[-3:] != b"}\n\n" or _CR in data or self._held or source.ended:
-            return self._feed_any(self._split(data))
+            return self._feed_blocks(self._split(data))
         last = len(data) - 2
         newline = data.find(_LF)
         if newline == last and data[:6] == b"data: ":
@@ -228,12 +229,12 @@ class Passthrough(_Events):
               and data.find(_LF, newline + 1) == last):
             n_content = source.see(data[newline + 7 : -2], data[7:newline])
         else:
-            return self._feed_any(self._split(data))
+            return self._feed_blocks(self._split(data))
         if self.sight.failure is not None or (self._hide_usage and source.is_only_usage):
             return None
         return Chunk(data, n_content)
 
-    def _feed_any(self, blocks: list[bytes]) -> Chunk | None:
+    def _feed_blocks(self, blocks: list[bytes]) -> Chunk | None:
         if not blocks:
             return None
         source = self._source
@@ -255,69 +256,68 @@ class Passthrough(_Events):
         out += verbatim(blocks, start, at if self.sight.failure is None else at - 1)
         return Chunk(out, n_content) if out else None
 
-    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
+    def _convert_event(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         n_content = self._source.see(data, name)
         if self.sight.failure is None and not (self._hide_usage and self._source.is_only_usage):
             out.append(sse.event(data, name.decode(errors="replace") or None))
         return n_content
 
-    def _cut(self, out: list[bytes]) -> None:
+    def _append_early_end(self, out: list[bytes]) -> None:
         out.append(encode_events(self._source.ending(), ends_with_done=self._ends_with_done))
 
-    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
+    def _append_end(self, out: list[bytes], *, has_ended: bool) -> None:
         if self._ends_with_done and not has_ended:
             out.append(_DONE)
 
 
 class Translation(_Events):
-    """Another dialect on each side: events become deltas, and deltas the client's events."""
+    """A different dialect on each side: event -> deltas -> the client's events."""
 
-    def __init__(self, source: StreamDecoder, sight: AnswerSummary, upstream: str, writer: StreamEncoder, *,
-                 is_named: bool) -> None:
-        super().__init__(source, sight, upstream)
+    def __init__(self, source: StreamDecoder, writer: StreamEncoder, *, is_named: bool) -> None:
+        super().__init__(source)
         self._writer = writer
-        self._is_named = is_named  # events have names, and no [DONE] ends them
-        self._has_ended = False
+        self._is_named = is_named  # the client's events have names, and the stream does not end with [DONE]
+        self._is_end_written = False
 
-    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
+    def _convert_event(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         n_content = self._source.see(data, name)
         if self.sight.failure is not None:
             return n_content
         try:
             for delta in self._source.deltas():
-                self._write_events(self._writer.events(delta), out)
+                self._append_events(self._writer.events(delta), out)
         except WRONG_SHAPE:
-            self._source.fail(malformed(self._upstream, "an event that cannot be translated"))
+            self._source.fail_malformed("an event that cannot be translated")
             return n_content
         if self._source.ended:
-            self._end(out, has_ended=True)
+            self._append_end(out, has_ended=True)
         return n_content
 
-    def _cut(self, out: list[bytes]) -> None:
+    def _append_early_end(self, out: list[bytes]) -> None:
         if self.sight.finish_reason is None:
-            self.sight.finish_reason = _CUT.reason
-            self._write_events(self._writer.events(_CUT), out)
-        self._end(out, has_ended=True)
+            self.sight.finish_reason = _LENGTH_LIMIT.reason
+            self._append_events(self._writer.events(_LENGTH_LIMIT), out)
+        self._append_end(out, has_ended=True)
 
-    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
-        if self._has_ended:
+    def _append_end(self, out: list[bytes], *, has_ended: bool) -> None:
+        if self._is_end_written:
             return
-        self._has_ended = True
+        self._is_end_written = True
         out.append(encode_events(self._writer.end(self.sight.usage), ends_with_done=not self._is_named))
 
-    def _write_events(self, events: list[Json], out: list[bytes]) -> None:
+    def _append_events(self, events: list[Json], out: list[bytes]) -> None:
         self.sight.n_events += len(events)
         out += [sse.event(_ENCODER.encode(event), event["type"] if self._is_named else None) for event in events]
 
 
 def encode_events(events: list[Json], *, ends_with_done: bool) -> bytes:
-    """The end of a stream. `says_done`: its events have no names, and `[DONE]` is the last."""
-    encoded = [sse.event(_ENCODER.encode(one), None if ends_with_done else one["type"]) for one in events]
+    """The last events of a stream. `ends_with_done`: events have no names, and `[DONE]` is the last."""
+    encoded = [sse.event(_ENCODER.encode(event), None if ends_with_done else event["type"]) for event in events]
     return b"".join((*encoded, _DONE) if ends_with_done else encoded)
 
 
 class Rewrite:
-    """Deltas, said in the client's events and folded at once: the whole answer in the client's dialect."""
+    """Encodes deltas as events of the client's dialect and collects these into its whole answer."""
 
     def __init__(self, writer: StreamEncoder, fold: AnswerCollector) -> None:
         self._writer = writer
@@ -328,66 +328,62 @@ class Rewrite:
             for event in self._writer.events(delta):
                 self._fold.add(event)
 
-    def end(self, sight: AnswerSummary) -> bytes:
-        for event in self._writer.end(sight.usage):
+    def end(self, summary: AnswerSummary) -> bytes:
+        for event in self._writer.end(summary.usage):
             self._fold.add(event)
         return self._fold.body()
 
 
 class Collection(_Events):
-    """A stream for a client that wants the whole: content is reported as it comes, the body follows at the end."""
+    """A stream for a client that wants a body: content is counted as it arrives, the body follows at the end."""
 
-    def __init__(self, source: StreamDecoder, sight: AnswerSummary, upstream: str, fold: AnswerCollector | Rewrite) -> None:
-        super().__init__(source, sight, upstream)
+    def __init__(self, source: StreamDecoder, fold: AnswerCollector | Rewrite) -> None:
+        super().__init__(source)
         self._fold = fold
         self.n_held = 0
 
-    def _take(self, data: bytes, name: bytes, out: list[bytes]) -> int:
+    def _convert_event(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         self.n_held += len(data)
         if self.n_held > MAX_ANSWER_BYTES:
-            self._source.fail(malformed(self._upstream, "an answer without end"))
+            self._source.fail_malformed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
             return 0
         n_content = self._source.see(data, name)
         if self.sight.failure is None:
             try:
-                self._add(data)
+                if isinstance(self._fold, Rewrite):
+                    self._fold.add(self._source.deltas())
+                elif data.strip() != b"[DONE]":
+                    self._fold.add(_ANY.decode(data))
             except WRONG_SHAPE:
-                self._source.fail(malformed(self._upstream, "an event that does not fit the ones before"))
+                self._source.fail_malformed("an event that does not fit the ones before")
         return n_content
 
-    def _add(self, data: bytes) -> None:
-        if isinstance(self._fold, Rewrite):
-            self._fold.add(self._source.deltas())
-        elif data.strip() != b"[DONE]":
-            self._fold.add(_ANY.decode(data))
-
-    def _cut(self, out: list[bytes]) -> None:
+    def _append_early_end(self, out: list[bytes]) -> None:
         if isinstance(self._fold, Rewrite):
             if self.sight.finish_reason is None:
-                self.sight.finish_reason = _CUT.reason
-                self._fold.add([_CUT])
+                self.sight.finish_reason = _LENGTH_LIMIT.reason
+                self._fold.add([_LENGTH_LIMIT])
             out.append(self._fold.end(self.sight))
         else:
             for event in self._source.ending():
                 self._fold.add(event)
             out.append(self._fold.body())
 
-    def _end(self, out: list[bytes], *, has_ended: bool) -> None:
+    def _append_end(self, out: list[bytes], *, has_ended: bool) -> None:
         try:
             out.append(self._fold.end(self.sight) if isinstance(self._fold, Rewrite) else self._fold.body())
         except WRONG_SHAPE:
-            self._source.fail(malformed(self._upstream, "events that make no answer"))
+            self._source.fail_malformed("events that do not form an answer")
 
 
 class Whole:
-    """A whole answer in the client's own dialect: verbatim, once it has been looked at."""
+    """A whole answer in the client's own dialect: passed verbatim once it has been read."""
 
-    has_ended = False  # only the end of its body ends it
+    has_ended = False  # a whole answer ends with its body
 
-    def __init__(self, source: WholeSource, sight: AnswerSummary, upstream: str) -> None:
-        self.sight = sight
+    def __init__(self, source: WholeSource) -> None:
+        self.sight = source.sight
         self._source = source
-        self._upstream = upstream
         self._parts: list[bytes] = []
         self.n_held = 0
 
@@ -396,82 +392,79 @@ class Whole:
             self._parts.append(data)
             self.n_held += len(data)
             if self.n_held > MAX_ANSWER_BYTES:
-                self._source.fail(malformed(self._upstream, "an answer without end"))
+                self._source.fail_malformed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         return None
 
     def finish(self) -> Chunk | None:
-        body = b"".join(self._parts)  # which lets other threads run, where it is large
+        body = b"".join(self._parts)  # a large join releases the GIL
         self._parts = []
         if self.sight.failure is None:
             if body.strip():
                 self._source.see_whole(body)
             else:
-                self._source.fail(truncated(self._upstream))
-        return self._answer(body) if self.sight.failure is None else None
+                self._source.fail_truncated()
+        return self._encode_answer(body) if self.sight.failure is None else None
 
     def cut(self) -> Chunk | None:
-        """Half a JSON document is none."""
+        """None: a partial JSON document is no answer."""
         return None
 
-    def _answer(self, body: bytes) -> Chunk | None:
+    def _encode_answer(self, body: bytes) -> Chunk | None:
         return Chunk(body, 1)
 
 
 class TranslatedWhole(Whole):
-    def __init__(self, source: StreamDecoder, sight: AnswerSummary, upstream: str, rewrite: Rewrite) -> None:
-        super().__init__(source, sight, upstream)
-        self._reader = source
+    def __init__(self, source: StreamDecoder, rewrite: Rewrite) -> None:
+        super().__init__(source)
+        self._decoder = source
         self._rewrite = rewrite
 
-    def _answer(self, body: bytes) -> Chunk | None:
+    def _encode_answer(self, body: bytes) -> Chunk | None:
         try:
-            self._rewrite.add(self._reader.whole())
+            self._rewrite.add(self._decoder.whole())
             return Chunk(self._rewrite.end(self.sight), 1)
         except WRONG_SHAPE:
-            self._source.fail(malformed(self._upstream, "an answer that cannot be translated"))
+            self._source.fail_malformed("an answer that cannot be translated")
             return None
 
 
 def transcoder(source: Api, request: Request, *, source_streams: bool, upstream: str, hide_usage: bool = False,
                created_at: int = 0) -> Transcoder:
-    """The transcoder from an upstream that speaks `source` to the client who sent `request`.
+    """The transcoder from an upstream of dialect `source` to the client that sent `request`.
 
-    hide_usage: the client must not see the usage chunk that `encode(want_usage=True)` asked for. created_at: seconds
-    since the epoch, for clients whose dialect dates an answer when the upstream's does not.
-    Raises ValueError for pairs that cannot be translated and for a whole answer to a client that streams.
+    hide_usage: remove the usage chunk that `encode(want_usage=True)` asked for. created_at: seconds since the epoch, for a
+    client dialect with a date if the upstream sends none.
+    Raises ValueError for a pair without a translation, and for a whole answer to a client that streams.
     """
     is_same = request.api is source
     if not is_same and not can_translate(request.api, source):
         raise ValueError(f"{source.value} answers cannot be translated for {request.api.value} clients")
     if request.stream and not source_streams:
         raise ValueError("a whole answer cannot be streamed")
-    sight = AnswerSummary()
+    summary = AnswerSummary()
     if not source.can_stream:
-        return Whole(PlainSource(upstream, source, sight), sight, upstream)
-    reader = source_of(source, request, upstream, sight)
+        return Whole(PlainSource(upstream, source, summary))
+    decoder = source_of(source, request, upstream, summary)
     ends_with_done = request.api in ENDS_WITH_DONE
     if request.stream and is_same:
-        return Passthrough(reader, sight, upstream, ends_with_done=ends_with_done, hide_usage=hide_usage)
+        return Passthrough(decoder, ends_with_done=ends_with_done, hide_usage=hide_usage)
     if request.stream:
-        is_named = not ends_with_done
-        return Translation(reader, sight, upstream, writer_of(request, created_at), is_named=is_named)
+        return Translation(decoder, writer_of(request, created_at), is_named=not ends_with_done)
     if is_same:
-        return Collection(reader, sight, upstream, fold_of(source)) if source_streams else Whole(reader, sight, upstream)
+        return Collection(decoder, fold_of(source)) if source_streams else Whole(decoder)
     rewrite = Rewrite(writer_of(request, created_at), fold_of(request.api))
-    if source_streams:
-        return Collection(reader, sight, upstream, rewrite)
-    return TranslatedWhole(reader, sight, upstream, rewrite)
+    return Collection(decoder, rewrite) if source_streams else TranslatedWhole(decoder, rewrite)
 
 
-def source_of(api: Api, request: Request, upstream: str, sight: AnswerSummary) -> StreamDecoder:
-    """Who reads the answers that upstreams give in `api`."""
+def source_of(api: Api, request: Request, upstream: str, summary: AnswerSummary) -> StreamDecoder:
+    """The decoder of answers in dialect `api`."""
     if api in ENDS_WITH_DONE:
-        return ChatSource(upstream, request.n_choices, sight, is_chat=api is _CHAT)
-    return MessagesSource(upstream, sight) if api is Api.MESSAGES else ResponsesSource(upstream, sight)
+        return ChatSource(upstream, request.n_choices, summary, is_chat=api is _CHAT)
+    return MessagesSource(upstream, summary) if api is Api.MESSAGES else ResponsesSource(upstream, summary)
 
 
 def writer_of(request: Request, created_at: int) -> StreamEncoder:
-    """Who says an answer in the client's own dialect."""
+    """The encoder of the client's own dialect."""
     match request.api:
         case Api.MESSAGES:
             return InTurn(MessagesWriter(request))
@@ -483,7 +476,7 @@ def writer_of(request: Request, created_at: int) -> StreamEncoder:
 
 
 def fold_of(api: Api) -> AnswerCollector:
-    """What puts an answer's events in `api` together."""
+    """The collector of the events of dialect `api`."""
     match api:
         case Api.MESSAGES:
             return MessagesFold()

@@ -1,18 +1,17 @@
-"""Token counts: every provider's words in, every dialect's words out; and an estimate where no tokenizer is at hand.
+"""Token counts: every provider's usage object in, every dialect's usage object out; and estimates without a tokenizer.
 
-OpenAI's input counts include cached tokens; Anthropic's `input_tokens` is what is left beside reads and writes of the
-cache. Reasoning is part of the output everywhere and never added again. Numbers that are none count as 0: a strange
-usage object must not cost the client its answer.
+OpenAI's input counts include cached tokens; Anthropic's `input_tokens` excludes cache reads and writes. Reasoning tokens are
+part of the output in all dialects. An invalid number counts as 0: an odd usage object must not fail an answer.
 
-An estimate is always marked as one. One token is about 4 bytes; JSON punctuation of the envelope is not counted. A bound
-(`input_tokens`) must not be passed under by what vocabularies know worst, so it counts on the high side:
+Estimates take 4 bytes per token and ignore the JSON envelope. The upper bound (`input_tokens`) must hold for the least
+favourable vocabulary, so it estimates high:
 
-    letters and blanks / 4,     punctuation / 2,     other scripts: bytes of UTF-8 / 2,     a token a byte at most
-    digits 1 each, and 3/4 for each number: what follows it is no part of another token
+    letters and blanks / 4,     punctuation / 2,     other scripts: UTF-8 bytes / 2,     at most one token per byte
+    1 per digit, and 3/4 per number, because the text after a number starts a new token
 
-Source: OpenAI's rule of thumb (4 characters a token); some vocabularies have a token for each digit, others for up to three;
-a Han character is 3 bytes and one to two tokens. When wrong: English comes out a tenth to a fifth too long, long numbers up
-to three times; scripts that a vocabulary has no words of have up to a token a byte.
+Source: OpenAI's rule of thumb (4 characters per token); some vocabularies have a token per digit, others per three digits;
+a Han character is 3 bytes and one to two tokens. When wrong: English is estimated 10 to 20 % too high, long numbers up to
+three times; a script that is missing from a vocabulary takes up to one token per byte.
 """
 
 from collections.abc import Callable
@@ -27,20 +26,20 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Usage
 
 Json = dict[str, Any]
-_MOST: Final = 2**53  # what a JSON number can say exactly
+_MAX_EXACT: Final = 2**53  # larger JSON numbers are not exact
 
 
 def _count(fields: object, *names: str) -> int:
     if isinstance(fields, dict):
         for name in names:
             value = fields.get(name)
-            if (type(value) is int or type(value) is float) and 0 <= value < _MOST:  # a bool is neither
+            if (type(value) is int or type(value) is float) and 0 <= value < _MAX_EXACT:  # excludes bool
                 return int(value)
     return 0
 
 
 def from_openai(value: object) -> Usage | None:
-    """Read chat, completions, responses, embeddings, vLLM, SGLang and DeepSeek usage (None: there is none)."""
+    """Read chat, completions, responses, embeddings, vLLM, SGLang and DeepSeek usage; None if there is none."""
     if not isinstance(value, dict) or not value:
         return None
     inputs = value.get("prompt_tokens_details") or value.get("input_tokens_details")
@@ -59,7 +58,7 @@ def from_openai(value: object) -> Usage | None:
 
 
 def from_anthropic(value: object, before: Usage | None = None) -> Usage | None:
-    """Read messages usage. `before` is what the stream said earlier: its counts stand where the new ones are silent."""
+    """Read messages usage. `before`: earlier usage of the stream; its counts apply to fields that are missing now."""
     if not isinstance(value, dict) or not value:
         return before
     if before is None:
@@ -81,7 +80,6 @@ def from_anthropic(value: object, before: Usage | None = None) -> Usage | None:
 
 
 def to_chat(usage: Usage) -> Json:
-    """Say it as chat and completions do."""
     return {
         "prompt_tokens": usage.input_total,
         "completion_tokens": usage.output,
@@ -93,7 +91,6 @@ def to_chat(usage: Usage) -> Json:
 
 
 def to_responses(usage: Usage) -> Json:
-    """Say it as responses does."""
     return {
         "input_tokens": usage.input_total,
         "input_tokens_details": {"cached_tokens": usage.cached_read,
@@ -105,7 +102,6 @@ def to_responses(usage: Usage) -> Json:
 
 
 def to_messages(usage: Usage) -> Json:
-    """Say it as messages does."""
     written = usage.cache_write_5m + usage.cache_write_1h
     return {
         "input_tokens": max(0, usage.input_total - usage.cached_read - written),
@@ -120,29 +116,29 @@ def to_messages(usage: Usage) -> Json:
 
 _LETTERS: Final = bytes(range(33)) + bytes(range(65, 91)) + bytes(range(97, 123))  # and blanks
 _DIGITS: Final = b"0123456789"
-_WHERE_DIGITS: Final = bytes(ord("0") if byte in _DIGITS else ord(" ") for byte in range(256))
+_DIGIT_MASK: Final = bytes(ord("0") if byte in _DIGITS else ord(" ") for byte in range(256))
 TOKENS_A_MESSAGE = 4  # role and separators
-TOKENS_AN_IMAGE = 1600  # Anthropic's figure for a 1.15 megapixel picture
+TOKENS_AN_IMAGE = 1600  # Anthropic's figure for a 1.15 megapixel image
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _ANY: Final = msgspec.json.Decoder()
-_PICTURES: Final = ("image", "image_url", "input_image")
-_UNREAD: Final = ("type", "role", "cache_control")
+_IMAGES: Final = ("image", "image_url", "input_image")
+_SKIPPED: Final = ("type", "role", "cache_control")
 
-PROMPT_FIELDS: Final = {  # of a body, where what is said stands
+PROMPT_FIELDS: Final = {  # the member of a body that holds the prompt
     Api.CHAT: "messages", Api.COMPLETIONS: "prompt", Api.EMBEDDINGS: "input", Api.RESPONSES: "input",
     Api.MESSAGES: "messages", Api.COUNT_TOKENS: "messages",
 }
-_BESIDE: Final = ("system", "instructions")
-_DECLARED: Final = ("tools", "functions")  # their names and brackets are read, too
+_INSTRUCTIONS: Final = ("system", "instructions")
+_TOOLS: Final = ("tools", "functions")  # counted with field names and brackets, because the model reads those too
 
 
 def estimate_tokens(value: Any) -> int:
     """Tokens of all text inside a decoded JSON value."""
-    return round(_sum(value, lambda text: ceil(len(text) / BYTES_A_TOKEN)))
+    return round(_sum_tokens(value, lambda text: ceil(len(text) / BYTES_A_TOKEN)))
 
 
 def text_tokens(text: bytes) -> float:
-    """How many tokens a UTF-8 text may come to, on the high side; see above."""
+    """An upper estimate of the tokens of a UTF-8 text, by the module's formula."""
     rest = text.translate(None, _LETTERS)
     if not rest:
         return len(text) / BYTES_A_TOKEN
@@ -150,51 +146,52 @@ def text_tokens(text: bytes) -> float:
     n_letters, n_digits = len(text) - len(rest), len(rest) - len(marks)
     n_tokens = n_letters / BYTES_A_TOKEN + n_digits + len(marks) / 2
     if n_digits:
-        n_tokens += text.translate(_WHERE_DIGITS).count(b"0 ") * 0.75
+        n_tokens += text.translate(_DIGIT_MASK).count(b"0 ") * 0.75
     return min(n_tokens, len(text))
 
 
 def may_be_over(body: bytes, most: int) -> bool:
-    """Whether a body could hold more than so many tokens. No byte is more than a token, but a picture may be a few bytes."""
+    """Whether a body could hold more than `most` tokens: at most one per byte, except for images."""
     return len(body) > most or b"image" in body
 
 
 def input_tokens(request: Request) -> int:
-    """How many tokens an upstream may have to read, on the high side, tools and instructions included. Raises Rejected."""
+    """An upper estimate of a request's input tokens, with tools and instructions. Raises Rejected."""
     body = _OBJECT.decode(request.body)
-    value = _read(body, PROMPT_FIELDS[request.api])
+    value = _parse_member(body, PROMPT_FIELDS[request.api])
     n_messages = len(value) if isinstance(value, list) and value and isinstance(value[0], dict) else 0
-    declared = sum(text_tokens(bytes(body[name])) for name in _DECLARED if name in body)
-    other_fields = [_read(body, name) for name in _BESIDE]
-    return ceil(_sum([value, *other_fields], text_tokens) + declared) + TOKENS_A_MESSAGE * n_messages
+    n_tool_tokens = sum(text_tokens(bytes(body[name])) for name in _TOOLS if name in body)
+    instructions = [_parse_member(body, name) for name in _INSTRUCTIONS]
+    return ceil(_sum_tokens([value, *instructions], text_tokens) + n_tool_tokens) + TOKENS_A_MESSAGE * n_messages
 
 
-def _read(body: RawObject, name: str) -> Any:
-    """A member of a request, parsed; None where it is absent. Raises Rejected where a field inside that is not known holds
-    what no parser takes: a number that no double holds, or half of a surrogate pair.
+def _parse_member(body: RawObject, name: str) -> Any:
+    """A member of a request; None if absent. Raises Rejected for an unchecked field that cannot be parsed: a number outside
+    the range of a double, or half of a surrogate pair.
     """
     try:
         return _ANY.decode(body[name]) if name in body else None
     except msgspec.DecodeError as error:
-        raise Rejected(f"{name} cannot be read: {error}", code="invalid_json", param=name) from None
+        raise Rejected(f"{name} is not valid JSON: {error}", code="invalid_json", param=name) from None
 
 
-def _sum(value: Any, tokens_of: Callable[[bytes], float]) -> float:
-    """Over all text inside a decoded JSON value, by its UTF-8."""
+def _sum_tokens(value: Any, tokens_of: Callable[[bytes], float]) -> float:
+    """Sum `tokens_of(UTF-8)` over all text inside a decoded JSON value."""
     if isinstance(value, str):
         return tokens_of(value.encode())
     if isinstance(value, list):
-        return sum(_sum(item, tokens_of) for item in value)
+        return sum(_sum_tokens(item, tokens_of) for item in value)
     if isinstance(value, dict):
-        if value.get("type") in _PICTURES:
+        if value.get("type") in _IMAGES:
             return TOKENS_AN_IMAGE
-        return sum(_sum(item, tokens_of) for key, item in value.items() if key not in _UNREAD)
+        return sum(_sum_tokens(item, tokens_of) for key, item in value.items() if key not in _SKIPPED)
     return 1 if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 
 def count_tokens_answer(request: Request) -> bytes:
     """The body of an answer to /v1/messages/count_tokens, marked as an estimate. Raises Rejected."""
     body = _OBJECT.decode(request.body)
-    messages = _read(body, "messages") or []
-    n_tokens = estimate_tokens([messages, _read(body, "system"), _read(body, "tools")]) + TOKENS_A_MESSAGE * len(messages)
+    messages = _parse_member(body, "messages") or []
+    other_parts = [_parse_member(body, "system"), _parse_member(body, "tools")]
+    n_tokens = estimate_tokens([messages, *other_parts]) + TOKENS_A_MESSAGE * len(messages)
     return msgspec.json.encode({"input_tokens": n_tokens, "stayfast_estimated": True})

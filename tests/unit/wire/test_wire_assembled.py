@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.wire.assembled import can_assemble
-from stayfast.wire.json_input import decode
+from stayfast.wire.json_input import can_assemble, decode
 
 MESSAGES = {"messages": [{"role": "user", "content": "hello"}]}
 PROMPT = {"prompt": "hello"}

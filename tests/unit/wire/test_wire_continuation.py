@@ -14,7 +14,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Usage
 from stayfast.wire.continuation import CannotGoOn, Continuation, both, going_on, in_bytes
 from stayfast.wire.dialect import Begin, Delta, Finish, TextDelta
-from stayfast.wire.encode import can_translate, encode
+from stayfast.wire.json_input import can_translate, encode
 from stayfast.wire.transcode import transcoder, writer_of
 from tests.flow.dialects import LENGTH, STOP, told
 from tests.unit.wire.recorded import STREAMS, request

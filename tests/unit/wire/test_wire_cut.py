@@ -9,8 +9,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from stayfast.core.types import AnswerSummary, Api
-from stayfast.wire.encode import can_translate
-from stayfast.wire.text_answer import render_text_answer
+from stayfast.wire.json_input import can_translate
+from stayfast.wire.local_answers import render_text_answer
 from stayfast.wire.transcode import transcoder
 from tests.unit.wire.recorded import WHOLE_STREAMS, events, request
 
@@ -106,6 +106,6 @@ def test_a_recited_answer_is_one(client: Api, stream: bool) -> None:
 
 
 def test_only_text_is_recited() -> None:
-    """There is no embedding of an apology."""
-    with pytest.raises(ValueError, match="ask for no text"):
+    """An embeddings answer cannot hold a template's text."""
+    with pytest.raises(ValueError, match="hold no text"):
         render_text_answer(request(Api.EMBEDDINGS), "x", answer_id="r", created_at=0)

@@ -12,8 +12,7 @@ from pydantic import TypeAdapter
 from stayfast.core.conversation import Image, Text, Thinking, ToolResult, ToolUse
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.encode import conversation, encode
-from stayfast.wire.json_input import decode
+from stayfast.wire.json_input import conversation, decode, encode
 from stayfast.wire.messages.request import DEFAULT_MAX_TOKENS
 from tests.unit.wire.recorded import body, request
 

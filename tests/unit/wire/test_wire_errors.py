@@ -187,7 +187,7 @@ def test_in_band_errors_have_a_status(said: dict[str, Any], status: int) -> None
 def test_messages_quote_no_upstream_text() -> None:
     """Words that are no machine-readable codes stay out of messages, which are logged."""
     error = in_band("up", {"error": {"message": "my prompt", "type": "my prompt", "code": "x" * 100}})
-    assert error.message == "upstream up sent inside its answer 500"
+    assert error.message == "upstream up sent error 500 inside its answer"
     assert error.code == "upstream_in_band"
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.encode import encode
-from stayfast.wire.json_input import MAX_DEPTH, DecodeLimits, check, decode
+from stayfast.wire.json_input import MAX_DEPTH, DecodeLimits, check, decode, encode
 from tests.unit.wire.recorded import body, request
 
 

@@ -5,7 +5,7 @@ import json
 from anthropic.types import ModelInfo
 from openai.types import Model
 
-from stayfast.wire.models import model_list
+from stayfast.wire.local_answers import model_list
 
 
 def test_both_sdks_read_the_list() -> None:

@@ -16,9 +16,8 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.priority import Points
 from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.wire import canonical, prompt
-from stayfast.wire.encode import can_translate, conversation, encode
 from stayfast.wire.errors import from_response
-from stayfast.wire.json_input import decode
+from stayfast.wire.json_input import can_translate, conversation, decode, encode
 from stayfast.wire.transcode import transcoder
 from stayfast.wire.usage import count_tokens_answer, input_tokens
 from tests.unit.wire.recorded import STREAMS, body, request

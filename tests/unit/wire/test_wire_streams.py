@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Usage
-from stayfast.wire.encode import can_translate
+from stayfast.wire.json_input import can_translate
 from stayfast.wire.transcode import Transcoder, transcoder
 from tests.unit.wire.recorded import (
     CHAT_USAGE,

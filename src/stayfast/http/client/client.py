@@ -1,7 +1,7 @@
-"""The pooled HTTP client: one per origin, HTTP/1.1 and, where chosen, HTTP/2.
+"""The pooled HTTP client: one per origin, HTTP/1.1 and optionally HTTP/2.
 
-Why our own: nothing on the shelf closes the socket at once when a request is cancelled before its head, bounds memory when a
-reader stops, and costs around ten microseconds a request (docs/decisions names what was weighed).
+Why not a library: none closes the socket at once when a request is cancelled before its head, bounds memory when a reader
+stops, and takes about ten microseconds per request (docs/decisions compares them).
 """
 
 import asyncio
@@ -27,22 +27,22 @@ POOL_FULL_RETRY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """How to reach one origin. `base_url` has a scheme, a host and perhaps a port and a path; nothing else.
+    """How to reach one origin. `base_url`: scheme, host, optional port and path.
 
-    http: "1.1"; "2" (over TLS by ALPN and nothing else, over plain TCP by prior knowledge); "auto" (over TLS, what the
-    peer prefers; over plain TCP 1.1).
+    http: "1.1"; "2" (over TLS by ALPN only, over plain TCP by prior knowledge); "auto" (over TLS the peer's choice, over
+    plain TCP 1.1).
     """
 
     base_url: str
     max_connections: int = 0  # 0: no limit
     max_idle: int = 256
-    keepalive_s: float = 50.0  # below the 60 s and more after which servers usually close, so that we close first
+    keepalive_s: float = 50.0  # shorter than the usual 60 s of servers, so that the client closes first
     http: Literal["auto", "1.1", "2"] = "auto"
-    ca_file: str | None = None  # trust these certificates only; None: the system's
+    ca_file: str | None = None  # trust only these certificates; None: the system's
     verify: bool = True
     max_head_bytes: int = 65_536
     dns_ttl_s: float = 30.0
-    tcp_keepalive_s: float = 30.0  # probes on silent connections, so that a dead peer is noticed; 0: none
+    tcp_keepalive_s: float = 30.0  # interval of TCP probes, which detect a dead peer; 0: off
 
     def __post_init__(self) -> None:
         split_base_url(self.base_url)
@@ -58,7 +58,7 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True)
 class BaseUrl:
-    """A base URL taken apart. `authority` is what the Host header says; `path` has no slash at its end."""
+    """The parts of a base URL. `authority`: the Host header; `path`: without a trailing slash."""
 
     is_tls: bool
     host: str
@@ -68,7 +68,7 @@ class BaseUrl:
 
 
 def split_base_url(text: str) -> BaseUrl:
-    """Take a base URL apart; ValueError, without quoting it (it may hold a password), when it cannot be one."""
+    """Parse a base URL. Raises ValueError without quoting the URL, which may contain a password."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -107,7 +107,7 @@ class HttpClient:
         self._pool = ConnectionPool(config.max_connections, config.max_idle, config.keepalive_s,
                           is_shared=config.http == "2" or "h2" in protocols, clock=clock)
         if self._pool.is_shared:
-            import_module("stayfast.http.client.h2")  # 75 ms: here, not at the first connection, which a request waits for
+            import_module("stayfast.http.client.h2")  # takes 75 ms; not at the first connection, which a request waits for
 
     @property
     def n_idle(self) -> int:
@@ -115,28 +115,28 @@ class HttpClient:
 
     @property
     def n_busy(self) -> int:
-        """Open connections with at least one request, those that a GOAWAY has retired not counted."""
+        """Connections with at least one request, without those retired by GOAWAY."""
         return self._pool.n_busy
 
     def template(self, method: str, path: str, headers: Sequence[tuple[str, str]]) -> RequestTemplate:
-        """What requests of one kind have in common. path: the whole request target, `base_path` included. headers:
-        without host, content-length and connection.
+        """The common part of similar requests. path: the request target, with `base_path`. headers: without host,
+        content-length and connection.
         """
         return RequestTemplate(method, path, headers, upstream=self.name, authority=self._authority)
 
     async def send(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes, *,
                    connect_by: float, may_resend: bool, meanwhile: Callable[[], None] | None = None) -> Response:
-        """Send one request and return when the head of its response is in.
+        """Send one request; return when the head of its response has arrived.
 
-        headers: what the template does not say already.
-        connect_by: instant by which a connection must be there; waiting for a free one counts.
-        may_resend: a pooled connection that closes before one byte of a response came is replaced, once. A request that
+        headers: in addition to those of the template.
+        connect_by: deadline for a connection, including the wait for a free one.
+        may_resend: send again, once, if a pooled connection closes before the first byte of the response. A request that
         the peer certainly did not process is sent again, once, in any case.
-        meanwhile: called once the request is written, and again should it be sent again: what can be done while its peer
-        works costs nobody time. What it raises, this raises.
-        Raises UpstreamFailed CONNECT, TIMEOUT (no connection by connect_by), RESET or MALFORMED; Shed when no place on a
-        connection came free by connect_by, or this process has no descriptor for a new one: limits of the gateway's own.
-        Cancelled, it has closed its socket (h2: reset its stream) before the cancellation leaves it.
+        meanwhile: called each time after the request is written, for work that can overlap with the peer's. Its exceptions
+        propagate.
+        Raises UpstreamFailed CONNECT, TIMEOUT (no connection by connect_by), RESET or MALFORMED; Shed for limits of this
+        process: no free connection by connect_by, or no descriptor.
+        When cancelled, the socket is closed (HTTP/2: the stream is reset) before CancelledError propagates.
         """
         request = EncodedRequest(template, headers, body)
         is_fresh = False
@@ -146,7 +146,7 @@ class HttpClient:
             if connection is None:
                 connection, opened = await self._obtain(connect_by, is_fresh=is_fresh)
             response = connection.request(request)
-            if opened is None:  # told while the upstream works, which costs nobody time
+            if opened is None:  # emitted while the upstream works
                 self._sink.emit(self._reused)
             try:
                 if meanwhile is not None:
@@ -167,10 +167,10 @@ class HttpClient:
 
     async def fetch(self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes = b"", *,
                     timeout_s: float, max_body_bytes: int) -> WholeResponse:
-        """Send one request and read its response; what of the body is beyond `max_body_bytes` is not read. A connection that
-        closes before one byte of a response came is not replaced: whether the peer acted on the request is not known.
+        """Send one request and read its response, up to `max_body_bytes` of the body. Never resends: the peer may have
+        processed the request.
 
-        Raises as `send` does; also UpstreamFailed TIMEOUT when the response is not whole after `timeout_s`.
+        Raises like `send`; also UpstreamFailed TIMEOUT if the response is not complete after `timeout_s`.
         """
         connect_by = self._clock.now() + timeout_s
         template = self.template(method, path, headers)
@@ -189,7 +189,7 @@ class HttpClient:
         return WholeResponse(response.status, response.headers, b"".join(parts)[:max_body_bytes])
 
     def close(self) -> None:
-        """Close idle connections now, busy ones after their requests. Requests sent later open and close their own."""
+        """Close idle connections now, busy ones after their requests. Later requests open and close their own."""
         self._pool.close()
 
     async def _obtain(self, connect_by: float, *, is_fresh: bool) -> tuple[PooledConnection, DialedConnection | None]:
@@ -212,7 +212,7 @@ class HttpClient:
     async def _dial(self) -> tuple[PooledConnection, DialedConnection]:
         try:
             dialed = await self._dialer.open()
-            connection = self._adopt(dialed)
+            connection = self._make_connection(dialed)
         except BaseException as error:
             self._pool.dial_failed()
             if isinstance(error, Shed):
@@ -223,7 +223,7 @@ class HttpClient:
             connection.data_received(dialed.connect_protocol.early)
         return connection, dialed
 
-    def _adopt(self, dialed: DialedConnection) -> PooledConnection:
+    def _make_connection(self, dialed: DialedConnection) -> PooledConnection:
         config = self._config
         loop = asyncio.get_running_loop()
         is_h2 = dialed.protocol == "h2" or (config.http == "2" and dialed.tls is None)
@@ -232,7 +232,7 @@ class HttpClient:
             raise UpstreamFailed(self.name, Fault.CONNECT, f"upstream {self.name} does not offer HTTP/2")
         connection: PooledConnection
         if is_h2:
-            from stayfast.http.client.h2 import H2Connection  # noqa: PLC0415 - plain HTTP/1.1 does not need it
+            from stayfast.http.client.h2 import H2Connection  # noqa: PLC0415 - not needed for HTTP/1.1
 
             connection = H2Connection(self.name, self._authority, dialed.transport, self._pool,
                                       max_head_bytes=config.max_head_bytes, loop=loop)

@@ -1,15 +1,16 @@
-"""From a host's name to a connection that can carry HTTP: addresses, TCP, TLS.
+"""Opens connections to one origin: DNS, TCP, TLS.
 
-Addresses are resolved off the request path. Problem: a look-up costs milliseconds and sometimes seconds, and would stand in
-front of a request each time its result has aged. Rule: a result is used for `ttl_s`; after that it is still used while a new
-look-up runs, for up to `STALE_FOR_S`. `getaddrinfo` tells no TTL, so `ttl_s` is a choice, not the record's own. When wrong:
-a host moves away and its old address still accepts connections: then up to one look-up's time is lost. An address that
-refuses is forgotten by `forget`.
+DNS stays off the request path. Problem: a look-up takes milliseconds, sometimes seconds, and would delay a request each
+time its result has expired. Rule: a result is fresh for `ttl_s`; after that it is used for up to `STALE_FOR_S` while a new
+look-up runs. `getaddrinfo` reports no TTL, so `ttl_s` is a setting. When wrong: a host moves and its old address still
+accepts connections: these go to the old host until the look-up ends. If no address accepts connections, the result is
+dropped.
 
-Two families of addresses are raced (RFC 8305, in short): the second starts when the first has failed or has taken
-`HEAD_START_S`, so that a broken IPv6 path costs a quarter of a second, not the time-out.
-TLS offers the session of the last connection, so that a reconnect skips the certificates. asyncio and uvloop pass no session
-on, so it is set where both create the TLS object (`ResumingContext.wrap_bio`).
+IPv6 and IPv4 are raced (RFC 8305, simplified): the second family starts when the first has failed or has taken
+`HEAD_START_S`, so that a broken IPv6 path delays a connection by a quarter of a second, not by the time-out.
+
+TLS offers the session of the last connection, which saves the certificate exchange. asyncio and uvloop have no parameter for
+the session, so it is set where both create the TLS object (`ResumingContext.wrap_bio`).
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.http.descriptors import are_exhausted, exhausted, is_exhaustion
 
 STALE_FOR_S = 600.0
-RETRY_AFTER_S = 1.0  # a failed refresh is tried again no sooner
+RETRY_AFTER_S = 1.0  # between a failed refresh and the next
 
 Address = tuple[int, str]  # address family, literal IP
 Lookup = Callable[..., list[tuple[Any, ...]]]
@@ -48,9 +49,9 @@ class Resolver:
         self._pending: asyncio.Future[list[tuple[Any, ...]]] | None = None
 
     async def addresses(self) -> tuple[Address, ...]:
-        """At least one address. Raises OSError (socket.gaierror) when the look-up fails and nothing is known.
+        """At least one address. Raises OSError (socket.gaierror) if the look-up fails and no earlier result is usable.
 
-        Look-ups are shared: a cancelled caller leaves the others' alone.
+        Concurrent callers share one look-up; cancelling a caller does not cancel it.
         """
         now = self._clock.now()
         if self._known and now < self._fresh_until:
@@ -58,7 +59,7 @@ class Resolver:
         if self._pending is None:
             lookup = partial(self._lookup, self._host, None, type=socket.SOCK_STREAM)
             self._pending = asyncio.get_running_loop().run_in_executor(None, lookup)
-            self._pending.add_done_callback(self._learn)
+            self._pending.add_done_callback(self._store_result)
         if self._known and now < self._fresh_until + STALE_FOR_S:
             return self._known
         assert self._pending is not None
@@ -66,12 +67,12 @@ class Resolver:
         return self._known
 
     def forget(self) -> None:
-        """No known address could be reached: look up anew before the next use."""
+        """Drop the result, because no address could be reached: the next use waits for a new look-up."""
         if self._fresh_until != float("inf"):
             self._known = ()
             self._fresh_until = 0.0
 
-    def _learn(self, done: asyncio.Future[list[tuple[Any, ...]]]) -> None:
+    def _store_result(self, done: asyncio.Future[list[tuple[Any, ...]]]) -> None:
         self._pending = None
         now = self._clock.now()
         if done.cancelled() or done.exception() is not None:
@@ -82,7 +83,7 @@ class Resolver:
 
 
 def literal(host: str) -> tuple[Address, ...]:
-    """The address that `host` is, if it is one."""
+    """The address if `host` is a literal IP address, else ()."""
     try:
         version = ip_address(host).version
     except ValueError:
@@ -96,7 +97,7 @@ KEEPALIVE_PROBES = 3
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where to connect. `protocols`: ALPN names to offer over TLS, best first; () for plain TCP."""
+    """`protocols`: the ALPN names to offer over TLS, best first; () for plain TCP."""
 
     upstream: str
     host: str
@@ -108,18 +109,18 @@ class Origin:
 
 
 class ResumingContext(ssl.SSLContext):
-    """A client's context for one origin that offers `session`, the last one seen there."""
+    """A client context that offers `session`, the last session of its origin."""
 
     session: ssl.SSLSession | None = None
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, server_side: bool = False,
                  server_hostname: str | bytes | None = None, session: ssl.SSLSession | None = None) -> ssl.SSLObject:
-        """As in `ssl.SSLContext`, with the kept session where none is given."""
+        """As in `ssl.SSLContext`; uses the stored session if none is given."""
         return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session or self.session)
 
 
 def client_context(ca_file: str | None, *, verify: bool, protocols: Sequence[str]) -> ResumingContext:
-    """Trust the system's certificates, or those in `ca_file` only. Reads files; OSError when one cannot be used."""
+    """Trust the system's certificates, or only those in `ca_file`. Reads files. Raises OSError."""
     context = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not verify:
@@ -134,14 +135,14 @@ def client_context(ca_file: str | None, *, verify: bool, protocols: Sequence[str
 
 
 class ConnectProtocol(asyncio.Protocol):
-    """Buffers what arrives before the connection has its HTTP protocol."""
+    """Buffers bytes that arrive before the connection has its HTTP protocol."""
 
     def __init__(self) -> None:
         self.early = b""
         self.is_lost = False
 
     def data_received(self, data: bytes) -> None:
-        """A peer that speaks first (HTTP/2)."""
+        """An HTTP/2 server may send first."""
         self.early += data
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -150,7 +151,7 @@ class ConnectProtocol(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DialedConnection:
-    """A connection, ready for `transport.set_protocol`; then `early` is to be fed first."""
+    """A connection, ready for `transport.set_protocol`, which must then get the bytes of `early` first."""
 
     transport: asyncio.Transport
     connect_protocol: ConnectProtocol
@@ -158,7 +159,7 @@ class DialedConnection:
 
     @property
     def tls(self) -> ssl.SSLObject | None:
-        """The TLS state, None for plain TCP."""
+        """The TLS object; None for plain TCP."""
         found: ssl.SSLObject | None = self.transport.get_extra_info("ssl_object")
         return found
 
@@ -168,7 +169,7 @@ class DialedConnection:
 
 
 class Unreachable(OSError):
-    """No address could be reached. `tried`: each address and what the system said of it."""
+    """No address could be reached. `tried`: each address with its error."""
 
     def __init__(self, last: OSError, tried: Sequence[str]) -> None:
         super().__init__(last.errno, last.strerror or type(last).__name__)
@@ -187,57 +188,59 @@ class Dialer:
         self._context: ResumingContext | None = None
 
     async def open(self) -> DialedConnection:
-        """Connect. Raises UpstreamFailed CONNECT, and Shed where this process has no descriptor for it; cancelled, it leaves
-        no socket behind.
+        """Connect. Raises UpstreamFailed CONNECT, or Shed if this process has no descriptor left. If cancelled, no socket
+        stays open.
         """
-        context = await self._trust() if self._origin.protocols else None
+        context = await self._load_context() if self._origin.protocols else None
         try:
             addresses = await self._resolver.addresses()
         except OSError as error:
-            raise self._unreachable("cannot be resolved", error, self._origin.host) from error
+            raise self._unreachable_error("cannot be resolved", error, self._origin.host) from error
         began_at = self._clock.now()
-        transport, connect_protocol = await self._reach(addresses)
+        transport, connect_protocol = await self._connect(addresses)
         try:
-            self._tune(transport)
+            self._set_socket_options(transport)
             if context is not None:
-                transport = await self._secure(transport, connect_protocol, context)
+                transport = await self._start_tls(transport, connect_protocol, context)
             if connect_protocol.is_lost or transport.is_closing():
-                raise self._failure("closed the connection at once")
-        except OSError as error:  # a connection already reset takes no options on some systems
+                raise self._connect_error("closed the connection at once")
+        except OSError as error:  # setting options fails on some systems if the connection has been reset
             transport.abort()
-            raise self._unreachable("cannot be reached", error) from error
+            raise self._unreachable_error("cannot be reached", error) from error
         except BaseException:
             transport.abort()
             raise
         return DialedConnection(transport, connect_protocol, self._clock.now() - began_at)
 
     def keep_session(self, dialed: DialedConnection) -> None:
-        """Offer this connection's TLS session to the next one. TLS 1.3 sends it with or before the first answer."""
+        """Offer this connection's TLS session to the next one. Call it after the first response: TLS 1.3 sends the session
+        late.
+        """
         if self._context is not None and dialed.tls is not None and dialed.tls.context is self._context:
             self._context.session = dialed.tls.session
 
-    async def _trust(self) -> ResumingContext:
-        if self._context is None:  # reads the system's certificates: milliseconds that the loop cannot spare
+    async def _load_context(self) -> ResumingContext:
+        if self._context is None:  # reading the system's certificates takes milliseconds, so it runs in a thread
             origin = self._origin
             build = partial(client_context, origin.ca_file, verify=origin.verify, protocols=origin.protocols)
             try:
                 context = await asyncio.get_running_loop().run_in_executor(None, build)
             except OSError as error:
                 if is_exhaustion(error):
-                    raise self._exhausted() from error
+                    raise self._exhausted_error() from error
                 raise UpstreamFailed(origin.upstream, Fault.CONNECT, f"the ca_file of upstream {origin.upstream} cannot be "
                                      f"used: {error.strerror or 'no certificate in it'}") from error
-            if self._context is None:  # two may have built one, and sessions belong to one
+            if self._context is None:  # concurrent callers may each have built one; sessions belong to one context
                 self._context = context
         return self._context
 
-    async def _reach(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
+    async def _connect(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         first = [address for address in addresses if address[0] == addresses[0][0]]
         second = [address for address in addresses if address[0] != addresses[0][0]]
         try:
-            return await (self._race(first, second) if second else self._try_each(first))
+            return await (self._race_families(first, second) if second else self._try_each(first))
         except OSError as error:
-            failure = self._unreachable("cannot be reached", error)
+            failure = self._unreachable_error("cannot be reached", error)
             if isinstance(failure, UpstreamFailed):
                 self._resolver.forget()
             raise failure from error
@@ -250,10 +253,11 @@ class Dialer:
                 return await loop.create_connection(ConnectProtocol, ip, self._origin.port, family=family)
             except OSError as error:
                 failure = error
-                tried.append(f"{f'[{ip}]' if ':' in ip else ip}:{self._origin.port}: {_number(error)}")
+                tried.append(f"{f'[{ip}]' if ':' in ip else ip}:{self._origin.port}: {_error_name(error)}")
         raise Unreachable(failure, tried)
 
-    async def _race(self, first: Sequence[Address], second: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
+    async def _race_families(self, first: Sequence[Address],
+                             second: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
         loop = asyncio.get_running_loop()
         racing = {loop.create_task(self._try_each(first))}
         winner: asyncio.Task[tuple[asyncio.Transport, ConnectProtocol]] | None = None
@@ -273,58 +277,58 @@ class Dialer:
                 task.cancel()
                 task.add_done_callback(abort_loser)
 
-    async def _secure(self, transport: asyncio.Transport, connect_protocol: ConnectProtocol,
-                      context: ResumingContext) -> asyncio.Transport:
-        if connect_protocol.early:  # would be taken for a part of what TLS protects
-            raise self._failure("does not speak TLS")
+    async def _start_tls(self, transport: asyncio.Transport, connect_protocol: ConnectProtocol,
+                         context: ResumingContext) -> asyncio.Transport:
+        if connect_protocol.early:  # plain bytes must not count as protected by TLS
+            raise self._connect_error("does not speak TLS")
         loop = asyncio.get_running_loop()
         try:
             secured = await loop.start_tls(transport, connect_protocol, context, server_hostname=self._origin.host)
         except ssl.SSLCertVerificationError as error:
-            raise self._failure(f"has a certificate that is not trusted: {error.verify_message}") from error
+            raise self._connect_error(f"has an untrusted certificate: {error.verify_message}") from error
         except ssl.SSLError as error:
-            raise self._failure(f"refused TLS: {error.reason or 'handshake failed'}") from error
+            raise self._connect_error(f"refused TLS: {error.reason or 'handshake failed'}") from error
         except OSError as error:
-            raise self._failure(f"failed in the TLS handshake: {error.strerror or type(error).__name__}",
-                                f"{self.where}: {_number(error)}") from error
+            raise self._connect_error(f"failed in the TLS handshake: {error.strerror or type(error).__name__}",
+                                      f"{self.where}: {_error_name(error)}") from error
         if secured is None:
-            raise self._failure("closed the connection in the TLS handshake")
+            raise self._connect_error("closed the connection in the TLS handshake")
         return secured
 
-    def _tune(self, transport: asyncio.Transport) -> None:
+    def _set_socket_options(self, transport: asyncio.Transport) -> None:
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         idle_s = round(self._origin.tcp_keepalive_s)
         if idle_s:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's times hold
+            if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; other systems use their own intervals
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, idle_s // KEEPALIVE_PROBES))
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
     @property
     def where(self) -> str:
-        """Host and port, for operators."""
+        """Host and port, for error details."""
         return f"{self._origin.host}:{self._origin.port}"
 
-    def _unreachable(self, what: str, error: OSError, where: str | None = None) -> StayfastError:
-        """Whose failure it is: this process's own where it has no descriptor left, else the upstream's."""
+    def _unreachable_error(self, what: str, error: OSError, where: str | None = None) -> StayfastError:
+        """A failure of this process if it has no descriptor left, else of the upstream."""
         if is_exhaustion(error) or (isinstance(error, socket.gaierror) and are_exhausted()):
-            return self._exhausted()
-        tried = error.tried if isinstance(error, Unreachable) else f"{where or self.where}: {_number(error)}"
-        return self._failure(f"{what}: {error.strerror or type(error).__name__}", tried)
+            return self._exhausted_error()
+        tried = error.tried if isinstance(error, Unreachable) else f"{where or self.where}: {_error_name(error)}"
+        return self._connect_error(f"{what}: {error.strerror or type(error).__name__}", tried)
 
-    def _exhausted(self) -> StayfastError:
+    def _exhausted_error(self) -> StayfastError:
         return exhausted(f"to connect to upstream {self._origin.upstream}")
 
-    def _failure(self, what: str, detail: str = "") -> UpstreamFailed:
+    def _connect_error(self, what: str, detail: str = "") -> UpstreamFailed:
         failed = UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"upstream {self._origin.upstream} {what}")
         failed.detail = detail or self.where
         return failed
 
 
-def _number(error: OSError) -> str:
-    """The system's name for an error: ECONNREFUSED; of the resolver EAI_NONAME; else the exception's."""
+def _error_name(error: OSError) -> str:
+    """The symbolic name of an error, such as ECONNREFUSED or the resolver's EAI_NONAME; else the exception's."""
     if isinstance(error, socket.gaierror):
         names = [name for name in dir(socket) if name.startswith("EAI_") and getattr(socket, name) == error.errno]
         return names[0] if names else type(error).__name__
@@ -332,6 +336,6 @@ def _number(error: OSError) -> str:
 
 
 def abort_loser(task: asyncio.Task[tuple[asyncio.Transport, ConnectProtocol]]) -> None:
-    """Close what a race no longer needs; its failure, if any, is not news."""
+    """Close the connection of the family that lost the race; its failure, if any, is ignored."""
     if not task.cancelled() and task.exception() is None:
         task.result()[0].abort()

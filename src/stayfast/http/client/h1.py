@@ -1,8 +1,8 @@
 """One HTTP/1.1 connection, one request at a time.
 
-What a peer sends cannot grow memory: `_n_quiet` counts the bytes that came since the last body byte, so heads, trailers,
-chunk extensions and interim responses are all bounded by `max_head_bytes`; the body by pausing the socket at `HIGH_WATER`.
-A connection goes back to the pool when its response is whole, whether or not the reader has caught up.
+Memory is bounded: `_n_quiet` counts the bytes since the last body byte, so heads, trailers, chunk extensions and interim
+responses are limited by `max_head_bytes`; the body is limited by pausing the socket at `HIGH_WATER`. A connection returns to
+the pool when its response is complete, even if the reader has not read all of it.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from stayfast.core.errors import Fault
 from stayfast.http.client.pool import ConnectionPool, PooledConnection
 from stayfast.http.client.response import EncodedRequest, HttpResponse
 
-HIGH_WATER = 65_536  # unread bytes; with libuv's read size of 256 KiB a response holds at most 320 KiB
-MAX_NAMES = 128  # header names remembered on one connection
-JOIN_BELOW = 65_536  # bytes; a copy of less is cheaper than a second buffer or TLS record
+HIGH_WATER = 65_536  # unread bytes; with libuv's 256 KiB reads a response buffers at most 320 KiB
+MAX_NAMES = 128  # cached header names per connection
+JOIN_BELOW = 65_536  # bytes; copying less is cheaper than a second buffer or TLS record
 
 
 class NotOurs(Exception):
-    """What comes is not wanted: the connection must not be used again."""
+    """Stops the parser: the connection must not be reused."""
 
 
 class H1Connection(PooledConnection):
@@ -40,7 +40,7 @@ class H1Connection(PooledConnection):
         self._parser = httptools.HttpResponseParser(self)
         self._response: HttpResponse | None = None
         self._headers: dict[str, str] = {}
-        self._names: dict[bytes, str] = {}  # a peer writes the same names in every response
+        self._names: dict[bytes, str] = {}  # decoded header names: a peer repeats them in every response
         self._n_quiet = 0
         self._is_head = False
         self._is_interim = False
@@ -54,7 +54,6 @@ class H1Connection(PooledConnection):
         return False  # one request at a time
 
     def request(self, request: EncodedRequest) -> HttpResponse:
-        """Write the request; the response fills as bytes come."""
         response = HttpResponse(self, self._name, self._loop)
         if self._is_gone or self._transport.is_closing():
             response.was_refused = True
@@ -74,7 +73,7 @@ class H1Connection(PooledConnection):
     def abort(self) -> None:
         self._response = None
         self._transport.abort()
-        self._leave()
+        self._leave_pool()
 
     def drained(self, response: HttpResponse, n_bytes: int) -> None:
         if self._is_paused:
@@ -86,9 +85,9 @@ class H1Connection(PooledConnection):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; end the exchange when the response is whole, broken or too big."""
+        """Feed the parser; end the exchange when the response is complete, invalid or too large."""
         if self._response is None:
-            self.abort()  # an idle peer has nothing to say but that it is closing
+            self.abort()  # unexpected bytes: the peer is closing or broken
             return
         self._n_quiet += len(data)
         try:
@@ -96,33 +95,33 @@ class H1Connection(PooledConnection):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._can_reuse = False
             if not self._is_done and self._n_quiet <= self._max_head_bytes:
-                self._fail("the answer is not HTTP/1.1")
+                self._fail_response("the answer is not HTTP/1.1")
                 return
         if self._is_done:
-            self._end()
+            self._end_exchange()
         elif self._n_quiet > self._max_head_bytes:
-            self._fail(f"more than {self._max_head_bytes} bytes of head or trailers")
+            self._fail_response(f"the answer has more than {self._max_head_bytes} bytes of head or trailers")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A body without a length ends here; any other response is broken."""
+        """A body without a length ends here; any other response is incomplete."""
         response, self._response = self._response, None
-        self._leave()
-        del self._parser  # it refers back: a cycle would hold its memory until a full collection
+        self._leave_pool()
+        del self._parser  # breaks a reference cycle
         if response is None:
             return
         if exc is None and response.status and is_until_close(response.headers):
             response.finish()
             return
         response.was_untouched = not response.status and not self._n_quiet
-        response.fail(Fault.RESET, "the connection closed before the answer was whole")
+        response.fail(Fault.RESET, "the connection closed before the answer was complete")
 
     def on_message_begin(self) -> None:
         if self._is_done:
             raise NotOurs
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """httptools: a whole field, of the head or the trailers."""
-        key = self._names.get(name) or self._learn(name)
+        """llhttp parsed a header or a trailer."""
+        key = self._names.get(name) or self._decode_name(name)
         text = value.decode("latin-1")
         headers = self._headers
         headers[key] = text if key not in headers else f"{headers[key]}, {text}"  # RFC 9110 5.3
@@ -142,10 +141,9 @@ class H1Connection(PooledConnection):
         if self._is_head:
             self._is_done = True
             response.finish()
-            raise NotOurs  # the parser would wait for a body that never comes
+            raise NotOurs  # the parser would wait for a body
 
     def on_body(self, data: bytes) -> None:
-        """httptools: a part of the body, within one read of the socket."""
         self._n_quiet = 0
         response = self._response
         assert response is not None
@@ -155,7 +153,7 @@ class H1Connection(PooledConnection):
             self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        """httptools: the message is whole. Only here does `should_keep_alive` still tell the truth."""
+        """llhttp parsed the whole message. `should_keep_alive` is only valid in this callback."""
         if self._is_interim or self._is_done:
             return
         self._is_done = True
@@ -164,7 +162,7 @@ class H1Connection(PooledConnection):
         assert response is not None
         response.finish()
 
-    def _end(self) -> None:
+    def _end_exchange(self) -> None:
         self._is_done = False
         self._response = None
         self.n_active = 0
@@ -176,31 +174,31 @@ class H1Connection(PooledConnection):
             self._transport.resume_reading()
         self._pool.released(self)
 
-    def _learn(self, name: bytes) -> str:
+    def _decode_name(self, name: bytes) -> str:
         if len(self._names) >= MAX_NAMES:
             self._names.clear()
         key = self._names[name] = name.decode("latin-1").lower()
         return key
 
-    def _fail(self, message: str) -> None:
+    def _fail_response(self, message: str) -> None:
         response = self._response
         self.abort()
         assert response is not None
         response.fail(Fault.MALFORMED, message)
 
-    def _leave(self) -> None:
+    def _leave_pool(self) -> None:
         if not self._is_gone:
             self._is_gone = True
             self._pool.lost(self)
 
 
 def is_until_close(headers: Mapping[str, str]) -> bool:
-    """Whether the body of a response with these headers ends with the connection (RFC 9112 6.3)."""
+    """Whether a response with these headers ends when the connection closes (RFC 9112 6.3)."""
     if "transfer-encoding" in headers:
         return not headers["transfer-encoding"].lower().endswith("chunked")
     return "content-length" not in headers
 
 
 def n_bytes_of(headers: Mapping[str, str]) -> int:
-    """Size of header fields as written, separators included."""
+    """The encoded size of header fields."""
     return sum(len(name) + len(value) + 4 for name, value in headers.items())

@@ -1,8 +1,8 @@
 """One HTTP/2 connection: many requests at a time, through the `h2` library.
 
-Flow control: a stream's window (`STREAM_WINDOW`) opens as its reader reads, so a reader that stops holds at most that much;
-the connection's window opens as bytes arrive, so that it does not hold up the other streams.
-A request that the peer certainly did not process (above GOAWAY's last stream, REFUSED_STREAM) may be sent again.
+Flow control: a stream's window (`STREAM_WINDOW`) opens as its reader reads, so a reader that stops buffers at most that
+much. The connection's window opens as bytes arrive, so that one reader does not block the other streams. A request that the
+peer certainly did not process (above GOAWAY's last stream, or REFUSED_STREAM) may be sent again.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from stayfast.core.errors import Fault
 from stayfast.http.client.pool import ConnectionPool, PooledConnection
 from stayfast.http.client.response import EncodedRequest, HttpResponse
 
-STREAM_WINDOW = 262_144  # bytes; 2.5 MB/s at a round trip of 100 ms, and what a reader that stops can hold
+STREAM_WINDOW = 262_144  # bytes; 2.5 MB/s at a round trip of 100 ms; the buffer limit of a reader that stops
 CONNECTION_WINDOW = 16_777_216
-N_STREAMS_UNTOLD = 100  # until the peer's settings come (RFC 9113 6.5.2: a limit should be no smaller)
-MAX_STREAMS = 256  # beyond, a second connection: one lost connection should not lose everything
-LAST_STREAM_ID = 2**30  # then a new connection, well before the ids run out
+N_STREAMS_UNTOLD = 100  # before the peer's settings arrive (RFC 9113 6.5.2: a limit should be no smaller)
+MAX_STREAMS = 256  # above it a second connection is opened, so that one lost connection does not lose all requests
+LAST_STREAM_ID = 2**30  # after it the connection is replaced, long before the ids run out
 
 
 class GracefulMachine(Machine):
-    """`h2` with GOAWAY as RFC 9113 6.8 has it: streams up to the last one named go on. `h2` itself would close them all."""
+    """Handles GOAWAY as in RFC 9113 6.8: streams up to the last one named continue. `h2` itself closes all streams."""
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
         event = ConnectionTerminated()
@@ -48,14 +48,14 @@ class GracefulMachine(Machine):
 
 
 class Http2Stream:
-    """One request's bookkeeping."""
+    """The state of one request."""
 
     __slots__ = ("n_unacknowledged", "response", "unsent")
 
     def __init__(self, response: HttpResponse, body: bytes) -> None:
         self.response = response
         self.unsent = memoryview(body)
-        self.n_unacknowledged = 0  # bytes read (or padding) that the stream's window does not know of yet
+        self.n_unacknowledged = 0  # bytes read, or padding, for which the window has not been opened again
 
 
 class H2Connection(PooledConnection):
@@ -81,9 +81,9 @@ class H2Connection(PooledConnection):
         self._streams: dict[int, Http2Stream] = {}
         self._n_max = N_STREAMS_UNTOLD
         self._n_unacknowledged = 0
-        self._is_greeted = False  # the peer's settings came
-        self._is_leaving = False  # takes no more requests; those it has go on
-        self._on: dict[type[Event], Callable[[Any], None]] = {
+        self._has_settings = False  # the peer's settings have arrived
+        self._is_leaving = False  # accepts no more requests; running ones continue
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
             ResponseReceived: self._on_head,
             DataReceived: self._on_data,
             StreamEnded: self._on_end,
@@ -101,12 +101,11 @@ class H2Connection(PooledConnection):
         return self.n_active < self._n_max
 
     def request(self, request: EncodedRequest) -> HttpResponse:
-        """Open a stream on the held place and send as much of the body as the windows allow."""
         response = HttpResponse(self, self._name, self._loop)
         if self._is_leaving or self._transport.is_closing():
             response.was_refused = True
             response.fail(Fault.RESET, "the connection closed before the request was sent")
-            self._free()
+            self._free_place()
             return response
         machine = self._machine
         stream_id = response.stream_id = machine.get_next_available_stream_id()
@@ -118,19 +117,19 @@ class H2Connection(PooledConnection):
         stream = self._streams[stream_id] = Http2Stream(response, request.body)
         try:
             machine.send_headers(stream_id, fields, end_stream=not request.body)
-        except ProtocolError:  # the limit on streams was lowered after the place was held
-            self._refuse(stream_id, stream)
+        except ProtocolError:  # the peer lowered the stream limit after the reservation
+            self._refuse_stream(stream_id, stream)
             return response
         if request.body:
             self._send_body(stream_id, stream)
         self._flush()
         if stream_id >= LAST_STREAM_ID:
-            self._leave()
+            self._leave_pool()
         return response
 
     def abort(self) -> None:
         self._transport.abort()
-        self._leave()
+        self._leave_pool()
 
     def drained(self, response: HttpResponse, n_bytes: int) -> None:
         stream = self._streams.get(response.stream_id)
@@ -143,31 +142,31 @@ class H2Connection(PooledConnection):
             self._flush()
 
     def abandon(self, response: HttpResponse) -> None:
-        """Reset the stream, keep the connection."""
+        """Reset the stream; the connection stays open."""
         if self._streams.pop(response.stream_id, None) is not None:
             self._machine.reset_stream(response.stream_id, ErrorCodes.CANCEL)
             self._flush()
-            self._free()
+            self._free_place()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the machine, act on what happened, send what it wants sent."""
+        """Feed `h2`, handle its events, send its output."""
         try:
-            if not self._is_greeted and data.startswith(b"HTTP/"):  # `h2` would wait for the 5 MB frame that this announces
+            if not self._has_settings and data.startswith(b"HTTP/"):  # `h2` would read it as the header of a 5 MB frame
                 raise ProtocolError
             for event in self._machine.receive_data(data):
-                act = self._on.get(type(event))
-                if act is not None:
-                    act(event)
+                handler = self._handlers.get(type(event))
+                if handler is not None:
+                    handler(event)
         except (ProtocolError, ValueError):
-            self._flush()  # tells the peer why, if it still listens
+            self._flush()  # sends GOAWAY with the error code
             self._fail_all(Fault.MALFORMED, "the answer is not HTTP/2")
             self.abort()
             return
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leave()
-        self._fail_all(Fault.RESET, "the connection closed before the answer was whole")
+        self._leave_pool()
+        self._fail_all(Fault.RESET, "the connection closed before the answer was complete")
 
     def _on_head(self, event: ResponseReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -196,17 +195,17 @@ class H2Connection(PooledConnection):
     def _on_end(self, event: StreamEnded) -> None:
         stream = self._streams.pop(event.stream_id, None)
         if stream is not None:
-            if stream.unsent:  # answered before it had read everything
+            if stream.unsent:  # answered before the whole request body was sent
                 self._machine.reset_stream(event.stream_id, ErrorCodes.NO_ERROR)
             stream.response.finish()
-            self._free()
+            self._free_place()
 
     def _on_reset(self, event: StreamReset) -> None:
         stream = self._streams.pop(event.stream_id, None)
         if stream is not None:
             stream.response.was_refused = event.error_code == ErrorCodes.REFUSED_STREAM
             stream.response.fail(Fault.RESET, f"the upstream reset the stream with HTTP/2 error {event.error_code:d}")
-            self._free()
+            self._free_place()
 
     def _on_window(self, event: WindowUpdated) -> None:
         if event.stream_id:
@@ -217,7 +216,7 @@ class H2Connection(PooledConnection):
             self._send_bodies()
 
     def _on_settings(self, event: RemoteSettingsChanged) -> None:
-        self._is_greeted = True
+        self._has_settings = True
         self._n_max = min(MAX_STREAMS, self._machine.remote_settings.max_concurrent_streams)
         if self._is_leaving:
             return
@@ -228,9 +227,9 @@ class H2Connection(PooledConnection):
         self._send_bodies()
 
     def _on_goaway(self, event: ConnectionTerminated) -> None:
-        self._leave()
+        self._leave_pool()
         for stream_id in [one for one in self._streams if one > (event.last_stream_id or 0)]:
-            self._refuse(stream_id, self._streams[stream_id])
+            self._refuse_stream(stream_id, self._streams[stream_id])
         if not self._streams:
             self._transport.abort()
 
@@ -247,13 +246,13 @@ class H2Connection(PooledConnection):
             part, stream.unsent = stream.unsent[:n_bytes], stream.unsent[n_bytes:]
             machine.send_data(stream_id, bytes(part), end_stream=not stream.unsent)
 
-    def _refuse(self, stream_id: int, stream: Http2Stream) -> None:
+    def _refuse_stream(self, stream_id: int, stream: Http2Stream) -> None:
         del self._streams[stream_id]
         stream.response.was_refused = True
-        stream.response.fail(Fault.RESET, "the upstream did not take the request on this connection")
-        self._free()
+        stream.response.fail(Fault.RESET, "the upstream refused the request on this connection")
+        self._free_place()
 
-    def _free(self) -> None:
+    def _free_place(self) -> None:
         self.n_active -= 1
         if self._is_leaving:
             if not self._streams:
@@ -261,7 +260,7 @@ class H2Connection(PooledConnection):
         elif self.n_active < self._n_max:
             self._pool.released(self)
 
-    def _leave(self) -> None:
+    def _leave_pool(self) -> None:
         if not self._is_leaving:
             self._is_leaving = True
             self._pool.lost(self)

@@ -1,8 +1,8 @@
-"""Which connection a request goes out on, when a new one may be opened, and who waits for that, first come first served.
+"""The connection pool of one origin: assigns connections to requests, limits new ones, and queues requests in order.
 
-Rules: the connection used last is taken first, so that those beyond the need age out. A freed place goes to the first who
-waits before anybody new can see it. While it is not known whether the peer shares connections (HTTP/2), only one is opened
-at a time: the others would all have fitted on it. Everything but `obtain` is synchronous, so no wake-up can be lost.
+Rules: the most recently used connection is assigned first, so that surplus ones become idle and expire. A freed connection
+goes to the first waiter, before any new request. With HTTP/2 only one connection is opened at a time: all waiting requests
+may fit on it. Everything except `obtain` is synchronous, so no wake-up can be lost.
 """
 
 import asyncio
@@ -12,29 +12,29 @@ from stayfast.http.client.response import EncodedRequest, HttpResponse
 
 
 class PooledConnection(asyncio.Protocol):
-    """A connection in a pool: HTTP/1.1 or HTTP/2. It calls `released` and `lost` of its pool."""
+    """A connection in a pool: HTTP/1.1 or HTTP/2. It calls its pool's `released` and `lost`."""
 
     __slots__ = ("idle_since", "is_listed", "n_active")
 
     def __init__(self) -> None:
-        self.is_listed = False  # the pool's own mark: among those with room
+        self.is_listed = False  # set by the pool: has room for another request
         self.idle_since = 0.0
-        self.n_active = 0  # requests on it, places held for one included
+        self.n_active = 0  # running requests and reservations
 
     def reserve(self) -> bool:
-        """Hold a place for one request; whether there is room for another."""
+        """Reserve a place for one request. Returns whether there is room for another."""
         raise NotImplementedError
 
     def unreserve(self) -> None:
-        """Give a held place back unused."""
+        """Cancel a reservation."""
         self.n_active -= 1
 
     def request(self, request: EncodedRequest) -> HttpResponse:
-        """Use the held place. Never raises: a connection that is gone gives a refused response."""
+        """Send a request on a reserved place. Never raises: a closed connection returns a refused response."""
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Close at once; `lost` has been called when this returns."""
+        """Close at once; calls the pool's `lost` before it returns."""
         raise NotImplementedError
 
 
@@ -49,10 +49,10 @@ class ConnectionPool:
         self._max_idle = max_idle
         self._keepalive_s = keepalive_s
         self._clock = clock
-        self.is_shared = is_shared  # one connection carries many requests, as far as is known
+        self.is_shared = is_shared  # one connection may carry many requests (HTTP/2)
         self._open: set[PooledConnection] = set()
-        self._ready: list[PooledConnection] = []  # those with room, used last at the end
-        self._waiters: dict[asyncio.Future[PooledConnection | None], None] = {}  # a dict: in order, and cheap to leave
+        self._ready: list[PooledConnection] = []  # connections with room, the most recently used last
+        self._waiters: dict[asyncio.Future[PooledConnection | None], None] = {}  # a dict is ordered and removes in O(1)
         self._n_dialing = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -71,12 +71,12 @@ class ConnectionPool:
 
     @property
     def is_full(self) -> bool:
-        """As many connections as are allowed, and requests on them: who waits, waits for our limit, not for the peer."""
+        """Whether the connection limit is reached: requests wait because of it, not because of the peer."""
         return bool(self._max_connections and self._open) and (
             len(self._open) + self._n_dialing >= self._max_connections)
 
     def take(self) -> PooledConnection | None:
-        """A connection with a place held on it, if there is one now."""
+        """A connection with a reserved place, or None if none has room."""
         ready = self._ready
         if not ready:
             return None
@@ -87,9 +87,9 @@ class ConnectionPool:
         return connection
 
     async def obtain(self, *, is_fresh: bool = False) -> PooledConnection | None:
-        """A connection with a place held on it, or None: open one, then call `dialed` or `dial_failed`.
+        """Wait for a connection with a reserved place. None: the caller must open one, then call `dialed` or `dial_failed`.
 
-        `is_fresh`: the last one was found dead, so rather open one than trust what has been idle; but never wait for that.
+        `is_fresh`: prefer a new connection to an idle one, which may be dead as well, but do not wait for it.
         """
         if not is_fresh and (connection := self.take()) is not None:
             return connection
@@ -105,24 +105,24 @@ class ConnectionPool:
         try:
             return await waiter
         except asyncio.CancelledError:
-            self._leave(waiter)
+            self._cancel_waiter(waiter)
             raise
 
     def dialed(self, connection: PooledConnection) -> None:
-        """The permission to open was used: `connection` comes with a place held for the caller."""
+        """Add the connection that the caller of `obtain` opened, with a reserved place."""
         self._n_dialing -= 1
         self._open.add(connection)
         if connection.reserve():
-            self._list(connection)
-        self._serve()
+            self._add_ready(connection)
+        self._serve_waiters()
 
     def dial_failed(self) -> None:
-        """The permission to open came to nothing."""
+        """The caller of `obtain` could not open a connection."""
         self._n_dialing -= 1
-        self._serve()
+        self._serve_waiters()
 
     def released(self, connection: PooledConnection) -> None:
-        """`connection` has room (again)."""
+        """`connection` has room for another request."""
         if connection not in self._open:
             return
         if not connection.n_active:
@@ -133,27 +133,27 @@ class ConnectionPool:
             if self._timer is None:
                 self._prune_after(self._keepalive_s)
         if not connection.is_listed:
-            self._list(connection)
+            self._add_ready(connection)
         if self._waiters:
-            self._serve()
+            self._serve_waiters()
         elif len(self._ready) > self._max_idle:
             self._drop_oldest_idle()
 
     def filled(self, connection: PooledConnection) -> None:
-        """`connection` has no room although it was released: its peer lowered the limit."""
+        """`connection` has no more room, because its peer lowered the stream limit."""
         if connection.is_listed:
             connection.is_listed = False
             self._ready.remove(connection)
 
     def lost(self, connection: PooledConnection) -> None:
-        """`connection` is over, or takes no more requests: its place is free."""
+        """Remove `connection`: it is closed, or accepts no more requests."""
         self.filled(connection)
         if connection in self._open:
             self._open.remove(connection)
-            self._serve()
+            self._serve_waiters()
 
     def close(self) -> None:
-        """Close what is idle now; what is in use closes when it is released."""
+        """Close idle connections now, the others when they are released."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -166,28 +166,28 @@ class ConnectionPool:
             return False
         return not self._max_connections or len(self._open) + self._n_dialing < self._max_connections
 
-    def _list(self, connection: PooledConnection) -> None:
+    def _add_ready(self, connection: PooledConnection) -> None:
         connection.is_listed = True
         self._ready.append(connection)
 
-    def _serve(self) -> None:
+    def _serve_waiters(self) -> None:
         while self._waiters:
             if not self._ready and not self._can_dial():
                 return
             waiter = next(iter(self._waiters))
             del self._waiters[waiter]
-            if waiter.done():  # cancelled, and its task has not run yet
+            if waiter.done():  # cancelled, but its task has not run yet
                 continue
             connection = self.take()
             if connection is None:
                 self._n_dialing += 1
             waiter.set_result(connection)
 
-    def _leave(self, waiter: asyncio.Future[PooledConnection | None]) -> None:
+    def _cancel_waiter(self, waiter: asyncio.Future[PooledConnection | None]) -> None:
         if waiter.cancelled():
             self._waiters.pop(waiter, None)
             return
-        connection = waiter.result()  # served and cancelled in the same turn of the loop: pass it on
+        connection = waiter.result()  # served and cancelled in the same turn of the loop: pass the connection on
         if connection is None:
             self.dial_failed()
         else:
@@ -201,9 +201,9 @@ class ConnectionPool:
                 return
 
     def _prune_after(self, delay_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._prune)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._close_expired)
 
-    def _prune(self) -> None:
+    def _close_expired(self) -> None:
         self._timer = None
         now = self._clock.now()
         idle = [one for one in self._ready if not one.n_active]

@@ -1,7 +1,7 @@
-"""One response on its way: h1 and h2 write into it, the caller reads from it. One task reads; anybody may close.
+"""Requests as templates, and responses: the connection (h1, h2) writes into a response, one task reads from it.
 
-Reading costs no suspension while bytes are there, and memory is bounded by the transport: it stops its peer when much is
-unread and goes on as `drained` tells it.
+Reading does not suspend while bytes are buffered. Memory is bounded by the connection: it pauses its peer when much is
+unread and resumes in `drained`.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ from typing import NamedTuple, Protocol
 
 from stayfast.core.errors import Fault, UpstreamFailed
 
-GRACE_S = 0.1  # a server's next write is here by then; a new connection costs less than holding this one for longer
+GRACE_S = 0.1  # enough for the server's next write; holding the connection longer costs more than a new one
 
 
 class Response(Protocol):
-    """The head is in; the body is read as it comes. Owns its connection until the body is whole or `close` is called."""
+    """A response whose head has arrived. Owns its connection until the body is complete or `close` is called."""
 
     @property
     def status(self) -> int:
@@ -22,25 +22,25 @@ class Response(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Lower-case names; values of a repeated field are joined by ", "."""
+        """By lower-case names; values of a repeated field are joined by ", "."""
 
     async def read(self) -> bytes:
-        """All body bytes that are there, waiting only if there are none; b"" at the clean end.
+        """All buffered body bytes; waits if there are none. b"" at the clean end.
 
-        Raises UpstreamFailed RESET or MALFORMED after the bytes that came before the failure.
+        Raises UpstreamFailed RESET or MALFORMED after the bytes before the failure have been read.
         """
 
     def close(self) -> None:
-        """Let go: an unfinished response's socket is aborted (h2: its stream reset). Never awaits; safe to call again."""
+        """Abort the socket of an incomplete response (HTTP/2: reset its stream). Never waits; may be called again."""
 
     def release(self) -> None:
-        """Let go of a response that is whole by its protocol: should the end of its body follow within GRACE_S, its
-        connection is used again, else it is closed as by `close`. Never awaits; safe to call again.
+        """Give up a response that is complete by its own protocol. If its body ends within GRACE_S, the connection is
+        reused, else closed as by `close`. Never waits; may be called again.
         """
 
 
 class WholeResponse(NamedTuple):
-    """A response that was read to its end, or to the limit on its body. `headers`: as in `Response`."""
+    """A response whose body has been read, up to the caller's limit. `headers`: as in `Response`."""
 
     status: int
     headers: Mapping[str, str]
@@ -48,7 +48,7 @@ class WholeResponse(NamedTuple):
 
 
 class RequestTemplate:
-    """What requests of one kind begin with, rendered once: method, path, and the fields that they have in common."""
+    """The common part of similar requests, encoded once: method, path and headers."""
 
     __slots__ = ("has_body", "headers", "method", "n_lines", "path", "text", "upstream")
 
@@ -60,16 +60,16 @@ class RequestTemplate:
         self.has_body = method not in ("GET", "HEAD")
         fields = "\r\n".join([f"host: {authority}", *map(": ".join, headers), ""])
         self.text = f"{method} {path} HTTP/1.1\r\n{fields}"
-        self.n_lines = len(headers) + 2  # an honest one has no more: whether it is honest, is seen when it is sent
+        self.n_lines = len(headers) + 2  # checked in EncodedRequest: more lines mean a line end inside a field
 
 
 class EncodedRequest:
-    """One request as given. `head` is its HTTP/1.1 form; rendering it proves that no field can smuggle a line."""
+    """One request. `head`: its HTTP/1.1 form, in which no field contains a line end."""
 
     __slots__ = ("_more", "_template", "body", "head", "method")
 
     def __init__(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes) -> None:
-        """Raise UpstreamFailed MALFORMED when a field cannot be said in HTTP; the message names no value."""
+        """Raises UpstreamFailed MALFORMED for a field that HTTP cannot carry; the message quotes no value."""
         n_lines = template.n_lines + len(headers) + 1
         length = ""
         if body or template.has_body:
@@ -94,28 +94,28 @@ class EncodedRequest:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """All fields, but for host and content-length."""
+        """All headers except host and content-length."""
         return [*self._template.headers, *self._more]
 
 
 def unspeakable(upstream: str) -> UpstreamFailed:
-    """The error of a request that HTTP cannot carry: no other attempt would help."""
-    return UpstreamFailed(upstream, Fault.MALFORMED, "the path or a header has characters that HTTP cannot carry",
+    """The error of a request that HTTP cannot carry. Final: a retry cannot help."""
+    return UpstreamFailed(upstream, Fault.MALFORMED, "the path or a header contains characters that HTTP cannot carry",
                           is_final=True)
 
 
 class Transport(Protocol):
-    """What a response needs of its connection."""
+    """The part of a connection that a response uses."""
 
     def drained(self, response: "HttpResponse", n_bytes: int) -> None:
-        """The reader took everything: `n_bytes` of body."""
+        """The reader has read all buffered bytes, `n_bytes`."""
 
     def abandon(self, response: "HttpResponse") -> None:
-        """Nobody wants the rest."""
+        """The rest of the response will not be read."""
 
 
 class HttpResponse:
-    """A `Response` in the making. `status` is 0 until the head is in."""
+    """Implements `Response`. `status` is 0 until the head has arrived."""
 
     __slots__ = ("_body", "_failure", "_is_whole", "_loop", "_transport", "_waiter", "headers", "n_unread", "status",
                  "stream_id", "upstream", "was_refused", "was_untouched")
@@ -125,8 +125,8 @@ class HttpResponse:
         self.headers: Mapping[str, str] = {}
         self.n_unread = 0
         self.upstream = upstream
-        self.stream_id = 0  # h2 only
-        self.was_untouched = False  # the connection ended before one byte of a response
+        self.stream_id = 0  # HTTP/2 only
+        self.was_untouched = False  # the connection ended before the first byte of the response
         self.was_refused = False  # the peer certainly did not process the request
         self._transport: Transport | None = transport
         self._loop = loop
@@ -136,7 +136,7 @@ class HttpResponse:
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait_head(self) -> None:
-        """Return when `status` and `headers` are set; raise UpstreamFailed when they never will be."""
+        """Wait until `status` and `headers` are set. Raises UpstreamFailed."""
         while not self.status:
             if self._failure is not None:
                 raise self._failure
@@ -159,7 +159,7 @@ class HttpResponse:
         return data
 
     def close(self) -> None:
-        """Let go of the response; a reader that waits is woken with a failure."""
+        """Abort; a waiting reader fails with RESET."""
         transport = self._transport
         if transport is not None:
             self.fail(Fault.RESET, "closed by the gateway")
@@ -167,9 +167,8 @@ class HttpResponse:
             transport.abandon(self)
 
     def release(self) -> None:
-        """Let go of a whole response; what still comes is bounded as for a reader that stops."""
         if self._transport is not None:
-            self._loop.call_later(GRACE_S, self.close)  # does nothing when the end has come by then
+            self._loop.call_later(GRACE_S, self.close)  # has no effect if the body has ended by then
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         self.status = status
@@ -184,7 +183,7 @@ class HttpResponse:
             self._waiter.set_result(None)
 
     def finish(self) -> None:
-        """The body is whole; the transport is free of this response."""
+        """The body is complete; the connection no longer belongs to this response."""
         self._is_whole = True
         self._transport = None
         if self._waiter is not None and not self._waiter.done():
@@ -197,5 +196,5 @@ class HttpResponse:
             self._waiter.set_result(None)
 
     def __repr__(self) -> str:
-        state = "whole" if self._is_whole else "failed" if self._failure is not None else "coming"
-        return f"<Answer {self.status or '-'} {state}, {self.n_unread} B unread>"
+        state = "complete" if self._is_whole else "failed" if self._failure is not None else "open"
+        return f"<HttpResponse {self.status or '-'} {state}, {self.n_unread} B unread>"

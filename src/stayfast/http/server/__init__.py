@@ -1,1 +1,1 @@
-"""HTTP/1.1 server: bytes to requests, requests to an application, one Task a request."""
+"""HTTP/1.1 server: parses requests and runs an application with one Task per request."""

@@ -1,7 +1,7 @@
-"""An answer written by a plain ASGI application (spec 3.0): for endpoints where comfort counts and microseconds do not.
+"""Runs ASGI 3.0 applications on this server, for endpoints where microseconds do not matter.
 
-The body is whole before the application starts. It runs in its request's Task, so a client that leaves cancels it; an
-application that waits for `http.disconnect` instead waits until then.
+The request body is complete before the application starts. The application runs in the request's Task, which is cancelled
+when the client disconnects; `http.disconnect` is never delivered.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from stayfast.http.server.connection import ServerConnection
 from stayfast.http.server.parser import HttpRequest, R
 from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line
 
-Scope = dict[str, Any]  # ASGI's own words; it gives no closer types
+Scope = dict[str, Any]  # the ASGI specification defines no narrower type
 Message = dict[str, Any]
 AsgiApp = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 _FRAMING = frozenset((b"connection", b"transfer-encoding"))
@@ -40,10 +40,10 @@ def scope_of(request: HttpRequest, peer: tuple[str, int] | None, state: dict[str
 
 
 class AsgiResponse(Generic[R]):
-    """One answer of an ASGI application being written. Owned by its Task.
+    """Writes one response of an ASGI application. Owned by the request's Task.
 
-    `own_lines` makes the header lines of the server itself, when the head is made; the application's own headers of the
-    names in `reserved` are left out.
+    `own_lines` returns the server's own header lines when the head is written; `reserved`: names of headers that the
+    application must not set, which are dropped.
     """
 
     __slots__ = ("_connection", "_has_body", "_head", "_is_chunked", "_is_read", "_is_sized", "_own_lines", "_request",
@@ -55,30 +55,30 @@ class AsgiResponse(Generic[R]):
         self._request = request
         self._own_lines = own_lines
         self._reserved = reserved | _FRAMING
-        self._head: bytes | None = None  # held back until the first part of the body tells how it ends
+        self._head: bytes | None = None  # held until the first part of the body: its framing depends on that
         self._has_body = request.method != "HEAD"
         self._is_chunked = False
-        self._is_sized = False  # the application said how long it is
+        self._is_sized = False  # the application set content-length
         self._is_read = False
         self.has_started = False
         self.is_whole = False
 
     async def receive(self) -> Message:
-        """The whole body once; after it nothing but the client's leaving, which cancels the Task."""
+        """The whole body, once. A second call waits until the client disconnects, which cancels the Task."""
         if self._is_read:
             await asyncio.get_running_loop().create_future()
         self._is_read = True
         return {"type": "http.request", "body": self._request.body, "more_body": False}
 
     async def send(self, message: Message) -> None:
-        """Write a part of the answer, when the client keeps up."""
+        """Write a part of the response, then wait until the client has read enough."""
         if message["type"] == "http.response.start":
             self._start(message)
             return
         body = cast("bytes", message.get("body", b""))
         is_last = not message.get("more_body", False)
         if self.is_whole or (self._head is None and not self.has_started):
-            raise RuntimeError("an ASGI application sent a body before its start, or after its end")
+            raise RuntimeError("the ASGI application sent a body before http.response.start or after the last part")
         self._write(body if self._has_body else b"", len(body), is_last=is_last)
         if not is_last:
             await self._connection.drained()

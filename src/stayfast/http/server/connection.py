@@ -1,9 +1,8 @@
-"""One client's connection: bytes to the parser, requests to Tasks one after the other, and every wait bounded.
+"""The HTTP server and its connections: bytes go to the parser, requests run one after another, every wait is bounded.
 
-Reading never stops while a request is answered, because the end of reading is how the client's leaving shows: the
-request's Task is cancelled in the same turn of the loop. Of what a client sends far ahead, the requests that are whole are
-answered and the rest is dropped. One `LazyTimer` serves all time-outs. Every Task is held by `ConnectionTasks` until it
-ends.
+The server keeps reading while a request is answered, because a client's disconnect is only seen by reading: it cancels the
+request's Task in the same turn of the loop. If a client sends too far ahead, the complete requests are answered and the rest
+is dropped. One `LazyTimer` per connection serves all time-outs.
 """
 
 import asyncio
@@ -24,8 +23,10 @@ from stayfast.http.server.waiting import WaitingConnections, address_of
 
 
 class LazyTimer:
-    """Calls `check` no later than the earliest instant it was set to; `check` returns when it is due next, `math.inf` for
-    never. It is never moved later, only found to be early when it fires: a request on a warm connection moves no timer.
+    """Calls `check` at the earliest instant that was set; `check` returns the next instant, or `math.inf` for never.
+
+    A timer is never moved to a later instant. It fires early instead, and `check` finds nothing due: a request on a warm
+    connection sets no timer.
     """
 
     __slots__ = ("_at", "_check", "_handle")
@@ -48,7 +49,7 @@ class LazyTimer:
             self._handle.cancel()
             self._handle = None
         self._at = -math.inf
-        self._check = lambda: math.inf  # `check` held the connection, and the connection this
+        self._check = lambda: math.inf  # breaks the reference cycle with the connection
 
     def _fire(self) -> None:
         self._handle = None
@@ -57,7 +58,9 @@ class LazyTimer:
 
 
 class ConnectionTasks:
-    """Running Tasks of one loop. `on_error(error)` gets every exception but cancellation; it must not raise."""
+    """The running Tasks of one loop, which holds them until they end. `on_error(error)` gets every exception except
+    cancellation; it must not raise.
+    """
 
     __slots__ = ("_on_error", "_running", "loop")
 
@@ -67,22 +70,22 @@ class ConnectionTasks:
         self._running: set[asyncio.Task[None]] = set()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a Task; it runs from the next turn of the loop."""
+        """Start a Task; it first runs in the next turn of the loop."""
         task = self.loop.create_task(coroutine)
         self._running.add(task)
-        task.add_done_callback(self._end)
+        task.add_done_callback(self._on_done)
         return task
 
     def report(self, error: BaseException) -> None:
-        """Hand on an exception that its Task has answered for in another way (with a 500, say)."""
+        """Pass an exception that its Task has caught to `on_error`."""
         self._on_error(error)
 
     async def wait(self, limit_s: float) -> None:
-        """Return when none is running, or after `limit_s` seconds."""
+        """Return when no Task is running, or after `limit_s` seconds."""
         if self._running:
             await asyncio.wait(self._running, timeout=limit_s)
 
-    def _end(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_error(error)
@@ -95,49 +98,47 @@ class ConnectionTasks:
 
 
 BACKLOG = 4096
-HIGH_WATER_BYTES = 128 * 1024  # unsent bytes above which nothing more is pulled from where an answer comes from
+HIGH_WATER_BYTES = 128 * 1024  # unsent bytes above which an answer's source is not read further
 LOW_WATER_BYTES = 32 * 1024
-LINGER_S = 2.0  # how long bytes are still taken after a refusal, so that a reset does not overtake it
+LINGER_S = 2.0  # after a rejection, bytes are still read for so long: a reset could overtake the response
 _NO_LINGER = struct.pack("ii", 1, 0)  # closing sends RST
 
 
 class App(Protocol[R]):
-    """What a server serves. Called on the loop; only `handle` may raise."""
+    """The application of a server. Called on the loop; only `handle` may raise."""
 
     @property
     def request_type(self) -> type[R]:
-        """What requests are parsed into."""
+        """The class of parsed requests."""
 
     @property
     def limits(self) -> HttpLimits:
-        """Those in force; a connection's parser keeps the ones that it began with."""
+        """The current limits; the parser of an open connection keeps those it started with."""
 
     def check_head(self, request: R, *, is_refusing: bool) -> StayfastError | None:
-        """Why a request is refused before its body is read; None for one that is to be handled. `is_refusing`: it comes too
-        late, at a server that is about to end.
-        """
+        """The error that rejects a request before its body is read, or None. `is_refusing`: the server is shutting down."""
 
     def handle(self, connection: "ServerConnection[R]", request: R) -> Coroutine[Any, Any, None]:
-        """Answer one request. Runs in a Task of its own, which is cancelled when the client leaves.
+        """Answer one request. Runs in its own Task, which is cancelled when the client disconnects.
 
-        It ends with `connection.finish` after a whole answer, else with `close`, `reset` or `abort`.
+        Must call `connection.finish` after a complete answer, else `close`, `reset` or `abort`.
         """
 
     def render_error(self, request: R, error: StayfastError, *, keep_alive: bool) -> bytes:
-        """A whole error answer."""
+        """A complete error response."""
 
     def note_refusal(self, request: R, error: StayfastError) -> None:
-        """A request was refused that never came to `handle`."""
+        """Record a request that was rejected without `handle`."""
 
 
 class HttpServer(Generic[R]):
-    """A listener and its connections. One loop's; make it inside the loop."""
+    """A listener and its connections. Create it inside its event loop."""
 
     __slots__ = ("_descriptor_limit", "_listener", "_sink", "app", "clock", "connections", "is_draining", "is_empty",
                  "is_refusing", "tasks", "waiting")
 
     def __init__(self, app: App[R], clock: Clock, tasks: ConnectionTasks, sink: Sink | None = None) -> None:
-        """`sink` gets what is to be known of connections that were closed or refused for want of room."""
+        """`sink`: receives events about connections that were closed or rejected because a limit was reached."""
         self.app = app
         self.clock = clock
         self.tasks = tasks
@@ -147,11 +148,11 @@ class HttpServer(Generic[R]):
         self._descriptor_limit = descriptor_limit()
         self.is_draining = False
         self.is_refusing = False
-        self.is_empty = asyncio.Event()  # the last connection has gone; to be cleared before it is awaited
+        self.is_empty = asyncio.Event()  # set when the last connection closes; clear it before awaiting it
         self._listener: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int, *, sock: socket.socket | None = None, reuse_port: bool = False) -> None:
-        """Take connections, on `sock` if it is given (bound already). On `::` those over IPv4 as well. Raises OSError."""
+        """Accept connections, on the bound `sock` if given. `::` accepts IPv4 as well. Raises OSError."""
         loop = asyncio.get_running_loop()
         if sock is None and host == EVERY_ADDRESS:
             sock = bound_to_every_address(port, reuse_port=reuse_port)
@@ -168,13 +169,13 @@ class HttpServer(Generic[R]):
         return ServerConnection(self)
 
     def enter(self, connection: "ServerConnection[R]", transport: asyncio.Transport, now: float) -> StayfastError | None:
-        """Take a new connection in, closing others without a request where that makes room; why it is refused, or None."""
+        """Add a new connection; close one without a request if that makes room. Returns the error if it is rejected."""
         limits, waiting, limit = self.app.limits, self.waiting, self._descriptor_limit
         address = address_of(transport.get_extra_info("peername"))
         most = min(limits.max_connections, share_of(limit))
         n_closed = 0
         sock = transport.get_extra_info("socket")
-        is_short = sock is not None and sock.fileno() >= limit - reserve_of(limit)  # the system gives the lowest free number
+        is_short = sock is not None and sock.fileno() >= limit - reserve_of(limit)  # the system uses the lowest free number
         if is_short or len(self.connections) >= most:
             has_room = waiting.close_oldest()
             n_closed = int(has_room)
@@ -197,11 +198,11 @@ class HttpServer(Generic[R]):
             self.is_empty.set()
 
     def drain(self) -> None:
-        """Keep no connection open after its next answer."""
+        """Close each connection after its next answer."""
         self.is_draining = True
 
     def refuse(self) -> None:
-        """Refuse requests that come from now on; the application has the words."""
+        """Reject new requests, with the application's error."""
         self.is_draining = self.is_refusing = True
 
     def stop_listening(self) -> None:
@@ -218,7 +219,7 @@ class HttpServer(Generic[R]):
 
 
 class ServerConnection(asyncio.Protocol, Generic[R]):
-    """One connection. Its methods are the loop's to call, but for those that an answer uses to write itself."""
+    """One client connection. The first methods are called by the event loop, the next by the running answer."""
 
     __slots__ = ("_closing_at", "_idle_since", "_is_lingering", "_is_lost", "_keepalive", "_keepalive_at",
                  "_keepalive_every_s", "_n_ahead", "_n_unsent", "_parser", "_server", "_stalled_since", "_task", "_timer",
@@ -242,10 +243,10 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._waiter: asyncio.Future[None] | None = None
         self._stalled_since = 0.0
         self._n_unsent = 0
-        self.verdict: StayfastError | None = None  # why the running answer was cut short; None: its client left
-        self.is_full = False  # the client does not keep up: await `drained` before writing more
+        self.verdict: StayfastError | None = None  # why the running answer was cancelled; None: the client disconnected
+        self.is_full = False  # the write buffer is full: await `drained` before writing more
 
-    # What the loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -261,7 +262,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         request.is_broken = True
         self._refuse(request, refusal)
         if refusal.code == "descriptors_exhausted":
-            self.close()  # a descriptor that lingers is what there is none of
+            self.close()  # no lingering: it would hold a descriptor
 
     def data_received(self, data: bytes) -> None:
         if self._is_lingering or self._is_lost:
@@ -272,15 +273,15 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             self._n_ahead += len(data)
             limit = self._server.app.limits.read_ahead_bytes
             if self._n_ahead > limit:
-                parser.stop(Rejected(f"More than {limit} bytes came while an answer was under way: wait for it, or use "
-                                     "another connection.", code="too_far_ahead"))
+                parser.stop(Rejected(f"More than {limit} bytes arrived while a request was being answered: wait for the "
+                                     "answer, or use another connection.", code="too_far_ahead"))
             return
         self._advance()
         if parser.phase != IDLE and self._task is None:
             self._timer.set_by(parser.due_at())
 
     def eof_received(self) -> None:
-        """The client will send nothing more: it has left. What is half done ends here."""
+        """The client closed its sending side, which counts as a disconnect."""
         if self._task is not None or self._is_lingering:
             self.abort()
 
@@ -304,10 +305,10 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         elif self._task is None:
             self._advance()
 
-    # What an answer calls. `write` is the transport's own.
+    # Called by an answer. `write` is the transport's method.
 
     async def drained(self) -> None:
-        """Return once the client has caught up. One waiter: the request's Task."""
+        """Wait until the write buffer has room. Only the request's Task may wait."""
         if self.is_full:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -320,24 +321,23 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         return request.keep_alive and not self._server.is_draining
 
     def peer(self) -> tuple[str, int] | None:
-        """The client's address, where it has one."""
+        """The client's host and port; None if it has none."""
         name = self._transport.get_extra_info("peername")
         return (name[0], name[1]) if isinstance(name, tuple) and len(name) >= 2 else None
 
     def start_keepalive(self, send: Callable[[], None], first_at: float, every_s: float) -> None:
-        """Call `send` at `first_at` and then each `every_s`, until `stop_keepalive`."""
+        """Call `send` at `first_at` and then every `every_s`, until `stop_keepalive`."""
         self._keepalive = send
         self._keepalive_every_s = every_s
         self._keepalive_at = first_at
         self._timer.set_by(first_at)
 
     def stop_keepalive(self) -> None:
-        """The answer has begun to come."""
         self._keepalive = None
         self._keepalive_at = math.inf
 
     def report(self, error: BaseException) -> None:
-        """An exception that was not expected, which the client gets no more of than a 500."""
+        """Report an unexpected exception, for which the client gets a 500."""
         self._server.tasks.report(error)
 
     def respond_error(self, request: R, error: StayfastError) -> None:
@@ -345,7 +345,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self.finish(request)
 
     def finish(self, request: R) -> None:
-        """The answer is written: go on with the next request, wait for one, or close."""
+        """The answer is written: start the next request, wait for one, or close."""
         self._task = None
         if self._is_lost or self._closing_at < math.inf:
             return
@@ -365,7 +365,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             self._advance()
 
     def close(self) -> None:
-        """Close once everything written has been sent; for an answer cut short as for one that is whole."""
+        """Close after all written data has been sent."""
         self.stop_keepalive()
         self._task = None
         self._closing_at = self._server.clock.now() + self._server.app.limits.write_timeout_s
@@ -373,7 +373,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._transport.close()
 
     def reset(self) -> None:
-        """Close at once with RST in place of FIN, and drop what is unsent: for an answer that breaks off."""
+        """Close at once with RST instead of FIN and drop unsent data: the client sees that the answer is incomplete."""
         self.stop_keepalive()
         self._task = None
         self._closing_at = self._server.clock.now()
@@ -382,24 +382,22 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._transport.abort()
 
     def abort(self) -> None:
-        """Close at once, drop what is unsent and cancel what runs."""
+        """Close at once, drop unsent data and cancel the running request."""
         self._cancel()
         self._transport.abort()
 
     def cut_short(self, why: StayfastError) -> None:
-        """End what runs here with an error that its client is told of."""
+        """Cancel the running request with an error that its handler sends to the client."""
         if self._task is None:
             self.abort()
         else:
             self.verdict = why
-            self._task.cancel(why)  # so that the handler knows that its client has not left
+            self._task.cancel(why)  # the argument distinguishes this from a disconnect
 
     def close_if_idle(self) -> None:
-        """Close a connection on which nothing is under way."""
+        """Close the connection if no request is running or being received."""
         if self._task is None and self._parser.phase == IDLE and not self._is_lingering:
             self.close()
-
-    # Its own affairs.
 
     def _check_head(self, request: R) -> StayfastError | None:
         server = self._server
@@ -415,7 +413,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             task.cancel()
 
     def _advance(self) -> None:
-        """Answer what is ready, one request at a time."""
+        """Start the next complete request, unless one is running."""
         parser, server = self._parser, self._server
         ready = parser.ready
         while ready and self._task is None and not self.is_full and self._closing_at == math.inf:
@@ -434,12 +432,12 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self.write(app.render_error(request, error, keep_alive=self.will_stay(request)))
         app.note_refusal(request, error)
         if request.is_broken:
-            self._linger()
+            self._close_after_linger()
         else:
             self.finish(request)
 
-    def _linger(self) -> None:
-        """Close our side, and take what still comes for a while: a reset would wipe out the refusal unread."""
+    def _close_after_linger(self) -> None:
+        """Close the sending side and keep reading for LINGER_S: a reset would make the client lose the response."""
         self._is_lingering = True
         self._closing_at = self._server.clock.now() + LINGER_S
         self._timer.set_by(self._closing_at)
@@ -447,9 +445,9 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             self._transport.write_eof()
 
     def _tick(self) -> float:
-        """Act on what is overdue; returns when to look again."""
+        """Enforce the time-outs. Returns the next instant to check."""
         now, limits = self._server.clock.now(), self._server.app.limits
-        due_at = min(self._closing_at, self._stall_at(now, limits.write_timeout_s))
+        due_at = min(self._closing_at, self._stall_deadline(now, limits.write_timeout_s))
         if due_at <= now:
             self.abort()
             return math.inf
@@ -460,10 +458,10 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
                 self._keepalive_at = now + self._keepalive_every_s
                 self._keepalive()
             return min(due_at, self._keepalive_at)
-        return min(due_at, self._wait_for_request(now, limits.idle_timeout_s))
+        return min(due_at, self._check_request_timeouts(now, limits.idle_timeout_s))
 
-    def _stall_at(self, now: float, limit_s: float) -> float:
-        """When a client that takes nothing is given up."""
+    def _stall_deadline(self, now: float, limit_s: float) -> float:
+        """When a client that reads nothing is disconnected."""
         if not self.is_full:
             return math.inf
         n_unsent = self._transport.get_write_buffer_size()
@@ -472,7 +470,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._n_unsent = n_unsent
         return self._stalled_since + limit_s
 
-    def _wait_for_request(self, now: float, idle_s: float) -> float:
+    def _check_request_timeouts(self, now: float, idle_s: float) -> float:
         parser = self._parser
         if parser.phase == IDLE:
             if self._idle_since + idle_s <= now:
@@ -484,5 +482,5 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         return parser.due_at()
 
     def __repr__(self) -> str:
-        state = "answering" if self._task is not None else ("waiting", "in a head", "in a body")[self._parser.phase]
+        state = "answering" if self._task is not None else ("idle", "reading a head", "reading a body")[self._parser.phase]
         return f"<ServerConnection {state}, {len(self._parser.ready)} ready>"

@@ -1,19 +1,20 @@
-"""Bytes to requests, without sockets: the parser, its limits, the checks of heads.
+"""Parses HTTP/1.1 requests, without sockets: the parser, its limits, and the validation of heads.
 
-llhttp runs with every leniency off: a line end that is not CRLF, folding, NUL, a second or malformed Content-Length and
-one beside Transfer-Encoding end here. Whatever two servers in a row could understand in two ways is how requests are
-smuggled, so it is answered with 400 and the connection is closed. So is a header that is given twice, a transfer-encoding
-other than chunked, and a target that is no path; RFC 9112 demands the `host` header of HTTP/1.1.
+Request smuggling uses bytes that two servers interpret differently. All such bytes are answered with 400 and the connection
+is closed. llhttp, with all leniency off, rejects line ends other than CRLF, folding, NUL, and a Content-Length that is
+malformed, repeated or beside Transfer-Encoding. This module rejects duplicate headers, transfer codings other than chunked,
+targets other than a path, and a missing `host` (required by RFC 9112).
 
-Reading goes on while a request is answered (that is how the client's leaving is seen), so several can be ready.
-What is sent cannot grow memory: `_n_quiet` counts the bytes of a request since its last body byte, so trailers and chunk
-extensions are bounded like a head, and a body that is refused already is read only as far as `SWALLOWED_BYTES`.
+Parsing continues while a request is answered, so several requests may be ready. Memory is bounded: `_n_quiet` counts the
+bytes since the last body byte, so trailers and chunk extensions are limited like a head. Of a rejected body at most
+`SWALLOWED_BYTES` are read.
 """
 
 import math
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -28,14 +29,14 @@ _TARGET = re.compile(rb"(?:https?://[^/?#]*)?(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?
 
 
 def _no_peer() -> None:
-    """Of a request that came by no connection."""
+    """The peer of a request without a connection."""
 
 
 class HttpRequest:
-    """A request. The parser fills it, the head check may set what it stands for; nothing changes it afterwards.
+    """A request. The parser fills it, and the head check may set fields of a subclass; it does not change afterwards.
 
-    A subclass names the headers that its application reads in `READ_HEADERS`, and those of them that may come in several
-    lines (RFC 9110, 5.3) in `LIST_HEADERS`. The parser looks at no others.
+    A subclass lists the headers that its application reads in `READ_HEADERS`, and those that may occur in several lines
+    (RFC 9110, 5.3) in `LIST_HEADERS`. The parser ignores all others.
     """
 
     READ_HEADERS: ClassVar[frozenset[bytes]] = FRAMING_HEADERS
@@ -45,19 +46,19 @@ class HttpRequest:
                  "peer", "query", "raw_headers", "refusal")
 
     def __init__(self, accepted_at: float) -> None:
-        self.accepted_at = accepted_at  # monotonic seconds, when its first byte was read
+        self.accepted_at = accepted_at  # monotonic seconds; when the first byte was read
         self.method = ""
-        self.peer: Callable[[], tuple[str, int] | None] = _no_peer  # the client's address, while its connection is there
-        self.path = ""  # still quoted
+        self.peer: Callable[[], tuple[str, int] | None] = _no_peer  # the client's address, while the connection is open
+        self.path = ""  # percent-encoded
         self.query = b""
         self.is_http_10 = False
         self.raw_headers: Sequence[tuple[bytes, bytes]] = ()  # the head check may drop them
-        self.fields: dict[bytes, bytes] = {}  # lower-case names; those of READ_HEADERS but content-length
+        self.fields: dict[bytes, bytes] = {}  # READ_HEADERS except content-length, by lower-case name
         self.body = b""
         self.keep_alive = False
-        self.deadline_s = math.inf  # after its first byte; set by the head check: until then the body must be in
-        self.refusal: StayfastError | None = None  # to be answered without being handled
-        self.is_broken = False  # nothing that follows on its connection can be trusted
+        self.deadline_s = math.inf  # for the whole body, from the first byte; set by the head check
+        self.refusal: StayfastError | None = None  # the error to send instead of handling the request
+        self.is_broken = False  # the connection must be closed: the following bytes cannot be trusted
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -65,7 +66,7 @@ class HttpRequest:
         cls.LIST_HEADERS = cls.LIST_HEADERS | HttpRequest.LIST_HEADERS
 
     def deadline_error(self) -> StayfastError:
-        """The answer when `deadline_s` is over before the body is in."""
+        """The error when `deadline_s` passes before the body is complete."""
         return Rejected(f"The request's body did not arrive in time ({self.deadline_s:g} s).", status=408,
                         code="request_timeout")
 
@@ -74,9 +75,9 @@ class HttpRequest:
 
 
 def is_http_10(version: str) -> bool:
-    """Whether it is HTTP/1.0. Raises Rejected for what is neither that nor 1.1."""
+    """Whether the version is 1.0. Raises Rejected unless it is 1.0 or 1.1."""
     if version not in ("1.0", "1.1"):
-        raise Rejected(f"HTTP/{version} is not spoken here: use HTTP/1.1.", code="bad_version")
+        raise Rejected(f"HTTP/{version} is not supported: use HTTP/1.1.", code="bad_version")
     return version == "1.0"
 
 
@@ -90,8 +91,8 @@ def split_target(target: bytes) -> tuple[str, bytes]:
 
 def read_fields(raw: Sequence[tuple[bytes, bytes]], request_type: type[HttpRequest], *,
                 is_http_10: bool) -> dict[bytes, bytes]:
-    """The headers that `request_type` reads, by lower-case name. Raises Rejected for what two servers could understand in
-    two ways.
+    """The headers that `request_type` reads, by lower-case name. Raises Rejected for headers that servers may interpret
+    differently.
     """
     names, lists = request_type.READ_HEADERS, request_type.LIST_HEADERS
     fields: dict[bytes, bytes] = {}
@@ -103,7 +104,7 @@ def read_fields(raw: Sequence[tuple[bytes, bytes]], request_type: type[HttpReque
             elif key in lists:
                 fields[key] += b", " + value
             else:
-                raise Rejected(f"The header {key.decode()} is given twice.", code="duplicate_header", param=key.decode())
+                raise Rejected(f"The header {key.decode()} occurs twice.", code="duplicate_header", param=key.decode())
     host = fields.get(b"host")
     if host is None:
         if not is_http_10:
@@ -111,50 +112,50 @@ def read_fields(raw: Sequence[tuple[bytes, bytes]], request_type: type[HttpReque
     elif host.translate(None, _HOST_CHARS):
         raise Rejected("The header host is not a host name.", code="bad_host", param="host")
     if (coding := fields.get(b"transfer-encoding")) is not None and (is_http_10 or coding.lower() != b"chunked"):
-        raise Rejected("The only transfer-encoding understood is chunked, in HTTP/1.1.",
+        raise Rejected("The only supported transfer-encoding is chunked, in HTTP/1.1.",
                        code="bad_transfer_encoding", param="transfer-encoding")
     if (expected := fields.get(b"expect")) is not None and expected.lower() != b"100-continue":
-        raise Rejected("The only expectation understood is 100-continue.", status=417, code="bad_expectation",
-                       param="expect")
+        raise Rejected("The only supported value of the header expect is 100-continue.", status=417,
+                       code="bad_expectation", param="expect")
     return fields
 
 
 IDLE, HEAD, BODY = 0, 1, 2
 MAX_PIPELINED = 64
 READ_AHEAD_BYTES = 64 * 1024
-SWALLOWED_BYTES = 256 * 1024  # of a refused body; a longer one costs the connection
-SLOWEST_BODY_BYTES_S = 16 * 1024  # a body may take body_timeout_s and as long as this rate needs
+SWALLOWED_BYTES = 256 * 1024  # read of a rejected body; a longer one closes the connection
+SLOWEST_BODY_BYTES_S = 16 * 1024  # a body may take body_timeout_s plus its size at this rate
 
 R = TypeVar("R", bound=HttpRequest)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What a connection accepts, and how long it waits. Sizes in bytes, durations in seconds."""
+    """The limits of a connection. Sizes in bytes, durations in seconds."""
 
     max_body_bytes: int = 32 << 20  # 413 above it
     max_head_bytes: int = 64 * 1024  # request line and headers, 431 above it
     max_headers: int = 100
     max_connections: int = 10_000
-    max_pending_connections: int = 4096  # on which no request was accepted yet; the oldest are closed above it
-    max_pending_per_address: int = 512  # of them from one address; 0: any number
-    max_pipelined: int = MAX_PIPELINED  # requests ready on one connection; the one after it is the last
-    read_ahead_bytes: int = READ_AHEAD_BYTES  # taken in while a request is answered; above it the connection takes no more
+    max_pending_connections: int = 4096  # connections without an accepted request; above it the oldest are closed
+    max_pending_per_address: int = 512  # the same from one address; 0: no limit
+    max_pipelined: int = MAX_PIPELINED  # complete requests waiting on one connection
+    read_ahead_bytes: int = READ_AHEAD_BYTES  # read while a request is answered; above it the connection is closed
     head_timeout_s: float = 10.0
-    body_timeout_s: float = 30.0  # from the request's first byte, besides what a body takes at 16 KiB/s
+    body_timeout_s: float = 30.0  # from the request's first byte, plus the time of the body at 16 KiB/s
     idle_timeout_s: float = 75.0
-    write_timeout_s: float = 60.0  # a client that takes nothing for so long is cut off
+    write_timeout_s: float = 60.0  # a client that reads nothing for so long is disconnected
 
 
-class _Stop(Exception):  # no error: how a callback ends the parser's run
-    """What to answer stands in the last request of `ready`."""
+class _Stop(Exception):  # stops llhttp from a callback; the error is in the last request of `ready`
+    pass
 
 
 class RequestParser(Generic[R]):
-    """One connection's requests, in the order they came. `check_head` says what to refuse once a head is in.
+    """The requests of one connection, in order. `check_head` returns the error for a head that must be rejected.
 
-    `ready` holds whole requests, and refusals in their place. After `is_over` nothing more will come: the client said
-    `connection: close`, or sent what cannot be trusted.
+    `ready` holds complete requests, and rejected ones with their error. After `is_over` no request follows: the client sent
+    `connection: close` or invalid bytes.
     """
 
     __slots__ = ("_began_at", "_body", "_check_head", "_clock", "_limits", "_n_body", "_n_fed", "_n_first", "_n_head",
@@ -170,22 +171,22 @@ class RequestParser(Generic[R]):
         self._parser = httptools.HttpRequestParser(self)
         self.ready: deque[R] = deque()
         self.is_over = False
-        self.owes_continue = False  # the client waits for 100 before it sends the body
+        self.owes_continue = False  # the client waits for 100 Continue
         self.phase = IDLE
         self._began_at = 0.0
         self._request = request_type(0.0)
         self._target = b""
         self._raw: list[tuple[bytes, bytes]] = []
         self._body: bytes | bytearray = b""
-        self._n_fed = 0  # bytes read for this request, and those before it in the same read
-        self._n_head = 0  # bytes read for this request, without the read that it shares with the one before
+        self._n_fed = 0  # bytes read for this request, plus those before it in the same read
+        self._n_head = 0  # bytes read for this request, without a read shared with the previous one
         self._n_first = 0  # bytes of this read, until a request begins in it
         self._n_body = 0
-        self._n_quiet = 0
-        self._replay: bytes | None = None
+        self._n_quiet = 0  # bytes since the last body byte
+        self._replay: bytes | None = None  # the head without its upgrade offer
 
     def feed(self, data: bytes) -> None:
-        """Take what was read. Never raises: what is wrong becomes a refusal in `ready`."""
+        """Parse more bytes. Never raises: an error becomes a rejected request in `ready`."""
         n_bytes = len(data)
         if self.phase == IDLE:
             self._n_fed = self._n_first = n_bytes
@@ -198,21 +199,20 @@ class RequestParser(Generic[R]):
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                data = self._without_upgrade() + data[upgrade.args[0]:]
+                data = self._restart_without_upgrade() + data[upgrade.args[0]:]
                 continue
             except httptools.HttpParserInvalidMethodError:
                 self._break_off(Rejected("The request does not begin with a known method.", code="bad_method"))
             except httptools.HttpParserError as error:
                 if not self.is_over:
-                    self._break_off(_not_http(data, error))
+                    why = "HTTP/2 is not supported" if data.startswith(b"PRI * HTTP/2.0") else error
+                    self._break_off(Rejected(f"This is not HTTP/1.1: {why}.", code="bad_http"))
             if self.phase != IDLE:
                 self._check_size()
             return
 
     def close(self) -> None:
-        """No more bytes will come. What it holds refers back to it or its owner, and a cycle would hold all until a
-        full collection.
-        """
+        """The connection is closed. Breaks the reference cycles with its owner."""
         self.is_over = True
         self._request = self._request_type(0.0)
         del self._parser, self._check_head
@@ -226,18 +226,18 @@ class RequestParser(Generic[R]):
             self._break_off(self._head_too_large())
 
     def due_at(self) -> float:
-        """By when the request that has begun must be in. Meaningless when idle."""
+        """The deadline of the current head or body. Undefined when idle."""
         if self.phase == HEAD:
             return self._began_at + self._limits.head_timeout_s
         limit_s = self._limits.body_timeout_s + self._n_body / SLOWEST_BODY_BYTES_S
         return self._began_at + min(limit_s, self._request.deadline_s)
 
     def restart_wait(self, now: float) -> None:
-        """Count the client's time from here: until now nobody was waiting for it."""
+        """Restart the time-out of the current request: until now the client waited for the server."""
         self._began_at = now
 
     def time_out(self) -> None:
-        """Give up on the request that has begun."""
+        """Reject the current request because its deadline has passed."""
         if self.phase == BODY and self._request.deadline_s <= self._clock.now() - self._began_at:
             self._break_off(self._request.deadline_error())
             return
@@ -247,7 +247,7 @@ class RequestParser(Generic[R]):
                                  code="request_timeout"))
 
     def stop(self, error: StayfastError) -> None:
-        """Take no more requests: `error` follows those that are ready, and what still comes is dropped."""
+        """Accept no more requests: `error` is sent after the ready ones, and further bytes are dropped."""
         if not self.is_over:
             self._break_off(error)
 
@@ -261,25 +261,26 @@ class RequestParser(Generic[R]):
         self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """The parser has a header, or a trailer, which nobody reads."""
+        """llhttp parsed a header or a trailer. Trailers are dropped."""
         self._raw.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The parser has the head: everything that can be refused without the body is refused here."""
+        """llhttp parsed the head: reject everything that can be rejected without the body."""
         request, parser, limits = self._request, self._parser, self._limits
-        raw, self._raw = self._raw, []  # what comes afterwards are trailers
+        raw, self._raw = self._raw, []  # later headers are trailers
         target, self._target = self._target, b""
         method = parser.get_method()
         request.method = "POST" if method == b"POST" else method.decode()
         version = parser.get_http_version()
         if parser.should_upgrade():
             if method == b"CONNECT":
-                self._stop(Rejected("This is no proxy: CONNECT is not answered.", status=405, code="bad_method"))
-            self._replay = _plain_head(method, target, version, raw)
+                self._stop(Rejected("CONNECT is not supported: the gateway is not a forward proxy.", status=405,
+                                    code="bad_method"))
+            self._replay = _head_without_upgrade(method, target, version, raw)
             return
         try:
             request.path, request.query = split_target(target)
-            if len(raw) > limits.max_headers or (self._n_fed > limits.max_head_bytes < _weight(target, raw)):
+            if len(raw) > limits.max_headers or (self._n_fed > limits.max_head_bytes < _n_head_bytes(target, raw)):
                 self._stop(self._head_too_large())
             if version != "1.1":
                 request.is_http_10 = is_http_10(version)
@@ -293,15 +294,10 @@ class RequestParser(Generic[R]):
             self._stop(self._body_too_large())
         request.raw_headers = raw
         request.refusal = self._check_head(request)
-        if b"expect" in fields:
-            self._expect(request, has_body=n_body > 0 or b"transfer-encoding" in fields)
-
-    def _expect(self, request: R, *, has_body: bool) -> None:
-        if request.is_http_10 or not has_body:
-            return
-        if request.refusal is not None:
-            self._stop(request.refusal)  # the body may or may not come: only a close is unambiguous
-        self.owes_continue = True
+        if b"expect" in fields and not request.is_http_10 and (n_body > 0 or b"transfer-encoding" in fields):
+            if request.refusal is not None:
+                self._stop(request.refusal)  # the client may or may not send the body: only closing is unambiguous
+            self.owes_continue = True
 
     def on_body(self, part: bytes) -> None:
         self._n_quiet = 0
@@ -316,7 +312,7 @@ class RequestParser(Generic[R]):
             self._body = part
         else:
             if isinstance(self._body, bytes):
-                self._body = bytearray(self._body)  # a list of parts would cost 40 bytes for a chunk of one
+                self._body = bytearray(self._body)  # a list of parts would take 40 bytes for each 1-byte chunk
             self._body += part
 
     def on_message_complete(self) -> None:
@@ -327,7 +323,7 @@ class RequestParser(Generic[R]):
         self.owes_continue = False
         request, body = self._request, self._body
         if body:
-            request.body = bytes(body)  # bytes stay as they are
+            request.body = bytes(body)  # no copy of bytes
             self._body = b""
         self.phase = IDLE
         self.ready.append(request)
@@ -337,8 +333,8 @@ class RequestParser(Generic[R]):
             self.is_over = True
             raise _Stop
 
-    def _without_upgrade(self) -> bytes:
-        """The head again, as it is without its offer, for a parser that has not seen it."""
+    def _restart_without_upgrade(self) -> bytes:
+        """Make a new llhttp parser. Returns the current head without its upgrade offer, to be parsed again."""
         head, self._replay = self._replay, None
         self._parser = httptools.HttpRequestParser(self)
         self.phase = IDLE
@@ -350,10 +346,11 @@ class RequestParser(Generic[R]):
 
     def _break_off(self, error: StayfastError) -> None:
         request = self._request
-        if self.phase == IDLE:  # the bytes are not even the start of a request
+        if self.phase == IDLE:  # the bytes do not begin a request
             request = self._request_type(self._clock.now())
         elif not request.path:
-            request.path = _readable(self._target)
+            with suppress(Rejected):  # the path selects the dialect of the error
+                request.path = split_target(self._target)[0]
         request.refusal = error
         request.is_broken = True
         request.keep_alive = False
@@ -373,8 +370,8 @@ class RequestParser(Generic[R]):
                         code="body_too_large")
 
 
-def _plain_head(method: bytes, target: bytes, version: str, raw: list[tuple[bytes, bytes]]) -> bytes:
-    """A request's head without its offer to change the protocol (JDK's client makes one with every first request)."""
+def _head_without_upgrade(method: bytes, target: bytes, version: str, raw: list[tuple[bytes, bytes]]) -> bytes:
+    """A head without its upgrade offer. The JDK's client offers HTTP/2 with its first request."""
     lines = [b"%b %b HTTP/%b" % (method, target, version.encode())]
     for name, value in raw:
         key = name.lower()
@@ -386,19 +383,6 @@ def _plain_head(method: bytes, target: bytes, version: str, raw: list[tuple[byte
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-def _weight(target: bytes, raw: list[tuple[bytes, bytes]]) -> int:
-    """Bytes of a head, as they were sent."""
+def _n_head_bytes(target: bytes, raw: list[tuple[bytes, bytes]]) -> int:
+    """The size of target and headers, as sent."""
     return len(target) + sum(len(name) + len(value) + 4 for name, value in raw)
-
-
-def _not_http(data: bytes, error: httptools.HttpParserError) -> Rejected:
-    why = "HTTP/2 is not spoken here" if data.startswith(b"PRI * HTTP/2.0") else error
-    return Rejected(f"This is not HTTP/1.1: {why}.", code="bad_http")
-
-
-def _readable(target: bytes) -> str:
-    """As much of a path as tells whose dialect the refusal takes."""
-    try:
-        return split_target(target)[0]
-    except Rejected:
-        return ""

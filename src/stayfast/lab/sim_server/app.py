@@ -22,7 +22,7 @@ from stayfast.lab.simulated import Provider, ProviderConfig, ask_of
 from stayfast.server.config import is_loopback
 from stayfast.wire.errors import render
 from stayfast.wire.json_input import decode
-from stayfast.wire.models import model_list
+from stayfast.wire.local_answers import model_list
 
 _MIB = 1 << 20
 

@@ -23,8 +23,8 @@ from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, A
 from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.upstreams.dialect import HttpStream
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, Scripted
-from stayfast.wire.assembled import can_assemble
 from stayfast.wire.errors import Secrets, error_in, from_response, malformed
+from stayfast.wire.json_input import can_assemble
 from stayfast.wire.transcode import transcoder
 
 _NO_SECRETS = Secrets([])

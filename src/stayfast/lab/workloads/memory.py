@@ -28,7 +28,7 @@ from stayfast.settings import RouteSettings, Settings
 from stayfast.stores.embedder import NoEmbedder
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.wire.text_answer import render_text_answer
+from stayfast.wire.local_answers import render_text_answer
 from stayfast.wire.transcode import transcoder
 
 if TYPE_CHECKING:

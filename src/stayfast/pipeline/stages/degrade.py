@@ -13,7 +13,7 @@ from stayfast.core.types import Chunk, Usage
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Miss, StartedAnswer, StoredStream
 from stayfast.pipeline.timing.token_timings import TokenTimings
-from stayfast.wire.text_answer import render_text_answer
+from stayfast.wire.local_answers import render_text_answer
 
 ENDINGS = (StayfastError, asyncio.CancelledError)  # how a request can end before there is an answer
 NAME = "(template)"  # settings cannot name an upstream like this

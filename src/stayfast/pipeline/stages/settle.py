@@ -10,7 +10,7 @@ from stayfast.pipeline.attempts.attempt import MAX_NAME, MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.response_owners import ResponseOwners
-from stayfast.wire.request_params import request_params
+from stayfast.wire.json_input import request_params
 
 RESPONSES_API = Api.RESPONSES
 CLIENT_LEFT = 499  # as nginx logs it

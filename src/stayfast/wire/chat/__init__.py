@@ -1,1 +1,1 @@
-"""OpenAI chat completions, and the older completions that share its words."""
+"""OpenAI chat completions, and the older completions, which share its format."""

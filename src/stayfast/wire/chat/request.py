@@ -1,9 +1,8 @@
-"""The known fields of a chat, completions or embeddings request, and its way to the normal form and back.
+"""The known fields of chat, completions and embeddings requests, and their translation to the normal form and back.
 
-Unknown fields and part types pass unread. Of fields that no other dialect can say, only their presence and their JSON type
-matter. Dropped on the way in, as hints that change no meaning: `store`, `prediction`,
-`logprobs: false`, prompt-cache marks, `name` of a message, `reasoning_content` of earlier turns (no provider but its own
-takes it back), and fields unknown here.
+Unknown fields and part types are not checked. Of fields that no other dialect has, only presence and JSON type are checked.
+Translation drops hints that do not change the meaning: `store`, `prediction`, `logprobs: false`, prompt-cache markers,
+`name` of a message, `reasoning_content` of earlier turns (only its own provider accepts it), and unknown fields.
 """
 
 from typing import Annotated, Any
@@ -37,7 +36,7 @@ class ChatPart(Struct, gc=False):
 
 Content = str | list[ChatPart]
 TokenId = dialect.CountOrZero
-Alike = Annotated[list[str | TokenId | list[TokenId]], Meta(extra_json_schema={  # no mixture: `decode` looks at that
+Alike = Annotated[list[str | TokenId | list[TokenId]], Meta(extra_json_schema={  # `decode` rejects mixtures
     "anyOf": [{"items": {"type": kind}} for kind in ("string", "integer", "array")]})]
 
 
@@ -191,57 +190,57 @@ EMBEDDINGS = msgspec.json.Decoder(EmbeddingsRequest)
 
 
 def conversation(request: ChatRequest) -> normal.Conversation:
-    """The normal form of a chat request. Raises Rejected for what has none."""
+    """The normal form of a chat request. Raises Rejected for a field without a normal form."""
     system: list[str] = []
     messages: list[normal.Message] = []
     for at, message in enumerate(request.messages):
         path = f"messages[{at}]"
         if not messages and isinstance(message, ChatSystem | Developer):
-            system.append(_text(message.content, f"{path}.content"))
+            system.append(_read_instructions(message.content, f"{path}.content"))
         else:
-            messages.append(_message(message, path))
+            messages.append(_read_message(message, path))
     limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     return normal.Conversation(
         api=Api.CHAT,
         messages=dialect.join_neighbours(messages),
         system=tuple(system),
-        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
+        tools=tuple(_read_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
         tool_choice=_tool_choice(request.tool_choice),
         parallel_tool_calls=request.parallel_tool_calls,
         output_format=_output_format(request.response_format),
-        sampling=_sampling(request),
+        sampling=_read_sampling(request),
         max_output_tokens=limit,
-        stop=_stop(request.stop),
+        stop=_stop_sequences(request.stop),
         effort=request.reasoning_effort,
         verbosity=request.verbosity,
         user=request.safety_identifier or request.user,
         metadata=request.metadata,
         service_tier=request.service_tier,
         prompt_cache_key=request.prompt_cache_key,
-        native=_native(request),
+        native=_untranslatable_fields(request),
     )
 
 
 def completions_conversation(request: CompletionsRequest) -> normal.Conversation:
-    """The normal form of a completions request: its prompt as one user message."""
+    """The normal form of a completions request: its prompt becomes one user message."""
     prompt = request.prompt[0] if isinstance(request.prompt, list) and len(request.prompt) == 1 else request.prompt
     if not isinstance(prompt, str):
-        raise dialect.unsayable("prompt", "chat", "only one prompt of text can be translated")
+        raise dialect.unsayable("prompt", "chat", "use one prompt, as text")
     in_use = {"n": (request.n or 1) > 1, "best_of": (request.best_of or 1) > 1, "suffix": bool(request.suffix),
               "echo": bool(request.echo), "logprobs": request.logprobs not in (None, False),
               "logit_bias": bool(request.logit_bias)}
     return normal.Conversation(
         api=Api.COMPLETIONS,
         messages=(normal.Message("user", (normal.Text(prompt),)),),
-        sampling=_sampling(request),
-        max_output_tokens=request.max_tokens if request.max_tokens is not None else 16,  # what the protocol says without one
-        stop=_stop(request.stop),
+        sampling=_read_sampling(request),
+        max_output_tokens=request.max_tokens if request.max_tokens is not None else 16,  # the protocol's default
+        stop=_stop_sequences(request.stop),
         user=request.user,
         native=dialect.list_used(in_use),
     )
 
 
-def _native(request: ChatRequest) -> tuple[str, ...]:
+def _untranslatable_fields(request: ChatRequest) -> tuple[str, ...]:
     in_use = {"n": (request.n or 1) > 1, "logprobs": bool(request.logprobs), "logit_bias": bool(request.logit_bias),
               "modalities": any(kind != "text" for kind in request.modalities or ())}
     for name in ("audio", "functions", "function_call", "web_search_options"):
@@ -249,40 +248,41 @@ def _native(request: ChatRequest) -> tuple[str, ...]:
     return dialect.list_used(in_use)
 
 
-def _message(message: Any, path: str) -> normal.Message:
+def _read_message(message: Any, path: str) -> normal.Message:
     match message:
         case ChatSystem() | Developer():
-            return normal.Message("system", (normal.Text(_text(message.content, f"{path}.content")),))
+            return normal.Message("system", (normal.Text(_read_instructions(message.content, f"{path}.content")),))
         case ChatUser():
-            return normal.Message("user", dialect.read_parts(message.content, f"{path}.content", _part))
+            return normal.Message("user", dialect.read_parts(message.content, f"{path}.content", _read_part))
         case ToolMessage():
-            parts = dialect.read_parts(message.content, f"{path}.content", _part)
+            parts = dialect.read_parts(message.content, f"{path}.content", _read_part)
             return normal.Message("user", (normal.ToolResult(message.tool_call_id, parts),))
         case ChatAssistant():
-            return normal.Message("assistant", _assistant(message, path))
+            return normal.Message("assistant", _read_assistant_parts(message, path))
     raise Rejected(f"{path}.role: messages of the old role `function` cannot be translated; use tools",
                    code="unsupported_field", param=f"{path}.role")
 
 
-def _assistant(message: ChatAssistant, path: str) -> tuple[normal.Part, ...]:
+def _read_assistant_parts(message: ChatAssistant, path: str) -> tuple[normal.Part, ...]:
     if message.function_call is not None:
         raise dialect.unsayable(f"{path}.function_call", dialect.ANOTHER, "use tool_calls")
     parts: list[normal.Part] = []
     if message.reasoning_content:
         parts.append(normal.Thinking(message.reasoning_content))
     if message.content:
-        parts += dialect.read_parts(message.content, f"{path}.content", _part)
+        parts += dialect.read_parts(message.content, f"{path}.content", _read_part)
     if message.refusal:
         parts.append(normal.Text(message.refusal))
     for at, call in enumerate(message.tool_calls or ()):
-        where = f"{path}.tool_calls[{at}]"
+        call_path = f"{path}.tool_calls[{at}]"
         if call.function is None:
-            raise dialect.unsayable(where, dialect.ANOTHER, "only calls of type function can be translated")
-        parts.append(normal.ToolUse(dialect.required(call.id, f"{where}.id"), call.function.name, call.function.arguments))
+            raise dialect.unsayable(call_path, dialect.ANOTHER, "use calls of type function")
+        call_id = dialect.required(call.id, f"{call_path}.id")
+        parts.append(normal.ToolUse(call_id, call.function.name, call.function.arguments))
     return tuple(parts)
 
 
-def _part(part: ChatPart, path: str) -> normal.Text | normal.Image:
+def _read_part(part: ChatPart, path: str) -> normal.Text | normal.Image:
     if part.type == "text":
         return normal.Text(dialect.required(part.text, f"{path}.text"))
     if part.type == "refusal":
@@ -291,16 +291,16 @@ def _part(part: ChatPart, path: str) -> normal.Text | normal.Image:
         if isinstance(part.image_url, ImageUrl):
             return dialect.image_of(part.image_url.url, part.image_url.detail)
         return dialect.image_of(dialect.required(part.image_url, f"{path}.image_url"), None)
-    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only text and image_url parts can be translated")
+    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "use text and image_url parts")
 
 
-def _text(content: Content, path: str) -> str:
-    return dialect.join_instructions(dialect.read_parts(content, path, _part), path)
+def _read_instructions(content: Content, path: str) -> str:
+    return dialect.join_instructions(dialect.read_parts(content, path, _read_part), path)
 
 
-def _tool(tool: ChatToolDef, path: str) -> normal.Tool:
+def _read_tool(tool: ChatToolDef, path: str) -> normal.Tool:
     if tool.type != "function":
-        raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only function tools can be translated")
+        raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "use function tools")
     function = dialect.required(tool.function, f"{path}.function")
     return normal.Tool(function.name, function.description, function.parameters, function.strict)
 
@@ -317,20 +317,20 @@ def _output_format(response_format: ResponseFormat | None) -> normal.OutputForma
                                       "response_format.json_schema")
 
 
-def _sampling(request: ChatRequest | CompletionsRequest) -> normal.Sampling:
+def _read_sampling(request: ChatRequest | CompletionsRequest) -> normal.Sampling:
     top_k = request.top_k if isinstance(request, ChatRequest) else None
     return normal.Sampling(request.temperature, request.top_p, top_k, request.seed, request.presence_penalty,
                            request.frequency_penalty)
 
 
-def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+def _stop_sequences(stop: str | list[str] | None) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
 def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
-    """The normal form as a chat request; streams always ask for usage, since the other dialects always tell it.
+    """Encode as a chat request. Streams always ask for usage, because the other dialects always report it.
 
-    Dropped as hints: `is_error` of a tool result (its text says so) and thinking of earlier turns. Raises Rejected.
+    Drops hints: `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
     """
     fields: Json = {"model": model, "messages": _encode_messages(request)}
     if stream:
@@ -387,7 +387,7 @@ def _encode_assistant(message: normal.Message) -> Json:
 
 def _encode_result(result: normal.ToolResult) -> str | list[Json]:
     if any(isinstance(part, normal.Image) for part in result.parts):
-        raise dialect.unsayable("tool results with images", "chat", "a tool message holds text only")
+        raise dialect.unsayable("a tool result with images", "chat", "tool messages hold only text")
     return _encode_content(list(result.parts)) if result.parts else ""
 
 
@@ -415,7 +415,7 @@ def _encode_choice(choice: normal.ToolChoice) -> str | Json:
     return choice.mode
 
 
-def _encode_format(wanted: normal.OutputFormat) -> Json:
-    if wanted.schema is None:
+def _encode_format(output_format: normal.OutputFormat) -> Json:
+    if output_format.schema is None:
         return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": dialect.encode_schema(wanted)}
+    return {"type": "json_schema", "json_schema": dialect.encode_schema(output_format)}

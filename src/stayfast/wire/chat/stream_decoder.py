@@ -1,9 +1,8 @@
-"""Reads chat and completions answers: what counts as content, what makes them whole, what they mean.
+"""Decodes chat and completions answers, and collects their chunks into the whole answer.
 
-Whole means: a `finish_reason` for every choice. A missing `[DONE]` alone is tolerated, a `[DONE]` alone is not enough.
-Leaf fields are untyped: compatible servers put lists where OpenAI puts text, and that is no reason to fail a stream.
-`ChatFold` puts chunks together into the whole answer, fields unknown here included: text joins, lists grow, the rest
-replaces.
+An answer is complete when every choice has a `finish_reason`. `[DONE]` may be missing, and is not sufficient. Leaf fields
+are untyped: compatible servers send lists where OpenAI sends text, which must not fail a stream. The collector joins text,
+extends lists and replaces everything else, unknown fields included.
 """
 
 from typing import Any, Final
@@ -27,7 +26,6 @@ from stayfast.wire.dialect import (
     optional_text,
     read_begin,
 )
-from stayfast.wire.errors import in_band, malformed, truncated
 
 
 class ChunkDelta(Struct, gc=False):
@@ -63,31 +61,31 @@ _REASONS: Final[dict[str, Reason]] = {
 
 
 class ChatSource(StreamDecoder):
-    """One chat or completions answer. One task owns it."""
+    """Decodes one chat or completions answer."""
 
     __slots__ = ("_calls", "_chunk", "_finished", "_has_started", "_is_chat", "_n_calls", "_n_choices", "_whole")
 
-    def __init__(self, upstream: str, n_choices: int, sight: AnswerSummary, *, is_chat: bool = True) -> None:
-        super().__init__(upstream, sight)
+    def __init__(self, upstream: str, n_choices: int, summary: AnswerSummary, *, is_chat: bool = True) -> None:
+        super().__init__(upstream, summary)
         self._whole = b""
         self._n_choices = n_choices
-        self._is_chat = is_chat  # else completions
-        self._finished: set[int] = set()
+        self._is_chat = is_chat  # False: completions
+        self._finished: set[int] = set()  # indexes of choices with a finish reason
         self._chunk = ChatChunk()
         self._has_started = False
-        self._calls: dict[int, tuple[int, str]] = {}  # the upstream's index: our ordinal and the call's id
+        self._calls: dict[int, tuple[int, str]] = {}  # by the upstream's index: ordinal and id
         self._n_calls = 0
 
     def see(self, data: bytes, name: bytes) -> int:
         try:
             chunk = self._chunk = _CHUNK.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self._see_odd(data)
-        sight = self.sight
+            return self._read_non_chunk(data)
+        summary = self.sight
         choices = chunk.choices
         self.is_only_usage = False
-        if not choices or chunk.error or name or chunk.usage is not None or sight.response_id is None:
-            self._see_rare(chunk, data, name)
+        if not choices or chunk.error or name or chunk.usage is not None or summary.response_id is None:
+            self._read_metadata(chunk, data, name)
             if self.ended:
                 return 0
         n_content = 0
@@ -95,46 +93,46 @@ class ChatSource(StreamDecoder):
             delta = choice.delta
             if (delta is not None and delta.content) or _has_content(choice):
                 n_content = 1
-            if choice.finish_reason:  # some servers say "" until there is one
+            if choice.finish_reason:  # some servers send "" in every other chunk
                 self._finished.add(choice.index)
-                sight.finish_reason = sight.finish_reason or choice.finish_reason
-        sight.n_content += n_content
+                summary.finish_reason = summary.finish_reason or choice.finish_reason
+        summary.n_content += n_content
         return n_content
 
-    def _see_odd(self, data: bytes) -> int:
+    def _read_non_chunk(self, data: bytes) -> int:
         self._chunk = ChatChunk()
         self.is_only_usage = False
         if data.strip() == b"[DONE]":
             self.finish()
         else:
-            self.fail(malformed(self._upstream, "a chunk that is not one"))
+            self.fail_malformed("an event that is no chunk")
         return 0
 
-    def _see_rare(self, chunk: ChatChunk, data: bytes, name: bytes) -> None:
-        """An error, the usage, the first of all chunks, or something that only its server understands."""
-        sight = self.sight
+    def _read_metadata(self, chunk: ChatChunk, data: bytes, name: bytes) -> None:
+        """Read errors, usage, and the id and model of the first chunk."""
+        summary = self.sight
         if chunk.error or name == b"error" or (not chunk.choices and chunk.usage is None):
             parsed = object_in(data) or {"error": chunk.error}
             if parsed.get("error") or name == b"error" or "error" in (parsed.get("object"), parsed.get("type")):
-                return self.fail(in_band(self._upstream, parsed))
+                return self.fail_in_band(parsed)
         if chunk.usage is not None:
             self.is_only_usage = not chunk.choices
-            sight.usage = usage.from_openai(chunk.usage) or sight.usage
-        if sight.response_id is None and isinstance(chunk.id, str):
-            sight.response_id, sight.model = chunk.id, optional_text(chunk.model)
+            summary.usage = usage.from_openai(chunk.usage) or summary.usage
+        if summary.response_id is None and isinstance(chunk.id, str):
+            summary.response_id, summary.model = chunk.id, optional_text(chunk.model)
         return None
 
     def finish(self) -> None:
         if self.ended:
             return
-        self.ended = True
         if len(self._finished) >= self._n_choices:
+            self.ended = True
             self.sight.is_complete = True
         else:
-            self.sight.failure = truncated(self._upstream)
+            self.fail_truncated()
 
     def deltas(self) -> list[Delta]:
-        """The chunk just seen, of its first choice."""
+        """The deltas of the last chunk's first choice."""
         chunk = self._chunk
         found: list[Delta] = []
         if not self._has_started and (chunk.choices or chunk.id):
@@ -144,29 +142,28 @@ class ChatSource(StreamDecoder):
             if choice.index != 0:
                 continue
             if choice.delta is not None:
-                self._read(choice.delta, found)
-            elif text := _text(choice.text):
+                self._append_deltas(choice.delta, found)
+            elif text := _join_text(choice.text):
                 found.append(TextDelta(text))
             if choice.finish_reason:
                 found.append(Finish(_REASONS.get(choice.finish_reason, "stop")))
         return found
 
-    def _read(self, delta: ChunkDelta, found: list[Delta]) -> None:
-        thought = _text(delta.reasoning_content) or _text(delta.reasoning)
-        if thought:
-            found.append(ThinkingDelta(thought))
-        text = _text(delta.content) + _text(delta.refusal)
+    def _append_deltas(self, delta: ChunkDelta, found: list[Delta]) -> None:
+        reasoning = _join_text(delta.reasoning_content) or _join_text(delta.reasoning)
+        if reasoning:
+            found.append(ThinkingDelta(reasoning))
+        text = _join_text(delta.content) + _join_text(delta.refusal)
         if text:
             found.append(TextDelta(text))
         if isinstance(delta.tool_calls, list):
             for call in delta.tool_calls:
                 if isinstance(call, dict):
-                    self._read_call(call, found)
+                    self._append_call(call, found)
 
-    def _read_call(self, call: Json, found: list[Delta]) -> None:
+    def _append_call(self, call: Json, found: list[Delta]) -> None:
         """A new index starts a call, and so does a new id: some servers send every call with index 0."""
-        given_index = call.get("index")
-        index = given_index if isinstance(given_index, int) else 0
+        index = index if isinstance(index := call.get("index"), int) else 0
         call_id = call.get("id") or ""
         function = call.get("function")
         if not isinstance(function, dict):
@@ -184,10 +181,10 @@ class ChatSource(StreamDecoder):
             found.append(ToolDelta(known[0], arguments))
 
     def ending(self) -> list[Json]:
-        """A finish reason for each choice that has none."""
-        sight, chunk = self.sight, self._chunk
-        sight.finish_reason = sight.finish_reason or "length"
-        begin = read_begin(sight.response_id, chunk.model, chunk.created)
+        """A finish reason for each choice without one."""
+        summary, chunk = self.sight, self._chunk
+        summary.finish_reason = summary.finish_reason or "length"
+        begin = read_begin(summary.response_id, chunk.model, chunk.created)
         head = {"id": begin.id, "object": "chat.completion.chunk" if self._is_chat else "text_completion",
                 "created": begin.created_at or 0, "model": begin.model}
         empty: Json = {"delta": {}} if self._is_chat else {"text": ""}
@@ -197,23 +194,23 @@ class ChatSource(StreamDecoder):
     def see_whole(self, body: bytes) -> None:
         self.ended = True
         self._whole = body
-        if len(body) > LARGE_BYTES and self._see_large(body):
+        if len(body) > LARGE_BYTES and self._read_large_body(body):
             return None
         parsed = object_in(body)
         if parsed.get("error"):
-            return self.fail(in_band(self._upstream, parsed))
+            return self.fail_in_band(parsed)
         choices = parsed.get("choices")
         if not isinstance(choices, list) or not all(
             isinstance(choice, dict) and (isinstance(choice.get("message"), dict) or isinstance(choice.get("text"), str))
             for choice in choices
         ):
-            return self.fail(malformed(self._upstream, "an answer without choices"))
+            return self.fail_malformed("an answer without choices")
         self._complete(usage.from_openai(parsed.get("usage")), parsed,
                        optional_text(choices[0].get("finish_reason")) if choices else None)
         return None
 
-    def _see_large(self, body: bytes) -> bool:
-        """Read the answer without its texts; whether that was enough."""
+    def _read_large_body(self, body: bytes) -> bool:
+        """Read the answer without decoding its texts. Returns False if it must be read in full."""
         try:
             parsed = _LARGE.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -226,37 +223,40 @@ class ChatSource(StreamDecoder):
         return True
 
     def whole(self) -> list[Delta]:
-        """The first choice of the whole answer just seen."""
+        """The deltas of the answer's first choice."""
         parsed = object_in(self._whole)
         found: list[Delta] = [read_begin(parsed.get("id"), parsed.get("model"), parsed.get("created"))]
         if not parsed["choices"]:
             return found
         choice = parsed["choices"][0]
-        self._read(msgspec.convert(choice.get("message") or {"content": choice.get("text")}, ChunkDelta), found)
+        message = choice.get("message") or {"content": choice.get("text")}
+        self._append_deltas(msgspec.convert(message, ChunkDelta), found)
         found.append(Finish(_REASONS.get(str(choice.get("finish_reason")), "stop")))
         return found
 
 
-LARGE_BYTES: Final = 256 * 1024  # above it the texts of a whole answer are skipped, not decoded
+LARGE_BYTES: Final = 256 * 1024  # texts of a larger answer are not decoded
 
 
 class LargeMessage(msgspec.Struct, gc=False):
-    """A message of which nothing is read."""
+    """A message whose fields are skipped."""
 
 
 class LargeChoice(msgspec.Struct, gc=False):
-    """A choice without its text, which only has to be there."""
+    """A choice whose text is not decoded. `__post_init__` runs Python code for each, which lets the event loop's thread run
+    during a long decode.
+    """
 
     message: LargeMessage | None = None
     text: msgspec.Raw = msgspec.Raw(b"")
     finish_reason: Any = None
 
     def __post_init__(self) -> None:
-        """Nothing to check: that Python code runs lets the loop's thread run while another decodes."""
+        """Nothing to check."""
 
 
 class LargeChat(msgspec.Struct, gc=False):
-    """What is read of a large whole answer that goes to its client as it is."""
+    """The fields that are read of a large answer which passes verbatim."""
 
     choices: list[LargeChoice] | None = None
     usage: Any = None
@@ -276,8 +276,8 @@ def _has_content(choice: ChunkChoice) -> bool:
                 or choice.text) or has_audio(delta.audio)
 
 
-def _text(value: object) -> str:
-    """Text, or the texts of a list of parts as some servers send it."""
+def _join_text(value: object) -> str:
+    """Text, or the joined texts of a list of parts, which some servers send."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -286,7 +286,7 @@ def _text(value: object) -> str:
 
 
 def has_audio(audio: object) -> bool:
-    """Whether an audio delta holds sound or words (the last one only says when it expires)."""
+    """Whether an audio delta contains sound or a transcript. The last delta only has an expiry time."""
     return isinstance(audio, dict) and bool(audio.get("data") or audio.get("transcript"))
 
 
@@ -294,7 +294,7 @@ _NEVER_JOINED = ("role", "id", "type", "name")
 
 
 class ChatFold:
-    """Chat or completions chunks to one body. One task owns it."""
+    """Collects chat or completions chunks."""
 
     __slots__ = ("_choices", "_is_chat", "_merged")
 
@@ -310,19 +310,17 @@ class ChatFold:
                 self._merged[name] = value
         for choice in choices:
             index = choice.get("index", 0)
-            whole = self._choices.setdefault(index, {"index": index})
+            merged = self._choices.setdefault(index, {"index": index})
             for name, value in choice.items():
                 if name == "delta":
-                    _merge(whole.setdefault("message", {"role": "assistant", "content": None}), value or {})
-                elif name == "text":
-                    whole["text"] = _joined(whole.get("text"), value)
-                elif name == "logprobs":
-                    whole["logprobs"] = _joined(whole.get("logprobs"), value)
-                elif value is not None or name not in whole:
-                    whole[name] = value
+                    _merge_delta(merged.setdefault("message", {"role": "assistant", "content": None}), value or {})
+                elif name in ("text", "logprobs"):
+                    merged[name] = _join(merged.get(name), value)
+                elif value is not None or name not in merged:
+                    merged[name] = value
 
     def body(self) -> bytes:
-        choices = [_finished(self._choices[index]) for index in sorted(self._choices)]
+        choices = [_finish_choice(self._choices[index]) for index in sorted(self._choices)]
         kind = "chat.completion" if self._is_chat else "text_completion"
         head = {name: value for name, value in self._merged.items() if name != "usage"}
         body: Json = {"id": "", **head, "object": kind, "choices": choices}
@@ -331,39 +329,39 @@ class ChatFold:
         return msgspec.json.encode(body)
 
 
-def _finished(choice: Json) -> Json:
+def _finish_choice(choice: Json) -> Json:
     choice.setdefault("logprobs", None)
     if "text" in choice:
-        choice["text"] = _settled(choice["text"])
+        choice["text"] = _join_pieces(choice["text"])
     message = choice.get("message")
     if message is not None:
-        choice["message"] = message = {name: _settled(value) for name, value in message.items()}
+        choice["message"] = message = {name: _join_pieces(value) for name, value in message.items()}
         if "tool_calls" in message:
-            message["tool_calls"] = [_finished_call(call) for call in message["tool_calls"]]
+            message["tool_calls"] = [_finish_call(call) for call in message["tool_calls"]]
     return choice
 
 
-def _finished_call(call: Json) -> Json:
-    function = {name: _settled(value) for name, value in call["function"].items()}
+def _finish_call(call: Json) -> Json:
+    function = {name: _join_pieces(value) for name, value in call["function"].items()}
     return {name: value for name, value in call.items() if name != "index"} | {"function": function}
 
 
 class _Pieces(list[str]):
-    """Text that still grows: joined once, at the end, so that long answers cost linear time."""
+    """Pieces of a text, joined once at the end: a long answer takes linear time."""
 
 
-def _settled(value: Any) -> Any:
+def _join_pieces(value: Any) -> Any:
     return "".join(value) if isinstance(value, _Pieces) else value
 
 
-def _merge(message: Json, delta: Json) -> None:
+def _merge_delta(message: Json, delta: Json) -> None:
     for name, value in delta.items():
         if name == "tool_calls":
             calls = message.setdefault("tool_calls", [])
             for fragment in value or ():
                 _merge_call(calls, fragment)
         else:
-            message[name] = _joined(message.get(name), value, name)
+            message[name] = _join(message.get(name), value, name)
 
 
 def _merge_call(calls: list[Json], fragment: Json) -> None:
@@ -374,10 +372,10 @@ def _merge_call(calls: list[Json], fragment: Json) -> None:
         known = {"index": index, "id": call_id, "type": "function", **fragment, "function": {"name": "", "arguments": ""}}
         calls.append(known)
     for name, value in (fragment.get("function") or {}).items():
-        known["function"][name] = _joined(known["function"].get(name), value, name)
+        known["function"][name] = _join(known["function"].get(name), value, name)
 
 
-def _joined(before: Any, value: Any, name: str = "") -> Any:
+def _join(before: Any, value: Any, name: str = "") -> Any:
     if value is None:
         return before
     if not before or name in _NEVER_JOINED:
@@ -391,5 +389,5 @@ def _joined(before: Any, value: Any, name: str = "") -> Any:
         before.extend(value)
         return before
     if isinstance(before, dict) and isinstance(value, dict):
-        return {key: _joined(before.get(key), value.get(key), key) for key in before | value}
+        return {key: _join(before.get(key), value.get(key), key) for key in before | value}
     return value

@@ -1,4 +1,4 @@
-"""Says an answer in chat chunks, or in the chunks of the older completions."""
+"""Encodes an answer as chunks of chat or of the older completions."""
 
 from stayfast.core.types import Request, Usage
 from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
@@ -6,7 +6,7 @@ from stayfast.wire.usage import to_chat
 
 
 class _ChunkWriter:
-    """What both kinds of chunks share: a head, and usage where the client asked for it."""
+    """The common fields of both kinds of chunks, and the usage chunk if the client asked for it."""
 
     __slots__ = ("_created_at", "_id", "_model", "_with_usage")
     object_type = ""
@@ -18,22 +18,20 @@ class _ChunkWriter:
         self._with_usage = request.include_usage or not request.stream
 
     def end(self, usage: Usage | None) -> list[Json]:
-        """The usage chunk, if it was asked for and is known."""
-        return [] if not self._with_usage or usage is None else [self._envelope([]) | {"usage": to_chat(usage)}]
+        return [] if not self._with_usage or usage is None else [self._make_chunk([]) | {"usage": to_chat(usage)}]
 
-    def _begin(self, begin: Begin) -> list[Json]:
+    def _set_head(self, begin: Begin) -> None:
         self._id = begin.id or self._id
         self._model = begin.model or self._model
         self._created_at = begin.created_at if begin.created_at is not None else self._created_at
-        return []  # in chat, what follows decides whether content is text or null
 
-    def _envelope(self, choices: list[Json]) -> Json:
+    def _make_chunk(self, choices: list[Json]) -> Json:
         return {"id": self._id, "object": self.object_type, "created": self._created_at, "model": self._model,
                 "choices": choices}
 
 
 class ChatWriter(_ChunkWriter):
-    """Chat chunks: a role, content, a finish reason, and usage where the client asked for it."""
+    """Encodes chat chunks: a role, content, a finish reason."""
 
     __slots__ = ("_has_role",)
     object_type = "chat.completion.chunk"
@@ -45,33 +43,35 @@ class ChatWriter(_ChunkWriter):
     def events(self, delta: Delta) -> list[Json]:
         match delta:
             case Begin():
-                return self._begin(delta)
+                self._set_head(delta)
+                return []  # the next delta decides whether the first chunk's content is "" or null
             case TextDelta():
-                return [*self._role(), self._chunk({"content": delta.text})]
+                return [*self._encode_role(), self._encode_choice({"content": delta.text})]
             case ThinkingDelta():
-                return [*self._role(), self._chunk({"reasoning_content": delta.text})] if delta.text else []
+                chunk = self._encode_choice({"reasoning_content": delta.text})
+                return [*self._encode_role(), chunk] if delta.text else []
             case ToolBegin():
                 call = {"index": delta.ordinal, "id": delta.id, "type": "function",
                         "function": {"name": delta.name, "arguments": ""}}
-                return [*self._role(None), self._chunk({"tool_calls": [call]})]
+                return [*self._encode_role(None), self._encode_choice({"tool_calls": [call]})]
             case ToolDelta():
                 call = {"index": delta.ordinal, "function": {"arguments": delta.arguments}}
-                return [self._chunk({"tool_calls": [call]})]
+                return [self._encode_choice({"tool_calls": [call]})]
             case Finish():
-                return [*self._role(), self._chunk({}, delta.reason)]
+                return [*self._encode_role(), self._encode_choice({}, delta.reason)]
 
-    def _role(self, content: str | None = "") -> list[Json]:
+    def _encode_role(self, content: str | None = "") -> list[Json]:
         if self._has_role:
             return []
         self._has_role = True
-        return [self._chunk({"role": "assistant", "content": content})]
+        return [self._encode_choice({"role": "assistant", "content": content})]
 
-    def _chunk(self, delta: Json, finish_reason: str | None = None) -> Json:
-        return self._envelope([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}])
+    def _encode_choice(self, delta: Json, finish_reason: str | None = None) -> Json:
+        return self._make_chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}])
 
 
 class CompletionsWriter(_ChunkWriter):
-    """Completions chunks: text and a finish reason; reasoning and tools have no words there and are left out."""
+    """Encodes completions chunks: text and a finish reason. The protocol has no reasoning and no tools: they are dropped."""
 
     __slots__ = ()
     object_type = "text_completion"
@@ -79,12 +79,12 @@ class CompletionsWriter(_ChunkWriter):
     def events(self, delta: Delta) -> list[Json]:
         match delta:
             case Begin():
-                return self._begin(delta)
+                self._set_head(delta)
             case TextDelta():
-                return [self._chunk(delta.text, None)]
+                return [self._encode_choice(delta.text, None)]
             case Finish():
-                return [self._chunk("", "stop" if delta.reason == "tool_calls" else delta.reason)]
+                return [self._encode_choice("", "stop" if delta.reason == "tool_calls" else delta.reason)]
         return []
 
-    def _chunk(self, text: str, finish_reason: str | None) -> Json:
-        return self._envelope([{"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}])
+    def _encode_choice(self, text: str, finish_reason: str | None) -> Json:
+        return self._make_chunk([{"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}])

@@ -1,7 +1,7 @@
-"""The known fields of a messages or count_tokens request, and its way to the normal form and back.
+"""The known fields of messages and count_tokens requests, and their translation to the normal form and back.
 
-Unknown fields and block types pass unread. Dropped on the way in, as hints: `cache_control`, `citations`, `speed`,
-`inference_geo`, redacted thinking of earlier turns, and fields unknown here.
+Unknown fields and block types are not checked. Translation drops hints: `cache_control`, `citations`, `speed`,
+`inference_geo`, redacted thinking of earlier turns, and unknown fields.
 """
 
 from collections.abc import Mapping
@@ -117,9 +117,9 @@ MESSAGES = msgspec.json.Decoder(MessagesRequest)
 COUNT = msgspec.json.Decoder(CountRequest)
 
 
-MAX_TEMPERATURE: Final = 1.0  # half of what the other protocols allow
+MAX_TEMPERATURE: Final = 1.0  # the other protocols allow 2
 ONE_OBJECT: Final = "Respond with one JSON object and nothing else."
-DEFAULT_MAX_TOKENS: Final = 4096  # the protocol demands a limit; every model in service can write this much
+DEFAULT_MAX_TOKENS: Final = 4096  # the protocol requires a limit; all current models support this one
 _EMPTY: Final = ("", "{}")
 _MODES: Final = {"auto": "auto", "none": "none", "any": "required"}
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "any"}
@@ -129,79 +129,79 @@ _ROLES: Final[Mapping[type, normal.Role]] = {MessagesUser: "user", MessagesAssis
 
 
 def conversation(request: MessagesRequest) -> normal.Conversation:
-    """The normal form of a messages request. Raises Rejected for what has none."""
+    """The normal form of a messages request. Raises Rejected for a field without a normal form."""
     config = request.output_config or OutputConfig()
     choice = request.tool_choice
     return normal.Conversation(
         api=Api.MESSAGES,
-        messages=tuple(normal.Message(_ROLES[type(message)], _parts(message.content, f"messages[{at}].content"))
+        messages=tuple(normal.Message(_ROLES[type(message)], _read_parts(message.content, f"messages[{at}].content"))
                        for at, message in enumerate(request.messages)),
-        system=() if not request.system else (dialect.join_instructions(_parts(request.system, "system"), "system"),),
-        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
+        system=() if not request.system else (dialect.join_instructions(_read_parts(request.system, "system"), "system"),),
+        tools=tuple(_read_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
         output_format=_output_format(config.format),
         sampling=normal.Sampling(request.temperature, request.top_p, request.top_k),
         max_output_tokens=request.max_tokens,
         stop=tuple(request.stop_sequences or ()),
-        effort=config.effort or _effort(request.thinking),
+        effort=config.effort or _effort_of_budget(request.thinking),
         user=request.metadata.user_id if request.metadata is not None else None,
         service_tier="auto" if request.service_tier == "auto" else None,
         native=tuple(name for name in ("container", "mcp_servers") if dialect.is_given(getattr(request, name))),
     )
 
 
-def _parts(content: str | list[ContentBlock], path: str) -> tuple[normal.Part, ...]:
-    return tuple(part for part in read_parts(content, path, _part) if part is not None)
+def _read_parts(content: str | list[ContentBlock], path: str) -> tuple[normal.Part, ...]:
+    return tuple(part for part in read_parts(content, path, _read_block) if part is not None)
 
 
-def _part(block: ContentBlock, path: str) -> normal.Part | None:
+def _read_block(block: ContentBlock, path: str) -> normal.Part | None:
     match block.type:
         case "text":
             return normal.Text(required(block.text, f"{path}.text"))
         case "image":
-            return _image(block.source, f"{path}.source")
+            return _read_image(block.source, f"{path}.source")
         case "tool_use":
             arguments = msgspec.json.encode(block.input or {}).decode()
             return normal.ToolUse(required(block.id, f"{path}.id"), required(block.name, f"{path}.name"), arguments)
         case "tool_result":
-            parts = _result_parts(block.content, f"{path}.content")
+            parts = _read_result_parts(block.content, f"{path}.content")
             return normal.ToolResult(required(block.tool_use_id, f"{path}.tool_use_id"), parts, block.is_error is True)
         case "thinking":
             return normal.Thinking(block.thinking or "", block.signature)
         case "redacted_thinking":
             return None
-    raise unsayable(f"{path}.type", ANOTHER, "blocks of this type cannot be translated")
+    raise unsayable(f"{path}.type", ANOTHER, "use text, image, tool_use, tool_result and thinking blocks")
 
 
-def _result_parts(content: object, path: str) -> tuple[normal.Text | normal.Image, ...]:
+def _read_result_parts(content: object, path: str) -> tuple[normal.Text | normal.Image, ...]:
     if content is None:
         return ()
     if isinstance(content, dict):
         raise Rejected(f"{path}: expected text or a list of blocks", code="invalid_type", param=path)
     found: list[normal.Text | normal.Image] = []
-    for at, part in enumerate(_parts(content, path)):  # type: ignore[arg-type]  # a str or a list of blocks is left
+    for at, part in enumerate(_read_parts(content, path)):  # type: ignore[arg-type]  # a str or a list of blocks is left
         if not isinstance(part, normal.Text | normal.Image):
-            raise unsayable(f"{path}[{at}].type", ANOTHER, "a tool's result holds text and images")
+            raise unsayable(f"{path}[{at}].type", ANOTHER, "a tool result holds only text and images")
         found.append(part)
     return tuple(found)
 
 
-def _image(source: MediaSource | str | None, path: str) -> normal.Image:
+def _read_image(source: MediaSource | str | None, path: str) -> normal.Image:
     if isinstance(source, MediaSource):
         if source.type == "base64":
             return normal.Image(data=required(source.data, f"{path}.data"),
-                         media_type=required(source.media_type, f"{path}.media_type"))
+                                media_type=required(source.media_type, f"{path}.media_type"))
         if source.type == "url":
             return normal.Image(url=required(source.url, f"{path}.url"))
-    raise unsayable(path, ANOTHER, "an image comes as base64 or by url")
+    raise unsayable(path, ANOTHER, "send the image as base64 or by url")
 
 
-def _tool(tool: MessagesToolDef, path: str) -> normal.Tool:
+def _read_tool(tool: MessagesToolDef, path: str) -> normal.Tool:
     if tool.type not in (None, "custom"):
-        raise unsayable(f"{path}.type", ANOTHER, "only the client's own tools can be translated")
+        raise unsayable(f"{path}.type", ANOTHER, "use custom tools")
     return normal.Tool(required(tool.name, f"{path}.name"), tool.description,
-                required(tool.input_schema, f"{path}.input_schema"), tool.strict)
+                       required(tool.input_schema, f"{path}.input_schema"), tool.strict)
 
 
 def _tool_choice(choice: MessagesToolChoice | None) -> normal.ToolChoice | None:
@@ -222,23 +222,22 @@ def _output_format(output_format: MessagesFormat | None) -> normal.OutputFormat 
     return normal.OutputFormat(required(output_format.schema, "output_config.format.schema"))
 
 
-def _effort(thinking: ThinkingConfig | None) -> str | None:
-    """Budgets as efforts, by the size that the efforts have at their provider; adaptive thinking is no wish."""
+def _effort_of_budget(thinking: ThinkingConfig | None) -> str | None:
+    """The reasoning effort nearest to a thinking budget; None for adaptive thinking."""
     if thinking is None or thinking.type != "enabled" or thinking.budget_tokens is None:
         return None
-    if thinking.budget_tokens <= 4096:  # thresholds are defined by this function
+    if thinking.budget_tokens <= 4096:  # tokens; these thresholds are our choice
         return "low"
     return "medium" if thinking.budget_tokens <= 16_384 else "high"
 
 
 def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
-    """The normal form as a messages request; `max_tokens` is DEFAULT_MAX_TOKENS where the client gave no limit.
+    """Encode as a messages request; `max_tokens` is DEFAULT_MAX_TOKENS if the client set no limit.
 
-    System messages between others join the leading ones, since not every model takes them where they stand. "Any JSON
-    object" (json_object) has no field there and becomes an instruction after them. A temperature above 1 becomes 1.
-    Dropped as hints: presence and frequency penalty, seed, verbosity, metadata, service tier, prompt-cache key, an image's
-    detail, `name` and `strict` of an output format, thinking without its signature. Raises Rejected for what cannot be
-    said.
+    System messages move to the front, because not every model accepts them elsewhere. `json_object` has no field in messages
+    and becomes an instruction after them. A temperature above 1 becomes 1. Drops hints: presence and frequency penalty,
+    seed, verbosity, metadata, service tier, prompt-cache key, an image's detail, `name` and `strict` of an output format,
+    thinking without a signature. Raises Rejected.
     """
     output = request.output_format
     system = [*request.system, *(message.text for message in request.messages if message.role == "system"),
@@ -269,18 +268,18 @@ def _encode_messages(request: normal.Conversation) -> list[Json]:
     encoded = []
     for message in request.messages:
         content = [block for part in message.parts if (block := _encode_part(part)) is not None]
-        if content and message.role != "system":  # a message without content is refused there
+        if content and message.role != "system":  # messages rejects a message without content
             encoded.append({"role": message.role, "content": content})
     if not encoded:
         raise unsayable("input" if request.api is Api.RESPONSES else "messages", "messages",
-                        "at least one message must hold something beside instructions")
+                        "at least one message besides instructions must have content")
     return encoded
 
 
 def _encode_part(part: normal.Part) -> Json | None:
     match part:
         case normal.Text():
-            return {"type": "text", "text": part.text} if part.text else None  # empty text blocks are refused there
+            return {"type": "text", "text": part.text} if part.text else None  # messages rejects empty text blocks
         case normal.Image(url=None):
             return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}
         case normal.Image():
@@ -302,13 +301,12 @@ def _encode_input(part: normal.ToolUse) -> normal.RawObject:
     try:
         return _OBJECT.decode(part.arguments)
     except (msgspec.DecodeError, RecursionError):
-        raise Rejected("the arguments of every tool call must be the text of a JSON object to be said in messages",
-                       code="invalid_type", param="arguments") from None
+        raise Rejected("the arguments of a tool call must be the text of a JSON object", code="invalid_type",
+                       param="arguments") from None
 
 
 def _encode_tool(tool: normal.Tool) -> Json:
-    encoded: Json = {"name": tool.name,
-                  "input_schema": tool.parameters or {"type": "object", "properties": {}}}
+    encoded: Json = {"name": tool.name, "input_schema": tool.parameters or {"type": "object", "properties": {}}}
     return encoded | drop_none({"description": tool.description, "strict": tool.strict})
 
 

@@ -1,6 +1,6 @@
-"""Reads messages answers, and puts their events together into the whole message.
+"""Decodes messages answers, and collects their events into the whole message.
 
-Whole means: `message_stop`. Content begins with the first `content_block_delta`.
+An answer is complete at `message_stop`. Content begins with the first `content_block_delta`.
 """
 
 from typing import Any, Final
@@ -25,7 +25,6 @@ from stayfast.wire.dialect import (
     optional_text,
     text_or_empty,
 )
-from stayfast.wire.errors import in_band, malformed
 
 
 class Start(Struct, gc=False):
@@ -60,25 +59,25 @@ _REASONS: Final[dict[str, Reason]] = {
 
 
 class MessagesSource(StreamDecoder):
-    """One messages answer. One task owns it."""
+    """Decodes one messages answer."""
 
     __slots__ = ("_calls", "_event", "_n_calls", "_open_index", "_silent", "_whole")
 
-    def __init__(self, upstream: str, sight: AnswerSummary) -> None:
-        super().__init__(upstream, sight)
+    def __init__(self, upstream: str, summary: AnswerSummary) -> None:
+        super().__init__(upstream, summary)
         self._whole: Json = {}
         self._event = MessagesEvent()
-        self._calls: dict[int, int] = {}  # the block's index: our ordinal
-        self._silent: set[int] = set()  # blocks of calls whose arguments have not begun
+        self._calls: dict[int, int] = {}  # ordinals by the block's index
+        self._silent: set[int] = set()  # indexes of calls without arguments so far
         self._n_calls = 0
-        self._open_index: int | None = None  # of the running block
+        self._open_index: int | None = None  # of the open block
 
     def see(self, data: bytes, name: bytes) -> int:
         try:
             event = self._event = _EVENT.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._event = MessagesEvent()
-            self.fail(malformed(self._upstream, "an event that is not one"))
+            self.fail_malformed("an event of the wrong form")
             return 0
         kind = event.type
         if kind == "content_block_delta":
@@ -91,24 +90,24 @@ class MessagesSource(StreamDecoder):
         elif kind == "content_block_stop":
             self._open_index = None
         elif kind in ("message_delta", "message_start"):
-            self._see_message(event)
+            self._read_metadata(event)
         elif kind == "message_stop":
             self.ended = True
             self.sight.is_complete = True
         elif kind == "error" or name == b"error":
-            self.fail(in_band(self._upstream, object_in(data)))
+            self.fail_in_band(object_in(data))
         return 0
 
-    def _see_message(self, event: MessagesEvent) -> None:
-        sight = self.sight
+    def _read_metadata(self, event: MessagesEvent) -> None:
+        summary = self.sight
         counts = event.usage
         if event.message is not None:
             counts = event.message.usage
             if isinstance(event.message.id, str):
-                sight.response_id, sight.model = event.message.id, optional_text(event.message.model)
-        sight.usage = usage.from_anthropic(counts, sight.usage)
+                summary.response_id, summary.model = event.message.id, optional_text(event.message.model)
+        summary.usage = usage.from_anthropic(counts, summary.usage)
         if event.delta is not None and event.delta.stop_reason is not None:
-            sight.finish_reason = event.delta.stop_reason
+            summary.finish_reason = event.delta.stop_reason
 
     def deltas(self) -> list[Delta]:
         event = self._event
@@ -119,10 +118,10 @@ class MessagesSource(StreamDecoder):
             case "content_block_start":
                 return self._begin_block(event.index, event.content_block)
             case "content_block_delta" if event.delta is not None:
-                return self._grow(event.index, event.delta)
+                return self._block_deltas(event.index, event.delta)
             case "content_block_stop" if event.index in self._silent:
                 self._silent.discard(event.index)
-                return [ToolDelta(self._calls[event.index], "{}")]  # a call without arguments sends no text at all
+                return [ToolDelta(self._calls[event.index], "{}")]  # a call without arguments sends no input_json_delta
             case "message_delta" if event.delta is not None and event.delta.stop_reason is not None:
                 return [_finish(event.delta.stop_reason, event.delta.stop_sequence)]
         return []
@@ -145,7 +144,7 @@ class MessagesSource(StreamDecoder):
                 return [begin]
         return []
 
-    def _grow(self, index: int, delta: EventDelta) -> list[Delta]:
+    def _block_deltas(self, index: int, delta: EventDelta) -> list[Delta]:
         match delta.type:
             case "text_delta":
                 return [TextDelta(text)] if (text := text_or_empty(delta.text)) else []
@@ -159,24 +158,23 @@ class MessagesSource(StreamDecoder):
         return []
 
     def ending(self) -> list[Json]:
-        """The end of the running block, the reason, and the last word."""
-        sight = self.sight
+        summary = self.sight
         events: list[Json] = []
         if self._open_index is not None:
             events.append({"type": "content_block_stop", "index": self._open_index})
-        if sight.finish_reason is None:
-            sight.finish_reason = "max_tokens"
+        if summary.finish_reason is None:
+            summary.finish_reason = "max_tokens"
             events.append({"type": "message_delta", "delta": {"stop_reason": "max_tokens", "stop_sequence": None},
-                           "usage": usage.to_messages(sight.usage or Usage())})
+                           "usage": usage.to_messages(summary.usage or Usage())})
         return [*events, {"type": "message_stop"}]
 
     def see_whole(self, body: bytes) -> None:
         self.ended = True
         parsed = object_in(body)
         if parsed.get("type") == "error" or parsed.get("error"):
-            return self.fail(in_band(self._upstream, parsed))
+            return self.fail_in_band(parsed)
         if not isinstance(parsed.get("content"), list):
-            return self.fail(malformed(self._upstream, "an answer without content"))
+            return self.fail_malformed("an answer without content")
         self._complete(usage.from_anthropic(parsed.get("usage")), parsed,
                        text_or_empty(parsed.get("stop_reason")) or None)
         self._whole = parsed
@@ -200,18 +198,18 @@ def _finish(reason: str, stop_sequence: object) -> Finish:
     return Finish(_REASONS.get(reason, "stop"), text_or_empty(stop_sequence) or None)
 
 
-_GROWN = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
 class MessagesFold:
-    """Messages events to one body. One task owns it."""
+    """Collects messages events."""
 
-    __slots__ = ("_blocks", "_grown", "_message")
+    __slots__ = ("_blocks", "_message", "_pieces")
 
     def __init__(self) -> None:
         self._message: Json = {}
         self._blocks: dict[int, Json] = {}
-        self._grown: dict[tuple[int, str], list[str]] = {}
+        self._pieces: dict[tuple[int, str], list[str]] = {}  # by block and field: its text, joined once at the end
 
     def add(self, event: Json) -> None:
         match event.get("type"):
@@ -220,38 +218,38 @@ class MessagesFold:
             case "content_block_start":
                 self._blocks[event["index"]] = event["content_block"]
             case "content_block_delta":
-                self._grow(event["index"], event["delta"])
+                self._add_delta(event["index"], event["delta"])
             case "message_delta":
                 self._message |= event["delta"]
                 counts = {name: value for name, value in (event.get("usage") or {}).items() if value is not None}
                 self._message["usage"] = (self._message.get("usage") or {}) | counts
 
-    def _grow(self, index: int, delta: Json) -> None:
+    def _add_delta(self, index: int, delta: Json) -> None:
         kind = delta["type"]
-        if kind in _GROWN:
-            self._grown.setdefault((index, _GROWN[kind]), []).append(delta[_GROWN[kind]])
+        if kind in _DELTA_FIELDS:
+            self._pieces.setdefault((index, _DELTA_FIELDS[kind]), []).append(delta[_DELTA_FIELDS[kind]])
         elif kind == "input_json_delta":
-            self._grown.setdefault((index, "input"), []).append(delta["partial_json"])
+            self._pieces.setdefault((index, "input"), []).append(delta["partial_json"])
         elif kind == "citations_delta":
             block = self._blocks[index]
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
 
     def body(self) -> bytes:
-        """The whole message. Raises ValueError where the input of a tool call is not JSON and nothing cut it off."""
-        for (index, name), pieces in self._grown.items():
+        """The whole message. Raises ValueError if the input of a tool call is not JSON and was not cut off by the limit."""
+        for (index, name), pieces in self._pieces.items():
             text = "".join(pieces)
             block = self._blocks[index]
             if name == "input":
-                block["input"] = self._input(text, is_last=index == max(self._blocks))
+                block["input"] = self._parse_input(text, is_last=index == max(self._blocks))
             else:
                 block[name] = (block.get(name) or "") + text
         self._message["content"] = [self._blocks[index] for index in sorted(self._blocks)]
         return msgspec.json.encode(self._message)
 
-    def _input(self, text: str, *, is_last: bool) -> object:
+    def _parse_input(self, text: str, *, is_last: bool) -> object:
         try:
             return msgspec.json.decode(text) if text.strip() else {}
         except msgspec.DecodeError:
             if is_last and self._message.get("stop_reason") == "max_tokens":
-                return {}  # cut off by its own limit, which stop_reason says: nobody runs this call
+                return {}  # cut off by max_tokens: with this stop_reason clients do not run the call
             raise

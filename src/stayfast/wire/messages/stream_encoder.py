@@ -1,4 +1,4 @@
-"""Says an answer in messages events: one block at a time, each started and stopped, then the reason and the usage."""
+"""Encodes an answer as messages events: one block at a time, each started and stopped, then stop reason and usage."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ _REASONS: Final[dict[Reason, str]] = {
 
 
 class MessagesWriter:
-    """The whole sequence of events, from `message_start` to `message_stop`. One task owns it."""
+    """Encodes all events from `message_start` to `message_stop`."""
 
     __slots__ = ("_finish", "_has_calls", "_has_started", "_kind", "_model", "_n_blocks", "_ordinal")
 
@@ -38,26 +38,26 @@ class MessagesWriter:
     def events(self, delta: Delta) -> list[Json]:
         match delta:
             case Begin():
-                return self._begin(delta)
+                return self._encode_start(delta)
             case TextDelta():
-                return [*self._open("text", {"type": "text", "text": ""}),
-                        self._grow({"type": "text_delta", "text": delta.text})]
+                return [*self._open_block("text", {"type": "text", "text": ""}),
+                        self._encode_block_delta({"type": "text_delta", "text": delta.text})]
             case ThinkingDelta():
-                return self._think(delta)
+                return self._encode_thinking(delta)
             case ToolBegin():
                 block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
                 self._ordinal = delta.ordinal
                 self._has_calls = True
-                return [*self._close(), *self._open("tool_use", block)]
+                return [*self._close_block(), *self._open_block("tool_use", block)]
             case ToolDelta():
                 if self._kind != "tool_use" or delta.ordinal != self._ordinal:
-                    raise NotTranslatable("calls that interleave have no form in messages")
-                return [self._grow({"type": "input_json_delta", "partial_json": delta.arguments})]
+                    raise NotTranslatable("messages cannot interleave tool calls")
+                return [self._encode_block_delta({"type": "input_json_delta", "partial_json": delta.arguments})]
             case Finish():
                 self._finish = delta
-                return self._close()
+                return self._close_block()
 
-    def _begin(self, begin: Begin) -> list[Json]:
+    def _encode_start(self, begin: Begin) -> list[Json]:
         if self._has_started:
             return []
         self._has_started = True
@@ -66,26 +66,26 @@ class MessagesWriter:
                    "usage": to_messages(begin.usage or Usage())}
         return [{"type": "message_start", "message": message}]
 
-    def _think(self, delta: ThinkingDelta) -> list[Json]:
-        events = self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+    def _encode_thinking(self, delta: ThinkingDelta) -> list[Json]:
+        events = self._open_block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
         if delta.text:
-            events.append(self._grow({"type": "thinking_delta", "thinking": delta.text}))
+            events.append(self._encode_block_delta({"type": "thinking_delta", "thinking": delta.text}))
         if delta.signature:
-            events.append(self._grow({"type": "signature_delta", "signature": delta.signature}))
+            events.append(self._encode_block_delta({"type": "signature_delta", "signature": delta.signature}))
         return events
 
-    def _open(self, kind: str, block: Json) -> list[Json]:
+    def _open_block(self, kind: str, block: Json) -> list[Json]:
         if self._kind == kind:
             return []
-        events = [*self._begin(Begin("", "")), *self._close()]
+        events = [*self._encode_start(Begin("", "")), *self._close_block()]
         self._kind = kind
         self._n_blocks += 1
         return [*events, {"type": "content_block_start", "index": self._n_blocks - 1, "content_block": block}]
 
-    def _grow(self, delta: Json) -> Json:
+    def _encode_block_delta(self, delta: Json) -> Json:
         return {"type": "content_block_delta", "index": self._n_blocks - 1, "delta": delta}
 
-    def _close(self) -> list[Json]:
+    def _close_block(self) -> list[Json]:
         if not self._kind:
             return []
         self._kind = ""
@@ -95,8 +95,8 @@ class MessagesWriter:
         sequence = self._finish.stop_sequence
         reason = "stop_sequence" if sequence is not None else _REASONS[self._finish.reason]
         if self._has_calls and reason == "end_turn":
-            reason = "tool_use"  # some chat servers call tools and say "stop"; this client would not run them
-        return [*self._begin(Begin("", "")), *self._close(),
+            reason = "tool_use"  # some chat servers send "stop" after tool calls; messages clients would not run them
+        return [*self._encode_start(Begin("", "")), *self._close_block(),
                 {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": sequence},
                  "usage": to_messages(usage or Usage())},
                 {"type": "message_stop"}]

@@ -1,8 +1,8 @@
-"""The known fields of a responses request, and its way to the normal form and back.
+"""The known fields of responses requests, and their translation to the normal form and back.
 
-Unknown fields, items and part types pass unread. Dropped on the way in, as hints: `include`, `store`, `max_tool_calls`,
-`phase`, ids and statuses of items, reasoning items of earlier turns (only their provider can read them), prompt-cache
-marks, and fields unknown here.
+Unknown fields, items and part types are not checked. Translation drops hints: `include`, `store`, `max_tool_calls`, `phase`,
+ids and statuses of items, reasoning items of earlier turns (only their own provider can read them), prompt-cache markers,
+and unknown fields.
 """
 
 from typing import Annotated, Final
@@ -25,7 +25,7 @@ class ResponsesPart(Struct, gc=False):
 
 
 class Item(Struct, gc=False):
-    """Any input item; which fields count depends on `type`."""
+    """Any input item; `type` determines which fields apply."""
 
     type: str = "message"
     role: str | None = None
@@ -102,14 +102,14 @@ _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "
 
 
 def conversation(request: ResponsesRequest) -> normal.Conversation:
-    """The normal form of a responses request. Raises Rejected for what has none."""
+    """The normal form of a responses request. Raises Rejected for a field without a normal form."""
     system = [request.instructions] if request.instructions else []
     messages: list[normal.Message] = []
     if isinstance(request.input, str):
         messages.append(normal.Message("user", (normal.Text(request.input),)))
     else:
         for at, item in enumerate(request.input or ()):
-            message = _item(item, f"input[{at}]")
+            message = _read_item(item, f"input[{at}]")
             if message is None:
                 continue
             if message.role == "system" and not messages:
@@ -121,7 +121,7 @@ def conversation(request: ResponsesRequest) -> normal.Conversation:
         api=Api.RESPONSES,
         messages=dialect.join_neighbours(messages),
         system=tuple(system),
-        tools=tuple(_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
+        tools=tuple(_read_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
         tool_choice=_tool_choice(request.tool_choice),
         parallel_tool_calls=request.parallel_tool_calls,
         output_format=_output_format(text.format),
@@ -133,11 +133,11 @@ def conversation(request: ResponsesRequest) -> normal.Conversation:
         metadata=request.metadata,
         service_tier=request.service_tier,
         prompt_cache_key=request.prompt_cache_key,
-        native=_native(request),
+        native=_untranslatable_fields(request),
     )
 
 
-def _native(request: ResponsesRequest) -> tuple[str, ...]:
+def _untranslatable_fields(request: ResponsesRequest) -> tuple[str, ...]:
     in_use = {"background": request.background is True, "truncation": request.truncation not in (None, "disabled"),
               "previous_response_id": request.previous_response_id is not None, "top_logprobs": bool(request.top_logprobs)}
     for name in ("conversation", "prompt", "context_management"):
@@ -145,7 +145,8 @@ def _native(request: ResponsesRequest) -> tuple[str, ...]:
     return dialect.list_used(in_use)
 
 
-def _item(item: Item, path: str) -> normal.Message | None:
+def _read_item(item: Item, path: str) -> normal.Message | None:
+    """The message of an item; None for an item that is dropped."""
     match item.type:
         case "message":
             role = _ROLES.get(dialect.required(item.role, f"{path}.role"))
@@ -153,37 +154,40 @@ def _item(item: Item, path: str) -> normal.Message | None:
                 raise dialect.unsayable(f"{path}.role", dialect.ANOTHER, "use user, assistant, system or developer")
             if item.content is None:
                 raise dialect.missing(f"{path}.content")
-            return normal.Message(role, dialect.read_parts(item.content, f"{path}.content", _part))  # type: ignore[arg-type]  # values of the table are roles
+            return normal.Message(role, dialect.read_parts(item.content, f"{path}.content", _read_part))  # type: ignore[arg-type]  # values of the table are roles
         case "function_call":
             arguments = item.arguments if isinstance(item.arguments, str) else msgspec.json.encode(
                 item.arguments or {}).decode()
-            return normal.Message("assistant", (normal.ToolUse(dialect.required(item.call_id, f"{path}.call_id"),
-                                                 dialect.required(item.name, f"{path}.name"), arguments),))
+            call_id = dialect.required(item.call_id, f"{path}.call_id")
+            call = normal.ToolUse(call_id, dialect.required(item.name, f"{path}.name"), arguments)
+            return normal.Message("assistant", (call,))
         case "function_call_output":
             if item.output is None:
                 raise dialect.missing(f"{path}.output")
             if isinstance(item.output, dict):
                 raise dialect.unsayable(f"{path}.output", dialect.ANOTHER, "expected text or a list of parts")
-            return normal.Message("user", (normal.ToolResult(dialect.required(item.call_id, f"{path}.call_id"),
-                                               dialect.read_parts(item.output, f"{path}.output", _part)),))
+            call_id = dialect.required(item.call_id, f"{path}.call_id")
+            result = normal.ToolResult(call_id, dialect.read_parts(item.output, f"{path}.output", _read_part))
+            return normal.Message("user", (result,))
         case "reasoning":
             return None
-    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "items of this type cannot be translated")
+    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER,
+                            "use message, function_call, function_call_output and reasoning items")
 
 
-def _part(part: ResponsesPart, path: str) -> normal.Text | normal.Image:
+def _read_part(part: ResponsesPart, path: str) -> normal.Text | normal.Image:
     if part.type in _TEXTS:
         return normal.Text(dialect.required(part.text, f"{path}.text"))
     if part.type == "refusal":
         return normal.Text(dialect.required(part.refusal, f"{path}.refusal"))
     if part.type == "input_image" and part.image_url is not None:
         return dialect.image_of(part.image_url, part.detail)
-    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only text and images by URL can be translated")
+    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "use text and images by URL")
 
 
-def _tool(tool: ResponsesToolDef, path: str) -> normal.Tool:
+def _read_tool(tool: ResponsesToolDef, path: str) -> normal.Tool:
     if tool.type != "function":
-        raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "only function tools can be translated")
+        raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "use function tools")
     return normal.Tool(dialect.required(tool.name, f"{path}.name"), tool.description, tool.parameters, tool.strict)
 
 
@@ -198,13 +202,17 @@ def _output_format(text_format: ResponsesFormat | None) -> normal.OutputFormat |
 
 
 def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
-    """The normal form as a responses request that its provider does not keep (`store: false`).
+    """Encode as a responses request that the provider does not store (`store: false`).
 
-    Dropped as hints: seed, `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
+    Drops hints: seed, `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
     """
-    _refuse(request)
+    if request.stop:
+        raise dialect.unsayable("stop_sequences" if request.api is Api.MESSAGES else "stop", "responses")
+    for name in ("top_k", "presence_penalty", "frequency_penalty"):
+        if getattr(request.sampling, name):
+            raise dialect.unsayable(name, "responses")
     fields: Json = {"model": model, "input": [item for message in request.messages for item in _encode_items(message)],
-                  "store": False}
+                    "store": False}
     text: Json = {}
     if request.output_format is not None:
         text["format"] = _encode_format(request.output_format)
@@ -229,14 +237,6 @@ def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
     return fields | dialect.drop_none(optional)
 
 
-def _refuse(request: normal.Conversation) -> None:
-    if request.stop:
-        raise dialect.unsayable("stop_sequences" if request.api is Api.MESSAGES else "stop", "responses")
-    for name in ("top_k", "presence_penalty", "frequency_penalty"):
-        if getattr(request.sampling, name):
-            raise dialect.unsayable(name, "responses")
-
-
 def _encode_items(message: normal.Message) -> list[Json]:
     items: list[Json] = []
     content: list[Json] = []
@@ -247,19 +247,19 @@ def _encode_items(message: normal.Message) -> list[Json]:
             case normal.Image():
                 content.append(_encode_image(part))
             case normal.ToolUse():
-                _flush(items, message.role, content)
+                _flush_content(items, message.role, content)
                 items.append({"type": "function_call", "call_id": part.id, "name": part.name,
                               "arguments": part.arguments or "{}"})
             case normal.ToolResult():
-                _flush(items, message.role, content)
+                _flush_content(items, message.role, content)
                 items.append({"type": "function_call_output", "call_id": part.tool_use_id,
                               "output": _encode_output(part)})
-    _flush(items, message.role, content)
+    _flush_content(items, message.role, content)
     return items
 
 
-def _flush(items: list[Json], role: str, content: list[Json]) -> None:
-    if content and role == "assistant":  # its parts would need ids and annotations, its text alone does not
+def _flush_content(items: list[Json], role: str, content: list[Json]) -> None:
+    if content and role == "assistant":  # output parts would need ids and annotations, plain text does not
         items.append({"type": "message", "role": role, "content": "".join(part.get("text", "") for part in content)})
     elif content:
         items.append({"type": "message", "role": role, "content": list(content)})
@@ -288,7 +288,7 @@ def _encode_choice(choice: normal.ToolChoice | None) -> str | Json | None:
     return {"type": "function", "name": choice.name}
 
 
-def _encode_format(wanted: normal.OutputFormat) -> Json:
-    if wanted.schema is None:
+def _encode_format(output_format: normal.OutputFormat) -> Json:
+    if output_format.schema is None:
         return {"type": "json_object"}
-    return {"type": "json_schema", **dialect.encode_schema(wanted)}
+    return {"type": "json_schema", **dialect.encode_schema(output_format)}

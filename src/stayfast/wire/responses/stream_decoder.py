@@ -1,7 +1,7 @@
-"""Reads responses answers, and finds the whole answer in their stream: its terminal event repeats it.
+"""Decodes responses answers. The terminal event of a stream repeats the whole answer.
 
-Whole means: `response.completed` or `response.incomplete`; `response.failed` is a failure. Every `*.delta` that is not
-empty is content: text, reasoning, refusals, arguments, code, audio.
+An answer is complete at `response.completed`, `response.incomplete` or `response.cancelled`; `response.failed` is a
+failure. Every non-empty `*.delta` is content: text, reasoning, refusals, arguments, code, audio.
 """
 
 from typing import Any, Final
@@ -26,13 +26,12 @@ from stayfast.wire.dialect import (
     read_begin,
     text_or_empty,
 )
-from stayfast.wire.errors import in_band, malformed
 
 _PART: Json = {"annotations": [], "logprobs": []}
 
 
 class ResponsesFold:
-    """Responses events to one body. One task owns it."""
+    """Collects responses events: keeps the last `response`."""
 
     __slots__ = ("_response",)
 
@@ -49,13 +48,13 @@ class ResponsesFold:
 
 
 class SoFar:
-    """What was seen of one stream. One task owns it; costs an append an event."""
+    """The part of an answer that has arrived, to end it early. Costs one list append per event."""
 
     __slots__ = ("_index", "_items", "_open", "_pieces", "created")
 
     def __init__(self) -> None:
-        self.created = b""  # the event that began it
-        self._items: dict[int, Json] = {}  # those that are done
+        self.created = b""  # the data of response.created
+        self._items: dict[int, Json] = {}  # finished items by output_index
         self._open: Json | None = None
         self._index = 0  # of the open item
         self._pieces: list[Any] = []  # of the open item's text or arguments
@@ -64,7 +63,7 @@ class SoFar:
         self._pieces.append(delta)
 
     def see_item(self, item: Any, index: int, *, is_done: bool) -> None:
-        """An item begins, or is done."""
+        """Read the item of `response.output_item.added` or `.done`."""
         if not isinstance(item, dict):
             return
         self._pieces = []
@@ -75,11 +74,11 @@ class SoFar:
             self._open, self._index = dict(item), index
 
     def ending(self, number: object) -> list[Json]:
-        """The events that end it here. `number`: the last event's sequence number."""
+        """The events that end the answer here. `number`: the last event's sequence number."""
         events: list[Json] = []
         item = self._open
         if item is not None:
-            events = self._close(item)
+            events = self._close_item(item)
             self._items[self._index] = item
         response = object_in(self.created).get("response")
         whole = {**(response if isinstance(response, dict) else {}), "status": "incomplete",
@@ -89,7 +88,7 @@ class SoFar:
         first = number + 1 if isinstance(number, int) else 0
         return [{**event, "sequence_number": first + at} for at, event in enumerate(events)]
 
-    def _close(self, item: Json) -> list[Json]:
+    def _close_item(self, item: Json) -> list[Json]:
         item["status"] = "incomplete"
         text = "".join(piece for piece in self._pieces if isinstance(piece, str))
         at: Json = {"item_id": item.get("id"), "output_index": self._index}
@@ -138,16 +137,16 @@ _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", 
 
 
 class ResponsesSource(StreamDecoder):
-    """One responses answer. One task owns it."""
+    """Decodes one responses answer."""
 
     __slots__ = ("_calls", "_event", "_has_arguments", "_so_far", "_whole")
 
-    def __init__(self, upstream: str, sight: AnswerSummary) -> None:
-        super().__init__(upstream, sight)
+    def __init__(self, upstream: str, summary: AnswerSummary) -> None:
+        super().__init__(upstream, summary)
         self._whole: Json = {}
         self._event = ResponsesEvent()
-        self._calls: dict[int, int] = {}  # output_index: our ordinal
-        self._has_arguments: set[int] = set()
+        self._calls: dict[int, int] = {}  # ordinals by output_index
+        self._has_arguments: set[int] = set()  # by output_index
         self._so_far = SoFar()
 
     def see(self, data: bytes, name: bytes) -> int:
@@ -155,9 +154,9 @@ class ResponsesSource(StreamDecoder):
             event = self._event = _EVENT.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._event = ResponsesEvent()
-            if data.strip() == b"[DONE]":  # some servers end as chat does; it ends nothing here
+            if data.strip() == b"[DONE]":  # some servers send it as chat does; it has no meaning here
                 return 0
-            self.fail(malformed(self._upstream, "an event that is not one"))
+            self.fail_malformed("an event of the wrong form")
             return 0
         if event.delta and event.type.endswith(".delta"):
             self.sight.n_content += 1
@@ -165,30 +164,30 @@ class ResponsesSource(StreamDecoder):
             self._so_far.grow(event.delta)
             return 1
         if event.response is not None:
-            self._see_response(event.type, event.response, data)
+            self._read_response(event.type, event.response, data)
         elif event.item is not None:
             self._so_far.see_item(event.item, event.output_index, is_done=event.type == "response.output_item.done")
         elif event.type == "error" or event.error or name == b"error":
-            self.fail(in_band(self._upstream, object_in(data)))
+            self.fail_in_band(object_in(data))
         if self.sight.failure is None:
             self.sight.n_events += 1
         return 0
 
-    def _see_response(self, kind: str, head: ResponseHead, data: bytes) -> None:
-        sight = self.sight
+    def _read_response(self, kind: str, head: ResponseHead, data: bytes) -> None:
+        summary = self.sight
         if isinstance(head.id, str):
-            sight.response_id, sight.model = head.id, optional_text(head.model)
+            summary.response_id, summary.model = head.id, optional_text(head.model)
         if kind == "response.created":
             self._so_far.created = data
         if kind not in _ENDS:
             return
-        sight.usage = usage.from_openai(head.usage) or sight.usage
-        sight.finish_reason = _reason(kind.removeprefix("response."), head.incomplete_details)
+        summary.usage = usage.from_openai(head.usage) or summary.usage
+        summary.finish_reason = _finish_reason(kind.removeprefix("response."), head.incomplete_details)
         if kind == "response.failed":
-            self.fail(in_band(self._upstream, {"error": head.error or {}}))
+            self.fail_in_band({"error": head.error or {}})
         else:
             self.ended = True
-            sight.is_complete = True
+            summary.is_complete = True
 
     def deltas(self) -> list[Delta]:
         event = self._event
@@ -202,9 +201,9 @@ class ResponsesSource(StreamDecoder):
         if kind == "response.output_item.added":
             return self._begin_item(event.output_index, event.item)
         if kind in ("response.function_call_arguments.delta", "response.function_call_arguments.done"):
-            return self._grow(event)
+            return self._argument_deltas(event)
         if kind in _ENDS and event.response is not None:
-            return [Finish(self._finish(event.response.incomplete_details))]
+            return [Finish(self._normal_reason(event.response.incomplete_details))]
         return []
 
     def _begin_item(self, index: int, item: object) -> list[Delta]:
@@ -213,7 +212,8 @@ class ResponsesSource(StreamDecoder):
         ordinal = self._calls[index] = len(self._calls)
         return [ToolBegin(ordinal, text_or_empty(item.get("call_id")), text_or_empty(item.get("name")))]
 
-    def _grow(self, event: ResponsesEvent) -> list[Delta]:
+    def _argument_deltas(self, event: ResponsesEvent) -> list[Delta]:
+        """The `.done` event repeats all arguments: it counts only if no delta came before."""
         index = event.output_index
         if index not in self._calls:
             return []
@@ -225,13 +225,12 @@ class ResponsesSource(StreamDecoder):
         self._has_arguments.add(index)
         return [ToolDelta(self._calls[index], text)]
 
-    def _finish(self, incomplete: Incomplete | None) -> Reason:
+    def _normal_reason(self, incomplete: Incomplete | None) -> Reason:
         if incomplete is not None and incomplete.reason is not None:
             return "content_filter" if incomplete.reason == "content_filter" else "length"
         return "tool_calls" if self._calls else "stop"
 
     def ending(self) -> list[Json]:
-        """The end of the open item, and the terminal event with all that there is."""
         self.sight.finish_reason = "max_output_tokens"
         return self._so_far.ending(self._event.sequence_number)
 
@@ -240,11 +239,11 @@ class ResponsesSource(StreamDecoder):
         parsed = object_in(body)
         if parsed.get("error") or parsed.get("status") == "failed":
             error = parsed.get("error")
-            return self.fail(in_band(self._upstream, {"error": error if isinstance(error, dict) else {}}))
+            return self.fail_in_band({"error": error if isinstance(error, dict) else {}})
         if not isinstance(parsed.get("output"), list):
-            return self.fail(malformed(self._upstream, "an answer without output"))
+            return self.fail_malformed("an answer without output")
         self._complete(usage.from_openai(parsed.get("usage")), parsed,
-                       _reason(text_or_empty(parsed.get("status")) or "completed", _incomplete(parsed)))
+                       _finish_reason(text_or_empty(parsed.get("status")) or "completed", _read_incomplete(parsed)))
         self._whole = parsed
         return None
 
@@ -257,23 +256,23 @@ class ResponsesSource(StreamDecoder):
             found += self._begin_item(index, item)
             if index in self._calls:
                 found.append(ToolDelta(self._calls[index], text_or_empty(item.get("arguments"))))
-            found += [ThinkingDelta(text) for text in _texts(item, "reasoning", "summary", "content")]
-            found += [TextDelta(text) for text in _texts(item, "message", "content")]
-        found.append(Finish(self._finish(_incomplete(parsed))))
+            found += [ThinkingDelta(text) for text in _read_texts(item, "reasoning", "summary", "content")]
+            found += [TextDelta(text) for text in _read_texts(item, "message", "content")]
+        found.append(Finish(self._normal_reason(_read_incomplete(parsed))))
         return found
 
 
-def _texts(item: Json, kind: str, *fields: str) -> list[str]:
+def _read_texts(item: Json, kind: str, *fields: str) -> list[str]:
     if item.get("type") != kind:
         return []
     parts = [part for field in fields for part in item.get(field) or () if isinstance(part, dict)]
     return [text for part in parts if (text := text_or_empty(part.get("text")) or text_or_empty(part.get("refusal")))]
 
 
-def _incomplete(response: Json) -> Incomplete | None:
+def _read_incomplete(response: Json) -> Incomplete | None:
     details = response.get("incomplete_details")
     return Incomplete(text_or_empty(details.get("reason")) or None) if isinstance(details, dict) else None
 
 
-def _reason(status: str, incomplete: Incomplete | None) -> str:
+def _finish_reason(status: str, incomplete: Incomplete | None) -> str:
     return incomplete.reason if incomplete is not None and incomplete.reason is not None else status

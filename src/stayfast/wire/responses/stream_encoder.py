@@ -1,4 +1,4 @@
-"""Says an answer in responses events: items and their parts, each added, grown and done, all in one numbered sequence."""
+"""Encodes an answer as responses events: items and parts are added, extended and done, in one numbered sequence."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 
 
 class ResponsesWriter:
-    """The whole sequence of events, from `response.created` to the terminal one. One task owns it."""
+    """Encodes all events from `response.created` to the terminal one."""
 
     __slots__ = ("_created_at", "_id", "_item", "_model", "_n_events", "_ordinal", "_output", "_pieces", "_reason")
 
@@ -35,47 +35,48 @@ class ResponsesWriter:
         self._created_at = created_at
         self._n_events = 0
         self._output: list[Json] = []
-        self._item: Json | None = None  # the open one
-        self._pieces: list[str] = []  # its text or arguments so far
+        self._item: Json | None = None  # the open item
+        self._pieces: list[str] = []  # of the open item's text or arguments
         self._ordinal = -1  # of the open call
         self._reason: Reason = "stop"
 
     def events(self, delta: Delta) -> list[Json]:
         match delta:
             case Begin():
-                return self._begin(delta)
+                return self._encode_created(delta)
             case TextDelta():
                 item = {"type": "message", "status": "in_progress", "role": "assistant", "content": []}
-                return self._grow("message", item, delta.text)
+                return self._encode_item_delta("message", item, delta.text)
             case ThinkingDelta():
                 item = {"type": "reasoning", "status": "in_progress", "summary": [], "content": []}
-                return self._grow("reasoning", item, delta.text) if delta.text else []
+                return self._encode_item_delta("reasoning", item, delta.text) if delta.text else []
             case ToolBegin():
                 self._ordinal = delta.ordinal
-                return [*self._close(), *self._open({"type": "function_call", "status": "in_progress",
-                                                     "call_id": delta.id, "name": delta.name, "arguments": ""})]
+                item = {"type": "function_call", "status": "in_progress", "call_id": delta.id, "name": delta.name,
+                        "arguments": ""}
+                return [*self._close_item(), *self._open_item(item)]
             case ToolDelta():
                 if self._item is None or self._item["type"] != "function_call" or delta.ordinal != self._ordinal:
-                    raise NotTranslatable("calls that interleave have no form in responses")
-                return self._grow("function_call", self._item, delta.arguments)
+                    raise NotTranslatable("responses cannot interleave tool calls")
+                return self._encode_item_delta("function_call", self._item, delta.arguments)
             case Finish():
                 self._reason = delta.reason
-                return self._close()
+                return self._close_item()
 
-    def _begin(self, begin: Begin) -> list[Json]:
+    def _encode_created(self, begin: Begin) -> list[Json]:
         if self._n_events:
             return []
         self._id = begin.id
         self._model = begin.model or self._model
         self._created_at = begin.created_at if begin.created_at is not None else self._created_at
-        return [self._event("response.created", response=self._response("in_progress", None)),
-                self._event("response.in_progress", response=self._response("in_progress", None))]
+        return [self._make_event("response.created", response=self._make_response("in_progress", None)),
+                self._make_event("response.in_progress", response=self._make_response("in_progress", None))]
 
-    def _event(self, kind: str, **fields: object) -> Json:
+    def _make_event(self, kind: str, **fields: object) -> Json:
         self._n_events += 1
         return {"type": kind, "sequence_number": self._n_events - 1, **fields}
 
-    def _response(self, status: str, usage: Usage | None) -> Json:
+    def _make_response(self, status: str, usage: Usage | None) -> Json:
         reason = _INCOMPLETE.get(self._reason) if status == "incomplete" else None
         return {
             "id": self._id, "object": "response", "created_at": self._created_at, "status": status, "error": None,
@@ -85,38 +86,40 @@ class ResponsesWriter:
             "usage": to_responses(usage) if usage is not None else None,
         }
 
-    def _grow(self, kind: str, item: Json, text: str) -> list[Json]:
+    def _encode_item_delta(self, kind: str, item: Json, text: str) -> list[Json]:
+        """Extend the open item by `text`; open `item` first if the open one is of another kind."""
         events = []
         if self._item is None or self._item["type"] != kind:
-            events = [*self._close(), *self._open(item)]
+            events = [*self._close_item(), *self._open_item(item)]
         self._pieces.append(text)
-        return [*events, self._at_part(f"{_DELTAS[kind]}.delta", delta=text)]
+        return [*events, self._make_item_event(f"{_DELTAS[kind]}.delta", delta=text)]
 
-    def _open(self, item: Json) -> list[Json]:
-        events = self._begin(Begin("", ""))
+    def _open_item(self, item: Json) -> list[Json]:
+        events = self._encode_created(Begin("", ""))
         kind = item["type"]
         self._item = {"id": f"{_PREFIXES[kind]}_{self._id}_{len(self._output)}", **item}
         self._pieces = []
-        events.append(self._event("response.output_item.added", output_index=len(self._output), item=dict(self._item)))
+        events.append(self._make_event("response.output_item.added", output_index=len(self._output),
+                                       item=dict(self._item)))
         if kind != "function_call":
-            events.append(self._part_event("response.content_part.added", ""))
+            events.append(self._make_part_event("response.content_part.added", ""))
         return events
 
-    def _at_part(self, kind: str, **fields: object) -> Json:
+    def _make_item_event(self, kind: str, **fields: object) -> Json:
         assert self._item is not None
-        event = self._event(kind, item_id=self._item["id"], output_index=len(self._output), **fields)
+        event = self._make_event(kind, item_id=self._item["id"], output_index=len(self._output), **fields)
         if self._item["type"] != "function_call":
             event["content_index"] = 0
         if self._item["type"] == "message":
             event["logprobs"] = []
         return event
 
-    def _part_event(self, kind: str, text: str) -> Json:
+    def _make_part_event(self, kind: str, text: str) -> Json:
         assert self._item is not None
-        event = self._event(kind, item_id=self._item["id"], output_index=len(self._output), content_index=0)
-        return event | {"part": _part(self._item["type"], text)}
+        event = self._make_event(kind, item_id=self._item["id"], output_index=len(self._output), content_index=0)
+        return event | {"part": _make_part(self._item["type"], text)}
 
-    def _close(self) -> list[Json]:
+    def _close_item(self) -> list[Json]:
         item = self._item
         if item is None:
             return []
@@ -125,23 +128,23 @@ class ResponsesWriter:
         item["status"] = "incomplete" if self._reason in _INCOMPLETE else "completed"
         if kind == "function_call":
             text = item["arguments"] = text or "{}"
-            events = [self._at_part(f"{_DELTAS[kind]}.done", arguments=text, name=item["name"])]
+            events = [self._make_item_event(f"{_DELTAS[kind]}.done", arguments=text, name=item["name"])]
         else:
-            item["content"] = [_part(kind, text)]
-            events = [self._at_part(f"{_DELTAS[kind]}.done", text=text),
-                      self._part_event("response.content_part.done", text)]
-        events.append(self._event("response.output_item.done", output_index=len(self._output), item=item))
+            item["content"] = [_make_part(kind, text)]
+            events = [self._make_item_event(f"{_DELTAS[kind]}.done", text=text),
+                      self._make_part_event("response.content_part.done", text)]
+        events.append(self._make_event("response.output_item.done", output_index=len(self._output), item=item))
         self._output.append(item)
         self._item = None
         return events
 
     def end(self, usage: Usage | None) -> list[Json]:
-        events = [*self._begin(Begin("", "")), *self._close()]
+        events = [*self._encode_created(Begin("", "")), *self._close_item()]
         status = "incomplete" if self._reason in _INCOMPLETE else "completed"
-        return [*events, self._event(f"response.{status}", response=self._response(status, usage))]
+        return [*events, self._make_event(f"response.{status}", response=self._make_response(status, usage))]
 
 
-def _part(kind: str, text: str) -> Json:
+def _make_part(kind: str, text: str) -> Json:
     if kind == "reasoning":
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
