@@ -197,9 +197,9 @@ def test_label_store_file_does_not_grow_with_replaced_labels(tmp_path: Path) -> 
 
     def write(store: LabelStore) -> None:
         for key in range(100):
-            store.put(key, b"%d" % n * 500)
+            store.put(key, b"body" * 250)
 
-    for n in range(100):
+    for _ in range(100):
         write_labels(path, write)
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 300_000 < WAL_BYTES
     assert len(read_labels(path)) == 100
