@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreCallDone, StoreChanged
@@ -93,6 +94,23 @@ def test_unknown_is_not_missing() -> None:
         await asyncio.sleep(60)
         assert await rig.store.ask(OTHER) == (None, True)
         assert await rig.store.ask(KEY) == (kept("one"), True)
+
+    run(main)
+
+
+def test_remote_store_expired_answer_is_a_miss() -> None:
+    """From `drop_at` on, whether the backend has removed it or not."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop)
+        answer = replace(kept("one"), drop_at=loop.wall() + 10)
+        await filled(rig.store, (KEY, answer))
+        await asyncio.sleep(9)
+        assert await rig.store.ask(KEY) == (answer, True)
+        await asyncio.sleep(1)
+        assert await rig.store.ask(KEY) == (None, True)
+        assert await rig.store.inspect(KEY) is None
+        assert KEY in rig.door.place.data
 
     run(main)
 

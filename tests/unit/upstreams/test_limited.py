@@ -210,6 +210,38 @@ def test_only_all_refusing_is_a_refusal() -> None:
     run(main)
 
 
+def test_limiter_place_promised_to_a_cancelled_waiter_goes_to_the_next_waiter() -> None:
+    """The place and the cancellation arrive in the same turn of the loop. No other place becomes free later."""
+    async def main(loop: SimLoop) -> None:
+        one = limited()
+        first, second = (loop.create_task(LimiterWaiter(loop, 100.0).wait(choices(one))) for _ in range(2))
+        await asyncio.sleep(0)
+        one.left(1.0)
+        first.cancel()
+        async with asyncio.timeout(10):
+            assert await second is one
+        assert first.cancelled()
+        empty(one)
+
+    run(main)
+
+
+def test_limiter_place_promised_to_the_last_waiter_is_free_after_its_cancellation() -> None:
+    """A new request starts at once."""
+    async def main(loop: SimLoop) -> None:
+        one = limited()
+        waiter = loop.create_task(LimiterWaiter(loop, 100.0).wait(choices(one)))
+        await asyncio.sleep(0)
+        one.left(1.0)
+        assert not one.has_room
+        waiter.cancel()
+        await asyncio.wait([waiter])
+        assert one.has_room
+        empty(one)
+
+    run(main)
+
+
 async def _request(loop: SimLoop, limits: Sequence[ConcurrencyLimiter], rng: Random) -> None:
     """One that comes some time, waits at some of them, and holds what it gets for a while."""
     await asyncio.sleep(rng.choice([0.0, 0.1, 0.2, rng.uniform(0, 3)]))
