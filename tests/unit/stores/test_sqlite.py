@@ -160,7 +160,7 @@ class ManualClock:
         """As set."""
         return self.at
 
-    wall = now
+    wall = cpu = now
 
 
 def test_sqlite_lead_of_a_dead_process_expires_and_passes_to_the_next(tmp_path: Path) -> None:
