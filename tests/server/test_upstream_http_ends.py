@@ -204,7 +204,7 @@ def test_a_redirect_is_named() -> None:
     async def main() -> None:
         async with bench() as it:
             failed = await it.failure(plain("307 Temporary Redirect", b"", "Location: http://127.0.0.1:1/steal"))
-            assert "redirected the request (307), which is never followed" in failed.message
+            assert "sent a redirect (307), which is not followed" in failed.message
             assert "steal" not in failed.message
             assert (failed.fault, failed.status, failed.is_for_operator) == (Fault.STATUS, 502, True)
 

@@ -391,7 +391,7 @@ def test_wrong_settings_are_named(wrong: dict[str, Any], field: str) -> None:
 def test_other_bytes_are_no_answer(said: bytes, is_signed: bool) -> None:
     """Whatever they are, and even with a checksum that is right: of a version that says other things."""
     data = VERSION + crc32(said, crc32(KEY)).to_bytes(4, "big") + said if is_signed else said
-    with pytest.raises(ValueError, match="written by|wrong|not an answer"):
+    with pytest.raises(ValueError, match=r"written by|wrong|not an answer"):
         unpacked(KEY, data)
 
 
