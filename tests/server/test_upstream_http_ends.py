@@ -190,7 +190,7 @@ def test_a_compressed_answer_is_named(*, stream: bool) -> None:
             body = gzip.compress(STREAMS["chat_text"].data)
             kind = "text/event-stream" if stream else "application/json"
             talk.say(plain("200 OK", body, "Content-Encoding: gzip").replace(b"application/json", kind.encode()))
-            with pytest.raises(UpstreamFailed, match=r"compressed \(gzip\)") as failed:
+            with pytest.raises(UpstreamFailed, match=r"compressed its answer \(gzip\)") as failed:
                 await opening
             assert failed.value.fault is Fault.MALFORMED
             assert failed.value.is_for_operator  # other upstreams are asked, this one is not asked again
