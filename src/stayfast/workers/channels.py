@@ -103,7 +103,7 @@ def meeting_place() -> Iterator[str | None]:
     """A directory for one parent's workers, of mode 0700; None if none can be created.
 
     In /dev/shm if possible: a container's root may be read-only, and a path in $TMPDIR too long for a socket. A killed
-    parent leaves its directory behind, which the next parent removes. Parent and workers hold a shared lock on it (`hold`), so
+    parent leaves its directory behind; the next parent removes it. Parent and workers hold a shared lock on it (`hold`), so
     a directory that can be locked exclusively is abandoned.
     """
     folder, lock = None, None
