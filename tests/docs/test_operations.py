@@ -12,7 +12,7 @@ from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.alerts.files import prometheus
 from stayfast.observe.log import _RequestLine
 from stayfast.server.config import ServerConfig
-from stayfast.server.lifecycle import _FAREWELL_S
+from stayfast.server.lifecycle import _CLOSE_S
 from stayfast.server.routes import HEALTH
 from stayfast.settings import SettingsText, load
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, WorkersConfig
@@ -26,7 +26,7 @@ MANIFEST = ROOT / "deploy" / "kubernetes.yaml"
 
 def longest_stop_s(server: ServerConfig) -> float:
     """How long a gateway may take to stop, its parent's patience included."""
-    return server.grace_s + server.drain_s + max(2 * _FAREWELL_S, WorkersConfig(1, 0).margin_s)
+    return server.grace_s + server.drain_s + max(2 * _CLOSE_S, WorkersConfig(1, 0).margin_s)
 
 
 def test_every_field_of_the_log_has_a_row() -> None:

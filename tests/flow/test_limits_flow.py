@@ -77,7 +77,7 @@ def test_too_many_are_refused_at_once() -> None:
         assert loop.now() == 9.0
         assert (shed.value.status, shed.value.code, shed.value.reason) == (503, "upstream_busy", "upstream_busy")
         assert 6.0 <= (shed.value.retry_after_s or 0) <= 12.0
-        assert shed.value.message == "upstream up0 has as many requests as it takes, and 1 waiting, which is as many as may"
+        assert shed.value.message == "upstream up0 is at its concurrency limit: its queue is full (1 waiting)"
 
     run(main)
 
@@ -91,7 +91,7 @@ def test_a_wait_that_cannot_end_in_time_does_not_begin() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(served(rig))
             await asyncio.sleep(0.1)
-            with pytest.raises(Shed, match=r"a wait of 3 s for a place and up to 4\.5 s for a first token"):
+            with pytest.raises(Shed, match=r"a wait of 3 s for a slot plus up to 4\.5 s for a first token"):
                 await rig.serve(total_s=1.0)
             assert loop.now() == pytest.approx(3.1)
 

@@ -295,7 +295,7 @@ def test_an_open_gateway_listens_on_loopback_only(host: str, *, is_local: bool) 
     ("head_timeout_s", 0, "head_timeout_s must be"),
     ("sse_keepalive_s", -1, "sse_keepalive_s must be"), ("idle_timeout_s", float("nan"), "idle_timeout_s must be"),
     ("auth", "maybe", "auth must be one of"), ("auth", "required", "keys is empty"),
-    ("keys", {"a b": KEPT}, "no tenant name"),
+    ("keys", {"a b": KEPT}, "not a valid name"),
     ("keys", {"acme": "sha256:12"}, "64 hex digits"), ("keys", {"acme": KEY}, "64 hex digits"),
 ])
 def test_settings_are_checked_where_they_are_made(setting: str, value: object, said: str) -> None:

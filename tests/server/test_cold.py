@@ -198,4 +198,4 @@ def test_an_application_that_forgets_to_end_is_reported() -> None:
         client.send(get("/livez"))
         assert (await client.answer())[0] == 500
 
-    assert uvloop.run(with_app(app, talk)) == ["the ASGI application returned before its answer was whole"]
+    assert uvloop.run(with_app(app, talk)) == ["the ASGI application returned before its response was complete"]

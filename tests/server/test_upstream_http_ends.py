@@ -190,7 +190,7 @@ def test_a_compressed_answer_is_named(*, stream: bool) -> None:
             body = gzip.compress(STREAMS["chat_text"].data)
             kind = "text/event-stream" if stream else "application/json"
             talk.say(plain("200 OK", body, "Content-Encoding: gzip").replace(b"application/json", kind.encode()))
-            with pytest.raises(UpstreamFailed, match=r"compressed \(gzip\)") as failed:
+            with pytest.raises(UpstreamFailed, match=r"compressed its answer \(gzip\)") as failed:
                 await opening
             assert failed.value.fault is Fault.MALFORMED
             assert failed.value.is_for_operator  # other upstreams are asked, this one is not asked again
@@ -204,7 +204,7 @@ def test_a_redirect_is_named() -> None:
     async def main() -> None:
         async with bench() as it:
             failed = await it.failure(plain("307 Temporary Redirect", b"", "Location: http://127.0.0.1:1/steal"))
-            assert "redirected the request (307), which is never followed" in failed.message
+            assert "sent a redirect (307), which is not followed" in failed.message
             assert "steal" not in failed.message
             assert (failed.fault, failed.status, failed.is_for_operator) == (Fault.STATUS, 502, True)
 

@@ -183,7 +183,7 @@ def test_crashed_worker_starts_again_with_the_latest_briefing(tmp_path: Path) ->
 
     assert rig.run(scenario) == 0
     assert len(rig.reports) == 1
-    assert "was ended by SIGKILL; it starts again in 0.01 s" in rig.reports[0]
+    assert "was ended by SIGKILL; restart in 0.01 s" in rig.reports[0]
     assert rig.calls.count("ready") == 1
 
 
@@ -217,7 +217,7 @@ def test_a_reload_that_changes_nothing_is_one_line(tmp_path: Path) -> None:
         rig.supervisor.stop()
 
     assert rig.run(scenario) == 0
-    assert rig.reports == ["SIGHUP: the settings are what they were; there is nothing to reload"]
+    assert rig.reports == ["SIGHUP: the settings have not changed"]
     assert rig.journal() == ["ready:one", "term1", "end"]
 
 
@@ -280,7 +280,7 @@ def test_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
         rig.supervisor.stop()
 
     assert rig.run(scenario) == 1
-    assert rig.reports == ["1 workers did not stop in time and are killed", "worker 0 was ended by SIGKILL while stopping"]
+    assert rig.reports == ["1 workers did not stop in time and were killed", "worker 0 was ended by SIGKILL while stopping"]
 
 
 def test_stop_ends_a_wait_between_restarts(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_stop_ends_a_wait_between_restarts(tmp_path: Path) -> None:
         rig.supervisor.stop()
 
     assert rig.run(scenario) == 0
-    assert rig.reports == ["worker 0 exited with 1; it starts again in 600 s"]
+    assert rig.reports == ["worker 0 exited with 1; restart in 600 s"]
 
 
 @pytest.mark.parametrize("mode", ["good", "deaf"])

@@ -113,6 +113,6 @@ def test_explain(tmp_path: Path) -> None:
         assert "1 sim" in done.stdout
         gone = subprocess.run([*explain, "other"], capture_output=True, text=True, check=False)
         assert (gone.returncode, gone.stdout) == (1, "")
-        assert "404: No request of this id is kept" in gone.stderr
+        assert "404: Unknown request id" in gone.stderr
     nobody = subprocess.run([*explain, "mine/1"], capture_output=True, text=True, check=False)
     assert nobody.returncode == 2

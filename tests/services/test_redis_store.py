@@ -292,7 +292,7 @@ def test_a_full_server_gives_what_it_has(tmp_path: Path) -> None:
         assert counts["put", "gone"] > 250
         assert not {("get", "left_alone"), ("get", "gone"), ("get", "slow")} & counts.keys()
         (alone,) = sink.of(StoreChanged)
-        assert (alone.state, alone.why) == ("open", "orders that write: 5 failures in a row: OutOfMemoryError")
+        assert (alone.state, alone.why) == ("open", "writes: 5 failures in a row: OutOfMemoryError")
         await store.close()
 
     with redis_server(tmp_path) as server:

@@ -105,9 +105,13 @@ async def restore(routes: Mapping[str, Route], embedding: Embedding, config: Emb
         elif semantic is not None and not semantic.is_ready and embedding.ahead is not None:
             file = f"{sha256(name.encode()).hexdigest()[:16]}-{worker}.learned"
             try:
-                semantic.phrasings.log = await asyncio.to_thread(_restored, semantic, config, file, embedding.ahead.id)
-            except (OSError, ValueError) as error:
-                wrong.append(f"route {name}: {type(error).__name__} in {config.state_dir}")
+                labels = await asyncio.to_thread(_restored, semantic, config, file, embedding.ahead.id)
+            except OSError as error:
+                wrong.append(f"route {name}: {error}")
+            else:
+                semantic.phrasings.log = labels
+                if labels.damaged is not None:
+                    wrong.append(f"route {name}: damaged file, renamed to {labels.damaged}")
             semantic.is_ready = True
     return wrong
 
@@ -127,10 +131,14 @@ def _share(semantic: SemanticCache | None, store: RemoteStore, route: str, embed
 
 
 def _restored(semantic: SemanticCache, config: EmbedderConfig, file: str, embedder: str) -> LabelStore:
-    """On a thread, while nobody else looks at it."""
-    log = LabelStore(Path(config.state_dir).expanduser() / file, embedder)
-    semantic.restore(log.read(), import_module("stayfast.stores.batched_embedder").floats)
-    return log
+    """Blocks; nothing else uses `semantic` meanwhile. Raises OSError."""
+    labels = LabelStore(Path(config.state_dir).expanduser() / file, embedder)
+    stored = labels.read()
+    try:
+        semantic.restore(stored, import_module("stayfast.stores.batched_embedder").floats)
+    except ValueError:
+        labels.set_aside()
+    return labels
 
 
 def logs(routes: Mapping[str, Route]) -> set[LabelLog]:

@@ -1,8 +1,8 @@
 """The engine's own process: `python -m stayfast.engine.child JSON`. A native crash ends this process, not the gateway.
 
-Rule 1: it never outlives its parent. It ends when its stdin reaches EOF, which the kernel sees to even on `kill -9`.
-Rule 2: stdout carries one JSON line, {"host": ..., "port": ...}, when the model is loaded and the server listens.
-Rule 3: whatever llama.cpp prints goes to stderr, errors only.
+Rule 1: it never outlives its parent. It ends at EOF on its stdin, which the kernel ensures even after `kill -9`.
+Rule 2: it writes one JSON line, {"host": ..., "port": ...}, to stdout when the model is loaded and the server listens.
+Rule 3: the output of llama.cpp goes to stderr, errors only.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 class Launch(TypedDict):
-    """What the parent says on the command line; `n_threads` is at least 1 here."""
+    """The command line argument; `n_threads` is at least 1."""
 
     model: str
     host: str
@@ -35,10 +35,10 @@ class Launch(TypedDict):
 
 
 def server_params(launch: Launch) -> Any:
-    """llama.cpp's parameters: only what a gateway in front of it needs is switched on."""
+    """llama.cpp's parameters: only what a gateway needs is enabled."""
     params = xllamacpp.CommonParams()
     params.model.path = launch["model"]
-    params.model_alias = {launch["alias"]}  # else answers name the file with its folders
+    params.model_alias = {launch["alias"]}  # else answers contain the path of the file
     params.hostnames = [launch["host"]]
     params.port = launch["port"]
     params.n_parallel = launch["n_slots"]
@@ -48,27 +48,27 @@ def server_params(launch: Launch) -> Any:
     params.cache_ram_mib = launch["prompt_cache_mib"]
     if launch["temperature"] is not None:
         params.sampling.temp = launch["temperature"]
-    params.fit_params = False  # it would shrink the context to the free memory without a word
+    params.fit_params = False  # it would silently shrink the context to the free memory
     params.verbosity = _ERRORS_ONLY
     params.endpoint_metrics = True
-    params.endpoint_slots = False  # shows the parameters of other people's requests
+    params.endpoint_slots = False  # it shows the parameters of other clients' requests
     params.ui = False
-    params.cors_origins = ""  # a web page in a browser on this machine has no business here
+    params.cors_origins = ""  # no access for web pages in a browser on this machine
     return params
 
 
 def end_with_stdin() -> None:
-    """Have the kernel send SIGTERM at EOF on stdin: loading a model holds the GIL, so no thread of ours could watch."""
-    if sys.platform == "linux":  # elsewhere the blocking read in `main` sees EOF, once the model is loaded
+    """Have the kernel send SIGTERM at EOF on stdin: loading a model holds the GIL, so a thread could not watch."""
+    if sys.platform == "linux":  # on other systems the read in `main` detects EOF, after the model is loaded
         fcntl.fcntl(_STDIN, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(_STDIN, fcntl.F_SETSIG, signal.SIGTERM)
         fcntl.fcntl(_STDIN, fcntl.F_SETFL, fcntl.fcntl(_STDIN, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([_STDIN], [], [], 0)[0]:  # EOF already: the parent left before the signal was armed
+    if select.select([_STDIN], [], [], 0)[0]:  # EOF: the parent ended before the signal was armed
         raise SystemExit(1)
 
 
 def wakeup() -> int:
-    """A descriptor that becomes readable with a signal: one that comes just before `select` would not interrupt it."""
+    """A descriptor that a signal makes readable: a signal just before `select` would not interrupt it."""
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     signal.set_wakeup_fd(writable)
@@ -76,7 +76,7 @@ def wakeup() -> int:
 
 
 def leave(*_: object) -> NoReturn:
-    """End at once: there is nothing to save, and llama.cpp's own end waits for streams that nobody reads."""
+    """Exit at once: there is nothing to save, and llama.cpp's own shutdown waits for abandoned streams."""
     os._exit(0)
 
 
@@ -88,13 +88,13 @@ def main() -> NoReturn:
         os.dup2(_STDERR, _STDOUT)
         try:
             server = xllamacpp.Server(server_params(launch))
-        except RuntimeError:  # llama.cpp has said why on stderr
+        except RuntimeError:  # llama.cpp has written the reason to stderr
             raise SystemExit(1) from None
         woken = wakeup()
-        signal.signal(signal.SIGTERM, leave)  # until here the default, which does not wait for the GIL
+        signal.signal(signal.SIGTERM, leave)  # the default until here: it does not wait for the GIL
         address = urlsplit(server.listening_address)
         announcement.write(json.dumps({"host": address.hostname, "port": address.port}) + "\n")
-    while True:  # nobody writes: this waits for EOF, or for a signal, whose handler ends it
+    while True:  # waits for EOF, or for a signal, whose handler exits
         ready, _, _ = select.select([_STDIN, woken], [], [])
         if _STDIN in ready and not os.read(_STDIN, 64):
             leave()

@@ -1,4 +1,4 @@
-"""What the embedded engine runs and how, and whether it can run at all."""
+"""Settings of the embedded engine, and a check that it can run."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -17,25 +17,25 @@ _GGUF_MAGIC = b"GGUF"
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The embedded engine: `model` is "tiny" (ships with the package) or the path of a GGUF file. Seconds, tokens, MiB."""
+    """Seconds, tokens, MiB."""
 
     model: Annotated[str, SettingDoc("`tiny` (comes with Stayfast) or the path of a GGUF file.")] = TINY
     n_threads: Annotated[int, SettingDoc("Threads of the engine; 0: one less than there are cores.", minimum=0,
                                          maximum=512)] = 0
-    n_slots: Annotated[int, SettingDoc("Answers that it writes at the same time.", minimum=1, maximum=256)] = 4
+    n_slots: Annotated[int, SettingDoc("Answers that it generates at the same time.", minimum=1, maximum=256)] = 4
     ctx_per_slot: Annotated[int, SettingDoc(
-        "Tokens of prompt and answer together, for each slot.", minimum=64, maximum=1_048_576)] = 2048
+        "Context of each slot in tokens: prompt and answer.", minimum=64, maximum=1_048_576)] = 2048
     port: Annotated[int, SettingDoc(
-        "TCP port of the engine's process on 127.0.0.1 (1024 to 65535); 0: one is chosen.", minimum=0, maximum=65_535)] = 0
-    # llama.cpp's own default is 8 GiB, too much beside a gateway
+        "TCP port of the engine's process on 127.0.0.1 (1024 to 65535); 0: a free one.", minimum=0, maximum=65_535)] = 0
+    # llama.cpp's own default is 8 GiB
     prompt_cache_mib: Annotated[int, SettingDoc("Memory for the prompts of idle slots, MiB.", minimum=0,
                                                 maximum=1_048_576)] = 256
     ready_timeout_s: Annotated[float, SettingDoc("How long the model may take to load.", more_than=0, maximum=3600)] = 30.0
     restart_base_s: Annotated[float, SettingDoc(
         "Wait before the first restart after a crash; it doubles each time.", more_than=0, maximum=3600)] = 0.25
-    restart_cap_s: Annotated[float, SettingDoc("No wait before a restart is longer than this.", more_than=0,
+    restart_cap_s: Annotated[float, SettingDoc("The longest wait before a restart.", more_than=0,
                                                maximum=3600)] = 30.0
-    healthy_after_s: Annotated[float, SettingDoc("Ready for so long, a crash counts as the first one again.",
+    healthy_after_s: Annotated[float, SettingDoc("After being ready this long, the wait starts at its base again.",
                                                  minimum=0)] = 10.0
 
     def __post_init__(self) -> None:
@@ -50,12 +50,12 @@ class EngineConfig:
 
     @property
     def alias(self) -> str:
-        """The model's name in answers; the file's, without its folders."""
+        """The model's name in answers: of a file, its name without folders and suffix."""
         return TINY_ALIAS if self.model == TINY else self.model_path.stem
 
     @property
     def default_temperature(self) -> float | None:
-        """For requests that name none; None: llama.cpp's own. A model this small rambles at the usual 0.8."""
+        """For requests without one; None: llama.cpp's own. At the usual 0.8 the tiny model writes nonsense."""
         return TINY_TEMPERATURE if self.model == TINY else None
 
     @property
@@ -64,13 +64,10 @@ class EngineConfig:
 
 
 def check_runnable(config: EngineConfig) -> None:
-    """Raise ValueError, in words for whoever set `model`, when the engine cannot start here: no runtime, no GGUF file.
-
-    A file that begins like a GGUF file may still be cut short: that shows when the engine loads it.
-    """
+    """Raises ValueError if the engine cannot start: no runtime, or no GGUF file. Does not find a truncated file."""
     if importlib.util.find_spec("xllamacpp") is None:
-        raise ValueError("the embedded engine is not installed: it is the extra `embedded` "
-                         "(in the source folder: pip install '.[embedded]')")
+        raise ValueError("the embedded engine is not installed. It is the extra `embedded`: in the source folder, "
+                         "pip install '.[embedded]'")
     path = config.model_path
     if path.exists() and not path.is_file():
         raise ValueError(f"model {str(path)!r} is not a file")

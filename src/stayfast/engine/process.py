@@ -1,14 +1,13 @@
-"""The embedded engine as the gateway sees it: a child process that is watched, and started again when it dies.
+"""Supervises the embedded engine: a child process that is restarted after a crash.
 
-A native crash costs a restart, never the gateway. The child ends with its parent, even when that is killed (see `child`).
-One engine serves all workers of a machine: whoever starts it hands its `address` on.
+A native crash costs a restart, not the gateway. The child ends with its parent, even if that is killed (see `child`). One
+engine serves all workers: the process that starts it passes its `address` on.
 
-port      Below the ephemeral range (32768 upwards on Linux), so that no outgoing connection takes it while the engine is
-          restarting, and kept over restarts, so that whoever holds the address need not be told.
-ready     A token was generated: a port that accepts, or a health page, says little about a model.
-stderr    llama.cpp quotes requests in some of its messages (a grammar that does not parse, a schema it does not know), at
-          every verbosity. So everything is kept while the model loads, when there are no requests, and only the messages
-          of a native crash from then on.
+port      Below the ephemeral range (from 32768 on Linux), so that no outgoing connection takes it during a restart, and
+          unchanged by restarts, so that its users need no update.
+ready     One token was generated: an open port or a health endpoint does not prove that the model works.
+stderr    Some messages of llama.cpp quote requests (such as an invalid grammar), at every verbosity. So all lines are kept
+          while the model loads, before any requests, and afterwards only the messages of a native crash.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ _REQUEST = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnectio
 
 
 class EngineProbeError(Exception):
-    """The engine answered, but not with a token."""
+    """The engine responded, but not with a token."""
 
 
 class _Usage(msgspec.Struct):
@@ -51,10 +50,10 @@ class _Event(msgspec.Struct):
 
 
 async def generate_token(host: str, port: int) -> None:
-    """Return once one token has been generated. Raises OSError (no connection) or ProbeFailed; has no time-out itself.
+    """Return once a token was generated. Raises OSError (no connection) or EngineProbeError. Has no time-out.
 
-    The usage at the end counts, not the first text: a first token may be half a character and show no text at all.
-    Chunked framing is skipped, not parsed: each event is a chunk of its own, so no line of an event is ever split.
+    Checks the usage at the end, not the text: a first token may be half a character, without text. Chunked framing is
+    skipped, not parsed: each event is a chunk, so no line is split.
     """
     reader, writer = await asyncio.open_connection(host, port)
     try:
@@ -74,7 +73,7 @@ def _n_tokens(event: bytes) -> int:
     try:
         usage = msgspec.json.decode(event, type=_Event).usage
     except msgspec.DecodeError as error:
-        raise EngineProbeError("an event is not what the protocol says") from error
+        raise EngineProbeError("malformed event") from error
     return usage.completion_tokens if usage is not None else 0
 
 
@@ -87,7 +86,7 @@ _ERROR = re.compile(r"[\d.]+ E +")
 
 
 class LastWords:
-    """A ring of lines. One task at a time."""
+    """The last lines of the child's stderr. One task at a time."""
 
     __slots__ = ("_is_serving", "_lines", "_partial")
 
@@ -97,12 +96,12 @@ class LastWords:
         self._is_serving = False
 
     def begin_serving(self) -> None:
-        """From here on requests may be quoted: forget what was said, keep only the messages of a crash."""
+        """From here on, lines may quote requests: clear all, and keep only the messages of a crash."""
         self._lines.clear()
         self._partial, self._is_serving = b"", True
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of stderr, cut anywhere."""
+        """Add bytes of stderr, split anywhere."""
         *lines, rest = (self._partial + data).split(b"\n")
         self._partial = rest[:_MAX_LINE_BYTES]
         for line in lines:
@@ -111,6 +110,7 @@ class LastWords:
                 self._lines.append(text)
 
     async def follow(self, reader: asyncio.StreamReader) -> None:
+        """Read until EOF."""
         while data := await reader.read(_READ_BYTES):
             self.feed(data)
 
@@ -118,7 +118,7 @@ class LastWords:
         return tuple(self._lines)
 
     def cause(self) -> str | None:
-        """The likeliest cause in one line: llama.cpp's first error (the others are echoes), else the last line."""
+        """The most likely cause: llama.cpp's first error (later ones are consequences), else the last line."""
         for line in self._lines:
             if match := _ERROR.match(line):
                 return line[match.end():]
@@ -133,7 +133,7 @@ _N_TRIES = 64
 def can_listen(port: int) -> bool:
     """Whether a server could listen on this loopback port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as llama.cpp does: TIME_WAIT is no conflict
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as llama.cpp does, so TIME_WAIT is no conflict
         try:
             probe.bind((HOST, port))
         except OSError:
@@ -142,7 +142,7 @@ def can_listen(port: int) -> bool:
 
 
 def choose_port(rng: Random) -> int:
-    """A free port; raises OSError when none of many tries was free."""
+    """A free port. Raises OSError if many random ones are all in use."""
     for _ in range(_N_TRIES):
         port = rng.randint(_FIRST, _LAST)
         if can_listen(port):
@@ -150,16 +150,16 @@ def choose_port(rng: Random) -> int:
     raise OSError(f"no free port among {_N_TRIES} tries in {_FIRST}-{_LAST}")
 
 
-_STOP_GRACE_S = 2.0  # a clean end takes milliseconds; a child that loads or hangs is killed
-RESTART_JITTER = 0.5  # half is drawn, so that gateways on one machine do not load in step; half is a pause in any case
+_STOP_GRACE_S = 2.0  # a clean exit takes milliseconds; a child that loads or hangs is killed
+RESTART_JITTER = 0.5  # half of each wait is random, so that gateways on one machine do not load at the same time
 
 
 class EnginePhase(StrEnum):
-    """Where the engine's life stands."""
+    """The state of the engine."""
 
     STARTING = "starting"
     READY = "ready"
-    BACKING_OFF = "backing_off"  # it crashed or did not get ready, and waits for its next start
+    BACKING_OFF = "backing_off"  # waits for its restart, after a crash or a failed start
     STOPPED = "stopped"
 
 
@@ -168,9 +168,9 @@ def n_cores() -> int:
 
 
 def command(config: EngineConfig, port: int) -> list[str]:
-    """The child's command line. It ends at EOF on its stdin, so it must be given a pipe that its parent holds open.
+    """The child's command line. Its stdin must be a pipe that its parent keeps open.
 
-    A process forked without exec from that parent inherits the pipe, and keeps the child alive with it.
+    A process forked from that parent without exec inherits the pipe, and keeps the child alive.
     """
     launch = {
         "model": str(config.model_path), "host": HOST, "port": port,
@@ -183,10 +183,7 @@ def command(config: EngineConfig, port: int) -> list[str]:
 
 
 class Engine:
-    """The supervised child. Start and stop it on one loop; its properties may be read by any task of that loop.
-
-    Emits an EngineState for starting, ready, crashed (its detail says why) and stopped.
-    """
+    """The supervised child. One loop's. Emits an EngineState for starting, ready, crashed (with its cause) and stopped."""
 
     __slots__ = ("_clock", "_config", "_last_words", "_pid", "_port", "_ready_at", "_rng", "_settled", "_sink",
                  "_spawning", "_state", "_task")
@@ -197,8 +194,8 @@ class Engine:
         self._clock = clock
         self._rng = rng
         self._state = EnginePhase.STOPPED
-        self._settled = asyncio.Event()  # set while ready, and once stopped: nothing is worth waiting for
-        self._spawning = asyncio.Lock()  # held while a process is made: cancelled half-way, it would be nobody's
+        self._settled = asyncio.Event()  # set while it is ready, and after it has stopped
+        self._spawning = asyncio.Lock()  # held during the start of a process, which must not be cancelled
         self._task: asyncio.Task[None] | None = None
         self._port: int | None = None
         self._pid: int | None = None
@@ -216,31 +213,31 @@ class Engine:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where it listens, or will: known from `start` on, kept over restarts unless somebody else took the port."""
+        """Known from `start` on. Restarts keep it, unless another process has taken the port."""
         return None if self._port is None else (HOST, self._port)
 
     @property
     def pid(self) -> int | None:
-        """The child's process id, None while there is no child."""
+        """The child's process id; None without a child."""
         return self._pid
 
     @property
     def last_words(self) -> tuple[str, ...]:
-        """What the child said on stderr, without anything a request could have put there; of the last child when dead."""
+        """The last lines of stderr of the current or last child, without content of requests."""
         return self._last_words.lines()
 
     async def start(self) -> None:
-        """Begin to run the child; returns before it is ready. Raises ValueError (cannot run here), OSError (no port)."""
+        """Start the child; returns before it is ready. Raises ValueError (cannot run here), OSError (no free port)."""
         if self._task is not None:
             raise RuntimeError("the engine is running already")
         check_runnable(self._config)
         self._port = self._config.port or choose_port(self._rng)
         self._settled.clear()
-        self._state = EnginePhase.STARTING  # told to the sink once there is a process to name
+        self._state = EnginePhase.STARTING  # the event follows with the process id
         self._task = asyncio.get_running_loop().create_task(self._supervise(), name="engine")
 
     async def stop(self) -> None:
-        """End the child and wait until it is gone; safe to call again. Raises what ended the supervision, if anything."""
+        """Stop the child and wait for its end; safe to call again. Raises what ended the supervision, if anything."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -254,7 +251,7 @@ class Engine:
             task.result()
 
     async def wait_ready(self, deadline: Deadline) -> bool:
-        """Wait until it is ready; False when the deadline passes or the engine stops first."""
+        """Wait until it is ready; False if the deadline passes or the engine stops first."""
         try:
             async with asyncio.timeout_at(deadline.at):
                 await self._settled.wait()
@@ -281,7 +278,7 @@ class Engine:
             raise
 
     async def _run_once(self) -> str:
-        """One life of the child, from its start to its end; says why it ended."""
+        """Run the child once; returns why it ended."""
         self._ready_at = None
         self._last_words = LastWords()
         try:
@@ -301,20 +298,20 @@ class Engine:
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(self._last_words.follow(process.stderr))
             try:
-                complaint = await self._watch(process, port)
+                failure = await self._watch(process, port)
             finally:
                 await _end(process)
-                await asyncio.wait([following])  # until EOF: nothing of the child is left in the loop
+                await asyncio.wait([following])  # until EOF
         code, cause = process.returncode, self._last_words.cause()
         ended = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        return complaint or (f"{ended}: {cause}" if cause else ended)
+        return failure or (f"{ended}: {cause}" if cause else ended)
 
     async def _watch(self, process: asyncio.subprocess.Process, port: int) -> str | None:
-        """Until the child has ended or must be ended: then returns the complaint."""
+        """Wait for the end of the child, or until it must be stopped: then returns why."""
         assert process.stdout is not None
         try:
             async with asyncio.timeout(self._config.ready_timeout_s):
-                if await process.stdout.readline():  # else EOF: it died while loading
+                if await process.stdout.readline():  # else EOF: it ended during loading
                     self._last_words.begin_serving()
                     await generate_token(HOST, port)
                     self._ready_at = self._clock.now()
@@ -338,7 +335,7 @@ class Engine:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Terminate, after a grace period kill, and reap."""
+    """Terminate, kill after a grace period, and reap."""
     try:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -346,7 +343,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_GRACE_S):
                     await process.wait()
-    finally:  # also when cancelled while it waits
+    finally:  # also if cancelled during the wait
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

@@ -1,37 +1,114 @@
-"""What the HTTP server asks of the gateway: whom to refuse, what answers a request, and how an error looks."""
+"""The gateway as an application of `http.server`: which requests to refuse, what answers a request, how an error looks.
+
+LLM endpoints are answered here: decode, serve, relay; one Task a request, cancelled when its client disconnects. All other
+paths go to an ASGI application (`server.cold`).
+"""
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any
 
-from stayfast.core.errors import Rejected, Shed, StayfastError
-from stayfast.core.events import KeysFailed
-from stayfast.http.server.asgi import AsgiResponse, scope_of
-from stayfast.http.server.connection import ServerConnection
+from stayfast.core.clock import Clock
+from stayfast.core.constants import LARGE_REQUEST_BYTES
+from stayfast.core.errors import Rejected, Shed, StayfastError, UpstreamFailed
+from stayfast.core.events import KeysFailed, RequestRefused, Sink, Trace
+from stayfast.core.held_bytes import HeldBytes, Holding
+from stayfast.core.types import Allowance, AnswerSummary, Api, Chunk
+from stayfast.http.server.asgi import AsgiApp, AsgiResponse, scope_of
+from stayfast.http.server.connection import ConnectionTasks, ServerConnection
 from stayfast.http.server.parser import HttpLimits
-from stayfast.server.hot import ServerContext, answer, total
+from stayfast.http.server.response import (
+    LAST_CHUNK,
+    DateLine,
+    connection_line,
+    frame,
+    header_lines,
+    status_line,
+    stream_head,
+    whole_response,
+)
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.stages.relay import Reply
+from stayfast.server.auth import FailedKeys
+from stayfast.server.backend import ActiveSystem
 from stayfast.server.inbound import (
+    EVENTS,
     HOP,
     HOT,
     LlmHttpRequest,
     body_deadline_s,
+    cache_control,
+    caller_trace,
     check_media,
     check_name,
+    client_request_id,
+    events_wish,
+    forwarded,
     has_stayfast_headers,
     hops,
+    sdk_silence_s,
+    urgency,
 )
-from stayfast.server.routes import METRICS, OPEN, allowed, shutting_down, wrong_method
+from stayfast.server.routes import METRICS, OPEN, allowed, dialect, label, shutting_down, wrong_method
+from stayfast.wire.client_headers import client_timeout_s, rate_limit_lines
+from stayfast.wire.errors import render, render_event
+from stayfast.wire.json_input import decode
+from stayfast.wire.sse import comment
+from stayfast.wire.stream_report import add_report
 
-_RESERVED = frozenset((b"date", b"server-timing", b"x-request-id"))
+_STRIDE = 0x9E3779B97F4A7C15  # odd, so its multiples run through all 64-bit numbers before one repeats
+_MASK = (1 << 64) - 1
+_MIN_KEEPALIVE_S = 0.1  # a client's header sets the interval; 1e-9 would use up the loop's time
+_SET_BY_SERVER = frozenset(("x-request-id", "content-length", "connection"))
+_ASGI_RESERVED = frozenset((b"date", b"server-timing", b"x-request-id"))
+_DECODER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-requests")
+LARGE_BYTES = 128 * 1024  # a larger body is written separately, and counted until its client has received it
+MAX_HELD_BYTES = 16 * 1024 * 1024  # the terminal event of a response repeats the whole answer
+_JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+_EVENTS_HEAD = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+                b"x-accel-buffering: no\r\n")
+_KEEP_ALIVE = comment("keep-alive")
+_INTERNAL_ERROR = "Internal error. The gateway's log has the cause."
+
+Place = Callable[[Trace | None], Trace | None]  # from the caller's span to the request's own
 
 
-class GatewayApp(ServerContext):
-    """The gateway as an application of `http.server`: hot paths go to `hot.answer`, all others to the cold application."""
+class RequestIds:
+    """Ids that do not repeat in this process, and almost certainly not in another. One loop's."""
 
-    __slots__ = ()
+    __slots__ = ("_at",)
+
+    def __init__(self, entropy: bytes) -> None:
+        self._at = int.from_bytes(entropy[:8])
+
+    def next(self) -> str:
+        """A new id: `req_` and 16 hex digits."""
+        self._at = at = (self._at + _STRIDE) & _MASK
+        return f"req_{at:016x}"
+
+
+class GatewayApp:
+    """What all requests of one loop share: the running system, request ids, the headers of every response."""
+
+    __slots__ = ("clock", "cold", "current", "date", "failed_keys", "held", "ids", "place", "sink", "tasks")
 
     request_type = LlmHttpRequest
+
+    def __init__(self, current: ActiveSystem, *, clock: Clock, sink: Sink, tasks: ConnectionTasks, entropy: bytes,
+                 cold: AsgiApp, place: Place | None, held: HeldBytes | None = None) -> None:
+        self.current = current
+        self.clock = clock
+        self.sink = sink
+        self.tasks = tasks
+        self.cold = cold
+        self.place = place  # None: no tracing; the caller's span is passed on
+        self.held = held if held is not None else HeldBytes(current.config.max_buffered_bytes)
+        self.ids = RequestIds(entropy)
+        self.failed_keys = FailedKeys()
+        self.date = DateLine(clock)
 
     @property
     def limits(self) -> HttpLimits:
@@ -58,8 +135,47 @@ class GatewayApp(ServerContext):
             return error
         return shutting_down() if is_refusing and api is not None else None
 
+    def handle(self, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> Coroutine[Any, Any, None]:
+        return (answer_llm if request.api is not None else answer_other)(self, connection, request)
+
+    def request_id(self, request: LlmHttpRequest) -> str:
+        """The client's own, or a new one."""
+        request_id = request.request_id
+        if request_id is None:
+            request.request_id = request_id = client_request_id(request.fields) or self.ids.next()
+        return request_id
+
+    def common_headers(self, request_id: str) -> bytes:
+        return b"%bx-request-id: %b\r\n" % (self.date.line(), request_id.encode())
+
+    def total_timing(self, request: LlmHttpRequest) -> str:
+        """The time since the request's first byte, as a `Server-Timing` value."""
+        return f"total;dur={(self.clock.now() - request.accepted_at) * 1e3:.2f}"
+
+    def render_error(self, request: LlmHttpRequest, error: StayfastError, *, keep_alive: bool, more: bytes = b"") -> bytes:
+        """A whole error response in the dialect of the path. `more`: header lines."""
+        request_id = self.request_id(request)
+        status, headers, body = render(error, dialect(request.path), request_id)
+        lines = [pair for pair in headers if pair[0] not in _SET_BY_SERVER]
+        stages = f"{error.server_timing}, " if error.server_timing is not None else ""
+        lines.append(("server-timing", f"{stages}{self.total_timing(request)}"))
+        if isinstance(error, UpstreamFailed):
+            lines.append(("x-stayfast-upstream", error.upstream))
+        if status == HTTPStatus.UNAUTHORIZED:
+            lines.append(("www-authenticate", "Bearer"))
+        elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+            lines.append(("allow", ", ".join(allowed(request.path))))
+        head = status_line(status) + header_lines(lines) + self.common_headers(request_id) + more
+        return whole_response(head, body, connection_line(request, keep_alive=keep_alive), has_body=request.method != "HEAD")
+
+    def note_refusal(self, request: LlmHttpRequest, error: StayfastError) -> None:
+        """Emit the event of a request that never reached the gateway; the gateway emits those of all others."""
+        self.sink.emit(RequestRefused(
+            request_id=self.request_id(request), path=label(request.path), status=error.status, code=error.code,
+            wall_at=self.clock.wall(), seconds=self.clock.now() - request.accepted_at, tenant=request.tenant))
+
     def _authenticate(self, request: LlmHttpRequest) -> None:
-        """Set `tenant`, where the path is not open to everybody. Raises Rejected."""
+        """Set `tenant`, unless the path is open. Raises Rejected."""
         current = self.current
         if request.path in OPEN or (request.path == METRICS and current.config.metrics_access == "open"):
             return
@@ -73,7 +189,7 @@ class GatewayApp(ServerContext):
             check_name(request.fields)
 
     def _count_failed_key(self, request: LlmHttpRequest) -> None:
-        """Raises Rejected (429) in place of the 401 for an address that had too many."""
+        """Raises Rejected (429) instead of the 401 for an address with too many of them."""
         now, limit, peer = self.clock.now(), self.current.config.failed_keys_per_minute, request.peer()
         wait_s = self.failed_keys.count(peer, limit, now)
         if not wait_s:
@@ -81,26 +197,43 @@ class GatewayApp(ServerContext):
         n_refused = self.failed_keys.due_report(now)
         if n_refused:
             self.sink.emit(KeysFailed(n_refused, peer[0] if peer is not None else "", limit))
-        raise Rejected(f"Too many requests without a valid key from this address: {limit} a minute are answered. A valid "
-                       "key is served at once.", status=429, code="too_many_failed_keys", retry_after_s=wait_s)
+        raise Rejected(f"Too many requests without a valid key from this address (limit: {limit} a minute). Requests with "
+                       "a valid key are still served.", status=429, code="too_many_failed_keys", retry_after_s=wait_s)
 
-    def handle(self, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> Coroutine[Any, Any, None]:
-        return (answer if request.api is not None else respond_cold)(self, connection, request)
+    def __repr__(self) -> str:
+        return f"<GatewayApp: {len(self.tasks)} requests>"
 
 
-async def respond_cold(edge: ServerContext, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> None:
-    request_id = edge.request_id(request)
+async def answer_llm(app: GatewayApp, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> None:
+    """A request to an LLM endpoint, from its body to the last byte of its response."""
+    writer = ResponseWriter(app, connection, request)
+    try:
+        await writer.run()
+    except StayfastError as error:
+        writer.send_error(error)
+    except asyncio.CancelledError:
+        if connection.verdict is None:
+            connection.abort()  # the client has disconnected; after any other cancellation it must not wait on
+            raise
+        writer.send_error(connection.verdict)
+    except Exception as error:  # noqa: BLE001  # the Task's boundary
+        connection.report(error)
+        writer.send_error(StayfastError(_INTERNAL_ERROR))
+
+
+async def answer_other(app: GatewayApp, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> None:
+    """A request to any other path, by the ASGI application."""
+    request_id = app.request_id(request)
 
     def own_lines() -> bytes:
-        took = total(edge.clock.now() - request.accepted_at)
-        return b"server-timing: %b\r\n%b" % (took.encode(), edge.common(request_id))
+        return b"server-timing: %b\r\n%b" % (app.total_timing(request).encode(), app.common_headers(request_id))
 
-    response = AsgiResponse(connection, request, own_lines, _RESERVED)
+    response = AsgiResponse(connection, request, own_lines, _ASGI_RESERVED)
     scope = scope_of(request, connection.peer(), {"request_id": request_id, "tenant": request.tenant})
     try:
-        await edge.cold(scope, response.receive, response.send)
+        await app.cold(scope, response.receive, response.send)
         if not response.is_whole:
-            raise RuntimeError("the ASGI application returned before its answer was whole")
+            raise RuntimeError("the ASGI application returned before its response was complete")
     except asyncio.CancelledError:
         connection.abort()
         raise
@@ -109,6 +242,199 @@ async def respond_cold(edge: ServerContext, connection: ServerConnection[LlmHttp
         if response.has_started:
             connection.close()
         else:
-            connection.respond_error(request, StayfastError("The gateway failed at this request. Its log says why."))
+            connection.respond_error(request, StayfastError(_INTERNAL_ERROR))
     else:
         connection.finish(request)
+
+
+class ResponseWriter:
+    """Writes one response. Owned by its Task; the connection's timer calls `send_keepalive`."""
+
+    __slots__ = ("_api", "_app", "_common", "_connection", "_has_started", "_is_chunked", "_is_served", "_request",
+                 "_request_id", "_sight")
+
+    def __init__(self, app: GatewayApp, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> None:
+        self._app = app
+        self._connection = connection
+        self._request = request
+        self._api = request.api or Api.CHAT
+        self._request_id = app.request_id(request)
+        self._common = app.common_headers(self._request_id)
+        self._is_chunked = not request.is_http_10
+        self._is_served = False  # the gateway has it, and emits the event of its end
+        self._has_started = False
+        self._sight: AnswerSummary | None = None
+
+    async def run(self) -> None:
+        """Decode, serve, relay. Raises StayfastError."""
+        inbound, current, start_trace = self._request, self._app.current, self._app.place
+        fields, tenant = inbound.fields, inbound.tenant
+        if has_stayfast_headers(fields):
+            trace = caller_trace(fields) if start_trace is None else start_trace(caller_trace(fields))
+            arrival = Arrival(self._request_id, inbound.accepted_at, tenant, forwarded(fields, trace, tenant),
+                              client_timeout_s(fields), sdk_silence_s(fields), trace, urgency(fields), cache_control(fields),
+                              events_wish(fields) if EVENTS in fields else None)
+        else:
+            arrival = Arrival(self._request_id, inbound.accepted_at, tenant,
+                              trace=None if start_trace is None else start_trace(None))
+        if len(inbound.body) > LARGE_REQUEST_BYTES:
+            request = await asyncio.get_running_loop().run_in_executor(
+                _DECODER, decode, self._api, inbound.body, current.limits)
+        else:
+            request = decode(self._api, inbound.body, current.limits)
+        keepalive_s = current.config.sse_keepalive_s
+        if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
+            if arrival.silence_s is not None:  # the client's SDK gives up after so much silence
+                keepalive_s = min(keepalive_s, max(_MIN_KEEPALIVE_S, arrival.silence_s / 2))
+            self._connection.start_keepalive(self.send_keepalive, inbound.accepted_at + keepalive_s, keepalive_s)
+        self._is_served = True
+        reply = await current.backend.gateway.serve(request, arrival)
+        try:
+            self._sight = reply.sight
+            if request.stream:
+                await self._relay(reply)
+            else:
+                await self._send_whole(reply)
+        finally:
+            reply.close(self._connection.verdict)
+        self._connection.finish(inbound)
+
+    def send_keepalive(self) -> None:
+        """Write a comment, so that proxies and clients do not give up in a silence."""
+        if self._has_started:
+            self._connection.write(frame(_KEEP_ALIVE) if self._is_chunked else _KEEP_ALIVE)
+        else:
+            self._write_head(b"", _KEEP_ALIVE)
+
+    def send_error(self, error: StayfastError) -> None:
+        """Respond with an error: by status if the head is not out, else as an event in a response that then breaks off."""
+        app, connection, request = self._app, self._connection, self._request
+        connection.stop_keepalive()
+        if not self._is_served:
+            app.note_refusal(request, error)
+        if self._has_started:
+            event = render_event(error, self._api, self._request_id, self._sight)
+            connection.write(frame(event) if self._is_chunked else event)
+            connection.close()  # without the last chunk, so that no client takes the answer for a whole one
+            return
+        limits = self._limit_headers(error.allowances) if isinstance(error, Shed) else b""
+        connection.write(app.render_error(request, error, keep_alive=connection.will_stay(request), more=limits))
+        connection.finish(request)
+
+    def _gateway_headers(self, reply: Reply) -> bytes:
+        """Which upstream answered, after how many attempts, timings, degradation, cache, what is left of the quotas."""
+        optional = f"x-stayfast-degraded: {reply.degraded}\r\n" if reply.degraded is not None else ""
+        if (cache := reply.cache) is not None:
+            optional += f"x-cache: {cache}\r\n"
+        headers = (f"server-timing: {reply.server_timing()}\r\nx-stayfast-upstream: {reply.upstream}\r\n"
+                   f"x-stayfast-attempts: {reply.n_attempts}\r\n{optional}").encode("latin-1", "replace")
+        return headers + self._limit_headers(reply.allowances) if reply.allowances else headers
+
+    def _limit_headers(self, allowances: tuple[Allowance, ...]) -> bytes:
+        return rate_limit_lines(self._api, allowances, self._app.clock.wall())
+
+    def _write_head(self, headers: bytes, data: bytes) -> None:
+        """Head and first bytes, in one write."""
+        self._has_started = True
+        keep_alive = self._is_chunked and self._connection.will_stay(self._request)
+        line = connection_line(self._request, keep_alive=keep_alive)
+        head = stream_head(_EVENTS_HEAD + self._common + headers, line, is_chunked=self._is_chunked)
+        self._connection.write(head + (frame(data) if self._is_chunked else data))
+
+    async def _relay(self, reply: Reply) -> None:
+        connection, sight = self._connection, reply.sight
+        write, read_chunk = connection.write, reply.next
+        if has_report := self._has_started or reply.degraded is not None:
+            read_chunk = _ReportedStream(reply, self._api).next
+        chunk = await read_chunk()
+        connection.stop_keepalive()
+        while chunk is not None:
+            data = chunk.data
+            if sight.is_cut and not has_report:
+                data = add_report(self._api, data, reply.report())
+            if data:  # an empty chunk would end the body
+                if not self._has_started:
+                    self._write_head(self._gateway_headers(reply), data)
+                else:
+                    write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+                if connection.is_full:
+                    with contextlib.suppress(TimeoutError):  # the next read raises it, and closes the upstream
+                        async with asyncio.timeout_at(reply.deadline_at):
+                            await connection.drained()
+            chunk = await read_chunk()
+        last = comment("server-timing " + reply.server_timing())
+        if reply.degraded is not None:
+            last = comment(f"x-stayfast-degraded {reply.degraded}") + last
+        if not self._has_started:
+            self._write_head(self._gateway_headers(reply), last)
+            last = b""
+        if self._is_chunked:
+            write(frame(last) + LAST_CHUNK if last else LAST_CHUNK)
+        else:
+            write(last)
+            connection.close()
+
+    async def _send_whole(self, reply: Reply) -> None:
+        parts = []
+        while (chunk := await reply.next()) is not None:
+            parts.append(chunk.data)
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        connection, line = self._connection, connection_line(
+            self._request, keep_alive=self._connection.will_stay(self._request))
+        head = b"%bcontent-length: %d\r\n%b%b%b\r\n" % (
+            _JSON_HEAD, len(body), self._common, self._gateway_headers(reply), line)
+        if len(body) < LARGE_BYTES:
+            connection.write(head + body)
+            return
+        holding = Holding(self._app.held)
+        try:
+            holding.grow_to(len(body), may_refuse=False)  # the upstream's part of the account closed with its last byte
+            connection.write(head)
+            connection.write(body)  # separately: joining them would copy it
+            del body, parts, head
+            await connection.drained()
+        finally:
+            holding.release()
+
+
+class _ReportedStream:
+    """A stream whose last event carries the gateway's report: for an answer whose head was sent before there was anything
+    to report, or which is degraded. Holds back what follows the finish reason until the end. One task reads it.
+    """
+
+    __slots__ = ("_api", "_failure", "_held", "_n_held_bytes", "_reply", "_sight")
+
+    def __init__(self, reply: Reply, api: Api) -> None:
+        self._reply = reply
+        self._api = api
+        self._sight = reply.sight
+        self._held: list[bytes] = []
+        self._n_held_bytes = 0
+        self._failure: StayfastError | None = None
+
+    async def next(self) -> Chunk | None:
+        """As `Reply.next`. If the answer breaks off after its finish reason, what is held comes before the error."""
+        if self._failure is not None:
+            raise self._failure
+        while True:
+            try:
+                chunk = await self._reply.next()
+            except StayfastError as failed:
+                if not self._held:
+                    raise
+                self._failure = failed
+                return Chunk(self._release())
+            if chunk is None:
+                return Chunk(add_report(self._api, self._release(), self._reply.report())) if self._held else None
+            if self._sight.finish_reason is None:
+                return chunk
+            before = self._release() if chunk.n_content or self._n_held_bytes > MAX_HELD_BYTES else b""
+            if chunk.data:
+                self._held.append(chunk.data)
+                self._n_held_bytes += len(chunk.data)
+            if before:
+                return Chunk(before)
+
+    def _release(self) -> bytes:
+        held, self._held, self._n_held_bytes = b"".join(self._held), [], 0
+        return held

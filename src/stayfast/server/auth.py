@@ -1,7 +1,7 @@
-"""Who is asking: a key becomes a tenant's name. Keys are kept as SHA-256 digests only.
+"""Authentication: from a key to a tenant's name. Only SHA-256 digests of keys are stored.
 
-Keys are long random strings, so a fast hash is enough: there is no dictionary to try. The digest is looked up in a table
-and then compared in constant time; the look-up's timing tells about digests only, which say nothing about keys.
+Keys are long random strings, so a fast hash is enough. The digest is looked up in a table and then compared in constant
+time; the timing of the look-up depends on digests only, which reveal nothing about keys.
 """
 
 import base64
@@ -17,11 +17,11 @@ from stayfast.server.config import ServerConfig
 MIN_KEY_CHARS = 16
 _MAX_KEY_BYTES = 1024
 REPORT_EVERY_S = 60.0
-_NOBODY = "0" * 64
+_UNKNOWN = "0" * 64
 
 
 def new_key(entropy: bytes) -> tuple[str, str]:
-    """A key to hand out once, and the digest to keep, from at least 16 bytes of a cryptographic source."""
+    """A new key and its digest, from at least 16 bytes of a cryptographic source."""
     if len(entropy) < 16:
         raise ValueError(f"a key needs at least 16 bytes of entropy, not {len(entropy)}")
     key = "sf-" + base64.urlsafe_b64encode(entropy).decode().rstrip("=")
@@ -29,14 +29,14 @@ def new_key(entropy: bytes) -> tuple[str, str]:
 
 
 def digest(key: str) -> str:
-    """How a key is kept: `sha256:<hex>`. Raises ValueError for one that is short enough to guess."""
+    """The stored form of a key: `sha256:<hex>`. Raises ValueError for a key short enough to guess."""
     if len(key) < MIN_KEY_CHARS:
         raise ValueError(f"a key needs at least {MIN_KEY_CHARS} characters, not {len(key)}")
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
 class Keys:
-    """The keys of one configuration. Immutable."""
+    """The keys of one configuration."""
 
     __slots__ = ("_is_on", "_tenants")
 
@@ -45,15 +45,15 @@ class Keys:
         self._tenants = {digest.removeprefix("sha256:"): tenant for tenant, digest in config.keys.items()}
 
     def tenant(self, fields: Mapping[bytes, bytes]) -> str | None:
-        """Whose request it is; None where nobody is asked. Raises Rejected (401; 403 for a foreign web page)."""
+        """The tenant of a request; None without authentication. Raises Rejected (401; 403 for a foreign web page)."""
         if not self._is_on:
             if fields.get(b"sec-fetch-site") == b"cross-site":
-                raise Rejected("A web page of another site may not use a gateway that asks for no key.",
+                raise Rejected("Cross-site requests of web pages are refused while the gateway has no keys.",
                                status=403, code="cross_site")
             return None
-        for key in _presented(fields):
+        for key in _keys_in(fields):
             hexdigest = hashlib.sha256(key).hexdigest()
-            known = hexdigest if hexdigest in self._tenants else _NOBODY
+            known = hexdigest if hexdigest in self._tenants else _UNKNOWN
             if hmac.compare_digest(hexdigest, known):
                 return self._tenants[known]
         is_any = any(name in fields for name in (b"authorization", b"x-api-key", b"x-goog-api-key"))
@@ -63,26 +63,25 @@ class Keys:
 
 
 class FailedKeys:
-    """Requests without a valid key, counted by client address: a token bucket each. One loop's.
+    """Requests without a valid key: a token bucket for each client address. One loop's.
 
-    Problem: a client that tries keys, or sends none, costs a look-up and a log line each time, and 401 slows nothing down.
-    Rule: of one address (IPv6: one /64) so many 401s a minute, then 429 with Retry-After. Only requests that fail are
-    counted and refused: a valid key from the same address, behind a NAT or a proxy, is served at all times, and on the same
-    connection, which a proxy may share among clients. When wrong: keys are too long to be guessed, so this bounds noise,
-    not chances; an attacker with more than `MAX_ADDRESSES` addresses is counted anew when it comes back to one.
+    Problem: a client that tries keys costs a look-up and a log line each time. Rule: so many 401s a minute for one address
+    (IPv6: one /64), then 429 with Retry-After. Only failing requests are counted and refused: a valid key from the same
+    address, or on the same connection of a proxy, is always served. When wrong: keys are too long to be guessed, so this
+    limits load only; an attacker with more than `MAX_ADDRESSES` addresses gets a full bucket again for each.
     """
 
     __slots__ = ("_levels", "_n_refused", "_reported_at")
 
-    MAX_ADDRESSES = 4096  # some 0.5 MB; who failed longest ago is forgotten first
+    MAX_ADDRESSES = 4096  # about 0.5 MB; the address whose last failure is the oldest is dropped first
 
     def __init__(self) -> None:
-        self._levels: dict[str, tuple[float, float]] = {}  # failures left, and when; the newest failure last
+        self._levels: dict[str, tuple[float, float]] = {}  # failures left, and at which time; newest last
         self._n_refused = 0
         self._reported_at = -math.inf
 
     def count(self, peer: tuple[str, int] | None, per_minute: int, now: float) -> float:
-        """Note a failure at `now` (monotonic seconds). Returns 0 within the limit, else seconds until another is in it."""
+        """Count a failure at `now` (monotonic seconds). Returns 0 within the limit, else seconds until the next allowed."""
         address = address_of(peer) or ""
         left, at = self._levels.pop(address, (per_minute, now))
         left = min(per_minute, left + (now - at) * per_minute / 60)
@@ -96,7 +95,7 @@ class FailedKeys:
         return (1 - left) * 60 / per_minute
 
     def due_report(self, now: float) -> int:
-        """How many failures were beyond the limit since the last report: one a minute, 0 in between."""
+        """How many failures exceeded the limit since the last report; 0 within a minute of it."""
         if now - self._reported_at < REPORT_EVERY_S:
             return 0
         n_refused, self._n_refused, self._reported_at = self._n_refused, 0, now
@@ -106,8 +105,7 @@ class FailedKeys:
         return f"<FailedKeys: {len(self._levels)} addresses>"
 
 
-
-def _presented(fields: Mapping[bytes, bytes]) -> list[bytes]:
+def _keys_in(fields: Mapping[bytes, bytes]) -> list[bytes]:
     found = []
     scheme, _, token = fields.get(b"authorization", b"").partition(b" ")
     if scheme.lower() == b"bearer":

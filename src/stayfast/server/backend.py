@@ -1,7 +1,6 @@
-"""What the edge needs of the running system, and the one place where it looks it up.
+"""The interface of the running system, and the reference through which the server reaches it.
 
-A reload builds a second system beside the first and swaps it in here: requests that come after it see the new one,
-answers under way keep the one they began with.
+A reload builds a second system and swaps it in here: new requests use the new one, running requests keep theirs.
 """
 
 from collections.abc import Sequence
@@ -18,15 +17,15 @@ from stayfast.wire.json_input import DecodeLimits
 
 
 class RecentRequestsQuery(msgspec.Struct, frozen=True):
-    """Which recent requests somebody wants to see."""
+    """A filter of recent requests."""
 
     n: int = 50
-    is_notable: bool = False  # only those that were slow or went wrong, which are kept for longer
-    tenant: str | None = None  # only this one's; None: everybody's
+    is_notable: bool = False  # only slow or failed ones, which are kept longer
+    tenant: str | None = None  # None: all tenants
 
 
 class PurgeFilter(msgspec.Struct, frozen=True):
-    """Which kept answers are to be forgotten: those of which all that is given is true; or the one of a key."""
+    """Which stored answers to remove: those that match all given fields, or the one of a key."""
 
     route: str | None = None
     tenant: str | None = None
@@ -35,54 +34,51 @@ class PurgeFilter(msgspec.Struct, frozen=True):
 
 
 class Service(Protocol):
-    """The story of a request."""
+    """What answers LLM requests."""
 
     async def serve(self, request: Request, arrival: Arrival) -> Reply:
         """Return at the first token of content. Raises StayfastError."""
 
 
 class AllWorkers(Protocol):
-    """All workers of one parent, as one."""
+    """Queries over all workers of one parent. Results are JSON."""
 
     async def cache_stats(self) -> bytes:
-        """What the caches of all routes hold and saved, as JSON; for admins."""
+        """What the caches of all routes hold and have saved."""
 
     async def forget(self, what: PurgeFilter) -> bytes:
-        """Forget kept answers; how many, as JSON."""
+        """Remove stored answers; returns how many."""
 
     async def inspect_answer(self, key: bytes) -> bytes | None:
-        """What is known of one kept answer, as JSON, but for its words; None where none is."""
+        """One stored answer, without its text; None if there is none."""
 
     async def requests(self, query: RecentRequestsQuery) -> bytes:
-        """Recent requests as JSON, newest first."""
+        """Recent requests, newest first."""
 
     async def request(self, request_id: str, tenant: str | None) -> bytes | None:
-        """One recent request in full, as JSON, if it is `tenant`'s (None: anybody's); None where it is not kept."""
+        """One recent request in full, if it is of `tenant` (None: of any); None if it is unknown."""
 
 
 class Backend(Protocol):
     """One running system. Never changes; a reload makes another."""
 
     @property
-    def config(self) -> ServerConfig:
-        """The edge's own settings."""
+    def config(self) -> ServerConfig: ...
 
     @property
-    def gateway(self) -> Service:
-        """Who answers requests."""
+    def gateway(self) -> Service: ...
 
     @property
-    def together(self) -> AllWorkers:
-        """What admins ask of all workers."""
+    def together(self) -> AllWorkers: ...
 
     def models(self) -> Sequence[str]:
-        """The names that clients may ask for."""
+        """The model names of all routes."""
 
     def unready(self) -> str | None:
-        """Why it cannot serve yet; None when it can."""
+        """Why it cannot serve yet; None if it can."""
 
     def state(self) -> bytes:
-        """What this process knows of its upstreams, as JSON; for admins."""
+        """The live state of this process's upstreams and routes, as JSON."""
 
     async def metrics(self) -> tuple[str, bytes]:
         """Content type and text for /metrics."""
@@ -97,7 +93,7 @@ class ActiveSystem:
         self.swap(backend)
 
     def swap(self, backend: Backend) -> None:
-        """Send requests that come from here on to `backend`. Host and port of the first one stay."""
+        """Send new requests to `backend`. Host and port stay those of the first one."""
         keys, limits = Keys(backend.config), DecodeLimits(max_depth=backend.config.max_depth)
         self.backend, self.config, self.keys, self.limits = backend, backend.config, keys, limits
         config = backend.config

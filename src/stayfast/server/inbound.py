@@ -1,4 +1,4 @@
-"""A request to the gateway, and what its headers say of how it is to be served."""
+"""A request to the gateway, and the headers that control how it is served."""
 
 import math
 import re
@@ -27,13 +27,13 @@ _KNOWN = frozenset((
     b"x-stainless-retry-count", b"x-stayfast-priority", b"cache-control", b"x-cache-tags",
     b"x-session-id", b"x-stayfast-events", b"last-event-id", HOP,
 ))
-_LISTS = frozenset((  # may come in several lines (RFC 9110, 5.3); two of traceparent make one that is not valid
+_LISTS = frozenset((  # may occur in several lines (RFC 9110, 5.3); two traceparent lines make an invalid one
     b"anthropic-beta", b"tracestate", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"cache-control", b"x-cache-tags"))
 _FORWARDED = (b"anthropic-version", b"anthropic-beta", b"idempotency-key", b"x-stainless-retry-count", b"x-session-id")
 _IDEMPOTENCY = b"idempotency-key"
 _TRACE_CONTEXT = (b"traceparent", b"tracestate")
-_FORWARDED_UNTRACED = (*_FORWARDED, *_TRACE_CONTEXT)  # nobody here has a span: the caller's stays the parent
+_FORWARDED_UNTRACED = (*_FORWARDED, *_TRACE_CONTEXT)  # without a span of our own, the caller's stays the parent
 _PRIORITY = b"x-stayfast-priority"
 _CACHE, _TAGS = b"cache-control", b"x-cache-tags"
 EVENTS, _LAST_EVENT = b"x-stayfast-events", b"last-event-id"
@@ -41,8 +41,9 @@ _MAX_AGE = re.compile(r"max-age *= *([0-9]+) *")
 _QUOTED = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
 _NO_AGE_S = 2.0**31  # RFC 9111, 1.2.2: what a larger one stands for
 _URGENCIES = {urgency.value: urgency for urgency in Urgency}
-_SDK_PATIENCE = (b"x-stainless-read-timeout", b"x-stainless-timeout")
-_SAYS_MORE = frozenset((*_FORWARDED_UNTRACED, *SAY_PATIENCE, _PRIORITY, _CACHE, _TAGS, EVENTS, HOP, *_SDK_PATIENCE))
+_SDK_TIMEOUTS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
+_STAYFAST_HEADERS = frozenset((
+    *_FORWARDED_UNTRACED, *SAY_PATIENCE, _PRIORITY, _CACHE, _TAGS, EVENTS, HOP, *_SDK_TIMEOUTS))
 PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
@@ -67,29 +68,29 @@ class LlmHttpRequest(HttpRequest):
 
     def __init__(self, accepted_at: float) -> None:
         super().__init__(accepted_at)
-        self.api: Api | None = None  # None: a cold path
+        self.api: Api | None = None  # None: not an LLM endpoint
         self.tenant: str | None = None
-        self.request_id: str | None = None  # set when it is first needed
+        self.request_id: str | None = None  # set at its first use
 
     def deadline_error(self) -> StayfastError:
-        """Its client's patience is over."""
         return DeadlineExceeded(Stage.ADMIT, "total_s", self.deadline_s)
 
 
 def check_name(fields: dict[bytes, bytes]) -> None:
-    """Refuse a request that does not name this machine. Raises Rejected (403).
+    """Raises Rejected (403) unless the host header names this machine.
 
-    A web page can have its own name resolve to 127.0.0.1 (DNS rebinding); to the browser, the gateway is then its own site.
+    Prevents DNS rebinding: a web page's own name can resolve to 127.0.0.1, and the browser then treats the gateway as the
+    page's own site.
     """
     host = fields.get(b"host")
     if host is not None and not _THIS_MACHINE.fullmatch(host):
-        raise Rejected("This gateway asks for no key and answers this machine only: the header host must be localhost or a "
-                       "loopback address. With server.keys, or auth: off, it may be any.", status=403,
+        raise Rejected("Without keys, this gateway serves this machine only: the host header must be localhost or a "
+                       "loopback address. To allow other names, set server.keys or auth: off.", status=403,
                        code="foreign_host", param="host")
 
 
 def check_media(fields: dict[bytes, bytes]) -> None:
-    """Refuse a body that does not say it is JSON in UTF-8, uncompressed. Raises Rejected (415)."""
+    """Raises Rejected (415) unless the body is declared as uncompressed JSON in UTF-8."""
     media = fields.get(b"content-type")
     if media and media != b"application/json" and not _JSON_TYPE.fullmatch(media):
         raise Rejected("content-type must be application/json (charset utf-8).", status=415,
@@ -101,18 +102,18 @@ def check_media(fields: dict[bytes, bytes]) -> None:
 
 
 def client_request_id(fields: dict[bytes, bytes]) -> str | None:
-    """The client's own `x-request-id`, where it is safe to repeat."""
+    """The client's own `x-request-id`, if it is safe to echo."""
     value = fields.get(b"x-request-id")
     return value.decode("ascii") if value is not None and _REQUEST_ID.fullmatch(value) else None
 
 
 def has_stayfast_headers(fields: dict[bytes, bytes]) -> bool:
-    """Whether any header says something of how the request is to be served."""
-    return not _SAYS_MORE.isdisjoint(fields)
+    """Whether any header controls how the request is served."""
+    return not _STAYFAST_HEADERS.isdisjoint(fields)
 
 
 def body_deadline_s(fields: dict[bytes, bytes]) -> float:
-    """How long the client waits for its answer, and so for its body to be in; a wrong value is refused when the body is."""
+    """How long the client waits, which also limits the upload of its body. A malformed value is rejected later."""
     try:
         client_s = client_timeout_s(fields)
     except Rejected:
@@ -121,20 +122,15 @@ def body_deadline_s(fields: dict[bytes, bytes]) -> float:
 
 
 def sdk_silence_s(fields: dict[bytes, bytes]) -> float | None:
-    """How long the client's SDK waits for the next byte, in seconds. Nobody wrote these headers, so nobody is refused for
-    them: what is no number is not there.
+    """How long the client's SDK waits for the next byte, in seconds. The SDK sets these headers without the user, so a
+    malformed one is ignored.
     """
-    least_s: float | None = None
-    for name in _SDK_PATIENCE:
-        if name in fields:
-            seconds = number(fields[name])
-            if seconds > 0 and (least_s is None or seconds < least_s):
-                least_s = seconds
-    return least_s
+    timeouts_s = [number(fields[name]) for name in _SDK_TIMEOUTS if name in fields]
+    return min((timeout_s for timeout_s in timeouts_s if timeout_s > 0), default=None)
 
 
 def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
-    """How urgent the client says it is; None where it does not say. Raises Rejected for a word that is none of ours."""
+    """The client's `x-stayfast-priority`; None without it. Raises Rejected for an unknown value."""
     value = fields.get(_PRIORITY)
     if value is None:
         return None
@@ -146,7 +142,7 @@ def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
 
 
 def events_wish(fields: dict[bytes, bytes]) -> EventsWish:
-    """How a client that says so wants a turn's events. Raises Rejected for a word that is none of ours, and for no id."""
+    """`x-stayfast-events` and `last-event-id`. Raises Rejected for an unknown value or a malformed id."""
     value = fields[EVENTS].lower()
     if value not in (b"typed", b"late"):
         raise Rejected(f"{EVENTS.decode()} must be typed or late.", code="bad_events", param=EVENTS.decode())
@@ -159,16 +155,15 @@ def events_wish(fields: dict[bytes, bytes]) -> EventsWish:
 
 
 def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
-    """What the client says of remembered answers; None where it says nothing. Words that are unknown say nothing (RFC 9111,
-    5.2.3), and so does an argument where none belongs. Raises Rejected for a max-age that is no number, and for tags that
-    are none.
+    """`cache-control` and `x-cache-tags`; None without both. Unknown directives are ignored (RFC 9111, 5.2.3). Raises
+    Rejected for a malformed max-age or tag.
     """
     value, tagged = fields.get(_CACHE), fields.get(_TAGS)
     if value is None:
         return CacheControl(tags=_tags(tagged)) if tagged is not None else None
     text = value.decode("latin-1").lower()
     if '"' in text:
-        text = _QUOTED.sub(lambda quoted: quoted[1].replace(",", ";"), text)  # a comma in quotes parts nothing
+        text = _QUOTED.sub(lambda quoted: quoted[1].replace(",", ";"), text)  # a quoted comma separates nothing
     parts = [part.strip() for part in text.split(",")]
     words = [part.partition("=")[0].rstrip() for part in parts]
     max_age_s = None
@@ -183,7 +178,7 @@ def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
 def _seconds(text: str) -> float:
     found = _MAX_AGE.fullmatch(text)
     if found is None:
-        raise Rejected("cache-control: max-age must be whole seconds, as in max-age=60.", code="bad_cache_control",
+        raise Rejected("cache-control: max-age must be whole seconds, for example max-age=60.", code="bad_cache_control",
                        param="cache-control")
     return min(float(found[1]), _NO_AGE_S) if len(found[1]) < 20 else _NO_AGE_S
 
@@ -191,13 +186,13 @@ def _seconds(text: str) -> float:
 def _tags(value: bytes) -> tuple[str, ...]:
     tags = tuple(word for part in value.decode("latin-1").split(",") if (word := part.strip()))
     if len(tags) > MOST_TAGS or not all(TAG.fullmatch(tag) for tag in tags):
-        raise Rejected(f"{_TAGS.decode()} must be at most {MOST_TAGS} tags between commas, each {TAG_FORM}.",
+        raise Rejected(f"{_TAGS.decode()} must be at most {MOST_TAGS} tags separated by commas, each {TAG_FORM}.",
                        code="bad_cache_tags", param=_TAGS.decode())
     return tags
 
 
 def caller_trace(fields: dict[bytes, bytes]) -> Trace | None:
-    """The caller's place in its trace; None where it does not say, or says what is not valid."""
+    """The caller's span; None without a valid `traceparent`."""
     parent = fields.get(b"traceparent")
     if parent is None:
         return None
@@ -205,42 +200,38 @@ def caller_trace(fields: dict[bytes, bytes]) -> Trace | None:
 
 
 def hops(fields: dict[bytes, bytes]) -> int:
-    """How many gateways the request has passed. Raises Rejected for what is no number, and Shed (508) for too many."""
+    """How many gateways the request has passed. Raises Rejected for a malformed number, Shed (508) for too many."""
     value = fields.get(HOP, b"0")
-    n_hops = int(value) if value.isdigit() and len(value) < 4 else -1  # digits a sender of ours would write
+    n_hops = int(value) if value.isdigit() and len(value) < 4 else -1  # a gateway writes at most 3 digits
     if n_hops < 0:
         raise Rejected(f"{HOP_HEADER} must be a whole number below 1000: gateways count themselves in it.",
                        code="bad_header", param=HOP_HEADER)
     if n_hops >= MAX_HOPS:
-        raise Shed(f"The request has passed {n_hops} gateways, which is a circle: the base_url of an upstream leads back to "
-                   "this gateway.", reason="loop", code="loop_detected", status=508, is_final=True)
+        raise Shed(f"Loop: the request has passed {n_hops} gateways. The base_url of an upstream leads back to this "
+                   "gateway.", reason="loop", code="loop_detected", status=508, is_final=True)
     return n_hops
 
 
 def forwarded(fields: dict[bytes, bytes], trace: Trace | None = None, tenant: str | None = None
               ) -> tuple[tuple[str, str], ...]:
-    """The headers that go on to an upstream; nothing secret is among them. Raises Rejected for one that is not ASCII.
+    """The headers to forward to an upstream; none is secret. Raises Rejected for one that is not ASCII.
 
-    With a span of our own in `trace`, each attempt's own `traceparent` takes the place of the caller's. A tenant's
-    `idempotency-key` goes on as a hash of both: the provider's account is one for all tenants, and so are its keys.
+    If `trace` has a span of our own, each attempt's own `traceparent` replaces the caller's. All tenants share one account
+    at the provider, so a tenant's `idempotency-key` is forwarded as a hash of key and tenant.
     """
     found = []
     for name in _FORWARDED if trace is not None and trace.span_id else _FORWARDED_UNTRACED:
         if name in fields:
             value = fields[name]
             if not value.isascii():
-                if name in _TRACE_CONTEXT:  # only about watching a request: that never fails it
+                if name in _TRACE_CONTEXT:  # a malformed trace never fails a request
                     continue
                 raise Rejected(f"The header {name.decode()} holds bytes that are not ASCII.", code="bad_header",
                                param=name.decode())
             if name == _IDEMPOTENCY and tenant is not None:
-                value = _scoped(value, tenant)
+                digest = blake2b(value, digest_size=16, key=tenant.encode()).hexdigest()
+                value = b"sf-" + digest.encode()  # the same at every worker and after a restart
             found.append((name.decode(), value.decode()))
     if HOP in fields:
         found.append((HOP_HEADER, str(hops(fields) + 1)))
     return tuple(found)
-
-
-def _scoped(key: bytes, tenant: str) -> bytes:
-    """The same for the same key of the same tenant, at every worker and after every restart."""
-    return b"sf-" + blake2b(key, digest_size=16, key=tenant.encode()).hexdigest().encode()

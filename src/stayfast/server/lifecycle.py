@@ -1,9 +1,9 @@
-"""From listening to the last byte: start, reload, drain, stop.
+"""Start, reload, drain and stop of the server.
 
-A drain has an order. Readiness ends first; for `drain_grace_s` new requests are served as before, since balancers send
-them until they have seen that, and each answer closes its connection. Then the listener and idle connections close, what
-still comes on others gets 503 with Retry-After, running answers get `drain_s`, and what is left is told so and ends. SIGINT
-(Ctrl-C) leaves the grace out: nobody balances to a terminal. A second signal cuts everything off at once.
+Steps of a drain: readiness fails. For `drain_grace_s` new requests are still served, since load balancers need that long to
+notice, and each response closes its connection. Then the listener and idle connections close, new requests on other
+connections get 503 with Retry-After, and running requests get `drain_s` to finish; those left over get an error. SIGINT
+(Ctrl-C) skips the grace period. A second signal closes all connections at once.
 """
 
 import asyncio
@@ -18,37 +18,36 @@ from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
 from stayfast.http.server.asgi import AsgiApp
 from stayfast.http.server.connection import ConnectionTasks, HttpServer
-from stayfast.server.app import GatewayApp
+from stayfast.server.app import GatewayApp, Place
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.cold import AdminApp
 from stayfast.server.config import check_exposure
-from stayfast.server.hot import Place
 from stayfast.server.inbound import LlmHttpRequest
 from stayfast.server.routes import shutting_down
 
 DRAINED, CUT_OFF = 0, 1  # exit statuses
-_FAREWELL_S = 1.0  # for cancelled Tasks and closing sockets to go
+_CLOSE_S = 1.0  # for cancelled Tasks to end and sockets to close
 
 
 @dataclass(frozen=True, slots=True)
 class ServerHooks:
-    """What the edge gets from whoever starts it. The callbacks run on the loop and must not raise."""
+    """Parameters of `GatewayServer`. The callbacks run on the loop and must not raise."""
 
     clock: Clock
     sink: Sink
     entropy: bytes  # 8 random bytes, for request ids
     version: str
-    on_error: Callable[[BaseException], None]  # exceptions that nobody expected
-    on_listening: Callable[[Sequence[tuple[str, int]]], None]  # the addresses, once connections are taken
+    on_error: Callable[[BaseException], None]  # unexpected exceptions
+    on_listening: Callable[[Sequence[tuple[str, int]]], None]  # with its addresses, once it accepts connections
     on_reload: Callable[[], None]  # SIGHUP
     on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
-    cold: AsgiApp | None = None  # in place of the built-in cold endpoints
+    cold: AsgiApp | None = None  # replaces the built-in `cold.AdminApp`
     place: Place | None = None  # None: no tracing
-    held: HeldBytes | None = None  # of whole answers, in all of the process; None: they are not counted
+    held: HeldBytes | None = None  # the process's account of whole answers; None: an account of this server's own
 
 
 class GatewayServer:
-    """One edge on one loop, from start to stop. Make it inside the loop."""
+    """One server on one loop, from start to stop. Construct it inside the loop."""
 
     __slots__ = ("_host", "_is_hurried", "_is_stopping", "_n_cut_off", "edge", "http")
 
@@ -65,7 +64,9 @@ class GatewayServer:
         self.http: HttpServer[LlmHttpRequest] = HttpServer(self.edge, host.clock, tasks, host.sink)
 
     async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
-        """Take connections, on `sock` if it is given (bound already). Raises OSError, and ValueError for an open door."""
+        """Accept connections, on `sock` if given (already bound). Raises OSError, and ValueError for a reachable address
+        without keys.
+        """
         config = self.edge.current.config
         if sock is None:
             check_exposure(config)
@@ -76,12 +77,12 @@ class GatewayServer:
         return self.http.addresses()
 
     def close(self) -> None:
-        """Stop listening and cut off what runs."""
+        """Stop listening and close all connections."""
         self.http.stop_listening()
         self._cut_off()
 
     def stop(self, *, with_grace: bool = True) -> None:
-        """Drain, `with_grace` serving new requests for a while; called again, cut off."""
+        """Drain, with or without the grace period. A second call closes all connections."""
         if self._is_stopping.is_set():
             self._is_hurried.set()
             self._cut_off()
@@ -90,7 +91,7 @@ class GatewayServer:
         self._is_stopping.set()
 
     async def serve(self) -> int:
-        """Run until stopped; returns the exit status: DRAINED, or CUT_OFF when an answer did not get to its end."""
+        """Run until stopped; returns the exit status: DRAINED, or CUT_OFF if an answer was cut off."""
         await self._is_stopping.wait()
         http, config = self.http, self.edge.current.config
         http.drain()
@@ -105,9 +106,9 @@ class GatewayServer:
             self._n_cut_off += len(http.tasks)
             for connection in tuple(http.connections):
                 connection.cut_short(shutting_down())
-            if not await _within(_FAREWELL_S, http.is_empty):
+            if not await _within(_CLOSE_S, http.is_empty):
                 self._cut_off()
-        await http.tasks.wait(_FAREWELL_S)
+        await http.tasks.wait(_CLOSE_S)
         return CUT_OFF if self._n_cut_off else DRAINED
 
     def _cut_off(self) -> None:
@@ -117,15 +118,15 @@ class GatewayServer:
 
 async def run(current: ActiveSystem, host: ServerHooks, *, sock: socket.socket | None = None,
               reuse_port: bool = False) -> int:
-    """Serve until SIGTERM or SIGINT has been obeyed; returns the exit status. Raises OSError when it cannot listen."""
+    """Serve until a drain after SIGTERM or SIGINT is over; returns the exit status. Raises OSError if it cannot listen."""
     loop = asyncio.get_running_loop()
     server = GatewayServer(current, host)
     await server.listen(sock, reuse_port=reuse_port)
     handlers: dict[signal.Signals, Callable[[], object]] = {
         signal.SIGTERM: server.stop, signal.SIGINT: partial(server.stop, with_grace=False),
         signal.SIGHUP: host.on_reload}
-    for number, act in handlers.items():
-        loop.add_signal_handler(number, act)
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         return await server.serve()
     finally:
@@ -134,7 +135,7 @@ async def run(current: ActiveSystem, host: ServerHooks, *, sock: socket.socket |
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for `event`, but no longer than that; whether it came."""
+    """Wait for `event`, at most that long; returns whether it was set."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,4 +1,4 @@
-"""The API's description (OpenAPI 3.1), built when asked for. Bodies are described by the very types that decode them."""
+"""The OpenAPI 3.1 document, built on request. Schemas of request bodies are derived from the types that decode them."""
 
 from typing import Any
 
@@ -26,36 +26,36 @@ _BODIES: dict[Api, tuple[type, str]] = {
 _REFUSALS = {
     "400": "The request is malformed; the error names the field.",
     "401": "The key is missing or unknown.",
-    "403": "A web page of another site asked, or the host header does not name this machine.",
-    "404": "There is no such model.",
+    "403": "A web page of another site made the request, or the host header does not name this machine.",
+    "404": "Unknown model.",
     "408": "The request did not arrive in time.",
-    "409": "A request with this idempotency-key is under way, and its answer cannot be shared.",
+    "409": "A request with this idempotency-key is running, and its answer cannot be shared.",
     "413": "The body is too large.",
-    "415": "The body does not say it is JSON.",
-    "422": "The upstream refused the request, or this idempotency-key came with another body; any other 4xx of the "
-           "upstream comes through with its own status as well.",
-    "429": "A quota is used up, or too many requests came without a valid key; see Retry-After.",
+    "415": "The content type is not JSON.",
+    "422": "The upstream refused the request, or this idempotency-key was used with another body. Other 4xx of the "
+           "upstream are passed on with their own status.",
+    "429": "A quota is used up, or there were too many requests without a valid key; see Retry-After.",
     "431": "The head is too large.",
 }
 _FAILURES = {
-    "500": "The gateway failed.",
+    "500": "Internal error of the gateway.",
     "502": "The upstream failed.",
     "503": "No capacity, or shutting down; see Retry-After.",
-    "504": "The deadline passed; the error names the stage that spent it.",
+    "504": "The deadline passed; the error names the stage in which it passed.",
 }
 _OVERLOADED = {"529": "The upstream is overloaded (Anthropic's status)."}
 _HEADERS: Json = {
-    "x-request-id": {"description": "This request's id.", "schema": {"type": "string"}},
-    "server-timing": {"description": "Where the time went, by stage.", "schema": {"type": "string"}},
-    "x-stayfast-upstream": {"description": "Who answered.", "schema": {"type": "string"}},
-    "x-stayfast-attempts": {"description": "Calls it took.", "schema": {"type": "string"}},
-    "x-stayfast-degraded": {"description": "What was done instead of failing: fallback, stale, template or partial.",
+    "x-request-id": {"description": "The request's id.", "schema": {"type": "string"}},
+    "server-timing": {"description": "Time spent in each stage.", "schema": {"type": "string"}},
+    "x-stayfast-upstream": {"description": "The upstream that answered.", "schema": {"type": "string"}},
+    "x-stayfast-attempts": {"description": "Number of upstream calls.", "schema": {"type": "string"}},
+    "x-stayfast-degraded": {"description": "What replaced a failure: fallback, stale, template or partial.",
                             "schema": {"type": "string"}},
     "x-cache": {"description": "hit, stale, miss, coalesced or bypass, with kind, age, key, reason; on routes with a cache.",
                 "schema": {"type": "string"}},
 }
 _PARAMETERS: list[Json] = [
-    {"name": "x-request-timeout", "in": "header", "description": "Seconds that the client waits for the answer.",
+    {"name": "x-request-timeout", "in": "header", "description": "Seconds that the client waits for the response.",
      "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400}},
     {"name": "x-stayfast-keepalive", "in": "header", "description": "`off`: no comments before the first token.",
      "schema": {"type": "string"}},
@@ -118,22 +118,22 @@ _KEPT: Json = {
                    "finish_reason": {"type": ["string", "null"]}},
 }
 _FORGETTING: list[Json] = [
-    *({"name": name, "in": "query", "description": f"Those {said}.", "schema": {"type": "string", "minLength": 1}}
-      for name, said in (("route", "of this route"), ("tenant", "of this tenant"), ("tag", "with this tag"))),
-    {"name": "all", "in": "query", "description": "Every one. It, or one of the others, must stand there.",
+    *({"name": name, "in": "query", "description": f"Answers {which}.", "schema": {"type": "string", "minLength": 1}}
+      for name, which in (("route", "of this route"), ("tenant", "of this tenant"), ("tag", "with this tag"))),
+    {"name": "all", "in": "query", "description": "All answers. This or one of the other parameters is required.",
      "schema": {"const": "true"}}]
 _LISTING: list[Json] = [
     {"name": "n", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": 50}},
-    {"name": "which", "in": "query", "description": "notable: those that were slow or went wrong, kept for longer.",
+    {"name": "which", "in": "query", "description": "notable: slow or failed requests, which are kept longer.",
      "schema": {"enum": ["all", "notable"], "default": "all"}},
 ]
 _ABOUT = """\
-An LLM gateway that keeps its deadlines. Integers are written without a fraction: where one is asked for, 57.0 is refused, \
-although JSON Schema counts it as an integer. The prefixes /openai and /anthropic take the same paths."""
+An LLM gateway that keeps its deadlines. Integers must be written without a fraction: 57.0 is refused where an integer is \
+required, although JSON Schema accepts it. The same paths exist under the prefixes /openai and /anthropic."""
 
 
 def _answer_with(name: str, kind: Json, **constant: str) -> Json:
-    """An answer by what every client of its protocol reads; upstreams add to it."""
+    """The fields that every client of this API reads; upstreams may add others."""
     return {"type": "object", "required": [*constant, name],
             "properties": {name: kind} | {field: {"const": value} for field, value in constant.items()}}
 
@@ -172,7 +172,7 @@ def document(version: str) -> Json:
 
 
 def _given(name: str, kind: str | list[str]) -> Json:
-    """The demand that a field is there and not null."""
+    """Requires a field that is not null."""
     return {"required": [name], "properties": {name: {"type": kind}}}
 
 
@@ -182,7 +182,7 @@ def _cold_paths() -> Json:
     unready = {"503": "Not ready; the body says why."}
     paths["/readyz"] = {"get": _cold("readyz", "Whether the gateway can serve.", "Health", unready)}
     refused = {status: _REFUSALS[status] for status in ("401", "403", "429")}
-    paths["/v1/models"] = {"get": _cold("models", "The models that may be asked for.", "Models", refused)}
+    paths["/v1/models"] = {"get": _cold("models", "All models.", "Models", refused)}
     paths["/v1/models/{model}"] = {
         "parameters": [{"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
         "get": _cold("model", "One model.", "Model", refused | {"404": _REFUSALS["404"]}),
@@ -191,23 +191,23 @@ def _cold_paths() -> Json:
                                     refused | {"400": _REFUSALS["400"]}) | {"parameters": _LISTING}}
     paths[f"{REQUESTS}/{{id}}"] = {
         "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
-        "get": _cold("request", "Where the time of one request went.", "Waterfall",
-                     refused | {"404": "It is not kept any more, or was another client's."}),
+        "get": _cold("request", "The timings of one request.", "Waterfall",
+                     refused | {"404": "It has expired, or belongs to another client."}),
     }
     paths[CACHE] = {
-        "get": _cold("caches", "What the caches of all routes hold and saved, for admins.", "Caches", refused),
-        "delete": _cold("forget", "Forget kept answers of which all that is given is true, for admins.", "Forgotten",
+        "get": _cold("caches", "What the caches of all routes hold and have saved, for admins.", "Caches", refused),
+        "delete": _cold("forget", "Remove stored answers that match all parameters, for admins.", "Forgotten",
                         refused | {"400": _REFUSALS["400"]}) | {"parameters": _FORGETTING},
     }
     paths[f"{CACHE}/{{key}}"] = {
         "parameters": [{"name": "key", "in": "path", "required": True,
                         "schema": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}}],
-        "get": _cold("kept", "What is known of one kept answer, but for its words; for admins.", "Kept",
-                     refused | {"400": _REFUSALS["400"], "404": "No answer is kept under this key."}),
-        "delete": _cold("forget_one", "Forget one kept answer, for admins.", "Forgotten",
+        "get": _cold("kept", "One stored answer, without its text; for admins.", "Kept",
+                     refused | {"400": _REFUSALS["400"], "404": "No answer is stored under this key."}),
+        "delete": _cold("forget_one", "Remove one stored answer, for admins.", "Forgotten",
                         refused | {"400": _REFUSALS["400"]}),
     }
-    paths[STATE] = {"get": _cold("state", "What this process knows of its upstreams, for admins.", "State", refused)}
+    paths[STATE] = {"get": _cold("state", "The live state of this process's upstreams, for admins.", "State", refused)}
     responses: Json = {status: _error(description) for status, description in refused.items()}
     responses["200"] = {"description": "OK", "content": {"text/plain": {}}}
     summary = "Metrics for Prometheus, for admins unless the settings say otherwise."
@@ -226,7 +226,7 @@ def _hot(api: Api, body: Json) -> Json:
         "summary": _BODIES[api][1],
         "parameters": _PARAMETERS,
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {"200": {"description": "The answer, streamed if asked so.", "headers": _HEADERS, "content": answer}}
+        "responses": {"200": {"description": "The answer, streamed on request.", "headers": _HEADERS, "content": answer}}
         | {status: _error(description, error) for status, description in refused.items()},
     }
 

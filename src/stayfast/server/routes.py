@@ -1,4 +1,4 @@
-"""Which path is whose: the hot endpoints, which the edge serves itself, and the cold ones of the ASGI application."""
+"""Paths and their methods: LLM endpoints (`inbound.HOT`), and the others, which the ASGI application of `cold` serves."""
 
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Api
@@ -11,14 +11,14 @@ REQUESTS = "/admin/requests"
 STATE = "/debug/state"
 METRICS = "/metrics"
 CACHE = "/admin/cache"
-MAX_LISTED = 1000  # of them, at a time
+MAX_LISTED = 1000  # requests in one response
 _COLD = OPEN | MODELS | {METRICS, REQUESTS, STATE, CACHE}
 _READING = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
 
 def dialect(path: str) -> Api:
-    """Whose errors a client of this path understands."""
+    """The API whose error format clients of this path expect."""
     api = HOT.get(path)
     if api is not None:
         return api
@@ -26,7 +26,7 @@ def dialect(path: str) -> Api:
 
 
 def allowed(path: str) -> tuple[str, ...]:
-    """The methods of a path; none for a path that does not exist."""
+    """The methods of a path; empty for an unknown path."""
     if path in HOT:
         return ("POST",)
     if path == CACHE or cache_key_in(path) is not None:
@@ -36,7 +36,7 @@ def allowed(path: str) -> tuple[str, ...]:
 
 
 def label(path: str) -> str:
-    """A path that may stand in a metric: known ones as they are, so that no client can add a series."""
+    """A path as a metric label. Unknown paths share one label, so that clients cannot add series."""
     if path in HOT or path in _COLD:
         return path
     if request_id_in(path) is not None:
@@ -47,7 +47,7 @@ def label(path: str) -> str:
 
 
 def model_id(path: str) -> str | None:
-    """The model in `/v1/models/{id}`, still quoted; it may hold slashes."""
+    """The model in `/v1/models/{id}`, still percent-encoded; it may contain slashes."""
     for prefix in MODELS:
         if path.startswith(prefix + "/") and len(path) > len(prefix) + 1:
             return path[len(prefix) + 1:]
@@ -55,7 +55,7 @@ def model_id(path: str) -> str | None:
 
 
 def request_id_in(path: str) -> str | None:
-    """The id in `/admin/requests/{id}`, still quoted; clients may choose ids with slashes."""
+    """The id in `/admin/requests/{id}`, still percent-encoded; it may contain slashes."""
     head, _, request_id = path.partition(f"{REQUESTS}/")
     return request_id if request_id and not head else None
 
@@ -67,17 +67,17 @@ def cache_key_in(path: str) -> str | None:
 
 
 def shutting_down() -> Shed:
-    """What a drain says to who comes too late or takes too long; a new one each time, as its end is noted on it."""
+    """The error for requests during a drain. A new one each time: the request's timings are written to it."""
     return Shed("This gateway is shutting down.", code="draining", retry_after_s=RETRY_WHEN_DRAINING_S)
 
 
 def wrong_method(method: str, path: str, methods: tuple[str, ...]) -> Rejected:
-    """The refusal of a method that is not one of the path's `methods`; none: there is no such path."""
+    """The error for a method not among the path's `methods`; without methods, for an unknown path."""
     shown = path[:200]
     if methods:
-        return Rejected(f"{method} is not a method of {shown}: use {' or '.join(methods)}.", status=405,
+        return Rejected(f"Method {method} is not allowed for {shown}. Use {' or '.join(methods)}.", status=405,
                         code="method_not_allowed")
     meant = next((known for known in (f"/v1{shown}", shown.replace("/v1/v1/", "/v1/", 1))
                   if known != shown and (known in HOT or known in _COLD)), None)
-    hint = f" Did you mean {meant}? Mind the base URL's /v1." if meant is not None else ""
-    return Rejected(f"There is nothing at {shown}.{hint}", status=404, code="not_found")
+    hint = f" Did you mean {meant}? Check the /v1 in the base URL." if meant is not None else ""
+    return Rejected(f"Unknown endpoint {shown}.{hint}", status=404, code="not_found")

@@ -1,1 +1,1 @@
-"""Doors to what is kept: answers, vectors and embeddings, in memory, in a file, in Redis."""
+"""Stores of answers, vectors and embeddings: in memory, in a file, in Redis."""

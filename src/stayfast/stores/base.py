@@ -1,4 +1,4 @@
-"""What is kept of answers, what a store of them promises, and the orders that a place outside this process takes."""
+"""The stored form of an answer, the interface of a store, and the commands that a backend outside this process executes."""
 
 from collections.abc import Sequence
 from math import inf
@@ -11,111 +11,111 @@ from stayfast.core.types import Usage
 
 
 class StoreUnavailable(Exception):
-    """A store cannot be asked just now. Its words are ours; they name no key and no address's password."""
+    """A store cannot be used now. The text contains no cache key and no password."""
 
 
 class CachedAnswer(msgspec.Struct, frozen=True, gc=False):
-    """One answer, as it is kept. `body` is whole, in the dialect of those who may have it. Instants are wall seconds.
+    """A stored answer. `body` is a whole response in the dialect of its request. Instants are wall-clock seconds.
 
-    route, tenant and tags are what it can be purged by. A new field needs a default: what is kept outlives its version.
+    A new field needs a default: stored answers outlive the version that wrote them.
     """
 
     body: bytes
     kept_at: float
-    usage: Usage | None = None  # what it took to make it
+    usage: Usage | None = None  # of the call that made it
     finish_reason: str | None = None
-    drop_at: float = inf  # nobody will have it after this
+    drop_at: float = inf  # not served after this
     route: str = ""
     tenant: str | None = None
-    tags: tuple[str, ...] = ()  # its client's own words for it
+    tags: tuple[str, ...] = ()  # of its client (`x-cache-tags`)
 
     def is_of(self, route: str | None, tenant: str | None, tag: str | None) -> bool:
-        """Whether all that is given is true of it."""
+        """Whether it matches all of these; None matches any."""
         return ((route is None or self.route == route) and (tenant is None or self.tenant == tenant)
                 and (tag is None or tag in self.tags))
 
 
 class StoreStats(msgspec.Struct, frozen=True):
-    """How a store is. `n_entries`, `n_bytes`: all that is in it; None where it cannot say."""
+    """The size and state of a store. `n_entries`, `n_bytes`: of the whole store; None if unknown."""
 
     kind: str  # memory, sqlite, redis
     n_entries: int | None
     n_bytes: int | None
-    max_bytes: int | None  # None: whoever runs it has set that
-    n_evicted: int = 0  # for want of room, by this process
-    is_shared: bool = False  # by processes: then each of them tells of the same answers
-    n_near: int = 0  # of a shared one: answers that are in this process's memory as well
-    why_not: str = ""  # why it cannot be asked just now; then nothing is known of what is in it
+    max_bytes: int | None  # None: the store's server sets it
+    n_evicted: int = 0  # by this process
+    is_shared: bool = False  # by processes, all of which report the same answers
+    n_near: int = 0  # of a shared store: answers also in this process's memory
+    why_not: str = ""  # why it is unavailable; empty: it is available
 
 
 class Store(Protocol):
-    """Answers by key (32 bytes). May lose any of them at any time; never gives what was kept under another key.
+    """Answers by key (32 bytes). May lose any of them at any time; never returns an answer of another key.
 
-    get, ask, put, remove, inspect, lead and follow never raise, and never take longer than the settings give the store: one
-    that is slow or gone has nothing. `until`: the instant (monotonic seconds) by which whoever asks goes on without it.
+    get, ask, put, remove, inspect, lead and follow never raise, and never take longer than the store's settings allow: a
+    store that is slow or unavailable is empty. `until`: the instant (monotonic seconds) at which the caller stops waiting.
     """
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is outside of this process: then it may be waited for, and others may make the same answers."""
+        """Whether it is outside this process: look-ups then take time, and other processes write to it."""
 
     @property
     def n_bytes(self) -> int:
-        """What it takes up in this process's memory."""
+        """Bytes in this process's memory."""
 
     @property
     def n_entries(self) -> int:
-        """How many answers are in this process's memory."""
+        """Answers in this process's memory."""
 
     async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
-        """What is kept under a key."""
+        """The answer of a key."""
 
     async def ask(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
-        """What `get` says, and whether that is known: (None, False) of a store that could not be asked, or not in time."""
+        """As `get`, and whether the store replied: (None, False) if it is unavailable or too slow."""
 
     async def put(self, key: bytes, answer: CachedAnswer) -> None:
-        """Keep an answer in place of what was kept under its key. A shared store is told in the background."""
+        """Store an answer, replacing that of the same key. A shared store is written in the background."""
 
     async def remove(self, key: bytes) -> bool:
-        """Keep nothing under this key. False of a store that could not be asked, or did not say so in time."""
+        """Remove the answer of a key. False if the store did not confirm it in time."""
 
     async def lead(self, key: bytes, until: float = inf) -> bool:
-        """Whether to make the answer to `key`, for all who share the store. False: another process does so just now, and
-        `follow` waits for it. Whoever was told True calls `led` when it is over, whatever came of it.
+        """Acquire the right to make the answer of `key` for all processes that share the store. False: another process
+        has it, and `follow` waits for its answer. After True the caller must call `led` when its call ends, however it ends.
         """
 
     async def follow(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
-        """What another process makes of `key`; None when it ends without, or is not done in time.
+        """The answer that another process makes for `key`; None if it ends without one, or not in time.
 
-        since: an answer that was kept before this instant (wall seconds) is not what is waited for.
+        since: answers stored before this instant (wall-clock seconds) are ignored.
         """
 
     def led(self, key: bytes) -> None:
-        """The call that `lead` was asked about is over. What it brought has been put before."""
+        """Release what `lead` acquired, after the answer has been put."""
 
     async def inspect(self, key: bytes) -> CachedAnswer | None:
-        """What is kept under a key, for whoever looks after the store: it does not count as asked for."""
+        """The answer of a key, for administration: does not count as a use."""
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
-        """Forget all answers of which everything given is true; nothing given: all. Returns how many. Raises
+        """Remove all answers that match every given value; all answers if none is given. Returns how many. Raises
         StoreUnavailable.
         """
 
     async def stats(self) -> StoreStats:
-        """How it is, and how full. Never raises."""
+        """Never raises."""
 
     async def close(self) -> None:
-        """End what runs for it; it has nothing any more. What was put and has not been written yet may be lost."""
+        """Stop its tasks. Answers that are not written yet may be lost."""
 
 
 class Get(Struct, frozen=True, gc=False):
-    """The data under a key, or None."""
+    """Reply: the data of a key, or None."""
 
     key: bytes
 
 
 class Put(Struct, frozen=True, gc=False):
-    """Data in place of what was there; `kept` is the same, for what it can be purged by."""
+    """Store data. `kept`: the same answer, decoded, for the fields it can be purged by."""
 
     key: bytes
     data: bytes
@@ -123,13 +123,13 @@ class Put(Struct, frozen=True, gc=False):
 
 
 class Remove(Struct, frozen=True, gc=False):
-    """Nothing is to be under a key."""
+    """Remove the data of a key."""
 
     key: bytes
 
 
 class Lead(Struct, frozen=True, gc=False):
-    """Whether `owner` may make this answer: it may where nobody may, or it may already; for `for_s` seconds."""
+    """Reply: whether `owner` now leads this key, for `for_s` seconds: it does unless another owner does."""
 
     key: bytes
     owner: bytes
@@ -137,13 +137,13 @@ class Lead(Struct, frozen=True, gc=False):
 
 
 class IsLed(Struct, frozen=True, gc=False):
-    """Whether anybody makes this answer."""
+    """Reply: whether any owner leads this key."""
 
     key: bytes
 
 
 class Led(Struct, frozen=True, gc=False):
-    """`owner` makes it no longer."""
+    """`owner` no longer leads this key."""
 
     key: bytes
     owner: bytes
@@ -154,29 +154,27 @@ Reply = bytes | bool | None  # Get: data or None. Lead, IsLed: a bool. Others: N
 
 
 class StoreBackend(Protocol):
-    """A place outside of this process where data is kept by key. `execute` is used by one task at a time.
+    """A database outside this process. All methods raise StoreUnavailable, and nothing else.
 
-    All raise StoreUnavailable, and nothing else; none but `execute` need be quick.
+    Only `execute` is on the path of requests; one task at a time calls it.
     """
 
     @property
     def kind(self) -> str:
-        """The word for it in the settings."""
+        """Its name in the settings."""
 
     async def execute(self, orders: Sequence[Order]) -> list[Reply]:
-        """Do all of these, in their order; one reply each."""
+        """Execute commands in order; one reply each."""
 
     async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
-        """Append these to the records of a name (lower-case letters and digits), of which about the last `most` are kept."""
+        """Append to the log `name` (lower-case letters and digits), which keeps about its last `most` records."""
 
     async def read_log(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
-        """The first `n` records of a name that come after a place, each with its own; after "": after none."""
+        """Up to `n` records of a log after a position, each with its own position; after "": from the start."""
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
-        """Forget all that is of those that are given. Returns how many there were."""
+        """Remove all answers that match; None matches any. Returns how many."""
 
-    async def stats(self) -> StoreStats:
-        """How full it is."""
+    async def stats(self) -> StoreStats: ...
 
-    async def close(self) -> None:
-        """End it."""
+    async def close(self) -> None: ...

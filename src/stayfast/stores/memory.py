@@ -7,7 +7,7 @@ from stayfast.stores.base import CachedAnswer, StoreStats
 
 
 class MemoryStore:
-    """A `Store` for one loop, bounded by bytes. What is asked for often stays (`policy.cache.s3fifo`)."""
+    """A `Store` for one loop, bounded by bytes; evicts by `policy.cache.s3fifo`."""
 
     __slots__ = ("_answers",)
     is_shared = False
@@ -24,10 +24,11 @@ class MemoryStore:
         return len(self._answers)
 
     def peek(self, key: bytes) -> CachedAnswer | None:
-        """`get`, for who need not wait: a coroutine costs as much as the look-up."""
+        """`get` without a coroutine, which would cost as much as the look-up."""
         return self._answers.get(key)
 
     def keep(self, key: bytes, answer: CachedAnswer) -> None:
+        """`put` without a coroutine."""
         self._answers.put(key, answer, len(answer.body))
 
     async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
@@ -50,13 +51,13 @@ class MemoryStore:
         return None
 
     def led(self, key: bytes) -> None:
-        """Nobody waits for it."""
+        """No other process waits for it."""
 
     async def inspect(self, key: bytes) -> CachedAnswer | None:
         return self._answers.peek(key)
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
-        """Forget all of which everything given is true: 1 ms for each 10,000 answers."""
+        """Takes 1 ms for each 10,000 answers."""
         found = [key for key, answer in self._answers.items() if answer.is_of(route, tenant, tag)]
         for key in found:
             self._answers.remove(key)
@@ -67,7 +68,7 @@ class MemoryStore:
         return StoreStats("memory", len(answers), answers.n_bytes, answers.max_bytes, answers.n_evicted)
 
     async def close(self) -> None:
-        """Nothing runs for it."""
+        """Nothing to close."""
 
     def __repr__(self) -> str:
         return f"<MemoryStore {self._answers!r}>"

@@ -1,16 +1,16 @@
-"""The ONNX graph of a BERT sentence encoder, from its safetensors: no torch, and nothing is fetched.
+"""Builds the ONNX graph of a BERT sentence encoder from its safetensors, without torch or downloads.
 
-Problem: the encoders that caches use come as weights for a framework of a gigabyte. Rule: the arithmetic of BERT is thirty
-lines of graph, and the weights are arrays in a file; onnx writes the one around the other, and onnxruntime makes them int8.
+Problem: such encoders are published as weights for a framework of a gigabyte. Rule: write the arithmetic of BERT as thirty
+lines of ONNX graph with the weights as constants; onnxruntime quantizes them to int8.
 
     x = LayerNorm(word[ids] + position[0..t] + type[0])
     6 times:  q, k, v = x Wqkv;  a = softmax(q k^T / sqrt(d)) v;  x = LayerNorm(x + a Wo);  x = LayerNorm(x + gelu(x Wi) Wp)
     vector = mean over tokens, of length 1
 
-Query, key and value are one product. There is no mask: texts share a batch only where they have equally many tokens, so
-nothing is padded. Input `ids` is int64 [texts, tokens], output `vector` float32 [texts, dims].
+Query, key and value are one product. The texts of a batch have the same number of tokens, so there is no padding or mask.
+Input `ids` is int64 [texts, tokens], output `vector` float32 [texts, dims].
 Source: the model cards of sentence-transformers; Devlin et al., "BERT" (2018).
-When wrong: only BERT's own architecture is read, with the mean over tokens; others are taken as a file of ONNX.
+When wrong: supports BERT with the mean over tokens only. Other models need an ONNX file.
 """
 
 import json
@@ -33,7 +33,7 @@ _KINDS: Final[dict[str, type[np.floating[Any]]]] = {"F32": np.float32, "F16": np
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
-    """What the graph needs to know of an encoder beside its weights."""
+    """The dimensions of an encoder."""
 
     n_layers: int
     n_heads: int
@@ -42,11 +42,11 @@ class EncoderShape:
 
     @classmethod
     def of(cls, folder: Path) -> "EncoderShape":
-        """From the folder's config.json. ValueError where it is no BERT, or does not take the mean over tokens."""
+        """From the folder's config.json. Raises ValueError unless it is BERT with the mean over tokens."""
         config = json.loads((folder / "config.json").read_bytes())
         if config.get("model_type") != "bert" or config.get("hidden_act") != "gelu":
-            raise ValueError(f"{folder} holds a model of the type {config.get('model_type')!r}: only bert is built here; "
-                             "a model.onnx beside it is taken as it is")
+            raise ValueError(f"{folder} has a model of type {config.get('model_type')!r}: only bert can be built; add its "
+                             "model.onnx")
         pooling = folder / "1_Pooling" / "config.json"
         if pooling.exists() and not json.loads(pooling.read_bytes()).get("pooling_mode_mean_tokens"):
             raise ValueError(f"{folder} does not pool by the mean over tokens")
@@ -55,11 +55,11 @@ class EncoderShape:
 
 
 def weights_in(path: Path) -> dict[str, Floats]:
-    """The arrays of a safetensors file by name, as float32. ValueError for a file that is none."""
+    """The arrays of a safetensors file by name, as float32. Raises ValueError for a malformed file."""
     data = np.memmap(path, dtype=np.uint8, mode="r")
     n_header = int.from_bytes(data[:8].tobytes(), "little")
     if len(data) < 8 or n_header > len(data) - 8:
-        raise ValueError(f"{path} is not a whole safetensors file")
+        raise ValueError(f"{path} is not a complete safetensors file")
     try:
         header: dict[str, dict[str, Any]] = msgspec.json.decode(data[8:8 + n_header].tobytes())
     except msgspec.DecodeError:
@@ -75,7 +75,7 @@ def weights_in(path: Path) -> dict[str, Floats]:
 
 
 class _Graph:
-    """Nodes and constants in the order they are used."""
+    """A graph under construction."""
 
     def __init__(self, shape: EncoderShape, weights: dict[str, Floats]) -> None:
         self.shape = shape
@@ -84,7 +84,7 @@ class _Graph:
         self.constants: list[onnx.TensorProto] = []
 
     def add(self, kind: str, *inputs: str, n: int = 1, **attributes: Any) -> str:
-        """One node; returns the name of its (first) output, others have .1, .2 after it."""
+        """Add a node; returns the name of its first output. Further outputs are named .1, .2."""
         name = f"{kind}{len(self.nodes)}"
         outputs = [name] + [f"{name}.{i}" for i in range(1, n)]
         self.nodes.append(helper.make_node(kind, inputs, outputs, name=name, **attributes))
@@ -95,7 +95,7 @@ class _Graph:
         return name
 
     def dense(self, x: str, name: str, *parts: str) -> str:
-        """x W + b, of one layer or of several side by side. Weights are kept as [out, in] in the file."""
+        """x W + b, of one layer or of several concatenated. The file has weights as [out, in]."""
         weight = np.concatenate([self.weights[f"{name}.{part}weight"] for part in parts or ("",)])
         bias = np.concatenate([self.weights[f"{name}.{part}bias"] for part in parts or ("",)])
         product = self.add("MatMul", x, self.keep(f"{name}.w", weight.T))
@@ -109,20 +109,21 @@ class _Graph:
     def layer(self, x: str, at: str) -> str:
         qkv = self.dense(x, f"{at}.attention.self", "query.", "key.", "value.")
         # [b, t, 3, heads, d] -> [3, b, heads, t, d]
-        apart = self.add("Transpose", self.add("Reshape", qkv, "apart"), perm=[2, 0, 3, 1, 4])
+        apart = self.add("Transpose", self.add("Reshape", qkv, "heads"), perm=[2, 0, 3, 1, 4])
         split = self.add("Split", apart, n=3, axis=0, num_outputs=3)
-        q, k, v = (self.add("Squeeze", one, "axis0") for one in (split, f"{split}.1", f"{split}.2"))
-        likeness = self.add("MatMul", q, self.add("Transpose", k, perm=[0, 1, 3, 2]))
-        share = self.add("Softmax", self.add("Mul", likeness, "scale"), axis=-1)
-        seen = self.add("Reshape", self.add("Transpose", self.add("MatMul", share, v), perm=[0, 2, 1, 3]), "together")
-        seen = self.dense(seen, f"{at}.attention.output.dense")
-        x = self.norm(self.add("Add", x, seen), f"{at}.attention.output.LayerNorm")
+        q, k, v = (self.add("Squeeze", output, "axis0") for output in (split, f"{split}.1", f"{split}.2"))
+        scores = self.add("MatMul", q, self.add("Transpose", k, perm=[0, 1, 3, 2]))
+        attention = self.add("Softmax", self.add("Mul", scores, "scale"), axis=-1)
+        context = self.add("MatMul", attention, v)
+        context = self.add("Reshape", self.add("Transpose", context, perm=[0, 2, 1, 3]), "merged")
+        context = self.dense(context, f"{at}.attention.output.dense")
+        x = self.norm(self.add("Add", x, context), f"{at}.attention.output.LayerNorm")
         wide = self.add("Gelu", self.dense(x, f"{at}.intermediate.dense"))
         return self.norm(self.add("Add", x, self.dense(wide, f"{at}.output.dense")), f"{at}.output.LayerNorm")
 
 
 def graph_of(folder: Path) -> onnx.ModelProto:
-    """The whole graph in float32. Takes seconds for 22 million weights. ValueError, OSError for what cannot be read."""
+    """The graph in float32. Takes seconds for 22 million weights. Raises ValueError and OSError."""
     shape = EncoderShape.of(folder)
     weights = weights_in(folder / "model.safetensors")
     graph = _Graph(shape, weights)
@@ -142,16 +143,16 @@ def _encode(graph: _Graph) -> None:
     weights = graph.weights
     n_heads, n_dims = graph.shape.n_heads, graph.shape.n_dims
     graph.keep("scale", np.array(1.0 / sqrt(n_dims // n_heads), dtype=np.float32))
-    graph.keep("apart", np.array([0, 0, 3, n_heads, n_dims // n_heads], dtype=np.int64))
-    graph.keep("together", np.array([0, 0, n_dims], dtype=np.int64))
+    graph.keep("heads", np.array([0, 0, 3, n_heads, n_dims // n_heads], dtype=np.int64))
+    graph.keep("merged", np.array([0, 0, n_dims], dtype=np.int64))
     graph.keep("axis0", np.array([0], dtype=np.int64))
     graph.keep("axis1", np.array([1], dtype=np.int64))
     word = graph.keep("word", weights["embeddings.word_embeddings.weight"])
-    place = graph.keep("place", weights["embeddings.position_embeddings.weight"]
-                       + weights["embeddings.token_type_embeddings.weight"][0])
+    position = graph.keep("position", weights["embeddings.position_embeddings.weight"]
+                          + weights["embeddings.token_type_embeddings.weight"][0])
     n_tokens = graph.add("Shape", "ids", start=1, end=2)
-    places = graph.add("Slice", place, "axis0", n_tokens, "axis0")
-    x = graph.norm(graph.add("Add", graph.add("Gather", word, "ids"), places), "embeddings.LayerNorm")
+    positions = graph.add("Slice", position, "axis0", n_tokens, "axis0")
+    x = graph.norm(graph.add("Add", graph.add("Gather", word, "ids"), positions), "embeddings.LayerNorm")
     for number in range(graph.shape.n_layers):
         x = graph.layer(x, f"encoder.layer.{number}")
     mean = graph.add("ReduceMean", x, "axis1", keepdims=0)
@@ -160,13 +161,13 @@ def _encode(graph: _Graph) -> None:
 
 
 def write(folder: Path, graph: Path, named: str) -> None:
-    """Write the graph of a folder's weights, in float32. `named`: its "weights" in the metadata."""
+    """Write the graph in float32. named: the value of "weights" in its metadata."""
     model = graph_of(folder)
-    helper.set_model_props(model, {"weights": named, "onnx.quant.pre_process": "onnxruntime.quant"})  # shapes stand in it
+    helper.set_model_props(model, {"weights": named, "onnx.quant.pre_process": "onnxruntime.quant"})  # it has shapes
     onnx.save(model, str(graph))
 
 
 def quantize(graph: Path, small: Path) -> None:
-    """The same in int8, each row of a weight by its own scale."""
+    """Write the graph in int8, with a scale for each row of a weight."""
     quantization = import_module("onnxruntime.quantization")  # has no types
     quantization.quantize_dynamic(graph, small, weight_type=quantization.QuantType.QInt8, per_channel=True)

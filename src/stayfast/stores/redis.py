@@ -1,13 +1,12 @@
-"""Answers in a Redis or Valkey server that gateways share. Needs the extra `redis`; imported only where it is configured.
+"""Answers in a Redis or Valkey server that gateways share. Needs the extra `redis`; imported only if configured.
 
-    PREFIX:a:KEY        an answer, until its `drop_at`
-    PREFIX:l:KEY        who makes it just now
-    PREFIX:s:NAME       records of what was learned, a stream of about the last `most`, until TOLD_S after the last one
-    PREFIX:i:WHAT       keys of a route, a tenant, a tag, and of all, in a sorted set by when they go: what is purged by
+    PREFIX:a:KEY        an answer; expires at its `drop_at`
+    PREFIX:l:KEY        the process that is making it
+    PREFIX:s:NAME       a log: a stream of about the last `most` records; expires LOG_TTL_S after the last one
+    PREFIX:i:WHAT       index for purges: the keys of a route, a tenant, a tag, or all, in a sorted set by expiry
 
-How much room it takes, and what goes first, is for the server's own settings to say: `maxmemory`, and for this
-`maxmemory-policy volatile-ttl` (the sets outlive what is in them, so they go last). Not for Redis Cluster: an answer and the
-sets that it is in may be on different nodes there.
+The server's own settings limit the memory: `maxmemory`, with `maxmemory-policy volatile-ttl` (an index expires after its
+answers, so it is evicted last). Not for Redis Cluster, where an answer and its indexes may be on different nodes.
 """
 
 from collections.abc import Sequence
@@ -21,10 +20,10 @@ from redis.exceptions import RedisError
 from stayfast.core.clock import Clock
 from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreStats, StoreUnavailable
 
-IO_S: Final = 1.0  # for one round trip; whoever waits for an answer has gone on by then
-STEP: Final = 500  # answers forgotten in one round trip
-TOLD_S: Final = 2_592_000  # 30 days: of records that nobody adds to
-FOREVER_S: Final = 31_536_000.0  # of an answer that says nothing of its own end
+IO_S: Final = 1.0  # for one round trip; requests stop waiting earlier
+STEP: Final = 500  # answers removed in one round trip
+LOG_TTL_S: Final = 2_592_000  # 30 days after the last record
+FOREVER_S: Final = 31_536_000.0  # of an answer without `drop_at`
 _PUT: Final = """
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 for n = 2, #KEYS do
@@ -43,47 +42,47 @@ _LED: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', K
 
 
 class RedisDoor:
-    """A server, by its URL, which may hold a password and is never shown. Connects when it is first asked."""
+    """A server, by its URL, which may contain a password and is never shown. Connects at its first use."""
 
     kind = "redis"
 
     def __init__(self, url: str, prefix: str, clock: Clock) -> None:
         self._prefix = f"{prefix}:"
         self._clock = clock
-        self._server: Any = Redis.from_url(  # once more where a kept connection turns out to be dead
+        self._server: Any = Redis.from_url(  # retries once, for a pooled connection that the server has closed
             url, socket_timeout=IO_S, socket_connect_timeout=IO_S, retry=Retry(NoBackoff(), 1), protocol=2)
 
     async def execute(self, orders: Sequence[Order]) -> list[Reply]:
         commands = [self._command(order) for order in orders]
-        replies = await self._ask(*commands)
-        return [bool(one) if isinstance(order, Lead | IsLed) else one if isinstance(order, Get) else None
-                for order, one in zip(orders, replies, strict=True)]
+        replies = await self._send(*commands)
+        return [bool(reply) if isinstance(order, Lead | IsLed) else reply if isinstance(order, Get) else None
+                for order, reply in zip(orders, replies, strict=True)]
 
     async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
         stream = f"{self._prefix}s:{name}"
-        await self._ask(*[("XADD", stream, "MAXLEN", "~", most, "*", "r", record) for record in records],
-                        ("EXPIRE", stream, TOLD_S))
+        await self._send(*[("XADD", stream, "MAXLEN", "~", most, "*", "r", record) for record in records],
+                         ("EXPIRE", stream, LOG_TTL_S))
 
     async def read_log(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
-        """The next records. Places are the stream's own ids."""
-        (rows,) = await self._ask(("XRANGE", f"{self._prefix}s:{name}", f"({after}" if after else "-", "+", "COUNT", n))
-        return [(place.decode(), fields.get(b"r", b"")) for place, fields in rows]
+        """Positions are the ids of the stream."""
+        (rows,) = await self._send(("XRANGE", f"{self._prefix}s:{name}", f"({after}" if after else "-", "+", "COUNT", n))
+        return [(position.decode(), fields.get(b"r", b"")) for position, fields in rows]
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
-        """Forget STEP after STEP. What the server itself has thrown away before is not counted."""
-        names = [self._set(name) for name in _sets(route, tenant, tag) or ["all"]]
-        (keys,) = await self._ask(("ZINTER", len(names), *names))
-        n = 0
+        """In steps of STEP. Answers that the server has evicted are not counted."""
+        indexes = [self._index_key(name) for name in _index_names(route, tenant, tag) or ["all"]]
+        (keys,) = await self._send(("ZINTER", len(indexes), *indexes))
+        n_removed = 0
         for at in range(0, len(keys), STEP):
-            some = keys[at:at + STEP]
-            n_gone, *_ = await self._ask(("UNLINK", *[f"{self._prefix}a:{key.decode()}" for key in some]),
-                                         *[("ZREM", name, *some) for name in {*names, self._set("all")}])
-            n += n_gone
-        return n
+            batch = keys[at:at + STEP]
+            n, *_ = await self._send(("UNLINK", *[f"{self._prefix}a:{key.decode()}" for key in batch]),
+                                     *[("ZREM", index, *batch) for index in {*indexes, self._index_key("all")}])
+            n_removed += n
+        return n_removed
 
     async def stats(self) -> StoreStats:
-        """How many are kept; their bytes are the server's to know."""
-        (n,) = await self._ask(("ZCOUNT", self._set("all"), round(self._clock.wall() * 1e3), "+inf"))
+        """The number of answers; their bytes are unknown."""
+        (n,) = await self._send(("ZCOUNT", self._index_key("all"), round(self._clock.wall() * 1e3), "+inf"))
         return StoreStats(self.kind, n, None, None)
 
     async def close(self) -> None:
@@ -92,17 +91,17 @@ class RedisDoor:
         except (RedisError, OSError):
             return
 
-    async def _ask(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The server's answers. Raises StoreUnavailable where one of them is an error."""
+    async def _send(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """The replies. Raises StoreUnavailable if one of them is an error."""
         try:
             if len(commands) == 1:
                 return [await self._server.execute_command(*commands[0])]
-            together = self._server.pipeline(transaction=False)
+            pipeline = self._server.pipeline(transaction=False)
             for command in commands:
-                together.execute_command(*command)
-            replies: list[Any] = await together.execute()
+                pipeline.execute_command(*command)
+            replies: list[Any] = await pipeline.execute()
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(type(error).__name__) from None  # its words may hold a key
+            raise StoreUnavailable(type(error).__name__) from None  # its text may contain a cache key
         return replies
 
     def _command(self, order: Order) -> tuple[Any, ...]:
@@ -114,9 +113,9 @@ class RedisDoor:
             case Put():
                 cached, now = order.kept, self._clock.wall()
                 keep_s = min(cached.drop_at - now, FOREVER_S)
-                sets = ("all", *_sets(cached.route, cached.tenant, None), *(f"tag:{tag}" for tag in cached.tags))
-                return ("EVAL", _PUT, 1 + len(sets), answer, *map(self._set, sets), order.data, max(1, round(keep_s * 1e3)),
-                        round(now * 1e3), round((now + keep_s) * 1e3), key)
+                names = ("all", *_index_names(cached.route, cached.tenant, None), *(f"tag:{tag}" for tag in cached.tags))
+                return ("EVAL", _PUT, 1 + len(names), answer, *map(self._index_key, names), order.data,
+                        max(1, round(keep_s * 1e3)), round(now * 1e3), round((now + keep_s) * 1e3), key)
             case Remove():
                 return "UNLINK", answer
             case Lead():
@@ -126,13 +125,13 @@ class RedisDoor:
             case Led():
                 return "EVAL", _LED, 1, lead, order.owner
 
-    def _set(self, name: str) -> str:
+    def _index_key(self, name: str) -> str:
         return f"{self._prefix}i:{name}"
 
     def __repr__(self) -> str:
         return f"<RedisDoor {self._prefix}>"
 
 
-def _sets(route: str | None, tenant: str | None, tag: str | None) -> list[str]:
+def _index_names(route: str | None, tenant: str | None, tag: str | None) -> list[str]:
     given = (("route", route), ("tenant", tenant), ("tag", tag))
     return [f"{what}:{name}" for what, name in given if name is not None]

@@ -1,12 +1,11 @@
-"""Answers in a file on this machine: SQLite, in a thread of its own. All processes that open the file share them.
+"""Answers in an SQLite file on this machine, shared by all processes that open it. One thread of its own uses the file.
 
-What is committed survives `kill -9` of any process (write-ahead log, `synchronous = NORMAL`: a power cut may take the last
-answers, never the file). Its room is bounded by the sum of what it keeps, which triggers count, so that no process counts
-alone. What goes first: the oldest of those that nobody has asked for since they came or came round again (FIFO with
-reinsertion, Corbato's CLOCK): so a batch that runs through ten thousand questions once takes little of what is asked for.
-Its file does not become smaller; room in it is used again.
+Committed answers survive `kill -9` of any process (write-ahead log, `synchronous = NORMAL`: a power failure may lose the
+last answers, never the file). Triggers keep the total size, which is bounded, for all processes. Eviction: the oldest answer
+not used since it was stored or last spared (FIFO with reinsertion, Corbato's CLOCK), so that a batch of ten thousand
+different questions evicts little of what is in use. The file never shrinks; free space in it is reused.
 
-A file of another version of this form is emptied; one that is anything else is not touched, and the store is gone.
+A file of another version of this schema is emptied. Any other file is not touched, and the store is unavailable.
 """
 
 import asyncio
@@ -25,10 +24,10 @@ T = TypeVar("T")
 
 APPLICATION: Final = 0x53_46_43_31  # "SFC1", in the file's head
 VERSION: Final = 1
-OVERHEAD_BYTES: Final = 512  # of an answer beside its data: rows, indices
+OVERHEAD_BYTES: Final = 512  # of an answer, in addition to its data: rows, indexes
 MOST_HITS: Final = 3
-STEP: Final = 64  # answers looked at, or forgotten, in one transaction
-BUSY_S: Final = 1.0  # for another process's transaction
+STEP: Final = 64  # answers checked for eviction at a time, or purged in one transaction
+BUSY_S: Final = 1.0  # wait for another process's transaction
 LOG_BYTES: Final = 8 * 1024 * 1024
 MODE: Final = 0o600
 
@@ -65,13 +64,13 @@ _PUT: Final = "INSERT INTO answers (key, data, n_bytes, drop_at, route, tenant) 
 _LEAD: Final = """INSERT INTO leads VALUES (?1, ?2, ?3) ON CONFLICT (key) DO
     UPDATE SET owner = ?2, until = ?3 WHERE owner = ?2 OR until <= ?4"""
 
-_TOLD: Final = "SELECT n, record FROM told WHERE name = ? AND n > ? ORDER BY n LIMIT ?"
+_READ_LOG: Final = "SELECT n, record FROM told WHERE name = ? AND n > ? ORDER BY n LIMIT ?"
 _TRIM: Final = """DELETE FROM told WHERE name = ?1 AND n <= (
     SELECT n FROM told WHERE name = ?1 ORDER BY n DESC LIMIT 1 OFFSET ?2)"""
 
 
 class SqliteDoor:
-    """A file of answers. Opened when it is first asked, and again after an error; used by its own thread only."""
+    """A file of answers. Opened at its first use, and again after an error; used by its own thread only."""
 
     kind = "sqlite"
 
@@ -81,63 +80,63 @@ class SqliteDoor:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "stayfast-sqlite")
         self._file: sqlite3.Connection | None = None
-        self._hits: set[bytes] = set()  # asked for, and not yet written down
+        self._hits: set[bytes] = set()  # keys whose use is not yet written
         self._n_evicted = 0
 
     async def execute(self, orders: Sequence[Order]) -> list[Reply]:
-        """Do all of these: look-ups outside of a transaction, anything else in one."""
+        """Look-ups alone need no transaction; other commands share one."""
         if all(isinstance(order, Get) for order in orders):
-            return await self._run(lambda file: [self._found(file, order.key) for order in orders])
+            return await self._run(lambda file: [self._read(file, order.key) for order in orders])
         return await self._run(lambda file: self._write(file, orders))
 
     async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
         await self._run(partial(_append_log, name, records, most))
 
     async def read_log(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
-        """The next records. Places are their rows' numbers."""
+        """Positions are row numbers."""
         rows: list[tuple[int, bytes]] = await self._run(
-            lambda file: file.execute(_TOLD, (name, int(after or 0), n)).fetchall())
-        return [(str(place), record) for place, record in rows]
+            lambda file: file.execute(_READ_LOG, (name, int(after or 0), n)).fetchall())
+        return [(str(position), record) for position, record in rows]
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
-        """Forget STEP after STEP, so that look-ups have their turn."""
-        query, given = _PURGED if tag is None else _PURGED_BY_TAG, (route, tenant, tag)
-        found: list[tuple[int]] = await self._run(lambda file: file.execute(query, given).fetchall())
-        n_gone = 0
+        """In steps of STEP, so that look-ups can run in between."""
+        query, parameters = _PURGED if tag is None else _PURGED_BY_TAG, (route, tenant, tag)
+        found: list[tuple[int]] = await self._run(lambda file: file.execute(query, parameters).fetchall())
+        n_removed = 0
         for at in range(0, len(found), STEP):
-            n_gone += await self._run(partial(_forget, found[at:at + STEP]))
-        return n_gone
+            n_removed += await self._run(partial(_delete, found[at:at + STEP]))
+        return n_removed
 
     async def stats(self) -> StoreStats:
-        n_entries, n_bytes = await self._run(_room)
+        n_entries, n_bytes = await self._run(_size)
         return StoreStats(self.kind, n_entries, n_bytes, self._max_bytes, self._n_evicted)
 
     async def close(self) -> None:
-        """Close the file, when the thread comes to it."""
-        self._thread.submit(self._shut)
+        """Close the file after the commands that are queued. Does not wait."""
+        self._thread.submit(self._disconnect)
         self._thread.shutdown(wait=False)
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._run_on_thread, work)
         except RuntimeError:
-            raise StoreUnavailable("it is closed") from None
+            raise StoreUnavailable("closed") from None
 
-    def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _run_on_thread(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
             if self._file is None:
-                self._file = _opened(self._path)
+                self._file = _open(self._path)
             return work(self._file)
         except (sqlite3.Error, OSError) as error:
-            self._shut()
+            self._disconnect()
             raise StoreUnavailable(f"{self._path}: {error}") from None
 
-    def _shut(self) -> None:
+    def _disconnect(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
-    def _found(self, file: sqlite3.Connection, key: bytes) -> bytes | None:
+    def _read(self, file: sqlite3.Connection, key: bytes) -> bytes | None:
         row = file.execute("SELECT data FROM answers WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
@@ -150,17 +149,17 @@ class SqliteDoor:
             hits, self._hits = self._hits, set()
             file.executemany("UPDATE answers SET n_hits = min(n_hits + 1, ?) WHERE key = ?",
                              [(MOST_HITS, key) for key in hits])
-            replies = [self._do(file, order) for order in orders]
-            self._make_room(file)
+            replies = [self._execute_one(file, order) for order in orders]
+            self._evict(file)
         return replies
 
-    def _do(self, file: sqlite3.Connection, order: Order) -> Reply:
+    def _execute_one(self, file: sqlite3.Connection, order: Order) -> Reply:
         now = self._clock.wall()
         match order:
             case Get(key):
-                return self._found(file, key)
+                return self._read(file, key)
             case Put():
-                _put(file, order, self._max_bytes)
+                self._put(file, order)
             case Remove(key):
                 file.execute("DELETE FROM answers WHERE key = ?", (key,))
             case Lead(key, owner, for_s):
@@ -171,9 +170,18 @@ class SqliteDoor:
                 file.execute("DELETE FROM leads WHERE (key = ? AND owner = ?) OR until <= ?", (key, owner, now))
         return None
 
-    def _make_room(self, file: sqlite3.Connection) -> None:
-        """Forget until all that is kept fits. What was asked for comes round again, as often as that."""
-        while (over := _room(file)[1] - self._max_bytes) > 0:
+    def _put(self, file: sqlite3.Connection, order: Put) -> None:
+        """An answer larger than the whole store is not stored, and evicts none."""
+        key, answer, n_bytes = order.key, order.kept, len(order.data) + OVERHEAD_BYTES
+        file.execute("DELETE FROM answers WHERE key = ?", (key,))
+        if n_bytes > self._max_bytes:
+            return
+        file.execute(_PUT, (key, order.data, n_bytes, answer.drop_at, answer.route, answer.tenant))
+        file.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(tag, key) for tag in answer.tags])
+
+    def _evict(self, file: sqlite3.Connection) -> None:
+        """Delete the oldest answers until the rest fits. A used answer is spared once for each use."""
+        while (over := _size(file)[1] - self._max_bytes) > 0:
             oldest = file.execute("SELECT n, n_hits, n_bytes, drop_at FROM answers ORDER BY n LIMIT ?", (STEP,)).fetchall()
             for n, n_hits, n_bytes, drop_at in oldest:
                 if n_hits and drop_at > self._clock.wall():
@@ -191,11 +199,11 @@ class SqliteDoor:
 
 
 def why_not_a_store(path: Path) -> str:
-    """Why a file that is there cannot be a store, as far as looking says. Empty: it is one, may become one, or is in use."""
+    """Why an existing file cannot be a store; empty if it can, or if it cannot be opened now. Does not change the file."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=0.0, uri=True)) as file:
             _check_ours(file)
-    except sqlite3.OperationalError:  # nobody's business here: it may be in use, or another user's
+    except sqlite3.OperationalError:  # in use, or not readable for this user
         return ""
     except sqlite3.DatabaseError as error:
         return str(error)
@@ -203,15 +211,15 @@ def why_not_a_store(path: Path) -> str:
 
 
 def _check_ours(file: sqlite3.Connection) -> bool:
-    """Whether there is anything in it. Raises DatabaseError for what is no database, and for one of somebody else's."""
+    """Whether it is empty. Raises DatabaseError for a file that is not a database, or a database of another application."""
     is_new = not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if not is_new and file.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-        raise sqlite3.DatabaseError("it is not a store of Stayfast's, and stays as it is")
+        raise sqlite3.DatabaseError("not a store of Stayfast; the file is not changed")
     return is_new
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    """The file, ready for use. Raises sqlite3.Error and OSError; nothing is changed in a file that is not ours."""
+def _open(path: Path) -> sqlite3.Connection:
+    """Raises sqlite3.Error and OSError; does not change a file of another application."""
     path.touch(MODE)
     file = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
@@ -230,20 +238,10 @@ def _opened(path: Path) -> sqlite3.Connection:
     return file
 
 
-def _room(file: sqlite3.Connection) -> tuple[int, int]:
-    """Answers, and their bytes."""
+def _size(file: sqlite3.Connection) -> tuple[int, int]:
+    """The number of answers, and their bytes."""
     n_entries, n_bytes = file.execute("SELECT n_entries, n_bytes FROM room").fetchone()
     return n_entries, n_bytes
-
-
-def _put(file: sqlite3.Connection, order: Put, max_bytes: int) -> None:
-    """One that is larger than all the room takes nobody's."""
-    key, answer, n_bytes = order.key, order.kept, len(order.data) + OVERHEAD_BYTES
-    file.execute("DELETE FROM answers WHERE key = ?", (key,))
-    if n_bytes > max_bytes:
-        return
-    file.execute(_PUT, (key, order.data, n_bytes, answer.drop_at, answer.route, answer.tenant))
-    file.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(tag, key) for tag in answer.tags])
 
 
 def _append_log(name: str, records: Sequence[bytes], most: int, file: sqlite3.Connection) -> None:
@@ -253,8 +251,8 @@ def _append_log(name: str, records: Sequence[bytes], most: int, file: sqlite3.Co
         file.execute(_TRIM, (name, most))
 
 
-def _forget(found: Sequence[tuple[int]], file: sqlite3.Connection) -> int:
-    """Forget these, in one transaction; returns how many were still there."""
+def _delete(rows: Sequence[tuple[int]], file: sqlite3.Connection) -> int:
+    """In one transaction; returns how many rows were still there."""
     with file:
         file.execute("BEGIN IMMEDIATE")
-        return file.executemany("DELETE FROM answers WHERE n = ?", found).rowcount
+        return file.executemany("DELETE FROM answers WHERE n = ?", rows).rowcount

@@ -1,14 +1,12 @@
-"""The nearest vectors in one scope, by cosine: exact while there are few, by a graph when there are many.
+"""The nearest vectors in a scope, by cosine: exact up to N_EXACT vectors, above it by an HNSW graph.
 
-A product with all vectors of a scope is exact, needs nothing built, and is bound by memory: 0.15 ms for 5,000 of 384 floats,
-2.8 ms for 20,000, 16 ms for 100,000. It is taken row by row (vecdot): the matrix product of BLAS is no quicker on one
-thread, and on its own several it waits for them, tens of milliseconds where the machine is busy. Above N_EXACT a graph
-answers (usearch, HNSW over float16: 0.5 ms at 100,000, where of ten nearest it finds 9.96). Building it takes 0.1 to 0.8 ms
-a vector, so a scope moves there in small steps: with each vector that is added, MOVED old ones, while the matrix goes on
-answering. Int8 was weighed: half the memory, but of ten nearest it finds 9.6.
+Exact: the product with all vectors of a scope. It is bound by memory: 0.15 ms for 5,000 vectors of 384 floats, 2.8 ms for
+20,000, 16 ms for 100,000. It is computed row by row (vecdot): the matrix product of BLAS is not faster on one thread, and
+with several it waits for them, tens of milliseconds on a busy machine. Graph: usearch, HNSW over float16, 0.5 ms at
+100,000 vectors with a recall of 9.96 of 10 (int8: half the memory, 9.6 of 10). Adding to it takes 0.1 to 0.8 ms a vector,
+so a scope moves in small steps: each added vector moves MOVED old ones, and the exact index answers until all have moved.
 
-Nothing here waits, and one thread at a time uses it. A scope's vectors never meet another's: there is one index a scope.
-Vectors are kept over a restart by whoever knows what they mean (stores/label_store.py).
+One thread at a time. Each scope has its own index, so scopes never mix. Vectors are not kept across restarts here.
 """
 
 from importlib import import_module
@@ -17,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-import_module("onnxruntime")  # which crashes the process where usearch was there before it (1.31, and 2.26)
+import_module("onnxruntime")  # importing it after usearch crashes the process (1.31, and usearch 2.26)
 _INDEX: Final[Any] = import_module("usearch.index").Index
 
 Floats = NDArray[np.float32]
@@ -27,7 +25,7 @@ MOVED: Final = 2
 
 
 class Vectors:
-    """Vectors of length 1 by scope and key; keys are from 0 to 2**63 - 1. Of many, cosines are rounded to 0.001."""
+    """Vectors of length 1 by scope and key (0 to 2**63 - 1). Cosines from the graph are accurate to 0.001."""
 
     __slots__ = ("_scopes", "n_dims")
 
@@ -39,7 +37,7 @@ class Vectors:
         return sum(map(len, self._scopes.values()))
 
     def add(self, scope: bytes, key: int, vector: Floats) -> None:
-        """Keep a vector, in place of the key's last one. 0.5 ms at most up to 10,000 in a scope, 0.8 ms at 100,000."""
+        """Add a vector, replacing that of the same key. 0.5 ms at most up to 10,000 in a scope, 0.8 ms at 100,000."""
         index = self._scopes.get(scope)
         if index is None:
             index = self._scopes[scope] = _Exact(self.n_dims)
@@ -52,12 +50,12 @@ class Vectors:
             self._scopes[scope] = index.graph
 
     def nearest(self, scope: bytes, vector: Floats, n: int) -> list[tuple[int, float]]:
-        """The keys of the n nearest and their cosines, nearest first; fewer where there are no more."""
+        """Keys and cosines of at most n vectors, nearest first."""
         index = self._scopes.get(scope)
         return [] if index is None else index.nearest(vector, n)
 
     def remove(self, scope: bytes, key: int) -> bool:
-        """Forget a vector; returns whether it was there."""
+        """Remove a vector; returns whether it was there."""
         index = self._scopes.get(scope)
         if index is None or not index.remove(key):
             return False
@@ -70,12 +68,12 @@ class Vectors:
 
 
 class _Exact:
-    """A matrix; what is removed gives its row to the last one."""
+    """A matrix. The last row replaces a removed one."""
 
     __slots__ = ("_keys", "_matrix", "_rows")
 
     def __init__(self, n_dims: int) -> None:
-        self._matrix = np.empty((1, n_dims), np.float32)  # most scopes stay small
+        self._matrix = np.empty((1, n_dims), np.float32)  # most scopes are small
         self._keys: list[int] = []
         self._rows: dict[int, int] = {}
 
@@ -118,8 +116,6 @@ class _Exact:
 
 
 class _Graph:
-    """usearch."""
-
     __slots__ = ("_index",)
 
     def __init__(self, n_dims: int) -> None:
@@ -143,7 +139,7 @@ class _Graph:
 
 
 class _Moving:
-    """A matrix on its way into a graph. It answers until the last of its vectors is there."""
+    """A matrix that moves into a graph. The matrix answers until its last vector has moved."""
 
     __slots__ = ("_exact", "_waiting", "graph")
 
@@ -165,7 +161,7 @@ class _Moving:
         for _ in range(min(MOVED, len(self._waiting))):
             moved = self._waiting.pop()
             old = self._exact.vector(moved)
-            if old is not None and moved not in self.graph:  # gone, or come again
+            if old is not None and moved not in self.graph:  # neither removed nor replaced meanwhile
                 self.graph.add(moved, old)
 
     def remove(self, key: int) -> bool:

@@ -1,1 +1,1 @@
-"""F3: doors to whatever can answer, all behind the protocol in `upstreams.base`."""
+"""F3: upstreams, behind the protocol in `upstreams.base`."""

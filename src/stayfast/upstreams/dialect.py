@@ -1,8 +1,7 @@
-"""A pooled HTTP client and a protocol make an upstream: OpenAI-compatible endpoints, Anthropic, the embedded engine.
+"""Upstreams over HTTP: OpenAI-compatible endpoints, Anthropic, the embedded engine.
 
-A large whole answer is read in a thread, one at a time. The parser holds the interpreter's lock while it runs, so that
-alone would change little: what helps is that the join does not, and that Python code runs for each member of a list, where
-the lock changes hands. When wrong: one text of 40 MB is one step of some 30 ms.
+Large whole answers are parsed in a thread, one at a time. The parser holds the GIL, but joining the parts does not, and
+Python code that runs for each member of a list lets the event loop take it. When wrong: one text of 40 MB blocks for 30 ms.
 """
 
 import asyncio
@@ -28,29 +27,29 @@ from stayfast.wire.usage import count_tokens_answer
 
 PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
          Api.RESPONSES: "/responses", Api.MESSAGES: "/messages", Api.COUNT_TOKENS: "/messages/count_tokens"}
-PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # what a request is translated to when it cannot go as it is
+PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # targets of translation, best first
 ANTHROPIC_VERSION = "2023-06-01"
 MAX_ERROR_BODY_BYTES = 64 * 1024
 _FIRST_HOP = (HOP_HEADER, "1")
 NOTHING = Chunk(b"")
-_STREAM_REFUSALS = (400, 403, 404, 422, 501)  # of which those whose body names the stream are meant
+_STREAM_REFUSALS = (400, 403, 404, 422, 501)  # statuses that refuse streaming, if the body contains "stream"
 MAX_WHOLE_ONLY = 1024  # models
-LARGE_BYTES = 256 * 1024  # of a whole answer: to read less takes under a millisecond
-_READER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-answers")  # two would take turns, and the loop a third
-_CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8.4.1 and later; no other word is quoted
+LARGE_BYTES = 256 * 1024  # of a whole answer: parsing less takes under a millisecond
+_READER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-answers")  # two would contend for the GIL
+_CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8.4.1 and later; others are not quoted
 
 
 @dataclass(frozen=True, slots=True)
 class DialectConfig:
-    """How to speak to one endpoint. `key` is a secret: never in reprs, logs or errors."""
+    """Settings of one endpoint. `key` is a secret: never in reprs, logs or errors."""
 
-    kind: str  # openai, anthropic or embedded: decides how the key is sent
-    apis: frozenset[Api]  # what the endpoint speaks natively
+    kind: str  # openai, anthropic or embedded
+    apis: frozenset[Api]  # that the endpoint supports natively
     key: str | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     always_streams: bool = False
-    request_usage: bool = False  # ask streams for token counts even when the client did not; the client never sees them
-    send_deadline: bool = False  # tell it how long the request has, as `x-request-timeout`
+    request_usage: bool = False  # request token counts of streams; clients that did not are not sent them
+    send_deadline: bool = False  # send the remaining time as `x-request-timeout`
 
     def __post_init__(self) -> None:
         if not self.apis:
@@ -62,7 +61,7 @@ class DialectUpstream:
 
     def __init__(self, name: str, config: DialectConfig, client: HttpClient, clock: Clock,
                  held: HeldBytes | None = None) -> None:
-        """`held`: the process's account of whole answers; None: they are not counted."""
+        """held: the process's account of memory for whole answers; None: its own."""
         self.name = name
         self._held = held if held is not None else HeldBytes(MAX_ANSWER_BYTES)
         self.kind = config.kind
@@ -74,17 +73,14 @@ class DialectUpstream:
         self._secrets = Secrets([config.key or "", *(value for _, value in config.headers)])
         self._templates = {(api, streams): self._template(api, streams=streams)
                            for api in PATHS for streams in (False, True)}
-        self._whole_only: set[tuple[Api, str]] = set()  # models whose whole answers are fetched whole
+        self._whole_only: set[tuple[Api, str]] = set()  # models that cannot stream whole answers
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
     def can_serve(self, api: Api) -> bool:
-        """Natively, by translation, or (token counts of conversations) by our own estimate."""
+        """Natively, by translation, or (token counts of conversations) by an estimate."""
         return api in self._speaks or (api is Api.COUNT_TOKENS and Api.MESSAGES in self._speaks)
 
     async def open(self, call: Call) -> AnswerStream:
-        """Send the request in the endpoint's own protocol; returns when the head of a good answer is in. Also raises
-        Shed, when every connection is in use until the connect time-out.
-        """
         request = call.request
         spoken = self._speaks.get(request.api)
         if spoken is None:
@@ -96,7 +92,7 @@ class DialectUpstream:
         return await self._open(call, spoken, streams=streams, want_usage=self._config.request_usage)
 
     async def _open_assembled(self, call: Call, spoken: Api) -> AnswerStream:
-        """A whole answer as a stream. Where it is refused, or has no usage, the model's are fetched whole from then on."""
+        """Fetch a whole answer as a stream. If it is refused or has no usage, the model's are fetched whole later."""
 
         def see_end(sight: AnswerSummary) -> None:
             if sight.is_complete and sight.usage is None:
@@ -123,7 +119,7 @@ class DialectUpstream:
 
         def expect(*, is_stream: bool = expects_stream) -> None:
             nonlocal translated
-            if call.sending is not None:  # it is called once the request is written
+            if call.sending is not None:  # called once the request is written
                 call.sending.has_started = True
             translated = transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
                                     hide_usage=self._config.request_usage and not request.include_usage,
@@ -151,7 +147,7 @@ class DialectUpstream:
         return HttpStream(response, translated, self._secrets, Holding(self._held), on_end)
 
     async def _encode_body(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool) -> bytes:
-        """The request's body in the endpoint's protocol. Raises Rejected for what cannot be translated."""
+        """The body in the endpoint's protocol. Raises Rejected if it cannot be translated."""
         request = call.request
         if spoken is not request.api and len(request.body) > LARGE_REQUEST_BYTES:
             body = await asyncio.get_running_loop().run_in_executor(
@@ -171,7 +167,7 @@ class DialectUpstream:
         return self._client.template("POST", self._client.base_path + PATHS[spoken], fields)
 
     def _headers_for(self, call: Call) -> list[tuple[str, str]]:
-        """The fields of one call, behind those that all have."""
+        """The headers of one call, in addition to those of the template."""
         headers = [("x-request-id", call.request_id)]
         if not call.headers or all(name != HOP_HEADER for name, _ in call.headers):
             headers.append(_FIRST_HOP)
@@ -190,38 +186,38 @@ class DialectUpstream:
         return headers
 
     async def _failure(self, response: Response, spoken: Api) -> UpstreamFailed:
-        """The error that an answer which is not a good one stands for. Reads a bounded part of its body."""
+        """The error for an unsuccessful response. Reads a bounded part of its body."""
         parts, n_bytes = [], 0
         while n_bytes < MAX_ERROR_BODY_BYTES and (data := await response.read()):
             parts.append(data)
             n_bytes += len(data)
         body = b"".join(parts)
         status = response.status
-        if 300 <= status < 400:  # HTTP's redirections
-            return Misconfigured(self.name, Fault.STATUS, f"upstream {self.name} redirected the request ({status}), which "
-                                 "is never followed: its base_url must be the final address", upstream_status=status)
+        if 300 <= status < 400:
+            return Misconfigured(self.name, Fault.STATUS, f"upstream {self.name} sent a redirect ({status}), which is not "
+                                 "followed: set its base_url to the final address", upstream_status=status)
         if status >= 400:
             failed = from_response(self.name, spoken, status, response.headers, body, now_wall=self._clock.wall())
         else:
             failed = error_in(self.name, body) or Misconfigured(
-                self.name, Fault.MALFORMED, "the upstream's answer is not the stream that was asked for" if status == 200
-                else f"upstream {self.name} answered {status}, which is no answer to what was asked",
+                self.name, Fault.MALFORMED, "the upstream did not send the requested stream" if status == 200
+                else f"upstream {self.name} sent the unexpected status {status}",
                 upstream_status=status)
         return self._secrets.scrub(failed)
 
     def _check_coding(self, response: Response) -> None:
         coding = response.headers.get("content-encoding", "").strip().lower()
         if coding and coding != "identity":
-            shown = coding if coding in _CODINGS else "a coding unknown here"
-            raise Misconfigured(self.name, Fault.MALFORMED, f"upstream {self.name} sent its answer compressed ({shown}), "
-                                "although it was asked for identity", upstream_status=response.status)
+            shown = coding if coding in _CODINGS else "unknown coding"
+            raise Misconfigured(self.name, Fault.MALFORMED, f"upstream {self.name} compressed its answer ({shown}) despite "
+                                "accept-encoding: identity", upstream_status=response.status)
 
     def __repr__(self) -> str:
         return f"<DialectUpstream {self.name} ({self.kind}) {self._client!r}>"
 
 
 class Misconfigured(UpstreamFailed):
-    """The endpoint will not do as it is set up: asking it again is no use, another one may answer."""
+    """The endpoint cannot serve as configured: a retry there is useless, another upstream may succeed."""
 
     @property
     def is_for_operator(self) -> bool:
@@ -241,8 +237,8 @@ def _spoken(api: Api, native: frozenset[Api]) -> Api | None:
 
 
 class HttpStream:
-    """An answer coming over HTTP, translated as it comes. Owns its connection. One task reads it. It ends where its protocol
-    ends it: what the connection does after that is nothing that a client should wait for.
+    """An answer over HTTP, translated as it is received. Ends with its protocol's last event; what follows on the connection
+    is not awaited.
     """
 
     __slots__ = ("_holding", "_is_ended", "_on_end", "_response", "_secrets", "_transcoder", "sight")
@@ -255,10 +251,9 @@ class HttpStream:
         self._holding = holding
         self.sight: AnswerSummary = translated.sight
         self._is_ended = False
-        self._on_end = on_end  # called when it is closed, with what was seen of it
+        self._on_end = on_end  # called when it is closed
 
     async def next(self) -> Chunk | None:
-        """The next chunk, empty for a read without anything for the client (a sign of life); None after a whole answer."""
         failure = self.sight.failure
         if failure is None and not self._is_ended:
             translated = self._transcoder
@@ -280,10 +275,10 @@ class HttpStream:
         return None
 
     def cut(self) -> Chunk | None:
-        return self._transcoder.cut() if not self._is_ended else None  # its end may be under way in the other thread
+        return self._transcoder.cut() if not self._is_ended else None  # else the other thread may be finishing it
 
     def close(self) -> None:
-        """Back to the pool when the answer is whole and its body ends with it, else closed at once."""
+        """Return the connection to the pool if the answer is complete, else close it."""
         if self._on_end is not None:
             self._on_end(self.sight)
         if self._holding is not None:
@@ -295,7 +290,7 @@ class HttpStream:
 
 
 class CountedAnswer:
-    """A whole answer that needed no upstream."""
+    """A whole answer made without an upstream call."""
 
     __slots__ = ("_chunk", "sight")
 
@@ -312,4 +307,4 @@ class CountedAnswer:
         return None
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to release."""

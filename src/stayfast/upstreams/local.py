@@ -1,7 +1,7 @@
-"""The embedded engine as an upstream: its child process speaks OpenAI's protocol on loopback.
+"""The embedded engine as an upstream: its child process serves OpenAI's protocol on loopback.
 
-Always streamed, even for whole answers: llama.cpp goes on with a non-streamed request when its client is gone. While the
-engine starts (or starts again after a crash) requests wait for it, within their connect time-out.
+Always streams, even whole answers: llama.cpp continues a non-streamed request after its client has disconnected. While the
+engine starts, or restarts after a crash, requests wait for it within their connect time-out.
 """
 
 import asyncio
@@ -19,24 +19,23 @@ from stayfast.wire.dialect import object_in
 Address = tuple[str, int]
 RESTART_TAKES_S = 1.0
 _MEDIA_TYPES = ("image", "image_url", "input_image", "input_audio", "file", "input_file", "document")
-_FREE_CHOICES = ("auto", "none", None)  # of tools: the model need not call one
-_MEDIA = re.compile(b'"(?:%b)"' % "|".join(_MEDIA_TYPES).encode())  # most requests need no closer look
-KNOCK_EVERY_S = 0.05
+_OPTIONAL_CHOICES = ("auto", "none", None)  # values of tool_choice that do not force a call
+_MEDIA = re.compile(b'"(?:%b)"' % "|".join(_MEDIA_TYPES).encode())  # a request without a match need not be parsed
+POLL_S = 0.05
 
 
 class EngineDoor(Protocol):
-    """Where an engine can be reached, in this process or in the one above the workers."""
+    """An engine of this process, or of the parent process of the workers."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it answers, as far as is known."""
+        """Whether it was reachable last."""
 
     @property
-    def address(self) -> Address | None:
-        """Host and port."""
+    def address(self) -> Address | None: ...
 
     async def wait_ready(self, deadline: Deadline) -> bool:
-        """Wait until it answers; False when the deadline passes first."""
+        """Wait until it is reachable; False if the deadline passes first."""
 
 
 class LocalUpstream:
@@ -48,52 +47,52 @@ class LocalUpstream:
     def __init__(self, name: str, door: EngineDoor, dial: Callable[[Address], Upstream], clock: Clock, *,
                  calls_tools: bool = True) -> None:
         self.name = name
-        self._calls_tools = calls_tools  # False: its model's chat template knows no tools
-        self._door = door
-        self._dial = dial  # makes the upstream that speaks to an address
+        self._calls_tools = calls_tools  # False: the model's chat template does not support tools
+        self._engine = door
+        self._dial = dial  # makes an upstream for an address
         self._clock = clock
         self._address: Address | None = None
         self._inner: Upstream | None = None
 
     def can_serve(self, api: Api) -> bool:
-        """Whatever can be said in OpenAI chat or completions, and token counts; it has no embeddings."""
+        """Everything but embeddings."""
         return api is not Api.EMBEDDINGS
 
     async def open(self, call: Call) -> AnswerStream:
         if call.request.n_choices != 1:
-            raise Rejected("The embedded model gives one answer to one prompt at a time.", code="unsupported_value",
+            raise Rejected("The embedded model gives one answer to one prompt.", code="unsupported_value",
                            param="prompt" if call.request.api is Api.COMPLETIONS else "n")
-        seen_at = path_of_media(call.request)
-        if seen_at is not None:
-            raise Rejected(f"{seen_at}: the embedded model reads text only.", code="unsupported_value", param=seen_at)
+        path = path_of_media(call.request)
+        if path is not None:
+            raise Rejected(f"{path}: the embedded model reads text only.", code="unsupported_value", param=path)
         if not self._calls_tools and must_call_tool(call.request):
-            raise Rejected("tool_choice: this embedded model calls no tools, and cannot be made to; use auto or none, or "
-                           "another model.", code="unsupported_value", param="tool_choice")
+            raise Rejected("tool_choice: this embedded model does not support tools. Use auto or none, or another model.",
+                           code="unsupported_value", param="tool_choice")
         connect_by = Deadline(call.deadline.within(call.connect_s, self._clock.now()))
-        if not self._door.is_ready:
+        if not self._engine.is_ready:
             await self._wait(connect_by)
         try:
-            stream = await self._reach().open(call)
+            stream = await self._inner_upstream().open(call)
         except UpstreamFailed as failed:
             if failed.fault not in (Fault.CONNECT, Fault.RESET):
                 raise
-            await self._wait(connect_by)  # it died a moment ago; nothing was generated for this request
-            stream = await self._reach().open(call)
+            await self._wait(connect_by)  # it has just crashed, before it generated anything for this request
+            stream = await self._inner_upstream().open(call)
         return _LocalStream(self.name, stream)
 
     def close(self) -> None:
-        """Close idle connections; the process is its supervisor's to stop."""
+        """Close idle connections. The engine keeps running."""
         if self._inner is not None:
             self._inner.close()
 
     async def _wait(self, until: Deadline) -> None:
-        if not await self._door.wait_ready(until):
-            raise UpstreamFailed(self.name, Fault.CRASHED, "the embedded model is starting; try again in a moment",
+        if not await self._engine.wait_ready(until):
+            raise UpstreamFailed(self.name, Fault.CRASHED, "the embedded model is starting; retry in a moment",
                                  upstream_status=503, retry_after_s=RESTART_TAKES_S)
 
-    def _reach(self) -> Upstream:
-        """The client for the engine's present address."""
-        address = self._door.address
+    def _inner_upstream(self) -> Upstream:
+        """The upstream of the engine's current address."""
+        address = self._engine.address
         if address is None:
             raise UpstreamFailed(self.name, Fault.CRASHED, "the embedded model is not running", upstream_status=503,
                                  retry_after_s=RESTART_TAKES_S)
@@ -107,7 +106,7 @@ class LocalUpstream:
 
 
 class _LocalStream:
-    """Says in words what a broken connection to a process of our own means."""
+    """Reports a broken connection as a crash of the engine."""
 
     __slots__ = ("_name", "_stream")
 
@@ -125,7 +124,7 @@ class _LocalStream:
         except UpstreamFailed as failed:
             if failed.fault is not Fault.RESET:
                 raise
-            raise UpstreamFailed(self._name, Fault.CRASHED, "the embedded model stopped while it answered; it is being "
+            raise UpstreamFailed(self._name, Fault.CRASHED, "the embedded model crashed during the answer; it is being "
                                  "restarted", retry_after_s=RESTART_TAKES_S) from failed
 
     def cut(self) -> Chunk | None:
@@ -136,7 +135,7 @@ class _LocalStream:
 
 
 def must_call_tool(request: Request) -> bool:
-    """Whether a request demands that a tool be called, in any of the protocols."""
+    """Whether `tool_choice` forces a tool call, in any of the protocols."""
     if b'"tool_choice"' not in request.body:
         return False
     choice = object_in(request.body).get("tool_choice")
@@ -144,11 +143,11 @@ def must_call_tool(request: Request) -> bool:
         kind = choice.get("type")
         allowed = choice.get("allowed_tools")  # chat nests it, responses does not
         choice = (allowed if isinstance(allowed, dict) else choice).get("mode") if kind == "allowed_tools" else kind
-    return choice not in _FREE_CHOICES
+    return choice not in _OPTIONAL_CHOICES
 
 
 def path_of_media(request: Request) -> str | None:
-    """Where a request holds a picture, sound or a file, which the engine would answer with its own error; None: nowhere."""
+    """The JSON path of an image, audio or file in a request; None without one."""
     if _MEDIA.search(request.body) is None:
         return None
     field = "input" if request.api is Api.RESPONSES else "messages"
@@ -156,19 +155,19 @@ def path_of_media(request: Request) -> str | None:
 
 
 def _media_in(value: object, path: str) -> str | None:
-    for at, one in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(one, dict):
-            here = f"{path}[{at}]"
-            if one.get("type") in _MEDIA_TYPES:
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(item, dict):
+            here = f"{path}[{index}]"
+            if item.get("type") in _MEDIA_TYPES:
                 return here
-            found = _media_in(one.get("content"), f"{here}.content") or _media_in(one.get("output"), f"{here}.output")
+            found = _media_in(item.get("content"), f"{here}.content") or _media_in(item.get("output"), f"{here}.output")
             if found is not None:
                 return found
     return None
 
 
 class ParentEngine:
-    """The way to an engine that the parent process runs. `told()` is what it last said of where engines are."""
+    """An engine that the parent process runs. `engine_addresses` returns the addresses that the parent last sent."""
 
     __slots__ = ("_engine_addresses", "_name")
 
@@ -178,7 +177,7 @@ class ParentEngine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether its place is known; whether it still answers there shows when it is asked."""
+        """Whether its address is known; it may have crashed since."""
         return self.address is not None
 
     @property
@@ -186,17 +185,17 @@ class ParentEngine:
         return self._engine_addresses().get(self._name)
 
     async def wait_ready(self, deadline: Deadline) -> bool:
-        """Knock until somebody opens."""
+        """Connect every POLL_S until it succeeds."""
         try:
             async with asyncio.timeout_at(deadline.at):
                 while True:
-                    if await self._opens():
+                    if await self._accepts():
                         return True
-                    await asyncio.sleep(KNOCK_EVERY_S)
+                    await asyncio.sleep(POLL_S)
         except TimeoutError:
             return False
 
-    async def _opens(self) -> bool:
+    async def _accepts(self) -> bool:
         address = self.address
         if address is None:
             return False

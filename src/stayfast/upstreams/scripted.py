@@ -1,7 +1,7 @@
-"""An upstream that follows a script: what a provider says, when, and how it fails. No sockets, so it runs on virtual time.
+"""A simulated upstream that follows a script of texts, waits and failures. No sockets, so it runs on virtual time.
 
-A script is a list of steps; a request takes the next script of the list, round and round. It speaks OpenAI chat, always
-streamed, through the same transcoders as a real one, so a cut stream here is a cut stream there.
+A script is a list of steps; requests use the scripts of a list in turn. It streams OpenAI chat through the same transcoders
+as a real upstream, so that a truncated stream is handled alike.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """These very bytes of the body."""
+    """Bytes of the body."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The answer ends here, this way. Before any `Say` it is an error status (`status`), after it the connection breaks."""
+    """A failure: before any `Say` an error response with `status`, after it a broken connection."""
 
     fault: Fault = Fault.RESET
     status: int | None = None
@@ -47,7 +47,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The body ends cleanly, without the protocol's own end."""
+    """The body ends, without the protocol's last event."""
 
 
 Step = Wait | Say | Raw | Fail | Cut
@@ -61,7 +61,7 @@ def _pieces_of(gap_s: float) -> list[Step]:
     return [step for word in WORDS for step in (Wait(gap_s), Say(word))]
 
 
-# A jagged provider: mostly quick, sometimes slow to start, sometimes halting, all in a fixed order so that runs repeat.
+# Mostly fast, sometimes slow to start, sometimes stalling; in a fixed order, so that runs repeat.
 JAGGED: tuple[Script, ...] = (
     [Wait(0.18), *_pieces_of(0.02)],
     [Wait(0.21), *_pieces_of(0.025)],
@@ -74,7 +74,7 @@ NAMED_SCRIPTS = {"jagged": JAGGED, "steady": STEADY}
 
 
 class Scripted:
-    """An upstream that answers by script. Task-safe. Counts what it was asked and what was cut off by its callers."""
+    """Task-safe. Counts its calls, and those that were cancelled."""
 
     kind = "simulated"
     always_streams = True
@@ -112,11 +112,11 @@ class Scripted:
         """Nothing idle to close."""
 
     def __repr__(self) -> str:
-        return f"<Scripted {self.name}: {self.n_open} open, {self.n_calls} asked, {self.n_cancelled} cancelled>"
+        return f"<Scripted {self.name}: {self.n_open} open, {self.n_calls} calls, {self.n_cancelled} cancelled>"
 
 
 class _ScriptedStream:
-    """One run through a script. One task reads it."""
+    """One run of a script. One task reads it."""
 
     def __init__(self, upstream: Scripted, script: Script, call: Call, number: int) -> None:
         self._upstream = upstream
@@ -137,7 +137,7 @@ class _ScriptedStream:
         return self._transcoder.sight
 
     async def begin(self) -> None:
-        """The time before the head of the answer, or its failure."""
+        """Wait until the head of the answer. Raises UpstreamFailed if the script fails there."""
         while self._steps and isinstance(wait := self._steps[0], Wait):
             del self._steps[0]
             await asyncio.sleep(wait.seconds)
@@ -160,7 +160,7 @@ class _ScriptedStream:
                 return self._finish()
             else:
                 chunk = self._transcoder.feed(self._bytes(step))
-                return Chunk(b"") if chunk is None else chunk  # as over HTTP: what holds nothing for the client is life
+                return Chunk(b"") if chunk is None else chunk  # as over HTTP: a read without data for the client
         usage = {"prompt_tokens": 10, "completion_tokens": self._n_sent, "total_tokens": 10 + self._n_sent}
         ending = (self._event({}, "length" if self._steps else "stop") + b"data: "
                   + msgspec.json.encode({**self._head, "choices": [], "usage": usage}) + b"\n\ndata: [DONE]\n\n")

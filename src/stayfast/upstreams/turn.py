@@ -1,8 +1,7 @@
-"""A turn of the operator's own as an upstream: whoever asks for it by name gets its text, in any dialect.
+"""A turn (a function of the operator) as an upstream: clients request it by name and get its text, in any dialect.
 
-What runs a turn stands above this floor (`turns.served`). Here its pieces become an answer: for clients that want typed
-events these very events, for all others the chunks of their dialect, of which the turn knows nothing. Token counts are
-estimates. A client that leaves ends the turn, unless it may come back to its events.
+`turns.served` runs turns. Here their pieces become an answer: typed events for clients that requested them, for all others
+chunks of their dialect. Token counts are estimates. If a client disconnects, its turn ends, unless it can resume its events.
 """
 
 from math import ceil
@@ -22,7 +21,7 @@ from stayfast.wire.usage import count_tokens_answer, input_tokens, text_tokens
 
 
 class TurnPiece(msgspec.Struct, frozen=True, gc=False):
-    """What a turn has told. `text`: for plain clients, may be empty; `event`: the typed event, for the others."""
+    """One event of a turn. `text`: for plain clients, may be empty; `event`: the typed event, for the others."""
 
     text: str
     event: bytes
@@ -30,16 +29,16 @@ class TurnPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnRun(Protocol):
-    """One client's way through a turn that runs. One task reads it."""
+    """One client's view of a running turn. One task reads it."""
 
     async def next(self) -> TurnPiece | None:
-        """The next piece; None after the last. Raises UpstreamFailed for a turn that failed, or brought nothing."""
+        """The next piece; None after the last. Raises UpstreamFailed if the turn failed or produced nothing."""
 
     def seen(self) -> TurnSeen:
-        """Its steps up to now, but for those that were told of another client of the same turn."""
+        """Its steps so far, without those already reported for another client of the same turn."""
 
     def close(self) -> None:
-        """The client is done, or has left. Awaits nothing; safe to call again."""
+        """The client is done, or has disconnected. Does not await; safe to call again."""
 
 
 class TurnUpstream:
@@ -53,25 +52,25 @@ class TurnUpstream:
         self._clock = clock
 
     async def begin(self, call: Call) -> TurnRun:
-        """A turn that has begun, or one that its client comes back to: what runs turns says how. Raises Rejected."""
+        """Start a turn, or resume the one of this client. Raises Rejected."""
         raise NotImplementedError
 
     def can_serve(self, api: Api) -> bool:
-        """Whatever asks for an answer in words, and token counts."""
+        """APIs whose answer is text, and token counts."""
         return api is Api.COUNT_TOKENS or can_translate(api, Api.CHAT)
 
     async def open(self, call: Call) -> AnswerStream:
-        """Nothing of an answer is there when it returns. Raises Rejected."""
+        """Returns before the answer has begun. Raises Rejected."""
         request = call.request
         if request.api is Api.COUNT_TOKENS:
             return CountedAnswer(count_tokens_answer(request))
         if request.n_choices != 1:
-            raise Rejected("A turn gives one answer to one prompt at a time.", code="unsupported_value",
+            raise Rejected("A turn gives one answer to one prompt.", code="unsupported_value",
                            param="prompt" if request.api is Api.COMPLETIONS else "n")
         if call.events is None:
             return _Plain(await self.begin(call), call, self.name, self._clock)
         if not request.stream:
-            raise Rejected("x-stayfast-events needs a stream: ask for it with stream: true.", param="stream")
+            raise Rejected("x-stayfast-events needs stream: true.", param="stream")
         return _Typed(await self.begin(call), call)
 
     def close(self) -> None:
@@ -84,9 +83,9 @@ class TurnUpstream:
 class _Plain:
     """A turn in the client's own dialect. One task reads it."""
 
-    def __init__(self, turning: TurnRun, call: Call, upstream: str, clock: Clock) -> None:
+    def __init__(self, run: TurnRun, call: Call, upstream: str, clock: Clock) -> None:
         created_at = int(clock.wall())
-        self._turning = turning
+        self._run = run
         self._call = call
         self._transcoder: Transcoder = transcoder(
             Api.CHAT, call.request, source_streams=True, upstream=upstream, hide_usage=not call.request.include_usage,
@@ -96,27 +95,27 @@ class _Plain:
         self._n_tokens = 0.0
         self._is_over = False
         self.sight: AnswerSummary = self._transcoder.sight
-        self.sight.turn = turning.seen
+        self.sight.turn = run.seen
 
     async def next(self) -> Chunk | None:
         if self._is_over:
             return None
-        piece = await self._turning.next()
+        piece = await self._run.next()
         if piece is None:
-            return self._ended()
+            return self._finish()
         if not piece.text:
             return NOTHING
         first = {} if self._n_tokens else {"role": "assistant"}
         self._n_tokens += text_tokens(piece.text.encode())
         return self._transcoder.feed(self._event({**first, "content": piece.text}, None)) or NOTHING
 
-    def _ended(self) -> Chunk | None:
+    def _finish(self) -> Chunk | None:
         self._is_over = True
         usage = _usage(self._call, self._n_tokens)
         usage_fields = {"prompt_tokens": usage.input_total, "completion_tokens": usage.output,
-                "total_tokens": usage.input_total + usage.output}
-        last = self._event({}, "stop") + _chunk_bytes({**self._head, "choices": [],
-                                                       "usage": usage_fields}) + b"data: [DONE]\n\n"
+                        "total_tokens": usage.input_total + usage.output}
+        last = (self._event({}, "stop") + _chunk_bytes({**self._head, "choices": [], "usage": usage_fields})
+                + b"data: [DONE]\n\n")
         chunk, end = self._transcoder.feed(last), self._transcoder.finish()
         if self.sight.failure is not None:
             raise self.sight.failure
@@ -132,24 +131,24 @@ class _Plain:
         return self._transcoder.cut()
 
     def close(self) -> None:
-        self._turning.close()
+        self._run.close()
 
 
 class _Typed:
-    """A turn as the events that it tells. All of them count as content: the first one is what its client waits for."""
+    """A turn as typed events. All of them count as content."""
 
-    def __init__(self, turning: TurnRun, call: Call) -> None:
-        self._turning = turning
+    def __init__(self, run: TurnRun, call: Call) -> None:
+        self._run = run
         self._call = call
         self._n_tokens = 0.0
         self.sight = AnswerSummary()
-        self.sight.turn = turning.seen
+        self.sight.turn = run.seen
 
     async def next(self) -> Chunk | None:
         sight = self.sight
         if sight.is_complete:
             return None
-        piece = await self._turning.next()
+        piece = await self._run.next()
         if piece is None:
             sight.usage, sight.finish_reason, sight.is_complete = _usage(self._call, self._n_tokens), "stop", True
             return None
@@ -162,7 +161,7 @@ class _Typed:
         return None
 
     def close(self) -> None:
-        self._turning.close()
+        self._run.close()
 
 
 def _usage(call: Call, n_tokens: float) -> Usage:

@@ -1,13 +1,13 @@
-"""Messages between the processes of one gateway, each a frame: its length (4 bytes, big-endian) and its bytes.
+"""Channels between the processes of one gateway. A message is a frame: its length (4 bytes, big-endian) and its bytes.
 
-Parent and worker. Problem: a worker must never outlive its parent, must start from the very settings that the parent has
-checked (the file may have changed since), and must say when it serves. Rule: a socket pair, on the worker's standard input,
-carries all three. Down come briefings; up goes one line, `ready`. The end of the line is the end of the parent, even one
-that was killed: the worker drains as for SIGTERM. A briefing after the first one is a reload: it raises SIGHUP.
+Parent and worker. Problem: a worker must not outlive its parent, must use the settings that the parent has checked (the file
+may have changed since), and must report when it serves. Rule: a socket pair, on the worker's stdin. The parent sends
+config snapshots; the worker sends one line, `ready`. EOF means that the parent has ended or was killed: the worker drains as
+after SIGTERM. Each further snapshot is a reload, and raises SIGHUP in the worker.
 
-Worker and worker. Problem: a client reaches one worker by chance, but asks about all of them. Rule: each worker listens on a
-Unix socket in a folder that only their user can enter; whoever is asked something asks the others, all at once, and waits
-for them no longer than `patience_s`. One that does not answer is left out, never waited for.
+Worker and worker. Problem: a client's connection reaches a random worker, but admin queries concern all. Rule: each worker
+listens on a Unix socket in a directory of mode 0700. The queried worker queries all others at once, and waits at most
+`patience_s`. The result lacks workers that do not reply in time.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MAX_QUESTION_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 _PREFIX = "stayfast-workers-"
-_SETTLED_S = 60.0  # a folder younger than this may not have its locks yet
+_SETTLED_S = 60.0  # a younger directory may not have its locks yet
 
 
 def encode_frame(message: bytes) -> bytes:
@@ -39,7 +39,7 @@ def encode_frame(message: bytes) -> bytes:
 
 
 async def read_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes | None:
-    """One message; None for one that breaks off or is longer than `max_bytes`."""
+    """One message; None if it is incomplete or longer than `max_bytes`."""
     try:
         (n_bytes,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         return await reader.readexactly(n_bytes) if n_bytes <= max_bytes else None
@@ -48,7 +48,7 @@ async def read_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes | No
 
 
 def receive_frame(sock: socket.socket) -> bytes | None:
-    """One message from a blocking socket; None when the peer has closed it."""
+    """One message from a blocking socket; None at EOF."""
     head = _receive_exactly(sock, _LENGTH.size)
     return None if head is None else _receive_exactly(sock, _LENGTH.unpack(head)[0])
 
@@ -67,14 +67,14 @@ def _receive_exactly(sock: socket.socket, n_bytes: int) -> bytes | None:
 
 
 class ParentChannel:
-    """The worker's end. `briefing` is the latest one; a thread of its own waits for the next."""
+    """The worker's end. `briefing` is the latest config snapshot; a thread waits for the next."""
 
     def __init__(self, line: socket.socket) -> None:
-        """Wait for the first briefing. Raises EOFError when the parent is gone before it came."""
-        self._line = line
-        first = receive_frame(self._line)
+        """Wait for the first snapshot. Raises EOFError if the parent ends before it."""
+        self._socket = line
+        first = receive_frame(self._socket)
         if first is None:
-            raise EOFError("the parent process ended before it said what to serve")
+            raise EOFError("the parent process ended before it sent the settings")
         self.briefing = first
 
     @classmethod
@@ -82,32 +82,32 @@ class ParentChannel:
         return cls(socket.socket(fileno=os.dup(0)))
 
     def watch(self, drain_s: float) -> None:
-        """From now on raise SIGHUP for a new briefing and SIGTERM for the parent's end; `drain_s` later, exit at once."""
+        """From now on, raise SIGHUP at a new snapshot, and SIGTERM at the parent's end; `drain_s` after that, exit."""
         threading.Thread(target=self._watch, args=(drain_s,), name="lifeline", daemon=True).start()
 
     def ready(self) -> None:
-        """Tell the parent that this worker serves, and takes signals."""
-        self._line.sendall(READY)
+        """Report to the parent that this worker serves and handles signals."""
+        self._socket.sendall(READY)
 
     def _watch(self, drain_s: float) -> None:
-        while (briefing := receive_frame(self._line)) is not None:
-            self.briefing = briefing
+        while (snapshot := receive_frame(self._socket)) is not None:
+            self.briefing = snapshot
             os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(drain_s)
-        os._exit(1)  # the drain hangs, and nobody is left to see it
+        os._exit(1)  # the drain hangs, and no parent is left to kill this process
 
 
 @contextmanager
 def meeting_place() -> Iterator[str | None]:
-    """A folder for one parent's workers, that only its user can enter; None where nothing can be written.
+    """A directory for one parent's workers, of mode 0700; None if none can be created.
 
-    In memory where there is such a place: a container's root may be read-only, and a path in $TMPDIR longer than a socket's.
-    A parent that is killed leaves its folder behind; the next one removes it. Parent and workers each hold a shared lock on
-    their folder (`hold`) for as long as they live, so one that can be locked by a third is nobody's.
+    In /dev/shm if possible: a container's root may be read-only, and a path in $TMPDIR too long for a socket. A killed
+    parent leaves its directory behind; the next parent removes it. Parent and workers hold a shared lock on it (`hold`), so
+    a directory that can be locked exclusively is abandoned.
     """
     folder, lock = None, None
-    for parent in ("/dev/shm", None):  # noqa: S108 - mkdtemp makes a new folder in it, with mode 0700
+    for parent in ("/dev/shm", None):  # noqa: S108 - mkdtemp makes a new directory in it, with mode 0700
         with suppress(OSError):
             folder = mkdtemp(prefix=_PREFIX, dir=parent)
             lock = hold(Path(folder))
@@ -124,7 +124,7 @@ def meeting_place() -> Iterator[str | None]:
 
 
 def hold(folder: Path) -> int | None:
-    """Keep a folder from being taken for abandoned while the descriptor that this returns is open. None: it is gone."""
+    """Lock a directory against removal as abandoned, until the returned descriptor is closed. None: it does not exist."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -135,12 +135,12 @@ def hold(folder: Path) -> int | None:
 
 
 def _remove_abandoned(new: Path) -> None:
-    """Remove the folders beside a new one whose parents were killed, once none of their workers lives."""
+    """Remove the directories of killed parents that have no running workers."""
     now = new.stat().st_mtime
     for folder in new.parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            about = folder.lstat()
-            if about.st_uid != os.geteuid() or not stat.S_ISDIR(about.st_mode) or now - about.st_mtime < _SETTLED_S:
+            status = folder.lstat()
+            if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode) or now - status.st_mtime < _SETTLED_S:
                 continue
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -151,7 +151,7 @@ def _remove_abandoned(new: Path) -> None:
 
 
 class WorkerPeers:
-    """One worker's place among the others. One loop's. Without a folder it is alone."""
+    """The other workers, seen from one of them. One loop's. Without a directory there are none."""
 
     def __init__(self, folder: Path | None = None, n: int = 0, n_workers: int = 1, patience_s: float = 1.0) -> None:
         self.folder = folder
@@ -162,30 +162,30 @@ class WorkerPeers:
         self._server: asyncio.AbstractServer | None = None
 
     async def listen(self, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """Answer the others from now on; `answer` must not raise. Raises OSError."""
+        """Answer the queries of other workers; `answer` must not raise. Raises OSError."""
         if self.folder is None:
             return
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                with suppress(OSError, TimeoutError):  # it went away, or has stopped waiting
+                with suppress(OSError, TimeoutError):  # the other worker has ended, or no longer waits
                     async with asyncio.timeout(self._patience_s):
-                        question = await read_frame(reader, MAX_QUESTION_BYTES)
-                        if question is not None:
-                            writer.write(encode_frame(await answer(question)))
+                        query = await read_frame(reader, MAX_QUESTION_BYTES)
+                        if query is not None:
+                            writer.write(encode_frame(await answer(query)))
                             await writer.drain()
             finally:
                 writer.close()
 
-        self._server = await asyncio.start_unix_server(serve, self._socket(self.n))
+        self._server = await asyncio.start_unix_server(serve, self._socket_path(self.n))
 
     async def ask(self, question: bytes) -> dict[int, bytes | None]:
-        """Every other worker's answer, by its number; None: it gave none in time."""
+        """The reply of every other worker by its number; None: none in time."""
         if not self.others:
             return {}
         async with asyncio.TaskGroup() as group:
-            questions = {other: group.create_task(self._ask(other, question)) for other in self.others}
-        return {other: task.result() for other, task in questions.items()}
+            tasks = {other: group.create_task(self._query(other, question)) for other in self.others}
+        return {other: task.result() for other, task in tasks.items()}
 
     def close(self) -> None:
         if self._server is not None:
@@ -194,18 +194,18 @@ class WorkerPeers:
             os.close(self._lock)
             self._lock = None
 
-    async def _ask(self, other: int, question: bytes) -> bytes | None:
+    async def _query(self, other: int, query: bytes) -> bytes | None:
         try:
             async with asyncio.timeout(self._patience_s):
-                reader, writer = await asyncio.open_unix_connection(self._socket(other))
+                reader, writer = await asyncio.open_unix_connection(self._socket_path(other))
                 try:
-                    writer.write(encode_frame(question))
+                    writer.write(encode_frame(query))
                     return await read_frame(reader, MAX_ANSWER_BYTES)
                 finally:
                     writer.close()
         except (OSError, TimeoutError):
             return None
 
-    def _socket(self, n: int) -> str:
+    def _socket_path(self, n: int) -> str:
         assert self.folder is not None
         return str(self.folder / f"{n}.sock")

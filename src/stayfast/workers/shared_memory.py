@@ -1,11 +1,11 @@
-"""Numbers that all workers of one parent see at once: cells of eight bytes in a file that each has mapped into its memory.
+"""Counters that all workers of one parent share: eight-byte slots in a memory-mapped file.
 
-Problem: what N workers share (places, quotas, breakers) is looked at for each request, and a question over a socket takes a
-hundred times as long as the decision. Rule: the parent makes a file in the workers' folder, half names and half numbers; a
-name is the hash of a text, and its number is found once, by open addressing, under a lock on the file. From then on a worker
-reads and writes it as its own memory, which takes no system call. An eight-byte number is never seen half written.
+Problem: each request checks state that N workers share (slots, quotas, breakers), and a query over a socket takes a hundred
+times as long as the check. Rule: the parent creates a file in the workers' directory, half names and half numbers. A name is
+the hash of a text; a worker finds its slot once, by open addressing, under a lock on the file, and then reads and writes the
+number as its own memory, without system calls. Reads and writes of eight bytes are atomic.
 
-The file is written out in full before anybody maps it: memory that cannot be had must fail then, and not at a request.
+The file is written in full before it is mapped, so that a lack of memory fails at the start and not at a request.
 """
 
 import fcntl
@@ -25,11 +25,11 @@ _OWNERS = "owners"
 
 
 class OutOfSlots(Exception):
-    """There are more names than cells."""
+    """There are more names than slots."""
 
 
 def prepare(folder: Path) -> None:
-    """Make the files; called once, before any worker starts. Without it (no space) each worker goes on by itself."""
+    """Create the files; called once, before any worker starts. Without them (no space) workers share no state."""
     for name, n_bytes in ((_NAME, 2 * N_CELLS * _BYTES), (_OWNERS, N_OWNERS * _BYTES)):
         path = folder / name
         try:
@@ -40,7 +40,7 @@ def prepare(folder: Path) -> None:
 
 
 def common_words(folder: Path | None) -> Words:
-    """Where the workers of one parent note whose a response is; this process's own where they share no memory."""
+    """The table of response owners that the workers of one parent share; a private one without shared memory."""
     if folder is None:
         return own_words()
     try:
@@ -51,12 +51,12 @@ def common_words(folder: Path | None) -> Words:
 
 
 class SharedCounters:
-    """One worker's view. The cells are 0 until somebody writes them."""
+    """One worker's view. Slots are 0 initially."""
 
     __slots__ = ("_names", "_path", "_used", "numbers")
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError where there is none."""
+        """Raises OSError if the file does not exist."""
         self._path = folder / _NAME
         with self._path.open("r+b") as file:
             memory = memoryview(mmap.mmap(file.fileno(), 2 * N_CELLS * _BYTES))
@@ -65,7 +65,7 @@ class SharedCounters:
         self._used: dict[str, int] = {}
 
     def cell(self, name: str) -> int:
-        """Where the number of this name is. Raises BoardFull."""
+        """The slot of a name, an index into `numbers`. Raises OutOfSlots."""
         found = self._used.get(name)
         if found is None:
             found = self._used[name] = self._find(name)
@@ -75,7 +75,7 @@ class SharedCounters:
         (mark,) = unpack("Q", blake2b(name.encode(), digest_size=_BYTES).digest())
         names = self._names
         with self._path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
             for step in range(N_CELLS):
                 cell = (mark + step) % N_CELLS
                 if not names[cell]:

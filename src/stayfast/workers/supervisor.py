@@ -1,9 +1,9 @@
-"""One parent and its worker processes, which share a port through SO_REUSEPORT.
+"""The parent of worker processes that share a port through SO_REUSEPORT.
 
-The parent serves nothing. It starts the workers, gives each its settings over a `ParentChannel`, passes signals on, starts a
-crashed one again after a wait that doubles from `restart_base_s` to `restart_cap_s` with every crash in a row, and gives
-up when a worker cannot even start. SIGTERM and SIGINT drain; a second one aborts. SIGHUP checks the settings and, if they
-hold, sends them to the workers.
+The parent serves no requests. It starts the workers, sends each its settings over a `ParentChannel`, forwards signals,
+restarts a crashed worker after a wait that doubles from `restart_base_s` to `restart_cap_s`, and gives up if a worker cannot
+start. SIGTERM and SIGINT drain; a second one aborts. SIGHUP checks the settings and, if they are valid, sends them to the
+workers.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ from stayfast.workers.channels import READY, encode_frame
 EXIT_PORT_IN_USE = 3
 EXIT_WORKERS_FAIL = 4
 EXIT_BAD_SETTINGS = 78
-_HOPELESS = (EXIT_PORT_IN_USE, EXIT_BAD_SETTINGS)  # starting again cannot help
+_FINAL = (EXIT_PORT_IN_USE, EXIT_BAD_SETTINGS)  # a restart cannot help
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersConfig:
-    """How many workers, and how patient the parent is with them. Seconds."""
+    """Seconds."""
 
     n_workers: int
-    drain_s: float  # what a worker may take to stop, by its own limit
-    margin_s: float = 5.0  # beyond it, before it is killed
+    drain_s: float  # a worker's own limit for its stop
+    margin_s: float = 5.0  # in addition, before it is killed
     restart_base_s: float = 0.5
     restart_cap_s: float = 30.0
-    healthy_after_s: float = 10.0  # a crash after so long counts as the first one again
-    max_failed_starts: int = 5  # in a row, of one worker, before it was ever ready
+    healthy_after_s: float = 10.0  # after so long, a crash counts as the first one again
+    max_failed_starts: int = 5  # of one worker, in a row, without being ready
 
     def __post_init__(self) -> None:
         if self.n_workers < 1 or self.max_failed_starts < 1:
@@ -48,7 +48,7 @@ class WorkersConfig:
 
 
 class Restarts:
-    """When one worker is started again. Pure: instants and statuses in, waits out."""
+    """When to restart a worker. No I/O."""
 
     def __init__(self, config: WorkersConfig) -> None:
         self._config = config
@@ -56,16 +56,16 @@ class Restarts:
         self._n_failed_starts = 0
 
     def wait_after(self, status: int, lived_s: float, *, was_ready: bool) -> float | None:
-        """Seconds until the next start after an exit with `status`; None: give up."""
+        """Seconds until the restart after an exit with `status`; None: give up."""
         self._n_failed_starts = 0 if was_ready else self._n_failed_starts + 1
-        if not was_ready and (status in _HOPELESS or self._n_failed_starts >= self._config.max_failed_starts):
+        if not was_ready and (status in _FINAL or self._n_failed_starts >= self._config.max_failed_starts):
             return None
         self._n_crashes = 1 if was_ready and lived_s >= self._config.healthy_after_s else self._n_crashes + 1
         return backoff_s(self._n_crashes, self._config.restart_base_s, self._config.restart_cap_s)
 
 
 class Worker:
-    """One running worker process and the parent's end of its lifeline."""
+    """A running worker process, and the parent's end of its channel."""
 
     def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader,
                  writer: asyncio.StreamWriter) -> None:
@@ -77,7 +77,7 @@ class Worker:
 
     @classmethod
     async def start(cls, command: Sequence[str], briefing: bytes) -> "Worker":
-        """Start the process, in a session of its own: a terminal's Ctrl-C is the parent's to pass on."""
+        """Start the process in its own session, so that a terminal's Ctrl-C reaches the parent only, which forwards it."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno(), start_new_session=True)
@@ -87,7 +87,7 @@ class Worker:
         return worker
 
     async def run(self, on_ready: Callable[["Worker"], None]) -> int:
-        """Wait for its end; its exit status (negative: the signal that ended it)."""
+        """Wait for its end; returns its exit status (negative: the signal that ended it)."""
         try:
             with suppress(ConnectionError):
                 if await self._reader.readline() == READY:
@@ -100,12 +100,12 @@ class Worker:
                 await self._writer.wait_closed()
 
     def brief(self, briefing: bytes) -> None:
-        """Send a briefing that it does not have yet. Before it is ready it could not take the signal, so that waits."""
+        """Send a config snapshot, if it is new. Not before the worker is ready: it cannot handle the signal earlier."""
         if self.is_ready and briefing != self._sent:
             self._send(briefing)
 
     def signal(self, number: signal.Signals) -> None:
-        """Pass a signal on; nothing happens when it has ended."""
+        """Forward a signal; does nothing if the process has ended."""
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
@@ -120,9 +120,9 @@ class Supervisor:
     def __init__(self, config: WorkersConfig, command: Callable[[int], Sequence[str]], reload: Callable[[], bytes],
                  report: Callable[[str], None], clock: Clock, *, on_ready: Callable[[], None],
                  on_stopping: Callable[[], None], companions: Sequence[AbstractAsyncContextManager[object]] = ()) -> None:
-        """`command` makes the command line of worker n. `reload` checks the settings and returns the briefing for workers;
-        it raises ValueError when they are wrong, saying why. `report` takes a line for the operator. `companions` run
-        once beside all workers, from before the first one starts until after the last one ended.
+        """command: makes the command line of worker n. reload: checks the settings and returns the config snapshot, or
+        raises ValueError with the reason. report: takes a line for the operator. companions: are entered before the first
+        worker starts, and left after the last one has ended.
         """
         self._config = config
         self._command = command
@@ -139,7 +139,7 @@ class Supervisor:
         self._status = 0
 
     async def run(self) -> int:
-        """Keep the workers running until a signal or until they cannot be; the process's exit status."""
+        """Run the workers until a signal, or until one cannot start; returns the process's exit status."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop, number)
@@ -148,20 +148,20 @@ class Supervisor:
             for companion in self._companions:
                 await stack.enter_async_context(companion)
             async with asyncio.TaskGroup() as tasks:
-                keepers = [tasks.create_task(self._keep(n)) for n in range(self._config.n_workers)]
-                tasks.create_task(self._end(keepers))
+                runs = [tasks.create_task(self._run_worker(n)) for n in range(self._config.n_workers)]
+                tasks.create_task(self._kill_late(runs))
         return self._status
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Drain, as workers do for this signal; called again, they get it again, and abort."""
+        """Send this signal to the workers, which drain; called again, they abort."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._on_stopping()
         for worker in self._workers.values():
-            worker.signal(number if worker.is_ready else signal.SIGTERM)  # before that, SIGINT would be a traceback
+            worker.signal(number if worker.is_ready else signal.SIGTERM)  # else SIGINT would cause a traceback
 
     def reload(self) -> None:
-        """Check the settings anew; when they hold and are others, every worker gets them, and else all stays as it is."""
+        """Check the settings again; if they are valid and have changed, send them to all workers."""
         before = self._briefing
         try:
             self.brief(self._reload())
@@ -169,15 +169,15 @@ class Supervisor:
             self._report(f"the settings are wrong and were not loaded; the old ones stay:\n{error}")
             return
         if self._briefing == before:
-            self._report("SIGHUP: the settings are what they were; there is nothing to reload")
+            self._report("SIGHUP: the settings have not changed")
 
     def brief(self, briefing: bytes) -> None:
-        """Make this the briefing of all workers, running and to come."""
+        """Use this config snapshot for all workers, running and future ones."""
         self._briefing = briefing
         for worker in self._workers.values():
             worker.brief(briefing)
 
-    async def _keep(self, n: int) -> None:
+    async def _run_worker(self, n: int) -> None:
         restarts = Restarts(self._config)
         while not self._stopping.is_set():
             began_at = self._clock.now()
@@ -194,7 +194,7 @@ class Supervisor:
             if wait_s is None:
                 self._give_up(n, status)
                 return
-            self._report(f"worker {n} {_ended(status)}; it starts again in {wait_s:g} s")
+            self._report(f"worker {n} {_describe_exit(status)}; restart in {wait_s:g} s")
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._stopping.wait()
@@ -207,28 +207,28 @@ class Supervisor:
             self._on_ready()
 
     def _give_up(self, n: int, status: int) -> None:
-        self._report(f"worker {n} {_ended(status)} and cannot be started; giving up")
-        self._status = status if status in _HOPELESS else EXIT_WORKERS_FAIL
+        self._report(f"worker {n} {_describe_exit(status)} and cannot be started; giving up")
+        self._status = status if status in _FINAL else EXIT_WORKERS_FAIL
         self.stop()
 
     def _note_end(self, n: int, status: int) -> None:
-        if status not in (0, -signal.SIGTERM):  # one that had not yet begun to listen for signals is simply gone
-            self._report(f"worker {n} {_ended(status)} while stopping")
+        if status not in (0, -signal.SIGTERM):  # SIGTERM ends a worker that does not handle signals yet
+            self._report(f"worker {n} {_describe_exit(status)} while stopping")
             self._status = self._status or 1
 
-    async def _end(self, keepers: Sequence[asyncio.Task[None]]) -> None:
+    async def _kill_late(self, runs: Sequence[asyncio.Task[None]]) -> None:
         await self._stopping.wait()
-        _, late = await asyncio.wait(keepers, timeout=self._config.drain_s + self._config.margin_s)
+        _, late = await asyncio.wait(runs, timeout=self._config.drain_s + self._config.margin_s)
         if late:
-            self._report(f"{len(late)} workers did not stop in time and are killed")
+            self._report(f"{len(late)} workers did not stop in time and were killed")
         for worker in self._workers.values():
             worker.signal(signal.SIGKILL)
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """A socket that holds host and port (0: a free one) for workers to share, and takes no connections itself.
+    """A socket that reserves host and port (0: a free one) for workers to share, and does not listen itself.
 
-    Raises OSError (EADDRINUSE) when anybody else listens there, even one that would share.
+    Raises OSError (EADDRINUSE) if another process listens there, even with SO_REUSEPORT.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     if not hasattr(socket, "SO_REUSEPORT"):
@@ -244,7 +244,7 @@ def reserve(host: str, port: int) -> socket.socket:
         if host == EVERY_ADDRESS:
             take_ipv4_too(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of the one before may still linger
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier process may be in TIME_WAIT
         held.bind(address)
     except OSError:
         held.close()
@@ -253,9 +253,9 @@ def reserve(host: str, port: int) -> socket.socket:
 
 
 def command_of(n: int, n_workers: int) -> list[str]:
-    """The command line of worker `n`: this program again, told what it is."""
+    """The command line of worker `n`."""
     return [sys.executable, "-m", "stayfast", "serve", "--worker", f"{n}/{n_workers}"]
 
 
-def _ended(status: int) -> str:
+def _describe_exit(status: int) -> str:
     return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited with {status}"

@@ -1,19 +1,19 @@
-"""What the workers of one parent hold as one: places, limits, breakers, quotas and the budgets of extra attempts.
+"""State shared by the workers of one parent: slots, limits, breakers, quotas and retry budgets.
 
-Problem: the kernel spreads connections over N workers by chance. With a limit each, N times as much passes, and a tenant is
-refused at one worker what it may have at another. Rule: what must be exact for each request (places, quotas) lies in cells
-that all workers see (`workers.shared_memory`) and is looked at there; what is learned (breakers, limits, budgets) each
-worker keeps for itself, and twenty times a second tells the others what it has counted and hears what they have:
+Problem: the kernel distributes connections over N workers at random. With separate limits N times as much would pass, and a
+tenant could be refused at one worker and accepted at another. Rule: state that must be exact for a request (slots, quotas)
+is in shared memory (`workers.shared_memory`). Learned state (breakers, limits, budgets) is each worker's own; twenty times a
+second the workers exchange counts:
 
-    breakers   judge the calls of all; where one opens or closes, the others follow
-    limits     one worker learns, from all that runs; the others follow. Another takes over when it has had nothing for 2 s
-    budgets    count the requests and the extra attempts of all
+    breakers   evaluate the calls of all workers; if one opens or closes, the others follow
+    limits     one worker, the leader, learns from the calls of all; the others adopt its value. Another one becomes leader
+               when the leader has been idle for 2 s
+    budgets    count requests and extra attempts of all workers
 
-Each cell has one writer; what is counted only grows, and what is held is absolute. A worker that is gone, or has stood still
-for 5 s, holds nothing from then on: the others set what it held to 0.
-Who probes what comes back from a break stands in a cell of each worker's, so that there is one probe at a time.
-When wrong: two that begin to probe within the same microsecond both do; readiness, the usual times, the turns of tenants in
-the queue, and what becomes of models that only clients name, are each worker's own.
+Each slot has one writer. Counts only grow; held amounts are absolute. When a worker has ended, or has not run for 5 s, the
+others set the amounts that it held to 0. Each worker publishes its probes of half-open breakers, so that one runs at a time.
+When wrong: workers that start a probe in the same microsecond both do. Readiness, usual latencies, the order of tenants in
+the queue, and the health of models that no setting names are each worker's own.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from stayfast.workers.channels import WorkerPeers
 from stayfast.workers.shared_memory import OutOfSlots, SharedCounters
 
 LOOK_EVERY_S = 0.05
-LATE_S = 0.5  # without a sign of life: is its process there?
+LATE_S = 0.5  # without a heartbeat, before its process is checked
 STUCK_S = 5.0
 LEADS_FOR_S = 2.0
 PROBES_APART_S = 0.5
@@ -47,22 +47,22 @@ class WorkerSync:
         self._n_workers = n_workers
         self._others = tuple(other for other in range(n_workers) if other != n)
         self._clock = clock
-        self._held: set[str] = set()  # names of what each worker holds
+        self._held: set[str] = set()  # names of the amounts that workers hold
         self._upstreams: dict[UpstreamState, list[_Breaker | _Limit]] = {}
         self._breakers: dict[ModelHealth, _Breaker] = {}
         self._limits: dict[ConcurrencyLimiter, _Limit] = {}
         self._budgets: dict[RetryBudget, _Budget] = {}
-        self._gone: set[int] = set()  # and what they held is set to 0
+        self._gone: set[int] = set()  # ended workers, whose amounts were set to 0
         self.places = self._common("places")
         self._beat(clock.now())
         board.numbers[self.cell("pid", n)] = os.getpid()
 
     def cell(self, name: str, n: int) -> int:
-        """Where worker `n` keeps the number of this name. Raises BoardFull."""
+        """Worker `n`'s slot of a name. Raises OutOfSlots."""
         return self._board.cell(f"{name} of {n}")
 
     def bucket(self, tenant: str, limit: str, capacity: float, per_s: float, now: float) -> Bucket:
-        """One limit of one tenant's quota, for all workers; this worker's own where there is no cell left."""
+        """One limit of a tenant's quota, for all workers; for this worker alone if no slot is left."""
         try:
             cell = self._board.cell(f"{limit} {capacity!r} of tenant {tenant}")
         except OutOfSlots:
@@ -70,9 +70,8 @@ class WorkerSync:
         return CommonBucket(capacity, per_s, now, self._board.numbers, cell)
 
     def attach(self, members: Sequence[tuple[str, UpstreamState]], budgets: Iterable[tuple[str, RetryBudget]]) -> None:
-        """From now on these, by names under which all workers know them: with other settings an upstream is another one.
-
-        Raises BoardFull.
+        """Share these upstreams and budgets, and no others, from now on. Names are the same in all workers; an upstream with
+        changed settings has another name. Raises OutOfSlots.
         """
         before, self._upstreams = self._upstreams, {}
         known, self._breakers = self._breakers, {}
@@ -92,18 +91,18 @@ class WorkerSync:
                          for name, budget in budgets}
 
     async def run(self) -> None:
-        """Tell and hear, until cancelled."""
+        """Exchange state until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self.poll()
 
     def poll(self) -> None:
-        """Tell the others and hear them, once."""
+        """Exchange state once."""
         now = self._clock.now()
         self._beat(now)
         for member, shared in self._upstreams.items():
-            for one in shared:
-                one.poll(now)
+            for part in shared:
+                part.poll(now)
             member.learned()
         for budget in self._budgets.values():
             budget.poll(now)
@@ -159,7 +158,7 @@ class WorkerSync:
             published = [self.cell(f"{name} breaker", n) for n in range(self._n_workers)]
             probes = [self.cell(f"{name} probes", n) for n in range(self._n_workers)]
             health.breaker.probes = ProbeLease(self._board.numbers, probes.pop(self._n), probes)
-            health.breaker.probes.running(0)  # whoever had its place before may have died of one
+            health.breaker.probes.running(0)  # an earlier worker of this number may have died during one
             found = _Breaker(health.breaker, self._n, published, self._counts(f"{name} calls", 3))
         self._breakers[health] = found
         return found
@@ -173,7 +172,7 @@ class WorkerSync:
 
 
 def as_one(siblings: WorkerPeers | None, clock: Clock) -> WorkerSync | None:
-    """None for a worker that is alone, or where there is no memory to share."""
+    """None for a single worker, or without shared memory."""
     if siblings is None or siblings.folder is None or not siblings.others:
         return None
     try:
@@ -183,7 +182,7 @@ def as_one(siblings: WorkerPeers | None, clock: Clock) -> WorkerSync | None:
 
 
 class _Counts:
-    """What each worker has counted: it only grows, and whoever takes a worker's place goes on from there."""
+    """Counts of each worker, which only grow; a restarted worker continues them."""
 
     __slots__ = ("_others", "_own", "_seen", "cells")
 
@@ -194,12 +193,12 @@ class _Counts:
         self._seen = [[cells[cell] for cell in each] for each in others]
 
     def add(self, more: Sequence[float]) -> None:
-        """So much more was counted here."""
+        """Add to this worker's counts."""
         for cell, number in zip(self._own, more, strict=True):
             self.cells[cell] += number
 
     def news(self) -> Iterator[list[float]]:
-        """What each of the others has counted since the last time, where it has."""
+        """For each other worker with new counts, the increase since the last call."""
         for cells, seen in zip(self._others, self._seen, strict=True):
             now = [self.cells[cell] for cell in cells]
             if now != seen:
@@ -208,7 +207,7 @@ class _Counts:
 
 
 class _Budget:
-    """One route's budget of extra attempts."""
+    """The retry budget of one route or upstream."""
 
     __slots__ = ("_budget", "_counts", "_exported")
 
@@ -259,7 +258,7 @@ class _Breaker:
 
 
 class _Limit:
-    """One limit: all of an upstream's, or a lane's there."""
+    """The limit of an upstream, or of one of its lanes."""
 
     __slots__ = ("_cells", "_leader", "_led_at", "_limited", "_n", "_value")
 
@@ -270,7 +269,7 @@ class _Limit:
         self._value, self._leader, self._led_at = own
 
     def poll(self, now: float) -> None:
-        """The leader learns; it is whoever was busy first when there was none."""
+        """The leader learns. Without a leader, the first busy worker becomes it."""
         limited, cells = self._limited, self._cells
         if not limited.limit.learns:
             return

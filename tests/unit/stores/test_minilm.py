@@ -68,7 +68,7 @@ def forward(ids: list[int], w: dict[str, Floats]) -> Floats:
 
 def test_it_is_the_model(encoder: Encoder) -> None:
     """In int8 each vector is within cosine .95 of float32's, most are within .99, and all are of length 1."""
-    w = weights_in(minilm._installed() / "model.safetensors")
+    w = weights_in(minilm._installed_weights() / "model.safetensors")
     found = encoder.embed_all(TEXTS)
     cosines = [float(row @ forward(encoder.tokens(text)[0], w)) for row, text in zip(found, TEXTS, strict=True)]
     assert min(cosines) > 0.95, cosines
@@ -108,7 +108,7 @@ def test_a_graph_is_made_once(encoder: Encoder, kept: Path, monkeypatch: pytest.
 
 def test_other_weights_make_another_graph(kept: Path, tmp_path: Path) -> None:
     """A folder of one's own with the same files is another input, and keeps what was made of the first."""
-    folder, installed = tmp_path / "mine", minilm._installed()
+    folder, installed = tmp_path / "mine", minilm._installed_weights()
     folder.mkdir()
     for name in ("tokenizer.json", "config.json"):
         (folder / name).write_bytes((installed / name).read_bytes())
@@ -122,16 +122,16 @@ def test_other_weights_make_another_graph(kept: Path, tmp_path: Path) -> None:
 def test_a_graph_of_onnx_is_taken_as_it_is(encoder: Encoder, kept: Path, tmp_path: Path) -> None:
     """A file, or a folder with model.onnx, beside a tokenizer.json."""
     (tmp_path / "model.onnx").write_bytes(next(kept.glob("*.onnx")).read_bytes())
-    (tmp_path / "tokenizer.json").write_bytes((minilm._installed() / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer.json").write_bytes((minilm._installed_weights() / "tokenizer.json").read_bytes())
     for model in (tmp_path, tmp_path / "model.onnx"):
         taken = load(EmbedderConfig(model=str(model)))
         assert np.array_equal(taken.embed_all(TEXTS), encoder.embed_all(TEXTS))
 
 
 @pytest.mark.parametrize(("config", "weights", "message"), [
-    ({"model_type": "roberta"}, b"", "only bert is built here"),
+    ({"model_type": "roberta"}, b"", "only bert can be built"),
     ({"model_type": "bert", "hidden_act": "gelu", "num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 2},
-     b"\xff" * 20, "not a whole safetensors file"),
+     b"\xff" * 20, "not a complete safetensors file"),
     ({"model_type": "bert", "hidden_act": "gelu", "num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 2},
      b"\2" + b"\0" * 7 + b"{}", "has no weights named"),
 ])

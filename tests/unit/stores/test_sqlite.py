@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.stores.base import CachedAnswer, Store, StoreBackend, StoreUnavailable
+from stayfast.stores.base import CachedAnswer, IsLed, Lead, Led, Order, Reply, Store, StoreBackend, StoreUnavailable
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.stores.sqlite import SqliteDoor
 from stayfast.testing import RecordingSink
@@ -148,6 +148,48 @@ def test_two_processes_have_the_same(tmp_path: Path) -> None:
         await other.close()
 
     asyncio.run(story())
+
+
+class ManualClock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.at = 1_000.0
+
+    def now(self) -> float:
+        """As set."""
+        return self.at
+
+    wall = cpu = now
+
+
+def test_sqlite_lead_of_a_dead_process_expires_and_passes_to_the_next(tmp_path: Path) -> None:
+    """A lead ends with `led`, or after `for_s`; a process that comes back late neither has nor ends the new lead."""
+    async def main() -> None:
+        clock = ManualClock()
+        doors = {name: SqliteDoor(tmp_path / "a.db", 1 << 20, clock) for name in (b"a", b"b")}
+
+        async def send(name: bytes, order: Order) -> Reply:
+            (reply,) = await doors[name].execute([order])
+            return reply
+
+        async def lead(name: bytes) -> Reply:
+            return await send(name, Lead(KEY, name, 5.0))
+
+        assert [await lead(b"a"), await lead(b"b"), await lead(b"a")] == [True, False, True]
+        assert [await send(b"b", IsLed(KEY)), await send(b"b", IsLed(OTHER))] == [True, False]
+        clock.at += 4.9
+        assert [await send(b"b", IsLed(KEY)), await lead(b"b")] == [True, False]
+        clock.at += 0.2  # a is dead: its 5 s are over
+        assert [await send(b"b", IsLed(KEY)), await lead(b"b")] == [False, True]
+        await send(b"a", Led(KEY, b"a"))
+        assert [await lead(b"a"), await send(b"a", IsLed(KEY))] == [False, True]
+        await send(b"b", Led(KEY, b"b"))
+        assert [await send(b"a", IsLed(KEY)), await lead(b"a")] == [False, True]
+        for door in doors.values():
+            await door.close()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("harm", [

@@ -109,11 +109,11 @@ def test_when_full_the_least_deserving_goes() -> None:
         one = limited(max_waiting=2)
         low = [loop.create_task(LimiterWaiter(loop, 100.0, 4).wait(choices(one))) for _ in range(2)]
         await asyncio.sleep(0)
-        with pytest.raises(Shed, match=r"2 waiting, which is as many as may$"):
+        with pytest.raises(Shed, match=r"its queue is full \(2 waiting\)$"):
             await LimiterWaiter(loop, 100.0, 4).wait(choices(one))
         high = loop.create_task(LimiterWaiter(loop, 100.0, 0).wait(choices(one)))
         await asyncio.sleep(0)
-        with pytest.raises(Shed, match="2 waiting, which is as many as may, and others go first"):
+        with pytest.raises(Shed, match=r"its queue is full \(2 waiting\) and others have priority"):
             await low[1]
         one.left(1.0)
         assert await high is one
@@ -132,7 +132,7 @@ def test_a_high_band_is_not_told_of_the_wait_of_a_low_one() -> None:
         one._held_s = 1.0
         waiting = [loop.create_task(LimiterWaiter(loop, 100.0, 4).wait(choices(one))) for _ in range(20)]
         await asyncio.sleep(0)
-        with pytest.raises(Shed, match="a wait of 21 s for a place and up to 1 s for a first token"):
+        with pytest.raises(Shed, match="a wait of 21 s for a slot plus up to 1 s for a first token"):
             await LimiterWaiter(loop, 3.0, 4).wait(choices(one, quickest_s=1.0))
         first = loop.create_task(LimiterWaiter(loop, 3.0, 0).wait(choices(one, quickest_s=1.0)))
         await asyncio.sleep(0)
@@ -156,7 +156,7 @@ def test_a_place_is_for_who_can_still_use_it() -> None:
         await asyncio.sleep(1.0)
         one.quickest.seconds = 1.0
         one.left(1.0)
-        with pytest.raises(Shed, match=r"when its turn came there was less time left than the 1 s that the quickest"):
+        with pytest.raises(Shed, match=r"after its wait less time was left than the 1 s of its fastest"):
             await late
         assert loop.now() == 1.0
         assert await next_one is one
@@ -174,7 +174,7 @@ def test_who_waits_at_two_counts_once_and_is_expected_from_both() -> None:
         await asyncio.sleep(0)
         assert [slow.n_due, quick.n_due] == pytest.approx([1.0, 3.0])
         assert (slow.n_waiting, quick.n_waiting, slow._queue.n) == (1, 3, 4)
-        with pytest.raises(Shed, match=r"upstream slow has .* a wait of 3\.8 s for a place"):  # the fifth, of 4 in 3 s
+        with pytest.raises(Shed, match=r"upstream slow is at .* a wait of 3\.8 s for a slot"):  # the fifth, of 4 in 3 s
             await LimiterWaiter(loop, 3.0).wait(choices(slow, quick))
         for task in tasks:
             task.cancel()
@@ -192,12 +192,12 @@ def test_only_all_refusing_is_a_refusal() -> None:
         waiting = loop.create_task(LimiterWaiter(loop, 100.0, 4).wait(choices(none, some)))
         await asyncio.sleep(0)
         assert (none.n_waiting, some.n_waiting) == (0, 1)
-        with pytest.raises(Shed, match=r"none may wait|1 waiting, which is as many as may"):
+        with pytest.raises(Shed, match=r"it has no queue|its queue is full \(1 waiting\)"):
             await LimiterWaiter(loop, 100.0, 4).wait(choices(none, some))
         both = limited("both")
         also = loop.create_task(LimiterWaiter(loop, 100.0, 3).wait(choices(some, both)))
         await asyncio.sleep(0)
-        with pytest.raises(Shed, match="others go first"):
+        with pytest.raises(Shed, match="others have priority"):
             await waiting
         first = loop.create_task(LimiterWaiter(loop, 100.0, 0).wait(choices(some)))
         await asyncio.sleep(0)
@@ -206,6 +206,38 @@ def test_only_all_refusing_is_a_refusal() -> None:
         assert await also is both
         some.left(1.0)
         assert await first is some
+
+    run(main)
+
+
+def test_limiter_place_promised_to_a_cancelled_waiter_goes_to_the_next_waiter() -> None:
+    """The place and the cancellation arrive in the same turn of the loop. No other place becomes free later."""
+    async def main(loop: SimLoop) -> None:
+        one = limited()
+        first, second = (loop.create_task(LimiterWaiter(loop, 100.0).wait(choices(one))) for _ in range(2))
+        await asyncio.sleep(0)
+        one.left(1.0)
+        first.cancel()
+        async with asyncio.timeout(10):
+            assert await second is one
+        assert first.cancelled()
+        empty(one)
+
+    run(main)
+
+
+def test_limiter_place_promised_to_the_last_waiter_is_free_after_its_cancellation() -> None:
+    """A new request starts at once."""
+    async def main(loop: SimLoop) -> None:
+        one = limited()
+        waiter = loop.create_task(LimiterWaiter(loop, 100.0).wait(choices(one)))
+        await asyncio.sleep(0)
+        one.left(1.0)
+        assert [one.has_room] == [False]
+        waiter.cancel()
+        await asyncio.wait([waiter])
+        assert one.has_room
+        empty(one)
 
     run(main)
 

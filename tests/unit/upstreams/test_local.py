@@ -71,7 +71,7 @@ def test_a_call_of_a_tool_is_refused_where_the_model_knows_none() -> None:
         request = asked(Api.CHAT, messages=[], tools=[{}], tool_choice="required")
         asyncio.run(upstream.open(Call(request, "m", "r", Deadline(5.0), 1.0)))
 
-    with pytest.raises(Rejected, match="use auto or none") as refused:
+    with pytest.raises(Rejected, match="Use auto or none") as refused:
         open_at(calls_tools=False)
     assert (refused.value.status, refused.value.param) == (400, "tool_choice")
     with pytest.raises(ConnectionRefusedError):

@@ -1,1 +1,1 @@
-"""What is known of each upstream now: its health, its limits, and the attempts that run there."""
+"""The live state of upstreams: health, limits, attempts in flight."""

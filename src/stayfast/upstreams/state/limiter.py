@@ -1,8 +1,8 @@
-"""The places at one upstream that one limit gives out: who has one, who waits for one, and for how long.
+"""A concurrency limit at an upstream: attempts in flight, and the queue of requests that wait for a permit.
 
-An upstream has one of these. Where admission keeps lanes and the limit learns, each lane has its own, so that what long
-prompts teach holds nobody up but them. A request waits (`LimiterWaiter`) at every limit where it may go, and the first
-place is its.
+An upstream has one limiter. If admission uses lanes and the limit is adaptive, each lane has its own, so that what long
+prompts teach affects long prompts only. A request waits (`LimiterWaiter`) at all limiters that it may use, and takes the
+first permit.
 """
 
 import asyncio
@@ -19,54 +19,53 @@ from stayfast.policy.admission.queue import Queue, QueueConfig, QueueEntry
 from stayfast.policy.resilience.cross_process import LOOK_ELSEWHERE_S, SharedLimit
 from stayfast.policy.resilience.limits import AdaptiveLimit, LimitConfig
 
-QUICKEST_GROWS = 1.02  # with every answer: an upstream that has become slow for good is known as such after some dozens
-HELD_WEIGHT = 0.1  # of the newest in the mean time that a place is held
-_OPEN, _FULL = QueueConfig(max_queue=100_000), QueueConfig(max_queue=0)  # in a full one somebody has to go
-_ROUNDING: Final = 1e-6  # of parts, in sum
-_LEAST_PART: Final = 1e-3
+QUICKEST_GROWS = 1.02  # with every answer, so that a lasting slowdown is learned within some dozens
+HELD_WEIGHT = 0.1  # of the newest value in the mean duration of an attempt
+_OPEN, _FULL = QueueConfig(max_queue=100_000), QueueConfig(max_queue=0)  # pushing to a full queue evicts an entry
+_ROUNDING: Final = 1e-6  # of a sum of shares
+_MIN_SHARE: Final = 1e-3
 
 
 class QuickestTtft:
-    """About the shortest of an upstream's recent times to a first token. All its limits share one."""
+    """About the shortest recent time to a first token of an upstream; shared by its limiters."""
 
     __slots__ = ("seconds",)
 
     def __init__(self) -> None:
-        self.seconds = 0.0  # 0: none is known
+        self.seconds = 0.0  # 0: unknown
 
     def learn(self, ttft_s: float) -> None:
-        forgiven_s = self.seconds * QUICKEST_GROWS
-        self.seconds = ttft_s if ttft_s < forgiven_s or not forgiven_s else forgiven_s
+        grown_s = self.seconds * QUICKEST_GROWS
+        self.seconds = ttft_s if ttft_s < grown_s or not grown_s else grown_s
 
 
 class LimitOption(NamedTuple):
-    """One limit at which a request may wait. `first_s` must be left for its first token there; 0: not known."""
+    """A limiter where a request may wait. `first_s`: time that its first token will take there; 0: unknown."""
 
     limited: "ConcurrencyLimiter"
     first_s: float
 
 
-class _Stand:
-    """One turn in one queue."""
+class _QueuePosition:
+    """A waiter in the queue of one limiter."""
 
-    __slots__ = ("part", "waiting")
+    __slots__ = ("entry", "share")
 
-    def __init__(self, part: float, waiting: "QueueEntry[LimiterWaiter]") -> None:
-        self.part = part  # of the request that is this limit's to serve, by its speed; 1 in sum over all where it waits
-        self.waiting = waiting
+    def __init__(self, share: float, entry: "QueueEntry[LimiterWaiter]") -> None:
+        self.share = share  # probability that this limiter serves it, by speed; the sum over all its limiters is 1
+        self.entry = entry
 
 
 class LimiterWaiter:
-    """One request's wait, at one limit or several. One task's; changed by the limits, which call it or turn it away. Of
-    those that wait goes: the highest band, then the tenant with the least, then the earliest `ends_at`
-    (policy/admission/queue.py).
+    """One request that waits at one or more limiters. One task's; the limiters call `called` or `refused`. Order: highest
+    priority band, then the tenant with the least service, then the earliest `ends_at` (policy/admission/queue.py).
     """
 
-    __slots__ = ("_clock", "_decision", "_stands", "band", "ends_at", "queued_at", "tenant", "weight")
+    __slots__ = ("_clock", "_decision", "_positions", "band", "ends_at", "queued_at", "tenant", "weight")
 
     def __init__(self, clock: Clock, ends_at: float, band: int = 0, tenant: str = "", weight: float = 1.0) -> None:
         self._clock = clock
-        self._stands: dict[ConcurrencyLimiter, _Stand] = {}
+        self._positions: dict[ConcurrencyLimiter, _QueuePosition] = {}
         self._decision: asyncio.Future[ConcurrencyLimiter | Shed | None] = asyncio.get_running_loop().create_future()
         self.band = band
         self.ends_at = ends_at
@@ -75,34 +74,34 @@ class LimiterWaiter:
         self.weight = weight
 
     async def wait(self, choices: Sequence[LimitOption]) -> "ConcurrencyLimiter | None":
-        """Who has a place, for `take` before anything else is awaited; None: a limit is no more, choose again. Raises Shed
-        at once where all have too many waiting, or an answer would come too late from any of them; later where others go
-        first, or there is no time left for the quickest answer when its turn comes.
+        """The limiter that has a permit; call its `take` before the next await. None: a limiter was removed, so choose
+        again. Raises Shed at once if all queues are full, or every answer would be too late; later if it is evicted from
+        the last queue, or too little time is left for the fastest answer when its turn comes.
         """
-        parts = _parts(choices)
-        waits_s = [choice.limited.wait_s(self, part) for choice, part in zip(choices, parts, strict=True)]
+        shares = _expected_shares(choices)
+        waits_s = [choice.limited.wait_s(self, share) for choice, share in zip(choices, shares, strict=True)]
         soonest = min(range(len(choices)), key=lambda n: waits_s[n] + choices[n].first_s)
         limited, first_s = choices[soonest]
         if self._clock.now() + waits_s[soonest] + first_s > self.ends_at:
-            raise limited.shed(f"a wait of {waits_s[soonest]:.2g} s for a place and up to {first_s:.2g} s for a first token "
-                               "are more than there is time for", waits_s[soonest])
+            raise limited.shed(f"a wait of {waits_s[soonest]:.2g} s for a slot plus up to {first_s:.2g} s for a first token "
+                               "exceeds the time left", waits_s[soonest])
         shed: Shed | None = None
-        for choice, part in zip(choices, parts, strict=True):
+        for choice, share in zip(choices, shares, strict=True):
             if self._decision.done():
                 break
-            queue_place = choice.limited.line_up(self, part)
-            if queue_place is not None and (shed is None or (queue_place.retry_after_s or 0) < (shed.retry_after_s or 0)):
-                shed = queue_place
-        if shed is not None and not self._stands and not self._decision.done():
+            refusal = choice.limited.line_up(self, share)
+            if refusal is not None and (shed is None or (refusal.retry_after_s or 0) < (shed.retry_after_s or 0)):
+                shed = refusal
+        if shed is not None and not self._positions and not self._decision.done():
             raise shed
-        self._share_out()
+        self._normalize_shares()
         try:
             decision = await self._decision
         except asyncio.CancelledError:
-            self._leave()
-            if not self._decision.cancelled() and isinstance(called := self._decision.result(), ConcurrencyLimiter):
-                called.come()  # the place came with the cancellation
-                called.call_up()
+            self._leave_all()
+            if not self._decision.cancelled() and isinstance(limiter := self._decision.result(), ConcurrencyLimiter):
+                limiter.come()  # promised in the turn of the cancellation: pass it on
+                limiter.call_up()
             raise
         if isinstance(decision, Shed):
             raise decision
@@ -112,75 +111,74 @@ class LimiterWaiter:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was called or turned away, or whoever waited has left and does not know it yet."""
+        """Whether it was called, refused or cancelled."""
         return self._decision.done()
 
     def is_late(self, quickest_s: float) -> bool:
-        """Whether not even the quickest answer would come in time."""
+        """Whether even the fastest answer would be too late."""
         return self._clock.now() + quickest_s > self.ends_at
 
     def called(self, by: "ConcurrencyLimiter | None") -> None:
-        """A place is its; None: it has to choose again. It waits nowhere any more."""
-        self._leave()
+        """It has a permit of this limiter; None: it must choose again. It leaves all queues."""
+        self._leave_all()
         if not self._decision.done():
             self._decision.set_result(by)
 
     def refused(self, shed: Shed) -> None:
-        """One limit has turned it away, and has forgotten it; the last one ends the wait."""
-        if self._stands:
-            self._share_out()
+        """One limiter has refused it; the last one ends the wait."""
+        if self._positions:
+            self._normalize_shares()
         elif not self._decision.done():
             self._decision.set_result(shed)
 
-    def stands(self, limited: "ConcurrencyLimiter", stand: _Stand) -> None:
-        self._stands[limited] = stand
+    def enter_queue(self, limiter: "ConcurrencyLimiter", position: _QueuePosition) -> None:
+        self._positions[limiter] = position
 
-    def stands_no_more(self, limited: "ConcurrencyLimiter") -> _Stand:
-        """A limit takes it out of its queue."""
-        return self._stands.pop(limited)
+    def leave_queue(self, limiter: "ConcurrencyLimiter") -> _QueuePosition:
+        return self._positions.pop(limiter)
 
-    def _leave(self) -> None:
-        for limited in list(self._stands):
-            limited.forget(self)
+    def _leave_all(self) -> None:
+        for limiter in list(self._positions):
+            limiter.forget(self)
 
-    def _share_out(self) -> None:
-        whole = sum(stand.part for stand in self._stands.values())
-        for limited, stand in self._stands.items():
-            part = stand.part / whole
-            limited.n_due += part - stand.part
-            stand.part = part
+    def _normalize_shares(self) -> None:
+        total = sum(position.share for position in self._positions.values())
+        for limiter, position in self._positions.items():
+            share = position.share / total
+            limiter.n_due += share - position.share
+            position.share = share
 
 
 class ConcurrencyLimiter:
-    """One limit's places. Changed only on the event loop; nothing here awaits."""
+    """The permits of one limit. Changed only on the event loop; nothing here awaits."""
 
     __slots__ = ("_held_s", "_n_promised", "_name", "_queue", "_rng", "_shares", "common", "lane", "limit", "max_waiting",
                  "n_due", "n_in_flight", "quickest")
 
     def __init__(self, name: str, config: LimitConfig, lane: str = "", rng: Random | None = None,
                  quickest: QuickestTtft | None = None) -> None:
-        self.lane = lane  # empty: all
+        self.lane = lane  # empty: all lanes
         self.limit = AdaptiveLimit(config)
-        self.common: SharedLimit | None = None  # the limit is shared with other processes
+        self.common: SharedLimit | None = None  # None: this process has the limit for itself
         self.quickest = quickest or QuickestTtft()
         self.max_waiting = config.max_waiting
         self.n_in_flight = 0
-        self.n_due = 0.0  # who waits, by parts; 0: nobody
+        self.n_due = 0.0  # sum of the shares of its waiters; exactly 0 if there are none
         self._name = name
         self._rng = rng or Random(name)
         self._queue: Queue[LimiterWaiter] = Queue(_OPEN)
-        self._shares: dict[str, TenantShare] = {}  # of the tenants that wait; by requests
-        self._n_promised = 0  # places of those who waited and have not been told yet
-        self._held_s = 0.0  # how long a place is held, about; 0: not known
+        self._shares: dict[str, TenantShare] = {}  # of tenants with waiters
+        self._n_promised = 0  # permits of waiters that were called and have not run yet
+        self._held_s = 0.0  # mean duration of an attempt; 0: unknown
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait for a place. One that waits elsewhere as well counts in part: over all limits, once."""
+        """Requests that wait for a permit. One that waits at several limiters counts once over all of them."""
         return ceil(self.n_due - _ROUNDING)
 
     @property
     def n_taken(self) -> int:
-        """Places that are taken here, or promised to who waited."""
+        """Permits in use, or promised to called waiters."""
         return self.n_in_flight + self._n_promised
 
     @property
@@ -191,64 +189,66 @@ class ConcurrencyLimiter:
 
     @property
     def per_s(self) -> float:
-        """Requests that it serves in a second when it is full; 0: not known."""
+        """Requests a second at its limit; 0: unknown."""
         return max(1.0, self.limit.value) / self._held_s if self._held_s else 0.0
 
     def take(self) -> int:
-        """An attempt begins; how many run now. Whether there is room is asked before."""
+        """Take a permit; returns how many are in use. The caller has checked `has_room`."""
         self.n_in_flight = n = self.n_in_flight + 1
         if self.common is not None:
             self.common.taken(n + self._n_promised)
         return n
 
-    def wait_s(self, turn: LimiterWaiter, part: float = 1.0) -> float:
-        """How long it would wait, as a part of one; 0 where nothing is known."""
+    def wait_s(self, turn: LimiterWaiter, share: float = 1.0) -> float:
+        """The expected wait of a request with this share; 0 if unknown."""
         queue, per_s = self._queue, self.per_s
         if not per_s:
             return 0.0
-        n_ahead = queue.n_ahead(turn.band, self._share(turn)) * self.n_due / queue.n if queue.n else 0.0
-        return (n_ahead + part) / per_s
+        n_ahead = queue.n_ahead(turn.band, self._tenant_share(turn)) * self.n_due / queue.n if queue.n else 0.0
+        return (n_ahead + share) / per_s
 
-    def line_up(self, turn: LimiterWaiter, part: float) -> Shed | None:
-        """Let it wait; the least deserving goes where too many do. Returns why it may not."""
-        share = self._share(turn)
-        if not share.n_waiting:
-            share.served = self._queue.least_served() or 0.0
-        waiting = QueueEntry(turn, turn.band, share, turn.queued_at, turn.ends_at)
+    def line_up(self, turn: LimiterWaiter, share: float) -> Shed | None:
+        """Add it to the queue; a full queue evicts its lowest entry. Returns the error if that is the new one."""
+        tenant = self._tenant_share(turn)
+        if not tenant.n_waiting:
+            tenant.served = self._queue.least_served() or 0.0
+        entry = QueueEntry(turn, turn.band, tenant, turn.queued_at, turn.ends_at)
         n_others = self.n_waiting
-        self._queue.config = _FULL if self.n_due + part > self.max_waiting + _ROUNDING else _OPEN
-        gone = self._queue.push(waiting)
-        if gone is waiting:
-            return self.shed(f"{n_others} waiting, which is as many as may" if n_others else "none may wait",
-                             self.wait_s(turn, part))
-        self._shares[turn.tenant] = share
-        self.n_due += part
-        turn.stands(self, _Stand(part, waiting))
-        if gone is not None:
-            self._turn_away(gone, f"{n_others} waiting, which is as many as may, and others go first")
+        self._queue.config = _FULL if self.n_due + share > self.max_waiting + _ROUNDING else _OPEN
+        evicted = self._queue.push(entry)
+        if evicted is entry:
+            return self.shed(f"its queue is full ({n_others} waiting)" if n_others else "it has no queue",
+                             self.wait_s(turn, share))
+        self._shares[turn.tenant] = tenant
+        self.n_due += share
+        turn.enter_queue(self, _QueuePosition(share, entry))
+        if evicted is not None:
+            waiter = evicted.item
+            self._forget_position(waiter.leave_queue(self))
+            waiter.refused(self.shed(f"its queue is full ({n_others} waiting) and others have priority",
+                                     self.wait_s(waiter)))
         if self.common is not None and not self.common.is_watched:
             self._poll_other_processes(self.common)
         return None
 
     def forget(self, turn: LimiterWaiter) -> None:
-        stand = turn.stands_no_more(self)
-        self._queue.remove(stand.waiting)
-        self._lighten(stand)
+        """Remove a waiter from the queue."""
+        position = turn.leave_queue(self)
+        self._queue.remove(position.entry)
+        self._forget_position(position)
 
     def shed(self, why: str, wait_s: float) -> Shed:
-        """What is told to who may not wait. Whoever is told to come back is spread over as long again."""
-        return Shed(f"upstream {self._name} has as many requests as it takes, and {why}", reason="upstream_busy",
+        """The error for a refused request. Its Retry-After is random, one to two times the wait, to spread retries."""
+        return Shed(f"upstream {self._name} is at its concurrency limit: {why}", reason="upstream_busy",
                     code="upstream_busy",
                     retry_after_s=min(MAX_RETRY_AFTER_S, max(1.0, wait_s) * self._rng.uniform(1.0, 2.0)))
 
     def come(self) -> None:
-        """Whoever was promised a place knows it now."""
+        """A called waiter runs now, and takes its permit."""
         self._n_promised -= 1
 
     def left(self, held_s: float, *, has_answered: bool = True) -> None:
-        """A place is free again. Where no answer came, for a time-out or for its client's leaving, it was for at least so
-        long: that never makes the mean less.
-        """
+        """Return a permit. Without an answer (time-out, cancelled) `held_s` is a lower bound and never lowers the mean."""
         self.n_in_flight -= 1
         if self.common is not None:
             self.common.taken(self.n_in_flight + self._n_promised)
@@ -259,20 +259,20 @@ class ConcurrencyLimiter:
             self.call_up()
 
     def call_up(self) -> None:
-        """Promise free places to those whose turn it is."""
+        """Promise free permits to the next waiters."""
         queue = self._queue
         while queue.n and self._has_place():
-            waiting = queue.pop(_anybody)
-            if waiting is None:
+            entry = queue.pop(_accept_any)
+            if entry is None:
                 return
-            turn = waiting.item
-            waiting.share.served += 1 / waiting.share.weight
-            stand = turn.stands_no_more(self)
-            self._lighten(stand)
+            turn = entry.item
+            entry.share.served += 1 / entry.share.weight
+            self._forget_position(turn.leave_queue(self))
             if turn.is_over:
                 continue
             if turn.is_late(self.quickest.seconds):
-                turn.refused(self._shed_late(turn))
+                turn.refused(self.shed(f"after its wait less time was left than the {self.quickest.seconds:.2g} s of its "
+                                       "fastest answer", self.wait_s(turn)))
                 continue
             self._n_promised += 1
             turn.called(self)
@@ -280,36 +280,27 @@ class ConcurrencyLimiter:
                 self.common.taken(self.n_in_flight + self._n_promised)
 
     def send_on(self) -> None:
-        """Nobody waits here any more: all of them go on, to ask again where they belong now."""
-        while (waiting := self._queue.pop(_anybody)) is not None:
-            self._lighten(waiting.item.stands_no_more(self))
-            waiting.item.called(None)
+        """Empty the queue; all waiters choose their limiters again."""
+        while (entry := self._queue.pop(_accept_any)) is not None:
+            self._forget_position(entry.item.leave_queue(self))
+            entry.item.called(None)
 
-    def _share(self, turn: LimiterWaiter) -> TenantShare:
+    def _tenant_share(self, turn: LimiterWaiter) -> TenantShare:
         return self._shares.get(turn.tenant) or TenantShare(turn.tenant, turn.weight)
 
-    def _shed_late(self, turn: LimiterWaiter) -> Shed:
-        return self.shed(f"when its turn came there was less time left than the {self.quickest.seconds:.2g} s that the "
-                         "quickest answer takes", self.wait_s(turn))
-
-    def _turn_away(self, gone: "QueueEntry[LimiterWaiter]", why: str) -> None:
-        turn = gone.item
-        self._lighten(turn.stands_no_more(self))
-        turn.refused(self.shed(why, self.wait_s(turn)))
-
-    def _lighten(self, stand: _Stand) -> None:
-        """One that waited is out of the queue."""
-        share = stand.waiting.share
-        if not share.n_waiting:
-            del self._shares[share.name]
-        self.n_due = self.n_due - stand.part if self._queue.n else 0.0
+    def _forget_position(self, position: _QueuePosition) -> None:
+        """Update the totals after an entry has left the queue."""
+        tenant = position.entry.share
+        if not tenant.n_waiting:
+            del self._shares[tenant.name]
+        self.n_due = self.n_due - position.share if self._queue.n else 0.0
 
     def _has_place(self) -> bool:
         n_taken, limit = self.n_in_flight + self._n_promised, self.limit
         return limit.has_room(n_taken if self.common is None else self.common.n_seen(n_taken, limit.value))
 
     def _poll_other_processes(self, common: SharedLimit) -> None:
-        """As long as somebody waits here: nobody tells us of places that become free elsewhere."""
+        """Poll while there are waiters: no event tells when another process frees a permit."""
         self.call_up()
         common.waiting(self.n_waiting)
         common.is_watched = self.n_due > 0
@@ -321,14 +312,14 @@ class ConcurrencyLimiter:
         return f"<ConcurrencyLimiter{lane}: {self.n_in_flight} in flight, {self.n_waiting} waiting, {self.limit!r}>"
 
 
-def _anybody(*_: object) -> bool:
+def _accept_any(*_: object) -> bool:
     return True
 
 
-def _parts(choices: Sequence[LimitOption]) -> list[float]:
-    """What part of one request each of these may expect to serve: by how quick they are, where all of that is known."""
+def _expected_shares(choices: Sequence[LimitOption]) -> list[float]:
+    """The probability of each limiter to serve the request: by speed, if all speeds are known; else equal."""
     speeds = [choice.limited.per_s for choice in choices]
     if not all(speeds):
         return [1 / len(choices)] * len(choices)
-    whole = sum(speeds)
-    return [max(_LEAST_PART, speed / whole) for speed in speeds]
+    total = sum(speeds)
+    return [max(_MIN_SHARE, speed / total) for speed in speeds]

@@ -1,4 +1,4 @@
-"""One attempt's place at one upstream: what it teaches depends on when and how it is left."""
+"""One attempt's permit at one upstream; its end reports the outcome to limiter, breaker and latency statistics."""
 
 from math import inf
 
@@ -8,20 +8,19 @@ from stayfast.upstreams.state.limiter import ConcurrencyLimiter
 from stayfast.upstreams.state.upstream_state import ModelHealth, RunningCall, UpstreamState
 
 _DROPPED, _SUCCESS = Outcome.DROPPED, Outcome.SUCCESS
-LOST_IS_SLOW = 1.5  # times its usual time, after which a call is given up for a quicker one: few are, unless most are slow
+LOST_IS_SLOW = 1.5  # times the usual time: an attempt cancelled later than this, as a hedge was faster, was slow
 
 
 class Permit(RunningCall):
-    """One attempt's place at one upstream, from its start to its one end. Nothing here awaits."""
+    """One attempt's permit at one upstream, from its start to its end. Nothing here awaits."""
 
-    __slots__ = ("_is_left", "_member", "_work")
+    __slots__ = ("_is_left", "_upstream", "_work")
 
-    def __init__(self, member: UpstreamState, limited: ConcurrencyLimiter, health: ModelHealth, norm: Baseline,
-                 n_concurrent: int, *, work: float,
-                 began_at: float, slow_at: float) -> None:
-        self._member = member
+    def __init__(self, upstream: UpstreamState, limited: ConcurrencyLimiter, health: ModelHealth, norm: Baseline,
+                 n_concurrent: int, *, work: float, began_at: float, slow_at: float) -> None:
+        self._upstream = upstream
         self.limited = limited
-        self._work = work  # of its upstream's backlog
+        self._work = work  # its share of the upstream's prefill backlog
         self.health = health
         self.norm = norm
         self.mark = health.breaker.began()
@@ -30,39 +29,38 @@ class Permit(RunningCall):
         self.slow_at = slow_at
         self.became = WAITING
         self.took_s = self.real = self.n_answered = None
-        self.n_running = member.n_in_flight + 1
-        self.n_answered_before = member.concurrency.n_answered
+        self.n_running = upstream.n_in_flight + 1
+        self.n_answered_before = upstream.concurrency.n_answered
         self.is_queued = False
         self._is_left = False
 
     @property
     def usual_s(self) -> float:
-        """What the first token of a prompt of this size usually takes; 0 before that is known."""
+        """The usual time to a first token for prompts of this size; 0: unknown."""
         return self.norm.baseline_s
 
     def is_late(self, now: float) -> bool:
-        """Whether its first token has been waited for as long as for a slow one; yes where nobody knows how long that is."""
+        """Whether its first token counts as slow by now; True if the usual time is unknown."""
         return now >= self.slow_at or self.slow_at == inf
 
     def is_own_load(self, now: float) -> bool:
-        """Whether its first token is late for our own load."""
-        return self.took_s is None and now >= self.slow_at and self._member.is_own_load(self, now)
+        """Whether its first token is late because of this gateway's own load."""
+        return self.took_s is None and now >= self.slow_at and self._upstream.is_own_load(self, now)
 
     def answered(self, now: float, norm: Baseline | None = None) -> None:
-        """The first token came; `norm` is of the prompt's real size where that has come to be known."""
+        """The first token has arrived. norm: of the prompt's actual size, if the upstream has reported it."""
         if self.took_s is not None:
             return
         self.took_s = now - self.began_at
-        if self._work:
-            self._read()
-        del self._member.pending[self]
+        self._leave_backlog()
+        del self._upstream.pending[self]
         self.real = norm
         if self.became is WAITING:
             self.became = ANSWERED
-        self._member.answered(self, now)
+        self._upstream.answered(self, now)
 
     def outlasted(self, now: float) -> None:
-        """Another attempt was quicker, and this one is given up: it took at least so long."""
+        """A hedge was faster, and this attempt is cancelled: its first token would have taken at least this long."""
         if self.took_s is not None:
             return
         took_s = now - self.began_at
@@ -74,51 +72,52 @@ class Permit(RunningCall):
             self.took_s = took_s
             if self.became is WAITING:
                 self.became = LOST
-        self._member.outlasted(self, ratio, now, is_slow=is_slow)
+        self._upstream.outlasted(self, ratio, now, is_slow=is_slow)
 
     def refused(self, now: float, why: str, *, is_key: bool, n_enough: int = 1) -> None:
-        """Its model, or its key, is no good there: from the `n_enough`-th such request in a row on others go first for a
-        minute.
+        """The upstream refused the model or the key. From the `n_enough`-th such request in a row, other upstreams are
+        preferred for a minute.
         """
-        self._member.refused(self.health, now, why, is_key=is_key, n_enough=n_enough)
+        self._upstream.refused(self.health, now, why, is_key=is_key, n_enough=n_enough)
 
-    def _read(self) -> None:
-        backlog = self._member.backlog
-        if backlog is not None:
-            backlog.ended(self._work)
+    def _leave_backlog(self) -> None:
+        if self._work and self._upstream.backlog is not None:
+            self._upstream.backlog.ended(self._work)
         self._work = 0.0
 
     def leave(self, outcome: Outcome, now: float, *, is_endpoint: bool = True, retry_after_s: float | None = None) -> None:
-        """Give it back, with what came of the attempt; only the first call counts. `is_endpoint`: a drop was by the
-        endpoint's fault, and not a refusal for a quota."""
+        """Release it and report the outcome; only the first call counts. is_endpoint: a drop was the endpoint's failure, not
+        a quota.
+        """
         if self._is_left:
             return
         self._is_left = True
-        member = self._member
-        member.pending.pop(self, None)
-        if self._work:
-            self._read()
+        upstream = self._upstream
+        upstream.pending.pop(self, None)
+        self._leave_backlog()
         if self.took_s is None and self.slow_at == inf:
             self.norm.n_unknown -= 1
         if outcome is _DROPPED:
-            member.dropped(self, now, is_endpoint=is_endpoint, retry_after_s=retry_after_s)
+            upstream.dropped(self, now, is_endpoint=is_endpoint, retry_after_s=retry_after_s)
         elif self.took_s is None:
             self.health.breaker.forgotten(self.mark)
-            member.learned_nothing(now)
-            if self.became is WAITING and (now < self.slow_at or not member.is_ordinary(self)):
+            upstream.learned_nothing(now)
+            if self.became is WAITING and (now < self.slow_at or not upstream.is_ordinary(self)):
                 self.became = NOTHING
         elif outcome is _SUCCESS:
-            member.concurrency.ended(now - self.began_at)
-        member.n_in_flight -= 1
+            upstream.concurrency.ended(now - self.began_at)
+        upstream.n_in_flight -= 1
         self.limited.left(now - self.began_at, has_answered=self.took_s is not None)
 
 
 def acquire_permit(member: UpstreamState, norm: Baseline, now: float, model: str = "", *, n_tokens: float = 0.0,
                    lane: str = "") -> Permit:
-    """Start an attempt at this model, of this class of `usual`, with so many tokens to read. Room is checked before."""
+    """Start an attempt. The caller has checked that there is room. norm: the baseline of its prompt size; n_tokens: of the
+    prompt.
+    """
     limited, backlog = member.limited(lane), member.backlog
-    place = Permit(member, limited, member.health(model), norm, limited.take(),
-                  work=backlog.began(n_tokens) if backlog is not None else 0.0, began_at=now,
-                  slow_at=now + norm.after_s(member.slow_factor))
-    member.started(place, now)
-    return place
+    permit = Permit(member, limited, member.health(model), norm, limited.take(),
+                    work=backlog.began(n_tokens) if backlog is not None else 0.0, began_at=now,
+                    slow_at=now + norm.after_s(member.slow_factor))
+    member.started(permit, now)
+    return permit

@@ -1,8 +1,7 @@
-"""Every upstream by name, with what is known of it now: how quick it is, its limit, its breaker, whether it ever answered.
+"""The live state of each upstream: latency, limits, circuit breakers, and whether it has ever answered.
 
-`ModelHealth` is of one model there: its breaker, and until when it is left alone. Most upstreams are asked for one model and
-have one. Where there are several each has its own, so that what one of them does (no such model, a used-up quota, errors)
-moves no request for another.
+`ModelHealth` is the health of one model at an upstream. Most upstreams serve one model. If one serves several, each has its
+own, so that an error of one (unknown model, used-up quota) does not move requests for another.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -35,13 +34,13 @@ from stayfast.policy.routing.load_balancing import CandidateLoad, LatencyEstimat
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter, QuickestTtft
 
-MAX_UNNAMED, MAX_NAME = 64, 64  # models that only clients name (the oldest is forgotten), and characters of such a name
+MAX_UNNAMED, MAX_NAME = 64, 64  # models that no setting names (the oldest is dropped), and characters of such a name
 
 
 class ModelHealth:
-    """Of one model at one upstream; only its UpstreamState changes it. Two reasons why others go first: `alone_until` is the
-    upstream's own Retry-After, and nothing is to be sent before it; `refused_until` is after refused keys or models, is
-    our own guess, and no request waits for its end.
+    """The health of one model at one upstream; only its UpstreamState changes it. Two suspensions, during which other
+    upstreams are preferred: `alone_until` is the upstream's Retry-After, which retries wait for; `refused_until` follows
+    refused keys or models, is a guess, and no request waits for it.
     """
 
     __slots__ = ("_failed_after_s", "_failed_at", "_name", "_reported_state", "_sink", "alone_until", "breaker", "model",
@@ -53,28 +52,28 @@ class ModelHealth:
         self.alone_until = self.refused_until = float("-inf")
         self.why_alone = self.why_refused = ""
         self.n_refused = 0  # requests in a row, since the last first token
-        self._failed_at = float("-inf")  # the last call that failed, and how long it had run by then
-        self._failed_after_s = 0.0
+        self._failed_at = float("-inf")  # of the last failed call
+        self._failed_after_s = 0.0  # its duration
         self._name = name
         self._sink = sink
         self._reported_state = breaker.state
 
     def leave_alone(self, until: float, why: str) -> None:
-        """Others go first until then, and a retry here waits for it."""
+        """Suspend until then."""
         if until > self.alone_until:
             self.alone_until, self.why_alone = until, why
 
     def is_preferred(self, now: float) -> bool:
-        """Whether nothing but its breaker moves requests to others."""
+        """Whether it is not suspended; its breaker may be open."""
         return now >= self.alone_until and now >= self.refused_until
 
     def failed(self, after_s: float, now: float) -> None:
-        """A call failed by the endpoint's fault, so long after its start."""
+        """The endpoint failed a call, `after_s` after its start."""
         self._failed_at, self._failed_after_s = now, after_s
 
     def is_hanging(self, most_s: float, now: float) -> bool:
-        """Whether a call would most likely fail, and only after more than `most_s`: its breaker says that it is down, it
-        failed as late before, and no probe is due. Where nobody else is left, one probe each PROBE_EVERY_S is.
+        """Whether a call would probably fail after more than `most_s`: its breaker reports it down, its last failure took
+        longer, and no probe is due. If it is the only upstream left, a probe is due every PROBE_EVERY_S.
         """
         breaker = self.breaker
         if self._failed_after_s <= most_s or not breaker.is_down or breaker.wants_probe(now):
@@ -82,22 +81,22 @@ class ModelHealth:
         return breaker.is_probing or now < self._failed_at + PROBE_EVERY_S
 
     def probe_due_s(self, now: float) -> float:
-        """Seconds until a request is let through as a probe where nobody else is left."""
+        """Seconds until the next probe, if it is the only upstream left."""
         return max(0.0, self._failed_at + PROBE_EVERY_S - now)
 
     def refused(self, now: float, why: str, *, n_enough: int) -> None:
-        """A key or a model was refused: others go first from the `n_enough`-th refusal in a row on."""
+        """A key or a model was refused. The `n_enough`-th refusal in a row suspends it."""
         self.n_refused += 1
         if self.n_refused >= n_enough:
             self.refused_until, self.why_refused = now + REFUSED_S, why
 
     def accepted(self) -> None:
-        """A first token came: whatever was refused is accepted again."""
+        """A first token came, which ends a suspension after refusals."""
         self.n_refused = 0
         self.refused_until = float("-inf")
 
     def report_changes(self) -> None:
-        """Say it where its breaker has changed."""
+        """Emit an event if the state of its breaker has changed."""
         breaker = self.breaker
         if breaker.state is not self._reported_state:
             self._reported_state = breaker.state
@@ -105,17 +104,17 @@ class ModelHealth:
             self._sink.emit(BreakerChanged(self._name, breaker.state.value, why))
 
     def learned(self) -> None:
-        """Its breaker was told something by another process."""
+        """Its breaker has adopted news of another process."""
         if self.breaker.published_state:
             self.report_changes()
-        self._reported_state = self.breaker.state  # what others changed, they have told
+        self._reported_state = self.breaker.state  # the other process has reported its own change
 
     def __repr__(self) -> str:
         return repr(self.breaker) if self.model is None else f"{self.model[:MAX_NAME]!r}: {self.breaker!r}"
 
 
 class Models:
-    """The healths of an upstream that is asked for several models: of those that settings name, and the newest others."""
+    """The healths of an upstream with several models: of those named in settings, and the newest others."""
 
     __slots__ = ("_config", "_name", "_named", "_rng", "_sink", "_unnamed")
 
@@ -128,16 +127,16 @@ class Models:
         self._unnamed: dict[str, ModelHealth] = {}
 
     def of(self, model: str) -> ModelHealth:
-        """The health of this model; it is well where nothing is known of it."""
+        """The health of this model; healthy, if it is new."""
         found = self._named.get(model) or self._unnamed.get(model)
         if found is None:
             if len(self._unnamed) >= MAX_UNNAMED:
                 del self._unnamed[next(iter(self._unnamed))]
-            self._unnamed[model] = found = self._made(model)
+            self._unnamed[model] = found = self._new_health(model)
         return found
 
     def name(self, models: Iterable[str]) -> None:
-        self._named = {model: self._named.get(model) or self._unnamed.pop(model, None) or self._made(model)
+        self._named = {model: self._named.get(model) or self._unnamed.pop(model, None) or self._new_health(model)
                        for model in models}
 
     @property
@@ -148,26 +147,26 @@ class Models:
         yield from self._named.values()
         yield from self._unnamed.values()
 
-    def _made(self, model: str) -> ModelHealth:
+    def _new_health(self, model: str) -> ModelHealth:
         return ModelHealth(self._name, model, Breaker(self._config, self._rng), self._sink)
 
 
 N_FAILED_IN_ROW_UNPROVEN = 10
-REFUSED_S = 60.0  # for which others go before one that refused a key, or does not know a model
-PROBE_EVERY_S = 10.0  # at an only upstream that hangs; each costs its client the whole wait
-N_REFUSED_ENOUGH = 2  # requests in a row, where one alone may be at fault for its refusal (402, 403)
+REFUSED_S = 60.0  # suspension after a refused key or an unknown model
+PROBE_EVERY_S = 10.0  # at an upstream that hangs and has no alternative; each probe costs its client the whole wait
+N_REFUSED_ENOUGH = 2  # requests in a row, for refusals that may be a single request's fault (402, 403)
 
 
 class RunningCall(CallRecord):
-    """A call at an upstream, with what lets it run there and what is told of its end."""
+    """A call at an upstream."""
 
     __slots__ = ("health", "limited", "n_answered", "n_answered_before", "n_running")
 
     health: ModelHealth
     limited: ConcurrencyLimiter
-    n_running: int  # calls at the upstream when it began, of all lanes and itself included
-    n_answered_before: int  # first tokens of the upstream
-    n_answered: int | None  # first tokens during its wait, its own included; None: it waits
+    n_running: int  # calls at the upstream at its start, of all lanes, including itself
+    n_answered_before: int  # first tokens of the upstream until its start
+    n_answered: int | None  # first tokens during its wait, including its own; None: it is still waiting
 
 
 class UpstreamState:
@@ -184,17 +183,17 @@ class UpstreamState:
         self.upstream = upstream
         self.usual = LatencyBaselines()
         self.concurrency = Concurrency()
-        self.lanes: dict[str, ConcurrencyLimiter] | None = None  # None: all share one limit
+        self.lanes: dict[str, ConcurrencyLimiter] | None = None  # None: one limit for all lanes
         self._limit_config = limit
-        self.models: Models | None = None  # None: it is asked for one
-        self.retry_budget = UpstreamRetryBudget()  # of attempts beyond what clients asked, by all routes
-        self.backlog: PrefillBacklog | None = None  # None: nobody chooses between it and others
-        self.has_news = False  # something but its breaker has moved requests to others
-        self.flow: TokenFlow | None = None  # how its answers flow, where somebody judges that
-        self.is_not_idempotent = False  # what it was asked and may have heard is not to be asked a second time
+        self.models: Models | None = None  # None: it serves one model
+        self.retry_budget = UpstreamRetryBudget()  # of extra attempts, over all routes
+        self.backlog: PrefillBacklog | None = None  # None: no route balances between it and others
+        self.has_news = False  # a suspension may be active
+        self.flow: TokenFlow | None = None  # its token throughput; None: not monitored
+        self.is_not_idempotent = False  # a request that may have reached it must not be repeated
         self.n_in_flight = 0
-        self.is_proven = False  # it answered with a real token, and has not failed many times in a row since
-        self.predictor: Predictor | None = None  # None: nobody asks what a first token will take
+        self.is_proven = False  # it has sent a token, and has not failed many times in a row since
+        self.predictor: Predictor | None = None  # of the time to a first token; None: not needed
         self.quickest = QuickestTtft()
         self._sink = sink or Fanout()
         self.slow_factor = breaker.slow_factor
@@ -202,7 +201,6 @@ class UpstreamState:
         self.whole_limiter = ConcurrencyLimiter(upstream.name, limit, rng=rng, quickest=self.quickest)
         self._breaker_config = breaker
         self._pace = LatencyEstimate()
-        # of whatever it is asked for
         self.own_health = ModelHealth(upstream.name, None, Breaker(breaker, self._rng), self._sink)
         self.pending: dict[RunningCall, None] = {}  # without a first token, oldest first
         self._unjudged: DueBuckets[RunningCall] = DueBuckets()
@@ -210,7 +208,7 @@ class UpstreamState:
 
     @property
     def breaker(self) -> Breaker:
-        """Its own; where it is asked for several models each of them has another."""
+        """The upstream's own; with several models, each of them has another."""
         return self.own_health.breaker
 
     @property
@@ -219,8 +217,8 @@ class UpstreamState:
         return self.breaker.n_failed_in_row
 
     def split_by_lane(self, lanes: Sequence[str]) -> None:
-        """Each of these lanes has a limit of its own from now on, with none all have one. What a setting has fixed stays
-        one limit. Who waits asks again, who runs gives his place back where he had it.
+        """Give each lane its own limit; without lanes, all share one. A fixed limit is never split. Waiting requests choose
+        again; running ones return their permit to the limiter that gave it.
         """
         before, wanted = list(self.lanes or ()), list(lanes) if self.whole_limiter.limit.learns else []
         if before == wanted:
@@ -232,7 +230,7 @@ class UpstreamState:
             limited.send_on()
 
     def limited(self, lane: str) -> ConcurrencyLimiter:
-        """The places of a lane; of what is in none, and where there are none, those of all."""
+        """The limiter of a lane; the common one, if the lane has none."""
         return self.whole_limiter if self.lanes is None else self.lanes.get(lane, self.whole_limiter)
 
     @property
@@ -241,17 +239,17 @@ class UpstreamState:
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait for a place; one that waits at several upstreams counts once over all of them."""
+        """Requests that wait for a permit; one that waits at several upstreams counts once over all of them."""
         return sum(limited.n_waiting for limited in self.all_limited)
 
     @property
     def has_room(self) -> bool:
-        """Whether an attempt that is in no lane may begin at once."""
+        """Whether an attempt without a lane can start at once."""
         return self.whole_limiter.has_room
 
     @property
     def quickest_s(self) -> float:
-        """About the shortest of its recent times to a first token; 0: none is known."""
+        """About its shortest recent time to a first token; 0: unknown."""
         return self.quickest.seconds
 
     @property
@@ -259,7 +257,7 @@ class UpstreamState:
         return self.whole_limiter.limit
 
     def set_models(self, models: Collection[str], *, any_model: bool) -> None:
-        """Settings ask it for these models, and for whatever clients name. Of one alone there is nothing to tell apart."""
+        """The models that settings name, and whether clients may name others. A single model uses the upstream's health."""
         if len(models) < 2 and not any_model:
             self.models = None
             return
@@ -276,7 +274,7 @@ class UpstreamState:
 
     @property
     def shared(self) -> Iterable[ModelHealth]:
-        """Of those that all workers know of."""
+        """The healths that workers share."""
         return (self.own_health,) if self.models is None else self.models.named
 
     def load(self, now: float, model: str = "") -> CandidateLoad:
@@ -294,19 +292,19 @@ class UpstreamState:
         return CandidateLoad(seconds, share, share == 0.0 and breaker.wants_probe(now))
 
     def is_well(self, now: float, model: str) -> bool:
-        """Whether it is to be preferred to one that is not."""
+        """Whether it is neither suspended nor its breaker open."""
         health = self.health(model)
         return health.is_preferred(now) and health.breaker.share(now) > 0
 
     def is_failing(self, now: float, model: str) -> bool:
-        """Whether it fails, or asked to be left alone; one that is left alone for being slow may be quick by now."""
+        """Whether it fails or is suspended. A breaker open after slow answers only does not count: it may be fast by now."""
         health = self.health(model)
         if not health.is_preferred(now):
             return True
         return health.breaker.n_failed_in_row > 0 and health.breaker.share(now) == 0
 
     def why_alone(self, now: float, model: str) -> str:
-        """Why others go first, where that is not by its breaker; empty where they do not."""
+        """Why it is suspended; empty if it is not."""
         health = self.health(model)
         self.has_news = any(not one.is_preferred(now) for one in self.healths)
         if now < health.refused_until:
@@ -314,7 +312,7 @@ class UpstreamState:
         return health.why_alone if now < health.alone_until else ""
 
     def started(self, call: RunningCall, now: float) -> None:
-        """An attempt begins that has its place."""
+        """An attempt with a permit starts."""
         self.n_in_flight += 1
         judged_at = call.slow_at
         if judged_at == inf:
@@ -330,7 +328,7 @@ class UpstreamState:
         self.is_proven = True
 
     def answered(self, call: RunningCall, now: float) -> None:
-        """Its first token came."""
+        """The first token of a call arrived."""
         usual, norm, ttft_s = self.usual, call.real or call.norm, call.took_s or 0.0
         if call.slow_at == inf:
             call.norm.n_unknown -= 1
@@ -350,7 +348,7 @@ class UpstreamState:
         call.health.report_changes()
 
     def outlasted(self, call: RunningCall, ratio: float, now: float, *, is_slow: bool) -> None:
-        """An attempt was given up for a quicker one, after so many times its usual time."""
+        """An attempt was cancelled for a faster one. ratio: its duration by its usual time to a first token."""
         usual_s = self.usual.all.baseline_s
         self._pace.outlasted(ratio * usual_s, usual_s, now)
         if is_slow:
@@ -362,15 +360,15 @@ class UpstreamState:
             call.health.report_changes()
 
     def is_ordinary(self, call: RunningCall) -> bool:
-        """Whether no more ran when it began than lately went well: if it is slow, that is not for its company."""
+        """Whether concurrency at its start was no higher than what recently went well: if slow, not because of it."""
         return self.concurrency.is_ordinary(call.n_running + self._n_elsewhere())
 
     def learned_nothing(self, now: float) -> None:
-        """A call ended without a first token, by nobody's fault here."""
+        """A call ended without a first token, and not by the upstream's failure."""
         self._pace.vain(now)
 
     def refused(self, health: ModelHealth, now: float, why: str, *, is_key: bool, n_enough: int) -> None:
-        """A request was refused for its key, or for a model that is not there; see `ModelHealth.refused`."""
+        """A request was refused for its key or model; see `ModelHealth.refused`."""
         self.has_news = True
         health.refused(now, why, n_enough=n_enough)
         if is_key:
@@ -379,7 +377,7 @@ class UpstreamState:
                 self.is_proven = False
 
     def dropped(self, call: RunningCall, now: float, *, is_endpoint: bool, retry_after_s: float | None) -> None:
-        """An attempt was refused, or failed by the endpoint's fault."""
+        """The endpoint refused or failed an attempt."""
         health, is_waiting = call.health, call.took_s is None
         breaker = health.breaker
         if is_endpoint:
@@ -392,7 +390,7 @@ class UpstreamState:
         if retry_after_s:
             self.has_news = True
             health.leave_alone(now + min(retry_after_s, MAX_RETRY_AFTER_S),
-                               f"it asked to be left alone for {retry_after_s:.3g} s")
+                               f"its Retry-After is {retry_after_s:.3g} s")
         self._pace.failed(self.usual.all.baseline_s, now)
         if call.became is JUDGED:
             self._unjudged.add(call, now)
@@ -400,22 +398,22 @@ class UpstreamState:
         health.report_changes()
 
     def learned(self) -> None:
-        """Its breakers or its limit were told something by another process."""
+        """Its breakers or limits have adopted news of another process."""
         for health in self.healths:
             health.learned()
         for limited in self.all_limited:
             limited.call_up()
 
     def _judge(self, now: float) -> None:
-        """Learn from the calls of which it is known by now whether they were slow."""
+        """Classify calls that are old enough to be known as fast or slow, and update limits and breakers."""
         for at, calls in self._unjudged.due(now):
             for call in calls:
                 call.is_queued = (call.became is LOST or call.is_slow) and self.is_own_load(call, now)
             if self.models is not None:
                 self._judge_models(calls, now)
             n_slow = n_quick = 0
-            for limited, of_it in self._by_limit(calls):
-                judged = self._judge_limited(limited, of_it, at)
+            for limited, its_calls in self._by_limit(calls):
+                judged = self._judge_limited(limited, its_calls, at)
                 n_slow, n_quick = n_slow + judged.n_slow, n_quick + judged.n_quick
             if self.models is None:
                 self.breaker.judged(n_slow, n_quick, now)
@@ -424,7 +422,7 @@ class UpstreamState:
             limited.call_up()
 
     def is_own_load(self, call: RunningCall, now: float) -> bool:
-        """Whether a slow call was slow for our own load."""
+        """Whether a slow call was slow because of this gateway's own load."""
         n_here, n_answered = call.n_running, call.n_answered
         if n_answered is None:
             n_answered = self.concurrency.n_answered - call.n_answered_before
@@ -433,13 +431,13 @@ class UpstreamState:
         return self.concurrency.explains(n_running, n_answered * n_running / n_here, waited_s, self.slow_factor)
 
     def _n_elsewhere(self) -> int:
-        """Calls of other processes at this upstream, where that is known."""
+        """Calls of other processes at this upstream, if known."""
         if self.whole_limiter.common is None:
             return 0
         return sum(limited.common.n_elsewhere() for limited in self.all_limited if limited.common is not None)
 
     def _by_limit(self, calls: Sequence[RunningCall]) -> Iterable[tuple[ConcurrencyLimiter, Sequence[RunningCall]]]:
-        """All of these, each with those that it let run."""
+        """Group calls by the limiter that admitted them."""
         if self.lanes is None:
             return ((self.whole_limiter, calls),)
         return [(limited, [call for call in calls if call.limited is limited])
@@ -447,7 +445,7 @@ class UpstreamState:
 
     def _judge_limited(self, limited: ConcurrencyLimiter, calls: Sequence[RunningCall], at: float) -> CallTally:
         limit, common = limited.limit, limited.common
-        usual = None if limited.n_due else self.usual  # what the limit has not mended yet would become usual
+        usual = None if limited.n_due else self.usual  # latency under overload must not become the baseline
         judged = classify(calls, usual, self.breaker.mark, wants_seconds=limit.learns_seconds)
         if limit.learns and judged.n:
             samples, n_peak = judged.samples, judged.n_peak
@@ -466,7 +464,7 @@ class UpstreamState:
     def __repr__(self) -> str:
         state = "proven" if self.is_proven else "unproven"
         flow = f" {self.flow!r}" if self.flow is not None else ""
-        alone = "".join(f" left alone, last: {why}" for health in dict.fromkeys((self.own_health, *self.healths))
+        alone = "".join(f" suspended, last: {why}" for health in dict.fromkeys((self.own_health, *self.healths))
                         for why in (health.why_alone, health.why_refused) if why)
         healths = " ".join(repr(health) for health in self.healths)
         limits = repr(self.whole_limiter.limit) if self.lanes is None else " ".join(map(repr, self.all_limited))
@@ -475,7 +473,7 @@ class UpstreamState:
 
 
 class Registry:
-    """Name to member; fixed for the life of one set of settings. A reload hands on the members that did not change."""
+    """Upstreams by name, fixed for one set of settings. A reload reuses the states of unchanged upstreams."""
 
     __slots__ = ("_members",)
 
@@ -490,11 +488,11 @@ class Registry:
 
     @property
     def has_proven(self) -> bool:
-        """Whether at least one upstream answered with a real token: what readiness means."""
+        """Whether at least one upstream has sent a token; readiness requires it."""
         return any(member.is_proven for member in self._members.values())
 
     def close(self, successor: "Registry | None" = None) -> None:
-        """Close what is idle, but for the members that `kept` goes on with; what is in use closes with its stream."""
+        """Close idle connections, except of upstreams that `successor` reuses; those in use close with their streams."""
         for name, member in self._members.items():
             if successor is None or successor._members.get(name) is not member:
                 member.upstream.close()
