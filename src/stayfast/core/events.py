@@ -88,7 +88,7 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     is_lost: bool = False  # ended because another attempt brought the first token
     steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in the order in which they began
     detail: str = ""  # of a fault, for operators: addresses and the system's error numbers
-    role: str = "first"  # why it was made: first, hedge, retry, fallback, rescue; not for a client: renewal, audit, judge
+    role: str = "first"  # why it was made: first, hedge, retry, fallback, rescue; not for a client: refresh, audit, judge
     is_stream: bool = True  # its client asked for a stream
     response_id: str | None = None  # as the upstream named its answer
     response_model: str | None = None  # and the model that gave it
@@ -335,7 +335,7 @@ class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
 
 class SemanticLookedUp(msgspec.Struct, frozen=True, gc=False):
     """A question was looked up by its meaning, or an audit of such a hit has begun or is over. `result`: of ours; hit,
-    why it was a miss, audit_begun, audit_right or audit_wrong.
+    why it was a miss, audit_started, audit_right or audit_wrong.
     """
 
     route: str

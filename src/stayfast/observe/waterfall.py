@@ -194,7 +194,7 @@ def _ending(fact: RequestDone) -> str:
             return f"Answered in {whole}; {first}."
         case "degraded":
             return f"Served in a lesser form ({fact.degraded}) in {whole}; {first}."
-        case "left":
+        case "client_left":
             return f"The client left after {whole}, in stage {ended_in(fact.stages)}; {first}."
         case "rejected":
             return f"Refused with {fact.status} {fact.error} after {whole}."

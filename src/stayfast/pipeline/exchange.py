@@ -163,7 +163,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     urgency: Urgency | None = None  # where the client said so
     cache: CacheControl | None = None  # what its headers say of remembered answers
     events: EventsWish | None = None  # it wants a turn's typed events, where a turn answers
-    role: str = ""  # what its attempts are made for, where that is no client's request: renewal, audit, judge
+    role: str = ""  # what its attempts are made for, where that is no client's request: refresh, audit, judge
 
     @property
     def is_repeat(self) -> bool:

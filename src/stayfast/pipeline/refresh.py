@@ -75,5 +75,5 @@ class BackgroundRefresh:
               cadence: TokenTimings | None = None,
               n_chunks: int = 0) -> None:
         ex.watch.stop()
-        result = "renewed" if why is None else "shed" if isinstance(why, Shed) else "failed"
+        result = "refreshed" if why is None else "shed" if isinstance(why, Shed) else "failed"
         self._sink.emit(Renewed(ex.terms.route or "", result, self._clock.now() - ex.arrival.accepted_at))

@@ -66,7 +66,7 @@ class Journal:
     def put(self, key: int, body: bytes) -> None:
         """Tell it. Keys are from -2**63 to 2**63 - 1, and mean something to whoever hears them only."""
         if self._n_bytes + len(body) > WAITING_BYTES or (self._over is not None and self._over.done()):
-            self._report("tell", "full", self._clock.now())
+            self._report("append_log", "full", self._clock.now())
             return
         self._n_bytes += len(body)
         self._waiting.append(self._worker_id + key.to_bytes(_KEY_BYTES, "big", signed=True) + body)
@@ -90,11 +90,11 @@ class Journal:
         n_failed = 0  # in a row
         while True:
             is_last = over.done()
-            is_well = await self._tried("tell", self._publish())
+            is_well = await self._tried("append_log", self._publish())
             if is_last:
                 return
             # a full server tells, and is not to be told
-            is_well = await self._tried("hear", self._listen(on_record)) and is_well
+            is_well = await self._tried("read_log", self._listen(on_record)) and is_well
             n_failed = 0 if is_well else n_failed + 1
             await asyncio.wait((over,), timeout=backoff_s(n_failed + 1, SOON_S, LONGEST_S))
 
@@ -103,7 +103,7 @@ class Journal:
         try:
             await work
         except StoreUnavailable:
-            self._report(what, "gone", began_at)
+            self._report(what, "unavailable", began_at)
             return False
         return True
 
@@ -115,7 +115,7 @@ class Journal:
             for record in some:
                 self._waiting.popleft()
                 self._n_bytes -= len(record) - len(self._worker_id) - _KEY_BYTES
-                self._report("tell", "kept", began_at)
+                self._report("append_log", "stored", began_at)
 
     async def _listen(self, on_record: OnRecord) -> None:
         n_found = AT_A_TIME
@@ -128,7 +128,7 @@ class Journal:
                 is_own = record.startswith(self._worker_id)
                 result = self._handle_record(record, on_record, is_own=is_own)
                 if not is_own:
-                    self._report("hear", result, began_at)
+                    self._report("read_log", result, began_at)
                 await asyncio.sleep(0)  # a record may take a millisecond, and requests wait for none
 
     def _handle_record(self, record: bytes, on_record: OnRecord, *, is_own: bool) -> str:
@@ -140,7 +140,7 @@ class Journal:
             on_record(int.from_bytes(record[len(self._worker_id):head], "big", signed=True), record[head:], is_own)
         except ValueError:
             return "unreadable"
-        return "heard"
+        return "read"
 
     def _report(self, what: str, result: str, began_at: float) -> None:
         self._sink.emit(StoreCallDone(self._store, what, result, self._clock.now() - began_at))

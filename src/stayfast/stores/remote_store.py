@@ -119,9 +119,9 @@ class SharedConfig:
 class Lost(StrEnum):
     """Why there is no reply."""
 
-    SLOW = "slow"
-    GONE = "gone"
-    ALONE = "left_alone"
+    SLOW = "timeout"
+    GONE = "unavailable"
+    ALONE = "suspended"
     FULL = "full"
 
 
@@ -192,7 +192,7 @@ class RemoteStore:
         began_at = self._clock.now()
         near = self._near.get(key)
         if near is not None and began_at < near.until:
-            self._report("get", "near", began_at)
+            self._report("get", "local_hit", began_at)
             return near.answer, True
         reply = await self._ask(Get(key), until)
         if isinstance(reply, Lost):
@@ -377,7 +377,7 @@ class RemoteStore:
                         one.future.set_result(reply)
                     if one.n_bytes:
                         self._n_put_bytes -= one.n_bytes
-                        self._report("put", reply.value if isinstance(reply, Lost) else "kept", began_at)
+                        self._report("put", reply.value if isinstance(reply, Lost) else "stored", began_at)
         finally:
             self._carrying = None
 

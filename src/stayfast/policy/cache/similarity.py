@@ -149,7 +149,7 @@ def judge(question: Wording, neighbours: Sequence[Neighbour], votes: AnswerVotes
           lexicon: Lexicon = ENGLISH) -> Judgement:
     """Whether a question is answered by the answer of the nearest that its words do not tell apart. About 20 us."""
     if not neighbours:
-        return Judgement("nothing_near")
+        return Judgement("no_neighbour")
     apart = ""
     for nearest in neighbours[:N_NEAREST]:
         why = why_apart(question, nearest.wording, lexicon)

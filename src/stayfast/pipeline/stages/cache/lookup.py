@@ -139,7 +139,7 @@ class ExactCache:
         async def again() -> None:
             try:
                 await renew(ex, partial(self._call, caching, key, control, asking=asking),
-                            "renewal" if asking is None else "audit")
+                            "refresh" if asking is None else "audit")
             finally:
                 renewing.discard(key[0])
 
