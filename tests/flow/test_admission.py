@@ -57,7 +57,7 @@ def test_a_full_queue_turns_away_at_once() -> None:
         fact = it.rig.sink.of(RequestDone)[0]
         assert (fact.shed, fact.status, fact.error) == ("queue_full", 503, "overloaded")
         (note,) = fact.notes
-        assert note == ("turned away, the queue is full: band realtime, nothing known yet to predict a wait by, "
+        assert note == ("rejected, the queue is full: band realtime, nothing known yet to predict a wait by, "
                         "1 of 1 places taken, 1 waiting, the event loop 0 ms late, 0% of a core in use")
         assert await asyncio.gather(*asking) == ["1", "2"]
         it.assert_empty()

@@ -240,7 +240,7 @@ def test_a_503_is_left_in_peace_for_as_long_as_it_says() -> None:
         rig = Rig(loop, busy, Picky("b", loop))
         assert [await rig.ask() for _ in range(4)] == ["b"] * 4
         assert len(busy.asked) == 1
-        assert rig.notes == ["a stands behind: it asked to be left alone for 30 s"]
+        assert rig.notes == ["a stands behind: suspended for 30 s by its retry-after"]
         busy.fails = {}
         await asyncio.sleep(30)
         assert await rig.ask() == "a"

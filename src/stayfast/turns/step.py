@@ -104,7 +104,7 @@ class Breaker:
     def why_not(self, now: float) -> str:
         """Why no call may be made now; empty where one may."""
         of = self._of
-        return "" if of.state is policy.BreakerState.CLOSED or of.wants_probe(now) else f"left alone: {of.why}"
+        return "" if of.state is policy.BreakerState.CLOSED or of.wants_probe(now) else f"suspended: {of.why}"
 
     def began(self) -> int:
         """A call begins; its mark, which comes back with what became of it."""

@@ -115,7 +115,7 @@ class Router:
 
 def _of_healths(able: tuple[Target, ...], model: str, now: float, *, is_spared: bool) -> Iterator[str]:
     """What breakers, refused keys and the like have to do with this order. `is_spared`: a fallback goes before them all."""
-    for_want = "stands behind the fallback" if is_spared else "goes first, for want of others"
+    for_want = "stands behind the fallback" if is_spared else "is used as a last resort"
     breakers = [target.member.health(target.model or model).breaker for target in able]
     for n, (target, breaker) in enumerate(zip(able, breakers, strict=True)):
         why_alone = target.member.why_alone(now, target.model or model) if target.member.has_news else ""

@@ -392,7 +392,7 @@ class UpstreamState:
         if retry_after_s:
             self.has_news = True
             health.leave_alone(now + min(retry_after_s, MAX_RETRY_AFTER_S),
-                               f"it asked to be left alone for {retry_after_s:.3g} s")
+                               f"suspended for {retry_after_s:.3g} s by its retry-after")
         self._pace.failed(self.usual.all.baseline_s, now)
         if call.became is JUDGED:
             self._unjudged.add(call, now)

@@ -148,7 +148,7 @@ class Admission:
         places = self.places
         where = "" if admission_request.lane is None else f"lane {admission_request.lane.name}, "
         wait = f"a predicted wait of {refused.wait_s:.2g} s" if refused.wait_s else "nothing known yet to predict a wait by"
-        ex.notes.append(f"turned away, {WHY_AWAY[refused.why]}: {where}band {BANDS[admission_request.band]}, {wait}, "
+        ex.notes.append(f"rejected, {WHY_AWAY[refused.why]}: {where}band {BANDS[admission_request.band]}, {wait}, "
                         f"{places.occupancy()}, {places.n_waiting} waiting, {places.strain.words}")
         self._shed_at = self._clock.now()
         wait_s = min(MAX_RETRY_AFTER_S, max(1.0, refused.wait_s) * self._rng.uniform(1.0, 2.0))
