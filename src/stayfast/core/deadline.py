@@ -43,9 +43,9 @@ class Timeouts:
     """How long a request may wait for each thing, in seconds. All are bounded by `total_s`."""
 
     # what the OpenAI and Anthropic SDKs themselves wait
-    total_s: Annotated[float, _wait("From accept to the last byte, everything included; the request's deadline.")] = 600.0
+    total_s: Annotated[float, _wait("Accept to last byte: the request's deadline.")] = 600.0
     # a long prompt on a busy self-hosted engine prefills for a minute
-    first_token_s: Annotated[float, _wait("From an attempt's start to the first token of content.")] = 120.0
+    first_token_s: Annotated[float, _wait("An attempt's start to its first content token.")] = 120.0
     idle_s: Annotated[float, _wait("Between two reads of a running answer.")] = 60.0
     connect_s: Annotated[float, _wait("TCP and TLS.")] = 5.0
 

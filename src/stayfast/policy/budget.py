@@ -39,13 +39,13 @@ def _part(doc: str) -> SettingDoc:
 class BudgetConfig:
     """The parts of a route's deadline: seconds (`0.3`) or a share of the deadline (`20%`). Empty: the stage has no part."""
 
-    admit: Annotated[str, _part("From accept to a place: reading the request, the queue.")] = ""
-    cache: Annotated[str, _part("Looking for a known answer.")] = ""
+    admit: Annotated[str, _part("Reading the request, and its wait for a slot.")] = ""
+    cache: Annotated[str, _part("Cache lookup.")] = ""
     context: Annotated[str, _part("Fitting the prompt.")] = ""
     route: Annotated[str, _part("Choosing the upstream.")] = ""
-    model: Annotated[str, _part("All attempts, to the first token of a stream or to the whole of a whole answer.")] = ""
-    relay: Annotated[str, _part("From the first token of a stream to its last.")] = ""
-    post: Annotated[str, _part("What comes after the last byte.")] = ""
+    model: Annotated[str, _part("All attempts, to the first token of a stream or the end of a whole answer.")] = ""
+    relay: Annotated[str, _part("First token of a stream to its last.")] = ""
+    post: Annotated[str, _part("After the last byte.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)

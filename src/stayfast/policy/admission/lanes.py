@@ -55,22 +55,21 @@ class LanesConfig:
     """Where lanes begin, in tokens, and what they have. `long_wait_s`, `batch_wait_s`: None: as the queue's settings say."""
 
     long_input_tokens: Annotated[int, SettingDoc(
-        "Prompts of so many tokens or more are long; what the prefix cache saves counts off.",
-        minimum=1, maximum=_MAX_TOKENS)] = 4000
+        "Longer prompts are long; tokens from the prompt cache do not count.", minimum=1, maximum=_MAX_TOKENS)] = 4000
     long_output_tokens: Annotated[int, SettingDoc(
-        "So are answers that are predicted to come to as many tokens as this.", minimum=1, maximum=_MAX_TOKENS)] = 4000
-    long_share: Annotated[float, SettingDoc("The long lane's share of the places.", minimum=0.001, maximum=0.9)] = 0.25
+        "Longer predicted answers are long.", minimum=1, maximum=_MAX_TOKENS)] = 4000
+    long_share: Annotated[float, SettingDoc("The long lane's share of the slots.", minimum=0.001, maximum=0.9)] = 0.25
     batch_share: Annotated[float, SettingDoc(
-        "That of what is in band batch. What both leave is the short lane's.", minimum=0.001, maximum=0.9)] = 0.1
+        "The batch lane's share of the slots; the short lane has the rest.", minimum=0.001, maximum=0.9)] = 0.1
     long_wait_s: Annotated[float | None, SettingDoc(
-        "The longest wait of a long request. null: as `max_wait_s` and `target_wait_s` of admission say.",
+        "Longest wait of a long request. null: admission's `max_wait_s` and `target_wait_s`.",
         minimum=0.001, maximum=3600)] = None
     batch_wait_s: Annotated[float | None, SettingDoc("The same for the batch lane.", minimum=0.001, maximum=3600)] = None
     max_prefills: Annotated[int | None, SettingDoc(
-        "Requests of the long and batch lanes that may wait for their first token at a time, in each worker. null: as many "
-        "as have places.", minimum=1, maximum=100_000)] = None
+        "Most long and batch requests waiting for their first token, per worker. null: no extra limit.",
+        minimum=1, maximum=100_000)] = None
     isolate_short: Annotated[bool, SettingDoc(
-        "Short requests never run beside others: for engines that batch statically.")] = False
+        "Short requests never run beside others: for engines with static batching.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -72,21 +72,19 @@ class AdmissionConfig:
     """Who comes in, and when. `max_in_flight` None: no ceiling, nobody waits."""
 
     max_in_flight: Annotated[int | None, SettingDoc(
-        "Most requests in flight, in all workers together; the others queue. Unset: no ceiling.",
+        "Most requests in flight, in all workers together; others queue. null: unlimited.",
         minimum=1, maximum=1_000_000)] = None
-    queue: Annotated[QueueConfig, SettingDoc("The queue before the places.",
-                                             is_inline=True)] = field(default_factory=QueueConfig)
+    queue: Annotated[QueueConfig, SettingDoc("The admission queue.", is_inline=True)] = field(default_factory=QueueConfig)
     reserved_share: Annotated[float, SettingDoc(
-        "The share of the places that is kept free for each band above, while that has traffic.",
-        minimum=0, maximum=0.2)] = 0.1
+        "Share of slots reserved for each higher priority band with traffic.", minimum=0, maximum=0.2)] = 0.1
     overload_loop_lag_s: Annotated[float, SettingDoc(
-        "An event loop as late as this is one of five signs of overload.", minimum=0.001, maximum=10)] = 0.05
-    overload_cpu_share: Annotated[float, SettingDoc("A process that uses this share of a core is another one.", minimum=0.1,
-                                      maximum=1)] = 0.95
+        "Event loop lag that counts as one of five overload signals.", minimum=0.001, maximum=10)] = 0.05
+    overload_cpu_share: Annotated[float, SettingDoc(
+        "CPU share of one core that counts as another.", minimum=0.1, maximum=1)] = 0.95
     priority_points: Annotated[Points, SettingDoc(
-        "What a request's properties are worth; their sum decides who goes first.")] = field(default_factory=Points)
+        "Points for a request's properties; their sum is its priority.")] = field(default_factory=Points)
     lanes: Annotated[LanesConfig | None, SettingDoc(
-        "Shares of the places for short, long and batch requests. null: all share all.")] = None
+        "Slot shares for short, long and batch requests. null: one pool.")] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -110,12 +108,10 @@ class TenantConfig:
     """The terms of one tenant."""
 
     tier: Annotated[TenantTier, SettingDoc("premium goes first, batch last.")] = TenantTier.STANDARD
-    weight: Annotated[float, SettingDoc("Its part of what there is, where tenants want more.", minimum=0.001,
-                                        maximum=1000)] = 1.0
+    weight: Annotated[float, SettingDoc("Fair share relative to other tenants.", minimum=0.001, maximum=1000)] = 1.0
     priority: Annotated[int, SettingDoc(
-        "Points for all of its requests, beside its tier's.", minimum=-MAX_POINTS, maximum=MAX_POINTS)] = 0
-    quota: Annotated[QuotaConfig, SettingDoc(
-        "How much it may use, at all workers together.")] = field(default_factory=QuotaConfig)
+        "Points for all its requests, added to its tier's.", minimum=-MAX_POINTS, maximum=MAX_POINTS)] = 0
+    quota: Annotated[QuotaConfig, SettingDoc("Usage limits, in all workers together.")] = field(default_factory=QuotaConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -132,12 +128,11 @@ class SizeConfig:
     """Of one route. None: any number of tokens. `oversize_route`: the route for what is longer; empty: it is refused."""
 
     max_input_tokens: Annotated[int | None, SettingDoc(
-        "The longest prompt, in estimated tokens; 413 beyond it. null: any.", minimum=1, maximum=_MOST)] = None
+        "Longest prompt, in estimated tokens; 413 beyond it. null: unlimited.", minimum=1, maximum=_MOST)] = None
     max_input_tokens_by_tier: Annotated[Mapping[str, int], SettingDoc(
-        "The same for tenants of a tier: premium, standard, batch.",
+        "The same by tenant tier: premium, standard, batch.",
         minimum=1, maximum=_MOST)] = field(default_factory=lambda: MappingProxyType({}))
-    oversize_route: Annotated[str, SettingDoc("The route that longer prompts go to, on its terms. Empty: they are "
-                                              "refused.")] = ""
+    oversize_route: Annotated[str, SettingDoc("Route for longer prompts, with its own settings. Empty: 413.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)

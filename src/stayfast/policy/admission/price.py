@@ -33,15 +33,15 @@ def _usd(doc: str) -> SettingDoc:
 class Price:
     """USD for a million tokens of each kind."""
 
-    input_per_mtok: Annotated[float, _usd("USD for a million tokens of input.")] = 0.0
+    input_per_mtok: Annotated[float, _usd("USD per million input tokens.")] = 0.0
     # embeddings have none
-    output_per_mtok: Annotated[float, _usd("USD for a million tokens of output, reasoning included.")] = 0.0
+    output_per_mtok: Annotated[float, _usd("USD per million output tokens, reasoning included.")] = 0.0
     cached_read_per_mtok: Annotated[float | None, _usd(
-        "The same for input read from the provider's cache; unset: as input.")] = None
+        "USD per million tokens read from the provider's cache; null: as input.")] = None
     cache_write_per_mtok: Annotated[float | None, _usd(
-        "The same for input written to it (for five minutes, if it says); unset: as input.")] = None
+        "USD per million tokens written to the cache (for 5 minutes); null: as input.")] = None
     cache_write_1h_per_mtok: Annotated[float | None, _usd(
-        "The same for input written to it for an hour; unset: as any write.")] = None
+        "USD per million tokens written for an hour; null: as any write.")] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -132,18 +132,17 @@ class QuotaConfig:
     """Limits of one tenant; None: no such limit. Cost is in USD, by the prices in the settings."""
 
     requests_per_minute: Annotated[float | None, SettingDoc(
-        "Requests in a minute; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+        "Requests per minute; also the burst.", minimum=1, maximum=_MOST)] = None
     tokens_per_minute: Annotated[float | None, SettingDoc(
-        "Tokens, of prompts and answers, in a minute; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+        "Prompt and answer tokens per minute; also the burst.", minimum=1, maximum=_MOST)] = None
     cost_per_minute: Annotated[float | None, SettingDoc(
-        "USD, by the upstreams' `prices`, in a minute; as many at once, refilled evenly.",
-        minimum=1e-6, maximum=_MOST)] = None
+        "USD per minute by `prices`; also the burst.", minimum=1e-6, maximum=_MOST)] = None
     requests_per_day: Annotated[float | None, SettingDoc(
-        "Requests in a day; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+        "Requests per day; also the burst.", minimum=1, maximum=_MOST)] = None
     tokens_per_day: Annotated[float | None, SettingDoc(
-        "Tokens, of prompts and answers, in a day; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+        "Prompt and answer tokens per day; also the burst.", minimum=1, maximum=_MOST)] = None
     cost_per_day: Annotated[float | None, SettingDoc(
-        "USD, by the upstreams' `prices`, in a day; as many at once, refilled evenly.", minimum=1e-6, maximum=_MOST)] = None
+        "USD per day by `prices`; also the burst.", minimum=1e-6, maximum=_MOST)] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -45,30 +45,27 @@ class CacheConfig:
     """The cache of one route. `epoch`: any word; another one forgets everything."""
 
     mode: Annotated[Literal["off", "exact", "semantic"], SettingDoc(
-        "exact: a request that means the same as an earlier one gets its answer, and those that come at the same time share "
-        "one call. semantic: so does one that asks the same in other words, within `max_error`. off: every request is a "
-        "call.")] = "off"
-    ttl_s: Annotated[float, SettingDoc(
-        "No answer is given again that is older than this, in seconds.", more_than=0, maximum=31_536_000)] = 86_400.0
+        "exact: equal requests share one call and its answer. semantic: so do questions with the same meaning, within "
+        "`max_error`. off: no cache.")] = "off"
+    ttl_s: Annotated[float, SettingDoc("Lifetime of an answer.", more_than=0, maximum=31_536_000)] = 86_400.0
     max_temperature: Annotated[float, SettingDoc(
-        "Only requests with at most this temperature, or with a seed. One without a temperature counts as 1: its provider's "
-        "own.", minimum=0, maximum=2)] = 0.3
+        "Highest temperature of cacheable requests without a seed. A missing temperature counts as 1.",
+        minimum=0, maximum=2)] = 0.3
     max_bytes: Annotated[int, SettingDoc(
-        "The memory for answers, in each worker.", minimum=1024, maximum=1 << 40)] = 64 * 1024 * 1024
-    max_answer_bytes: Annotated[int, SettingDoc("Longer answers are not kept.", minimum=1024, maximum=1 << 40)] = 1024 * 1024
+        "Memory for answers, per worker.", minimum=1024, maximum=1 << 40)] = 64 * 1024 * 1024
+    max_answer_bytes: Annotated[int, SettingDoc(
+        "Longest answer that is stored.", minimum=1024, maximum=1 << 40)] = 1024 * 1024
     epoch: Annotated[str, SettingDoc(
-        "Any word; another one forgets all that is kept: after a change of what the model knows, for example.")] = ""
+        "Any word; a change discards all stored answers, for example after new knowledge.")] = ""
     stale_while_revalidate_s: Annotated[float, SettingDoc(
-        "For so many seconds more an answer is given at once, and renewed in the background.",
+        "Time after `ttl_s` in which an answer is served and refreshed in the background.",
         minimum=0, maximum=31_536_000)] = 0.0
     stale_if_error_s: Annotated[float, SettingDoc(
-        "For so many seconds more an answer is given where the call for another one fails.",
-        minimum=0, maximum=31_536_000)] = 0.0
+        "Time after `ttl_s` in which an answer is served if the call fails.", minimum=0, maximum=31_536_000)] = 0.0
     store: Annotated[str, SettingDoc(
-        "The name of one of `stores`, which routes and workers may share. Empty: memory of this route's own, of max_bytes."
-    )] = ""
+        "A name in `stores`, shared by routes and workers. Empty: memory of this route, `max_bytes`.")] = ""
     semantic: Annotated[SemanticConfig, SettingDoc(
-        "What a semantic cache needs to know.", is_inline=True)] = field(default_factory=SemanticConfig)
+        "Settings of the semantic cache.", is_inline=True)] = field(default_factory=SemanticConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -29,10 +29,10 @@ class IdempotencyConfig:
     """How long repeats of a request are recognised. In each worker."""
 
     ttl_s: Annotated[float, SettingDoc(
-        "For how long the answer to a request with an `idempotency-key` is given again to the same client's same request; "
-        "0: keys only go on to the upstream.", minimum=0, maximum=604_800)] = 600.0
+        "How long a repeated `idempotency-key` gets the same answer; 0: keys only go upstream.",
+        minimum=0, maximum=604_800)] = 600.0
     max_bytes: Annotated[int, SettingDoc(
-        "The memory for these answers, in each worker.", minimum=1024, maximum=1 << 40)] = 32 * 1024 * 1024
+        "Memory for these answers, per worker.", minimum=1024, maximum=1 << 40)] = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -63,16 +63,15 @@ _ASIDE: Final = re.compile(r"\.\.\.|\u2026")
 class EligibleConfig:
     """Which questions of a route may meet others. `volatile_ttl_s`: how long an answer about today or a price holds."""
 
-    language: Annotated[str, SettingDoc(
-        "Whose word lists are used: en. Other languages have none, and no semantic hits.")] = "en"
+    language: Annotated[str, SettingDoc("Language of the word lists; only en. Other languages get no semantic hits.")] = "en"
     allow_personal: Annotated[bool, SettingDoc(
-        "Whether questions that speak of \"my\" may share answers: where nobody's own data are looked up.")] = False
+        'Questions with "my" may share answers: only if no personal data are looked up.')] = False
     min_content_words: Annotated[int, SettingDoc(
-        "A question with fewer words that say something leans on what was said before.", minimum=1, maximum=20)] = 3
+        "Fewest content words; shorter questions depend on the conversation.", minimum=1, maximum=20)] = 3
     volatile_ttl_s: Annotated[float, SettingDoc(
-        "How long an answer about today, now or a price holds, in seconds: with a longer `semantic_ttl_s` such questions "
-        "are on their own.", minimum=0, maximum=31_536_000)] = 0.0
-    max_chars: Annotated[int, SettingDoc("Longer questions are on their own.", minimum=1, maximum=MOST_CHARS)] = 2000
+        "Lifetime of answers about today, now or a price; a longer `semantic_ttl_s` excludes such questions.",
+        minimum=0, maximum=31_536_000)] = 0.0
+    max_chars: Annotated[int, SettingDoc("Longest question.", minimum=1, maximum=MOST_CHARS)] = 2000
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -197,38 +196,32 @@ class SemanticConfig:
     """The semantic cache of one route, in use where its cache has the mode semantic."""
 
     max_error: Annotated[str, SettingDoc(
-        "Of the answers that a semantic cache gives, the share that may be wrong. Nothing is given before that is known of "
-        "enough of them.", pattern=PERCENT, form=PERCENT_FORM, or_number=True)] = "1%"
+        "Largest share of wrong semantic hits; no hits before it is proven.",
+        pattern=PERCENT, form=PERCENT_FORM, or_number=True)] = "1%"
     threshold: Annotated[float | None, SettingDoc(
-        "A fixed cosine instead: an answer is given from there on, and its error is not bounded. null: `max_error` holds.",
+        "Fixed cosine from which an answer is served, without an error bound. null: `max_error` applies.",
         minimum=0.5, maximum=1)] = None
     audit_share: Annotated[float, SettingDoc(
-        "The share of semantic hits that make their own answer all the same, in the background, to compare.",
-        minimum=0.001, maximum=1)] = 0.05
+        "Share of hits that also make their own call in the background, for comparison.", minimum=0.001, maximum=1)] = 0.05
     min_labels: Annotated[int, SettingDoc(
-        "Comparisons before the first semantic hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
+        "Comparisons before the first hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
     semantic_ttl_s: Annotated[float, SettingDoc(
-        "No answer is given to another question that is older than this, in seconds.",
-        more_than=0, maximum=31_536_000)] = 3600.0
+        "Longest age of an answer served to another question.", more_than=0, maximum=31_536_000)] = 3600.0
     lookup_timeout_s: Annotated[float, SettingDoc(
-        "A semantic look-up that takes longer is a miss, in seconds; `budget.cache` may make it less.",
-        minimum=0.001, maximum=10)] = 0.05
+        "A slower lookup is a miss; `budget.cache` may shorten it.", minimum=0.001, maximum=10)] = 0.05
     max_questions: Annotated[int, SettingDoc(
-        "Questions remembered, in each worker; 2 kB each. Beyond it the oldest goes.",
-        minimum=10, maximum=10_000_000)] = 50_000
+        "Questions remembered per worker, 2 kB each; the oldest goes first.", minimum=10, maximum=10_000_000)] = 50_000
     same_answer_cosine: Annotated[float, SettingDoc(
-        "Two answers say the same from this cosine on: what wrong means is judged by that.", minimum=0.5, maximum=1)] = 0.9
+        "Cosine from which two answers count as the same when judging errors.", minimum=0.5, maximum=1)] = 0.9
     new_word_cosine: Annotated[float, SettingDoc(
-        "A question with a word that none of an answer's questions has had is given that answer from this cosine on only: "
-        "0.8 is careful, and costs hits. 0: from any.", minimum=0, maximum=1)] = 0.0
+        "Cosine needed if the question has a word new to the answer; 0.8 is careful but costs hits. 0: any.",
+        minimum=0, maximum=1)] = 0.0
     judge: Annotated[str, SettingDoc(
-        "Another route, whose model has the last word where two answers are that much alike. Empty: they are the same."
-    )] = ""
+        "Route whose model decides whether two similar answers are the same. Empty: they are.")] = ""
     verify: Annotated[str, SettingDoc(
-        "Another route, whose model has to say yes to a semantic hit before it is given, within `lookup_timeout_s` and "
-        "`budget.cache`; anything else is a miss. Empty: nobody is asked.")] = ""
+        "Route whose model must confirm each hit, within `lookup_timeout_s` and `budget.cache`. Empty: none.")] = ""
     eligible: Annotated[EligibleConfig, SettingDoc(
-        "Which questions may be answered by what was said to others.")] = field(default_factory=EligibleConfig)
+        "Which questions may get answers to other questions.")] = field(default_factory=EligibleConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)

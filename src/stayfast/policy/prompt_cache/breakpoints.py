@@ -45,24 +45,22 @@ class PrefixConfig:
     """Providers' prompt caches on one route. `models`: rules in place of those known, by shell pattern."""
 
     mode: Annotated[Literal["off", "auto"], SettingDoc(
-        "auto: prompts are put into an order that can be remembered, and marked for the provider's cache, unless they have "
-        "marks of their own. off: they go as they came.")] = "off"
+        "auto: reorder prompts for the provider's cache and mark them, unless the client did. off: unchanged.")] = "off"
     ttl: Annotated[Literal["auto", "5m", "1h"], SettingDoc(
-        "How long Anthropic is to keep the static part; an hour costs twice as much to write. auto: an hour where it mostly "
-        "comes back after more than five minutes.")] = "5m"
-    sort_tools: Annotated[bool, SettingDoc(
-        "Tools go out by name: the same ones are the same prompt, in whatever order they came.")] = True
+        "Anthropic's lifetime of the static part; 1h costs twice as much to write. auto: 1h if it mostly returns after 5 "
+        "minutes.")] = "5m"
+    sort_tools: Annotated[bool, SettingDoc("Sort tools by name, so that the same tools are the same prompt.")] = True
     move_volatile: Annotated[bool, SettingDoc(
-        "Whole blocks of instructions with a date, a UUID or a timestamp go behind those without.")] = False
+        "Move instruction blocks with a date, UUID or timestamp behind the others.")] = False
     leader_wait_s: Annotated[float, SettingDoc(
-        "The longest that a request waits for another that begins alike to fill the cache, in seconds; never more than a "
-        "quarter of its time. 0: nobody waits.", minimum=0, maximum=60)] = 2.0
+        "Longest wait for a request with the same prefix to fill the cache, at most a quarter of the remaining time. 0: "
+        "none.", minimum=0, maximum=60)] = 2.0
     refresh_tokens_per_hour: Annotated[int, SettingDoc(
-        "Input tokens that may be spent in an hour on asking Anthropic for static parts shortly before it forgets them, "
-        "where they were used lately; in each worker. 0: none.", minimum=0, maximum=1_000_000_000)] = 0
+        "Input tokens per hour, per worker, for keeping recently used static parts in Anthropic's cache. 0: none.",
+        minimum=0, maximum=1_000_000_000)] = 0
     models: Annotated[Mapping[str, ModelRules], SettingDoc(
-        "What holds for some models in place of what is known of their family: by the model's name at its upstream, a shell "
-        "pattern like claude-next-*; the first that fits.")] = field(default_factory=dict)
+        "Rules for models, by shell pattern on the upstream's name for it, like claude-next-*; the first match applies."
+    )] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -77,10 +77,9 @@ _BEFORE: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter's
 class ModelRules:
     """What the settings say of some models in place of the table. None: as there."""
 
-    breakpoints: Annotated[MarksOf | None, SettingDoc(
-        "How the end of what is to be kept is said. null: as for its family.")] = None
+    breakpoints: Annotated[MarksOf | None, SettingDoc("Syntax of cache breakpoints. null: as its family.")] = None
     min_tokens: Annotated[int | None, SettingDoc(
-        "Shorter beginnings are not kept. null: as for its family.", minimum=0, maximum=1_000_000)] = None
+        "Shortest prefix that is cached. null: as its family.", minimum=0, maximum=1_000_000)] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)

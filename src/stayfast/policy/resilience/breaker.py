@@ -53,22 +53,18 @@ ENOUGH = log(1e6)
 class BreakerConfig:
     """When one upstream is left alone. Failures are of the last `n_calls` calls of the last `window_s` seconds."""
 
-    enabled: Annotated[bool, SettingDoc("Whether it is ever left alone.")] = True
-    consecutive_failures: Annotated[int, SettingDoc("It is left alone after so many failures in a row.", minimum=1,
-                                               maximum=1000)] = 5
-    failure_ratio: Annotated[float, SettingDoc("Or when this share of its last calls failed.", more_than=0, maximum=1)] = 0.5
+    enabled: Annotated[bool, SettingDoc("Whether the breaker may open.")] = True
+    consecutive_failures: Annotated[int, SettingDoc("Opens after this many failures in a row.", minimum=1, maximum=1000)] = 5
+    failure_ratio: Annotated[float, SettingDoc("Opens at this share of failed calls.", more_than=0, maximum=1)] = 0.5
     slow_ratio: Annotated[float, SettingDoc(
-        "Or when there is no doubt that this share of its calls is slow; 1: only all of them in a row.",
-        more_than=0, maximum=1)] = 0.5
+        "Opens when significantly more than this share of calls is slow; 1: all in a row.", more_than=0, maximum=1)] = 0.5
     slow_factor: Annotated[float, SettingDoc(
-        "Slow: so many times what a first token usually takes there for such a prompt.", more_than=1, maximum=1000)] = 3.0
-    n_calls: Annotated[int, SettingDoc("Of how many last calls the share that failed is.", minimum=1, maximum=10_000)] = 20
-    min_calls: Annotated[int, SettingDoc("That share says nothing of fewer calls than this.", minimum=1,
-                                         maximum=10_000)] = 10
-    window_s: Annotated[float, SettingDoc("Calls that are older do not count.", more_than=0, maximum=86_400)] = 30.0
+        "Slow: this many times the usual first-token time for such a prompt.", more_than=1, maximum=1000)] = 3.0
+    n_calls: Annotated[int, SettingDoc("Calls that the failure share covers.", minimum=1, maximum=10_000)] = 20
+    min_calls: Annotated[int, SettingDoc("Fewest calls for the failure share.", minimum=1, maximum=10_000)] = 10
+    window_s: Annotated[float, SettingDoc("Age of the oldest call that counts.", more_than=0, maximum=86_400)] = 30.0
     open_s: Annotated[float, SettingDoc(
-        "How long it is left alone, a fifth more or less by chance; then single requests are its probes.",
-        more_than=0, maximum=86_400)] = 60.0
+        "Time open before the first probe, with 20 % jitter.", more_than=0, maximum=86_400)] = 60.0
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -82,17 +82,15 @@ class HedgeConfig:
     """Second attempts of one route. `budget`: the share of its spend that they may take."""
 
     mode: Annotated[Literal["auto", "off", "race"], SettingDoc(
-        "auto: a second attempt when the first one is slow for its kind, as the live distribution has it. race: a second "
-        "one after race_after_s, always. off: none.")] = "auto"
+        "auto: a second attempt if the first is slow by the live distribution. race: always, after `race_after_s`. off: "
+        "none.")] = "auto"
     budget: Annotated[float | Literal["auto"], SettingDoc(
-        "The share of the route's spend that second attempts may come to; it decides how early they are sent. auto: from "
-        "2 % to 10 %, as long as 1 % more calls is predicted to take 3.5 % off p99.", more_than=0, maximum=1)] = "auto"
-    max_extra: Annotated[int, SettingDoc("Attempts beside the first one, at most.", minimum=1, maximum=2)] = 2
-    race_after_s: Annotated[float, SettingDoc("In a race: how long the first attempt runs alone.", minimum=0,
-                                              maximum=60)] = 0.15
+        "Largest cost share of second attempts. auto: 2 % to 10 %, while 1 % more calls cuts p99 by 3.5 %.",
+        more_than=0, maximum=1)] = "auto"
+    max_extra: Annotated[int, SettingDoc("Most extra attempts.", minimum=1, maximum=2)] = 2
+    race_after_s: Annotated[float, SettingDoc("Delay of the second attempt in a race.", minimum=0, maximum=60)] = 0.15
     allow_stateful: Annotated[bool, SettingDoc(
-        "Whether requests that leave something behind at the provider (see retry.allow_stateful) get second attempts, too."
-    )] = False
+        "Also hedge requests with side effects at the provider (see retry.allow_stateful).")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -50,28 +50,22 @@ def backoff_s(n_failures: int, base_s: float, cap_s: float, rng: Rng | None = No
 class RetryConfig:
     """Retries of one route. `max_attempts` counts the first one; seconds elsewhere."""
 
-    max_attempts: Annotated[int, SettingDoc(
-        "Attempts in all, the first one included; 1: never retry.", minimum=1, maximum=10)] = 3
+    max_attempts: Annotated[int, SettingDoc("Attempts, the first included; 1: no retry.", minimum=1, maximum=10)] = 3
     backoff_base_s: Annotated[float, SettingDoc(
-        "The longest wait before the first retry at the same upstream; it doubles each time, with full jitter.",
+        "Longest wait before the first retry at the same upstream; doubles, with full jitter.",
         more_than=0, maximum=60)] = 0.1
-    backoff_cap_s: Annotated[float, SettingDoc(
-        "No back-off is longer than this; for a `retry-after` see `max_retry_after_s`.", more_than=0, maximum=60)] = 5.0
+    backoff_cap_s: Annotated[float, SettingDoc("Longest back-off.", more_than=0, maximum=60)] = 5.0
     # whom an upstream sends away for longer is better served by a fallback, or by knowing it at once
     max_retry_after_s: Annotated[float, SettingDoc(
-        "The longest that a request waits, in all, for an upstream's `retry-after`, and no more than a quarter of the time "
-        "that is left; beyond that the upstream's refusal is the answer, at once, with its `retry-after`. 0: never.",
-        minimum=0, maximum=60)] = 5.0
+        "Longest total wait for an upstream's `retry-after`, at most a quarter of the remaining time; if longer, its "
+        "refusal is the answer. 0: none.", minimum=0, maximum=60)] = 5.0
     # an attempt with less time than this cannot even connect
-    min_remaining_s: Annotated[float, SettingDoc(
-        "No attempt is begun with less time than this before the deadline.", minimum=0)] = 0.05
+    min_remaining_s: Annotated[float, SettingDoc("Least time before the deadline for another attempt.", minimum=0)] = 0.05
     budget: Annotated[float, SettingDoc(
-        "The share of live traffic that attempts after failures may come to, hedges and fallbacks counted in.",
-        more_than=0, maximum=1)] = 0.1
+        "Extra attempts (hedges and fallbacks included) as a share of live traffic.", more_than=0, maximum=1)] = 0.1
     allow_stateful: Annotated[bool, SettingDoc(
-        "Whether what leaves something behind at the provider (`store: true`, the default of responses; "
-        "previous_response_id; a container) may be sent again where it may have been heard. It may then be done, and paid "
-        "for, twice.")] = False
+        "Retry requests with side effects at the provider (`store: true`, previous_response_id, a container) that it may "
+        "have received; they may run, and cost, twice.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -47,15 +47,14 @@ class AffinityConfig:
     """What draws a request to an upstream. `ttl_s`, `cache_tokens`: for how long, and how much, one caches."""
 
     mode: Annotated[Literal["off", "prefix", "sessions", "both"], SettingDoc(
-        "prefix: to where the prompt's beginning was sent lately. sessions: one conversation, one upstream. both. off: "
-        "neither.")] = "off"
+        "prefix: to the upstream with the prompt's beginning in its cache. sessions: one conversation, one upstream. both, "
+        "or off.")] = "off"
     max_load: Annotated[float, SettingDoc(
-        "No upstream is chosen for affinity that has more than so many times the load of the least loaded.",
-        minimum=1, maximum=100)] = 6.0
+        "Highest load of the preferred upstream, relative to the least loaded.", minimum=1, maximum=100)] = 6.0
     ttl_s: Annotated[float, SettingDoc(
-        "For how long an upstream is taken to have a prompt in its cache.", minimum=1, maximum=86_400)] = 600.0
+        "Assumed lifetime of a prompt in an upstream's cache.", minimum=1, maximum=86_400)] = 600.0
     cache_tokens: Annotated[int, SettingDoc(
-        "How many tokens an upstream is taken to have in its cache.", minimum=1000, maximum=100_000_000)] = 1_000_000
+        "Assumed size of an upstream's cache, in tokens.", minimum=1000, maximum=100_000_000)] = 1_000_000
 
     def __post_init__(self) -> None:
         check_bounds(self)
