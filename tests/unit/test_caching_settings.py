@@ -57,7 +57,7 @@ def _folder_of_a_model(path: Path) -> None:
 
 @pytest.mark.parametrize(("make", "why"), [
     (lambda path: path.write_text("my notes, of more than a page " * 100), "file is not a database"),
-    (_other_database, "it is not a store of Stayfast's"), (Path.mkdir, "this is a folder")])
+    (_other_database, "it is not a store of Stayfast's"), (Path.mkdir, "is a folder")])
 def test_a_file_that_is_no_store(make: object, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`check` says so, exit status 1, and changes nothing in it; a gateway starts all the same."""
     path = tmp_path / "a.db"
@@ -95,8 +95,8 @@ def test_a_file_that_is_one_or_may_become_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("make", "why"), [
-    (lambda path: None, "there is no such file or folder"), (Path.mkdir, "no model.onnx and no model.safetensors"),
-    (Path.touch, "no tokenizer.json beside it"), (_folder_of_a_model, "this folder has no tokenizer.json")])
+    (lambda path: None, "no such file or folder"), (Path.mkdir, "no model.onnx or model.safetensors in this folder"),
+    (Path.touch, "no tokenizer.json beside this file"), (_folder_of_a_model, "no tokenizer.json in this folder")])
 def test_an_embedder_that_is_not_there(make: object, why: str, tmp_path: Path) -> None:
     """As it would be looked for when the gateway starts."""
     path = tmp_path / "models" / "mine"
