@@ -105,7 +105,7 @@ def test_what_has_waited_too_long_goes() -> None:
     """Where nothing is known of how long answers take, patience decides."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, max_wait_s=0.5, target_wait_s=0.125)
-        assert list(await asyncio.gather(it.outcome(), it.outcome())) == ["1", "503 waited at 0.5"]
+        assert list(await asyncio.gather(it.outcome(), it.outcome())) == ["1", "503 queue_timeout at 0.5"]
         it.assert_empty()
 
     run(main)

@@ -52,7 +52,7 @@ def test_going_out_and_coming_back_are_told() -> None:
         lines, metrics = Lines(), MetricsSink(loop)
         LogSink(LogConfig(), lines, loop).take([out, back])
         assert [(line["event"], line["level"], line["upstream"]) for line in lines.kept] == [
-            ("ejected", "warning", "up0"), ("taken_back", "info", "up0")]
+            ("ejected", "warning", "up0"), ("readmitted", "info", "up0")]
         metrics.take([out, back])
         assert metrics.totals.counters[EJECTIONS.name] == {(MODEL, "up0"): 1}
 

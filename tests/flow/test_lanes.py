@@ -86,7 +86,7 @@ def test_a_lane_may_have_a_patience_of_its_own() -> None:
     async def main(loop: SimLoop) -> None:
         it = Laned(loop, replace(LANES, long_wait_s=0.7))
         asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
-        assert await asyncio.gather(*asking) == ["1", "1.5", "503 waited at 0.7"]
+        assert await asyncio.gather(*asking) == ["1", "1.5", "503 queue_timeout at 0.7"]
         it.assert_empty()
 
     run(main)

@@ -309,7 +309,7 @@ def test_what_is_hot_is_asked_for_again_before_it_is_forgotten(budget: int, is_r
         assert (usage.cached_read > 2000) is is_read
         if task is not None:
             task.cancel()
-            assert rig.state["requests"]["up0 warmed"] == 4
+            assert rig.state["requests"]["up0 refreshed"] == 4
             opening = rig.sent[-2]
             assert opening["max_tokens"] == 0
             assert n_marks(opening) == 1
@@ -329,9 +329,9 @@ def test_many_that_end_together_are_all_asked_for_in_time() -> None:
         task = asyncio.create_task(rig.system.warmer.run())
         await asyncio.sleep(1500)
         task.cancel()
-        n_warmed = rig.state["requests"]["up0 warmed"]
+        n_warmed = rig.state["requests"]["up0 refreshed"]
         assert n_warmed >= 5 * 120
-        assert "up0 warm_failed" not in rig.state["requests"]
+        assert "up0 refresh_failed" not in rig.state["requests"]
 
     run(main)
 
@@ -357,7 +357,7 @@ def test_one_that_failed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> 
         await asyncio.sleep(320)
         task.cancel()
         requests = rig.state["requests"]
-        assert (requests["up0 warm_failed"], requests["up0 warmed"]) == (1, 1)
+        assert (requests["up0 refresh_failed"], requests["up0 refreshed"]) == (1, 1)
         assert (await rig.ask(LONG, "still there?")).cached_read > 2000
 
     run(main)
@@ -373,6 +373,6 @@ def test_nobody_comes_and_nothing_is_asked_for_any_more() -> None:
         task = asyncio.create_task(rig.system.warmer.run())
         await asyncio.sleep(20_000)
         task.cancel()
-        assert rig.state["requests"]["up0 warmed"] == 11
+        assert rig.state["requests"]["up0 refreshed"] == 11
 
     run(main)

@@ -99,7 +99,7 @@ def test_a_conversation_stays_where_its_beginning_is() -> None:
     answered_by, tokens, client = run(main)
     assert len(set(answered_by[1:])) == 1
     assert tokens["known"] > 3 * tokens["new"]
-    assert client.counted(AFFINITY.name).keys() >= {"kept", "new"}
+    assert client.counted(AFFINITY.name).keys() >= {"hit", "new"}
     assert client.notes[-1].startswith(f"picked {answered_by[-1]}: about ")
 
 

@@ -32,7 +32,7 @@ def test_the_same_question_in_other_words_is_answered_at_once() -> None:
         assert 0.9 <= float(sim.removeprefix("sim=")) < 1
         assert p.startswith("p=")
         assert said(await read(reply)) == YES
-        assert (rig.n_calls, rig.results, rig.lookups) == (1, ["miss", "semantic"], ["nothing_near", "hit"])
+        assert (rig.n_calls, rig.results, rig.lookups) == (1, ["miss", "semantic"], ["no_neighbour", "hit"])
         made, done = rig.sink.of(RequestDone)
         assert made.cache_key is not None
         assert (done.cache_key, key) == (made.cache_key, f"key={made.cache_key.hex()}")
@@ -60,13 +60,13 @@ def test_the_key_of_a_hit_purges_its_answer() -> None:
         assert await caches.purge(PurgeFilter(key=key)) == [Forgot(1)]
         assert await caches.inspect_answer(key) is None
         assert await rig.text(ask(SAME)) == NO
-        assert rig.lookups == ["nothing_near", "hit", "gone"]
+        assert rig.lookups == ["no_neighbour", "hit", "gone"]
 
     run(main)
 
 
 @pytest.mark.parametrize(("new_word_cosine", "said", "lookups"), [
-    (0.0, YES, ["nothing_near", "hit"]), (0.99, NO, ["nothing_near", "new_word"])])
+    (0.0, YES, ["no_neighbour", "hit"]), (0.99, NO, ["no_neighbour", "new_word"])])
 def test_a_word_that_is_new_to_the_answer(new_word_cosine: float, said: str, lookups: list[str]) -> None:
     """Where the route is wary, its own answer is made."""
 
@@ -89,7 +89,7 @@ def test_another_question_is_not() -> None:
         await rig.text(ask(ONE))
         await rig.settled()
         assert await rig.text(ask(OTHER)) == NO
-        assert rig.lookups == ["nothing_near", "unlike"]
+        assert rig.lookups == ["no_neighbour", "unlike"]
         assert rig.sink.of(RequestDone)[1].notes == ("no answer in other words: unlike",)
 
     run(main)
@@ -237,7 +237,7 @@ def test_a_late_embedding_is_a_miss_within_the_allowance() -> None:
         began_at = loop.now()
         assert await rig.text(ask(SAME)) == YES
         assert loop.now() - began_at == pytest.approx(1.05)
-        assert rig.lookups == ["nothing_near", "late"]
+        assert rig.lookups == ["no_neighbour", "timeout"]
         await rig.settled()
         assert rig.semantic.stats().n_phrasings == 2
 
@@ -255,13 +255,13 @@ def test_the_stages_allowance_holds() -> None:
         began_at = loop.now()
         assert await rig.text(ask(SAME)) == YES
         assert loop.now() - began_at == pytest.approx(0.018)
-        assert (rig.results, rig.lookups) == (["miss", "miss"], ["nothing_near", "late"])
+        assert (rig.results, rig.lookups) == (["miss", "miss"], ["no_neighbour", "timeout"])
         assert rig.sink.of(RequestDone)[1].over_stage is None
 
     run(main)
 
 
-@pytest.mark.parametrize("why", ["failed", "slow", "not_ready", "long"])
+@pytest.mark.parametrize("why", ["failed", "no_time", "not_ready", "long"])
 def test_without_a_vector_it_is_a_miss(why: str) -> None:
     """An embedder that fails, is known to be too slow, is not loaded yet, or does not read all of the text."""
 
@@ -269,11 +269,11 @@ def test_without_a_vector_it_is_a_miss(why: str) -> None:
         rig = SemanticRig(loop, *saying(YES, NO))
         await rig.text(ask(ONE))
         await rig.settled()
-        rig.words.is_broken, rig.words.does_fit = why == "failed", why != "slow"
+        rig.words.is_broken, rig.words.does_fit = why == "failed", why != "no_time"
         if why == "not_ready":
             rig.embedding.ahead = None
         assert await rig.text(ask(SAME + " please" * 40 * (why == "long"))) == NO
-        assert rig.lookups == ["nothing_near", why]
+        assert rig.lookups == ["no_neighbour", why]
         await rig.settled()
         rig.check_clean()
 

@@ -31,7 +31,7 @@ def test_an_audit_is_nobodys_wait(control: CacheControl | None) -> None:
             await asyncio.sleep(0.1)
         assert rig.results == ["miss", "semantic", "semantic", "semantic"]
         await rig.settled()
-        assert rig.lookups == ["nothing_near", "hit", "audit_begun", "hit", "hit", "audit_right"]
+        assert rig.lookups == ["no_neighbour", "hit", "audit_started", "hit", "hit", "audit_right"]
         assert rig.n_calls == 2
         assert [attempt.role for attempt in rig.sink.of(AttemptDone)] == ["first", "audit"]
         rig.check_clean()
@@ -48,7 +48,7 @@ def test_a_hit_that_nobody_may_audit_begins_none() -> None:
         await rig.settled()
         assert await rig.text(ask(SAME), CacheControl(only_if_cached=True)) == YES
         await rig.settled()
-        assert rig.lookups == ["nothing_near", "hit"]
+        assert rig.lookups == ["no_neighbour", "hit"]
 
     run(main)
 
@@ -69,7 +69,7 @@ def test_an_answer_that_no_stream_can_tell_is_a_miss_that_teaches() -> None:
             assert await rig.text(ask(question)) == YES
             await rig.settled()
         assert rig.results == ["miss", "miss", "semantic"]
-        assert rig.lookups == ["nothing_near", "unstreamable", "hit", "audit_begun", "audit_right"]
+        assert rig.lookups == ["no_neighbour", "unstreamable", "hit", "audit_started", "audit_right"]
         rig.check_clean()
 
     run(main)

@@ -77,7 +77,7 @@ def test_an_audit_whose_answer_cannot_be_kept_found_the_hit_wrong(monkeypatch: p
         monkeypatch.setattr("stayfast.pipeline.stages.cache.lookup.is_storable", lambda request, sight, data: None)
         assert await rig.text(ask(SAME)) == YES
         await rig.settled()
-        assert rig.lookups[-2:] == ["audit_begun", "audit_wrong"]
+        assert rig.lookups[-2:] == ["audit_started", "audit_wrong"]
 
     run(main)
 
@@ -123,7 +123,7 @@ def test_an_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
             slow.setattr(MemoryStore, "ask", late)
             assert await rig.text(ask(SAME), tenant="a") == YES
             await rig.settled()
-        assert rig.lookups[-1] == "audit_begun"
+        assert rig.lookups[-1] == "audit_started"
         assert await rig.text(ask(SAME_TOO), tenant="a") == YES
         await rig.settled()
         assert rig.lookups[-1] == "audit_right"

@@ -55,7 +55,7 @@ def test_an_answer_that_the_store_has_lost_is_forgotten_with_its_questions() -> 
         await rig.settled()
         await rig.caching.store.purge()
         assert await rig.text(ask(SAME)) == NO
-        assert rig.lookups == ["nothing_near", "gone"]
+        assert rig.lookups == ["no_neighbour", "gone"]
         await rig.settled()
         assert await rig.text(ask(SAME_TOO)) == NO
         assert rig.results == ["miss", "miss", "semantic"]
@@ -105,7 +105,7 @@ def test_old_answers_are_not_given() -> None:
         assert await rig.text(ask(SAME_TOO), CacheControl(max_age_s=60)) == YES
         await asyncio.sleep(101)
         await rig.text(ask("How can I recover the passphrase of a login?"))
-        assert rig.lookups == ["nothing_near", "old", "hit", "old"]
+        assert rig.lookups == ["no_neighbour", "old", "hit", "old"]
 
     run(main)
 
@@ -119,9 +119,9 @@ def test_an_audit_that_finds_another_answer_puts_it_on_probation() -> None:
         await rig.settled()
         assert await rig.text(ask(SAME)) == YES
         await rig.settled()
-        assert rig.lookups == ["nothing_near", "hit", "audit_begun", "audit_wrong"]
+        assert rig.lookups == ["no_neighbour", "hit", "audit_started", "audit_wrong"]
         assert rig.results == ["miss", "semantic"]
-        assert [fact.result for fact in rig.sink.of(Renewed)] == ["renewed"]
+        assert [fact.result for fact in rig.sink.of(Renewed)] == ["refreshed"]
         assert await rig.text(ask(SAME)) == NO  # by the exact cache: its own answer is kept
         await rig.text(ask(SAME_TOO))
         assert "probation" in rig.lookups
@@ -141,7 +141,7 @@ def test_an_audit_that_finds_the_same_says_so() -> None:
         await rig.text(ask(SAME))
         await rig.settled()
         stats = rig.semantic.stats()
-        assert rig.lookups == ["nothing_near", "hit", "audit_begun", "audit_right"]
+        assert rig.lookups == ["no_neighbour", "hit", "audit_started", "audit_right"]
         assert (stats.n_phrasings, stats.n_answers) == (2, 1)
 
     run(main)

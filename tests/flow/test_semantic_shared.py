@@ -45,7 +45,7 @@ class Replica(SemanticRig):
     @property
     def heard(self) -> Counter[str]:
         """What came of what others told."""
-        return Counter(fact.result for fact in self.told.of(StoreCallDone) if fact.what == "hear")
+        return Counter(fact.result for fact in self.told.of(StoreCallDone) if fact.what == "read_log")
 
 
 def test_a_phrasing_that_one_learned_is_a_hit_at_the_other() -> None:
@@ -144,7 +144,7 @@ def test_who_was_found_wrong_at_one_is_on_probation_at_all() -> None:
         await one.settled()
         assert await other.text(ask(SAME)) == YES
         await other.settled()
-        assert other.lookups[-2:] == ["audit_begun", "audit_wrong"]
+        assert other.lookups[-2:] == ["audit_started", "audit_wrong"]
         for rig in (one, other):
             (its,) = rig.semantic.phrasings.scopes.values()
             assert [its.votes.is_on_probation(answer) for answer in sorted(its.keys)].count(True) == 1
@@ -167,11 +167,11 @@ def test_a_store_that_is_gone_costs_no_request_anything() -> None:
         assert loop.now() - began_at < 0.1
         await one.settled()
         assert await other.text(ask(SAME, user="u")) == NO
-        assert other.lookups == ["nothing_near"]
+        assert other.lookups == ["no_neighbour"]
         one.door.is_gone = other.door.is_gone = False
         await asyncio.sleep(3 * LONGEST_S)
-        assert other.heard["gone"] > 1
-        assert other.heard["heard"] == 1
+        assert other.heard["unavailable"] > 1
+        assert other.heard["read"] == 1
         assert other.semantic.stats().n_phrasings == 2
         await one.shared.close()
         await other.shared.close()

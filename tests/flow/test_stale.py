@@ -82,10 +82,10 @@ def test_an_old_answer_is_given_at_once_and_made_again() -> None:
         assert await rig.text() == "other"
         assert rig.results == ["miss"] + ["stale"] * 5 + ["hit"]
         (renewed,) = rig.sink.of(Renewed)
-        assert renewed.result == "renewed"
+        assert renewed.result == "refreshed"
         assert renewed.seconds == pytest.approx(0.25)
         assert rig.n_calls == 2
-        assert [attempt.role for attempt in rig.sink.of(AttemptDone)] == ["first", "renewal"]
+        assert [attempt.role for attempt in rig.sink.of(AttemptDone)] == ["first", "refresh"]
         rig.check_clean()
 
     run(main)
@@ -120,7 +120,7 @@ def test_what_fails_behind_hurts_nobody() -> None:
             assert await rig.text() == "Hello"
             await asyncio.sleep(1)
         assert await rig.text() == "other"
-        assert [fact.result for fact in rig.sink.of(Renewed)] == ["failed", "failed", "renewed"]
+        assert [fact.result for fact in rig.sink.of(Renewed)] == ["failed", "failed", "refreshed"]
         rig.check_clean()
 
     run(main)
@@ -252,7 +252,7 @@ def test_calls_behind_come_in_as_a_batch_does() -> None:
         assert await rig.text(tenant="ann") == "other"
         assert door.came == [("ann", None), ("ann", None), ("ann", Urgency.BATCH), ("ann", None), ("ann", Urgency.BATCH),
                              ("ann", None)]
-        assert [fact.result for fact in rig.sink.of(Renewed)] == ["shed", "renewed"]
+        assert [fact.result for fact in rig.sink.of(Renewed)] == ["shed", "refreshed"]
         assert door.n_in == 0
         rig.check_clean()
 

@@ -171,13 +171,13 @@ def test_the_table() -> None:
         {"route": "faq", "store": store, "requests": {"hit": 3, "coalesced": 2}, "kinds": {"exact": plain,
                                                                                           "semantic": semantic},
          "error": {"likely": 0.005, "low": 0.001, "high": 0.0123}},
-        {"route": "x", "store": {**store, "why_not": "left alone"}, "requests": {}, "error": None,
+        {"route": "x", "store": {**store, "why_not": "suspended"}, "requests": {}, "error": None,
          "kinds": {"exact": {**plain, "hits": 0, "hit_ratio": None}, "semantic": {**semantic, "hits": 0}}}])
     lines = shown.splitlines()
     assert [line.split()[:4] for line in lines[1:4]] == [["faq", "exact", "3", "30.0%"], ["faq", "semantic", "1", "10.0%"],
                                                          ["x", "exact", "0", "-"]]
     assert "0.50% (0.10% to 1.23%)" in lines[2]
-    assert lines[-2:] == ["faq: 2 coalesced", "x: its store cannot be asked: left alone"]
+    assert lines[-2:] == ["faq: 2 coalesced", "x: its store cannot be asked: suspended"]
     assert "No route has a cache" in table([])
 
 

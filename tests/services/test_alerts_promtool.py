@@ -78,7 +78,7 @@ BURNS = (
     Case("three quarters are too slow", 90, (PAGE + "ttft", TICKET + "ttft", "StayfastTtftP95High"),
          {**HEALTHY, **slow("ttft", 20, 99)}),
     Case("a template is no answer", 90, (PAGE + "ttft", TICKET + "ttft", "StayfastDegraded"),
-         {**UP, FINE: "0+100x4500", 'stayfast_degraded_total{route="chat",how="template"}': "0+90x4500",
+         {**UP, FINE: "0+100x4500", 'stayfast_degraded_total{route="chat",kind="template"}': "0+90x4500",
           **times("ttft", {"1.0": "0+10x4500", "2.0": "0+10x4500", "+Inf": "0+10x4500"})}),
     Case("failing fast is not being quick", 90, (*OUTAGE, PAGE + "ttft"),
          {**UP, FINE: "0+10x4500", FAILED: "0+90x4500", ATTEMPTS: "0+100x4500",
@@ -111,8 +111,8 @@ def prefix_cache(n_read: int) -> dict[str, str]:
 
 def store(n_ill: int) -> dict[str, str]:
     """So many of a hundred look-ups in a store get no answer; those that memory answers do not count."""
-    rates = {"gone": n_ill // 4, "left_alone": n_ill - n_ill // 4, "miss": (100 - n_ill) // 2, "hit": (100 - n_ill) // 2,
-             "near": 900}
+    rates = {"unavailable": n_ill // 4, "suspended": n_ill - n_ill // 4, "miss": (100 - n_ill) // 2,
+             "hit": (100 - n_ill) // 2, "local_hit": 900}
     return {f'stayfast_cache_store_requests_total{{store="hot",op="get",result="{result}"}}': f"0+{n}x600"
             for result, n in rates.items()}
 
@@ -135,8 +135,8 @@ CAUSES = (
          {**UP, FINE: "0+1x600", **times("ttft", {"2.0": "0+0.5x600", "4.0": "0+1x600", "+Inf": "0+1x600"})}),
     *pair("StayfastSpikes", {'stayfast_spike_factor{route="chat"}': "9x600"},
           {'stayfast_spike_factor{route="chat"}': "7x600"}, 10),
-    *pair("StayfastDegraded", {'stayfast_degraded_total{route="chat",how="fallback"}': "0+20x600"},
-          {'stayfast_degraded_total{route="chat",how="fallback"}': "0+9x600"}),
+    *pair("StayfastDegraded", {'stayfast_degraded_total{route="chat",kind="fallback"}': "0+20x600"},
+          {'stayfast_degraded_total{route="chat",kind="fallback"}': "0+9x600"}),
     *pair("StayfastRetriesAmplify", {'stayfast_retries_total{route="chat",upstream="u"}': "0+30x600"},
           {'stayfast_retries_total{route="chat",upstream="u"}': "0+15x600"}),
     *pair("StayfastUpstreamFailing", attempts('outcome="dropped",fault="status",status="500"', 20),

@@ -161,7 +161,7 @@ def test_a_server_that_dies_and_comes_back_fails_no_request(tmp_path: Path) -> N
         clients.wait_for_hits(0.9)
         clients.stop()
         assert clients.failures == []
-        for word in ("gone", "slow", "left_alone", "hit", "miss"):
+        for word in ("unavailable", "timeout", "suspended", "hit", "miss"):
             asked = f'stayfast_cache_store_requests_total{{store="hot",op="get",result="{word}"}}'
             assert all(metric(port, asked) for port in ports), word
         assert all(metric(port, "stayfast_cache_store_seconds_count") for port in ports)

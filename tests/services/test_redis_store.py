@@ -244,8 +244,8 @@ def test_a_server_that_is_gone_has_nothing_and_comes_back(tmp_path: Path) -> Non
         for _ in range(20):
             assert await store.get(KEY) is None
         results = [fact.result for fact in sink.of(StoreCallDone) if fact.what == "get"]
-        assert results[1:6] == ["gone"] * 5
-        assert results[6:] == ["left_alone"] * 15
+        assert results[1:6] == ["unavailable"] * 5
+        assert results[6:] == ["suspended"] * 15
         (alone,) = sink.of(StoreChanged)
         assert (alone.store, alone.state) == ("hot", "open")
         assert "Connection" in alone.why
@@ -289,8 +289,8 @@ def test_a_full_server_gives_what_it_has(tmp_path: Path) -> None:
             store.led(key)
         assert hits == 300
         counts = Counter((fact.what, fact.result) for fact in sink.of(StoreCallDone))
-        assert counts["put", "gone"] > 250
-        assert not {("get", "left_alone"), ("get", "gone"), ("get", "slow")} & counts.keys()
+        assert counts["put", "unavailable"] > 250
+        assert not {("get", "suspended"), ("get", "unavailable"), ("get", "timeout")} & counts.keys()
         (alone,) = sink.of(StoreChanged)
         assert (alone.state, alone.why) == ("open", "writes: 5 failures in a row: OutOfMemoryError")
         await store.close()
@@ -314,8 +314,8 @@ def test_a_server_that_hangs_costs_its_allowance_and_no_more(tmp_path: Path) -> 
             assert await store.get(KEY) is None
             assert clock.now() - began_at < 2
         results = [fact.result for fact in sink.of(StoreCallDone) if fact.what == "get"]
-        assert results[:6] == ["slow"] * 6
-        assert results.count("left_alone") > 90
+        assert results[:6] == ["timeout"] * 6
+        assert results.count("suspended") > 90
         server.thaw()
         give_up_at = clock.now() + 10
         while await store.get(KEY) is None:

@@ -74,7 +74,7 @@ def learn(port: int) -> None:
     until(learned)
 
 
-TOLD = 'stayfast_cache_store_requests_total{store="hot",op="tell",result="kept"}'
+TOLD = 'stayfast_cache_store_requests_total{store="hot",op="append_log",result="stored"}'
 
 
 def settled(one: int, other: int) -> float:
@@ -119,7 +119,8 @@ def test_what_one_learned_the_other_gives(tmp_path: Path, weights: tuple[object,
         server.kill()
         kind, _ = ask(other, SAME.replace("an account", "the account"))
         assert kind.startswith("miss")
-        until(lambda: metric(other, 'stayfast_cache_store_requests_total{store="hot",op="hear",result="gone"}') > 0)
+        unread = 'stayfast_cache_store_requests_total{store="hot",op="read_log",result="unavailable"}'
+        until(lambda: metric(other, unread) > 0)
         server.start()
         learned = n_phrasings(other)
         ask(one, "Where can anybody download the yearly report as a file?")

@@ -145,6 +145,6 @@ def test_they_are_counted_where_turns_are_served(gate: threading.Event) -> None:
             def look() -> object:
                 return thread_gauges(served)
 
-            assert await b.run(look) == {"stayfast_turn_threads": [(("waited_for",), 1), (("abandoned",), 1)]}
+            assert await b.run(look) == {"stayfast_turn_threads": [(("active",), 1), (("abandoned",), 1)]}
 
     asyncio.run(main())

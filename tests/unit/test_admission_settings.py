@@ -76,11 +76,11 @@ def test_a_reload_keeps_what_is_used() -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("tenants: {wep: {}}", "tenants.wep: there is no key of this name in server.keys, did you mean web?"),
+    ("tenants: {wep: {}}", "tenants.wep: no key of this name in server.keys, did you mean web?"),
     ("tenants: {web: {tier: gold}}", "tenants.web.tier: must be one of premium, standard, batch"),
     ("tenants: {web: {weight: 0}}", "tenants.web.weight: must be a number from 0.001 to 1000"),
     ("tenants: {web: {quota: {tokens_per_hour: 1}}}", "tenants.web.quota.tokens_per_hour: unknown setting"),
-    ("tenants: {web: {quota: {cost_per_day: 5}}}", "tenants.web.quota.cost_per_day: nothing has a cost: no upstream has"),
+    ("tenants: {web: {quota: {cost_per_day: 5}}}", "tenants.web.quota.cost_per_day: has no effect: no upstream has"),
     ("tenants: {web: {quota: {requests_per_minute: 0}}}", "tenants.web.quota.requests_per_minute: must be"),
     ("admission: {max_in_flight: 0}", "admission.max_in_flight: must be a whole number from 1"),
     ("admission: {lanes: {}}", "share the places of max_in_flight, which must be at least 3, which is not set"),

@@ -95,8 +95,8 @@ def test_a_file_that_is_one_or_may_become_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("make", "why"), [
-    (lambda path: None, "there is no such file or folder"), (Path.mkdir, "no model.onnx and no model.safetensors"),
-    (Path.touch, "no tokenizer.json beside it"), (_folder_of_a_model, "this folder has no tokenizer.json")])
+    (lambda path: None, "no such file or folder"), (Path.mkdir, "no model.onnx or model.safetensors in this folder"),
+    (Path.touch, "no tokenizer.json beside this file"), (_folder_of_a_model, "no tokenizer.json in this folder")])
 def test_an_embedder_that_is_not_there(make: object, why: str, tmp_path: Path) -> None:
     """As it would be looked for when the gateway starts."""
     path = tmp_path / "models" / "mine"

@@ -23,7 +23,7 @@ def test_a_removed_key_is_explained_at_its_line() -> None:
     """In place of `unknown setting`, whatever its value is."""
     for value in ("300", "0", "[x]", "{y: 1}", ""):
         [line] = complaints(f"{BASE}server:\n  keep_warm_per_s: {value}")
-        assert line == ("f.yaml:4:3: server.keep_warm_per_s: removed: the gateway no longer sends itself made-up requests. "
+        assert line == ("f.yaml:4:3: server.keep_warm_per_s: removed: the gateway no longer sends requests to itself. "
                         "Delete this line")
 
 

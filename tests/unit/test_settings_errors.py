@@ -66,11 +66,11 @@ def complaints(text: str, variables: dict[str, str] | None = None, *given: Overr
      'defaults.hedge.budget: must be auto or a number more than 0 and at most 1, not "aut"'),
     ("defaults: {hedge: {budget: 0}}",
      'defaults.hedge.budget: must be auto or a number more than 0 and at most 1, not 0'),
-    ("log: {level: info, level: debug}", "log.level: given twice, first in line 3"),
+    ("log: {level: info, level: debug}", "log.level: duplicate key, first in line 3"),
     ("log: {level: !!python/name:os.system x}", "log.level: YAML tags such as !!python/name:os.system are not supported"),
-    ("log: &me {level: *me}", "log.level: an anchor may not contain itself"),
-    ("<<: 5", "<< merges mappings only"),
-    ("? [a]\n: 1", "a key must be a plain word"),
+    ("log: &me {level: *me}", "log.level: an anchor must not contain itself"),
+    ("<<: 5", "<< takes mappings only"),
+    ("? [a]\n: 1", "a key must be a scalar"),
 ])
 def test_one_mistake(text: str, complaint: str) -> None:
     """Each mistake is told with its path, the value, and what is expected."""
@@ -100,7 +100,7 @@ def test_one_mistake(text: str, complaint: str) -> None:
     ('{kind: openai, key: k, headers: {x: "a\\r\\nb: c"}}', "upstreams.a.headers.x: must be ASCII characters on one line"),
     ('{kind: openai, key: "hunter2\\n"}', "upstreams.a.key: must be visible ASCII characters, without blanks or line ends"),
     ('{kind: openai, key: k, http: "1\\n2"}', 'upstreams.a.http: must be one of auto, 1.1, 2, not "1\\n2"'),
-    ("{kind: openai, key: k, ca_file: /nope.pem}", "upstreams.a.ca_file: there is no such file"),
+    ("{kind: openai, key: k, ca_file: /nope.pem}", "upstreams.a.ca_file: no such file"),
     ("{kind: openai, key: k, http: 3}", 'upstreams.a.http: must be one of auto, 1.1, 2, not 3'),
     ("{kind: embedded, port: 80}", "upstreams.a.port: must be 0 (chosen) or 1024 to 65535, not 80"),
     ("{kind: openai, key: [k]}", "upstreams.a.key: must be text, not a list"),
@@ -117,8 +117,8 @@ def test_wrong_upstream(upstream: str, complaint: str) -> None:
     ("{m: [a, a]}", "routes.m.upstreams: must name each upstream once"),
     ("{m: {}}", "routes.m: `upstreams` is missing: a list of text"),
     ("{m: {upstreams: a}}", "routes.m.upstreams: must be a list: [text, ...]"),
-    ('{"m 1": [a]}', 'routes."m 1": a name is 1 to 200 visible ASCII characters'),
-    ("{}", "routes: there must be at least one route: what clients may send as `model`"),
+    ('{"m 1": [a]}', 'routes."m 1": a name must be 1 to 200 visible ASCII characters'),
+    ("{}", "routes: at least one route is required: a name that clients send as `model`"),
 ])
 def test_wrong_route(routes: str, complaint: str) -> None:
     """A route's mistakes name the route, and quote its dots and blanks."""
@@ -170,7 +170,7 @@ def test_control_characters_are_not_yaml() -> None:
     ("${NOPE}", "the environment variable NOPE is not set"),
     ("${EMPTY}", "the environment variable EMPTY is empty"),
     ("${no pe}", "${no pe} is not a reference: write ${NAME} or ${NAME:-default}"),
-    ("x${NOPE", "a ${ without its }"),
+    ("x${NOPE", "${ without }"),
 ])
 def test_wrong_references(text: str, complaint: str) -> None:
     """An unset variable is named, with its line."""

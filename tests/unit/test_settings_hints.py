@@ -93,7 +93,7 @@ def test_a_base_url_stops_before_the_endpoint(path: str) -> None:
 def test_a_key_that_names_a_variable_in_another_way_is_refused(key: str) -> None:
     """It would be sent as the key, and the provider's 401 would be all that is seen of it."""
     [line] = complaints(f"upstreams: {{a: {{kind: openai, key: {key}}}}}\nroutes: {{m: [a]}}")
-    assert line == ("upstreams.a.key: would be sent as it stands; a variable of the environment is written "
+    assert line == ("upstreams.a.key: would be sent literally; write an environment variable as "
                     "${OPENAI_API_KEY}")
 
 
@@ -101,7 +101,7 @@ def test_a_key_that_names_a_variable_in_another_way_is_refused(key: str) -> None
 def test_the_name_of_a_route_is_no_pattern(route: str) -> None:
     """Only `*` by itself takes other names; such a route would never be asked for."""
     [line] = complaints(f'{UPSTREAMS}routes: {{"{route}": [a]}}')
-    assert line.partition(": ")[2].startswith("is no pattern: ")
+    assert line.partition(": ")[2].startswith("patterns are not supported")
 
 
 def test_an_upstream_that_no_route_leads_to_is_pointed_out() -> None:
@@ -110,4 +110,4 @@ def test_an_upstream_that_no_route_leads_to_is_pointed_out() -> None:
             "defaults: {on_overrun: {fallback: [b]}}\n"
             "routes: {m: [a], n: {upstreams: [a], on_overrun: {fallback: {upstreams: [a], then: [[c]]}}}}\n")
     settings = load(SettingsText("f.yaml", text), {}, kinds=KINDS)
-    assert advice(settings) == ["upstreams.d: no route leads to it: add it to the `upstreams` of one, or leave it out"]
+    assert advice(settings) == ["upstreams.d: no route uses it: add it to a route's `upstreams`, or remove it"]

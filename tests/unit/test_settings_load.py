@@ -163,7 +163,7 @@ def test_model_replaces_the_embedded_one() -> None:
 
 def test_model_needs_an_embedded_upstream() -> None:
     """--model with settings that embed nothing is a mistake, not a no-op."""
-    with pytest.raises(SettingsError, match="--model: there is no upstream of kind embedded"):
+    with pytest.raises(SettingsError, match="--model: no upstream of kind embedded"):
         load(SettingsText("x", SMALLEST), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
 
 

@@ -42,7 +42,7 @@ def test_every_setting_is_on_the_page() -> None:
     page = markdown(KINDS)
     for definition in [json_schema(KINDS), *json_schema(KINDS)["$defs"].values()]:
         for name, about in definition.get("properties", {}).items():
-            assert f"| `{name}` |" in page
+            assert f"\n`{name}` | " in page
             assert len(about["description"]) > 8, name
 
 

@@ -42,7 +42,7 @@ def test_a_route_that_rescues() -> None:
 
 
 @pytest.mark.parametrize(("route", "message"), [
-    ("{upstreams: [plain], on_stall: rescue}", "rescue needs an upstream that says supports_continuation: true"),
+    ("{upstreams: [plain], on_stall: rescue}", "rescue needs an upstream with supports_continuation: true"),
     ("{upstreams: [plain], on_stall: later}", "wait, end, rescue"),
 ])
 def test_what_cannot_be_is_refused(route: str, message: str) -> None:

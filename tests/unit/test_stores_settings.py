@@ -57,7 +57,7 @@ routes: {{m: {{upstreams: [u], cache: {{mode: exact, store: hot}}}}}}
 @pytest.mark.parametrize(("store", "where", "message"), [
     ("{kind: memory, max_bytes: 5}", "stores.s.max_bytes", "from 1024 to"),
     ("{kind: sqlite}", "stores.s", "`path` is missing"),
-    ("{kind: sqlite, path: /no/such/folder/a.db}", "stores.s.path", "there is no such folder"),
+    ("{kind: sqlite, path: /no/such/folder/a.db}", "stores.s.path", "no such folder"),
     ("{kind: sqlite, path: ''}", "stores.s.path", "must name a file"),
     ("{kind: redis}", "stores.s", "`url` is missing"),
     ("{kind: redis, url: 'http://:hush@h/'}", "stores.s.url", "must be like redis://user:password@host:6379/0"),
@@ -88,14 +88,14 @@ def test_urls_that_are_understood(url: str) -> None:
 
 def test_a_route_names_a_store_that_is_there() -> None:
     """Else it is told which one it may have meant."""
-    with pytest.raises(SettingsError, match=r'routes\.m\.cache\.store: there is no store "s", did you mean st\?'):
+    with pytest.raises(SettingsError, match=r'routes\.m\.cache\.store: unknown store "s", did you mean st\?'):
         read(f"stores: {{st: {{kind: memory}}}}\n{ROUTES}")
 
 
 def test_redis_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """And says how to get it."""
     monkeypatch.setattr(sys.modules["stayfast.settings.checks"], "find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match=r"stores\.s\.kind: redis needs .* pip install '\.\[redis\]' in "):
+    with pytest.raises(SettingsError, match=r"stores\.s\.kind: needs .* pip install '\.\[redis\]' in "):
         read(f"stores: {{s: {{kind: redis, url: 'redis://h'}}}}\n{ROUTES}")
 
 

@@ -32,7 +32,7 @@ from stayfast.turns.served import ServedTurn
 from stayfast.workers.channels import WorkerPeers
 
 WITHOUT_A_CALL = ("hit", "semantic", "stale", "coalesced")
-AUDITS = {"begun": "audit_begun", "right": "audit_right", "wrong": "audit_wrong"}
+AUDITS = {"begun": "audit_started", "right": "audit_right", "wrong": "audit_wrong"}
 
 
 class LearnedState(msgspec.Struct, frozen=True):

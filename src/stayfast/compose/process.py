@@ -182,7 +182,7 @@ class Process:
                 if embedding.ahead is None:
                     await load(embedding, config, self._clock)
                 for wrong in await restore(system.gateway.router.routes, embedding, config, worker):
-                    log("learned_lost", level="warning", detail=wrong)
+                    log("semantic_state_unreadable", level="warning", detail=wrong)
             except NoEmbedder as error:
                 log("semantic_off", level="warning", detail=str(error))
 

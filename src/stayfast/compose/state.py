@@ -65,7 +65,7 @@ def _breaker(health: ModelHealth, now: float) -> Json:
         "model": health.model[:MAX_NAME] if health.model else None, "is_enabled": breaker.is_enabled,
         "state": breaker.state.value, "why": breaker.why, "consecutive_failures": breaker.n_failed_in_row}
     if left_s > 0:
-        report["left_alone_s"], report["left_alone_why"] = left_s, health.why_alone
+        report["suspended_s"], report["suspend_reason"] = left_s, health.why_alone
     return report
 
 

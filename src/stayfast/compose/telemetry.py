@@ -66,7 +66,7 @@ def thread_gauges(served: Mapping[str, ServedTurn]) -> Rows:
         return {}
     running = threads.running_threads()
     n_abandoned = sum(thread.is_abandoned for thread in running)
-    return {TURN_THREADS.name: [(("waited_for",), len(running) - n_abandoned), (("abandoned",), n_abandoned)]}
+    return {TURN_THREADS.name: [(("active",), len(running) - n_abandoned), (("abandoned",), n_abandoned)]}
 
 
 def tracing(settings: Settings, log: LogSink) -> SpanExporter | None:

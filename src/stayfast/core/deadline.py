@@ -39,9 +39,9 @@ class Timeouts:
     """Time-outs of one request, in seconds. All are bounded by `total_s`."""
 
     # the default of the OpenAI and Anthropic SDKs
-    total_s: Annotated[float, _wait("From accept to the last byte, everything included; the request's deadline.")] = 600.0
+    total_s: Annotated[float, _wait("Accept to last byte: the request's deadline.")] = 600.0
     # a busy self-hosted engine may need a minute to prefill a long prompt
-    first_token_s: Annotated[float, _wait("From an attempt's start to the first token of content.")] = 120.0
+    first_token_s: Annotated[float, _wait("An attempt's start to its first content token.")] = 120.0
     idle_s: Annotated[float, _wait("Between two reads of a running answer.")] = 60.0
     connect_s: Annotated[float, _wait("TCP and TLS.")] = 5.0
 

@@ -20,23 +20,20 @@ class EngineConfig:
     """Seconds, tokens, MiB."""
 
     model: Annotated[str, SettingDoc("`tiny` (comes with Stayfast) or the path of a GGUF file.")] = TINY
-    n_threads: Annotated[int, SettingDoc("Threads of the engine; 0: one less than there are cores.", minimum=0,
-                                         maximum=512)] = 0
-    n_slots: Annotated[int, SettingDoc("Answers that it generates at the same time.", minimum=1, maximum=256)] = 4
+    n_threads: Annotated[int, SettingDoc("Engine threads; 0: one less than the cores.", minimum=0, maximum=512)] = 0
+    n_slots: Annotated[int, SettingDoc("Answers generated at the same time.", minimum=1, maximum=256)] = 4
     ctx_per_slot: Annotated[int, SettingDoc(
-        "Context of each slot in tokens: prompt and answer.", minimum=64, maximum=1_048_576)] = 2048
+        "Tokens of prompt and answer together, per slot.", minimum=64, maximum=1_048_576)] = 2048
     port: Annotated[int, SettingDoc(
-        "TCP port of the engine's process on 127.0.0.1 (1024 to 65535); 0: a free one.", minimum=0, maximum=65_535)] = 0
+        "TCP port of the engine on 127.0.0.1, 1024 or higher; 0: any free one.", minimum=0, maximum=65_535)] = 0
     # llama.cpp's own default is 8 GiB
-    prompt_cache_mib: Annotated[int, SettingDoc("Memory for the prompts of idle slots, MiB.", minimum=0,
-                                                maximum=1_048_576)] = 256
-    ready_timeout_s: Annotated[float, SettingDoc("How long the model may take to load.", more_than=0, maximum=3600)] = 30.0
+    prompt_cache_mib: Annotated[int, SettingDoc(
+        "Memory for the prompts of idle slots, MiB.", minimum=0, maximum=1_048_576)] = 256
+    ready_timeout_s: Annotated[float, SettingDoc("Time limit for loading the model.", more_than=0, maximum=3600)] = 30.0
     restart_base_s: Annotated[float, SettingDoc(
-        "Wait before the first restart after a crash; it doubles each time.", more_than=0, maximum=3600)] = 0.25
-    restart_cap_s: Annotated[float, SettingDoc("The longest wait before a restart.", more_than=0,
-                                               maximum=3600)] = 30.0
-    healthy_after_s: Annotated[float, SettingDoc("After being ready this long, the wait starts at its base again.",
-                                                 minimum=0)] = 10.0
+        "Wait before the first restart after a crash; doubles each time.", more_than=0, maximum=3600)] = 0.25
+    restart_cap_s: Annotated[float, SettingDoc("Longest wait before a restart.", more_than=0, maximum=3600)] = 30.0
+    healthy_after_s: Annotated[float, SettingDoc("After this time without a crash, the wait starts over.", minimum=0)] = 10.0
 
     def __post_init__(self) -> None:
         check_bounds(self)

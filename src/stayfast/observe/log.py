@@ -231,7 +231,7 @@ class LogSink:
                 "cache_store", {"store": fact.store})
             self.log(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state, detail=fact.why)
         elif isinstance(fact, Ejected):
-            self.log("ejected" if fact.is_out else "taken_back", level="warning" if fact.is_out else "info",
+            self.log("ejected" if fact.is_out else "readmitted", level="warning" if fact.is_out else "info",
                      route=fact.route, upstream=fact.upstream, detail=fact.why)
         elif isinstance(fact, PrefixFinding):
             self.log("prefix_cache", level="warning", route=fact.route, upstream=fact.upstream, what=fact.what,
@@ -246,7 +246,7 @@ class LogSink:
             self.log("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
                      detail=fact.detail)
         elif isinstance(fact, KeysFailed):
-            self.log("keys_failed", level="warning", n=fact.n, address=fact.address,
+            self.log("invalid_keys", level="warning", n=fact.n, address=fact.address,
                      detail=f"more than {fact.limit} requests a minute without a valid key from one address: answered 429")
 
     def log(self, event: str, *, level: str = "info", **fields: str | float | None) -> None:
@@ -264,7 +264,7 @@ class LogSink:
             return
         self._crowded[event] = now, 0
         if isinstance(fact, ConnectionsClosed):
-            self.log(event, level="warning", n=n_before + n, open=fact.n_open, silent=fact.n_silent,
+            self.log(event, level="warning", n=n_before + n, open=fact.n_open, pending=fact.n_silent,
                      detail="client connections without a request were closed to make room (server.max_connections, "
                      "max_pending_connections, max_pending_per_address)")
             return

@@ -23,11 +23,10 @@ class RecentConfig:
     """How many requests each ring keeps, in numbers and in memory; 0 keeps none."""
 
     size: Annotated[int, SettingDoc(
-        "Requests kept, and as many again of those that were slow or went wrong; 0: none.",
-        minimum=0, maximum=100_000)] = 1000
-    slow_s: Annotated[float, SettingDoc("A first token after this is slow.", more_than=0)] = 2.0
+        "Requests remembered, and as many slow or failed ones; 0: none.", minimum=0, maximum=100_000)] = 1000
+    slow_s: Annotated[float, SettingDoc("A later first token is slow.", more_than=0)] = 2.0
     max_bytes: Annotated[int, SettingDoc(
-        "Memory for each of the two, at most.", minimum=65_536, maximum=1_073_741_824)] = 8 * 1024 * 1024
+        "Memory for each of the two lists.", minimum=65_536, maximum=1_073_741_824)] = 8 * 1024 * 1024
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -194,12 +194,12 @@ def _ending(fact: RequestDone) -> str:
             return f"Answered in {whole}; {first}."
         case "degraded":
             return f"Served in a lesser form ({fact.degraded}) in {whole}; {first}."
-        case "left":
+        case "client_left":
             return f"The client left after {whole}, in stage {ended_in(fact.stages)}; {first}."
         case "rejected":
             return f"Refused with {fact.status} {fact.error} after {whole}."
         case _ if fact.shed is not None:
-            return f"Turned away with {fact.status} {fact.error} ({fact.shed}) after {whole}."
+            return f"Rejected with {fact.status} {fact.error} ({fact.shed}) after {whole}."
         case _:
             why = f" ({_OF_LIMITS[fact.error]})" if fact.error in _OF_LIMITS else ""
             return f"Failed with {fact.status} {fact.error}{why} after {whole}, in stage {ended_in(fact.stages)}; {first}."

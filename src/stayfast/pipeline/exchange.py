@@ -148,7 +148,7 @@ def _timing(done: StageDone, *, has_allowance: bool) -> str:
 SILENCE_SHARE = 0.95  # of an SDK's timeout: a substitute answer must be sent before the timeout ends
 SILENCE_MARGIN_S = 5.0  # the most that SILENCE_SHARE takes off a long timeout
 SILENCE_GRACE_S = 1.0  # without a substitute: end after the SDK, so that its caller sees the SDK's own timeout error
-RENEWAL, AUDIT = "renewal", "audit"  # roles of calls that no client waits for
+REFRESH, AUDIT = "refresh", "audit"  # roles of calls that no client waits for
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
@@ -164,7 +164,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     urgency: Urgency | None = None  # None: the client set none
     cache: CacheControl | None = None  # from the request's headers
     events: EventsWish | None = None  # the client accepts a turn's typed events
-    role: str = ""  # of a request that no client sent: renewal, audit, judge
+    role: str = ""  # of a request that no client sent: refresh, audit, judge
 
     @property
     def is_repeat(self) -> bool:
@@ -174,7 +174,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_refresh(self) -> bool:
         """Whether this is a background call of `pipeline.refresh`."""
-        return self.role in (RENEWAL, AUDIT)
+        return self.role in (REFRESH, AUDIT)
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, below the request's own; None without tracing."""

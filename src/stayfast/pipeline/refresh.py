@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Request
-from stayfast.pipeline.exchange import AUDIT, RENEWAL, Arrival, Exchange
+from stayfast.pipeline.exchange import AUDIT, REFRESH, Arrival, Exchange
 from stayfast.pipeline.plan import Miss
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.pipeline.tasks import TaskGroupRegistry
@@ -32,7 +32,7 @@ class BackgroundRefresh:
     def start(self, serve: ServeRefresh, ex: Exchange, miss: Miss) -> None:
         """Make the call of this request in the background, for all that get the stored answer meanwhile."""
         arrival = replace(ex.arrival, accepted_at=self._clock.now(), total_s=None, silence_s=None, urgency=Urgency.BATCH,
-                          role=RENEWAL if miss.query is None else AUDIT)
+                          role=REFRESH if miss.query is None else AUDIT)
         miss.cache.renewing.add(miss.key)
         self._tasks.spawn(_read_all(serve, ex.request, arrival, miss))
 

@@ -39,12 +39,12 @@ def _stage_part(doc: str) -> SettingDoc:
 class BudgetConfig:
     """The parts of a route's deadline: seconds (`0.3`) or a share of the deadline (`20%`). Empty: no part."""
 
-    admit: Annotated[str, _stage_part("From accept to admission: reading the request, and the queue.")] = ""
-    cache: Annotated[str, _stage_part("The cache look-up.")] = ""
-    context: Annotated[str, _stage_part("Fitting the prompt to the context length.")] = ""
+    admit: Annotated[str, _stage_part("Reading the request, and its wait for a slot.")] = ""
+    cache: Annotated[str, _stage_part("Cache lookup.")] = ""
+    context: Annotated[str, _stage_part("Fitting the prompt.")] = ""
     route: Annotated[str, _stage_part("Choosing the upstream.")] = ""
-    model: Annotated[str, _stage_part("All attempts: to the first token of a stream, or to the end of a whole answer.")] = ""
-    relay: Annotated[str, _stage_part("From the first token of a stream to its last.")] = ""
+    model: Annotated[str, _stage_part("All attempts, to the first token of a stream or the end of a whole answer.")] = ""
+    relay: Annotated[str, _stage_part("First token of a stream to its last.")] = ""
     post: Annotated[str, _stage_part("After the last byte.")] = ""
 
     def __post_init__(self) -> None:

@@ -56,10 +56,9 @@ BURNS = (
 class Latency:
     """`share` of the requests take at most `under_s` seconds. Failed requests count as too slow."""
 
-    under_s: Annotated[float, SettingDoc(
-        "The bound in seconds; the histogram in /metrics has it as a bucket.", minimum=0.001, maximum=3600)] = 2.0
+    under_s: Annotated[float, SettingDoc("Latency bound; an exact bucket in /metrics.", minimum=0.001, maximum=3600)] = 2.0
     share: Annotated[float, SettingDoc(
-        "The share of requests within the bound; a failed one is not.", minimum=LOWEST_SHARE, maximum=0.99999)] = 0.95
+        "Share of requests within it; failed ones are not.", minimum=LOWEST_SHARE, maximum=0.99999)] = 0.95
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -97,15 +96,15 @@ class Slo:
     """The objectives of one route over `window_days`. null: none of this kind."""
 
     availability: Annotated[float | None, SettingDoc(
-        "The share of requests that are answered: no 5xx, no 429, no cut stream. null: no objective.",
+        "Share of requests answered without 5xx, 429 or a cut stream. null: none.",
         minimum=LOWEST_SHARE, maximum=0.99999)] = 0.99
-    ttft: Annotated[Latency | None, SettingDoc("From accept to the first token of content. null: no objective.")] = Latency()
+    ttft: Annotated[Latency | None, SettingDoc("Accept to first content token. null: none.")] = Latency()
     usable: Annotated[Latency | None, SettingDoc(
-        "From accept to the first token of a stream, or to the end of a whole answer.")] = None
-    e2e: Annotated[Latency | None, SettingDoc("From accept to the last byte.")] = None
+        "Accept to the first token of a stream or the end of a whole answer.")] = None
+    e2e: Annotated[Latency | None, SettingDoc("Accept to last byte.")] = None
     tpot: Annotated[Latency | None, SettingDoc("Time per token after the first.")] = None
     window_days: Annotated[int, SettingDoc(
-        "The period of the objectives. Prometheus must store its data for as long.", minimum=28, maximum=92)] = 30
+        "Period of the objectives; Prometheus must keep its data as long.", minimum=28, maximum=92)] = 30
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -20,64 +20,57 @@ class ServerConfig:
     """Sizes in bytes, durations in seconds."""
 
     host: Annotated[str, SettingDoc(
-        "Address to listen on. 0.0.0.0, or :: (IPv6 and IPv4), makes it reachable from other machines, which needs keys."
-        )] = "127.0.0.1"
-    port: Annotated[int, SettingDoc("TCP port; 0: a free one.", minimum=0, maximum=65_535)] = 8090
+        "Listening address. For other machines: 0.0.0.0, or :: for IPv6 and IPv4; both need keys.")] = "127.0.0.1"
+    port: Annotated[int, SettingDoc("TCP port; 0: any free one.", minimum=0, maximum=65_535)] = 8090
     max_body_bytes: Annotated[int, SettingDoc(
-        "Largest request body; larger ones get 413.", minimum=1024, maximum=1024 * _MIB)] = 32 * _MIB
+        "Largest request body; else 413.", minimum=1024, maximum=1024 * _MIB)] = 32 * _MIB
     # common servers take 8 to 80 KiB
     max_head_bytes: Annotated[int, SettingDoc(
-        "Largest request line with headers; larger ones get 431.", minimum=1024, maximum=_MIB)] = 64 * 1024
-    max_headers: Annotated[int, SettingDoc(
-        "Largest number of headers of a request; more get 431.", minimum=8, maximum=1000)] = 100
-    max_depth: Annotated[int, SettingDoc(
-        "Deepest nesting of a JSON body; deeper ones get 400.", minimum=8, maximum=MAX_DEPTH)] = 64
+        "Largest request line with headers; else 431.", minimum=1024, maximum=_MIB)] = 64 * 1024
+    max_headers: Annotated[int, SettingDoc("Most headers; else 431.", minimum=8, maximum=1000)] = 100
+    max_depth: Annotated[int, SettingDoc("Deepest JSON nesting; else 400.", minimum=8, maximum=MAX_DEPTH)] = 64
     max_connections: Annotated[int, SettingDoc(
-        "Largest number of client connections; never more than half of the file descriptors.",
-        minimum=1, maximum=1_000_000)] = 10_000
+        "Most client connections, at most half of the file descriptors.", minimum=1, maximum=1_000_000)] = 10_000
     max_pending_connections: Annotated[int, SettingDoc(
-        "Largest number of connections without an accepted request yet; above it the oldest are closed.",
-        minimum=1, maximum=1_000_000)] = 4096
+        "Most connections without an accepted request; beyond it the oldest close.", minimum=1, maximum=1_000_000)] = 4096
     # a proxy has one address and hundreds of connections, but those have had requests and do not count
     max_pending_per_address: Annotated[int, SettingDoc(
-        "Largest number of these from one address (of IPv6: one /64); 0: no limit.", minimum=0, maximum=1_000_000)] = 512
+        "The same per address (IPv6: per /64); 0: unlimited.", minimum=0, maximum=1_000_000)] = 512
     # the largest whole answer that is read from an upstream has as many
     max_buffered_bytes: Annotated[int, SettingDoc(
-        "Memory for whole answers, from the upstream's first byte to the client's last; above it requests get 503. "
-        "The first 64 KiB of each answer do not count.", minimum=_MIB, maximum=1024 * 1024 * _MIB)] = 256 * _MIB
+        "Memory for buffered whole answers beyond 64 KiB each; else 503.",
+        minimum=_MIB, maximum=1024 * 1024 * _MIB)] = 256 * _MIB
     head_timeout_s: Annotated[float, SettingDoc(
-        "Time from the first byte of a request's head to its last; then 408.", minimum=0.01, maximum=600)] = 10.0
+        "First to last byte of a request head; else 408.", minimum=0.01, maximum=600)] = 10.0
     # from the request's first byte
     body_timeout_s: Annotated[float, SettingDoc(
-        "Time for a request's body, in addition to its size at 16 KiB/s; then 408.", minimum=0.01, maximum=3600)] = 30.0
+        "Time for a body, plus an allowance for slow lines; else 408.", minimum=0.01, maximum=3600)] = 30.0
     # longer than the 60 s of load balancers
-    idle_timeout_s: Annotated[float, SettingDoc(
-        "How long an idle connection stays open.", minimum=0.01, maximum=3600)] = 75.0
+    idle_timeout_s: Annotated[float, SettingDoc("Time before an idle connection closes.", minimum=0.01, maximum=3600)] = 75.0
     write_timeout_s: Annotated[float, SettingDoc(
-        "A client that reads no byte for this long is disconnected.", minimum=0.01, maximum=3600)] = 60.0
+        "Time after which a client that reads nothing is disconnected.", minimum=0.01, maximum=3600)] = 60.0
     sse_keepalive_s: Annotated[float, SettingDoc(
-        "Interval of SSE comments before the first token of a stream; 0: no comments.", minimum=0, maximum=600)] = 15.0
+        "Silence before a stream's first token after which a comment is sent; 0: none.", minimum=0, maximum=600)] = 15.0
     drain_grace_s: Annotated[float | None, SettingDoc(
-        "After SIGTERM, how long new requests are still served while /readyz fails, so that load balancers notice. null: 0 "
-        "on a loopback address, else 5.", minimum=0, maximum=600)] = None
+        "Time after SIGTERM in which requests are served while /readyz fails. null: 5; 0 on loopback.",
+        minimum=0, maximum=600)] = None
     drain_s: Annotated[float, SettingDoc(
-        "After that, how long running answers may take to finish.", minimum=0, maximum=86_400)] = 30.0
+        "Time for running answers to finish at shutdown.", minimum=0, maximum=86_400)] = 30.0
     auth: Annotated[Literal["auto", "off", "required"], SettingDoc(
-        "auto: requests need a key if `keys` has any; without keys only loopback addresses are served. off: no request "
-        "needs a key. required: all do.")] = "auto"
+        "auto: keys are required if there are any; otherwise only loopback addresses are served. off: no keys. required: "
+        "always.")] = "auto"
     keys: Annotated[Mapping[str, str], SettingDoc(
-        "Client keys: tenant name to the digest of its key; `stayfast key` makes both.",
-        pattern=r"sha256:[0-9a-f]{64}", form="sha256: and 64 hex digits (`stayfast key` makes one)",
-        is_secret=True)] = field(default_factory=dict, repr=False)
+        "Client keys: tenant name and key digest, made by `stayfast key`.",
+        pattern=r"sha256:[0-9a-f]{64}", form="sha256: and 64 hex digits (`stayfast key` makes one)", is_secret=True)
+    ] = field(default_factory=dict, repr=False)
     admins: Annotated[tuple[str, ...], SettingDoc(
-        "Tenants in `keys` that may read /metrics and /debug/state, use /admin/cache, and see all tenants' requests at "
-        "/admin/requests; others see their own.")] = ()
+        "Names in `keys` that may see all requests, /metrics, /debug/state and the caches; others see their own requests."
+    )] = ()
     metrics_access: Annotated[Literal["admin", "key", "open"], SettingDoc(
-        "Access to /metrics, which covers all tenants and routes. admin: keys of `admins`. key: any valid key. "
-        "open: no key. Without authentication it is always open.")] = "admin"
+        "Access to /metrics. admin: `admins`. key: any client key. open: no key.")] = "admin"
     failed_keys_per_minute: Annotated[int, SettingDoc(
-        "Requests without a valid key from one address that get 401; further ones get 429 with `retry-after`. Valid keys "
-        "from the same address are always served. In each worker.", minimum=1, maximum=1_000_000)] = 30
+        "Requests per minute and address with a wrong key before 429, per worker. Valid keys are not affected.",
+        minimum=1, maximum=1_000_000)] = 30
 
     def __post_init__(self) -> None:
         check_bounds(self)

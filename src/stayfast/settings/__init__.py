@@ -1,4 +1,4 @@
-"""F7: the only floor that reads files and the environment."""
+"""Settings: the only package that reads settings files and environment variables."""
 
 from stayfast.core.setting import Secret
 from stayfast.settings.checks import advice, unusable, why_not_embedded

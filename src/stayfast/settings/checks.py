@@ -1,4 +1,4 @@
-"""What single settings cannot see: names that lead nowhere, settings that exclude each other, what this machine has not."""
+"""Checks across settings: unknown names, contradictions, and missing files or packages."""
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -23,13 +23,13 @@ from stayfast.settings.yaml_nodes import Mapping as Tree
 from stayfast.settings.yaml_nodes import Node, Scalar, YamlList, below, entries_of, expand, place_of
 from stayfast.stores.sqlite import why_not_a_store
 
-Complain = Callable[[Path, str], None]
-_INSTEAD_OF_THRESHOLD = ("max_error", "min_labels")  # of the calibrated mode only
+AddProblem = Callable[[Path, str], None]
+_CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect beside a fixed threshold
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 
 def find_unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Problem]:
-    """Names in routes that no upstream has; read from the tree, so that they are found beside whatever else is wrong."""
+    """Unknown upstream names in routes. Reads the tree, so that they are reported together with all other problems."""
     known = entries_of(tree, "upstreams")
     problems: list[Problem] = []
     owners: dict[Path, Node] = {("routes", route): node for route, node in entries_of(tree, "routes").items()}
@@ -42,47 +42,47 @@ def find_unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Pro
     for path, node in {**owners, **fallbacks}.items():
         listing = below(node, "upstreams") or node
         for n, item in enumerate(listing.items if isinstance(listing, YamlList) else ()):
-            if isinstance(item, Scalar) and _expanded(item.text, variables) not in known:
+            if isinstance(item, Scalar) and _expand_or_keep(item.text, variables) not in known:
                 message = f"there is no upstream {quoted(item.text)}{did_you_mean(item.text, known)}"
                 problems.append(Problem(item.place, (*path, "upstreams", n), message))
     return problems
 
 
-def _expanded(text: str, variables: Mapping[str, str]) -> str:
+def _expand_or_keep(text: str, variables: Mapping[str, str]) -> str:
     try:
         return expand(text, variables)
-    except ValueError:  # the decoder says so
+    except ValueError:  # reported by the decoder
         return text
 
 
 def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[EngineConfig], None],
                         check_turn: Callable[[str], object]) -> list[Problem]:
-    """What cannot be, and what would do nothing. `check_engine`, `check_turn`: as of `load`."""
+    """Contradictions, and settings without effect. `check_engine`, `check_turn`: see `load`."""
     problems: list[Problem] = []
 
-    def complain(path: Path, message: str) -> None:
+    def add_problem(path: Path, message: str) -> None:
         problems.append(Problem(place_of(tree, path), path, message))
 
     if not settings.upstreams:
-        complain(("upstreams",), "there must be at least one upstream")
+        add_problem(("upstreams",), "at least one upstream is required")
     if not settings.routes:
-        complain(("routes",), "there must be at least one route: what clients may send as `model`")
-    _check_upstreams(settings, check_engine, check_turn, complain)
-    _check_tenants(settings, complain)
-    _check_routes(settings, complain)
-    _check_caches(settings, tree, complain)
+        add_problem(("routes",), "at least one route is required: a name that clients send as `model`")
+    _check_upstreams(settings, check_engine, check_turn, add_problem)
+    _check_tenants(settings, add_problem)
+    _check_routes(settings, add_problem)
+    _check_caches(settings, tree, add_problem)
     if settings.tracing.exporter == "otlp" and (missing := why_not_otlp()) is not None:
-        complain(("tracing", "exporter"), missing)
+        add_problem(("tracing", "exporter"), missing)
     try:
         check_exposure(settings.server)
     except ValueError as error:
-        complain(("server", "host"), str(error).removeprefix("host "))
+        add_problem(("server", "host"), str(error).removeprefix("host "))
     return problems
 
 
 def why_not_embedded(check: Callable[[EngineConfig], None] = check_runnable,
                      config: EngineConfig | None = None) -> str | None:
-    """Why the embedded engine cannot run here, None when it can."""
+    """Why the embedded engine cannot run on this machine; None if it can."""
     try:
         check(config or EngineConfig())
     except ValueError as error:
@@ -91,26 +91,26 @@ def why_not_embedded(check: Callable[[EngineConfig], None] = check_runnable,
 
 
 def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], None], check_turn: Callable[[str], object],
-                     complain: Complain) -> None:
+                     add_problem: AddProblem) -> None:
     for name, upstream in settings.upstreams.items():
         if isinstance(upstream, EmbeddedUpstream) and (reason := why_not_embedded(check_engine,
                                                                                   upstream.engine)) is not None:
-            complain(("upstreams", name, "model"), reason.removeprefix("model "))
+            add_problem(("upstreams", name, "model"), reason.removeprefix("model "))
         elif isinstance(upstream, HttpUpstream) and _is_itself(upstream.base_url, settings.server):
-            complain(("upstreams", name, "base_url"), "is where this gateway itself listens (server.host, server.port): "
-                     "a request to it would go round in a circle")
+            add_problem(("upstreams", name, "base_url"), "is the address of this gateway (server.host, server.port): "
+                        "requests would loop")
         elif (isinstance(upstream, HttpUpstream) and upstream.ca_file is not None
                 and not FilePath(upstream.ca_file).is_file()):
-            complain(("upstreams", name, "ca_file"), "there is no such file")
+            add_problem(("upstreams", name, "ca_file"), "no such file")
         elif isinstance(upstream, TurnUpstreamSettings):
             try:
                 check_turn(upstream.turn)
             except ValueError as error:
-                complain(("upstreams", name, "turn"), str(error))
+                add_problem(("upstreams", name, "turn"), str(error))
 
 
 def _is_itself(base_url: str, server: ServerConfig) -> bool:
-    """Whether an upstream is this gateway's own listener, as far as addresses tell without asking the network."""
+    """Whether an upstream's address is this gateway's listener. Names are not resolved."""
     base = split_base_url(base_url)
     if not server.port or base.port != server.port:
         return False
@@ -126,64 +126,62 @@ def _is_every_address(host: str) -> bool:
         return False
 
 
-def _check_tenants(settings: Settings, complain: Complain) -> None:
+def _check_tenants(settings: Settings, add_problem: AddProblem) -> None:
     upstreams = settings.upstreams.items()
     has_costs = any(isinstance(known, TurnUpstreamSettings) or settings.prices_at(name) for name, known in upstreams)
     for name, tenant in settings.tenants.items():
         if name not in settings.server.keys and name != ANY_TENANT:
             hint = did_you_mean(name, settings.server.keys)
-            complain(("tenants", name), f"there is no key of this name in server.keys{hint}")
+            add_problem(("tenants", name), f"no key of this name in server.keys{hint}")
         for window in ("cost_per_minute", "cost_per_day"):
             if getattr(tenant.quota, window) is not None and not has_costs:
-                complain(("tenants", name, "quota", window), "nothing has a cost: no upstream has `prices`")
+                add_problem(("tenants", name, "quota", window), "has no effect: no upstream has `prices`")
 
 
-def _check_routes(settings: Settings, complain: Complain) -> None:
-    """Routes whose answers nobody can go on with, and those that send long prompts to a route that is not there."""
-    able = {name for name, upstream_settings in settings.upstreams.items() if isinstance(upstream_settings, HttpUpstream)
-            and upstream_settings.supports_continuation}
+def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
+    continuing = {name for name, upstream in settings.upstreams.items()
+                  if isinstance(upstream, HttpUpstream) and upstream.supports_continuation}
     for name, route in settings.routes.items():
         fallback = route.on_overrun.fallback
         spare = [up for tier in fallback.tiers for up in tier.upstreams] if fallback is not None else []
-        if route.on_stall == "rescue" and able.isdisjoint((*route.upstreams, *spare)):
-            complain(("routes", name, "on_stall"), "rescue needs an upstream that says supports_continuation: true")
+        if route.on_stall == "rescue" and continuing.isdisjoint((*route.upstreams, *spare)):
+            add_problem(("routes", name, "on_stall"), "rescue needs an upstream with supports_continuation: true")
         offline, others = route.size.oversize_route, settings.routes.keys() - {name}
         if offline and offline not in others:
-            message = f"there is no other route {quoted(offline)}{did_you_mean(offline, others)}"
-            complain(("routes", name, "oversize_route"), message)
+            message = f"no other route is named {quoted(offline)}{did_you_mean(offline, others)}"
+            add_problem(("routes", name, "oversize_route"), message)
         if "*" in name and name != "*":
-            complain(("routes", name), 'is no pattern: no model has this very name. Name each model, or let the route "*" '
-                                       'take every name that no other route has')
+            add_problem(("routes", name), 'patterns are not supported: name each model, or use the route "*" for other names')
 
 
-def _check_caches(settings: Settings, tree: Tree, complain: Complain) -> None:
+def _check_caches(settings: Settings, tree: Tree, add_problem: AddProblem) -> None:
     for name, route in settings.routes.items():
-        _check_others(name, settings, complain)
-        _check_what_does_nothing(("routes", name, "cache"), below(tree, "routes", name, "cache"), complain)
+        _check_helper_routes(name, settings, add_problem)
+        _check_cache_mode(("routes", name, "cache"), below(tree, "routes", name, "cache"), add_problem)
         if route.cache.store and route.cache.store not in settings.stores:
             hint = did_you_mean(route.cache.store, settings.stores)
-            complain(("routes", name, "cache", "store"), f"there is no store {quoted(route.cache.store)}{hint}")
+            add_problem(("routes", name, "cache", "store"), f"unknown store {quoted(route.cache.store)}{hint}")
     for name, store_settings in settings.stores.items():
         if isinstance(store_settings, SqliteStoreSettings) and not FilePath(store_settings.path).absolute().parent.is_dir():
-            complain(("stores", name, "path"), "there is no such folder")
+            add_problem(("stores", name, "path"), "no such folder")
         if isinstance(store_settings, RedisStoreSettings) and find_spec("redis") is None:
-            complain(("stores", name, "kind"),
-                     "redis needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout")
+            add_problem(("stores", name, "kind"),
+                     "needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout")
 
 
 def advice(settings: Settings) -> list[str]:
-    """What can be used and is probably not meant, a line each."""
+    """Warnings for valid settings that are probably a mistake, one line each."""
     reached = {name for route in settings.routes.values() for name in route.upstreams}
     for route in settings.routes.values():
         fallback = route.on_overrun.fallback
         reached.update(name for tier in (fallback.tiers if fallback is not None else ()) for name in tier.upstreams)
-    return [f"{dotted(('upstreams', name))}: no route leads to it: add it to the `upstreams` of one, or leave it out"
+    return [f"{dotted(('upstreams', name))}: no route uses it: add it to a route's `upstreams`, or remove it"
             for name in settings.upstreams if name not in reached]
 
 
 def unusable(settings: Settings) -> list[str]:
-    """What is named and cannot be used as the disk is now, a line each. A gateway starts without: it says so in its log, and
-    such a cache is an exact one, such a store gives nothing.
+    """Files that cannot be used, one line each. The gateway starts without them and logs it: a semantic cache is then exact,
+    a store empty.
     """
     found = []
     for name, store_settings in settings.stores.items():
@@ -195,47 +193,43 @@ def unusable(settings: Settings) -> list[str]:
     return found
 
 
-def _check_others(name: str, settings: Settings, complain: Complain) -> None:
-    """The routes that a route's semantic cache asks."""
+def _check_helper_routes(name: str, settings: Settings, add_problem: AddProblem) -> None:
     cache, others = settings.routes[name].cache, settings.routes.keys() - {name}
     for field, other_route in (("judge", cache.semantic.judge), ("verify", cache.semantic.verify)):
         if other_route and other_route not in others:
-            message = f"there is no other route {quoted(other_route)}{did_you_mean(other_route, others)}"
-            complain(("routes", name, "cache", field), message)
+            message = f"no other route is named {quoted(other_route)}{did_you_mean(other_route, others)}"
+            add_problem(("routes", name, "cache", field), message)
         elif other_route and settings.routes[other_route].cache.mode == "semantic":
-            message = f"route {quoted(other_route)} has a semantic cache, and would say what it said of other answers"
-            complain(("routes", name, "cache", field), message)
+            message = f"route {quoted(other_route)} has a semantic cache itself: its verdict could be one on other answers"
+            add_problem(("routes", name, "cache", field), message)
 
 
-def _check_what_does_nothing(path: Path, cache: Node | None, complain: Complain) -> None:
-    """What a route says of its cache and nobody would ever look at."""
+def _check_cache_mode(path: Path, cache: Node | None, add_problem: AddProblem) -> None:
     entries = cache.entries if isinstance(cache, Tree) else {}
     if entries and "mode" not in entries:
-        complain((*path, next(iter(entries))), "does nothing without a mode: add mode: exact or mode: semantic (or mode: "
-                                               "off, "
-                                            "to keep for later what is said here)")
+        add_problem((*path, next(iter(entries))), "has no effect without a mode: add mode: exact or mode: semantic "
+                    "(mode: off keeps these settings for later)")
     threshold = entries["threshold"].value if "threshold" in entries else None
     if threshold is None or (isinstance(threshold, Scalar) and threshold.is_null):
         return
-    for name in _INSTEAD_OF_THRESHOLD:
+    for name in _CALIBRATION_KEYS:
         if name in entries:
-            complain((*path, name), "does nothing beside threshold, a fixed cosine that bounds no error: leave out one of "
-                                    "the two, threshold where the error is to be bounded")
+            add_problem((*path, name), "has no effect beside threshold, a fixed cosine without an error bound: remove one")
 
 
 def _why_no_file(path: FilePath) -> str:
     if path.is_dir():
-        return "this is a folder, and no file"
+        return "is a folder"
     return why_not_a_store(path) if path.exists() else ""
 
 
 def _why_no_model(path: FilePath) -> str:
-    """As `stores.onnx_embedder` will look for it."""
+    """The files that `stores.onnx_embedder` will look for."""
     if path.is_file():
         has_tokens = any((folder / "tokenizer.json").exists() for folder in (path.parent, path.parent.parent))
-        return "" if has_tokens else "this file has no tokenizer.json beside it"
+        return "" if has_tokens else "no tokenizer.json beside this file"
     if not path.is_dir():
-        return "there is no such file or folder"
+        return "no such file or folder"
     if not any((path / model).exists() for model in _MODELS):
-        return "this folder has no model.onnx and no model.safetensors"
-    return "" if (path / "tokenizer.json").exists() else "this folder has no tokenizer.json"
+        return "no model.onnx or model.safetensors in this folder"
+    return "" if (path / "tokenizer.json").exists() else "no tokenizer.json in this folder"

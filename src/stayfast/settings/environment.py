@@ -1,4 +1,4 @@
-"""The process's environment: read here and nowhere else."""
+"""The environment variables. No other module reads them."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 from stayfast.settings.yaml_nodes import Override
 
 OVERRIDES = (
-    ("PORT", ("server", "port")),  # what platforms set; our own name wins over it
+    ("PORT", ("server", "port")),  # set by hosting platforms; the next one takes precedence
     ("STAYFAST_PORT", ("server", "port")),
     ("STAYFAST_HOST", ("server", "host")),
     ("STAYFAST_WORKERS", ("workers",)),
@@ -17,15 +17,15 @@ OVERRIDES = (
 
 
 def environment() -> Mapping[str, str]:
-    return dict(os.environ)  # noqa: TID251 - the one reader
+    return dict(os.environ)  # noqa: TID251 - the only reader
 
 
 def overrides(variables: Mapping[str, str]) -> list[Override]:
-    """The settings that variables override, weakest first; an empty variable says nothing."""
+    """The settings that variables override, lowest precedence first. Empty variables are ignored."""
     return [Override(path, variables[name], name) for name, path in OVERRIDES if variables.get(name)]
 
 
 def cache_home(variables: Mapping[str, str]) -> Path:
-    """Where what can be made again may be kept: by the XDG base directory specification."""
+    """The cache directory, by the XDG base directory specification."""
     value = variables.get("XDG_CACHE_HOME", "")
     return (Path(value) if value.startswith("/") else Path.home() / ".cache") / "stayfast"

@@ -1,6 +1,6 @@
-"""From a file, the environment and the command line to Settings that hold together, or to every reason why they do not.
+"""Loads settings from a file, the environment and the command line, or reports every problem.
 
-The stronger wins: a flag, then an environment variable, then the file, then the default.
+Precedence: command-line flag, environment variable, file, default.
 """
 
 import json
@@ -29,24 +29,21 @@ from stayfast.turns.function import import_turn_function as find_turn
 USUAL_FILE = "stayfast.yaml"
 BUILT_IN = "built-in settings"
 EMBEDDED = "upstreams: {{tiny: {{kind: embedded}}}}\nroutes: {{{route}: [tiny]}}\n"
-NOTHING_TO_SERVE = ("upstreams and routes are missing: where there is a file, nothing else counts, and the demo is served "
-                    "only without one; `stayfast init` writes a file to begin with")
+NOTHING_TO_SERVE = ("upstreams and routes are missing (the demo model is served only without a settings file); "
+                    "`stayfast init` writes a file to start from")
 ADDED = "upstreams: {{{kind}: {{kind: {kind}}}}}\nroutes: {{{kind}: [{kind}]}}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsText:
-    """A text of settings and where it came from."""
+    """The text of a settings file, and its name."""
 
     name: str
     text: str
 
 
 def find(path: str | None, variables: Mapping[str, str]) -> SettingsText:
-    """The file named by the caller, by STAYFAST_CONFIG, or ./stayfast.yaml; without any, the built-in settings.
-
-    Raises SettingsError when a named file cannot be read.
-    """
+    """The file at `path`, else STAYFAST_CONFIG, else ./stayfast.yaml, else the built-in settings. Raises SettingsError."""
     named = path or variables.get("STAYFAST_CONFIG") or None
     if named is None and not FilePath(USUAL_FILE).is_file():
         return SettingsText(BUILT_IN, "")
@@ -64,13 +61,12 @@ def load(source: SettingsText, variables: Mapping[str, str], overrides: Iterable
          kinds: Sequence[type[AddedUpstream]] = (), model: str | None = None,
          check_engine: Callable[[EngineConfig], None] = check_runnable,
          check_turn: Callable[[str], object] = find_turn) -> Settings:
-    """Settings from a text. Raises SettingsError with all problems.
+    """Decode and check settings. Raises SettingsError with all problems.
 
-    `variables` serve references; `model` replaces the model of every embedded upstream; `check_engine` and `check_turn`
-    raise ValueError for an engine that cannot run here, and a function that cannot be served; `kinds` are those of
-    upstreams that a text may have and that are not built in. The built-in settings, and a text with neither upstreams nor
-    routes where there is a `model` to serve, get the embedded one, where it can run, and one of each of `kinds`; any other
-    text has to name its own.
+    `variables`: values for `${NAME}` references. `kinds`: kinds of upstreams that are not built in. `model`: replaces the
+    model of every embedded upstream. `check_engine`, `check_turn`: raise ValueError for an engine that cannot run on this
+    machine, and for a function that cannot be served. The built-in settings, or a text without upstreams and routes if a
+    `model` is given, get an embedded upstream (if it can run) and one of each of `kinds`.
     """
     tree, problems = parse(source.text, source.name)
     is_empty = all(_is_missing(tree, name) for name in ("upstreams", "routes"))
@@ -114,12 +110,11 @@ def _use_model(tree: Tree, model: str) -> None:
             found = True
             tree.put(("upstreams", name, "model"), model, "--model")
     if not found:
-        raise SettingsError([Problem(SourceLocation("--model"), (), "there is no upstream of kind embedded that could run "
-                                                                    "it")])
+        raise SettingsError([Problem(SourceLocation("--model"), (), "no upstream of kind embedded")])
 
 
 def _bases(tree: Tree, variables: Mapping[str, str]) -> dict[type, object]:
-    """What routes and upstreams inherit; their own defaults when `defaults` is wrong (its problems are found later)."""
+    """The values that routes and upstreams inherit. If `defaults` is invalid: the built-in ones (reported later)."""
     defaults = Defaults()
     if "defaults" in tree.entries:
         decoded = Decoder(variables).value(RecordField(Defaults), tree.entries["defaults"].value, ("defaults",))

@@ -41,9 +41,8 @@ class FallbackTier:
 
     SHORTHAND: ClassVar[str] = "upstreams"
 
-    upstreams: Annotated[tuple[str, ...], SettingDoc("Names of upstreams, the first that is well first; may be the route's "
-                                                     "own.")]
-    model: Annotated[str | None, SettingDoc("The model's name at these upstreams. Unset: as for the route's own.")] = None
+    upstreams: Annotated[tuple[str, ...], SettingDoc("Upstream names, in order of preference; may repeat the route's.")]
+    model: Annotated[str | None, SettingDoc("Model name at these upstreams. null: as for the route's own.")] = None
 
     def __post_init__(self) -> None:
         if not self.upstreams:
@@ -56,16 +55,14 @@ class Fallback:
 
     SHORTHAND: ClassVar[str] = "upstreams"
 
-    upstreams: Annotated[tuple[str, ...], SettingDoc("Names of upstreams, the first that is well first; may be the route's "
-                                                     "own.")]
+    upstreams: Annotated[tuple[str, ...], SettingDoc("Upstream names, in order of preference; may repeat the route's.")]
     model: Annotated[str | None, SettingDoc(
-        "The model's name at these upstreams, a smaller one for example. Unset: as for the route's own.")] = None
+        "Model name at these upstreams, for example a smaller one. null: as for the route's own.")] = None
     reserve: Annotated[str, SettingDoc(
-        "Time kept for them: the route's own upstreams have what is left of the model's.",
+        "Time reserved for the fallback, from the model's part.",
         pattern=PART[1:], form="seconds, or a share of the model's time like 30%", or_number=True)] = "30%"
     then: Annotated[tuple[FallbackTier, ...], SettingDoc(
-        "Further tiers, each asked when the one before has not answered and the budget of extra attempts allows it. All "
-        "share the reserve.")] = ()
+        "Further tiers, each tried after the one before, within the retry budget. All share the reserve.")] = ()
 
     def __post_init__(self) -> None:
         if not self.upstreams:
@@ -80,12 +77,11 @@ class Fallback:
 class OnOverrun:
     """What is done instead of failing, when time runs out or all upstreams failed. Nothing: the request fails, at once."""
 
-    fallback: Annotated[Fallback | None, SettingDoc("Others answer: before the first token.")] = None
+    fallback: Annotated[Fallback | None, SettingDoc("Other upstreams, tried before the first token.")] = None
     template: Annotated[str, SettingDoc(
-        "The answer given when nothing else is left, before the first token. Marked by x-stayfast-degraded.")] = ""
+        "Answer if nothing else is left before the first token; marked by x-stayfast-degraded.")] = ""
     partial: Annotated[bool, SettingDoc(
-        "An answer that has begun ends in its protocol, with the reason of a met length limit, instead of breaking off. "
-        "Whole answers are fetched as streams for it, where that changes nothing else."
+        "End a started answer as at a length limit instead of breaking off. Whole answers are then fetched as streams."
     )] = False
 
 
@@ -95,45 +91,39 @@ class RouteSettings:
 
     SHORTHAND: ClassVar[str] = "upstreams"
 
-    upstreams: Annotated[tuple[str, ...], SettingDoc("Names of upstreams that may answer; `pick` says which of them does.")]
+    upstreams: Annotated[tuple[str, ...], SettingDoc("Upstreams of this route, by name.")]
     pick: Annotated[Literal["balance", "order"], SettingDoc(
-        "balance: the less busy of two drawn at random, another one when it fails. order: the first of the list that is "
-        "well, the next ones only when it fails.")] = "balance"
+        "balance: the less busy of two random ones. order: the first healthy one of the list. Both fail over.")] = "balance"
     weights: Annotated[Mapping[str, float], SettingDoc(
-        "Shares of the requests by upstream, as long as all keep up; who is not named has 1. More than 0.")] = field(
-        default_factory=nothing)
-    affinity: Annotated[AffinityConfig, SettingDoc("What draws a request to one of several upstreams.")] = field(
-        default_factory=AffinityConfig)
-    eject: Annotated[EjectConfig, SettingDoc("When one of several upstreams is left out as an outlier.")] = field(
-        default_factory=EjectConfig)
+        "Traffic shares by upstream while all keep up; above 0, others have 1.")] = field(default_factory=nothing)
+    affinity: Annotated[AffinityConfig, SettingDoc(
+        "Preference for the upstream with a warm prompt cache.")] = field(default_factory=AffinityConfig)
+    eject: Annotated[EjectConfig, SettingDoc(
+        "Outlier ejection: when an upstream is left out.")] = field(default_factory=EjectConfig)
     model: Annotated[str | None, SettingDoc(
-        "The model's name at these upstreams, where their own `models` do not say. Unset: the name that the client sent."
-    )] = None
+        "Model name at these upstreams, unless their `models` name one. null: as the client sent it.")] = None
     deadline: Annotated[float | None, SettingDoc(
-        "Seconds from accept to the last byte. Unset: timeouts.total_s.", more_than=0, maximum=86_400)] = None
+        "Seconds from accept to last byte. null: timeouts.total_s.", more_than=0, maximum=86_400)] = None
     budget: Annotated[BudgetConfig, SettingDoc(
-        "How that time is shared; what is unset comes from defaults.budget.")] = field(default_factory=BudgetConfig)
+        "Parts of the deadline per stage: seconds (`0.3`) or a share (`20%`). Empty: no own limit. Unset: defaults.budget."
+    )] = field(default_factory=BudgetConfig)
     on_overrun: Annotated[OnOverrun, SettingDoc(
-        "What is done instead of failing; what is unset comes from defaults.on_overrun.")] = field(default_factory=OnOverrun)
-    timeouts: Annotated[Timeouts, SettingDoc("How long to wait; what is unset comes from defaults.timeouts.")] = field(
-        default_factory=Timeouts)
-    retry: Annotated[RetryConfig, SettingDoc("When to try again; what is unset comes from defaults.retry.")] = field(
-        default_factory=RetryConfig)
+        "What happens when time runs out or all upstreams fail. Unset: defaults.on_overrun.")] = field(
+        default_factory=OnOverrun)
+    timeouts: Annotated[Timeouts, SettingDoc("Time limits. Unset: defaults.timeouts.")] = field(default_factory=Timeouts)
+    retry: Annotated[RetryConfig, SettingDoc(
+        "Retries of failed attempts. Unset: defaults.retry.")] = field(default_factory=RetryConfig)
     hedge: Annotated[HedgeConfig, SettingDoc(
-        "Second attempts beside slow ones; what is unset comes from defaults.hedge.")] = field(default_factory=HedgeConfig)
+        "Second attempts beside slow ones. Unset: defaults.hedge.")] = field(default_factory=HedgeConfig)
     on_stall: Annotated[Literal["wait", "end", "rescue"], SettingDoc(
-        "When a stream halts in its middle, by the live gaps of its upstream. wait: as long as timeouts.idle_s says. end: "
-        "it ends there as at a length limit. rescue: an upstream with `supports_continuation` goes on with it, in the same "
-        "answer."
-    )] = "wait"
-    cache: Annotated[CacheConfig, SettingDoc("Answers that may be given twice (docs/concepts/cache.md).")] = field(
-        default_factory=CacheConfig)
+        "If a stream stalls midway. wait: up to timeouts.idle_s. end: as at a length limit. rescue: an upstream with "
+        "`supports_continuation` continues the answer.")] = "wait"
+    cache: Annotated[CacheConfig, SettingDoc(
+        "Response cache (docs/concepts/cache.md).")] = field(default_factory=CacheConfig)
     prefix: Annotated[PrefixConfig, SettingDoc(
-        "The providers' own caches of what prompts begin with (docs/concepts/prompt-layout.md).")] = field(
-        default_factory=PrefixConfig)
-    size: Annotated[SizeConfig, SettingDoc("How long prompts may be.", is_inline=True)] = field(default_factory=SizeConfig)
-    slo: Annotated[Slo, SettingDoc("What its users are promised; what is unset comes from defaults.slo.")] = field(
-        default_factory=Slo)
+        "Prompt caches of the providers (docs/concepts/prompt-layout.md).")] = field(default_factory=PrefixConfig)
+    size: Annotated[SizeConfig, SettingDoc("Prompt size limits.", is_inline=True)] = field(default_factory=SizeConfig)
+    slo: Annotated[Slo, SettingDoc("Service level objectives. Unset: defaults.slo.")] = field(default_factory=Slo)
 
     def __post_init__(self) -> None:
         if not self.upstreams:
@@ -165,38 +155,35 @@ class RouteSettings:
 class Defaults:
     """What routes and upstreams have where they say nothing else."""
 
-    timeouts: Annotated[Timeouts, SettingDoc("How long to wait.")] = field(default_factory=Timeouts)
-    budget: Annotated[BudgetConfig, SettingDoc("How the time to the deadline is shared among the stages.")] = field(
-        default_factory=BudgetConfig)
-    on_overrun: Annotated[OnOverrun, SettingDoc("What is done instead of failing.")] = field(default_factory=OnOverrun)
-    retry: Annotated[RetryConfig, SettingDoc("When to try again.")] = field(default_factory=RetryConfig)
+    timeouts: Annotated[Timeouts, SettingDoc("Time limits.")] = field(default_factory=Timeouts)
+    budget: Annotated[BudgetConfig, SettingDoc("Parts of the deadline per stage.")] = field(default_factory=BudgetConfig)
+    on_overrun: Annotated[OnOverrun, SettingDoc(
+        "What happens when time runs out or all upstreams fail.")] = field(default_factory=OnOverrun)
+    retry: Annotated[RetryConfig, SettingDoc("Retries of failed attempts.")] = field(default_factory=RetryConfig)
     hedge: Annotated[HedgeConfig, SettingDoc("Second attempts beside slow ones.")] = field(default_factory=HedgeConfig)
-    slo: Annotated[Slo, SettingDoc("What users are promised.")] = field(default_factory=Slo)
-    limit: Annotated[LimitConfig, SettingDoc("How many requests an upstream may have at a time.")] = field(
-        default_factory=LimitConfig)
-    breaker: Annotated[BreakerConfig, SettingDoc("When an upstream is left alone.")] = field(default_factory=BreakerConfig)
+    slo: Annotated[Slo, SettingDoc("Service level objectives.")] = field(default_factory=Slo)
+    limit: Annotated[LimitConfig, SettingDoc("Concurrency limits of upstreams.")] = field(default_factory=LimitConfig)
+    breaker: Annotated[BreakerConfig, SettingDoc("Circuit breakers of upstreams.")] = field(default_factory=BreakerConfig)
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """Lines on standard output. They never hold prompts, answers or keys."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"],
-                     SettingDoc("The least severe kind of line written.")] = "info"
-    requests: Annotated[bool, SettingDoc("One line a request.")] = True
+    level: Annotated[Literal["debug", "info", "warning", "error"], SettingDoc("Lowest severity written.")] = "info"
+    requests: Annotated[bool, SettingDoc("One line per request.")] = True
     format: Annotated[Literal["auto", "text", "json"], SettingDoc(
-        "json: one object a line, with everything. text: a short line for a person, in colour on a terminal unless NO_COLOR "
-        "is set. auto: text on a terminal, else json.")] = "auto"
+        "json: complete objects. text: short lines for a terminal, in colour unless NO_COLOR is set. auto: text on a "
+        "terminal, else json.")] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
     """Prometheus text at /metrics."""
 
-    enabled: Annotated[bool, SettingDoc("Whether they are kept and served.")] = True
+    enabled: Annotated[bool, SettingDoc("Collect and serve metrics.")] = True
     gen_ai: Annotated[bool, SettingDoc(
-        "Also those of OpenTelemetry's GenAI conventions (gen_ai_client_*, gen_ai_server_*), in Prometheus's form. Read at "
-        "the start only.")] = False
+        "Also OpenTelemetry's GenAI metrics (gen_ai_client_*, gen_ai_server_*). Read at start only.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,18 +191,16 @@ class TracingSettings:
     """Spans of requests, as OpenTelemetry names them. They never hold prompts, answers or keys. Read at the start only."""
 
     exporter: Annotated[Literal["none", "otlp"], SettingDoc(
-        "otlp: to a collector, over HTTP in protobuf; needs pip install '.[otel]' in Stayfast's checkout. none: no spans, "
-        "and a client's trace context goes on to the upstream as it came.")] = "none"
+        "otlp: to a collector, over HTTP in protobuf; needs pip install '.[otel]' in Stayfast's checkout. none: no spans; "
+        "trace context is forwarded.")] = "none"
     endpoint: Annotated[str, SettingDoc(
-        "The collector's address; /v1/traces is added unless it stands there.",
-        pattern=r"https?://[^\s@]+", form="like http://host:4318, without user and password",
-        is_secret=True)] = ENDPOINT
-    headers: Annotated[Mapping[str, Secret], SettingDoc("Headers sent to the collector.")] = field(default_factory=nothing)
+        "Address of the collector; /v1/traces is appended if missing.",
+        pattern=r"https?://[^\s@]+", form="like http://host:4318, without user and password", is_secret=True)] = ENDPOINT
+    headers: Annotated[Mapping[str, Secret], SettingDoc("Headers for the collector.")] = field(default_factory=nothing)
     sample: Annotated[float, SettingDoc(
-        "The share of requests that is traced, where the caller has not decided already: its own decision is kept.",
-        minimum=0, maximum=1)] = 1.0
-    timeout_s: Annotated[float, SettingDoc("For one batch of spans.", minimum=0.1, maximum=600)] = 10.0
-    service_name: Annotated[str, SettingDoc("What this gateway is called in traces.")] = "stayfast"
+        "Share of traced requests, unless the caller has decided.", minimum=0, maximum=1)] = 1.0
+    timeout_s: Annotated[float, SettingDoc("Time limit of one batch of spans.", minimum=0.1, maximum=600)] = 10.0
+    service_name: Annotated[str, SettingDoc("Name of this gateway in traces.")] = "stayfast"
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -227,36 +212,38 @@ class TracingSettings:
 class Settings:
     """Everything a gateway is told. Every name that a route uses is an upstream's."""
 
-    server: Annotated[ServerConfig, SettingDoc("The edge: where it listens, what it accepts, who may come in.")] = field(
-        default_factory=ServerConfig)
-    upstreams: Annotated[Mapping[str, Upstream], SettingDoc("Who can answer, by a name of your choice.")] = field(
-        default_factory=nothing)
+    server: Annotated[ServerConfig, SettingDoc(
+        "Listening, limits, time-outs and client keys.")] = field(default_factory=ServerConfig)
+    upstreams: Annotated[Mapping[str, Upstream], SettingDoc(
+        "Providers and engines, by a name of your choice.")] = field(default_factory=nothing)
     routes: Annotated[Mapping[str, RouteSettings], SettingDoc(
-        'What clients may send as `model`, word for word: names are no patterns. The route "*" takes every other name, and '
-        'passes it on as it is.')] = field(
-        default_factory=nothing)
-    defaults: Annotated[Defaults, SettingDoc("What routes and upstreams have where they say nothing else.")] = field(
-        default_factory=Defaults)
-    admission: Annotated[AdmissionConfig, SettingDoc("Who comes in when not everybody can.")] = field(
-        default_factory=AdmissionConfig)
+        'Exact `model` names that clients send; "*" takes every other name and forwards it. A list alone means `upstreams`.'
+    )] = field(default_factory=nothing)
+    defaults: Annotated[Defaults, SettingDoc(
+        "Values for routes and upstreams that do not set their own.")] = field(default_factory=Defaults)
+    admission: Annotated[AdmissionConfig, SettingDoc(
+        "Queueing and rejection under load.")] = field(default_factory=AdmissionConfig)
     tenants: Annotated[Mapping[str, TenantConfig], SettingDoc(
-        'On what terms, by the names in server.keys. "*" stands for every other tenant, each on its own.')] = field(
+        'Settings of tenants, by their name in server.keys; "*": every other tenant, each on its own.')] = field(
         default_factory=nothing)
     idempotency: Annotated[IdempotencyConfig, SettingDoc(
-        "Requests that are sent again under the same `idempotency-key`.")] = field(default_factory=IdempotencyConfig)
-    log: Annotated[LogSettings, SettingDoc("What is logged.")] = field(default_factory=LogSettings)
-    metrics: Annotated[MetricsSettings, SettingDoc("What is measured.")] = field(default_factory=MetricsSettings)
-    tracing: Annotated[TracingSettings, SettingDoc("What is traced, and where to.")] = field(default_factory=TracingSettings)
+        "Repeats of a request under the same `idempotency-key`.")] = field(default_factory=IdempotencyConfig)
+    log: Annotated[LogSettings, SettingDoc("Logging. Never prompts, answers or keys.")] = field(default_factory=LogSettings)
+    metrics: Annotated[MetricsSettings, SettingDoc(
+        "Prometheus metrics at /metrics.")] = field(default_factory=MetricsSettings)
+    tracing: Annotated[TracingSettings, SettingDoc(
+        "OpenTelemetry spans, without prompts, answers or keys. Read at start only.")] = field(
+        default_factory=TracingSettings)
     recent: Annotated[RecentConfig, SettingDoc(
-        "The last requests, kept in memory for `stayfast explain REQUEST-ID`.")] = field(default_factory=RecentConfig)
-    alerts: Annotated[AlertsConfig, SettingDoc("Where the rules of `stayfast alerts` draw their lines.")] = field(
-        default_factory=AlertsConfig)
+        "The last requests, in memory, for `stayfast explain REQUEST-ID`.")] = field(default_factory=RecentConfig)
+    alerts: Annotated[AlertsConfig, SettingDoc(
+        "Thresholds of `stayfast alerts`; latencies over 5 minutes.")] = field(default_factory=AlertsConfig)
     stores: Annotated[Mapping[str, StoreSettings], SettingDoc(
-        "Where caches keep answers, by a name of your choice (docs/concepts/cache-stores.md).")] = field(
+        "Shared stores of cached answers, by a name of your choice (docs/concepts/cache-stores.md).")] = field(
         default_factory=nothing)
-    embedder: Annotated[EmbedderConfig, SettingDoc("What semantic caches compare texts with.")] = field(
-        default_factory=EmbedderConfig)
-    workers: Annotated[int, SettingDoc("Processes that share the port, for more than one core.", minimum=1, maximum=256)] = 1
+    embedder: Annotated[EmbedderConfig, SettingDoc(
+        "Text embeddings for semantic caches; one model for all routes.")] = field(default_factory=EmbedderConfig)
+    workers: Annotated[int, SettingDoc("Processes that share the port, to use more cores.", minimum=1, maximum=256)] = 1
 
     def __post_init__(self) -> None:
         check_bounds(self)

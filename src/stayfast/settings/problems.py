@@ -1,4 +1,4 @@
-"""What is wrong with a settings file, said so that it can be mended without reading any code: where, what, what instead."""
+"""Problems of a settings file: location, setting, and what to write instead."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """Where a value was written. `source` is a file, an environment variable or a flag; lines and columns count from 1."""
+    """Location of a value. `source`: a file, an environment variable or a flag. Lines and columns count from 1."""
 
     source: str
     line: int | None = None
@@ -23,7 +23,7 @@ class SourceLocation:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing to mend. `path` leads to the setting (empty: the file as a whole)."""
+    """One problem. `path`: of the setting; empty for the whole file."""
 
     place: SourceLocation
     path: Path
@@ -35,7 +35,7 @@ class Problem:
 
 
 class SettingsError(ValueError):
-    """Settings cannot be used. Holds every problem found, in the order of the file; `str()` is one line each."""
+    """Invalid settings. `problems`: all of them, in the order of the file; `str()` has one line per problem."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -43,7 +43,7 @@ class SettingsError(ValueError):
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it: routes."gpt-4.1".upstreams[0]."""
+    """For example routes."gpt-4.1".upstreams[0]."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -54,11 +54,11 @@ def dotted(path: Path) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text in quotes, on one line whatever it holds."""
+    """The text in quotes, on one line."""
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`, did you mean port?`, or nothing when no known word is near."""
+    """`, did you mean port?`; empty if no known word is similar."""
     near = get_close_matches(word.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)
     return f", did you mean {near[0]}?" if near else ""

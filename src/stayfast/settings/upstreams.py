@@ -26,12 +26,11 @@ NATIVE_APIS: Mapping[str, frozenset[Api]] = {
 }
 _ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/messages/count_tokens", "/messages")
 URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
-PROBE = SettingDoc("One token at start-up (and while it has never answered) tells whether it works; readiness waits for one "
-              "such answer.")
-MODELS = SettingDoc("Names of models here: what the client or the route calls it, and what this upstream calls it.")
-LIMIT = SettingDoc("How many requests it may have at a time; what is unset comes from defaults.limit.")
-BREAKER = SettingDoc("When it is left alone; what is unset comes from defaults.breaker.")
-PRICES = SettingDoc('What tokens cost here, by the model\'s name here; "*" stands for every other model.')
+PROBE = SettingDoc("Request one token at start, repeated until it answers; readiness waits for the first such answer.")
+MODELS = SettingDoc("Model names: the client's or route's name, and this upstream's.")
+LIMIT = SettingDoc("Concurrency limit. Unset: defaults.limit.")
+BREAKER = SettingDoc("Circuit breaker. Unset: defaults.breaker.")
+PRICES = SettingDoc("USD per million tokens, by this upstream's model name; \"*\": every other model.")
 
 
 def nothing() -> Mapping[str, Any]:
@@ -51,38 +50,32 @@ def check_headers(headers: Mapping[str, Secret]) -> None:
 class HttpUpstream:
     """An endpoint on the network that speaks OpenAI's or Anthropic's protocol: a provider, or an engine of one's own."""
 
-    kind: Annotated[Literal["openai", "anthropic"], SettingDoc("The protocol that it speaks.")]
+    kind: Annotated[Literal["openai", "anthropic"], SettingDoc("A provider or engine on the network; its protocol.")]
     base_url: Annotated[str, SettingDoc(
-        "Where it is, up to what stands before /chat/completions or /messages; a host alone gets /v1. "
-        "Empty: the provider's own address.",
+        "Address, without /chat/completions or /messages; a host alone gets /v1. Empty: the provider's.",
         pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
-    key: Annotated[Secret | None, SettingDoc("Its API key; by reference: ${OPENAI_API_KEY}.")] = None
-    headers: Annotated[Mapping[str, Secret], SettingDoc("Headers sent with every request to it.")] = field(
-        default_factory=nothing)
+    key: Annotated[Secret | None, SettingDoc("API key, as a reference: ${OPENAI_API_KEY}.")] = None
+    headers: Annotated[Mapping[str, Secret], SettingDoc("Headers of every request to it.")] = field(default_factory=nothing)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
     prices: Annotated[Prices, PRICES] = field(default_factory=nothing)
     apis: Annotated[tuple[Api, ...], SettingDoc(
-        "What it speaks natively; the rest is translated. Empty: by kind, and responses only at api.openai.com.")] = ()
+        "APIs it speaks natively; others are translated. Empty: by kind; responses only at api.openai.com.")] = ()
     request_usage: Annotated[bool, SettingDoc(
-        "Ask streams for token counts even when the client did not; the client never sees them.")] = False
+        "Request token counts in streams; they are hidden from clients that did not ask.")] = False
     supports_continuation: Annotated[bool, SettingDoc(
-        "It goes on with an answer whose first part ends the request as the assistant's message: prefill in messages, "
-        "continue_final_message of vLLM and SGLang in chat. Routes with on_stall: rescue need such an upstream."
-    )] = False
+        "It continues an answer whose beginning ends the request: prefill in messages, continue_final_message of vLLM and "
+        "SGLang in chat. Required by on_stall: rescue.")] = False
     send_deadline: Annotated[bool, SettingDoc(
-        "Tell it how many seconds a request has left, as x-request-timeout: for another Stayfast, and engines that read it."
-    )] = False
+        "Send the remaining seconds as x-request-timeout: for another Stayfast, and engines that read it.")] = False
     probe: Annotated[bool, PROBE] = True
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
     http: Annotated[Literal["auto", "1.1", "2"], SettingDoc("HTTP version.")] = "auto"
     max_connections: Annotated[int | None, SettingDoc(
-        "Most connections to it at a time. null: as many as its `limit` lets run and file descriptors allow.",
-        minimum=1, maximum=100_000)] = None
-    keepalive_s: Annotated[float, SettingDoc("Idle connections are closed after this.", more_than=0, maximum=3600)] = 50.0
-    ca_file: Annotated[str | None, SettingDoc("PEM file of the authorities to trust instead of the system's.")] = None
-    verify: Annotated[bool, SettingDoc(
-        "Whether its certificate is checked. false: anybody on the way can read along.")] = True
+        "Most connections. null: as `limit` and file descriptors allow.", minimum=1, maximum=100_000)] = None
+    keepalive_s: Annotated[float, SettingDoc("Time before an idle connection closes.", more_than=0, maximum=3600)] = 50.0
+    ca_file: Annotated[str | None, SettingDoc("PEM file of trusted authorities, instead of the system's.")] = None
+    verify: Annotated[bool, SettingDoc("Check its certificate. false: traffic can be intercepted.")] = True
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -125,9 +118,9 @@ class HttpUpstream:
 class EmbeddedUpstream:
     """A model that the gateway runs by itself, in a process beside it."""
 
-    kind: Annotated[Literal["embedded"], SettingDoc("A model that the gateway runs by itself.")] = "embedded"
-    engine: Annotated[EngineConfig, SettingDoc("The engine's own settings.", is_inline=True)] = field(
-        default_factory=EngineConfig)
+    kind: Annotated[Literal["embedded"], SettingDoc("A model in a process of the gateway.")] = "embedded"
+    engine: Annotated[EngineConfig, SettingDoc(
+        "The engine's settings.", is_inline=True)] = field(default_factory=EngineConfig)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
     probe: Annotated[bool, PROBE] = True
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
@@ -156,16 +149,15 @@ class TurnUpstreamSettings:
     """A function of your own that is served as a model: it retrieves, calls tools and models, and writes the answer."""
 
     turn: Annotated[str, SettingDoc(
-        "The async function, as package.module:function; the module is looked for in the current folder as well.",
+        "Async function, as package.module:function, also from the current folder.",
         pattern=r"[^\W\d][\w.]*:[^\W\d][\w.]*", form="like package.module:function")]
-    kind: Annotated[Literal["turn"], SettingDoc("A function of your own (docs/turns-served.md).")] = "turn"
-    idempotent: Annotated[bool, SettingDoc(
-        "It may be run twice for one request: then there are second attempts as for any upstream.")] = False
+    kind: Annotated[Literal["turn"], SettingDoc("Your own function, served as a model (docs/turns-served.md).")] = "turn"
+    idempotent: Annotated[bool, SettingDoc("It may run twice for one request, which allows retries and hedges.")] = False
     resume_s: Annotated[float, SettingDoc(
-        "Seconds that a turn goes on, and is kept, for a client of its typed events that was cut off. 0: it ends at once.",
+        "Time that a turn continues for a disconnected client of its typed events. 0: it ends at once.",
         minimum=0, maximum=3600)] = 15.0
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
-    probe: Annotated[bool, SettingDoc("One token at start-up tells whether it works; that runs the function.")] = False
+    probe: Annotated[bool, SettingDoc("Run the function once at start, for one token.")] = False
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 
@@ -178,7 +170,7 @@ Upstream = HttpUpstream | EmbeddedUpstream | TurnUpstreamSettings | AddedUpstrea
 
 _WHO = r"([^\s/?#@]*@)?"  # a password with / or @ in it is written %2F or %40
 REDIS_URL = rf"rediss?://{_WHO}([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{{1,5}})?(/[0-9]{{0,5}})?|unix://{_WHO}/[^\s?#@]+(\?db=[0-9]{{1,5}})?"
-_SHARED = SettingDoc("How it is asked.", is_inline=True)
+_SHARED = SettingDoc("Settings of shared stores.", is_inline=True)
 _MAX_BYTES = 1 << 40
 
 
@@ -186,9 +178,8 @@ _MAX_BYTES = 1 << 40
 class MemoryStoreSettings:
     """Memory of each worker, for several routes together."""
 
-    kind: Annotated[Literal["memory"], SettingDoc("Memory of each worker, for several routes together.")] = "memory"
-    max_bytes: Annotated[int, SettingDoc("The memory for answers, in each worker.", minimum=1024,
-                                         maximum=_MAX_BYTES)] = 64 << 20
+    kind: Annotated[Literal["memory"], SettingDoc("Memory of each worker, for several routes.")] = "memory"
+    max_bytes: Annotated[int, SettingDoc("Memory for answers, per worker.", minimum=1024, maximum=_MAX_BYTES)] = 64 << 20
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -198,10 +189,10 @@ class MemoryStoreSettings:
 class SqliteStoreSettings:
     """A file, for all workers of this machine; it outlives them."""
 
-    kind: Annotated[Literal["sqlite"], SettingDoc("A file, for all workers of this machine; it outlives them.")]
-    path: Annotated[str, SettingDoc("The file; it is made where it is not there, in a folder that is.")]
-    max_bytes: Annotated[int, SettingDoc("What its answers may take up. The file does not become smaller.", minimum=1 << 16,
-                                    maximum=_MAX_BYTES)] = 1 << 30
+    kind: Annotated[Literal["sqlite"], SettingDoc("A file for all workers of this machine; survives restarts.")]
+    path: Annotated[str, SettingDoc("The file, created in an existing folder if missing.")]
+    max_bytes: Annotated[int, SettingDoc(
+        "Space for answers. The file does not shrink.", minimum=1 << 16, maximum=_MAX_BYTES)] = 1 << 30
     shared: Annotated[SharedConfig, _SHARED] = field(default_factory=SharedConfig)
 
     def __post_init__(self) -> None:
@@ -215,10 +206,10 @@ class RedisStoreSettings:
     """A Redis or Valkey server, for all gateways that name it."""
 
     kind: Annotated[Literal["redis"], SettingDoc(
-        "A Redis or Valkey server, for all gateways that name it; needs pip install '.[redis]' in Stayfast's checkout.")]
-    url: Annotated[Secret, SettingDoc("Where it is, like redis://:password@host:6379/0, rediss:// for TLS, or unix:///path?db=0.")]
-    prefix: Annotated[str, SettingDoc("What the names of its keys begin with.", pattern=r"[A-Za-z0-9_.{}-]{1,64}",
-                                 form="letters, digits and _ . - { }")] = "stayfast"
+        "A Redis or Valkey server, for several gateways; needs pip install '.[redis]' in Stayfast's checkout.")]
+    url: Annotated[Secret, SettingDoc("Address: redis://:password@host:6379/0, rediss:// for TLS, or unix:///path?db=0.")]
+    prefix: Annotated[str, SettingDoc(
+        "Prefix of its key names.", pattern=r"[A-Za-z0-9_.{}-]{1,64}", form="letters, digits and _ . - { }")] = "stayfast"
     shared: Annotated[SharedConfig, _SHARED] = field(default_factory=SharedConfig)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""From the tree of a file to the settings' dataclasses, led by their declarations. Finds every problem, not the first.
+"""Decodes the tree of a settings file into dataclasses, and reports every problem, not only the first.
 
-Problem: a checker, a JSON Schema and a page of documentation that are kept by hand tell three stories after a month.
-Rule: all three are derived from the dataclasses' own fields (`core.setting`), by way of the shapes of their types.
+Checker, JSON Schema and reference page all derive from the same declarations: the dataclasses' fields (`core.setting`),
+mapped to the shapes below.
 """
 
 from collections.abc import Iterable
@@ -22,64 +22,54 @@ from stayfast.settings.yaml_nodes import Mapping, Node, Scalar, YamlEntry, YamlL
 
 @dataclass(frozen=True, slots=True)
 class PlainField:
-    """A scalar: string, secret, integer, number or boolean."""
-
     kind: Literal["string", "secret", "integer", "number", "boolean"]
 
 
 @dataclass(frozen=True, slots=True)
 class WordField:
-    """One of a few words."""
-
     words: tuple[str, ...]
     enum: type[StrEnum] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OptionalField:
-    """A value or null."""
-
     inner: "Shape"
 
 
 @dataclass(frozen=True, slots=True)
 class WordOrNumber:
-    """A number, or a word in its place."""
-
     word: WordField
     number: PlainField
 
 
 @dataclass(frozen=True, slots=True)
 class ListField:
-    """A list."""
-
     item: "Shape"
 
 
 @dataclass(frozen=True, slots=True)
 class TableField:
-    """A mapping from names that the user chooses."""
+    """A mapping with names chosen by the user."""
 
     item: "Shape"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """A dataclass: a mapping with known keys."""
+    """A dataclass, written as a mapping with known keys."""
 
     cls: type[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class VariantField:
-    """One of several dataclasses, told apart by the word in `kind`. open_to: whose subclasses may be added to them."""
+    """One of several dataclasses, selected by the word in `kind`. `open_to`: base class of additional variants."""
 
     by_kind: tuple[tuple[str, type[Any]], ...]
     open_to: type[Any] | None = None
 
     def with_kinds(self, kinds: Iterable[type[Any]]) -> "VariantField":
-        """These and, where they are open to them, the given ones."""
+        """With those of `kinds` that derive from `open_to`."""
         if self.open_to is None:
             return self
         added = [cls for cls in kinds if issubclass(cls, self.open_to)]
@@ -96,17 +86,17 @@ _PLAIN: AnyMapping[Any, PlainField] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key that a file may hold. `into` is the parent's field, and its class, when it belongs to an inlined record."""
+    """One key of a settings file. `into`: for an inlined record, its field in the parent and its class."""
 
     name: str
     shape: Shape
-    default: Any  # dataclasses.MISSING: must be given
+    default: Any  # dataclasses.MISSING: required
     about: SettingDoc
     into: tuple[str, type[Any]] | None = None
 
 
 def shape_of(hint: Any) -> Shape:
-    """The shape of a field's type; TypeError for a type that settings cannot hold."""
+    """Raises TypeError for a type that settings cannot hold."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, args = get_origin(hint), get_args(hint)
@@ -128,7 +118,6 @@ def shape_of(hint: Any) -> Shape:
 
 
 def _shape_of_union(hints: list[Any]) -> Shape:
-    """Of one of these; of one and null, where there is but one."""
     if len(hints) == 1:
         return OptionalField(shape_of(hints[0]))
     match sorted((shape_of(hint) for hint in hints if hint in (int, float) or get_origin(hint) is Literal),
@@ -140,13 +129,13 @@ def _shape_of_union(hints: list[Any]) -> Shape:
 
 
 def kinds_of(cls: type[Any]) -> tuple[str, ...]:
-    """The words of its `kind`; empty where that is any text."""
+    """The words that `kind` may have; empty for any text."""
     return get_args(get_type_hints(cls)["kind"])
 
 
 @cache
 def settings_of(record: RecordField) -> tuple[Setting, ...]:
-    """The settings that a record's mapping may hold, in the order of its fields, inlined ones in their parent's place."""
+    """The keys of a record, in the order of its fields; the keys of inlined records replace their field."""
     cls: Any = record.cls
     declared = declarations(cls)
     found: list[Setting] = []
@@ -164,7 +153,7 @@ def settings_of(record: RecordField) -> tuple[Setting, ...]:
     return tuple(found)
 
 
-# Renamed keys of earlier versions: their section (`*`: any name or position), then OLD>NEW.
+# Renamed keys: the section (`*`: any name or position), then OLD>NEW.
 _RENAMED: Final = """\
 server max_silent_connections>max_pending_connections max_silent_per_address>max_pending_per_address
 server max_held_bytes>max_buffered_bytes write_stall_s>write_timeout_s keepalive_s>sse_keepalive_s
@@ -204,31 +193,29 @@ RENAMED_KEYS: Final[AnyMapping[tuple[str, ...], str]] = {
     (*section.split("."), old): new
     for section, *pairs in map(str.split, _RENAMED.splitlines()) for old, new in (pair.split(">") for pair in pairs)}
 
-# Keys of earlier versions, by path (`*`: any name or position): the text of the error. Only unknown keys are looked up here.
+# Error texts for keys of earlier versions, by path (`*`: any name or position). Used for unknown keys only.
 REMOVED_KEYS: Final[AnyMapping[tuple[str, ...], str]] = {
     **{path: f"renamed: write `{new}`" for path, new in RENAMED_KEYS.items()},
-    ("server", "metrics_open"): "removed: server.metrics_access is in its place. For true write `metrics_access: open`; for "
-                                "false, name the scraper's key in server.admins, or let all in: `metrics_access: key`",
-    ("server", "keep_warm_per_s"): "removed: the gateway no longer sends itself made-up requests. Delete this line",
+    ("server", "metrics_open"): "removed: use server.metrics_access. For true write `metrics_access: open`; for false add "
+                                "the scraper's key to server.admins, or write `metrics_access: key`",
+    ("server", "keep_warm_per_s"): "removed: the gateway no longer sends requests to itself. Delete this line",
 }
 
 
 def explain_removed(path: Path, table: AnyMapping[tuple[str, ...], str] = REMOVED_KEYS) -> str | None:
-    """The explanation of a removed key, None for a key that never was a setting."""
+    """The text for a removed or renamed key; None for any other key."""
     return matching(path, table)
 
 
-BAD: Any = object()  # stands for a value that has been complained of
+BAD: Any = object()  # in place of a value with a problem
 _NO_BOUNDS = SettingDoc("")
 _LONGEST_QUOTE = 60
 _MOST_SUGGESTED = 3
 
 
 class Decoder:
-    """One pass over one tree. `bases` holds, by class, the record whose values stand in for those not given.
-
-    kinds: dataclasses that a file may name beside those that the declarations list (see `VariantField`). hints: what to
-    write instead of unknown settings, by path (`settings.hints`).
+    """Decodes one tree. `bases`: by class, a record with the values of missing keys. `kinds`: additional variants
+    (`VariantField`). `hints`: by path, what to write instead of an unknown key (`settings.hints`).
     """
 
     def __init__(self, environment: AnyMapping[str, str], bases: AnyMapping[type, object] | None = None,
@@ -240,7 +227,7 @@ class Decoder:
         self.problems: list[Problem] = []
 
     def value(self, shape: Shape, node: Node, path: Path, about: SettingDoc = _NO_BOUNDS) -> Any:
-        """The value of one setting; BAD when there is none, and `problems` says why."""
+        """The value of one setting. On a problem, adds it to `problems` and returns BAD."""
         match shape:
             case OptionalField(inner):
                 return None if isinstance(node, Scalar) and node.is_null else self.value(inner, node, path, about)
@@ -248,7 +235,7 @@ class Decoder:
                 return self._scalar(shape, node, path, about)
             case ListField(item):
                 if not isinstance(node, YamlList):
-                    return self._complain(node.place, path, f"must be a list: [{wanted_words(item, about)}, ...]")
+                    return self._add_problem(node.place, path, f"must be a list: [{wanted_words(item, about)}, ...]")
                 values = [self.value(item, child, (*path, n), about) for n, child in enumerate(node.items)]
                 return BAD if BAD in values else tuple(values)
             case TableField(item):
@@ -258,7 +245,7 @@ class Decoder:
             case VariantField():
                 return self._variant(dict(shape.with_kinds(self._kinds).by_kind), node, path)
 
-    def _complain(self, place: SourceLocation, path: Path, message: str) -> Any:
+    def _add_problem(self, place: SourceLocation, path: Path, message: str) -> Any:
         self.problems.append(Problem(place, path, message))
         return BAD
 
@@ -266,13 +253,13 @@ class Decoder:
         wanted = wanted_words(shape, about)
         if not isinstance(node, Scalar) or node.is_null:
             what = {YamlList: "a list", Mapping: "a mapping"}.get(type(node), "nothing")
-            return self._complain(node.place, path, f"must be {wanted}, not {what}")
+            return self._add_problem(node.place, path, f"must be {wanted}, not {what}")
         try:
             text = expand(node.text, self._environment)
         except ValueError as error:
-            return self._complain(node.place, path, str(error))
+            return self._add_problem(node.place, path, str(error))
         if shape == PlainField("secret") and (foreign := foreign_reference(node.text)) is not None:
-            return self._complain(node.place, path, foreign)
+            return self._add_problem(node.place, path, foreign)
         is_bare = node.is_plain or has_reference(node.text)
         try:
             return _converted(shape, text, is_bare, about)
@@ -281,31 +268,31 @@ class Decoder:
             shown = "" if is_hidden else f", not {_as_written(node)}"
             if has_reference(node.text):
                 shown += " (its value comes from the environment)"
-            return self._complain(node.place, path, f"must be {wanted}{shown}{error}{_hint(shape, text, path, about)}")
+            return self._add_problem(node.place, path, f"must be {wanted}{shown}{error}{_hint(shape, text, path, about)}")
 
     def _table(self, item: Shape, node: Node, path: Path, about: SettingDoc) -> Any:
         if isinstance(node, Scalar) and node.is_null:
             return MappingProxyType({})
         if not isinstance(node, Mapping):
-            return self._complain(node.place, path, "must be a mapping of names, like {NAME: ...}")
+            return self._add_problem(node.place, path, "must be a mapping of names, like {NAME: ...}")
         values = {}
         for name, entry in node.entries.items():
             if not fullmatch(r"[!-~]{1,200}", name):
-                self._complain(entry.place, (*path, name), "a name is 1 to 200 visible ASCII characters")
+                self._add_problem(entry.place, (*path, name), "a name must be 1 to 200 visible ASCII characters")
             values[name] = self.value(item, entry.value, (*path, name), about)
         return BAD if BAD in values.values() else MappingProxyType(values)
 
     def _variant(self, by_kind: AnyMapping[str, type[Any]], node: Node, path: Path) -> Any:
         kinds = WordField(tuple(by_kind))
         if not isinstance(node, Mapping):
-            return self._complain(node.place, path, f"must be a mapping with `kind`: {wanted_words(kinds)}")
+            return self._add_problem(node.place, path, f"must be a mapping with `kind`: {wanted_words(kinds)}")
         if "kind" not in node.entries:
-            return self._complain(node.place, path, f"`kind` is missing: {wanted_words(kinds)}")
+            return self._add_problem(node.place, path, f"`kind` is missing: {wanted_words(kinds)}")
         kind = self.value(kinds, node.entries["kind"].value, (*path, "kind"))
         return BAD if kind is BAD else self._record(by_kind[kind], node, path)
 
     def _record(self, cls: type[Any], node: Node, path: Path) -> Any:
-        shorthand = getattr(cls, "SHORTHAND", None)  # the setting that may stand for the whole record, when it is a list
+        shorthand = getattr(cls, "SHORTHAND", None)  # a list alone stands for this key
         if shorthand is not None and isinstance(node, YamlList):
             node = Mapping(node.place, {shorthand: YamlEntry(node.place, node)})
         if isinstance(node, Scalar) and node.is_null:
@@ -314,9 +301,9 @@ class Decoder:
         if not isinstance(node, Mapping):
             names = ", ".join(list(known)[:3]) + ", ..." * (len(known) > 3)
             or_list = f"a list of {shorthand}, or " if shorthand is not None else ""
-            return self._complain(node.place, path, f"must be {or_list}a mapping ({names})")
+            return self._add_problem(node.place, path, f"must be {or_list}a mapping ({names})")
         for name in node.entries.keys() - known.keys():
-            self._complain(node.entries[name].place, (*path, name), self._why_unknown((*path, name), known))
+            self._add_problem(node.entries[name].place, (*path, name), self._why_unknown((*path, name), known))
         values = {name: self._given(setting, node, path, self._bases.get(cls)) for name, setting in known.items()}
         return BAD if BAD in values.values() else self._built(cls, known, values, node, path)
 
@@ -336,7 +323,7 @@ class Decoder:
             return self._bases[setting.shape.cls]
         if setting.default is MISSING:
             wanted = wanted_words(setting.shape, setting.about)
-            return self._complain(node.place, path, f"`{setting.name}` is missing: {wanted}")
+            return self._add_problem(node.place, path, f"`{setting.name}` is missing: {wanted}")
         return setting.default
 
     def _built(self, cls: type[Any], known: AnyMapping[str, Setting], values: AnyMapping[str, Any], node: Mapping,
@@ -351,15 +338,15 @@ class Decoder:
                 arguments[field_name] = inner(**settings)
             return cls(**arguments)
         except ValueError as error:
-            where, _, what = str(error).partition(" ")  # by custom the setting's name stands first
+            where, _, what = str(error).partition(" ")  # such messages begin with the name of the setting
             steps = tuple(where.rstrip(":").split(".", 1))
             if steps[0] not in known:
-                return self._complain(node.place, path, str(error))
-            return self._complain(place_of(node, steps), (*path, *steps), what)
+                return self._add_problem(node.place, path, str(error))
+            return self._add_problem(place_of(node, steps), (*path, *steps), what)
 
 
 def _what_was_meant(name: str, known: AnyMapping[str, Setting]) -> str:
-    """What may be added to `unknown setting`: where this name is further below, or one like it."""
+    """A suggestion for an unknown key: the same name in a sub-section, or a similar one."""
     below = [f"{field.name}.{name}" for field in known.values()
              if isinstance(field.shape, RecordField) and any(inner.name == name for inner in settings_of(field.shape))]
     if 0 < len(below) <= _MOST_SUGGESTED:
@@ -368,7 +355,7 @@ def _what_was_meant(name: str, known: AnyMapping[str, Setting]) -> str:
 
 
 def _hint(shape: PlainField | WordField | WordOrNumber, text: str, path: Path, about: SettingDoc) -> str:
-    """What may be added to a complaint of a scalar."""
+    """A suggestion for a wrong scalar; may be empty."""
     if isinstance(shape, WordField):
         hint = kind_hint(path, text)
         return did_you_mean(text, shape.words) if hint is None else f"; {hint}"
@@ -378,12 +365,12 @@ def _hint(shape: PlainField | WordField | WordOrNumber, text: str, path: Path, a
 
 
 def _as_written(node: Scalar) -> str:
-    """A value as it stands in the file: a number without quotes, unless it has them there."""
+    """The value as in the file: numbers without quotes unless quoted there."""
     return node.text if node.is_plain and fullmatch(r"[-+]?\.?\d[-+.\w]*", node.text, ASCII) else quoted(node.text)
 
 
 def wanted_words(shape: Shape, about: SettingDoc = _NO_BOUNDS) -> str:
-    """What a value should be, for a person."""
+    """The expected value in words."""
     match shape:
         case WordField(words):
             return "one of " + ", ".join(words) if len(words) > 1 else words[0]
@@ -404,7 +391,7 @@ def wanted_words(shape: Shape, about: SettingDoc = _NO_BOUNDS) -> str:
 
 
 def _converted(shape: PlainField | WordField | WordOrNumber, text: str, is_bare: bool, about: SettingDoc) -> Any:
-    """The value of a scalar's text; ValueError with what may be added to `must be ...`."""
+    """Convert a scalar's text. Raises ValueError whose text is appended to `must be ...`."""
     if isinstance(shape, WordOrNumber):
         shape = shape.word if text in shape.word.words else shape.number
     if isinstance(shape, WordField):

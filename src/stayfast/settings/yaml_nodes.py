@@ -1,10 +1,10 @@
-"""YAML as a tree of places: what was written and where, before any meaning is given to it.
+"""YAML as a tree of nodes with their locations.
 
-A scalar keeps its text, so that `http: 1.1`, `auth: off` and a model named 4.10 reach the setting as they were typed,
-whatever YAML 1.1 would make of them. Duplicate keys and tags are errors; anchors, aliases and `<<` merges work.
+Scalars keep their text, so `http: 1.1`, `auth: off` and a model named 4.10 are not converted by YAML 1.1. Duplicate keys and
+tags are errors; anchors, aliases and `<<` merges work.
 
-`${VAR}` and `${VAR:-default}` inside values: how secrets reach the settings without standing in the file. As in a shell,
-`:-` also covers a variable that is set but empty. `$${` is a literal `${`.
+`${VAR}` and `${VAR:-default}` in values are references to environment variables, which keep secrets out of the file. As in a
+shell, `:-` also covers an empty variable. `$${` is a literal `${`.
 """
 
 import re
@@ -25,7 +25,7 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A word, a number, a quoted text; `is_plain` when it stands without quotes."""
+    """A scalar as text. `is_plain`: without quotes."""
 
     text: str
     place: SourceLocation
@@ -33,35 +33,30 @@ class Scalar:
 
     @property
     def is_null(self) -> bool:
-        """Nothing, or YAML's ways to say nothing."""
         return self.is_plain and self.text in _NULLS
 
 
 @dataclass(frozen=True, slots=True)
 class YamlList:
-    """A list."""
-
     items: tuple["Node", ...]
     place: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
 class YamlEntry:
-    """A key and its value."""
-
     place: SourceLocation  # of the key
     value: "Node"
 
 
 @dataclass(slots=True)
 class Mapping:
-    """A mapping. Changed only while settings are put together."""
+    """A mapping. Mutable only while settings are loaded."""
 
     place: SourceLocation
     entries: dict[str, YamlEntry] = field(default_factory=dict)
 
     def put(self, path: tuple[str, ...], text: str, source: str) -> None:
-        """Set the scalar at `path`, whatever stands there; mappings on the way are made."""
+        """Set the scalar at `path`; missing mappings are created."""
         place = SourceLocation(source)
         if len(path) == 1:
             self.entries[path[0]] = YamlEntry(place, Scalar(text, place))
@@ -69,7 +64,7 @@ class Mapping:
         entry = self.entries.get(path[0])
         if entry is None or (isinstance(entry.value, Scalar) and entry.value.is_null):
             entry = self.entries[path[0]] = YamlEntry(place, Mapping(place))
-        if isinstance(entry.value, Mapping):  # else the file is wrong there, and will be told so
+        if isinstance(entry.value, Mapping):  # otherwise the decoder reports the wrong type
             entry.value.put(path[1:], text, source)
 
 
@@ -78,7 +73,7 @@ Node = Scalar | YamlList | Mapping
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A setting given outside the file; `source` is the variable or the flag."""
+    """A setting from outside the file. `source`: the variable or the flag."""
 
     path: tuple[str, ...]
     text: str
@@ -86,7 +81,7 @@ class Override:
 
 
 def place_of(root: Node, path: Path) -> SourceLocation:
-    """Where the setting at `path` was written, or its nearest parent that was."""
+    """The location of the setting at `path`, or of its nearest parent in the file."""
     place, node = root.place, root
     for step in path:
         if isinstance(node, Mapping) and step in node.entries:
@@ -100,7 +95,7 @@ def place_of(root: Node, path: Path) -> SourceLocation:
 
 
 def below(node: Node | None, *names: str) -> Node | None:
-    """What stands at a path of names; None where the path ends before."""
+    """The node at a path of keys; None if there is none."""
     for name in names:
         entry = node.entries.get(name) if isinstance(node, Mapping) else None
         if entry is None:
@@ -110,13 +105,13 @@ def below(node: Node | None, *names: str) -> Node | None:
 
 
 def entries_of(tree: Mapping, name: str) -> dict[str, Node]:
-    """The values of a mapping that stands under a name, by their keys; empty where none stands there."""
+    """The values of the mapping at a key; empty if there is none."""
     value = below(tree, name)
     return {key: entry.value for key, entry in value.entries.items()} if isinstance(value, Mapping) else {}
 
 
 def parse(text: str, source: str) -> tuple[Mapping, list[Problem]]:
-    """The tree of a YAML text, and what is ambiguous in it. Raises SettingsError for what is not a YAML mapping."""
+    """The tree of a YAML text, and its problems. Raises SettingsError if the text is not a YAML mapping."""
     try:
         loader = _Loader(text)
         try:
@@ -127,9 +122,9 @@ def parse(text: str, source: str) -> tuple[Mapping, list[Problem]]:
         mark = error.problem_mark or error.context_mark
         place = SourceLocation(source, mark.line + 1, mark.column + 1) if mark is not None else SourceLocation(source)
         is_reference = place.line is not None and "${" in "".join(text.splitlines()[place.line - 1:place.line])
-        hint = '; between { } a ${...} needs quotes: "${...}"' if is_reference else ""
+        hint = '; inside { } write "${...}" with quotes' if is_reference else ""
         raise SettingsError([Problem(place, (), f"not YAML: {error.problem}{hint}")]) from None
-    except yaml.YAMLError as error:  # a character that YAML does not allow
+    except yaml.YAMLError as error:  # for example a character that YAML does not allow
         raise SettingsError([Problem(SourceLocation(source), (), f"not YAML: {error}".splitlines()[0])]) from None
     reader = _Reader(source)
     root = reader.node(top, ()) if top is not None else Mapping(SourceLocation(source, 1, 1))
@@ -142,63 +137,64 @@ def parse(text: str, source: str) -> tuple[Mapping, list[Problem]]:
 
 
 class _Reader:
-    """Turns the parser's nodes into ours. An alias yields the very node of its anchor, so nothing is ever multiplied."""
+    """Converts PyYAML's nodes. An alias yields the node of its anchor, so aliases cannot multiply the size."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._seen: dict[int, Node | None] = {}
         self.problems: list[Problem] = []
 
-    def _place(self, node: yaml.Node) -> SourceLocation:
+    def _location(self, node: yaml.Node) -> SourceLocation:
         return SourceLocation(self._source, node.start_mark.line + 1, node.start_mark.column + 1)
 
-    def _complain(self, node: yaml.Node, path: Path, message: str) -> None:
-        self.problems.append(Problem(self._place(node), path, message))
+    def _add_problem(self, node: yaml.Node, path: Path, message: str) -> None:
+        self.problems.append(Problem(self._location(node), path, message))
 
     def node(self, node: yaml.Node, path: Path) -> Node:
         if id(node) in self._seen:
             known = self._seen[id(node)]
             if known is not None:
                 return known
-            self._complain(node, path, "an anchor may not contain itself")
-            return Scalar("", self._place(node))
+            self._add_problem(node, path, "an anchor must not contain itself")
+            return Scalar("", self._location(node))
         self._seen[id(node)] = None
-        made = self._seen[id(node)] = self._made(node, path)
+        made = self._seen[id(node)] = self._convert(node, path)
         return made
 
-    def _made(self, node: yaml.Node, path: Path) -> Node:
+    def _convert(self, node: yaml.Node, path: Path) -> Node:
         if node.tag not in _TAGS:
-            self._complain(node, path, f"YAML tags such as {node.tag.replace('tag:yaml.org,2002:', '!!')} are not supported")
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            self._add_problem(node, path, f"YAML tags such as {tag} are not supported")
         if isinstance(node, yaml.SequenceNode):
-            return YamlList(tuple(self.node(item, (*path, n)) for n, item in enumerate(node.value)), self._place(node))
+            return YamlList(tuple(self.node(item, (*path, n)) for n, item in enumerate(node.value)), self._location(node))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
-        return Scalar(node.value, self._place(node), not getattr(node, "style", None))
+        return Scalar(node.value, self._location(node), not getattr(node, "style", None))
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> Mapping:
-        made = Mapping(self._place(node))
+        made = Mapping(self._location(node))
         merged: dict[str, YamlEntry] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._complain(key, path, "a key must be a plain word")
+                self._add_problem(key, path, "a key must be a scalar")
             elif key.tag == "tag:yaml.org,2002:merge":
-                for mapping in self._merged(value, path):
+                for mapping in self._read_merge_source(value, path):
                     merged = {**mapping.entries, **merged}
             elif key.value in made.entries:
                 first = made.entries[key.value].place
-                self._complain(key, (*path, key.value), f"given twice, first in line {first.line}")
+                self._add_problem(key, (*path, key.value), f"duplicate key, first in line {first.line}")
             else:
-                made.entries[key.value] = YamlEntry(self._place(key), self.node(value, (*path, key.value)))
+                made.entries[key.value] = YamlEntry(self._location(key), self.node(value, (*path, key.value)))
         made.entries = {**merged, **made.entries}
         return made
 
-    def _merged(self, value: yaml.Node, path: Path) -> Iterator[Mapping]:
+    def _read_merge_source(self, value: yaml.Node, path: Path) -> Iterator[Mapping]:
         source = self.node(value, (*path, "<<"))
         for mapping in source.items if isinstance(source, YamlList) else (source,):
             if isinstance(mapping, Mapping):
                 yield mapping
             else:
-                self._complain(value, path, "<< merges mappings only")
+                self._add_problem(value, path, "<< takes mappings only")
 
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
@@ -206,20 +202,20 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def expand(text: str, environment: AnyMapping[str, str]) -> str:
-    """`text` with its references replaced. Raises ValueError naming the variable that is unset, never a value."""
-    return _REFERENCE.sub(lambda found: _replacement(found, environment), text) if "${" in text else text
+    """Replace the references in `text`. Raises ValueError, which names the unset variable but never a value."""
+    return _REFERENCE.sub(lambda found: _resolve_reference(found, environment), text) if "${" in text else text
 
 
 def has_reference(text: str) -> bool:
-    """Whether the text takes anything from the environment, so that its expansion must not be shown."""
+    """Whether the text has a reference; then its expansion must not be shown."""
     return any(found.group(1) is not None for found in _REFERENCE.finditer(text))
 
 
-def _replacement(found: re.Match[str], environment: AnyMapping[str, str]) -> str:
+def _resolve_reference(found: re.Match[str], environment: AnyMapping[str, str]) -> str:
     if found.group() == "$${":
         return "${"
     if found.group(1) is None:
-        raise ValueError("a ${ without its }")
+        raise ValueError("${ without }")
     name, has_default, default = found.group(1).partition(":-")
     if not _NAME.fullmatch(name):
         raise ValueError(f"{found.group()} is not a reference: write ${{NAME}} or ${{NAME:-default}}")

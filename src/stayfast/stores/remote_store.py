@@ -97,16 +97,14 @@ class SharedConfig:
     """Time-outs and local copies of a shared store. Seconds and bytes."""
 
     timeout_s: Annotated[float, SettingDoc(
-        "The longest time that a request waits for the store, in seconds; then it is a miss.",
-        minimum=0.001, maximum=10)] = 0.02
+        "Longest wait for the store; then the request continues as on a miss.", minimum=0.001, maximum=10)] = 0.02
     coalesce_wait_s: Annotated[float, SettingDoc(
-        "The longest time that a request for a whole answer waits for another process that is making the same one, in "
-        "seconds; never more than half of its own time. 0: each process makes its own.", minimum=0, maximum=60)] = 5.0
+        "Longest wait for another process that makes the same whole answer, at most half of the remaining time. 0: none.",
+        minimum=0, maximum=60)] = 5.0
     local_bytes: Annotated[int, SettingDoc(
-        "Memory for copies of answers read or written recently, in each worker; 0: none.",
-        minimum=0, maximum=1 << 40)] = 16 * 1024 * 1024
+        "Memory for recently used answers, per worker; 0: none.", minimum=0, maximum=1 << 40)] = 16 * 1024 * 1024
     local_ttl_s: Annotated[float, SettingDoc(
-        "How long such a copy is used, in seconds. For as long, other processes may serve purged answers.",
+        "Lifetime of an answer there; as long, other processes may serve what was purged.",
         more_than=0, maximum=86_400)] = 10.0
 
     def __post_init__(self) -> None:
@@ -116,9 +114,9 @@ class SharedConfig:
 class Lost(StrEnum):
     """Why there is no reply."""
 
-    SLOW = "slow"
-    GONE = "gone"
-    ALONE = "left_alone"
+    SLOW = "timeout"
+    GONE = "unavailable"
+    ALONE = "suspended"
     FULL = "full"
 
 
@@ -189,7 +187,7 @@ class RemoteStore:
         began_at = self._clock.now()
         copy = self._local.get(key)
         if copy is not None and began_at < copy.until:
-            self._report("get", "near", began_at)
+            self._report("get", "local_hit", began_at)
             return copy.answer, True
         reply = await self._request(Get(key), until)
         if isinstance(reply, Lost):
@@ -374,7 +372,7 @@ class RemoteStore:
                         command.future.set_result(reply)
                     if command.n_bytes:
                         self._n_put_bytes -= command.n_bytes
-                        self._report("put", reply.value if isinstance(reply, Lost) else "kept", began_at)
+                        self._report("put", reply.value if isinstance(reply, Lost) else "stored", began_at)
         finally:
             self._sender = None
 

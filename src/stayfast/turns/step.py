@@ -104,7 +104,7 @@ class BreakerPolicy:
     def skip_reason(self, now: float) -> str:
         """Why no call may be made now; empty where one may."""
         of = self._breaker
-        return "" if of.state is policy.BreakerState.CLOSED or of.wants_probe(now) else f"left alone: {of.why}"
+        return "" if of.state is policy.BreakerState.CLOSED or of.wants_probe(now) else f"suspended: {of.why}"
 
     def start_call(self) -> int:
         """A call begins; its mark, which comes back with what became of it."""

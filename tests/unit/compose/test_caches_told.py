@@ -27,7 +27,7 @@ def told(of_workers: list[dict[str, StoreStats]], *learned: LearnedState) -> dic
     totals.counters[known.CACHE.name]["own", "bypass"] = 90
     totals.counters[known.CACHE_SAVED_S.name]["own", "exact"] = 1.5
     totals.gauges[known.SEMANTIC_ERROR.name]["own", "likely"] = 0.01
-    for result, n in (("audit_begun", 9), ("audit_right", 7), ("audit_wrong", 1), ("hit", 50)):
+    for result, n in (("audit_started", 9), ("audit_right", 7), ("audit_wrong", 1), ("hit", 50)):
         totals.counters[known.SEMANTIC.name]["own", result] = n
     semantic = [*learned, *[None] * len(of_workers)]
     every = [{name: WorkerCacheState(stats, its if name == "own" else None) for name, stats in worker.items()}

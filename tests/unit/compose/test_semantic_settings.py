@@ -66,8 +66,8 @@ def test_the_error_may_be_said_as_a_share_or_in_percent() -> None:
     ("audit_share: 0", "audit_share"), ("min_labels: 3", "min_labels"), ("lookup_timeout_s: 0", "lookup_timeout_s"),
     ("same_answer_cosine: 0.1", "same_answer_cosine"),
     ("eligible: {language: tlh}", "language"), ("max_questions: 1", "max_questions"),
-    ("semantic_ttl_s: 0", "semantic_ttl_s"), ("judge: nobody", 'there is no other route "nobody"'),
-    ("judge: faq", 'there is no other route "faq"'), ("verify: nobody", 'there is no other route "nobody"'),
+    ("semantic_ttl_s: 0", "semantic_ttl_s"), ("judge: nobody", 'no other route is named "nobody"'),
+    ("judge: faq", 'no other route is named "faq"'), ("verify: nobody", 'no other route is named "nobody"'),
 ])
 def test_what_is_out_of_bounds_is_named(said: str, named: str) -> None:
     """The settings do not load, and say which setting it is."""

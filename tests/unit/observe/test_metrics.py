@@ -115,7 +115,7 @@ def test_attempts_by_what_the_upstream_said() -> None:
 
 
 @pytest.mark.parametrize(("changes", "outcome"), [
-    ({}, "ok"), ({"degraded": "template"}, "degraded"), ({"status": 499}, "left"), ({"status": 502}, "failed"),
+    ({}, "ok"), ({"degraded": "template"}, "degraded"), ({"status": 499}, "client_left"), ({"status": 502}, "failed"),
     ({"status": 504, "error": "total_s_exceeded"}, "failed"), ({"status": 429}, "failed"), ({"status": 404}, "rejected")])
 def test_every_request_has_an_end_to_end_time_by_outcome(changes: dict[str, object], outcome: str) -> None:
     """So a failed one can be counted as bad in every promise about latency: it is in the total, never in `ok`."""

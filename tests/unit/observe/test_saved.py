@@ -39,5 +39,6 @@ def test_nothing_known_is_nothing_saved() -> None:
 def test_answers_made_again_are_counted() -> None:
     """By what came of it."""
     metrics = MetricsSink(Still())
-    metrics.take([Renewed("chat", "renewed", 0.5), Renewed("chat", "failed", 0.5), Renewed("chat", "renewed", 0.5)])
-    assert dict(metrics.totals.counters["stayfast_cache_renewals_total"]) == {("chat", "renewed"): 2, ("chat", "failed"): 1}
+    metrics.take([Renewed("chat", "refreshed", 0.5), Renewed("chat", "failed", 0.5), Renewed("chat", "refreshed", 0.5)])
+    counts = dict(metrics.totals.counters["stayfast_cache_refreshes_total"])
+    assert counts == {("chat", "refreshed"): 2, ("chat", "failed"): 1}

@@ -9,8 +9,8 @@ from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
 from tests.unit.observe.test_cache_facts import Still
 
-FACTS = [StoreCallDone("hot", "get", "hit", 0.001), StoreCallDone("hot", "get", "near", 0.0),
-         StoreCallDone("hot", "put", "kept", 0.5), StoreCallDone("hot", "get", "slow", 0.02)]
+FACTS = [StoreCallDone("hot", "get", "hit", 0.001), StoreCallDone("hot", "get", "local_hit", 0.0),
+         StoreCallDone("hot", "put", "stored", 0.5), StoreCallDone("hot", "get", "timeout", 0.02)]
 
 
 def test_what_came_of_it_is_counted_and_only_waits_are_times() -> None:
@@ -18,7 +18,7 @@ def test_what_came_of_it_is_counted_and_only_waits_are_times() -> None:
     metrics = MetricsSink(Still())
     metrics.take(FACTS)
     assert dict(metrics.totals.counters["stayfast_cache_store_requests_total"]) == {
-        ("hot", "get", "hit"): 1, ("hot", "get", "near"): 1, ("hot", "put", "kept"): 1, ("hot", "get", "slow"): 1}
+        ("hot", "get", "hit"): 1, ("hot", "get", "local_hit"): 1, ("hot", "put", "stored"): 1, ("hot", "get", "timeout"): 1}
     waits = metrics.totals.histograms["stayfast_cache_store_seconds"][("hot",)]
     assert (sum(waits.counts), waits.sum_s) == (2, 0.021)
 

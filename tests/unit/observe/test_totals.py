@@ -93,7 +93,7 @@ def test_a_worker_goes_on_from_its_predecessor() -> None:
     second.resume(sent(first))
     found = read(whole_of(second))
     assert found["stayfast_requests_total", (("api", "chat"), ("route", "m"), ("status", "200"))] == 3
-    assert found["stayfast_telemetry_lost_total", (("what", "spans"),)] == 7
+    assert found["stayfast_telemetry_lost_total", (("kind", "spans"),)] == 7
     assert found["stayfast_ttft_seconds_count", (("outcome", "ok"), ("route", "m"), ("upstream", "u"))] == 3
 
 

@@ -64,7 +64,7 @@ def test_the_key_of_its_answer(cache: str, words: str) -> None:
      "Failed with 504 budget_s_exceeded (a stage used up its part of the deadline) after 3.00 s, in stage relay; the first"),
     ({"status": 504, "error": "idle_s_exceeded"}, "Failed with 504 idle_s_exceeded after 3.00 s, in stage relay; the first"),
     ({"status": 404, "error": "model_not_found"}, "Refused with 404 model_not_found after 3.00 s."),
-    ({"status": 503, "error": "overloaded", "shed": "queue_full"}, "Turned away with 503 overloaded (queue_full) after"),
+    ({"status": 503, "error": "overloaded", "shed": "queue_full"}, "Rejected with 503 overloaded (queue_full) after"),
     ({"degraded": "template"}, "Served in a lesser form (template) in 3.00 s"),
 ])
 def test_how_it_ended(changes: dict[str, object], words: str) -> None:

@@ -54,7 +54,7 @@ def test_a_fixed_threshold() -> None:
     assert judge(ASKED, neighbours((0.93, 1)), votes, Fixed(0.92)).why == ""
     judged = judge(ASKED, neighbours((0.91, 1)), votes, Fixed(0.92))
     assert (judged.why, judged.p, len(judged.features)) == ("unlike", 0.91, N_FEATURES)
-    assert judge(ASKED, [], votes, Fixed(0.92)) == ("nothing_near", None, 0.0, ())
+    assert judge(ASKED, [], votes, Fixed(0.92)) == ("no_neighbour", None, 0.0, ())
 
 
 def test_words_that_tell_apart_pass_it_to_the_next() -> None:

@@ -77,7 +77,7 @@ def test_all_hear_what_one_tells() -> None:
         assert sorted(late.heard) == sorted([*told, (1, b"mine")])
         await asyncio.sleep(10 * SOON_S)
         assert (one.heard, other.heard) == ([(1, b"mine")], told)
-        assert (one.counts("tell"), one.counts("hear")) == ({"kept": 4}, {"heard": 1})
+        assert (one.counts("append_log"), one.counts("read_log")) == ({"stored": 4}, {"read": 1})
         for process in (one, other, late):
             await process.store.close()
 
@@ -93,7 +93,7 @@ def test_a_store_that_is_gone_is_told_later() -> None:
         one.door.is_gone = other.door.is_gone = True
         one.journal.put(1, b"while it was gone")
         await asyncio.sleep(100)
-        n_tries = one.counts("hear")["gone"]
+        n_tries = one.counts("read_log")["unavailable"]
         assert 100 / LONGEST_S < n_tries < 20
         assert other.heard == []
         one.door.is_gone = other.door.is_gone = False
@@ -102,7 +102,7 @@ def test_a_store_that_is_gone_is_told_later() -> None:
         one.journal.put(2, b"as ever")
         await asyncio.sleep(3 * SOON_S)
         assert other.heard[1:] == [(2, b"as ever")]
-        assert one.counts("hear")["gone"] == n_tries
+        assert one.counts("read_log")["unavailable"] == n_tries
         await one.store.close()
         await other.store.close()
 
@@ -121,8 +121,8 @@ def test_a_full_store_is_heard_all_the_same() -> None:
         other.journal.put(2, b"there was room")
         await asyncio.sleep(2 * LONGEST_S)
         assert one.heard == [(2, b"there was room")]
-        assert one.counts("tell")["gone"] > 1
-        assert one.counts("hear") == {"heard": 1}
+        assert one.counts("append_log")["unavailable"] > 1
+        assert one.counts("read_log") == {"read": 1}
         await one.store.close()
         await other.store.close()
 
@@ -159,12 +159,12 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for n in range(30):
             one.journal.put(n, b"x" * 100)
         await asyncio.sleep(1)
-        assert one.counts("tell")["full"] == 20
+        assert one.counts("append_log")["full"] == 20
         one.door.is_gone = False
         await asyncio.sleep(2 * LONGEST_S)
         one.journal.put(30, b"x" * 1000)
         await asyncio.sleep(2 * SOON_S)
-        assert (one.counts("tell")["full"], one.counts("tell")["kept"]) == (20, 11)
+        assert (one.counts("append_log")["full"], one.counts("append_log")["stored"]) == (20, 11)
         assert len(place.told["abc"]) == 11
         await one.store.close()
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_read_is_left_out() -> None:
                                           b"2" * 8 + bytes(8)], 10)
         await asyncio.sleep(2 * SOON_S)
         assert one.heard == [(0, b"")]
-        assert one.counts("hear") == {"unreadable": 4, "heard": 1}
+        assert one.counts("read_log") == {"unreadable": 4, "read": 1}
         await one.store.close()
 
     run(main)
@@ -216,7 +216,7 @@ def test_closing_tells_what_waits() -> None:
         await asyncio.sleep(0.1)
         assert one.journal.is_over
         one.journal.put(2, b"too late")
-        assert one.counts("tell") == {"kept": 1, "full": 1}
+        assert one.counts("append_log") == {"stored": 1, "full": 1}
         await asyncio.sleep(2 * SOON_S)
         assert other.heard == [(1, b"last words")]
         other.door.takes_s = 3600

@@ -65,7 +65,7 @@ class TestShared(StoreSuite):
             for n in range(500):
                 await rig.store.put(n.to_bytes(32, "big"), kept("x" * 500))
                 await rig.store.get((0).to_bytes(32, "big"))
-            assert rig.counts() == {"near": 500}
+            assert rig.counts() == {"local_hit": 500}
 
         run(main)
 
@@ -89,7 +89,7 @@ def test_unknown_is_not_missing() -> None:
         for _ in range(8):
             assert await rig.store.ask(OTHER) == (None, False)
         assert await rig.store.ask(KEY) == (None, False)
-        assert rig.counts().keys() >= {"hit", "near", "miss", "slow", "gone", "left_alone"}
+        assert rig.counts().keys() >= {"hit", "local_hit", "miss", "timeout", "unavailable", "suspended"}
         rig.door.is_gone = False
         await asyncio.sleep(60)
         assert await rig.store.ask(OTHER) == (None, True)
@@ -125,7 +125,7 @@ def test_what_was_had_lately_is_near() -> None:
         assert await one.store.get(KEY) == kept("one")
         assert await other.store.get(KEY) == kept("one")
         assert await other.store.get(KEY) == kept("one")
-        assert other.counts() == {"hit": 1, "near": 1}
+        assert other.counts() == {"hit": 1, "local_hit": 1}
         await filled(one.store, (KEY, kept("two")))
         assert await other.store.get(KEY) == kept("one")
         await asyncio.sleep(10)
@@ -153,7 +153,7 @@ def test_a_slow_store_costs_its_time_and_is_left_alone() -> None:
             assert await rig.store.get(KEY) is None
             took_s.append(round(loop.now() - began_at, 6))
         assert took_s == [0.02] * 5 + [0.0] * 3
-        assert rig.counts() == {"slow": 5, "left_alone": 3}
+        assert rig.counts() == {"timeout": 5, "suspended": 3}
         rig.door.takes_s = 0.001
         assert await rig.store.get(KEY) is None
         await asyncio.sleep(6)
@@ -183,7 +183,7 @@ def test_a_full_store_still_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -
             assert await rig.store.get(KEY) == kept("one")
             assert await rig.store.lead(n.to_bytes(32, "big"))
             await rig.store.put(n.to_bytes(32, "big"), kept("two"))
-        assert (rig.counts(), rig.counts("lead")) == ({"hit": 50}, {"gone": 5, "left_alone": 45})
+        assert (rig.counts(), rig.counts("lead")) == ({"hit": 50}, {"unavailable": 5, "suspended": 45})
         monkeypatch.setattr(rig.door, "execute", carry)
         await asyncio.sleep(2)
         assert [await rig.store.lead(KEY) for _ in range(3)] == [True] * 3
@@ -206,7 +206,7 @@ def test_a_request_with_less_time_waits_less_and_blames_nobody() -> None:
             assert await rig.store.get(KEY, began_at + 0.005) is None
             assert loop.now() - began_at == pytest.approx(0.005)
         assert await rig.store.get(KEY, loop.now()) is None
-        assert rig.counts() == {"slow": 21}
+        assert rig.counts() == {"timeout": 21}
         await asyncio.sleep(1)
         await filled(rig.store, (KEY, kept("one")))
         assert await rig.store.get(KEY) == kept("one")
@@ -263,10 +263,10 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for n in range(10):
             await rig.store.put(bytes([n]) * 32, kept("x" * 1000))
         await asyncio.sleep(1)
-        assert rig.counts("put") == {"kept": 4, "full": 6}
+        assert rig.counts("put") == {"stored": 4, "full": 6}
         await rig.store.put(KEY, kept("x" * 1000))
         await asyncio.sleep(1)
-        assert rig.counts("put") == {"kept": 5, "full": 6}
+        assert rig.counts("put") == {"stored": 5, "full": 6}
 
     run(main)
 
@@ -290,8 +290,8 @@ def test_one_that_is_gone_is_no_error() -> None:
         with pytest.raises(StoreUnavailable, match="no such place"):
             await rig.store.purge(tag="a")
         await asyncio.sleep(1)
-        assert rig.counts("put") == {"gone": 1}
-        assert rig.counts("lead") == {"gone": 1}
+        assert rig.counts("put") == {"unavailable": 1}
+        assert rig.counts("lead") == {"unavailable": 1}
 
     run(main)
 

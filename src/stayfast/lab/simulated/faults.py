@@ -55,21 +55,21 @@ class FaultRule:
     those that have its form.
     """
 
-    kind: Annotated[FaultKind, SettingDoc("What goes wrong.")] = FaultKind.STATUS
-    rate: Annotated[float, SettingDoc("Share of the requests.", more_than=0, maximum=1)] = 1.0
-    from_s: Annotated[float, SettingDoc("Not before this age of the provider.", minimum=0)] = 0.0
-    until_s: Annotated[float | None, SettingDoc("Not from this age on. null: for ever.", more_than=0)] = None
-    max_count: Annotated[int | None, SettingDoc("So often and no more. null: always.", minimum=1)] = None
-    api: Annotated[Api | None, SettingDoc("Only these requests. null: all.")] = None
-    status: Annotated[int, SettingDoc("Of an error.", minimum=400, maximum=599)] = 500
-    code: Annotated[str, SettingDoc("The error's machine-readable word. Unset: the usual one of its status.")] = ""
+    kind: Annotated[FaultKind, SettingDoc("The fault.")] = FaultKind.STATUS
+    rate: Annotated[float, SettingDoc("Share of requests.", more_than=0, maximum=1)] = 1.0
+    from_s: Annotated[float, SettingDoc("Start, in seconds of the provider's life.", minimum=0)] = 0.0
+    until_s: Annotated[float | None, SettingDoc("End, in seconds of the provider's life. null: never.", more_than=0)] = None
+    max_count: Annotated[int | None, SettingDoc("Most occurrences. null: unlimited.", minimum=1)] = None
+    api: Annotated[Api | None, SettingDoc("Only requests of this API. null: all.")] = None
+    status: Annotated[int, SettingDoc("Status of an error.", minimum=400, maximum=599)] = 500
+    code: Annotated[str, SettingDoc("Error code. Unset: the status's usual one.")] = ""
     retry_after_s: Annotated[float | None, SettingDoc(
-        "When to come again. null: not said.", minimum=0, maximum=1000000000.0)] = None
-    seconds: Annotated[float, SettingDoc("Of a pause or a late head.", minimum=0, maximum=86_400)] = 10.0
-    factor: Annotated[float, SettingDoc("Of a slow answer's gaps.", minimum=1, maximum=1000)] = 3.3
-    after_chunks: Annotated[int, SettingDoc("Chunks of content before a fault inside the body.", minimum=0)] = 3
+        "Retry-After of the error. null: none.", minimum=0, maximum=1000000000.0)] = None
+    seconds: Annotated[float, SettingDoc("Length of a pause or of a late head.", minimum=0, maximum=86_400)] = 10.0
+    factor: Annotated[float, SettingDoc("Factor on the gaps of a slow answer.", minimum=1, maximum=1000)] = 3.3
+    after_chunks: Annotated[int, SettingDoc("Content chunks before a fault inside the body.", minimum=0)] = 3
     form: Annotated[Form, SettingDoc(
-        "How an error inside a stream is written; usual: as the dialect's own provider does.")] = "usual"
+        "Form of an error inside a stream; usual: as the dialect's own provider writes it.")] = "usual"
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -107,10 +107,9 @@ class RegimeState(StrEnum):
 class Regime:
     """What one regime does. mean_s: of a stay. error_rate: share of requests answered as overloaded."""
 
-    mean_s: Annotated[float, SettingDoc("Mean length of a stay.", more_than=0, maximum=1000000000.0)] = 60.0
-    ttft_factor: Annotated[float, SettingDoc("The first token takes so many times as long.", more_than=0,
-                                             maximum=1000)] = 1.0
-    gap_factor: Annotated[float, SettingDoc("Every gap is so many times as long.", more_than=0, maximum=1000)] = 1.0
+    mean_s: Annotated[float, SettingDoc("Mean duration.", more_than=0, maximum=1000000000.0)] = 60.0
+    ttft_factor: Annotated[float, SettingDoc("Factor on the time to the first token.", more_than=0, maximum=1000)] = 1.0
+    gap_factor: Annotated[float, SettingDoc("Factor on every gap.", more_than=0, maximum=1000)] = 1.0
     error_rate: Annotated[float, SettingDoc("Share of requests answered as overloaded.", minimum=0, maximum=1)] = 0.0
 
     def __post_init__(self) -> None:
@@ -121,12 +120,12 @@ class Regime:
 class Regimes:
     """All four. Assumed."""
 
-    normal: Annotated[Regime, SettingDoc("The good times.")] = field(default_factory=lambda: Regime(600.0))
+    normal: Annotated[Regime, SettingDoc("Normal times.")] = field(default_factory=lambda: Regime(600.0))
     degraded: Annotated[Regime, SettingDoc("Slower times.")] = field(default_factory=lambda: Regime(60.0, 2.0, 1.5))
     brownout: Annotated[Regime, SettingDoc(
         "Much slower, with errors.")] = field(default_factory=lambda: Regime(30.0, 5.0, 3.3, 0.05))
-    outage: Annotated[Regime, SettingDoc("Errors for everybody.")] = field(default_factory=lambda: Regime(20.0,
-                                                                                                          error_rate=1.0))
+    outage: Annotated[Regime, SettingDoc(
+        "Errors for all requests.")] = field(default_factory=lambda: Regime(20.0, error_rate=1.0))
 
     def of(self, weather: RegimeState) -> Regime:
         found: Regime = getattr(self, weather.value)

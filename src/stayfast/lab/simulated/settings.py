@@ -125,10 +125,11 @@ def _broken(name: str, broke: Broke) -> UpstreamFailed:
 class SimulatedUpstream(AddedUpstream):
     """A provider that is played, by a script or by a model of a real one: no network, no key."""
 
-    kind: Annotated[Literal["simulated"], SettingDoc("A provider that is played.")] = "simulated"
+    kind: Annotated[Literal["simulated"], SettingDoc(
+        "A simulated provider, from a script or a model of a real one; no network, no key.")] = "simulated"
     script: Annotated[Literal["jagged", "steady"], SettingDoc(
-        "Played where no setting of the model is given. jagged: mostly quick, sometimes slow to start, sometimes halting. "
-        "steady: always quick.")] = "jagged"
+        "Used without a preset or model settings. jagged: mostly quick, sometimes slow to start or stalling. steady: always "
+        "quick.")] = "jagged"
     provider: Annotated[ProviderConfig, SettingDoc("The model's own settings.", is_inline=True)] = field(
         default_factory=ProviderConfig)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)

@@ -160,42 +160,38 @@ def _ratio(doc: str) -> SettingDoc:
 class AlertsConfig:
     """Thresholds. Latencies in seconds over 5 minutes; null: no such alert. Ratios are shares of 1."""
 
-    ttft_p95_s: Annotated[float | None, _line(
-        "p95 of the time to the first token over 5 minutes, by route; null: no such alert.")] = 2.0
+    ttft_p95_s: Annotated[float | None, _line("p95 of the time to the first token, by route; null: no such alert.")] = 2.0
     ttft_p99_s: Annotated[float | None, _line("The same for p99.")] = 5.0
     usable_p95_s: Annotated[float | None, _line("p95 of the time to a usable answer; null: no such alert.")] = 2.0
     usable_p99_s: Annotated[float | None, _line("The same for p99.")] = 5.0
     e2e_p95_s: Annotated[float | None, _line(
-        "p95 of the whole time; unset: no such alert, for long answers take long.")] = None
+        "p95 of the whole time; null: no such alert, as long answers take long.")] = None
     e2e_p99_s: Annotated[float | None, _line("The same for p99.")] = None
-    min_requests: Annotated[int, SettingDoc(
-        "With fewer requests in its long window, a burn of the error budget is not told.", minimum=1)] = 100
+    min_requests: Annotated[int, SettingDoc("Fewest requests in the long window for a burn-rate alert.", minimum=1)] = 100
     # so many bad requests are no accident
-    min_bad: Annotated[int, SettingDoc("With fewer bad requests than this, neither.", minimum=1)] = 5
+    min_bad: Annotated[int, SettingDoc("Fewest bad requests for a burn-rate alert.", minimum=1)] = 5
     min_requests_5m: Annotated[int, SettingDoc(
-        "With fewer requests in 5 minutes, no percentile and no ratio is judged; with fewer than five times as many, no "
-        "p99.", minimum=1)] = 20
-    cache_hit_ratio_min: Annotated[float, _ratio("A lower share of cache hits over 30 minutes is told.")] = 0.2
+        "Fewest requests in 5 minutes for percentiles and ratios; five times as many for p99.", minimum=1)] = 20
+    cache_hit_ratio_min: Annotated[float, _ratio("Lowest share of cache hits over 30 minutes.")] = 0.2
     prefix_read_ratio_min: Annotated[float, _ratio(
-        "A lower share of input read from providers' prefix caches over 30 minutes is told.")] = 0.4
-    queue_depth: Annotated[int, SettingDoc("More requests waiting than this is told.", minimum=1)] = 1000
+        "Lowest share of input read from providers' prompt caches over 30 minutes.")] = 0.4
+    queue_depth: Annotated[int, SettingDoc("Most waiting requests.", minimum=1)] = 1000
     truncated_ratio: Annotated[float, _ratio(
         "Share of an upstream's streams that break off after their first token.")] = 0.01
     degraded_ratio: Annotated[float, _ratio("Share of a route's answers by fallback, template or in part.")] = 0.1
-    stalled_ratio: Annotated[float, _ratio("Stalls for each request of an upstream.")] = 0.05
-    rate_limited_ratio: Annotated[float, _ratio("Share of an upstream's attempts that meet 429 or 529.")] = 0.05
+    stalled_ratio: Annotated[float, _ratio("Stalls per request of an upstream.")] = 0.05
+    rate_limited_ratio: Annotated[float, _ratio("Share of an upstream's attempts answered 429 or 529.")] = 0.05
     failed_attempts_ratio: Annotated[float, _ratio("Share of an upstream's attempts that fail.")] = 0.1
-    retry_amplification: Annotated[float, SettingDoc("Attempts for each request, by route.", more_than=1)] = 1.2
-    spike_factor: Annotated[float, _line("p99 over p50 of the first token, by route.")] = 8.0
-    loop_lag_s: Annotated[float, _line("How late the gateway's own event loop runs, in seconds.")] = 0.05
-    queue_wait_p95_s: Annotated[float, _line(
-        "p95 of the wait between accept and the first look at a request, in seconds.")] = 0.1
-    handshake_p95_s: Annotated[float, _line("p95 of the time that new connections to an upstream take, in seconds.")] = 1.0
+    retry_amplification: Annotated[float, SettingDoc("Attempts per request, by route.", more_than=1)] = 1.2
+    spike_factor: Annotated[float, _line("p99 over p50 of the time to the first token, by route.")] = 8.0
+    loop_lag_s: Annotated[float, _line("Lateness of the gateway's event loop (p95).")] = 0.05
+    queue_wait_p95_s: Annotated[float, _line("p95 of the wait between accept and the start of processing.")] = 0.1
+    handshake_p95_s: Annotated[float, _line("p95 of TCP and TLS for new connections to an upstream.")] = 1.0
     job: Annotated[str, SettingDoc(
-        "The name of the gateway's job in Prometheus's scrape_configs.",
+        "Job name of the gateway in Prometheus's scrape_configs.",
         pattern=r"[A-Za-z0-9_./-]+", form="letters, digits and _ . / -")] = "stayfast"
     runbook: Annotated[str, SettingDoc(
-        "Where docs/alerts.md can be read by whoever is on call; each alert's own heading is added.")] = "docs/alerts.md"
+        "Address of docs/alerts.md for on-call engineers; each alert appends its heading.")] = "docs/alerts.md"
 
     def __post_init__(self) -> None:
         check_bounds(self)

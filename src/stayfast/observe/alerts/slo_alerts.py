@@ -79,7 +79,7 @@ class Promise:
 
     def _templates(self, window: str) -> str:
         """Requests a second that got a template in place of an answer: nothing of it is timed."""
-        return f'sum(rate(stayfast_degraded_total{{route={quoted(self.route)},how="template"}}[{window}]))'
+        return f'sum(rate(stayfast_degraded_total{{route={quoted(self.route)},kind="template"}}[{window}]))'
 
     def _ended(self, status: str, window: str) -> str:
         return f'sum(rate(stayfast_requests_total{{route={quoted(self.route)},status=~"{status}"}}[{window}]))'

@@ -57,7 +57,7 @@ def _percentiles(config: AlertsConfig) -> Iterator[Alert]:
                    config.degraded_ratio), Condition(REQUESTS_5M, config.min_requests_5m)),
         "Route {{ $labels.route }}: {{ $value | humanizePercentage }} of its answers are makeshifts",
         "Its own upstreams fail or are too slow, and fallbacks, templates or parts of answers stand in. Which: "
-        "stayfast_degraded_total by how.", on=("route",))
+        "stayfast_degraded_total by kind.", on=("route",))
     yield Alert(
         "StayfastRetriesAmplify", "ticket",
         (Condition(f"1 + {rate_by('route', 'stayfast_retries_total')} / "
@@ -113,7 +113,7 @@ def _overload(config: AlertsConfig) -> Iterator[Alert]:
         "Did prompts begin to differ (a date, an id in the system prompt), or was the cache emptied or its key changed?",
         for_s=1800, on=("route",))
     ill, lookups = (rate_by("store", "stayfast_cache_store_requests_total", f'{{op="get",result{results}}}')
-                      for results in ('=~"slow|gone|left_alone|full"', '!="near"'))
+                      for results in ('=~"timeout|unavailable|suspended|full"', '!="local_hit"'))
     yield Alert(
         "StayfastCacheStoreIll", "ticket", (Condition(f"{ill} / {lookups}", 0.5),),
         "Store {{ $labels.store }}: {{ $value | humanizePercentage }} of its look-ups get no answer",

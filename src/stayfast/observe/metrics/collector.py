@@ -88,7 +88,7 @@ def outcome_of(fact: RequestDone) -> str:
     if status < 400:
         return "ok" if fact.degraded is None else "degraded"
     if status == 499:
-        return "left"
+        return "client_left"
     return "failed" if status >= 500 or status == 429 else "rejected"
 
 
@@ -188,7 +188,7 @@ class MetricsSink:
             self.totals.histograms[known.LOOP_LAG.name][()].add(fact.seconds)
         elif isinstance(fact, StoreCallDone):
             count[known.STORE.name][fact.store, fact.what, fact.result] += 1
-            if fact.what == "get" and fact.result != "near":
+            if fact.what == "get" and fact.result != "local_hit":
                 self.totals.histograms[known.STORE_SECONDS.name][(fact.store,)].add(fact.seconds)
         elif isinstance(fact, Ejected):
             if fact.is_out:

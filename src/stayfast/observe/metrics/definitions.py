@@ -43,13 +43,13 @@ def _gauge(name: str, text: str, *labels: str) -> Family:
 
 REQUESTS = _counter("requests", "Requests by route, API and status (499: the client left).", "route", "api", "status")
 REFUSED = _counter("refused", "Requests that the edge answered by itself.", "status", "code")
-CLIENT_LEFT = _counter("client_left", "Clients that hung up first.", "route", "when")
+CLIENT_LEFT = _counter("client_left", "Clients that hung up first.", "route", "phase")
 DEADLINE_EXCEEDED = _counter("deadline_exceeded", "Requests that a limit ended, by the stage that it ended.", "route",
                              "stage", "limit")
 STAGE_OVERRUNS = _counter("stage_overruns", "Requests by the first stage that used more than its allowance.", "route",
                           "stage")
 DEGRADED = _counter("degraded", "Requests served by fallback, stale answer, template or in part, instead of failing.",
-                    "route", "how")
+                    "route", "kind")
 ATTEMPTS = _counter("attempts", "Calls to upstreams by outcome, fault and the upstream's error status.", "route", "upstream",
                     "outcome", "fault", "status")
 RETRIES = _counter("retries", "Calls to upstreams after the first one of their request.", *_WHERE)
@@ -74,7 +74,7 @@ CACHE_SAVED_S = _counter("cache_saved_seconds", "What hits saved of the wait for
                          "kind")
 CACHE_SAVED_USD = _counter("cache_saved_usd", "What the answers of hits had cost by the prices in the settings, USD.",
                            "route", "kind")
-CACHE_RENEWALS = _counter("cache_renewals", "Old answers that were given, and asked for again: renewed, failed or shed.",
+CACHE_RENEWALS = _counter("cache_refreshes", "Old answers that were given, and asked for again: renewed, failed or shed.",
                           "route", "result")
 AFFINITY = _counter("affinity", "Choices where a route has affinity: kept (most is known), moved for load, or new to all.",
                     "route", "upstream", "result")
@@ -87,13 +87,13 @@ PREFIX_CACHE_TOKENS = _counter("prefix_cache_tokens", "Their input tokens: read 
 PREFIX_WAITS = _counter("prefix_waits", "Requests that waited for another one to fill the provider's cache.", "route")
 STORE = _counter("cache_store_requests", "What shared stores of answers were asked or told, and what came of it.", "store",
                  "op", "result")
-SEMANTIC = _counter("semantic_requests", "Look-ups in other words: hit, why a miss, audit_begun, audit_right, audit_wrong.",
+SEMANTIC = _counter("semantic_requests", "Look-ups in other words: hit, why a miss, audit_started, _right, _wrong.",
                     "route", "result")
 TURN_STEPS = _counter("turn_steps", "Steps of turns that are served as models, by how they ended.", "upstream", "step",
                       "result")
 TURN_THREADS = _gauge("turn_threads", "Threads of plain functions that turns have called: waited for, or abandoned by their "
                       "step.", "state")
-LOST = _counter("telemetry_lost", "Log lines and spans that were thrown away for want of a reader.", "what")
+LOST = _counter("telemetry_lost", "Log lines and spans that were thrown away for want of a reader.", "kind")
 
 TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _WHO, LATENCY_BOUNDS_S, "ttft")
 USABLE = Family("stayfast_usable_seconds", "histogram", "Accept to first token of a stream, to the end of a whole answer.",

@@ -23,7 +23,7 @@ UNLIMITED = 1_000_000_000
 class Why(Word):
     QUEUE_FULL = "queue_full"  # too many wait, and this is the one to go
     PREDICTED_WAIT = "predicted_wait"  # it would wait in vain
-    WAITED = "waited"  # it has waited for as long as it may
+    WAITED = "queue_timeout"  # it has waited for as long as it may
     OVERLOADED = "overloaded"  # several signs of overload, and its band is not spared
 
 

@@ -214,7 +214,7 @@ class SemanticCache:
         if not self.is_ready or self.embedding.ahead is None:
             return "not_ready", asking
         if scope not in self.phrasings.scopes:
-            return "nothing_near", asking
+            return "no_neighbour", asking
         try:
             async with asyncio.timeout_at(until):
                 why = await self._look_up(asking, until)
@@ -222,7 +222,7 @@ class SemanticCache:
                     return why, None if why == "long" else asking
                 found = await self._take(asking, request, max_age_s, until)
         except TimeoutError:
-            return "late", asking
+            return "timeout", asking
         return (found, asking) if isinstance(found, str) else ("", found)
 
     async def _look_up(self, asking: SemanticQuery, until: float) -> str:
@@ -233,7 +233,7 @@ class SemanticCache:
         if not embedder.is_whole(asking.text):
             return "long"
         if not embedder.fits(until - self._clock.now()):
-            return "slow"
+            return "no_time"
         try:
             asking.row = (await embedder.embed([asking.text]))[0]
         except NoEmbedder:
@@ -244,7 +244,7 @@ class SemanticCache:
         """What the neighbours say, of a question that has a vector."""
         indexed = self.phrasings.scopes.get(asking.scope)
         if indexed is None or asking.row is None:  # its last phrasing went meanwhile
-            return Judgement("nothing_near")
+            return Judgement("no_neighbour")
         asking.neighbours = self.phrasings.near(asking.scope, asking.row)
         judged = judge(asking.wording, asking.neighbours, indexed.votes, self.rule_of(asking.tenant), self._lexicon)
         asking.judgement = wary(judged, asking.wording, indexed.votes, self.config.new_word_cosine, self._lexicon)
@@ -281,7 +281,7 @@ class SemanticCache:
     def note_audit_started(self, asking: SemanticQuery) -> None:
         """Its own answer is being made, though a neighbour's was given."""
         self.learning.note_audit_started(asking.tenant)
-        self.count("audit_begun")
+        self.count("audit_started")
 
     def answered(self, asking: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
         """The question's own answer is there, and kept under `key`. Learns of it in the background."""

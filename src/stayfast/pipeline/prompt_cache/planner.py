@@ -217,7 +217,7 @@ class PromptCachePlanner:
     def warmed(self, opening: Opening, usage: Usage | None) -> None:
         """One beginning was asked for; without usage that failed. What had been forgotten all the same is written anew."""
         in_time = usage is not None and usage.cached_read > 0
-        self._count(opening.upstream, "warmed" if in_time else "warm_failed")
+        self._count(opening.upstream, "refreshed" if in_time else "refresh_failed")
 
     def _key(self, laid: PromptLayout, n_static: int, part: int) -> bytes:
         """Where OpenAI looks first: the same for all that begin alike, and in one part."""

@@ -170,7 +170,7 @@ class UpstreamSelector:
         return shares if min(shares) < max(shares) else []
 
     def _count(self, name: str, first: int, new_shares: Sequence[float]) -> None:
-        result = "new" if not new_shares else "kept" if new_shares[first] <= min(new_shares) else "moved"
+        result = "new" if not new_shares else "hit" if new_shares[first] <= min(new_shares) else "moved"
         self.choices[name, result] = self.choices.get((name, result), 0) + 1
 
     def _known(self, name: str) -> Prefixes:

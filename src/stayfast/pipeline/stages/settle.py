@@ -37,7 +37,7 @@ class Settle:
         ex.timeouts.stop()
         arrival, request, record = ex.arrival, ex.request, ex.record
         if arrival.is_refresh:
-            result = "renewed" if why is None else "shed" if isinstance(why, Shed) else "failed"
+            result = "refreshed" if why is None else "shed" if isinstance(why, Shed) else "failed"
             self._sink.emit(Renewed(ex.route or "", result, self._clock.now() - arrival.accepted_at))
             return
         status, error = _status_and_error(why)

@@ -48,22 +48,21 @@ class LanesConfig:
     """The bounds of the lanes, in tokens, and their shares. `long_wait_s`, `batch_wait_s`: None: as in QueueConfig."""
 
     long_input_tokens: Annotated[int, SettingDoc(
-        "Prompts of at least this many tokens are long, not counting what the prompt cache saves.",
-        minimum=1, maximum=_MAX_TOKENS)] = 4000
+        "Longer prompts are long; tokens from the prompt cache do not count.", minimum=1, maximum=_MAX_TOKENS)] = 4000
     long_output_tokens: Annotated[int, SettingDoc(
-        "Requests with a predicted answer of at least this many tokens are long, too.",
-        minimum=1, maximum=_MAX_TOKENS)] = 4000
-    long_share: Annotated[float, SettingDoc("The long lane's share of the places.", minimum=0.001, maximum=0.9)] = 0.25
+        "Longer predicted answers are long.", minimum=1, maximum=_MAX_TOKENS)] = 4000
+    long_share: Annotated[float, SettingDoc("The long lane's share of the slots.", minimum=0.001, maximum=0.9)] = 0.25
     batch_share: Annotated[float, SettingDoc(
-        "The share of the lane for requests of band batch. The short lane has the rest.", minimum=0.001, maximum=0.9)] = 0.1
+        "The batch lane's share of the slots; the short lane has the rest.", minimum=0.001, maximum=0.9)] = 0.1
     long_wait_s: Annotated[float | None, SettingDoc(
-        "The longest wait of a long request. null: `max_wait_s` and `target_wait_s` of admission.",
+        "Longest wait of a long request. null: admission's `max_wait_s` and `target_wait_s`.",
         minimum=0.001, maximum=3600)] = None
     batch_wait_s: Annotated[float | None, SettingDoc("The same for the batch lane.", minimum=0.001, maximum=3600)] = None
     max_prefills: Annotated[int | None, SettingDoc(
-        "Requests of the long and batch lanes that may wait for their first token at a time, in each worker. null: no "
-        "limit.", minimum=1, maximum=100_000)] = None
-    isolate_short: Annotated[bool, SettingDoc("Short requests never run beside others: for engines with static batching.")] = False
+        "Most long and batch requests waiting for their first token, per worker. null: no extra limit.",
+        minimum=1, maximum=100_000)] = None
+    isolate_short: Annotated[bool, SettingDoc(
+        "Short requests never run beside others: for engines with static batching.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -67,20 +67,19 @@ class AdmissionConfig:
     """Which requests are admitted, and when. `max_in_flight` None: no limit and no queue."""
 
     max_in_flight: Annotated[int | None, SettingDoc(
-        "Most requests in flight, in all workers together; the others queue. Unset: no limit.",
+        "Most requests in flight, in all workers together; others queue. null: unlimited.",
         minimum=1, maximum=1_000_000)] = None
-    queue: Annotated[QueueConfig, SettingDoc("The queue for admission.",
-                                             is_inline=True)] = field(default_factory=QueueConfig)
+    queue: Annotated[QueueConfig, SettingDoc("The admission queue.", is_inline=True)] = field(default_factory=QueueConfig)
     reserved_share: Annotated[float, SettingDoc(
-        "The share of the places that is held back for each higher band with traffic.", minimum=0, maximum=0.2)] = 0.1
+        "Share of slots reserved for each higher priority band with traffic.", minimum=0, maximum=0.2)] = 0.1
     overload_loop_lag_s: Annotated[float, SettingDoc(
-        "An event loop this late is one of five signs of overload.", minimum=0.001, maximum=10)] = 0.05
-    overload_cpu_share: Annotated[float, SettingDoc("A process that uses this share of a core is another sign.", minimum=0.1,
-                                      maximum=1)] = 0.95
+        "Event loop lag that counts as one of five overload signals.", minimum=0.001, maximum=10)] = 0.05
+    overload_cpu_share: Annotated[float, SettingDoc(
+        "CPU share of one core that counts as another.", minimum=0.1, maximum=1)] = 0.95
     priority_points: Annotated[Points, SettingDoc(
-        "The points of a request's properties; their sum decides its priority.")] = field(default_factory=Points)
+        "Points for a request's properties; their sum is its priority.")] = field(default_factory=Points)
     lanes: Annotated[LanesConfig | None, SettingDoc(
-        "Shares of the places for short, long and batch requests. null: no lanes.")] = None
+        "Slot shares for short, long and batch requests. null: one pool.")] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -102,12 +101,10 @@ class AdmissionConfig:
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
     tier: Annotated[TenantTier, SettingDoc("premium goes first, batch last.")] = TenantTier.STANDARD
-    weight: Annotated[float, SettingDoc("Its share relative to other tenants, under contention.", minimum=0.001,
-                                        maximum=1000)] = 1.0
+    weight: Annotated[float, SettingDoc("Fair share relative to other tenants.", minimum=0.001, maximum=1000)] = 1.0
     priority: Annotated[int, SettingDoc(
-        "Points for all of its requests, in addition to its tier's.", minimum=-MAX_POINTS, maximum=MAX_POINTS)] = 0
-    quota: Annotated[QuotaConfig, SettingDoc(
-        "How much it may use, in all workers together.")] = field(default_factory=QuotaConfig)
+        "Points for all its requests, added to its tier's.", minimum=-MAX_POINTS, maximum=MAX_POINTS)] = 0
+    quota: Annotated[QuotaConfig, SettingDoc("Usage limits, in all workers together.")] = field(default_factory=QuotaConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -121,11 +118,11 @@ class SizeConfig:
     """The prompt limits of one route. None: no limit. `oversize_route`: the route for longer prompts; empty: they are rejected."""
 
     max_input_tokens: Annotated[int | None, SettingDoc(
-        "The longest prompt, in estimated tokens; longer ones get 413. null: no limit.", minimum=1, maximum=_MOST)] = None
+        "Longest prompt, in estimated tokens; 413 beyond it. null: unlimited.", minimum=1, maximum=_MOST)] = None
     max_input_tokens_by_tier: Annotated[Mapping[str, int], SettingDoc(
-        "The same by the tenant's tier: premium, standard, batch.",
+        "The same by tenant tier: premium, standard, batch.",
         minimum=1, maximum=_MOST)] = field(default_factory=lambda: MappingProxyType({}))
-    oversize_route: Annotated[str, SettingDoc("The route for longer prompts, under its own settings. Empty: they get 413.")] = ""
+    oversize_route: Annotated[str, SettingDoc("Route for longer prompts, with its own settings. Empty: 413.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -30,15 +30,15 @@ def _usd(doc: str) -> SettingDoc:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    input_per_mtok: Annotated[float, _usd("USD per million tokens of input.")] = 0.0
+    input_per_mtok: Annotated[float, _usd("USD per million input tokens.")] = 0.0
     # embeddings have no output
-    output_per_mtok: Annotated[float, _usd("USD per million tokens of output, reasoning included.")] = 0.0
+    output_per_mtok: Annotated[float, _usd("USD per million output tokens, reasoning included.")] = 0.0
     cached_read_per_mtok: Annotated[float | None, _usd(
-        "USD per million input tokens read from the provider's cache; unset: the input price.")] = None
+        "USD per million tokens read from the provider's cache; null: as input.")] = None
     cache_write_per_mtok: Annotated[float | None, _usd(
-        "USD per million input tokens written to the cache (for five minutes); unset: the input price.")] = None
+        "USD per million tokens written to the cache (for 5 minutes); null: as input.")] = None
     cache_write_1h_per_mtok: Annotated[float | None, _usd(
-        "USD per million input tokens written to the cache for an hour; unset: the price of other writes.")] = None
+        "USD per million tokens written for an hour; null: as any write.")] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)

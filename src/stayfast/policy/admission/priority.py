@@ -55,10 +55,9 @@ def _points(doc: str) -> SettingDoc:
 @dataclass(frozen=True, slots=True)
 class Points:
     premium: Annotated[int, _points("A tenant of tier premium.")] = 100
-    realtime: Annotated[int, _points("A stream, or a request with `x-stayfast-priority: realtime`.")] = 75
-    retry: Annotated[int, _points(
-        "A retry: x-stainless-retry-count above 0, or an idempotency key that was used before.")] = -50
-    batch: Annotated[int, _points("A tenant of tier batch, or a request with `x-stayfast-priority: batch`.")] = -200
+    realtime: Annotated[int, _points("A stream, or `x-stayfast-priority: realtime`.")] = 75
+    retry: Annotated[int, _points("A repeat: x-stainless-retry-count above 0, or a known idempotency key.")] = -50
+    batch: Annotated[int, _points("A tenant of tier batch, or `x-stayfast-priority: batch`.")] = -200
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -39,15 +39,14 @@ _LEARNING_RATE = 0.05  # of the mean service time
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
     max_queue: Annotated[int, SettingDoc(
-        "Most requests that wait for a place; beyond it the request with the lowest priority is rejected.",
-        minimum=0, maximum=100_000)] = 1000
+        "Most queued requests; beyond it the lowest priority is rejected.", minimum=0, maximum=100_000)] = 1000
     max_wait_s: Annotated[float, SettingDoc(
-        "The longest wait for a place; a request is rejected at once if a longer wait is predicted.",
-        minimum=0.001, maximum=3600)] = 2.0
+        "Longest wait; a longer predicted wait is rejected at once.", minimum=0.001, maximum=3600)] = 2.0
     target_wait_s: Annotated[float, SettingDoc(
-        "The longest wait if a tenant's queue has not been empty for `max_wait_s`.", minimum=0.001, maximum=3600)] = 0.1
+        "Longest wait once a tenant's queue has not been empty for `max_wait_s`.", minimum=0.001, maximum=3600)] = 0.1
     aging_s: Annotated[float, SettingDoc(
-        "For how long more urgent requests of the same tenant may overtake a request.", minimum=0, maximum=3600)] = 10.0
+        "After this wait, later requests of the tenant no longer overtake, whatever their priority.",
+        minimum=0, maximum=3600)] = 10.0
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -122,17 +122,17 @@ class QuotaConfig:
     """Limits of one tenant; None: no limit. Cost is in USD, by the prices in the settings."""
 
     requests_per_minute: Annotated[float | None, SettingDoc(
-        "Requests per minute; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+        "Requests per minute; also the burst.", minimum=1, maximum=_MOST)] = None
     tokens_per_minute: Annotated[float | None, SettingDoc(
-        "Tokens of prompts and answers per minute; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+        "Prompt and answer tokens per minute; also the burst.", minimum=1, maximum=_MOST)] = None
     cost_per_minute: Annotated[float | None, SettingDoc(
-        "USD per minute, by the upstreams' `prices`; as much at once, refilled evenly.", minimum=1e-6, maximum=_MOST)] = None
+        "USD per minute by `prices`; also the burst.", minimum=1e-6, maximum=_MOST)] = None
     requests_per_day: Annotated[float | None, SettingDoc(
-        "Requests per day; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+        "Requests per day; also the burst.", minimum=1, maximum=_MOST)] = None
     tokens_per_day: Annotated[float | None, SettingDoc(
-        "Tokens of prompts and answers per day; as many at once, refilled evenly.", minimum=1, maximum=_MOST)] = None
+        "Prompt and answer tokens per day; also the burst.", minimum=1, maximum=_MOST)] = None
     cost_per_day: Annotated[float | None, SettingDoc(
-        "USD per day, by the upstreams' `prices`; as much at once, refilled evenly.", minimum=1e-6, maximum=_MOST)] = None
+        "USD per day by `prices`; also the burst.", minimum=1e-6, maximum=_MOST)] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)

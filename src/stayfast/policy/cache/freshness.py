@@ -41,28 +41,27 @@ class CacheConfig:
     """The cache of one route. `epoch`: any word; changing it invalidates all answers."""
 
     mode: Annotated[Literal["off", "exact", "semantic"], SettingDoc(
-        "exact: a request equivalent to an earlier one gets its answer, and simultaneous ones share one call. semantic: a "
-        "request with the same meaning in other words, too, within `max_error`. off: every request is a call.")] = "off"
-    ttl_s: Annotated[float, SettingDoc("Seconds for which an answer is served.", more_than=0, maximum=31_536_000)] = 86_400.0
+        "exact: equal requests share one call and its answer. semantic: so do questions with the same meaning, within "
+        "`max_error`. off: no cache.")] = "off"
+    ttl_s: Annotated[float, SettingDoc("Lifetime of an answer.", more_than=0, maximum=31_536_000)] = 86_400.0
     max_temperature: Annotated[float, SettingDoc(
-        "Only requests with at most this temperature, or with a seed, are cached. Without a temperature, 1 is assumed, the "
-        "provider's default.", minimum=0, maximum=2)] = 0.3
+        "Highest temperature of cacheable requests without a seed. A missing temperature counts as 1.",
+        minimum=0, maximum=2)] = 0.3
     max_bytes: Annotated[int, SettingDoc(
-        "The memory for answers, in each worker.", minimum=1024, maximum=1 << 40)] = 64 * 1024 * 1024
+        "Memory for answers, per worker.", minimum=1024, maximum=1 << 40)] = 64 * 1024 * 1024
     max_answer_bytes: Annotated[int, SettingDoc(
-        "Longer answers are not stored.", minimum=1024, maximum=1 << 40)] = 1024 * 1024
+        "Longest answer that is stored.", minimum=1024, maximum=1 << 40)] = 1024 * 1024
     epoch: Annotated[str, SettingDoc(
-        "Any word; changing it invalidates all answers, for example after a change of the model's knowledge.")] = ""
+        "Any word; a change discards all stored answers, for example after new knowledge.")] = ""
     stale_while_revalidate_s: Annotated[float, SettingDoc(
-        "Further seconds for which an answer is served at once, and renewed in the background.",
+        "Time after `ttl_s` in which an answer is served and refreshed in the background.",
         minimum=0, maximum=31_536_000)] = 0.0
     stale_if_error_s: Annotated[float, SettingDoc(
-        "Further seconds for which an answer is served if the call for a new one fails.",
-        minimum=0, maximum=31_536_000)] = 0.0
+        "Time after `ttl_s` in which an answer is served if the call fails.", minimum=0, maximum=31_536_000)] = 0.0
     store: Annotated[str, SettingDoc(
-        "One of `stores`, by name, which routes and workers may share. Empty: the route's own memory of max_bytes.")] = ""
+        "A name in `stores`, shared by routes and workers. Empty: memory of this route, `max_bytes`.")] = ""
     semantic: Annotated[SemanticConfig, SettingDoc(
-        "The semantic cache.", is_inline=True)] = field(default_factory=SemanticConfig)
+        "Settings of the semantic cache.", is_inline=True)] = field(default_factory=SemanticConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)

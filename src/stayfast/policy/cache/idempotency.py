@@ -27,10 +27,10 @@ MAX_KEYS: Final = 20_000  # about 400 bytes each, without the answers
 @dataclass(frozen=True, slots=True)
 class IdempotencyConfig:
     ttl_s: Annotated[float, SettingDoc(
-        "Seconds for which a repeated request with the same `idempotency-key` gets the stored answer; 0: keys are only "
-        "passed on to the upstream.", minimum=0, maximum=604_800)] = 600.0
+        "How long a repeated `idempotency-key` gets the same answer; 0: keys only go upstream.",
+        minimum=0, maximum=604_800)] = 600.0
     max_bytes: Annotated[int, SettingDoc(
-        "The memory for these answers, in each worker.", minimum=1024, maximum=1 << 40)] = 32 * 1024 * 1024
+        "Memory for these answers, per worker.", minimum=1024, maximum=1 << 40)] = 32 * 1024 * 1024
 
     def __post_init__(self) -> None:
         check_bounds(self)

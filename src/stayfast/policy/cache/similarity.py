@@ -51,16 +51,15 @@ _ELLIPSIS: Final = re.compile(r"\.\.\.|\u2026")
 class EligibleConfig:
     """Which questions of a route may share answers. `volatile_ttl_s`: how long an answer about today or a price is valid."""
 
-    language: Annotated[str, SettingDoc(
-        "The language of the word lists: en. Questions in other languages get no semantic hits.")] = "en"
+    language: Annotated[str, SettingDoc("Language of the word lists; only en. Other languages get no semantic hits.")] = "en"
     allow_personal: Annotated[bool, SettingDoc(
-        "Whether questions with \"my\" may share answers: only if no answer depends on user data.")] = False
+        'Questions with "my" may share answers: only if no personal data are looked up.')] = False
     min_content_words: Annotated[int, SettingDoc(
-        "A question with fewer words with content is not looked up.", minimum=1, maximum=20)] = 3
+        "Fewest content words; shorter questions depend on the conversation.", minimum=1, maximum=20)] = 3
     volatile_ttl_s: Annotated[float, SettingDoc(
-        "Seconds for which an answer about today, now or a price is valid; if `semantic_ttl_s` is longer, such questions "
-        "are not looked up.", minimum=0, maximum=31_536_000)] = 0.0
-    max_chars: Annotated[int, SettingDoc("Longer questions are not looked up.", minimum=1, maximum=MOST_CHARS)] = 2000
+        "Lifetime of answers about today, now or a price; a longer `semantic_ttl_s` excludes such questions.",
+        minimum=0, maximum=31_536_000)] = 0.0
+    max_chars: Annotated[int, SettingDoc("Longest question.", minimum=1, maximum=MOST_CHARS)] = 2000
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -137,7 +136,7 @@ def judge(question: Wording, neighbours: Sequence[Neighbour], votes: AnswerVotes
           lexicon: Lexicon = ENGLISH) -> Judgement:
     """Judge the answer of the nearest neighbour that the word rules do not tell apart from the question. About 20 us."""
     if not neighbours:
-        return Judgement("nothing_near")
+        return Judgement("no_neighbour")
     first_why = ""
     for nearest in neighbours[:N_NEAREST]:
         why = why_apart(question, nearest.wording, lexicon)
@@ -185,36 +184,32 @@ class SemanticConfig:
     """The semantic cache of one route, used if the cache's mode is semantic."""
 
     max_error: Annotated[str, SettingDoc(
-        "The share of semantic hits that may be wrong. Nothing is served until enough comparisons prove it.",
+        "Largest share of wrong semantic hits; no hits before it is proven.",
         pattern=PERCENT, form=PERCENT_FORM, or_number=True)] = "1%"
     threshold: Annotated[float | None, SettingDoc(
-        "A fixed cosine instead, from which on answers are served, without a bound of the error. null: `max_error` applies.",
+        "Fixed cosine from which an answer is served, without an error bound. null: `max_error` applies.",
         minimum=0.5, maximum=1)] = None
     audit_share: Annotated[float, SettingDoc(
-        "The share of semantic hits for which an answer is generated in the background, to compare.",
-        minimum=0.001, maximum=1)] = 0.05
+        "Share of hits that also make their own call in the background, for comparison.", minimum=0.001, maximum=1)] = 0.05
     min_labels: Annotated[int, SettingDoc(
-        "Comparisons before the first semantic hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
+        "Comparisons before the first hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
     semantic_ttl_s: Annotated[float, SettingDoc(
-        "Seconds for which an answer is served to other questions.", more_than=0, maximum=31_536_000)] = 3600.0
+        "Longest age of an answer served to another question.", more_than=0, maximum=31_536_000)] = 3600.0
     lookup_timeout_s: Annotated[float, SettingDoc(
-        "A semantic look-up that takes longer is a miss, in seconds; `budget.cache` may shorten it.",
-        minimum=0.001, maximum=10)] = 0.05
+        "A slower lookup is a miss; `budget.cache` may shorten it.", minimum=0.001, maximum=10)] = 0.05
     max_questions: Annotated[int, SettingDoc(
-        "Questions stored in each worker, 2 kB each. Beyond it the oldest is dropped.",
-        minimum=10, maximum=10_000_000)] = 50_000
+        "Questions remembered per worker, 2 kB each; the oldest goes first.", minimum=10, maximum=10_000_000)] = 50_000
     same_answer_cosine: Annotated[float, SettingDoc(
-        "The cosine from which two answers count as equal, which defines a wrong hit.", minimum=0.5, maximum=1)] = 0.9
+        "Cosine from which two answers count as the same when judging errors.", minimum=0.5, maximum=1)] = 0.9
     new_word_cosine: Annotated[float, SettingDoc(
-        "Below this cosine a question with a word that is in none of an answer's questions is a miss: 0.8 is careful, but "
-        "costs hits. 0: off.", minimum=0, maximum=1)] = 0.0
+        "Cosine needed if the question has a word new to the answer; 0.8 is careful but costs hits. 0: any.",
+        minimum=0, maximum=1)] = 0.0
     judge: Annotated[str, SettingDoc(
-        "Another route, whose model decides whether two such answers are equal. Empty: they are.")] = ""
+        "Route whose model decides whether two similar answers are the same. Empty: they are.")] = ""
     verify: Annotated[str, SettingDoc(
-        "Another route, whose model must confirm a semantic hit before it is served, within `lookup_timeout_s` and `budget.cache`; "
-        "otherwise it is a miss. Empty: no confirmation.")] = ""
+        "Route whose model must confirm each hit, within `lookup_timeout_s` and `budget.cache`. Empty: none.")] = ""
     eligible: Annotated[EligibleConfig, SettingDoc(
-        "Which questions may share answers.")] = field(default_factory=EligibleConfig)
+        "Which questions may get answers to other questions.")] = field(default_factory=EligibleConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)

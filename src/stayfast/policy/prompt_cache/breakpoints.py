@@ -43,24 +43,22 @@ class PrefixConfig:
     """The providers' prompt caches on one route. `models`: rules that replace the built-in ones, by shell pattern."""
 
     mode: Annotated[Literal["off", "auto"], SettingDoc(
-        "auto: prompts are reordered so that they can be cached, and marked for the provider's cache, unless they contain "
-        "marks. off: they are passed on unchanged.")] = "off"
+        "auto: reorder prompts for the provider's cache and mark them, unless the client did. off: unchanged.")] = "off"
     ttl: Annotated[Literal["auto", "5m", "1h"], SettingDoc(
-        "How long Anthropic stores the static part; writing for an hour costs twice as much. auto: an hour if it mostly "
-        "recurs after more than five minutes.")] = "5m"
-    sort_tools: Annotated[bool, SettingDoc(
-        "Tools are sorted by name, so that the same tools are the same prompt in any order.")] = True
+        "Anthropic's lifetime of the static part; 1h costs twice as much to write. auto: 1h if it mostly returns after 5 "
+        "minutes.")] = "5m"
+    sort_tools: Annotated[bool, SettingDoc("Sort tools by name, so that the same tools are the same prompt.")] = True
     move_volatile: Annotated[bool, SettingDoc(
-        "Instruction blocks with a date, a UUID or a timestamp are moved behind the others.")] = False
+        "Move instruction blocks with a date, UUID or timestamp behind the others.")] = False
     leader_wait_s: Annotated[float, SettingDoc(
-        "The longest wait, in seconds, for another request with the same prefix to fill the cache; at most a quarter of the "
-        "request's time. 0: no wait.", minimum=0, maximum=60)] = 2.0
+        "Longest wait for a request with the same prefix to fill the cache, at most a quarter of the remaining time. 0: "
+        "none.", minimum=0, maximum=60)] = 2.0
     refresh_tokens_per_hour: Annotated[int, SettingDoc(
-        "Input tokens per hour that may be spent on refreshing recently used static parts shortly before Anthropic drops "
-        "them, in each worker. 0: none.", minimum=0, maximum=1_000_000_000)] = 0
+        "Input tokens per hour, per worker, for keeping recently used static parts in Anthropic's cache. 0: none.",
+        minimum=0, maximum=1_000_000_000)] = 0
     models: Annotated[Mapping[str, ModelRules], SettingDoc(
-        "Rules that replace those of a model's family, by the model's name at its upstream: a shell pattern like "
-        "claude-next-*; the first match applies.")] = field(default_factory=dict)
+        "Rules for models, by shell pattern on the upstream's name for it, like claude-next-*; the first match applies."
+    )] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -77,10 +77,9 @@ _PREFIXES: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter
 class ModelRules:
     """Settings that replace the table's rules for some models. None: as in the table."""
 
-    breakpoints: Annotated[MarksOf | None, SettingDoc(
-        "How the end of a cacheable prefix is marked. null: as for its family.")] = None
+    breakpoints: Annotated[MarksOf | None, SettingDoc("Syntax of cache breakpoints. null: as its family.")] = None
     min_tokens: Annotated[int | None, SettingDoc(
-        "Shorter prefixes are not cached. null: as for its family.", minimum=0, maximum=1_000_000)] = None
+        "Shortest prefix that is cached. null: as its family.", minimum=0, maximum=1_000_000)] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)

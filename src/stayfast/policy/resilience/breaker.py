@@ -48,21 +48,18 @@ ENOUGH = log(1e6)
 class BreakerConfig:
     """When one upstream is suspended. Failures are counted in the last `n_calls` calls of the last `window_s` seconds."""
 
-    enabled: Annotated[bool, SettingDoc("Whether it is ever suspended.")] = True
-    consecutive_failures: Annotated[int, SettingDoc("It is suspended after this many failures in a row.", minimum=1,
-                                               maximum=1000)] = 5
-    failure_ratio: Annotated[float, SettingDoc("Or if this share of its last calls failed.", more_than=0, maximum=1)] = 0.5
+    enabled: Annotated[bool, SettingDoc("Whether the breaker may open.")] = True
+    consecutive_failures: Annotated[int, SettingDoc("Opens after this many failures in a row.", minimum=1, maximum=1000)] = 5
+    failure_ratio: Annotated[float, SettingDoc("Opens at this share of failed calls.", more_than=0, maximum=1)] = 0.5
     slow_ratio: Annotated[float, SettingDoc(
-        "Or if this share of its calls is slow beyond doubt; 1: only if all are slow in a row.",
-        more_than=0, maximum=1)] = 0.5
+        "Opens when significantly more than this share of calls is slow; 1: all in a row.", more_than=0, maximum=1)] = 0.5
     slow_factor: Annotated[float, SettingDoc(
-        "Slow: this many times the usual time to the first token of such a prompt.", more_than=1, maximum=1000)] = 3.0
-    n_calls: Annotated[int, SettingDoc("Number of last calls for `failure_ratio`.", minimum=1, maximum=10_000)] = 20
-    min_calls: Annotated[int, SettingDoc("Least number of calls for `failure_ratio`.", minimum=1, maximum=10_000)] = 10
-    window_s: Annotated[float, SettingDoc("Older calls do not count.", more_than=0, maximum=86_400)] = 30.0
+        "Slow: this many times the usual first-token time for such a prompt.", more_than=1, maximum=1000)] = 3.0
+    n_calls: Annotated[int, SettingDoc("Calls that the failure share covers.", minimum=1, maximum=10_000)] = 20
+    min_calls: Annotated[int, SettingDoc("Fewest calls for the failure share.", minimum=1, maximum=10_000)] = 10
+    window_s: Annotated[float, SettingDoc("Age of the oldest call that counts.", more_than=0, maximum=86_400)] = 30.0
     open_s: Annotated[float, SettingDoc(
-        "How long it is suspended, plus or minus 20 % at random; then single requests probe it.",
-        more_than=0, maximum=86_400)] = 60.0
+        "Time open before the first probe, with 20 % jitter.", more_than=0, maximum=86_400)] = 60.0
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -62,16 +62,15 @@ class HedgeConfig:
     """Hedging on one route. `budget`: the share of its traffic that hedges may add."""
 
     mode: Annotated[Literal["auto", "off", "race"], SettingDoc(
-        "auto: a second attempt if the first is slow by the live distribution of its kind. race: always a second attempt "
-        "after race_after_s. off: none.")] = "auto"
+        "auto: a second attempt if the first is slow by the live distribution. race: always, after `race_after_s`. off: "
+        "none.")] = "auto"
     budget: Annotated[float | Literal["auto"], SettingDoc(
-        "The share of the route's traffic that second attempts may add, which decides how early they are sent. auto: from "
-        "2 % to 10 %, as long as 1 % more calls is predicted to lower p99 by 3.5 %.", more_than=0, maximum=1)] = "auto"
-    max_extra: Annotated[int, SettingDoc("Most attempts in addition to the first.", minimum=1, maximum=2)] = 2
-    race_after_s: Annotated[float, SettingDoc("race: seconds for which the first attempt runs alone.", minimum=0,
-                                              maximum=60)] = 0.15
+        "Largest cost share of second attempts. auto: 2 % to 10 %, while 1 % more calls cuts p99 by 3.5 %.",
+        more_than=0, maximum=1)] = "auto"
+    max_extra: Annotated[int, SettingDoc("Most extra attempts.", minimum=1, maximum=2)] = 2
+    race_after_s: Annotated[float, SettingDoc("Delay of the second attempt in a race.", minimum=0, maximum=60)] = 0.15
     allow_stateful: Annotated[bool, SettingDoc(
-        "Whether requests that change state at the provider (see retry.stateful) are hedged, too.")] = False
+        "Also hedge requests with side effects at the provider (see retry.allow_stateful).")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)

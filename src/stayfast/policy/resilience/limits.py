@@ -63,18 +63,16 @@ class LimitConfig:
     """How many requests may run at one upstream at a time, and how many may wait for a place."""
 
     mode: Annotated[Mode, SettingDoc(
-        "gradient: as many as get their first token in the usual time. aimd: by `p95_low_s` and `p95_high_s`. fixed: `max`. "
-        "off: no limit.")] = "gradient"
-    min: Annotated[int | None, SettingDoc(
-        "The lowest limit; not used by fixed. null: 10, or `max` if that is less.", minimum=1, maximum=100_000)] = None
+        "gradient: by the usual first-token time. aimd: by `p95_low_s` and `p95_high_s`. fixed: `max`. off: unlimited."
+    )] = "gradient"
+    min: Annotated[int | None, SettingDoc("Lowest limit. null: 10, or `max` if less.", minimum=1, maximum=100_000)] = None
     max: Annotated[int | None, SettingDoc(
-        "The highest limit, and the first. null: 10000; for aimd 200.", minimum=1, maximum=100_000)] = None
+        "First and highest limit. null: 10000 (aimd: 200).", minimum=1, maximum=100_000)] = None
     max_waiting: Annotated[int, SettingDoc(
-        "Requests that may wait for a place; beyond it the one with the lowest priority gets 503.",
-        minimum=0, maximum=100_000)] = 100
+        "Most queued requests; beyond it the lowest priority gets 503.", minimum=0, maximum=100_000)] = 100
     p95_low_s: Annotated[float, SettingDoc(
-        "aimd: while p95 of the time to the first token is below this, five more.", more_than=0, maximum=3600)] = 0.5
-    p95_high_s: Annotated[float, SettingDoc("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600)] = 1.0
+        "aimd: raise by 5 while p95 of the first token is lower.", more_than=0, maximum=3600)] = 0.5
+    p95_high_s: Annotated[float, SettingDoc("aimd: lower by 10 while it is higher.", more_than=0, maximum=3600)] = 1.0
 
     def __post_init__(self) -> None:
         check_bounds(self)

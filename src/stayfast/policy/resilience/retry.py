@@ -43,27 +43,22 @@ def backoff_s(n_failures: int, base_s: float, cap_s: float, rng: Rng | None = No
 class RetryConfig:
     """Retries of one route. `max_attempts` includes the first attempt."""
 
-    max_attempts: Annotated[int, SettingDoc(
-        "Attempts in all, the first one included; 1: never retry.", minimum=1, maximum=10)] = 3
+    max_attempts: Annotated[int, SettingDoc("Attempts, the first included; 1: no retry.", minimum=1, maximum=10)] = 3
     backoff_base_s: Annotated[float, SettingDoc(
-        "The longest wait before the first retry at the same upstream; it doubles with each retry, with full jitter.",
+        "Longest wait before the first retry at the same upstream; doubles, with full jitter.",
         more_than=0, maximum=60)] = 0.1
-    backoff_cap_s: Annotated[float, SettingDoc(
-        "The longest back-off; for a `retry-after` see `max_retry_after_s`.", more_than=0, maximum=60)] = 5.0
+    backoff_cap_s: Annotated[float, SettingDoc("Longest back-off.", more_than=0, maximum=60)] = 5.0
     # beyond this, a fallback or an immediate error serves the client better
     max_retry_after_s: Annotated[float, SettingDoc(
-        "The longest total wait of a request for upstreams' `retry-after`, and at most a quarter of its remaining time; "
-        "beyond that the upstream's error is returned at once, with its `retry-after`. 0: no wait.",
-        minimum=0, maximum=60)] = 5.0
+        "Longest total wait for an upstream's `retry-after`, at most a quarter of the remaining time; if longer, its "
+        "refusal is the answer. 0: none.", minimum=0, maximum=60)] = 5.0
     # an attempt with less time than this cannot even connect
-    min_remaining_s: Annotated[float, SettingDoc(
-        "No attempt is started with less time than this before the deadline.", minimum=0)] = 0.05
+    min_remaining_s: Annotated[float, SettingDoc("Least time before the deadline for another attempt.", minimum=0)] = 0.05
     budget: Annotated[float, SettingDoc(
-        "The share of live traffic that retries may add, hedges and fallbacks included.", more_than=0, maximum=1)] = 0.1
+        "Extra attempts (hedges and fallbacks included) as a share of live traffic.", more_than=0, maximum=1)] = 0.1
     allow_stateful: Annotated[bool, SettingDoc(
-        "Whether requests that change state at the provider (`store: true`, the default of responses; "
-        "previous_response_id; a container) are retried even if the provider may have received them. They may then be "
-        "executed, and paid for, twice.")] = False
+        "Retry requests with side effects at the provider (`store: true`, previous_response_id, a container) that it may "
+        "have received; they may run, and cost, twice.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)

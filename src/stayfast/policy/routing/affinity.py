@@ -44,15 +44,14 @@ class AffinityConfig:
     """Affinity of requests to upstreams. `ttl_s`, `cache_tokens`: how long, and how much, an upstream caches."""
 
     mode: Annotated[Literal["off", "prefix", "sessions", "both"], SettingDoc(
-        "prefix: to the upstream that recently got the prompt's prefix. sessions: one conversation, one upstream. both. "
-        "off: neither.")] = "off"
+        "prefix: to the upstream with the prompt's beginning in its cache. sessions: one conversation, one upstream. both, "
+        "or off.")] = "off"
     max_load: Annotated[float, SettingDoc(
-        "An upstream with more than this many times the load of the least loaded one is not chosen for affinity.",
-        minimum=1, maximum=100)] = 6.0
+        "Highest load of the preferred upstream, relative to the least loaded.", minimum=1, maximum=100)] = 6.0
     ttl_s: Annotated[float, SettingDoc(
-        "How long an upstream is assumed to cache a prompt.", minimum=1, maximum=86_400)] = 600.0
+        "Assumed lifetime of a prompt in an upstream's cache.", minimum=1, maximum=86_400)] = 600.0
     cache_tokens: Annotated[int, SettingDoc(
-        "How many tokens an upstream is assumed to cache.", minimum=1000, maximum=100_000_000)] = 1_000_000
+        "Assumed size of an upstream's cache, in tokens.", minimum=1000, maximum=100_000_000)] = 1_000_000
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -41,15 +41,14 @@ _LEAST_S = 1e-4
 class EjectConfig:
     """When an upstream is ejected. `max_share`: the share of the route's upstreams that may be out at a time."""
 
-    enabled: Annotated[bool, SettingDoc("Whether outliers are ejected.")] = False
+    enabled: Annotated[bool, SettingDoc("Eject outliers.")] = False
     slow_factor: Annotated[float, SettingDoc(
-        "Slow: its first tokens take this many times as long as the others', for similar prompts.",
+        "Outlier: first tokens take this many times as long as the others', for like prompts.",
         more_than=1, maximum=1000)] = 3.0
-    min_calls: Annotated[int, SettingDoc("An upstream with fewer calls is not judged.", minimum=5, maximum=10_000)] = 20
-    ejection_s: Annotated[float, SettingDoc(
-        "Seconds for which it is ejected the first time; each time it is longer.", more_than=0, maximum=LONGEST_S)] = 30.0
+    min_calls: Annotated[int, SettingDoc("Fewest calls for a judgement.", minimum=5, maximum=10_000)] = 20
+    ejection_s: Annotated[float, SettingDoc("First ejection; later ones are longer.", more_than=0, maximum=LONGEST_S)] = 30.0
     max_share: Annotated[float, SettingDoc(
-        "The share of the route's upstreams that may be out at a time.", more_than=0, maximum=MOST_OUT)] = 0.5
+        "Largest share of a route's upstreams out at a time.", more_than=0, maximum=MOST_OUT)] = 0.5
 
     def __post_init__(self) -> None:
         check_bounds(self)

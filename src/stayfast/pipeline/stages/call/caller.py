@@ -122,7 +122,7 @@ async def _wait(ex: Exchange, plan: Plan, targets: Mapping[ConcurrencyLimiter, T
             [LimitOption(limited, _first_s(ex, target)) for limited, target in targets.items()])
     except Shed as shed:
         is_away = True
-        ex.record.note(f"turned away, no place in time at {' nor at '.join(were_full.values())}; to come again in "
+        ex.record.note(f"rejected, no place in time at {' nor at '.join(were_full.values())}; to come again in "
                         f"{shed.retry_after_s or 0:.2g} s")
         raise
     except asyncio.CancelledError:

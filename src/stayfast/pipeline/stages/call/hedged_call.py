@@ -30,7 +30,7 @@ NO_HELP = "no help"
 IsShedding = Callable[[float], bool]  # whether the gateway has more requests than places at an instant
 WHY_NOT: Mapping[str, str] = {"busy": "it is failing, or full", "deadline": "there is no time left for it",
                               "slow": "it is slow as a whole", "budget": "the budget of hedges is spent",
-                              "shedding": "requests wait for places, or are turned away"}
+                              "shedding": "requests are queued or rejected"}
 
 
 def longest_part(attempts: Iterable[Attempt]) -> StartedAnswer | None:
