@@ -199,7 +199,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     (["--words", "0"], 2, "n_content_words"),
     (["--min-labels", "49"], 2, "--min-labels must be from 50 to 4096, not 49"),
     (["--min-labels", "5000"], 2, "from 50 to 4096"),
-    ([], 1, "fewer than 50"),
+    ([], 1, "at least 50 are needed"),
 ])
 def test_the_command_misused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], status: int,
                              said: str) -> None:
