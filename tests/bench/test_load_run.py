@@ -187,7 +187,7 @@ def test_what_is_too_late_to_send_is_a_failed_request() -> None:
     assert (len(result.samples), len(unsent)) == (100, 20)
     assert all(isnan(sample.sent_s) for sample in unsent)
     assert [reason for reason in result.health.verdict if "could not be sent" in reason]
-    assert [reason for reason in result.health.verdict if "short" in reason]
+    assert [reason for reason in result.health.verdict if "too few" in reason]
 
 
 def test_two_targets_take_turns_with_the_same_requests() -> None:
