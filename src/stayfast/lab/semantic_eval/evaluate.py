@@ -213,14 +213,14 @@ class Online:
         """Store the question as a phrasing of a neighbour's answer if their classes agree, else of a new answer."""
         true = self._answers[number]
         neighbours = self._votes.neighbours((key, 0.0) for key in near)
-        answer = next((one.answer for one in neighbours if self._true[one.answer] == true), None)
+        answer = next((neighbour.answer for neighbour in neighbours if self._true[neighbour.answer] == true), None)
         if answer is None:
             answer = len(self._true)
             self._true.append(true)
         self._index.add(SCOPE, number, self._vectors[number])
-        gone = self._votes.add(number, answer, read)
-        if gone is not None:
-            self._index.remove(SCOPE, gone)
+        evicted = self._votes.add(number, answer, read)
+        if evicted is not None:
+            self._index.remove(SCOPE, evicted)
 
 
 def one_pass(questions: Questions, vectors: Floats, rule: Calibrator | Fixed, eligible: EligibleConfig, *, seed: int,
@@ -295,7 +295,8 @@ class Evaluation(msgspec.Struct, frozen=True):
 def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *, name: str, embedder: str, seed: int,
              max_errors: Sequence[float] = MAX_ERRORS, min_labels: int = DEFAULT.min_labels,
              report_progress: Callable[[str], None] = lambda _: None) -> Evaluation:
-    """One pass a rule, all in the same order. vectors: float32 [questions, dimensions], of length 1. 10,000 questions take a minute."""
+    """Run a pass for each rule, all in the same order. vectors: float32 [questions, dimensions], of length 1. 10,000 questions
+    take a minute."""
     calibrated, fixed = [], []
     for max_error in max_errors:
         report_progress(f"at most {max_error:.3g} wrong")
@@ -309,8 +310,8 @@ def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *,
     seen = one_pass(questions, vectors, shadow, eligible, seed=seed).seen
     n = len(questions.texts)
     return Evaluation(name, embedder, seed, n, len(set(questions.answers)), questions.n_torn, calibrated, fixed,
-                      in_hindsight([(one.features[0], one.is_right) for one in seen], n),
-                      in_hindsight([(shadow.p(one.features), one.is_right) for one in seen], n), min_labels)
+                      in_hindsight([(question.features[0], question.is_right) for question in seen], n),
+                      in_hindsight([(shadow.p(question.features), question.is_right) for question in seen], n), min_labels)
 
 
 def _make_row(passed: Passed, max_error: float | None, threshold: float | None) -> EvaluationRow:
