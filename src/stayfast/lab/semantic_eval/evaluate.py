@@ -295,8 +295,8 @@ class Evaluation(msgspec.Struct, frozen=True):
 def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *, name: str, embedder: str, seed: int,
              max_errors: Sequence[float] = MAX_ERRORS, min_labels: int = DEFAULT.min_labels,
              report_progress: Callable[[str], None] = lambda _: None) -> Evaluation:
-    """Run a pass for each rule, all in the same order. vectors: float32 [questions, dimensions], of length 1. 10,000 questions
-    take a minute."""
+    """Run a pass for each rule, all in the same order. vectors: float32 [questions, dimensions], of length 1. Takes a minute
+    for 10,000 questions."""
     calibrated, fixed = [], []
     for max_error in max_errors:
         report_progress(f"at most {max_error:.3g} wrong")
