@@ -79,11 +79,11 @@ class Asker:
     def __init__(self, config: AskingConfig, prompts: Prompts) -> None:
         self._config = config
         self._prompts = prompts
-        self._limit = "max_output_tokens" if config.api is Api.RESPONSES else "max_tokens"
+        self._max_tokens_field = "max_output_tokens" if config.api is Api.RESPONSES else "max_tokens"
 
     def body(self, shot: Shot) -> bytes:
         config = self._config
-        body: dict[str, Any] = {"model": config.model, self._limit: shot.n_output, "stream": config.stream}
+        body: dict[str, Any] = {"model": config.model, self._max_tokens_field: shot.n_output, "stream": config.stream}
         body |= self._make_prompt(shot)
         if config.stream and config.api in (Api.CHAT, Api.COMPLETIONS):
             body["stream_options"] = {"include_usage": True}
