@@ -30,12 +30,13 @@ def page(runs: Sequence[Measured], comparison: Comparison | None = None, checks:
     if not runs:
         raise ValueError("a report needs at least one run")
     is_many = len(runs) >= MANY
-    compared = None if comparison is None else section("Compared", *(
+    compared = None if comparison is None else _section("Compared", *(
         tag("p", f"Careful: {warning}.", cls="caution") for warning in comparison.warnings), charts.intervals(comparison))
-    main = tag("main", banner(runs), header(runs), headline(runs), _sweep_section(runs), compared,
-               checked(checks), latencies(runs), _percentile_section(runs), None if is_many else _time_section(runs),
-               *(tag("details", tag("summary", tag("b", run.result.label)), _time_section([run]), _detail_section(run))
-                 if is_many else _detail_section(run) for run in runs), goodput(runs), facts(runs), definitions())
+    summary = (_invalid_banner(runs), _page_header(runs), _headline(runs), _sweep_section(runs), compared,
+               _assertion_section(checks), _latency_section(runs), _percentile_section(runs))
+    details = [tag("details", tag("summary", tag("b", run.result.label)), _time_section([run]), _detail_section(run))
+               for run in runs] if is_many else [_time_section(runs), *map(_detail_section, runs)]
+    main = tag("main", *summary, *details, _goodput_section(runs), _facts_section(runs), _definition_section())
     is_valid = all(run.result.health.is_valid for run in runs)
     return document(f"{' against '.join(run.result.label for run in runs[:MANY])} - stayfast bench", main,
                     tag("div", cls="tip", role="status"), has_script=True, cls=None if is_valid else "is-invalid")
@@ -47,7 +48,7 @@ def _percentile_section(runs: Sequence[Measured]) -> Markup:
     if not is_many and any(run.errors for run in runs):
         note += _SHADED
     first, last = ("ttft_sched", "ttft")[:n_each], ("e2e_sched", "e2e")[:n_each]
-    return section(
+    return _section(
         "Percentile curves", charts.percentiles(runs, "Time to the first token", note, first),
         charts.percentiles(runs, "Time to the last token", note, last),
         charts.percentiles(runs, "Time per output token", "(tn - t1) / (n - 1), one value an answer.", ("tpot",)),
@@ -66,7 +67,7 @@ def _time_section(runs: Sequence[Measured]) -> Markup:
         rates.append(Line("failed", lambda line: line.bad_rate, is_bad=True))
     if len(runs) == 1:
         rates.insert(0, Line("offered", lambda line: line.rate, is_faint=True))
-    return section(
+    return _section(
         "Over the run's time",
         chart("Time to the first token, from the intended start", SECONDS, Line("p99", lambda line: line.p99_s),
               Line("p50", lambda line: line.p50_s, is_faint=True)),
@@ -88,7 +89,7 @@ def _detail_section(run: Measured) -> Markup:
         gaps, "Gaps between chunks, every gap", "By when the gap ended.", "gap", charts.slo_of([run], ("gap_max",)))
     usual = run.spreads["e2e_sched"]
     slices = breakdown(result.samples, (usual.at(0.4), usual.at(0.6)), usual.at(0.99)) if usual.n else None
-    return section(f"Request by request: {result.label}", first, second,
+    return _section(f"Request by request: {result.label}", first, second,
                    charts.breakdown(run, slices) if slices else None, charts.waterfall(run))
 
 
@@ -97,7 +98,7 @@ def _sweep_section(runs: Sequence[Measured]) -> Markup | None:
     loads = {charts.load_of(run) for run in runs}
     if len(runs) < MANY or len(loads) < len(runs) or 0.0 in loads:
         return None
-    return section(
+    return _section(
         "Against the load",
         charts.against_load(runs, "Time to the first token, from the intended start", SECONDS, [
             ("p99", lambda run: run.ranked("ttft_sched", 0.99)), ("p50", lambda run: run.ranked("ttft_sched", 0.5))]),
@@ -127,7 +128,7 @@ _CLOSED: Final = ("In a closed loop, each caller waits for its answer before the
                   "target does not show. Use it to compare, not as the latency of users.")
 
 
-def banner(runs: Sequence[Measured]) -> Markup | None:
+def _invalid_banner(runs: Sequence[Measured]) -> Markup | None:
     """Why the figures are invalid."""
     reasons = [(run.result.label, reason) for run in runs for reason in run.result.health.verdict]
     if not reasons:
@@ -136,13 +137,13 @@ def banner(runs: Sequence[Measured]) -> Markup | None:
     return tag("div", tag("strong", "INVALID"), tag("span", _INVALID), tag("ul", *lines), cls="banner", role="alert")
 
 
-def header(runs: Sequence[Measured]) -> Markup:
+def _page_header(runs: Sequence[Measured]) -> Markup:
     """What was measured, when, and whether it is valid."""
     first = runs[0].result
     is_valid = all(run.result.health.is_valid for run in runs)
     when = datetime.fromtimestamp(first.began_at_wall, UTC).strftime("%Y-%m-%d %H:%M UTC")
     kinds = list(dict.fromkeys(f"{run.result.mode}{', virtual time' * run.result.is_virtual}" for run in runs))
-    subjects = [tag("p", swatch(order), tag("b", run.result.label),
+    subjects = [tag("p", _swatch(order), tag("b", run.result.label),
                     f" {run.result.subject.model} over {run.result.subject.dialect}, ", tag("code", run.result.subject.url))
                 for order, run in enumerate(runs[:6])]
     more = tag("p", f"and {len(runs) - 6} more") if len(runs) > 6 else None
@@ -155,7 +156,7 @@ def header(runs: Sequence[Measured]) -> Markup:
                *subjects, more, tag("p", _CLOSED, cls="caution") if is_closed else None)
 
 
-def headline(runs: Sequence[Measured]) -> Markup | None:
+def _headline(runs: Sequence[Measured]) -> Markup | None:
     """The main figures; latency is from the intended start. None for many runs."""
     if len(runs) > MAX_IN_FULL:
         return None
@@ -180,7 +181,7 @@ def _make_tile(name: str, note: str, figures: Sequence[str]) -> Markup:
     return tag("div", tag("p", name, cls="name"), tag("p", *shown, cls="figures"), tag("p", note, cls="note"), cls="tile")
 
 
-def latencies(runs: Sequence[Measured]) -> Markup:
+def _latency_section(runs: Sequence[Measured]) -> Markup:
     rows = [row for name in (LATENCIES if len(runs) <= MAX_IN_FULL else _FEWER) for row in _latency_rows(runs, name)]
     heads = ("", *(("",) if len(runs) > 1 else ()), *(name for name, _ in _RANKS), "mean", "n")
     table = tag("table", tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))), tag("tbody", *rows))
@@ -194,7 +195,7 @@ def _latency_rows(runs: Sequence[Measured], name: str) -> list[Markup]:
         spread = run.spreads[name]
         span = str(len(measured)) if len(measured) > 1 else None
         head = None if rows else tag("th", name, scope="rowgroup", title=DEFINITIONS[name], rowspan=span)
-        label = tag("td", swatch(order), run.result.label, cls="label") if len(runs) > 1 else None
+        label = tag("td", _swatch(order), run.result.label, cls="label") if len(runs) > 1 else None
         cells = [*(_format_rank(run, name, share) for _, share in _RANKS), amounts.seconds(spread.mean_s),
                  amounts.count(spread.n)]
         rows.append(tag("tr", head, label, *(tag("td", cell) for cell in cells),
@@ -202,7 +203,7 @@ def _latency_rows(runs: Sequence[Measured], name: str) -> list[Markup]:
     return rows
 
 
-def swatch(order: int) -> Markup:
+def _swatch(order: int) -> Markup:
     return tag("span", cls=f"swatch c{order % COLOURS}")
 
 
@@ -214,8 +215,8 @@ def _failure_note(runs: Sequence[Measured]) -> Markup | None:
                "falls among the failed is marked.", cls="caution")
 
 
-def goodput(runs: Sequence[Measured]) -> Markup:
-    return section("Goodput", *(_goodput_card(run, order) for order, run in enumerate(runs)))
+def _goodput_section(runs: Sequence[Measured]) -> Markup:
+    return _section("Goodput", *(_goodput_card(run, order) for order, run in enumerate(runs)))
 
 
 def _goodput_card(run: Measured, order: int) -> Markup:
@@ -228,14 +229,14 @@ def _goodput_card(run: Measured, order: int) -> Markup:
         bar = tag("span", fill, cls="bar")
         rows.append(tag("tr", tag("th", cause, scope="row"), tag("td", bar, cls="bars"), tag("td", amounts.count(n)),
                         tag("td", amounts.share(part))))
-    return tag("figure", tag("figcaption", tag("h3", swatch(order), run.result.label)),
+    return tag("figure", tag("figcaption", tag("h3", _swatch(order), run.result.label)),
                tag("p", tag("b", amounts.share(judged.share)), f" of {amounts.count(judged.n_offered)} offered were good: "
                    f"{amounts.rate(run.rate(judged.n_good))}", cls="big"),
                tag("p", f"SLO: {slo}" if slo else "No SLO was set: good is a whole answer.", cls="note"),
                tag("table", tag("tbody", *rows), cls="causes") if rows else None, cls="card")
 
 
-def checked(checks: Sequence[Checked]) -> Markup | None:
+def _assertion_section(checks: Sequence[Checked]) -> Markup | None:
     if not checks:
         return None
     rows = []
@@ -243,12 +244,12 @@ def checked(checks: Sequence[Checked]) -> Markup | None:
         badge = tag("span", "holds", cls="badge good") if check.holds else tag("span", "fails", cls="badge bad")
         rows.append(tag("tr", tag("td", badge), tag("th", check.assertion.read_as, scope="row"), tag("td", actual(check)),
                         tag("td", check.why)))
-    return section("Assertions", tag("div", tag("table", tag("tbody", *rows), cls="checks"), cls="card wide"))
+    return _section("Assertions", tag("div", tag("table", tag("tbody", *rows), cls="checks"), cls="card wide"))
 
 
-def facts(runs: Sequence[Measured]) -> Markup:
+def _facts_section(runs: Sequence[Measured]) -> Markup:
     """The command, the workload, the machine and the client's own delays."""
-    return section("How it was run", *(_fact_card(run) for run in runs))
+    return _section("How it was run", *(_fact_card(run) for run in runs))
 
 
 def _fact_card(run: Measured) -> Markup:
@@ -268,12 +269,12 @@ def _fact_card(run: Measured) -> Markup:
                *(tag("p", note, cls="note") for note in result.notes), cls="card")
 
 
-def definitions() -> Markup:
+def _definition_section() -> Markup:
     """The definitions, and what the figures do not say."""
     words = [join(tag("dt", name), tag("dd", text)) for name, text in DEFINITIONS.items()]
     return tag("section", tag("h2", "Definitions"), tag("div", tag("dl", *words), cls="card wide"),
                tag("h2", "Caveats"), tag("ul", *(tag("li", text) for text in _CAVEATS), cls="caveats"))
 
 
-def section(title: str, *inside: Child) -> Markup:
+def _section(title: str, *inside: Child) -> Markup:
     return tag("section", tag("h2", title), tag("div", *inside, cls="grid"))
