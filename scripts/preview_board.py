@@ -196,8 +196,8 @@ def bargauge(panel: dict[str, Any], source: Source, width: float, height: float)
         made.append(f'<text x="118" y="{y + pitch / 2 + 3}" text-anchor="end">{html.escape(name)}</text>'
                     f'<rect x="124" y="{y + 3}" width="{width - 196}" height="{pitch - 7}" fill="#22252b"/>'
                     f'<rect x="124" y="{y + 3}" width="{(width - 196) * share}" height="{pitch - 7}" fill="{colour}"/>'
-                    f'<text x="{width - 66}" y="{y + pitch / 2 + 3}" style="fill:{colour}">{format_value(last, "percentunit")}'
-                    "</text>")
+                    f'<text x="{width - 66}" y="{y + pitch / 2 + 3}" style="fill:{colour}">'
+                    f'{format_value(last, "percentunit")}</text>')
     return f'<svg width="{width}" height="{height}">{"".join(made)}</svg>'
 
 
@@ -225,7 +225,8 @@ def heatmap(panel: dict[str, Any], source: Source, width: float, height: float) 
                 made.append(f'<rect x="{56 + at * point:.1f}" y="{height - 16 - (n + 1) * pitch:.1f}" '
                             f'width="{column * point - 1:.1f}" height="{pitch - 1:.1f}" fill="{colour}"/>')
     every = max(1, math.ceil(len(cells) / 8))
-    labels = "".join(f'<text x="51" y="{height - 16 - (n + 1) * pitch + 3:.1f}" text-anchor="end">{format_value(le, "s")}</text>'
+    labels = "".join(f'<text x="51" y="{height - 16 - (n + 1) * pitch + 3:.1f}" text-anchor="end">'
+                     f'{format_value(le, "s")}</text>'
                      for n, (le, _) in enumerate(cells) if n % every == 0 and math.isfinite(le))
     return f'<svg width="{width}" height="{height}">{frame(width, height, source, ["", ""])}{"".join(made)}{labels}</svg>'
 

@@ -70,7 +70,7 @@ class Upstream(asyncio.Protocol):
 
     def _call_after(self, after_ms: float, act: object, *args: object) -> None:
         if after_ms > 0:
-            self._handle = asyncio.get_running_loop().call_call_after(after_ms / 1e3, act, *args)  # type: ignore[arg-type]
+            self._handle = asyncio.get_running_loop().call_later(after_ms / 1e3, act, *args)  # type: ignore[arg-type]
         else:
             act(*args)  # type: ignore[operator]
 
