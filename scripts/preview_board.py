@@ -1,9 +1,8 @@
-"""A preview of the Grafana board, for review and for docs/images. It is not Grafana: it draws the same panels its own way.
+"""Draw a preview of the Grafana dashboard, for review and for docs/images. It imitates Grafana's panels.
 
     scripts/preview_board.py --prometheus http://127.0.0.1:9090 --minutes 15 --out docs/images/dashboard.png
 
-The board's file says what to ask and where each panel stands, a running Prometheus answers, headless Chromium takes the
-picture.
+Queries and layout come from the dashboard's file, data from a running Prometheus; headless Chromium renders the image.
 """
 
 import argparse
@@ -46,7 +45,7 @@ text{fill:#8e8e9c;font-size:9.5px;font-family:inherit}
 
 
 class Source:
-    """A Prometheus, asked over one span of time."""
+    """A Prometheus server, queried over one time range."""
 
     def __init__(self, origin: str, minutes: float, until: float, route: str) -> None:
         self._origin = origin
@@ -57,7 +56,7 @@ class Source:
         self.n_points = round(minutes * 60 / self.step)
 
     def series(self, query: str) -> list[tuple[dict[str, str], dict[int, float]]]:
-        """Each series: its labels, and its values by number of the step."""
+        """The series of a query: labels, and values by step number."""
         for name, value in {"$__rate_interval": f"{max(30, int(self.step * 4))}s", "$route": self._route, "$upstream": ".*",
                             "$job": ".*"}.items():
             query = query.replace(name, value)
@@ -69,11 +68,11 @@ class Source:
         for row in rows:
             values = {round((at - self.since) / self.step): float(value) for at, value in row["values"]}
             found.append((row["metric"], {n: value for n, value in values.items() if math.isfinite(value)}))
-        return sorted((one for one in found if one[1]), key=lambda one: sorted(one[0].items()))
+        return sorted((series for series in found if series[1]), key=lambda series: sorted(series[0].items()))
 
 
-def shown(value: float, unit: str) -> str:
-    """A value in the panel's unit."""
+def format_value(value: float, unit: str) -> str:
+    """Format a value in the panel's unit."""
     if unit == "s" and value:
         return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
     if unit == "percentunit":
@@ -90,7 +89,7 @@ def colour_at(value: float, steps: list[dict[str, Any]]) -> str:
 
 
 def lines_of(panel: dict[str, Any], source: Source) -> list[tuple[str, dict[int, float]]]:
-    """Every line of a panel, with its name."""
+    """The lines of a panel by name."""
     found = []
     for target in panel["targets"]:
         for labels, values in source.series(target["expr"]):
@@ -101,8 +100,8 @@ def lines_of(panel: dict[str, Any], source: Source) -> list[tuple[str, dict[int,
     return found
 
 
-def nice(top: float) -> float:
-    """The next round number."""
+def round_up(top: float) -> float:
+    """Round up to a round number."""
     if top <= 0:
         return 1.0
     power = 10 ** math.floor(math.log10(top))
@@ -122,7 +121,7 @@ def frame(width: float, height: float, source: Source, labels: list[str]) -> str
 
 
 def timeseries(panel: dict[str, Any], source: Source, width: float, height: float) -> str:
-    """Lines, or areas on top of each other."""
+    """Lines, or stacked areas."""
     found = lines_of(panel, source)
     custom = panel["fieldConfig"]["defaults"]["custom"]
     is_stacked = custom["stacking"]["mode"] == "normal"
@@ -141,10 +140,10 @@ def timeseries(panel: dict[str, Any], source: Source, width: float, height: floa
         tops.append(max(values.values()))
         last = own[max(own)]
         keys.append(f'<span><i style="background:{colour}"></i>{html.escape(name)} '
-                    f"{shown(last, panel['fieldConfig']['defaults']['unit'])}</span>")
+                    f"{format_value(last, panel['fieldConfig']['defaults']['unit'])}</span>")
     n_key_lines = min(3, math.ceil(sum(len(name) + 14 for name, _ in found) / (width / 5.6))) if found else 1
     h = height - n_key_lines * 14 - 4
-    top = nice(max(tops))
+    top = round_up(max(tops))
     unit = panel["fieldConfig"]["defaults"]["unit"]
 
     def x(at: float) -> float:
@@ -162,13 +161,13 @@ def timeseries(panel: dict[str, Any], source: Source, width: float, height: floa
         dash = ' stroke-dasharray="8 6"' if is_line else ""
         paths.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="1.4"{dash}/>')
     empty = "" if found else f'<text x="{width / 2}" y="{h / 2}" text-anchor="middle">No data yet</text>'
-    grid = frame(width, h, source, [shown(top * k / 4, unit) for k in range(5)])
+    grid = frame(width, h, source, [format_value(top * k / 4, unit) for k in range(5)])
     return (f'<svg width="{width}" height="{h}">{grid}{"".join(paths)}{empty}</svg>'
             f'<div class="k" style="max-height:{n_key_lines * 14}px">{"".join(keys)}</div>')
 
 
 def stat(panel: dict[str, Any], source: Source, width: float, height: float) -> str:
-    """One number, and its way there."""
+    """One number with its history."""
     found = lines_of(panel, source)
     if not found:
         return f'<div class="n" style="height:{height}px;color:#6e6e78;font-size:16px">No data</div>'
@@ -180,7 +179,7 @@ def stat(panel: dict[str, Any], source: Source, width: float, height: float) -> 
                       for at, value in sorted(values.items()))
     return (f'<svg width="{width}" height="{height}" style="position:absolute;left:0;bottom:0"><polygon points="0,{height} '
             f'{points} {width},{height}" fill="{colour}" fill-opacity=".16"/></svg>'
-            f'<div class="n" style="height:{height - 12}px;color:{colour}">{shown(last, defaults["unit"])}</div>')
+            f'<div class="n" style="height:{height - 12}px;color:{colour}">{format_value(last, defaults["unit"])}</div>')
 
 
 def bargauge(panel: dict[str, Any], source: Source, width: float, height: float) -> str:
@@ -197,8 +196,8 @@ def bargauge(panel: dict[str, Any], source: Source, width: float, height: float)
         made.append(f'<text x="118" y="{y + pitch / 2 + 3}" text-anchor="end">{html.escape(name)}</text>'
                     f'<rect x="124" y="{y + 3}" width="{width - 196}" height="{pitch - 7}" fill="#22252b"/>'
                     f'<rect x="124" y="{y + 3}" width="{(width - 196) * share}" height="{pitch - 7}" fill="{colour}"/>'
-                    f'<text x="{width - 66}" y="{y + pitch / 2 + 3}" style="fill:{colour}">{shown(last, "percentunit")}'
-                    "</text>")
+                    f'<text x="{width - 66}" y="{y + pitch / 2 + 3}" style="fill:{colour}">'
+                    f'{format_value(last, "percentunit")}</text>')
     return f'<svg width="{width}" height="{height}">{"".join(made)}</svg>'
 
 
@@ -226,7 +225,8 @@ def heatmap(panel: dict[str, Any], source: Source, width: float, height: float) 
                 made.append(f'<rect x="{56 + at * point:.1f}" y="{height - 16 - (n + 1) * pitch:.1f}" '
                             f'width="{column * point - 1:.1f}" height="{pitch - 1:.1f}" fill="{colour}"/>')
     every = max(1, math.ceil(len(cells) / 8))
-    labels = "".join(f'<text x="51" y="{height - 16 - (n + 1) * pitch + 3:.1f}" text-anchor="end">{shown(le, "s")}</text>'
+    labels = "".join(f'<text x="51" y="{height - 16 - (n + 1) * pitch + 3:.1f}" text-anchor="end">'
+                     f'{format_value(le, "s")}</text>'
                      for n, (le, _) in enumerate(cells) if n % every == 0 and math.isfinite(le))
     return f'<svg width="{width}" height="{height}">{frame(width, height, source, ["", ""])}{"".join(made)}{labels}</svg>'
 
@@ -235,7 +235,7 @@ DRAW = {"timeseries": timeseries, "stat": stat, "bargauge": bargauge, "heatmap":
 
 
 def page(board: dict[str, Any], source: Source, n_rows: int) -> tuple[str, int, int]:
-    """The board's first rows as HTML, and its size in pixels."""
+    """The dashboard's first rows as HTML, and its size in pixels."""
     made, bottom = [], 0
     for panel in board["panels"]:
         n_rows -= panel["type"] == "row"
@@ -256,14 +256,13 @@ def page(board: dict[str, Any], source: Source, n_rows: int) -> tuple[str, int, 
 
 
 def main() -> None:
-    """Ask, draw, take the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prometheus", default="http://127.0.0.1:9090")
     parser.add_argument("--board", type=Path, default=BOARD)
     parser.add_argument("--minutes", type=float, default=15.0)
-    parser.add_argument("--ago", type=float, default=0.0, help="end so many minutes ago")
+    parser.add_argument("--ago", type=float, default=0.0, help="minutes before now at which the range ends")
     parser.add_argument("--route", default=".*", help="the board's variable, a regular expression")
-    parser.add_argument("--rows", type=int, default=99, help="only so many, from the top")
+    parser.add_argument("--rows", type=int, default=99, help="number of rows from the top")
     parser.add_argument("--out", type=Path, default=Path("preview.png"), help="a .png or .html")
     given = parser.parse_args()
     source = Source(given.prometheus, given.minutes, time.time() - given.ago * 60, given.route)

@@ -1,11 +1,11 @@
-"""Prints the files and functions of Stayfast that one streamed request runs through, from the client's bytes to its own.
+"""Prints the files and functions of Stayfast that one streamed request runs through.
 
-    .venv/bin/python scripts/request_path.py          # two cases: no policy on; cache, admission, affinity and ejection on
-    .venv/bin/python scripts/request_path.py --list   # each file with its functions, too
+    .venv/bin/python scripts/request_path.py          # two cases: no policies; cache, admission, affinity and ejection
+    .venv/bin/python scripts/request_path.py --list   # also each file with its functions
 
-A gateway and an upstream of a few lines run in this process, over sockets on loopback. Four requests warm everything up
-(connections, lazy imports); the fifth is counted with `sys.setprofile`, until its last byte is out and its slots are free.
-What metrics and the log make of its facts comes later, for many requests at a time, and is not counted.
+A gateway and a minimal upstream run in this process, over sockets on loopback. Four requests warm up connections and lazy
+imports; the fifth is counted with `sys.setprofile`, until its last byte is written and its slots are free. Metrics and logs
+are written later, in batches, and are not counted.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from stayfast.settings import SettingsText, load
 
 PACKAGE = Path(stayfast.__file__).parent
 N_WARM = 4
-SETTLED_S = 0.02  # after the last byte: for the slots; facts are handed on a tenth of a second later
-IDLE_S = 0.3  # between warm-up and count: no facts are left to hand on
+SETTLED_S = 0.02  # after the last byte, until slots are free; facts are flushed 0.1 s later
+IDLE_S = 0.3  # between warm-up and count, until facts are flushed
 PLAIN = """
 server: {port: 0}
 log: {level: error, requests: false}
@@ -60,12 +60,12 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
                 writer.write(b"%x\r\n%b\r\n" % (len(event), event))
                 await asyncio.sleep(0.005)
             writer.write(b"0\r\n\r\n")
-    except (asyncio.IncompleteReadError, asyncio.CancelledError):  # the client has closed, or the count is over
+    except (asyncio.IncompleteReadError, asyncio.CancelledError):  # the client has closed, or the program ends
         writer.close()
 
 
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, n: int) -> None:
-    """One request and all of its answer. n: makes it another one than those before."""
+async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, n: int) -> None:
+    """Send one request and read its answer. `n` makes its prompt unique."""
     body = b'{"model":"m","stream":true,"temperature":0,"messages":[{"role":"user","content":"Question %d"}]}' % n
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                  b"content-length: %d\r\n\r\n%b" % (len(body), body))
@@ -82,7 +82,7 @@ async def gateway(text: str) -> AsyncIterator[int]:
     observers = Observers(settings, clock)
     current = ActiveSystem(build(settings, observers, {}, clock, Random(0)))
     host = ServerHooks(clock=clock, sink=observers.sink, entropy=os.urandom(8), version="0", on_error=report,
-                on_listening=lambda addresses: None, on_reload=lambda: None, on_draining=lambda: None)
+                       on_listening=lambda addresses: None, on_reload=lambda: None, on_draining=lambda: None)
     server = GatewayServer(current, host)
     await server.listen()
     try:
@@ -92,12 +92,12 @@ async def gateway(text: str) -> AsyncIterator[int]:
 
 
 def report(error: BaseException) -> None:
-    """What nobody expected ends the count."""
+    """Exit on an unexpected error."""
     raise SystemExit(f"unexpected: {error!r}")
 
 
 async def count(more: str, upstreams: str, route: str) -> Counter[CodeType]:
-    """Calls of each function of the package in one warm request."""
+    """Count the calls of each function of the package in one warm request."""
     calls: Counter[CodeType] = Counter()
     upstream = await asyncio.start_server(answer, "127.0.0.1", 0)
     port_of = str(upstream.sockets[0].getsockname()[1])
@@ -111,10 +111,10 @@ async def count(more: str, upstreams: str, route: str) -> Counter[CodeType]:
     async with gateway(text) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for n in range(N_WARM):
-            await ask(reader, writer, n)
+            await send(reader, writer, n)
         await asyncio.sleep(IDLE_S)
         sys.setprofile(profile)
-        await ask(reader, writer, N_WARM)
+        await send(reader, writer, N_WARM)
         await asyncio.sleep(SETTLED_S)
         sys.setprofile(None)
         writer.close()
@@ -124,7 +124,7 @@ async def count(more: str, upstreams: str, route: str) -> Counter[CodeType]:
 
 
 def show(title: str, calls: Counter[CodeType], *, is_list: bool) -> None:
-    """One line, or all of it."""
+    """Print the totals, and the functions if `is_list`."""
     files: dict[str, list[str]] = {}
     for code in calls:
         files.setdefault(os.path.relpath(code.co_filename, PACKAGE), []).append(code.co_qualname)
@@ -135,12 +135,11 @@ def show(title: str, calls: Counter[CodeType], *, is_list: bool) -> None:
 
 
 def main() -> None:
-    """Both cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="each file with its functions")
     is_list = parser.parse_args().list
-    show("no policy on", asyncio.run(count("", "a", "")), is_list=is_list)
-    show("cache, admission, affinity, ejection on", asyncio.run(count(ADMISSION, "a, b", FULL)), is_list=is_list)
+    show("no policies", asyncio.run(count("", "a", "")), is_list=is_list)
+    show("cache, admission, affinity, ejection", asyncio.run(count(ADMISSION, "a, b", FULL)), is_list=is_list)
 
 
 if __name__ == "__main__":

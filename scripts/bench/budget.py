@@ -1,7 +1,7 @@
-"""What a request pays for its deadline: ledger, timer and `Server-Timing`, without parts and with all of them.
+"""Measure the cost of deadlines for a request: ledger, timers and `Server-Timing`, without and with stage budgets.
 
-Run it as `python scripts/bench/budget.py`; it prints microseconds a request, the best of many rounds, since what is
-slower was the machine. It says nothing of the stages themselves.
+Run it as `python scripts/bench/budget.py`. It prints microseconds a request without the stages themselves, the best of many
+rounds, because other load on the machine only makes rounds slower.
 """
 
 import asyncio
@@ -24,30 +24,30 @@ PARTS = BudgetConfig(admit="10%", cache="5%", context="5%", route="1%", model="5
 BEFORE_THE_REPLY = (Stage.ADMIT, Stage.CACHE, Stage.CONTEXT, Stage.ROUTE, Stage.CALL)
 
 
-def life(terms: RoutePolicy, clock: SystemClock) -> Callable[[], None]:
-    """A streamed request's way through its stages, with one read."""
+def make_request(policy: RoutePolicy, clock: SystemClock) -> Callable[[], None]:
+    """A function that takes a streamed request through its stages, with one read."""
     request, timers = Request(Api.CHAT, "m", True, b""), TimerWheel(clock)
 
     def once() -> None:
-        ex = Exchange(request, Arrival("r", clock.now()), terms, timers)
+        ex = Exchange(request, Arrival("r", clock.now()), policy, timers)
         for stage in BEFORE_THE_REPLY:
             ex.enter(stage)
-        ex.timeouts.arm("first_token_s", terms.timeouts.first_token_s, clock.now())
+        ex.timeouts.arm("first_token_s", policy.timeouts.first_token_s, clock.now())
         ex.timeouts.disarm()
         ex.enter(Stage.RELAY)
-        ex.ledger.server_timing()  # of the head
-        ex.timeouts.arm("idle_s", terms.timeouts.idle_s, clock.now())
+        ex.ledger.server_timing()  # of the response headers
+        ex.timeouts.arm("idle_s", policy.timeouts.idle_s, clock.now())
         ex.timeouts.disarm()
         ex.ledger.enter(Stage.SETTLE)
         ex.timeouts.stop()
         ex.ledger.finish()
-        ex.ledger.server_timing()  # of the last line
+        ex.ledger.server_timing()  # at the end of the stream
 
     return once
 
 
 async def best_us(once: Callable[[], None]) -> float:
-    """Microseconds a call."""
+    """Microseconds a call in the best round."""
     best_s = float("inf")
     for _ in range(N_ROUNDS):
         began_at = time.perf_counter()
@@ -59,11 +59,10 @@ async def best_us(once: Callable[[], None]) -> float:
 
 
 async def main() -> None:
-    """Both, in turn."""
     clock, total_s = SystemClock(), Timeouts().total_s
     plain, shared = RoutePolicy(), RoutePolicy(Timeouts(), share_out(PARTS, total_s, "30%"))
-    print(f"no parts   {await best_us(life(plain, clock)):6.2f} us a request")
-    print(f"all parts  {await best_us(life(shared, clock)):6.2f} us a request")
+    print(f"no stage budgets   {await best_us(make_request(plain, clock)):6.2f} us a request")
+    print(f"all stage budgets  {await best_us(make_request(shared, clock)):6.2f} us a request")
 
 
 uvloop.run(main())

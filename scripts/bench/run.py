@@ -1,12 +1,12 @@
-"""Measure what the gateway adds, on this machine: the figures of docs/benchmarks.md.
+"""Measure what the gateway adds on this machine: the figures of docs/benchmarks.md.
 
-    make bench                                   everything, some three minutes; needs wrk, and nginx to compare with
+    make bench                                   everything, about three minutes; needs wrk, and nginx to compare with
     .venv/bin/python scripts/bench/run.py plain streams ttft idle start
 
 plain: closed loop, 64 connections (wrk). streams: the same with 32 chunks an answer. ttft: open loop at 50 streams/s,
-latency from the intended start. idle: memory of 1,000 streams that say nothing. start: process start to ready. Gateway on
-core 0, load and fake upstream on core 1, everything on loopback; nginx (if installed) is measured beside it, in turns,
-as the floor of what a proxy costs here. Machines are noisy: judge by the ratio to nginx, and by the spread over the rounds.
+latency from the intended start. idle: memory of 1,000 idle streams. start: process start to ready. The gateway runs on core
+0, load and fake upstream on core 1, all on loopback. nginx (if installed) takes turns with the gateway, as the minimal cost
+of a proxy on this machine. Machines are noisy: judge by the ratio to nginx and by the spread over the rounds.
 """
 
 import argparse
@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports that nobody listens on now."""
+    """Unused ports."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(n)]
         for probe in probes:
@@ -65,7 +65,7 @@ http {{
 
 @contextlib.contextmanager
 def process(command: Sequence[str], port: int, core: int, folder: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A server pinned to a core, until the block ends; yields when its port answers."""
+    """Run a server pinned to a core until the block ends; yields when its port accepts connections."""
     with Path(folder, f"{port}.log").open("wb") as log:
         child = subprocess.Popen(["taskset", "-c", str(core), *command], cwd=folder, stdout=log, stderr=log)
     try:
@@ -77,7 +77,7 @@ def process(command: Sequence[str], port: int, core: int, folder: str) -> Iterat
 
 
 def wait_for(port: int) -> float:
-    """Seconds until the port takes connections."""
+    """Wait until the port accepts connections; returns the seconds."""
     began_at = time.monotonic()
     while time.monotonic() - began_at < 20:
         with contextlib.closing(socket.socket()) as probe:
@@ -88,26 +88,24 @@ def wait_for(port: int) -> float:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process and its children have used, to the nanosecond."""
+    """Seconds of CPU used by a process and its children, with a resolution of nanoseconds."""
     tasks = [pid, *(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
     return sum(int((task / "schedstat").read_text().split()[0]) / 1e9
-               for one in tasks for task in Path(f"/proc/{one}/task").iterdir())
+               for pid in tasks for task in Path(f"/proc/{pid}/task").iterdir())
 
 
 def gateway_command() -> list[str]:
-    """The command line of the gateway."""
     stayfast = Path(sys.executable).with_name("stayfast")
     return [str(stayfast), "serve", "--config", "stayfast.yaml", "--port", str(GATEWAY)]
 
 
 def upstream(*arguments: str) -> list[str]:
-    """The command line of the fake upstream."""
     return [sys.executable, str(HERE / "upstream.py"), "--port", str(UPSTREAM), *arguments]
 
 
 @contextlib.contextmanager
 def proxies(folder: str) -> Iterator[dict[str, tuple[int, int]]]:
-    """The gateway, and nginx if there is one: name to (port, process id)."""
+    """The gateway, and nginx if installed: name to (port, process id)."""
     Path(folder, "stayfast.yaml").write_text(SETTINGS)
     Path(folder, "nginx.conf").write_text(NGINX_CONF)
     stayfast = gateway_command()
@@ -120,7 +118,7 @@ def proxies(folder: str) -> Iterator[dict[str, tuple[int, int]]]:
 
 
 def closed_loop(folder: str, options: argparse.Namespace, *, stream: bool) -> None:
-    """wrk with 64 connections, the proxies in turn."""
+    """Run wrk with 64 connections on each proxy in turn."""
     if shutil.which("wrk") is None:
         raise SystemExit("wrk is not installed (Debian: apt-get install wrk)")
     what = "streams of 32 chunks" if stream else "whole answers"
@@ -142,7 +140,7 @@ def closed_loop(folder: str, options: argparse.Namespace, *, stream: bool) -> No
 
 
 async def first_byte_s(port: int, due_at: float) -> float:
-    """Seconds from the intended start to the first byte of the body of one stream; reads it to its end."""
+    """Seconds from the intended start to the first event of one stream; reads it to its end."""
     await asyncio.sleep(max(0.0, due_at - time.monotonic()))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(REQUEST)
@@ -154,7 +152,7 @@ async def first_byte_s(port: int, due_at: float) -> float:
 
 
 async def open_loop(port: int, rate: float, seconds: float, rng: random.Random) -> list[float]:
-    """Poisson arrivals; every latency counts from its intended start."""
+    """Send streams with Poisson arrivals; latencies count from the intended start."""
     due_at, waits = time.monotonic() + 0.1, []
     end_at = due_at + seconds
     async with asyncio.TaskGroup() as group:
@@ -185,29 +183,28 @@ def ttft(folder: str, options: argparse.Namespace) -> None:
 
 
 def ratio(ours_us: Sequence[float], floor_us: Sequence[float]) -> str:
-    """What the gateway adds over what nginx adds, round by round."""
+    """The added latency of the gateway over that of nginx, by round."""
     if min(floor_us) <= 0:
-        return "stayfast over nginx: nginx added nothing in some round, so the machine is too noisy to compare them"
+        return "stayfast over nginx: unknown: nginx added nothing in some round, so the machine is too noisy"
     ratios = sorted(ours / floor for ours, floor in zip(ours_us, floor_us, strict=True))
     return f"stayfast over nginx: {statistics.median(ratios):.2f} x ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 def rss_kib(pid: int) -> int:
-    """Resident memory."""
     return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0])
 
 
 async def hold(port: int, n_streams: int, pid: int) -> float:
-    """KiB of the gateway a stream, with that many streams that have begun and say nothing more."""
-    async def one() -> asyncio.StreamWriter:
+    """Memory of the gateway in KiB for each of `n_streams` streams that wait after their first chunk."""
+    async def open_stream() -> asyncio.StreamWriter:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(REQUEST)
         await reader.readuntil(b"data: {")
         return writer
 
-    warm = [await one() for _ in range(20)]
+    warm = [await open_stream() for _ in range(20)]
     before_kib = rss_kib(pid)
-    writers = [await one() for _ in range(n_streams)]
+    writers = [await open_stream() for _ in range(n_streams)]
     each_kib = (rss_kib(pid) - before_kib) / n_streams
     for writer in (*warm, *writers):
         writer.close()
@@ -215,14 +212,13 @@ async def hold(port: int, n_streams: int, pid: int) -> float:
 
 
 def idle(folder: str, options: argparse.Namespace) -> None:
-    """1,000 streams that wait for their second chunk."""
+    """Measure the memory of 1,000 streams that wait for their second chunk."""
     with process(upstream("--gap-ms", "600000"), UPSTREAM, 1, folder), proxies(folder) as found:
         port, pid = found["stayfast"]
         print(f"1,000 idle streams: {asyncio.run(hold(port, 1000, pid)):.1f} KiB each")
 
 
 def is_ready() -> bool:
-    """Whether /readyz says so."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{GATEWAY}/readyz", timeout=5):
             return True
@@ -231,7 +227,7 @@ def is_ready() -> bool:
 
 
 def start(folder: str, options: argparse.Namespace) -> None:
-    """Process start to the first connection taken, and to a ready answer, without the embedded model."""
+    """Measure the time from process start to a ready answer of /readyz, without the embedded model."""
     Path(folder, "stayfast.yaml").write_text(SETTINGS)
     command = gateway_command()
     with process(upstream(), UPSTREAM, 1, folder):
@@ -240,7 +236,7 @@ def start(folder: str, options: argparse.Namespace) -> None:
             with process(command, GATEWAY, 0, folder):
                 while not is_ready():
                     if time.monotonic() - began_at > 20:
-                        raise SystemExit("the gateway does not become ready")
+                        raise SystemExit("the gateway did not become ready within 20 s")
                     time.sleep(0.005)
                 print(f"start to ready, round {number + 1}: {time.monotonic() - began_at:.2f} s")
 

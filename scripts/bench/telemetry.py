@@ -1,10 +1,9 @@
-"""What telemetry costs on the request's path: the figures of docs/telemetry.md.
+"""Measure the cost of telemetry on the request's path: the figures of docs/telemetry.md.
 
     .venv/bin/python scripts/bench/telemetry.py
 
-The real pipeline on uvloop, with an upstream that answers at once from memory, so that nothing but our own work is
-timed, in processor time. With and without observers in turns; on a busy machine the best rounds say what it takes, the
-medians what that machine made of it. Then each part alone.
+The real pipeline on uvloop with an upstream in memory that answers at once, measured in processor time, with and without
+observers in turns. On a busy machine, the best rounds show the cost itself. Then each part is measured alone.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ REQUEST = decode(Api.CHAT, msgspec.json.encode(
     {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}))
 
 
-class Answer:
+class InstantAnswer:
     """A stream that never waits."""
 
     def __init__(self, n_chunks: int) -> None:
@@ -52,7 +51,6 @@ class Answer:
         self._chunk = Chunk(b"data: {}\n\n", 1)
 
     async def next(self) -> Chunk | None:
-        """The next chunk, at once."""
         if self._left == 0:
             self.sight.is_complete, self.sight.usage, self.sight.finish_reason = True, Usage(10, 32), "stop"
             return None
@@ -60,56 +58,53 @@ class Answer:
         return self._chunk
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to close."""
 
 
-class Instant:
+class InstantUpstream:
     """An upstream in memory."""
 
     name, kind, always_streams = "u", "openai", False
 
     def can_serve(self, api: Api) -> bool:
-        """Whatever."""
         return True
 
-    async def open(self, call: Call) -> Answer:
-        """At once."""
-        return Answer(N_CHUNKS)
+    async def open(self, call: Call) -> InstantAnswer:
+        return InstantAnswer(N_CHUNKS)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to close."""
 
 
-class Deaf:
-    """A sink that takes nothing."""
+class NullSink:
+    """Discards all facts."""
 
     def emit(self, fact: Fact) -> None:
-        """Nothing."""
+        """Discard."""
 
 
-class Keeper(Deaf):
-    """Remembers the last fact of each kind."""
+class LastFacts(NullSink):
+    """Stores the last fact of each kind."""
 
     def __init__(self) -> None:
-        self.seen: dict[type, Fact] = {}
+        self.by_type: dict[type, Fact] = {}
 
     def emit(self, fact: Fact) -> None:
-        """Remember it."""
-        self.seen[type(fact)] = fact
+        self.by_type[type(fact)] = fact
 
 
 def system(observers: Observers, sink: Sink | None) -> System:
-    """A gateway before the upstream in memory; `sink` in place of the observers' own."""
+    """A gateway with the upstream in memory. `sink` replaces the observers' own."""
     if sink is not None:
         observers.sink = sink
     settings = load(SettingsText("telemetry.py", SETTINGS), {}, kinds=KINDS)
     built = build(settings, observers, {}, SystemClock(), Random(1))
-    built.registry["u"].upstream = Instant()
+    built.registry["u"].upstream = InstantUpstream()
     return built
 
 
 async def serve(built: System, n: int) -> float:
-    """Seconds of processor time for each of `n` requests, one after the other; the log's thread is in it."""
+    """Seconds of processor time for each of `n` sequential requests, including the log's thread."""
     clock, began_at = SystemClock(), time.process_time()
     for _ in range(n):
         reply = await built.gateway.serve(REQUEST, Arrival("req_0123456789abcdef", clock.now()))
@@ -121,22 +116,23 @@ async def serve(built: System, n: int) -> float:
 
 async def whole_path(observers: Callable[[], Observers]) -> tuple[list[tuple[float, float]], Fact, Observers]:
     """Microseconds a request without and with observers, in turns; a RequestDone as they are."""
-    keeper, seeing = Keeper(), observers()
-    without, withal = system(observers(), Deaf()), system(seeing, None)
-    await serve(system(observers(), keeper), 1)
-    pairs = [(await serve(without, N_REQUESTS) * 1e6, await serve(withal, N_REQUESTS) * 1e6) for _ in range(N_ROUNDS)]
-    return pairs[1:], keeper.seen[RequestDone], seeing
+    last_facts, observed = LastFacts(), observers()
+    without, with_observers = system(observers(), NullSink()), system(observed, None)
+    await serve(system(observers(), last_facts), 1)
+    pairs = [(await serve(without, N_REQUESTS) * 1e6, await serve(with_observers, N_REQUESTS) * 1e6)
+             for _ in range(N_ROUNDS)]
+    return pairs[1:], last_facts.by_type[RequestDone], observed
 
 
 def each_ns(act: Callable[[], object], n: int = 20_000) -> float:
-    """Nanoseconds a call, the best of five runs, the loop's own cost taken off."""
+    """Nanoseconds a call, the best of five runs, without the cost of the loop."""
     def nothing() -> None:
         pass
 
-    def run(it: Callable[[], object]) -> float:
+    def run(call: Callable[[], object]) -> float:
         began_at = time.process_time()
         for _ in range(n):
-            it()
+            call()
         return (time.process_time() - began_at) / n * 1e9
 
     return min(run(act) for _ in range(5)) - min(run(nothing) for _ in range(5))
@@ -160,14 +156,14 @@ def parts(fact: Fact, observers: Observers) -> list[tuple[str, float]]:
     cadence = TokenTimings("m", "u", Batch(observers.metrics))
     cadence.begin(now)
     rows.append(("a chunk: clock, gap, stall judge, gap histogram", each_ns(lambda: cadence.content(clock.now()), 50_000)))
-    facts = [fact] * (MOST // 3)  # what a batch holds of them, beside attempts and reused connections
+    facts = [fact] * (MOST // 3)  # a batch also holds attempts and reused connections
     for name, sink in (("log", observers.log), ("metrics", observers.metrics), ("recent", observers.recent)):
         rows.append((f"RequestDone into {name}", each_ns(lambda sink=sink: sink.take(facts), 1000) / len(facts)))
     return rows
 
 
 def show(title: str, rows: Sequence[tuple[str, float]], unit: str) -> None:
-    """A table."""
+    """Print a table."""
     print(f"\n{title}")
     for name, figure in rows:
         print(f"  {name:50} {figure:9.2f} {unit}")
@@ -183,14 +179,14 @@ def main() -> None:
         made.writer.start()
         return made
 
-    pairs, fact, seeing = uvloop.run(whole_path(observers))
+    pairs, fact, observed = uvloop.run(whole_path(observers))
     without_us, with_us = zip(*pairs, strict=True)
     for title, of in (("best round", min), ("median", statistics.median)):
         show(f"A request of {N_CHUNKS} chunks through the pipeline, no network: {title} of {len(pairs)}", [
             ("without observers", of(without_us)), ("with log, metrics and recent requests", of(with_us)),
             ("telemetry", of(with_us) - of(without_us))], "us")
     assert isinstance(fact, RequestDone)
-    show("Each part alone", parts(fact, seeing), "ns")
+    show("Each part alone", parts(fact, observed), "ns")
 
 
 if __name__ == "__main__":

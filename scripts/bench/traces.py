@@ -1,9 +1,9 @@
-"""Measure what tracing costs: on the request's path, in its thread, and to a whole gateway under load.
+"""Measure the cost of tracing: on the request's path, in the export thread, and for a gateway under load.
 
     .venv/bin/python scripts/bench/traces.py [--seconds 4] [--rounds 3]
 
-The same gateway three times, side by side and in turns: without tracing, with every request traced, and with one in a
-hundred. Collector and load share core 1, so what it costs to receive spans is not in the figures.
+Three gateways take turns: without tracing, with all requests traced, and with 1 % of them. The collector shares core 1 with
+the load, so its cost is not in the figures.
 """
 
 import argparse
@@ -47,8 +47,8 @@ def each_us(act: Callable[[], object]) -> float:
     return best_s / N_TIMES * 1e6
 
 
-def ended(trace: Trace | None) -> RequestDone:
-    """A request of two calls."""
+def make_done(trace: Trace | None) -> RequestDone:
+    """The fact of a request with one upstream call."""
     stages = tuple(StageDone(stage, 1.0, 1.1, 5.0) for stage in Stage)
     call = AttemptDone("m", "u", 1.0, 1.1, Outcome.SUCCESS, 0.1, None, 1, "r", Api.CHAT, "openai", "gpt-x", None,
                        Usage(10, 20), "stop", span_id="1" * 16)
@@ -56,18 +56,18 @@ def ended(trace: Trace | None) -> RequestDone:
                        trace=trace, attempts=(call,))
 
 
-def as_it_came(caller: Trace | None) -> Trace | None:
-    """No tracing: the caller's place is all there is to know."""
+def pass_through(caller: Trace | None) -> Trace | None:
+    """Without tracing: forward the caller's context unchanged."""
     return caller
 
 
-def on_the_path() -> None:
-    """What a request itself pays: from its headers to its place, its call's span, and the queue."""
+def measure_path() -> None:
+    """The cost on the request's path: read the headers, place the trace, make the call's span, enqueue."""
     rng = random.Random(1)
     tracing = SpanExporter(TraceConfig(max_pending=64), lambda: None, lambda *words: None, rng)  # type: ignore[arg-type,return-value]
 
     def path(fields: dict[bytes, bytes], place: Callable[[Trace | None], Trace | None], *, is_on: bool) -> float:
-        done = ended(place(caller_trace(fields)))
+        done = make_done(place(caller_trace(fields)))
 
         def once() -> None:
             trace = place(caller_trace(fields))
@@ -76,20 +76,21 @@ def on_the_path() -> None:
             if span is not None:
                 headers_of(span)
             if is_on:
-                tracing.emit(done)
+                tracing.take([done])
 
         return each_us(once)
 
-    off = path({}, as_it_came, is_on=False)
-    print(f"on the request's path, of one call: off {off:.2f} us, with the caller's context passed through "
-          f"{path(FIELDS, as_it_came, is_on=False):.2f} us; on {path({}, tracing.place, is_on=True):.2f} us, under a caller "
-          f"{path(FIELDS, tracing.place, is_on=True):.2f} us")
+    off = path({}, pass_through, is_on=False)
+    passed = path(FIELDS, pass_through, is_on=False)
+    on, child = path({}, tracing.place, is_on=True), path(FIELDS, tracing.place, is_on=True)
+    print(f"on the request's path, with one call: off {off:.2f} us, with a caller's context {passed:.2f} us; "
+          f"on {on:.2f} us, with a parent span {child:.2f} us")
 
 
-def in_the_thread() -> None:
-    """What the thread spends to make and encode the spans of a request: nine, with 40 attributes."""
+def measure_thread() -> None:
+    """The cost in the export thread: make and encode the nine spans of a request, with 40 attributes."""
     spans = Spans({"service.name": "stayfast", "service.version": "1"}, "1", random.Random(1))
-    some = [ended(Trace("1" * 32, "2" * 16))] * 8
+    some = [make_done(Trace("1" * 32, "2" * 16))] * 8
     encoded = spans.encode(some, {})
     best_s = 9.0
     for _ in range(5):
@@ -101,7 +102,7 @@ def in_the_thread() -> None:
 
 
 class Collector(asyncio.Protocol):
-    """Takes everything, as fast as Python can: only lengths are looked at."""
+    """Accepts everything; parses only lengths."""
 
     def __init__(self) -> None:
         self._n_left = 0
@@ -122,7 +123,7 @@ class Collector(asyncio.Protocol):
 
 
 async def collect(port: int) -> None:
-    """Be the collector."""
+    """Run the collector."""
     server = await asyncio.get_running_loop().create_server(Collector, "127.0.0.1", port)
     await server.serve_forever()
 
@@ -131,13 +132,13 @@ async def collect(port: int) -> None:
 def gateways(folder: str) -> Iterator[dict[str, tuple[int, int]]]:
     """Name to port and process id."""
     collector, *ports = free_ports(4)
-    says = {"off": "", "on": f'tracing: {{exporter: otlp, endpoint: "http://127.0.0.1:{collector}"}}\n'}
-    says["1 %"] = says["on"].replace("}", ", sample: 0.01}")
+    tracing = {"off": "", "on": f'tracing: {{exporter: otlp, endpoint: "http://127.0.0.1:{collector}"}}\n'}
+    tracing["1 %"] = tracing["on"].replace("}", ", sample: 0.01}")
     with contextlib.ExitStack() as stack:
         stack.enter_context(process([sys.executable, str(HERE / "traces.py"), "--collector", str(collector)], collector, 1,
                                     folder))
         found = {}
-        for (name, text), port in zip(says.items(), ports, strict=True):
+        for (name, text), port in zip(tracing.items(), ports, strict=True):
             path = Path(folder, f"{port}.yaml")
             path.write_text(SETTINGS + text)
             command = [str(Path(sys.executable).with_name("stayfast")), "serve", "--config", str(path), "--port", str(port)]
@@ -145,8 +146,8 @@ def gateways(folder: str) -> Iterator[dict[str, tuple[int, int]]]:
         yield found
 
 
-def under_load(folder: str, options: argparse.Namespace) -> None:
-    """CPU a request in a closed loop, and the time to the first byte in an open one."""
+def measure_under_load(folder: str, options: argparse.Namespace) -> None:
+    """CPU a request in a closed loop, and the time to the first byte in an open loop."""
     spent_us: dict[str, list[float]] = {}
     waits_us: dict[str, list[tuple[float, float]]] = {}
     os.sched_setaffinity(0, {1})
@@ -159,7 +160,7 @@ def under_load(folder: str, options: argparse.Namespace) -> None:
                      f"http://127.0.0.1:{port}/v1/chat/completions"], capture_output=True, text=True, check=True,
                     env={**os.environ, "STREAM": "0"}).stdout
                 n_requests = int(re.findall(r"(\d+) requests in", ran)[0])
-                time.sleep(1.5)  # what the thread has left belongs to these requests
+                time.sleep(1.5)  # the thread finishes the spans of these requests
                 spent_us.setdefault(name, []).append((cpu_s(pid) - before_s) / n_requests * 1e6)
                 waits = asyncio.run(open_loop(port, options.rate, options.seconds, random.Random(1)))
                 waits_us.setdefault(name, []).append((statistics.median(waits) * 1e6, waits[int(len(waits) * 0.99)] * 1e6))
@@ -175,14 +176,14 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=int, default=4, help="of each timed run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rate", type=float, default=100, help="streams a second in the open loop")
-    parser.add_argument("--collector", type=int, help="be the collector, on this port")
+    parser.add_argument("--collector", type=int, help="run the collector on this port")
     options = parser.parse_args()
     if options.collector:
         uvloop.run(collect(options.collector))
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f} before, Python {sys.version.split()[0]}, "
           f"{time.strftime('%Y-%m-%d %H:%M')}")
-    on_the_path()
-    in_the_thread()
+    measure_path()
+    measure_thread()
     with tempfile.TemporaryDirectory() as folder:
-        under_load(folder, options)
+        measure_under_load(folder, options)
     print(f"load average {os.getloadavg()[0]:.2f} after")

@@ -1,8 +1,8 @@
-"""A fake OpenAI upstream for measuring the gateway, not the model: fixed answers, as fast as Python writes them.
+"""A fake OpenAI upstream with fixed answers, to measure the gateway alone.
 
     python scripts/bench/upstream.py --port 9100 [--chunks 32] [--gap-ms 0] [--delay-ms 0]
 
-POST /v1/chat/completions: a 600-byte JSON answer, or with "stream": true that many SSE chunks and [DONE]. One process.
+POST /v1/chat/completions: a 600-byte JSON answer, or with "stream": true SSE chunks and [DONE]. One process.
 """
 
 import argparse
@@ -23,7 +23,7 @@ WHOLE = (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-def framed(data: bytes) -> bytes:
+def frame(data: bytes) -> bytes:
     """One HTTP chunk."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
@@ -34,7 +34,7 @@ def chunk(number: int, n_chunks: int) -> bytes:
     event = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1_750_000_000, "model": "gpt-4o-mini",
              "choices": [{"index": 0, "delta": delta, "logprobs": None,
                           "finish_reason": "stop" if number == n_chunks - 1 else None}]}
-    return framed(b"data: " + json.dumps(event).encode() + b"\n\n")
+    return frame(b"data: " + json.dumps(event).encode() + b"\n\n")
 
 
 class Upstream(asyncio.Protocol):
@@ -43,56 +43,50 @@ class Upstream(asyncio.Protocol):
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._chunks = [chunk(number, options.chunks) for number in range(options.chunks)]
-        self._end = framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        self._end = frame(b"data: [DONE]\n\n") + b"0\r\n\r\n"
         self._parser = httptools.HttpRequestParser(self)
         self._body = b""
         self._handle: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is not a subclass
 
     def connection_lost(self, why: Exception | None) -> None:
-        """It left."""
         if self._handle is not None:
             self._handle.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
         self._parser.feed_data(data)
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._body = b""
 
     def on_body(self, data: bytes) -> None:
-        """A part of its body."""
         self._body += data
 
     def on_message_complete(self) -> None:
-        """Answer it."""
         is_stream = b'"stream":true' in self._body.replace(b" ", b"")
-        self._later(self._options.delay_ms, self._begin if is_stream else self._whole)
+        self._call_after(self._options.delay_ms, self._start_stream if is_stream else self._write_whole)
 
-    def _later(self, after_ms: float, act: object, *args: object) -> None:
+    def _call_after(self, after_ms: float, act: object, *args: object) -> None:
         if after_ms > 0:
             self._handle = asyncio.get_running_loop().call_later(after_ms / 1e3, act, *args)  # type: ignore[arg-type]
         else:
             act(*args)  # type: ignore[operator]
 
-    def _whole(self) -> None:
+    def _write_whole(self) -> None:
         self._transport.write(WHOLE)
 
-    def _begin(self) -> None:
+    def _start_stream(self) -> None:
         self._transport.write(STREAM_HEAD)
-        self._next(0)
+        self._write_chunks(0)
 
-    def _next(self, number: int) -> None:
+    def _write_chunks(self, number: int) -> None:
         while number < len(self._chunks):
             self._transport.write(self._chunks[number])
             number += 1
             if self._options.gap_ms > 0:
-                return self._later(self._options.gap_ms, self._next, number)
+                return self._call_after(self._options.gap_ms, self._write_chunks, number)
         self._transport.write(self._end)
         return None
 

@@ -1,4 +1,4 @@
-"""What one picture shows, and how its requests are asked in virtual time."""
+"""One picture's scene, and the load on it in virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,12 +23,12 @@ from stayfast.pipeline.gateway import Gateway
 from stayfast.settings import Settings
 from stayfast.testing.simloop import SimLoop, run
 
-FIRST_TOKEN = "Time to the first token, from when a request was due"
+FIRST_TOKEN = "Time to the first token, from the intended start"
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A policy off and on. `play` takes the number of requests, about, and a seed; both lines meet the same load."""
+    """A policy off and on. `play` takes the approximate number of requests and a seed; both lines have the same load."""
 
     title: str
     about: str
@@ -37,7 +37,7 @@ class Scene:
 
 
 def waits_s(result: Result, since_s: float = 0.0, until_s: float = inf) -> list[float]:
-    """From when each request was due (in this part of the run) to its first token; infinite where it failed."""
+    """The time to the first token of each request in this part of the run; infinite if it failed."""
     samples = result.samples
     return [inf if error or isnan(first) else first - at for error, first, at in zip(
         samples.errors, samples.floats["first_s"], samples.floats["at_s"], strict=True) if since_s <= at < until_s]
@@ -45,7 +45,7 @@ def waits_s(result: Result, since_s: float = 0.0, until_s: float = inf) -> list[
 
 def bench(settings: Settings, load: LoadSpec, seed: int, plan: MeasurePlan | None = None,
           begin: Callable[[System, SimLoop], None] | None = None) -> Result:
-    """The bench's own load on these settings. `plan`: another one than the load's own. `begin`: called before it."""
+    """Run the bench on these settings. `plan` replaces the load's own. `begin` is called before it."""
     plan = plan or load.plan(seed)
 
     async def main(loop: SimLoop) -> Result:
@@ -61,14 +61,14 @@ def bench(settings: Settings, load: LoadSpec, seed: int, plan: MeasurePlan | Non
 
 
 class Callers:
-    """Who asks a gateway, and how long each waited for the first token. One virtual loop's."""
+    """Sends requests on one virtual loop and records their times to the first token."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
         self._numbers = count()
 
     async def ask(self, gateway: Gateway, request: Request, waits: list[float], tenant: str | None = None) -> None:
-        """Ask and read to the end. Who gets no whole answer waits for ever."""
+        """Send a request and read to the end. A failed request counts as infinitely slow."""
         began_at, wait_s = self._loop.now(), inf
         try:
             reply = await gateway.serve(request, Arrival(f"req_{next(self._numbers):x}", began_at, tenant))
@@ -80,12 +80,12 @@ class Callers:
             finally:
                 reply.close()
         except StayfastError:
-            pass  # what was refused or failed
+            pass  # rejected or failed
         waits.append(wait_s)
 
     async def at(self, instants: Iterator[float], until_s: float, ask: Callable[[], Awaitable[None]]) -> None:
-        """Ask at each of these instants, whatever became of those before."""
-        async def one() -> None:
+        """Call `ask` at each of these instants, whatever became of earlier calls."""
+        async def call() -> None:
             await ask()
 
         async with asyncio.TaskGroup() as group:
@@ -93,11 +93,11 @@ class Callers:
                 if at_s > until_s:
                     return
                 await asyncio.sleep(at_s - self._loop.now())
-                group.create_task(one())
+                group.create_task(call())
 
 
 def poisson(rate_rps: float, seed: int) -> Iterator[float]:
-    """Instants."""
+    """Instants of a Poisson process."""
     rng, at_s = Random(seed), 0.0
     while True:
         at_s += rng.expovariate(rate_rps)
@@ -105,7 +105,7 @@ def poisson(rate_rps: float, seed: int) -> Iterator[float]:
 
 
 def bursts(n: int, every_s: float, lasts_s: float, seed: int) -> Iterator[float]:
-    """`n` within `lasts_s`, and again `every_s` later; the first one after half of that."""
+    """`n` instants within `lasts_s`, every `every_s`; the first burst after half of that."""
     rng = Random(seed)
     for number in count():
         begins_s = (number + 0.5) * every_s

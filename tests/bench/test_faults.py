@@ -131,7 +131,7 @@ def test_rows_stand_when_it_is_interrupted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (["--target", "http://a/v1", "--only", "nothing", "--model", "m"], "--only nothing"),
     (["--target", "http://a/v1"], "--model"),
-    (["--target", "http://a/v1", "--model", "m", "--rate", "0"], "rate_rps"),
+    (["--target", "http://a/v1", "--model", "m", "--rate", "0"], "--rate must be more than 0"),
     (["--target", "http://a/v1", "--model", "m", "--simulator", "nowhere"], "simulator"),
     (["--target", "http://a/v1", "--model", "m", "--json", "/nowhere/at/all.json"], "folder"),
 ])

@@ -64,7 +64,7 @@ def url(server: selftest.SelftestServer) -> str:
 
 REFUSED = [
     (["--rate", "5", "--concurrency", "2"], "give one of"),
-    ([], "say how much load"),
+    ([], "no load is given"),
     (["--rate", "x"], "--rate x: not a number"),
     (["--rate", "0"], "above 0"),
     (["--concurrency", "0"], "1 to 1000000"),
@@ -237,7 +237,7 @@ def test_a_run_without_success_says_what_the_target_said() -> None:
 
     shown = asyncio.run(main())
     assert "Nothing succeeded: status 404 (5)." in shown
-    assert 'The first failed answer said: {"error":{"message":"no such model"}}' in shown
+    assert 'Body of the first failed answer: {"error":{"message":"no such model"}}' in shown
 
 
 @pytest.mark.sockets

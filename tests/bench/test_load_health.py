@@ -8,13 +8,14 @@ import pytest
 import uvloop
 
 from stayfast.cli.bench import parse
-from stayfast.cli.bench_options import at_load, job_of
+from stayfast.cli.bench_options import job_of
 from stayfast.core.clock import SystemClock
 from stayfast.lab.load import selftest
 from stayfast.lab.load.measure import health_of
 from stayfast.lab.load.result import Sample
 from stayfast.lab.load.runner import TargetRecord
-from stayfast.lab.load.sweep import N_LEAST, Sweep, SweepStep, as_text, is_enough, knee, parse_sweep
+from stayfast.lab.load.schedule import N_LEAST
+from stayfast.lab.load.sweep import Sweep, SweepStep, as_text, at_load, is_enough, knee, parse_sweep
 
 
 def record(late_s: list[float], ttft_s: float = 0.1) -> TargetRecord:
@@ -140,14 +141,16 @@ def test_the_knee_is_not_taken_from_invalid_steps() -> None:
     assert is_enough(steps[:4])
     assert as_text(CLOSED, steps[:4]).splitlines() == [
         "knee: not reached",
-        "not judged: c=8, invalid: the client's own end was reached, not the target's (auto stops there)"]
+        "not judged: c=8, invalid: the client reached its limit before the target (auto stops there)"]
 
 
 def test_a_slow_step_lasts_until_it_can_be_judged() -> None:
     """Unless its length was said. At 1/s ten seconds are ten requests."""
     def limits(*words: str) -> list[tuple[float | None, int | None]]:
         job = job_of(parse(["--model", "m", "--sweep", "rate=auto", *words]), {})
-        return [(plan.limit.until_s, plan.limit.n_requests) for plan in (at_load(job, 1.0), at_load(job, 64.0))]
+        assert job.sweep is not None
+        plans = [at_load(job.sweep, job.plan, load, has_length=job.has_length) for load in (1.0, 64.0)]
+        return [(plan.limit.until_s, plan.limit.n_requests) for plan in plans]
 
     assert limits() == [(None, N_LEAST), (10.0, None)]
     assert limits("--duration", "20s") == [(20.0, None)] * 2
@@ -182,5 +185,5 @@ def test_the_selftest_knows_the_truth() -> None:
     assert 0 <= found.ttft_error_s[0] <= found.ttft_error_s[len(found.ttft_error_s) // 2] < 0.05
     assert 0 < found.read_s_per_chunk < found.cpu_s_per_chunk * 5
     text = "\n".join(selftest.lines(found))
-    assert "first piece  stamped p50" in text
+    assert "first piece  timestamp p50" in text
     assert "us of CPU a chunk" in text

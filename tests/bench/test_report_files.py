@@ -72,7 +72,7 @@ def test_csv_has_a_row_a_request() -> None:
 @pytest.mark.parametrize(("change", "said"), [
     (lambda file: file.update(schema="other/9"), "schema is 'other/9'"),
     (lambda file: file.update(results=[]), "no results"),
-    (lambda file: file["results"][0].update(columns=None), "without its samples"),
+    (lambda file: file["results"][0].update(columns=None), "without samples"),
     (lambda file: file["results"][0]["columns"].pop("at_s"), "'at_s' is missing"),
     (lambda file: file["results"][0]["columns"].update(at_s="?"), "'at_s' cannot be read"),
     (lambda file: file["results"][0]["columns"].update(at_s=packed(b"1234567")), "'at_s' is cut short"),

@@ -119,7 +119,7 @@ def test_a_target_that_fails_its_hard_half_does_not_pass_on_the_easy_one() -> No
     run = Measured(result(Scenario(error_share=0.03)))
     hard, easy = check([parse_assertion("ttft.p99<1000"), parse_assertion("ttft.p50<1000")], run)
     assert (hard.holds, hard.actual, easy.holds) == (False, inf, True)
-    assert "of the offered failed" in hard.why
+    assert "of the offered requests failed" in hard.why
 
 
 def test_an_invalid_run_holds_nothing() -> None:
@@ -141,7 +141,7 @@ def test_a_quantile_that_is_only_the_maximum_holds_nothing() -> None:
     few, enough = (Measured(result(Scenario(n=n, error_share=0.0))) for n in (50, 100))
     texts = [parse_assertion("ttft.p99<1000"), parse_assertion("ttft.p90<1000"), parse_assertion("ttft.max<1000")]
     assert [found.holds for found in check(texts, few)] == [False, True, True]
-    assert check(texts, few)[0].why == "50 values have no p99 but their maximum: 100 are needed"
+    assert check(texts, few)[0].why == "p99 needs 100 values, not 50"
     assert all(found.holds for found in check(texts, enough))
 
 

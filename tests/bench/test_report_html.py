@@ -122,16 +122,16 @@ def test_an_invalid_run_is_said_first() -> None:
 def test_a_closed_loop_is_labelled() -> None:
     """As one that omits queueing."""
     run = result(TINY)
-    assert "omits the queueing" not in page([Measured(run)])
+    assert "queueing of a slow target does not show" not in page([Measured(run)])
     run.mode = Mode.CLOSED
-    assert "omits the queueing" in page([Measured(run)])
+    assert "queueing of a slow target does not show" in page([Measured(run)])
 
 
 def test_the_definitions_command_and_machine_are_there() -> None:
     """A number without them says nothing."""
     run = result(TINY)
     text = Skeleton(page([Measured(run)])).text
-    assert "(tn - t1) / (n - 1) for n >= 2 in two chunks or more, else there is none" in text
+    assert "(tn - t1) / (n - 1) for n >= 2 in two chunks or more, else undefined" in text
     assert run.command in text
     assert all(value in text for value in run.machine.values())
 
@@ -200,7 +200,7 @@ def test_intervals_of_any_size_stay_apart_and_within_the_page() -> None:
         words = [(float(x), text) for x, text in re.findall(r'<text x="([\d.]+)"[^>]* class="tick \w+-word">([^<]*)', shown)]
         assert len(points) == len(words) > 10
         assert all(x + 7 * len(text) < WIDE for x, text in words)
-        assert max(points) < WIDE - charts._FOR_WORDS
+        assert max(points) < WIDE - charts.TEXT_WIDTH
         drawn.append(re.findall(r">([\d.]+)x<", shown))
     assert all("1" in ticks and 2 <= len(ticks) <= 7 for ticks in drawn)
     assert float(drawn[0][-1]) >= 9

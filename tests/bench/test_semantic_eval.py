@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.cli import cache_eval, main
+from stayfast.cli.cache_eval import as_text, page
 from stayfast.lab.report.table import Ink
 from stayfast.lab.semantic_eval.evaluate import (
     Evaluation,
@@ -22,7 +23,6 @@ from stayfast.lab.semantic_eval.evaluate import (
     of_pairs,
     one_pass,
 )
-from stayfast.lab.semantic_eval.report import as_text, page
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
 from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, Fixed
 from tests.bench.phrased import Words, as_csv, phrased
@@ -147,7 +147,7 @@ def test_the_table(evaluation: Evaluation) -> None:
     assert not broken.holds
     text = as_text(Evaluation("f", "e", 1, 10, 2, 3, [broken], [], [], []), Ink(is_on=True))
     assert "\x1b[1;31m             1 %" in text
-    assert "3 pairs are called different" in text
+    assert "3 pairs are labelled different" in text
 
 
 def test_the_page_needs_nothing(evaluation: Evaluation) -> None:
@@ -199,7 +199,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     (["--words", "0"], 2, "min_content_words"),
     (["--min-labels", "49"], 2, "--min-labels must be from 50 to 4096, not 49"),
     (["--min-labels", "5000"], 2, "from 50 to 4096"),
-    ([], 1, "fewer than 50"),
+    ([], 1, "at least 50 are needed"),
 ])
 def test_the_command_misused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], status: int,
                              said: str) -> None:

@@ -1,5 +1,5 @@
-"""The measurements of one `stayfast bench` command: over sockets, or (`--virtual`) the same load on the same pipeline and
-policies, on a clock that skips the waiting.
+"""The measurements of one `stayfast bench` command: over sockets, or with `--virtual` on the same pipeline and policies in
+virtual time.
 """
 
 import asyncio
@@ -12,17 +12,18 @@ from types import FrameType
 
 import msgspec
 
-from stayfast.cli.bench_options import Job, Misused, at_load
+from stayfast.cli.bench_options import Job
+from stayfast.cli.bench_targets import Misused
 from stayfast.cli.terminal import ProgressLine, time_left
 from stayfast.core import units
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.load.client import HttpTarget
 from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, perform, progress
 from stayfast.lab.load.result import Result
-from stayfast.lab.load.runner import Runner
+from stayfast.lab.load.runner import LoadTarget, Runner
 from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.load.stats import Measured
-from stayfast.lab.load.sweep import SweepStep, is_enough, step_of
+from stayfast.lab.load.sweep import SweepStep, at_load, is_enough, step_of
 from stayfast.lab.load.virtual import PipelineTarget, check_simulated, virtual
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsError, SettingsText, environment, find, load
@@ -30,20 +31,20 @@ from stayfast.testing.simloop import SimLoop, run
 
 SCENARIO = SettingsText("built-in scenario", "upstreams: {provider: {kind: simulated, preset: gemini-flash-like}}\n"
                   'routes: {"*": [provider]}\n')
-PROGRESS_EVERY_S = 0.5, 10.0  # for a person, for a log
-LOOK_EVERY_S = 0.1
-VIRTUAL_LOOK_EVERY_S = 1.0  # of virtual time
+PROGRESS_EVERY_S = 0.5, 10.0  # on a terminal, in a log
+POLL_EVERY_S = 0.1
+VIRTUAL_POLL_EVERY_S = 1.0  # of virtual time
 _WALL = SystemClock()
-_GC_THRESHOLDS = (200_000, 20, 1000)  # at Python's 700, the collector walks through the samples again and again
+_GC_THRESHOLDS = (200_000, 20, 1000)  # Python's 700 would scan the samples again and again
 
 
 class Session:
-    """What both kinds share: the plans of the steps, what came of them, and the line of progress."""
+    """The plans of a job, their results, and the progress line; shared by both kinds of session."""
 
     def __init__(self, job: Job, origin: LoadOrigin, *, is_quiet: bool) -> None:
         self.results: list[Result] = []
-        self.steps: list[SweepStep] = []  # of a sweep
-        self.interrupted_by = 0  # the signal
+        self.steps: list[SweepStep] = []
+        self.interrupted_by = 0  # a signal's number
         self.cost = ""  # a line for the report
         self._job = job
         self._origin = origin
@@ -51,20 +52,42 @@ class Session:
         self._line = ProgressLine(is_quiet=is_quiet)
         self._runner: Runner | None = None
         self._began_at = self._wall_at = 0.0
-        self._step = ""  # of a sweep
+        self._shown_at = _WALL.now()
+        self._step = ""  # the label of a sweep's step
 
-    def _plans(self) -> Iterator[tuple[MeasurePlan, float]]:
-        """One plan, or those of a sweep, with their loads."""
-        if self._job.sweep is None:
-            yield self._job.plan, 0.0
-        else:
-            n = len(self._job.sweep.loads)
-            for number, at in enumerate(self._job.sweep.steps(), 1):
-                self._step = f"step {number}{f' of {n}' if n else ''} ({self._job.sweep.label(at)})"
-                yield at_load(self._job, at), at
+    def _make_plans(self) -> Iterator[tuple[MeasurePlan, float]]:
+        """The plan, or each step of a sweep with its load."""
+        job, sweep = self._job, self._job.sweep
+        if sweep is None:
+            yield job.plan, 0.0
+            return
+        n = len(sweep.loads)
+        for number, at in enumerate(sweep.steps(), 1):
+            self._step = f"step {number}{f' of {n}' if n else ''} ({sweep.label(at)})"
+            yield at_load(sweep, job.plan, at, has_length=job.has_length), at
+
+    async def _measure(self, plan: MeasurePlan, targets: Sequence[LoadTarget], clock: Clock, *,
+                       is_virtual: bool) -> list[Result]:
+        """Run one plan and show its progress."""
+
+        def begin(runner: Runner) -> None:
+            self._runner = runner
+            self._began_at, self._wall_at = clock.now(), _WALL.now()
+            if is_virtual and self.interrupted_by:
+                runner.stop()
+
+        subjects = [subject for subject, _ in self._job.subjects]
+        async with asyncio.TaskGroup() as group:
+            showing = None if self._is_quiet else group.create_task(
+                self._show_progress(clock, VIRTUAL_POLL_EVERY_S if is_virtual else POLL_EVERY_S))
+            results = await perform(plan, list(zip(subjects, targets, strict=True)), clock, self._origin,
+                                    is_virtual=is_virtual, on_start=begin)
+            if showing is not None:
+                showing.cancel()
+        return results
 
     def _add(self, results: Sequence[Result], at: float) -> bool:
-        """Take what came of one plan; whether the next is to be carried out."""
+        """Add the results of one plan. Returns whether to measure the next one."""
         for result, (_, config) in zip(results, self._job.subjects, strict=True):
             result.workload["answers"] = "streamed" if config.asking.stream else "in one piece"
         sweep = self._job.sweep
@@ -79,16 +102,15 @@ class Session:
         self.steps.append(step_of(sweep, at, Measured(result)))
         return not (self.interrupted_by or (not sweep.loads and is_enough(self.steps)))
 
-    async def _watch(self, clock: Clock, poll_every_s: float) -> None:
-        """Show how far the run is, by the clock that it runs on; the time left is this machine's."""
+    async def _show_progress(self, clock: Clock, poll_every_s: float) -> None:
+        """Show the progress by the run's clock, and the remaining time by the wall clock."""
         every_s = PROGRESS_EVERY_S[0 if self._line.is_terminal else 1]
-        shown_at = _WALL.now()
         while True:
             await asyncio.sleep(poll_every_s)
             wall = _WALL.now()
-            if self._runner is None or wall - shown_at < every_s:
+            if self._runner is None or wall - self._shown_at < every_s:
                 continue
-            shown_at = wall
+            self._shown_at = wall
             now = progress(self._runner, clock.now() - self._began_at)
             first, *others = now.words()
             left = ""
@@ -96,35 +118,20 @@ class Session:
                 left = f"{time_left((wall - self._wall_at) * (1 - now.share) / now.share)} left"
             self._line.show([self._step, first, left, *others], now.share)
 
-    def _begin(self, runner: Runner, clock: Clock) -> None:
-        self._runner = runner
-        self._began_at, self._wall_at = clock.now(), _WALL.now()
-
 
 class SocketSession(Session):
     """Over sockets, on one loop."""
 
-    def __init__(self, job: Job, origin: LoadOrigin, *, is_quiet: bool) -> None:
-        super().__init__(job, origin, is_quiet=is_quiet)
-        self._clock = SystemClock()
-
     async def perform(self) -> None:
-        """Measure. The first interrupt ends the sending, the second the waiting."""
-        loop = asyncio.get_running_loop()
+        """Measure. The first interrupt ends the sends, the second aborts the requests in flight."""
+        loop, clock = asyncio.get_running_loop(), SystemClock()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt, number)
-        async with asyncio.TaskGroup() as group:
-            watching = None if self._is_quiet else group.create_task(self._watch(self._clock, LOOK_EVERY_S))
-            for plan, at in self._plans():
-                prompts = Prompts(plan.seed, plan.workload.n_system)
-                subjects = [(subject, HttpTarget(subject.name, config, prompts, self._clock))
-                            for subject, config in self._job.subjects]
-                results = await perform(plan, subjects, self._clock, self._origin,
-                                        on_start=lambda runner: self._begin(runner, self._clock))
-                if not self._add(results, at):
-                    break
-            if watching is not None:
-                watching.cancel()
+        for plan, at in self._make_plans():
+            prompts = Prompts(plan.seed, plan.workload.n_system)
+            targets = [HttpTarget(subject.name, config, prompts, clock) for subject, config in self._job.subjects]
+            if not self._add(await self._measure(plan, targets, clock, is_virtual=False), at):
+                break
         self._line.clear()
 
     def _interrupt(self, number: int) -> None:
@@ -133,58 +140,53 @@ class SocketSession(Session):
         if self.interrupted_by:
             self._runner.cut()
         else:
-            self._line.note("stayfast bench: no more is sent; waiting for the answers on their way (again: do not wait)")
+            self._line.note("stayfast bench: no more is sent; waiting for answers in flight (interrupt again to abort them)")
             self.interrupted_by = number
             self._runner.stop()
 
 
 class VirtualSession(Session):
-    """Each plan on a loop of its own."""
+    """In virtual time, each plan on its own loop."""
 
     def __init__(self, job: Job, config: str | None, origin: LoadOrigin, *, is_quiet: bool) -> None:
-        """Raises Misused for settings that cannot be read or are not all simulated."""
+        """Raises Misused for settings that are invalid or not all simulated."""
         super().__init__(job, origin, is_quiet=is_quiet)
-        self._settings = _settings(config)
-        self._where = config or SCENARIO.name
+        variables = environment()
+        try:
+            settings = load(find(config, variables) if config is not None else SCENARIO, variables, kinds=KINDS)
+            check_simulated(settings)
+        except (SettingsError, ValueError) as why:
+            raise Misused(str(why)) from None
+        self._settings: Settings = replace(settings, workers=1)
+        subject, target = job.subjects[0]
+        subject = msgspec.structs.replace(subject, name="virtual", url=config or SCENARIO.name)
+        self._job = replace(job, subjects=((subject, target),))
 
     def perform(self) -> None:
-        """Measure. An interrupt ends the sending; what was done until then is reported."""
+        """Measure. An interrupt ends the sends."""
         clock = SystemClock()
         began_at, cpu_before_s = clock.now(), clock.cpu()
-        with self._interruptible(), _collecting_seldom():
-            for plan, at in self._plans():
-                if not self._add([self._once(plan)], at):
+        with self._stop_on_interrupt(), _rare_gc():
+            for plan, at in self._make_plans():
+                if not self._add(self._run_plan(plan), at):
                     break
         self._line.clear()
         n, cpu_s = sum(len(result.samples) for result in self.results), clock.cpu() - cpu_before_s
         all_s, each_s, took_s = map(units.seconds, (cpu_s, cpu_s / max(1, n), clock.now() - began_at))
         self.cost = f"  cost      {all_s} of CPU in {took_s} on this machine: {each_s} of CPU a request\n"
 
-    def _once(self, plan: MeasurePlan) -> Result:
-        async def on(loop: SimLoop) -> Result:
-            [(subject, config)] = self._job.subjects
+    def _run_plan(self, plan: MeasurePlan) -> list[Result]:
+        async def measure(loop: SimLoop) -> list[Result]:
+            [(_, config)] = self._job.subjects
             system = virtual(self._settings, loop, plan.seed)
             target = PipelineTarget(system.gateway, config.asking, Prompts(plan.seed, plan.workload.n_system), loop)
-            subject = msgspec.structs.replace(subject, name="virtual", url=self._where)
-            async with asyncio.TaskGroup() as group:
-                watching = None if self._is_quiet else group.create_task(
-                    self._watch(loop, VIRTUAL_LOOK_EVERY_S))
-                [result] = await perform(plan, [(subject, target)], loop, self._origin, is_virtual=True,
-                                         on_start=lambda runner: self._start(runner, loop))
-                if watching is not None:
-                    watching.cancel()
-            return result
+            return await self._measure(plan, [target], loop, is_virtual=True)
 
-        return run(on)
-
-    def _start(self, runner: Runner, loop: SimLoop) -> None:
-        self._begin(runner, loop)
-        if self.interrupted_by:
-            runner.stop()
+        return run(measure)
 
     @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """The virtual loop never looks at file descriptors, so the signal's own handler has to do it."""
+    def _stop_on_interrupt(self) -> Iterator[None]:
+        """Handle SIGINT in a plain signal handler: the virtual loop polls no file descriptors."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.interrupted_by = number
@@ -198,18 +200,8 @@ class VirtualSession(Session):
             signal.signal(signal.SIGINT, before)
 
 
-def _settings(config: str | None) -> Settings:
-    variables = environment()
-    try:
-        settings = load(find(config, variables) if config is not None else SCENARIO, variables, kinds=KINDS)
-        check_simulated(settings)
-    except (SettingsError, ValueError) as why:
-        raise Misused(str(why)) from None
-    return replace(settings, workers=1)
-
-
 @contextmanager
-def _collecting_seldom() -> Iterator[None]:
+def _rare_gc() -> Iterator[None]:
     before = gc.get_threshold()
     gc.set_threshold(*_GC_THRESHOLDS)
     try:

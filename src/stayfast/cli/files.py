@@ -1,4 +1,4 @@
-"""Commands that write a file, or print what belongs in one, and ask no gateway: init, schema, key, alerts, dashboard."""
+"""Commands that print or write a file without a gateway: init, schema, key, alerts, dashboard."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ _N_KEY_BYTES = 32
 
 
 def write_starter(arguments: argparse.Namespace) -> int:
-    """Write the file; an existing one is overwritten only with --force."""
+    """Write a starter settings file; overwrite an existing one only with --force."""
     path = Path(arguments.file)
     text = starter(is_embedded=why_not_embedded() is None)
     try:
@@ -37,13 +37,13 @@ def write_starter(arguments: argparse.Namespace) -> int:
 
 
 def print_schema(arguments: argparse.Namespace) -> int:
-    """Print the JSON Schema (draft 2020-12), or the reference page."""
+    """Print the settings as JSON Schema (draft 2020-12) or as the reference page."""
     sys.stdout.write(markdown(KINDS) if arguments.markdown else json.dumps(json_schema(KINDS), indent=2) + "\n")
     return 0
 
 
 def make_key(arguments: argparse.Namespace) -> int:
-    """Print the key and its line for `server.keys`."""
+    """Print a new key and its line for `server.keys`."""
     key, digest = new_key(secrets.token_bytes(_N_KEY_BYTES))
     try:
         ServerConfig(keys={arguments.name: digest})
@@ -57,7 +57,7 @@ def make_key(arguments: argparse.Namespace) -> int:
 
 
 def print_alerts(arguments: argparse.Namespace) -> int:
-    """Print or write rules for Prometheus, or a specification for sloth, from the settings' promises and thresholds."""
+    """Print or write Prometheus rules, or a sloth specification, from the settings' SLOs and thresholds."""
     variables = environment()
     try:
         settings = load(find(arguments.config, variables), variables, overrides(variables), kinds=KINDS)
@@ -73,7 +73,7 @@ def print_dashboard(arguments: argparse.Namespace) -> int:
 
 
 def _write(text: str, path: str | None) -> int:
-    """To a file if one is named, else to standard output."""
+    """Write to a file, or to standard output if `path` is None."""
     if path is None:
         sys.stdout.write(text)
         return 0

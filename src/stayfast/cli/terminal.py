@@ -1,9 +1,7 @@
-"""What commands show at a terminal, and how far a long one is: there one line that is rewritten in place, elsewhere a plain
-line now and then.
+"""Terminal output of commands: colours, and a progress line that is rewritten in place, or printed now and then in a log.
 
-The line of progress is our own and not tqdm's or rich's: what is shown is read from a run that has its own clock (the loop
-of `bench --virtual` sleeps in virtual time) and its own end, so that of a library only the drawing would be used, for a
-dependency of the core.
+The progress line is not tqdm's or rich's: `bench --virtual` sleeps in virtual time and ends a run by its own rules, so only
+the drawing of a library would be used, for one more dependency.
 """
 
 import shutil
@@ -21,13 +19,13 @@ _LEAST_BAR, _MOST_BAR = 8, 24  # characters between the brackets
 
 
 def ink_of_output() -> Ink:
-    """Colours and the length of lines for standard output."""
+    """The colours and line length of standard output."""
     return Ink.choose(is_terminal=sys.stdout.isatty(), no_color=environment().get("NO_COLOR"),
                       columns=shutil.get_terminal_size().columns)
 
 
 class ProgressLine:
-    """The line on standard error. One task or thread at a time; `is_quiet`: shows nothing."""
+    """A line on standard error, for one task or thread at a time. `is_quiet`: no progress."""
 
     def __init__(self, stream: TextIO | None = None, *, is_quiet: bool = False) -> None:
         self._stream = stream if stream is not None else sys.stderr
@@ -36,24 +34,24 @@ class ProgressLine:
         self._is_shown = False
 
     def show(self, parts: Sequence[str], share: float | None = None) -> None:
-        """What there is to see, the most important first, and the share that is done, where that is known."""
+        """Show phrases, the most important first, and a bar if `share` (0 to 1) is known."""
         if self._is_quiet:
             return
         if not self.is_terminal:
             self._write(", ".join(filter(None, parts)) + "\n")
             return
-        width = shutil.get_terminal_size().columns - 1  # a cursor in the last column would begin a second line
+        width = shutil.get_terminal_size().columns - 1  # the last column would wrap
         self._write(_CLEAR + line_of(parts, share, width))
         self._is_shown = True
 
     def clear(self) -> None:
-        """Leave an empty line for others to write on."""
+        """Erase the line before other output."""
         if self._is_shown:
             self._write(_CLEAR)
             self._is_shown = False
 
     def note(self, text: str) -> None:
-        """A line that stays, above the one that is rewritten; it is shown where the progress is not, too."""
+        """Print a permanent line, even if `is_quiet`."""
         self.clear()
         self._write(f"{fitting(text) if self.is_terminal else text}\n")
 
@@ -63,7 +61,7 @@ class ProgressLine:
 
 
 def line_of(parts: Sequence[str], share: float | None, width: int) -> str:
-    """At most `width` characters: a bar, and the parts from the first on as long as there is room."""
+    """At most `width` characters: a bar, then as many parts as fit."""
     head = ""
     if share is not None:
         share = min(1.0, max(0.0, share))
@@ -80,7 +78,7 @@ def line_of(parts: Sequence[str], share: float | None, width: int) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """Seconds as in "12 s", "5 min" or "1 h 20 min"."""
+    """12 -> "12 s", 300 -> "5 min", 4800 -> "1 h 20 min"."""
     if seconds < 99:
         return f"{ceil(seconds)} s"
     minutes = round(seconds / 60)

@@ -1,15 +1,15 @@
-"""When requests should start: instants fixed before the run, so that a slow target cannot slow the load down.
+"""Arrival processes: the intended start times of requests. They are fixed before the run, so a slow target cannot slow the
+load down.
 
-Each process is a pure function of its parameters and an rng. All but `ConstantArrivals` are random; their mean rate is
-exact in the long run only, as real traffic's is. Sources: gamma and its `shape` are vLLM's burstiness, without its
-rescaling of the last arrival; stages are inverted through the integral of the rate, so that a Poisson process keeps its
-dispersion. Wrong when arrivals depend on answers (agents, chat turns): those are sessions (`schedule`) or a closed loop.
+Each process is a pure function of its parameters and an rng. All except `ConstantArrivals` are random: their mean rate is
+only exact in the long run, as in real traffic. Sources: gamma with `shape` is vLLM's burstiness, without its rescaling of
+the last arrival; stages invert the integral of the rate, so a Poisson process keeps its dispersion. Wrong for arrivals that
+depend on answers (agents, chat turns): use conversations (`schedule`) or a closed loop.
 
-Recorded traffic says how long requests and answers were, too; no trace holds any text. Read are CSV
-`TIMESTAMP,ContextTokens,GeneratedTokens` (Azure 2023 and 2024), CSV `arrival_s,input_tokens,output_tokens` and, with
-`reusable_prefix_tokens`, the same of Mooncake; JSONL `{timestamp (ms), input_length, output_length, hash_ids}` (Mooncake).
-Mooncake's stamps are rounded to about 3 s, which would make bursts that never were: each such batch is spread evenly up to
-the next stamp.
+Traces of recorded traffic also hold lengths, but no text. Formats: CSV `TIMESTAMP,ContextTokens,GeneratedTokens` (Azure 2023
+and 2024), CSV `arrival_s,input_tokens,output_tokens`, with `reusable_prefix_tokens` for Mooncake; JSONL `{timestamp (ms),
+input_length, output_length, hash_ids}` (Mooncake). Mooncake's timestamps are rounded to about 3 s, which would make
+artificial bursts: each batch of equal times is spread evenly up to the next timestamp.
 """
 
 import csv
@@ -31,14 +31,14 @@ MAX_RATE_RPS = 1e6
 
 class Arrivals(Protocol):
     def instants(self, rng: Random) -> Iterator[float]:
-        """Seconds from the start, never falling; endless, but for stages and traces."""
+        """Seconds from the start, non-decreasing; endless, except for `Ramp`."""
 
     def __str__(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantArrivals:
-    """Equal distances: kinder than any traffic."""
+    """Equal distances; easier on a target than any real traffic."""
 
     rate_rps: float
 
@@ -54,8 +54,8 @@ class ConstantArrivals:
 
 @dataclass(frozen=True, slots=True)
 class Gamma:
-    """Gamma distances with the given shape: 1 is Poisson, below 1 comes in bursts, above 1 evens out. The coefficient of
-    variation of the distances is 1/sqrt(shape): Azure's chat traffic has 1.09, its code traffic 13."""
+    """Gamma distances with the given shape: 1 is Poisson, below 1 is bursty, above 1 is smoother. Their coefficient of
+    variation is 1/sqrt(shape); 1.09 in Azure's chat traffic, 13 in its code traffic."""
 
     rate_rps: float
     shape: float = 1.0
@@ -80,7 +80,7 @@ class Gamma:
 
 @dataclass(frozen=True, slots=True)
 class RateStage:
-    """The rate goes from one value to another, in a straight line."""
+    """The rate changes linearly from one value to another."""
 
     seconds: float
     from_rps: float
@@ -107,7 +107,7 @@ class RateStage:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """A Poisson process whose rate follows stages, one after the other. Ends with the last."""
+    """A Poisson process whose rate follows stages in order, and which ends with the last."""
 
     stages: tuple[RateStage, ...]
 
@@ -141,18 +141,18 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Mmpp:
-    """A Poisson process that jumps between two rates, staying in each for an exponential time: calm and storm."""
+    """A Poisson process that alternates between two rates, calm and storm, for exponentially distributed times."""
 
     calm_rps: float
     storm_rps: float
-    calm_s: float  # mean stay
+    calm_s: float  # mean duration
     storm_s: float
 
     def __post_init__(self) -> None:
         _check_rate(self.calm_rps)
         _check_rate(self.storm_rps)
         if not (self.calm_s > 0 and self.storm_s > 0):
-            raise ValueError("the mean stays must be more than 0 s")
+            raise ValueError("the mean durations of calm and storm must be more than 0 s")
 
     def instants(self, rng: Random) -> Iterator[float]:
         at_s = 0.0
@@ -163,25 +163,24 @@ class Mmpp:
             if next_s < until_s:
                 at_s = next_s
                 yield at_s
-            else:  # exponential distances have no memory: draw anew from the jump on
+            else:  # exponential distances have no memory: draw a new one from here
                 at_s = until_s
                 is_storm = not is_storm
                 until_s = at_s + rng.expovariate(1 / (self.storm_s if is_storm else self.calm_s))
 
     def __str__(self) -> str:
         return (f"MMPP, {self.calm_rps:g}/s for {format_s(self.calm_s)} and {self.storm_rps:g}/s for "
-                f"{format_s(self.storm_s)} "
-                "on average")
+                f"{format_s(self.storm_s)} on average")
 
 
 def parse_arrivals(text: str, rate_rps: float | None) -> Arrivals:
     """Read poisson, constant, gamma:SHAPE (all need a rate), ramp:FROM..TO:TIME,RATE:TIME or mmpp:RATE:TIME,RATE:TIME.
-    Raises ValueError saying what is wrong and what is expected."""
+    Raises ValueError with the mistake and the expected form."""
     kind, _, rest = text.partition(":")
     if kind in ("ramp", "mmpp"):
         if rate_rps is not None:
-            raise ValueError(f"--rate has no meaning with --arrivals {kind}, whose stages say the rates")
-        stages = tuple(_stage(part) for part in rest.split(","))
+            raise ValueError(f"--rate has no meaning with --arrivals {kind}, whose stages contain the rates")
+        stages = tuple(_parse_stage(part) for part in rest.split(","))
         if kind == "ramp":
             return Ramp(stages)
         if len(stages) != 2 or any(stage.from_rps != stage.to_rps for stage in stages):
@@ -194,22 +193,22 @@ def parse_arrivals(text: str, rate_rps: float | None) -> Arrivals:
     if rate_rps is None:
         raise ValueError(f"--arrivals {kind} needs --rate")
     if kind == "gamma":
-        return Gamma(rate_rps, _number(rest, "gamma:SHAPE"))
+        return Gamma(rate_rps, _parse_number(rest, "gamma:SHAPE"))
     if rest:
         raise ValueError(f"--arrivals {kind} takes nothing after a colon")
     return ConstantArrivals(rate_rps) if kind == "constant" else Gamma(rate_rps)
 
 
-def _stage(text: str) -> RateStage:
+def _parse_stage(text: str) -> RateStage:
     rates, has_time, seconds = text.partition(":")
     if not has_time:
         raise ValueError(f"stage {text!r}: write RATE:TIME or FROM..TO:TIME, such as 10..100:60s")
     first, _, last = rates.partition("..")
-    from_rps = _number(first, "a stage's rate")
-    return RateStage(seconds_in(seconds), from_rps, _number(last, "a stage's rate") if last else from_rps)
+    from_rps = _parse_number(first, "a stage's rate")
+    return RateStage(seconds_in(seconds), from_rps, _parse_number(last, "a stage's rate") if last else from_rps)
 
 
-def _number(text: str, what: str) -> float:
+def _parse_number(text: str, what: str) -> float:
     try:
         return float(text)
     except ValueError:
@@ -224,10 +223,10 @@ def _check_rate(rate_rps: float) -> None:
 class Recorded(msgspec.Struct, frozen=True, gc=False):
     """One request of a trace."""
 
-    at_s: float  # from the first of them
+    at_s: float  # from the first request of the trace
     n_input: int
     n_output: int
-    n_shared: int = 0  # leading tokens that others began with as well
+    n_shared: int = 0  # leading tokens shared with other requests
     blocks: tuple[int, ...] = ()  # identities of the leading blocks of 512 tokens
 
 
@@ -245,7 +244,7 @@ _COLUMNS = ("a trace is CSV with the columns TIMESTAMP,ContextTokens,GeneratedTo
 
 def read_trace(lines: Iterable[str], time_scale: float = 1.0) -> list[Recorded]:
     """The requests of a trace in order of time. `time_scale` multiplies its times: 0.1 replays ten times as fast. Raises
-    ValueError naming the line that is wrong."""
+    ValueError that names the wrong line."""
     if not 1e-6 <= time_scale <= 1e6:
         raise ValueError(f"the time scale must be 0.000001 to 1000000, not {time_scale:g}")
     walk = iter(lines)
@@ -262,7 +261,7 @@ def read_trace(lines: Iterable[str], time_scale: float = 1.0) -> list[Recorded]:
     found.sort(key=lambda row: row.at_s)
     times_s = [row.at_s for row in found]
     if is_rounded:
-        times_s = _spread(times_s)
+        times_s = _spread_batches(times_s)
     first_s = times_s[0]
     return [msgspec.structs.replace(row, at_s=(at_s - first_s) * time_scale)
             for row, at_s in zip(found, times_s, strict=True)]
@@ -276,7 +275,7 @@ def _read_jsonl(head: str, lines: Iterator[str]) -> Iterator[Recorded]:
             row = _MOONCAKE.decode(line)
         except (msgspec.DecodeError, UnicodeError) as why:
             raise ValueError(f"line {number} of the trace: {why}") from None
-        yield _checked(number, Recorded(row.timestamp / 1e3, row.input_length, row.output_length, blocks=row.hash_ids))
+        yield _check_row(number, Recorded(row.timestamp / 1e3, row.input_length, row.output_length, blocks=row.hash_ids))
 
 
 def _read_csv(columns: Sequence[str], lines: Iterator[str]) -> Iterator[Recorded]:
@@ -288,7 +287,7 @@ def _read_csv(columns: Sequence[str], lines: Iterator[str]) -> Iterator[Recorded
         raise ValueError(_COLUMNS)
     at, n_in, n_out = (columns.index(name) for name in names)
     shared = columns.index("reusable_prefix_tokens") if "reusable_prefix_tokens" in columns else None
-    to_seconds = _instant if names[0] == "TIMESTAMP" else float
+    to_seconds = _parse_timestamp if names[0] == "TIMESTAMP" else float
     for number, row in enumerate(csv.reader(lines), 2):
         if not row:
             continue
@@ -297,26 +296,26 @@ def _read_csv(columns: Sequence[str], lines: Iterator[str]) -> Iterator[Recorded
             found = Recorded(to_seconds(row[at]), int(row[n_in]), int(row[n_out]), n_shared)
         except (ValueError, IndexError) as why:
             raise ValueError(f"line {number} of the trace: {why}") from None
-        yield _checked(number, found)
+        yield _check_row(number, found)
 
 
-def _instant(text: str) -> float:
+def _parse_timestamp(text: str) -> float:
     instant = datetime.fromisoformat(text)
     return (instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)).timestamp()
 
 
-def _checked(number: int, row: Recorded) -> Recorded:
+def _check_row(number: int, row: Recorded) -> Recorded:
     if not (abs(row.at_s) < 1e12 and 0 <= row.n_shared <= row.n_input < 1e9 and 0 <= row.n_output < 1e9):
-        raise ValueError(f"line {number} of the trace: a time or a number of tokens that cannot be")
+        raise ValueError(f"line {number} of the trace: a time or a number of tokens is out of range")
     return row
 
 
-def _spread(times_s: Sequence[float]) -> list[float]:
-    """Each batch of equal times, spread evenly up to the next time; the last one as far as batches usually last."""
+def _spread_batches(times_s: Sequence[float]) -> list[float]:
+    """Spread each batch of equal times evenly up to the next time; the last batch over the median distance."""
     batches = [(at_s, sum(1 for _ in same)) for at_s, same in groupby(times_s)]
     starts_s = [at_s for at_s, _ in batches]
-    usual_s = median(b - a for a, b in pairwise(starts_s)) if len(batches) > 1 else 0.0
+    median_s = median(b - a for a, b in pairwise(starts_s)) if len(batches) > 1 else 0.0
     spread: list[float] = []
-    for (at_s, n), next_s in zip(batches, (*starts_s[1:], starts_s[-1] + usual_s), strict=True):
+    for (at_s, n), next_s in zip(batches, (*starts_s[1:], starts_s[-1] + median_s), strict=True):
         spread += [at_s + (next_s - at_s) * i / n for i in range(n)]
     return spread

@@ -1,10 +1,10 @@
-"""A server behind HTTP/1.1 as a target: bodies, connections, time-outs, one sample a request (docs/decisions/0005).
+"""An HTTP/1.1 server as a target: request bodies, connections, time-outs, one sample for each request.
 
-There is no limit on connections: one would queue requests here and call it the target's speed. A connection is kept while
-the target keeps it; the one used last goes out first. A kept connection that turns out to be closed before one byte of the
-answer came is replaced once, as SDKs do; the request's clock goes on. Bytes are stamped when the loop hands them over,
-before anything looks at them, and read where they arrive: no task is woken for a chunk. What a chunk costs the client is
-what it cannot measure of the target.
+The number of connections has no limit: with one, requests would queue in the client, and the wait would look like the
+target's (docs/decisions/0005). Connections are reused while the target keeps them open, the most recently used first. If a
+reused connection closes before the first byte of the answer, the request is sent once more on a new one, as SDKs do; its
+time goes on. Bytes get their timestamp when the loop delivers them, before they are parsed, and are parsed right there: no
+task is woken for a chunk, because the client's cost for a chunk limits what it can measure.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import errno
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import nan
+from math import isnan, nan
 from typing import Any, Final
 
 import httptools
@@ -32,13 +32,19 @@ from stayfast.lab.load.schedule import Prompts, Shot
 PATHS: Final = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.RESPONSES: "/responses",
                 Api.MESSAGES: "/messages"}
 ANTHROPIC_VERSION: Final = "2023-06-01"
+EXCERPT_CHARS: Final = 200
+MIN_SECRET: Final = 8  # a shorter word is no key: replacing it would garble an ordinary message
+GRACE_S: Final = 0.25  # for the end of the body after the protocol's own end
+DNS_TTL_S = 300.0
 _ENCODE: Final = msgspec.json.Encoder().encode
-_LIMITS: Final = {Api.RESPONSES: "max_output_tokens"}
+_ESCAPED: Final = re.compile(r"\\(?:u00([2-7][0-9a-fA-F])|(/))")
+_LIKE_A_KEY: Final = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|xai|aiza)[-_*.\w]{9,}|\bbearer\s+[^\s\"',;]+")
+_CLIENT_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
 class AskingConfig:
-    """How requests are said. `extra` goes into every body: its values replace ours, null takes a field out."""
+    """How requests are written. The fields of `extra` replace those of the body; null removes a field."""
 
     api: Api = Api.CHAT
     model: str = "stayfast-tiny"
@@ -46,7 +52,7 @@ class AskingConfig:
     key: str | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     extra: dict[str, Any] = field(default_factory=dict)
-    allow_empty: bool = False  # a whole answer without content is good
+    allow_empty: bool = False  # a complete answer without content is a success
 
     def __post_init__(self) -> None:
         if self.api not in PATHS:
@@ -56,7 +62,7 @@ class AskingConfig:
                 raise ValueError(f"the header {name!r} cannot be sent in HTTP")
 
     def all_headers(self) -> list[tuple[str, str]]:
-        """Those of every request, but for host and content-length."""
+        """The headers of every request, except host and content-length."""
         accept = "text/event-stream" if self.stream else "application/json"
         found = {"content-type": "application/json", "accept": accept, "accept-encoding": "identity",
                  "user-agent": "stayfast-bench"}
@@ -68,22 +74,24 @@ class AskingConfig:
 
 
 class Asker:
+    """Encodes request bodies."""
+
     def __init__(self, config: AskingConfig, prompts: Prompts) -> None:
         self._config = config
         self._prompts = prompts
-        self._limit = _LIMITS.get(config.api, "max_tokens")
+        self._max_tokens_field = "max_output_tokens" if config.api is Api.RESPONSES else "max_tokens"
 
     def body(self, shot: Shot) -> bytes:
         config = self._config
-        body: dict[str, Any] = {"model": config.model, self._limit: shot.n_output, "stream": config.stream}
-        body |= self._request_body(shot)
+        body: dict[str, Any] = {"model": config.model, self._max_tokens_field: shot.n_output, "stream": config.stream}
+        body |= self._make_prompt(shot)
         if config.stream and config.api in (Api.CHAT, Api.COMPLETIONS):
             body["stream_options"] = {"include_usage": True}
         if config.extra:
             body = {name: value for name, value in (body | config.extra).items() if value is not None}
         return _ENCODE(body)
 
-    def _request_body(self, shot: Shot) -> dict[str, Any]:
+    def _make_prompt(self, shot: Shot) -> dict[str, Any]:
         system = self._prompts.system
         dialogue = self._prompts.dialogue(shot)
         if self._config.api is Api.COMPLETIONS:
@@ -97,20 +105,15 @@ class Asker:
         return {"messages": [{"role": "system", "content": system}] * bool(system) + messages}
 
 
-EXCERPT_CHARS: Final = 200
-MIN_SECRET: Final = 8  # a shorter word is no key: taking it out would garble an honest message
-_ESCAPED: Final = re.compile(r"\\(?:u00([2-7][0-9a-fA-F])|(/))")
-_LIKE_A_KEY: Final = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|xai|aiza)[-_*.\w]{9,}|\bbearer\s+[^\s\"',;]+")
-
-
 class SampleTally:
-    """Makes one target's samples, and knows how their output tokens were counted. `secrets` never get into an excerpt."""
+    """Makes the samples of one target and tracks how their output tokens were counted. `secrets` are removed from
+    excerpts."""
 
     __slots__ = ("_has_excerpt", "_n_by_chunks", "_n_by_usage", "_secrets")
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         words = {word for value in secrets for word in (value, *value.split()) if len(word) >= MIN_SECRET}
-        self._secrets = sorted(words, key=len, reverse=True)  # one may be a part of another
+        self._secrets = sorted(words, key=len, reverse=True)  # a secret may contain another
         self._has_excerpt = False
         self._n_by_usage = 0
         self._n_by_chunks = 0
@@ -122,9 +125,8 @@ class SampleTally:
         return "chunks" if self._n_by_chunks else "usage"
 
     def sample(self, asking: DueShot, exchange: MeasuredAnswer, sent_at: float, connect_s: float) -> Sample:
-        """The row. `sent_at` is the clock's; NaN for what did not happen."""
-        zero_at, shot, reader = asking.zero_at, asking.shot, exchange.reader
-        usage = reader.usage
+        """The row of one request. `sent_at`: an instant of the clock; NaN if not sent."""
+        zero_at, shot, usage = asking.zero_at, asking.shot, exchange.reader.usage
         is_by_usage = usage is not None and usage.output > 0
         self._n_by_usage += is_by_usage
         self._n_by_chunks += exchange.n_chunks > 0 and not is_by_usage
@@ -135,11 +137,11 @@ class SampleTally:
             n_output=usage.output if usage and is_by_usage else exchange.n_chunks, n_chunks=exchange.n_chunks,
             gap_max_s=exchange.gap_max_s, connect_s=connect_s, shown_s=exchange.shown_at - zero_at, status=exchange.status,
             error=exchange.error, n_upstream_attempts=exchange.n_attempts, server_timing=exchange.server_timing,
-            excerpt=self._excerpt(exchange))
+            excerpt=self._make_excerpt(exchange.excerpt))
 
-    def _excerpt(self, exchange: MeasuredAnswer) -> str:
-        """The beginning of the first failed body, on one line and without anything that looks like a key."""
-        if self._has_excerpt or not (body := exchange.excerpt):
+    def _make_excerpt(self, body: bytes) -> str:
+        """The start of the first failed body, on one line, without keys; empty for later ones."""
+        if self._has_excerpt or not body:
             return ""
         self._has_excerpt = True
         text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else "/", body.decode("utf-8", "replace"))
@@ -149,13 +151,9 @@ class SampleTally:
         return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + "..."
 
 
-GRACE_S: Final = 0.25  # for the end of a body whose protocol has said its own end
-DNS_TTL_S = 300.0
-_OURS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)  # not the target's fault
-
-
 class LoadConnection(asyncio.Protocol):
-    """One connection, one request at a time. `on_free` is told when another may go out, `on_gone` when none will."""
+    """One connection with one request at a time. `on_free` is called when the next request may be sent, `on_gone` when the
+    connection has closed."""
 
     __slots__ = ("_can_reuse", "_exchange", "_headers", "_is_whole", "_now", "_now_at", "_on_free", "_on_gone", "_parser",
                  "_transport", "is_gone")
@@ -176,18 +174,18 @@ class LoadConnection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether a request may go out: the peer may have closed since the last answer."""
+        """Whether a request may be sent: the peer may have closed the connection since the last answer."""
         return not self.is_gone and not self._transport.is_closing()
 
     def send(self, request: bytes, exchange: MeasuredAnswer) -> float:
-        """Write the request; returns the instant at which it was written."""
+        """Write the request; return the instant of the write."""
         self._exchange = exchange
         sent_at = self._now()
         self._transport.write(request)
         return sent_at
 
     def abort(self) -> None:
-        """Close at once; an answer on its way is let go, and must be ended by who does this."""
+        """Close at once. The caller ends the answer in flight."""
         self._exchange = None
         self.is_gone = True
         self._transport.abort()
@@ -195,7 +193,7 @@ class LoadConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._now_at = at = self._now()
         exchange = self._exchange
-        if exchange is None:  # a server that speaks unasked is about to close
+        if exchange is None:  # data without a request
             self.abort()
             return
         try:
@@ -207,12 +205,12 @@ class LoadConnection(asyncio.Protocol):
                 return
             self._can_reuse = False
         if self._is_whole:
-            self._end(exchange, at)
+            self._finish(exchange, at)
         elif exchange.reader.is_over:
-            asyncio.get_running_loop().call_later(GRACE_S, self._end_without_body_end, exchange)
+            asyncio.get_running_loop().call_later(GRACE_S, self._finish_without_body_end, exchange)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end of a body without a length; of any other, and of a connection kept for later, the end of it."""
+        """The close is the end of a body without a length; any other body is truncated."""
         at = self._now()
         self.is_gone = True
         exchange, self._exchange = self._exchange, None
@@ -220,16 +218,15 @@ class LoadConnection(asyncio.Protocol):
         if exchange is None:
             return
         if exchange.reader.is_over or (exc is None and exchange.status and b"content-length" not in self._headers
-                                  and b"transfer-encoding" not in self._headers):
+                                       and b"transfer-encoding" not in self._headers):
             exchange.finish(at)
             return
         exchange.was_untouched = not exchange.status
         exchange.end(Error.TRUNCATED if exc is None and exchange.status else Error.RESET, at)
 
     def on_message_begin(self) -> None:
-        """httptools: an answer begins, or one that nobody asked for."""
         if self._is_whole:
-            raise httptools.HttpParserError("an answer to nothing")
+            raise httptools.HttpParserError("an answer without a request")
         self._headers = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -245,12 +242,11 @@ class LoadConnection(asyncio.Protocol):
             self._exchange.take(data, self._now_at)
 
     def on_message_complete(self) -> None:
-        """httptools: the message is whole; only here does `should_keep_alive` tell the truth."""
         if self._exchange is not None and self._exchange.status:
             self._is_whole = True
-            self._can_reuse = self._parser.should_keep_alive()
+            self._can_reuse = self._parser.should_keep_alive()  # only valid in this callback
 
-    def _end(self, exchange: MeasuredAnswer, at: float) -> None:
+    def _finish(self, exchange: MeasuredAnswer, at: float) -> None:
         self._is_whole = False
         self._exchange = None
         if self._can_reuse:
@@ -259,7 +255,7 @@ class LoadConnection(asyncio.Protocol):
             self.abort()
         exchange.finish(at)
 
-    def _end_without_body_end(self, exchange: MeasuredAnswer) -> None:
+    def _finish_without_body_end(self, exchange: MeasuredAnswer) -> None:
         if exchange is self._exchange:
             self.abort()
             exchange.finish(self._now())
@@ -267,7 +263,7 @@ class LoadConnection(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadTargetConfig:
-    """Where a target is. `base_url` is what the dialect's SDK takes as its base URL: see `path_of`."""
+    """The address of a target. `base_url`: as the dialect's SDK takes it, see `path_of`."""
 
     base_url: str
     asking: AskingConfig
@@ -287,9 +283,7 @@ class HttpTarget:
         self._dialer = Dialer(origin, Resolver(base.host, DNS_TTL_S, clock), clock)
         self._named, self._authority = f"upstream {name}", base.authority
         self._clock = clock
-        self._streams = config.asking.stream
-        self._api = config.asking.api
-        self._allows_empty = config.asking.allow_empty
+        self._config = config.asking
         self._asker = Asker(config.asking, prompts)
         fields = "".join(f"{name}: {value}\r\n" for name, value in config.asking.all_headers())
         self._head = (f"POST {path_of(base.path, config.asking.api)} HTTP/1.1\r\nhost: {base.authority}\r\n{fields}"
@@ -306,27 +300,27 @@ class HttpTarget:
     async def ask(self, asking: DueShot) -> Sample:
         body = self._asker.body(asking.shot)
         request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
-        loop = asyncio.get_running_loop()
+        config, loop = self._config, asyncio.get_running_loop()
         connect_s = sent_at = nan
         is_fresh = False
         while True:
-            exchange = MeasuredAnswer(reader_of(self._api), streams=self._streams, gaps=asking.gaps, zero_at=asking.zero_at,
-                                done=loop.create_future(), allows_empty=self._allows_empty)
+            exchange = MeasuredAnswer(reader_of(config.api), streams=config.stream, gaps=asking.gaps, zero_at=asking.zero_at,
+                                      done=loop.create_future(), allows_empty=config.allow_empty)
             try:
-                connection = None if is_fresh else self._take_idle()
+                connection = None if is_fresh else self._pop_idle()
                 if connection is None:
                     is_fresh = True
                     connection, connect_s = await self._connect(asking.timeout_at)
             except (UpstreamFailed, TimeoutError) as why:
-                exchange.end(_why(why), self._clock.now())
+                exchange.end(_classify_connect_error(why), self._clock.now())
                 sample = self._tally.sample(asking, exchange, sent_at, connect_s)
                 return msgspec.structs.replace(sample, excerpt=str(why).replace(self._named, self._authority))
             self._busy[connection] = exchange
             at = connection.send(request, exchange)
-            if sent_at != sent_at:  # NaN: not sent before
+            if isnan(sent_at):
                 sent_at = at
-            await self._answered(connection, exchange, asking.timeout_at)
-            if not (exchange.was_untouched and not is_fresh):
+            await self._wait_for_end(connection, exchange, asking.timeout_at)
+            if is_fresh or not exchange.was_untouched:
                 return self._tally.sample(asking, exchange, sent_at, connect_s)
             is_fresh = True
 
@@ -341,21 +335,21 @@ class HttpTarget:
         for dialing in self._dialing:
             dialing.reschedule(0)
 
-    def _take_idle(self) -> LoadConnection | None:
+    def _pop_idle(self) -> LoadConnection | None:
         while self._idle:
             connection, _ = self._idle.popitem()
             if connection.is_usable:
                 return connection
         return None
 
-    async def _answered(self, connection: LoadConnection, exchange: MeasuredAnswer, timeout_at: float) -> None:
+    async def _wait_for_end(self, connection: LoadConnection, exchange: MeasuredAnswer, timeout_at: float) -> None:
         timer = asyncio.get_running_loop().call_later(timeout_at - self._clock.now(), self._time_out, connection, exchange)
         try:
             await exchange.done
         finally:
             timer.cancel()
             self._busy.pop(connection, None)
-            if not exchange.done.done():  # cancelled
+            if not exchange.done.done():  # this task was cancelled
                 connection.abort()
 
     def _time_out(self, connection: LoadConnection, exchange: MeasuredAnswer) -> None:
@@ -371,25 +365,26 @@ class HttpTarget:
                 dialed = await self._dialer.open()
             finally:
                 self._dialing.discard(dialing)
-        connection = LoadConnection(dialed.transport, self._clock.now, self._free, lambda gone: self._idle.pop(gone, None))
+        connection = LoadConnection(dialed.transport, self._clock.now, self._release,
+                                    lambda gone: self._idle.pop(gone, None))
         dialed.transport.set_protocol(connection)
         return connection, self._clock.now() - began_at
 
-    def _free(self, connection: LoadConnection) -> None:
+    def _release(self, connection: LoadConnection) -> None:
         self._busy.pop(connection, None)
         self._idle[connection] = None
 
 
 def path_of(base_path: str, api: Api) -> str:
-    """Where requests of a dialect go. OpenAI's SDKs take a base URL that ends in /v1, which is added only to a bare host;
-    Anthropic's take it without and add /v1 themselves, so of messages both forms are the same."""
+    """The path of a dialect's requests. OpenAI's SDKs take a base URL that ends in /v1, so /v1 is only added to a bare host.
+    Anthropic's SDKs add /v1 themselves, so both forms are accepted for messages."""
     if not base_path or (api is Api.MESSAGES and not base_path.endswith("/v1")):
         base_path += "/v1"
     return base_path + PATHS[api]
 
 
-def _why(error: UpstreamFailed | TimeoutError) -> Error:
+def _classify_connect_error(error: UpstreamFailed | TimeoutError) -> Error:
     if isinstance(error, TimeoutError):
         return Error.TIMEOUT
     cause = error.__cause__
-    return Error.UNSENT if isinstance(cause, OSError) and cause.errno in _OURS else Error.CONNECT
+    return Error.UNSENT if isinstance(cause, OSError) and cause.errno in _CLIENT_ERRNOS else Error.CONNECT

@@ -1,14 +1,13 @@
-"""How long prompts and answers are, in tokens: constant, uniform, normal, lognormal, or a preset fitted to real traffic.
+"""Lengths of prompts and answers in tokens, and text of a given length.
 
-Real lengths are lognormal with a coefficient of variation near 1; a constant length hides every queue that a long prompt
-makes for a short one. `conv` and `code` are lognormal fits to Azure's public 2023 traces: input and output are drawn
-apart, because their log correlation there is 0.00 to 0.09. Wrong in the far tail: the traces stop at 14,050 and 7,437
-input tokens, so the presets are cut there.
+Lengths are constant, uniform, normal, lognormal, or a preset fitted to real traffic. Real lengths are lognormal with a
+coefficient of variation near 1; a constant length hides the queueing of short prompts behind long ones. `conv` and `code`
+are lognormal fits to Azure's public traces of 2023. Input and output are drawn independently, because their log correlation
+there is 0.00 to 0.09. Wrong in the far tail: the traces stop at 14,050 and 7,437 input tokens, so the presets are cut there.
 
-Text of about so many tokens, from numbers alone: the same on every machine, for ever, and no download.
-
-The words are short and frequent, so that with the blank before it each is one token for the tokenizers in use: a prompt of
-n words is n tokens to within a few per cent, beside what the chat template adds.
+The text depends on numbers only and is the same on every machine. Its words are short and frequent: with the blank before
+it, each is one token of common tokenizers, so a prompt of n words is n tokens within a few per cent, without the chat
+template.
 """
 
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ class ConstantLength:
     n_tokens: int
 
     def __post_init__(self) -> None:
-        _check("a length", self.n_tokens, 1)
+        _check_range("a length", self.n_tokens, 1)
 
     def draw(self, rng: Random) -> int:
         return self.n_tokens
@@ -42,14 +41,14 @@ class ConstantLength:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Any length between two, both included."""
+    """Uniform from `low` to `high`, both included."""
 
     low: int
     high: int
 
     def __post_init__(self) -> None:
-        _check("uniform's low end", self.low, 1)
-        _check("uniform's high end", self.high, self.low)
+        _check_range("uniform's low end", self.low, 1)
+        _check_range("uniform's high end", self.high, self.low)
 
     def draw(self, rng: Random) -> int:
         return rng.randint(self.low, self.high)
@@ -60,14 +59,14 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class NormalLength:
-    """A bell around a mean; what falls below 1 is 1."""
+    """Normal, and at least 1."""
 
     mean: float
     deviation: float
 
     def __post_init__(self) -> None:
-        _check("normal's mean", self.mean, 1)
-        _check("normal's deviation", self.deviation, 0)
+        _check_range("normal's mean", self.mean, 1)
+        _check_range("normal's deviation", self.deviation, 0)
 
     def draw(self, rng: Random) -> int:
         return max(1, round(rng.gauss(self.mean, self.deviation)))
@@ -78,7 +77,7 @@ class NormalLength:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """exp(N(mu, sigma)), cut at `most`."""
+    """exp(N(mu, sigma)), at most `most`."""
 
     mu: float
     sigma: float
@@ -106,7 +105,7 @@ _EXPECTED = "write N, uniform:LOW-HIGH, normal:MEAN,DEVIATION, lognormal:MEDIAN,
 
 
 def parse_length(text: str, side: str) -> Length:
-    """Read a length. `side`: input or output, which presets differ in. Raises ValueError saying what is expected."""
+    """Read a length. `side`: input or output; presets differ by it. Raises ValueError with the expected form."""
     preset = _PRESETS.get((text, side))
     if preset is not None:
         return preset
@@ -121,7 +120,7 @@ def parse_length(text: str, side: str) -> Length:
                 return NormalLength(float(mean), float(deviation))
             case "lognormal":
                 median, sigma = map(float, rest.split(","))
-                _check("lognormal's median", median, 1)
+                _check_range("lognormal's median", median, 1)
                 return Lognormal(log(median), sigma)
         return ConstantLength(int(text))
     except ValueError as why:
@@ -129,7 +128,7 @@ def parse_length(text: str, side: str) -> Length:
         raise ValueError(f"--{side}-tokens {text}: {reason}") from None
 
 
-def _check(what: str, value: float, least: float) -> None:
+def _check_range(what: str, value: float, least: float) -> None:
     if not least <= value <= MAX_TOKENS:
         raise ValueError(f"{what} must be {least:g} to {MAX_TOKENS:g}, not {value:g}")
 
@@ -152,7 +151,7 @@ WORDS: Final = tuple(_TEXT.split())
 _N: Final = len(WORDS)
 _N_BOOK: Final = 40_000
 
-# One question in several wordings; the four words stand for its subject.
+# Wordings of one question; four words fill the blanks.
 WORDINGS: Final = (
     "How do I {} the {} of a {} {}?",
     "What is the best way to {} the {} of a {} {}?",
@@ -160,11 +159,11 @@ WORDINGS: Final = (
     "I would like to {} the {} of a {} {}; how is that done?",
     "Can you explain how one can {} the {} of a {} {}?",
 )
-_N_WORDED: Final = 16  # words of the longest
+_N_WORDED: Final = 16  # words of the longest wording
 
 
 class FillerText:
-    """A long text to cut prompts from. Built once a run: cutting is a copy, whatever the length."""
+    """A long text to cut prompts from, built once for a run; a cut is one copy."""
 
     def __init__(self, seed: int) -> None:
         rng = Random(seed)
@@ -173,12 +172,12 @@ class FillerText:
         self._starts = [0]
         for word in words:
             self._starts.append(self._starts[-1] + len(word) + 1)
-        self._mix = rng.randrange(_N**4)
+        self._offset = rng.randrange(_N**4)
 
     def prompt(self, number: int, n_tokens: int, wording: int = 0) -> str:
-        """A prompt of about `n_tokens` tokens. Different numbers differ from their first words on, whatever the length
-        from four words; different wordings of one number ask for the same."""
-        rest = (number * 2_654_435_761 + self._mix) % _N**4  # coprime factor: the first len(WORDS)**4 numbers differ
+        """A prompt of about `n_tokens` tokens. Prompts of different numbers differ in their first four words; the
+        wordings of one number ask the same question."""
+        rest = (number * 2_654_435_761 + self._offset) % _N**4  # the factor is coprime to _N: the first _N**4 numbers differ
         subject = []
         for _ in range(4):
             rest, digit = divmod(rest, _N)
@@ -189,7 +188,7 @@ class FillerText:
         return f"{question} {self.passage(number, n_left)}" if n_left > 0 else question
 
     def passage(self, number: int, n_words: int) -> str:
-        """So many words; a number's passages begin alike."""
+        """`n_words` words. Passages of one number have the same start."""
         first = (number * 7919) % _N_BOOK
         parts = []
         while n_words > 0:

@@ -1,8 +1,8 @@
-"""What the bench sees in an answer: when pieces that a model generated came, the protocol's own end, errors, token counts.
+"""Parses an answer for the bench: the times of generated pieces, the protocol's own end, errors, token counts.
 
-Read here and not by `wire`, whose mistakes an instrument must not share; a test holds the two against each other. A piece
-is text, reasoning or arguments of a tool call, and not empty. None of these is one: a chunk that names the role or a tool
-only, usage, encrypted reasoning, comments, `message_start`, `ping`, `response.created`.
+It does not use the decoders of `stayfast.wire`, because a measuring instrument must not share the mistakes of what it
+measures. A test compares the two. A piece is non-empty text, reasoning or tool arguments. Not pieces: a chunk with only a
+role or a tool's name, usage, encrypted reasoning, comments, `message_start`, `ping`, `response.created`.
 """
 
 import asyncio
@@ -17,29 +17,31 @@ from stayfast.core.types import Api, Usage
 from stayfast.lab.load.result import Error, GapCounts
 from stayfast.wire import sse, usage
 
-NOTHING, HIDDEN, SHOWN = 0, 1, 2  # what an event holds: no piece, reasoning, anything that a user or a tool gets
+NOTHING, HIDDEN, SHOWN = 0, 1, 2  # an event holds no piece, only reasoning, or output for the user or a tool
 _BAD_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ANY: Final = msgspec.json.Decoder()
 
 
 class AnswerParser(ABC):
-    """One answer. `is_over`: nothing after this counts. `error` is NONE for a whole answer, and as long as one may come."""
+    """Parses one answer. `is_over`: the rest of the body is ignored. `error` is NONE for a complete answer, and until an
+    error is found."""
 
     def __init__(self) -> None:
         self.is_over = False
         self.error = Error.NONE
-        self.is_empty_whole = False  # an answer in one piece that holds nothing generated
+        self.is_empty_whole = False  # a non-streamed answer without content
         self.usage: Usage | None = None
 
     def see(self, data: bytes, name: bytes) -> int:
         """Read one event: NOTHING, HIDDEN or SHOWN."""
         try:
-            return self._see(data, name)
+            return self._read_event(data, name)
         except _BAD_JSON:
             self._stop(Error.MALFORMED)
             return NOTHING
 
     def see_whole(self, body: bytes) -> None:
+        """Read a non-streamed answer."""
         try:
             parsed = _ANY.decode(body)
         except _BAD_JSON:
@@ -49,12 +51,12 @@ class AnswerParser(ABC):
         elif parsed.get("error"):
             self._stop(Error.STREAM_ERROR)
         else:
-            self.usage = self._usage(parsed.get("usage"))
+            self.usage = self._parse_usage(parsed.get("usage"))
             self._stop(Error.NONE if self._is_answer(parsed) else Error.MALFORMED)
             self.is_empty_whole = not self._has_content(parsed)
 
     def end(self) -> None:
-        """The body has ended: without the protocol's own end it is cut off."""
+        """The body has ended. Without the protocol's own end, the answer is truncated."""
         if not self.is_over:
             self._stop(Error.TRUNCATED)
 
@@ -63,19 +65,19 @@ class AnswerParser(ABC):
         self.error = error
 
     @abstractmethod
-    def _see(self, data: bytes, name: bytes) -> int:
-        """Read one event; may raise for what is not JSON of the protocol's shape."""
+    def _read_event(self, data: bytes, name: bytes) -> int:
+        """Read one event; may raise _BAD_JSON."""
 
-    def _usage(self, parsed: object) -> Usage | None:
+    def _parse_usage(self, parsed: object) -> Usage | None:
         return usage.from_openai(parsed)
 
     @abstractmethod
     def _is_answer(self, parsed: dict[str, Any]) -> bool:
-        """Whether a whole body has what an answer must have."""
+        """Whether a non-streamed body has the required fields."""
 
     @abstractmethod
     def _has_content(self, parsed: dict[str, Any]) -> bool:
-        """Whether a whole body holds a piece; what is of no known shape counts as one."""
+        """Whether a non-streamed body holds a piece; an unknown shape counts as one."""
 
 
 class _Function(Struct, gc=False):
@@ -118,13 +120,13 @@ _CHUNK: Final = msgspec.json.Decoder(_Chunk)
 
 
 class ChatReader(AnswerParser):
-    """Chat and completions. Whole: a `finish_reason`, then `[DONE]` or the end of the body."""
+    """Chat and completions. Complete: a `finish_reason`, then `[DONE]` or the end of the body."""
 
     def __init__(self) -> None:
         super().__init__()
         self._has_finished = False
 
-    def _see(self, data: bytes, name: bytes) -> int:
+    def _read_event(self, data: bytes, name: bytes) -> int:
         if data == b"[DONE]":
             self.end()
             return NOTHING
@@ -155,15 +157,15 @@ class ChatReader(AnswerParser):
         return isinstance(parsed.get("choices"), list) and bool(parsed["choices"])
 
     def _has_content(self, parsed: dict[str, Any]) -> bool:
-        return any(_has_text(choice.get("message") or choice) for choice in _dicts(parsed.get("choices")))
+        return any(_has_text(choice.get("message") or choice) for choice in _only_dicts(parsed.get("choices")))
 
 
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+def _only_dicts(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _has_text(value: object) -> bool:
-    """Whether a whole message of chat, or a choice of completions, holds a piece."""
+    """Whether a message of chat, or a choice of completions, holds a piece."""
     return isinstance(value, dict) and any(value.get(name) for name in (
         "content", "text", "tool_calls", "function_call", "refusal", "reasoning_content", "reasoning", "reasoning_details",
         "audio"))
@@ -181,13 +183,13 @@ class _Part(Struct, gc=False):
     partial_json: Any = None
 
 
-class _Message(Struct, gc=False):
+class _WithUsage(Struct, gc=False):
     usage: Any = None
 
 
 class _MessagesEvent(Struct, gc=False):
     type: str = ""
-    message: _Message | None = None
+    message: _WithUsage | None = None
     content_block: _Part | None = None
     delta: _Part | None = None
     usage: Any = None
@@ -197,9 +199,9 @@ _MESSAGES: Final = msgspec.json.Decoder(_MessagesEvent)
 
 
 class MessagesReader(AnswerParser):
-    """Messages. Whole: `message_stop`."""
+    """Messages. Complete: `message_stop`."""
 
-    def _see(self, data: bytes, name: bytes) -> int:
+    def _read_event(self, data: bytes, name: bytes) -> int:
         event = _MESSAGES.decode(data)
         match event.type:
             case "content_block_delta" | "content_block_start":
@@ -217,7 +219,7 @@ class MessagesReader(AnswerParser):
                 self._stop(Error.STREAM_ERROR)
         return NOTHING
 
-    def _usage(self, parsed: object) -> Usage | None:
+    def _parse_usage(self, parsed: object) -> Usage | None:
         return usage.from_anthropic(parsed)
 
     def _is_answer(self, parsed: dict[str, Any]) -> bool:
@@ -225,28 +227,24 @@ class MessagesReader(AnswerParser):
 
     def _has_content(self, parsed: dict[str, Any]) -> bool:
         return any(block.get("text") or block.get("thinking") or block.get("type") not in ("text", "thinking")
-                   for block in _dicts(parsed.get("content")))
-
-
-class _Response(Struct, gc=False):
-    usage: Any = None
+                   for block in _only_dicts(parsed.get("content")))
 
 
 class _ResponsesEvent(Struct, gc=False):
     type: str = ""
     delta: Any = None
-    response: _Response | None = None
+    response: _WithUsage | None = None
 
 
 _RESPONSES: Final = msgspec.json.Decoder(_ResponsesEvent)
 
 
 class ResponsesReader(AnswerParser):
-    """Responses. Whole: `response.completed` or `response.incomplete`."""
+    """Responses. Complete: `response.completed` or `response.incomplete`."""
 
-    def _see(self, data: bytes, name: bytes) -> int:
+    def _read_event(self, data: bytes, name: bytes) -> int:
         if data == b"[DONE]":
-            return NOTHING  # some servers end as chat does; it ends nothing here
+            return NOTHING  # sent by some servers, as in chat; not the end of a response
         event = _RESPONSES.decode(data)
         if event.type.endswith(".delta"):
             if not event.delta:
@@ -264,9 +262,12 @@ class ResponsesReader(AnswerParser):
         return isinstance(parsed.get("output"), list) and parsed.get("status") in ("completed", "incomplete")
 
     def _has_content(self, parsed: dict[str, Any]) -> bool:
-        return any(item.get("type") not in ("message", "reasoning") or any(
-            part.get("text") or part.get("refusal") for part in (*_dicts(item.get("content")), *_dicts(item.get("summary"))))
-            for item in _dicts(parsed.get("output")))
+        for item in _only_dicts(parsed.get("output")):
+            parts = [*_only_dicts(item.get("content")), *_only_dicts(item.get("summary"))]
+            if item.get("type") not in ("message", "reasoning") or any(
+                    part.get("text") or part.get("refusal") for part in parts):
+                return True
+        return False
 
 
 def reader_of(api: Api) -> AnswerParser:
@@ -278,15 +279,15 @@ def reader_of(api: Api) -> AnswerParser:
     return ChatReader()
 
 
-MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # of a whole answer
-EXCERPT_BYTES: Final = 2000  # of a failed one that are kept
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # of a non-streamed answer
+EXCERPT_BYTES: Final = 2000  # of a failed answer
 _TIMING: Final = b": server-timing "
 _OK, _TOO_MANY = 200, 429
 
 
 class MeasuredAnswer:
-    """One answer: instants of the clock (NaN: did not happen) and what was in it. `done` is set when it has ended.
-    `allows_empty`: an answer that is whole by the protocol is good although nothing was generated."""
+    """One answer: its instants by the clock (NaN: did not happen), its counts and its error. `done` is set at its end.
+    `allows_empty`: a complete answer without content is a success."""
 
     __slots__ = ("_allows_empty", "_body", "_gaps", "_n_body", "_splitter", "_streams", "_zero_at", "done",
                  "ended_at", "error", "first_at", "gap_max_s", "head_at", "last_at", "n_attempts", "n_chunks", "reader",
@@ -313,7 +314,7 @@ class MeasuredAnswer:
 
     @property
     def excerpt(self) -> bytes:
-        """The beginning of a failed answer's body; empty for a good one."""
+        """The start of a failed answer's body; empty for a success."""
         return b"".join(self._body)[:EXCERPT_BYTES] if self.error is not Error.NONE else b""
 
     def begin(self, status: int, headers: dict[bytes, bytes], at: float) -> None:
@@ -329,7 +330,7 @@ class MeasuredAnswer:
 
     def take(self, data: bytes, at: float) -> None:
         if self.error is not Error.NONE:
-            self._keep(data)
+            self._add_to_excerpt(data)
             return
         if not self._streams:
             self._n_body += len(data)
@@ -347,58 +348,58 @@ class MeasuredAnswer:
             event_data, name = (block, b"") if are_data else sse.parse(block)
             if event_data is not None:
                 if not self.reader.is_over:
-                    self._see(event_data, name, at)
+                    self._read_event(event_data, name, at)
             elif block.startswith(_TIMING):
                 self.server_timing = block[len(_TIMING):].decode("latin-1")
 
-    def _keep(self, data: bytes) -> None:
+    def _add_to_excerpt(self, data: bytes) -> None:
         if self._n_body < EXCERPT_BYTES:
             self._n_body += len(data)
             self._body.append(data)
 
-    def _see(self, data: bytes, name: bytes, at: float) -> None:
+    def _read_event(self, data: bytes, name: bytes, at: float) -> None:
         piece = self.reader.see(data, name)
         if piece != NOTHING:
-            self._count(at, is_shown=piece == SHOWN)
+            self._add_piece(at, is_shown=piece == SHOWN)
         if self.reader.is_over:
             self.ended_at = at
             if self.reader.error is not Error.NONE:
-                self._keep(data)
+                self._add_to_excerpt(data)
 
-    def _count(self, at: float, *, is_shown: bool) -> None:
+    def _add_piece(self, at: float, *, is_shown: bool) -> None:
         self.n_chunks += 1
         if self.n_chunks == 1:
             self.first_at = at
         else:
             gap_s = at - self.last_at
             self._gaps.add(at - self._zero_at, gap_s)
-            if not gap_s <= self.gap_max_s:  # NaN at first
+            if not gap_s <= self.gap_max_s:  # also true if gap_max_s is NaN
                 self.gap_max_s = gap_s
         if is_shown and isnan(self.shown_at):
             self.shown_at = at
         self.last_at = at
 
     def finish(self, at: float) -> None:
-        """The body is whole, or was closed where that ends it."""
+        """The body is complete."""
         reader = self.reader
         if self.error is Error.NONE and not self._streams:
             reader.see_whole(b"".join(self._body))
             if reader.error is Error.NONE and not reader.is_empty_whole:
-                self._count(at, is_shown=True)
+                self._add_piece(at, is_shown=True)
         elif self.error is Error.NONE:
             if not reader.is_over and self._splitter.held:  # the last event may lack its blank line
                 data, name = sse.parse(self._splitter.rest())
                 if data is not None:
-                    self._see(data, name, at)
+                    self._read_event(data, name, at)
             reader.end()
         is_empty = reader.error is Error.NONE and not self.n_chunks and not self._allows_empty
         self.end(Error.EMPTY if is_empty else reader.error, at)
 
     def end(self, error: Error, at: float) -> None:
-        """No more will come, or is waited for."""
+        """The answer has ended, or is abandoned. The first error stays."""
         if self.done.done():
             return
-        self.error = self.error or error  # what the head said stands
+        self.error = self.error or error
         if isnan(self.ended_at):
             self.ended_at = at
         self.done.set_result(None)

@@ -1,19 +1,18 @@
-"""What a run hands to statistics, files and reports: one `Result` a target (and, in a sweep, one a step).
+"""The result of a run, as statistics, files and reports read it: one `Result` for each target, or each step of a sweep.
 
-Samples are a row a request, kept as columns so that a million rows are 100 MB and not a gigabyte. All instants are seconds
-from the run's zero. Words (docs say them to the letter): `at_s` is the *intended* start (t0), `sent_s` the actual send (ts),
-`first_s` the first non-empty generated piece (t1), `last_s` the last such piece (tn), `ended_s` the end of the stream (te).
-NaN stands for "never happened". `sent_s` is after the connection is there: what a new one took is `connect_s`, and counts
-from t0 only.
+Samples are one row a request, stored as columns, so a million rows take 100 MB instead of 1 GB. All instants are seconds
+from the run's zero; NaN means "did not happen". `at_s` is the intended start (t0), `sent_s` the actual send (ts), `first_s`
+the first non-empty generated piece (t1), `last_s` the last one (tn), `ended_s` the end of the stream (te). `sent_s` is after
+the connection is open; the time to open a new one is `connect_s`, and only counts in times from t0.
 
-Gaps between chunks are a hundred times more than requests, so they are counted by time, not kept. Buckets grow by `GROWTH`;
-a bucket answers with its geometric middle, so a quantile is off by at most sqrt(GROWTH) - 1 = 1 %. Gaps of 1 us and less
-(several chunks in one read) are one bucket that answers 0. Time bins double in width when there would be more than
-`MAX_BINS` of them: memory is bounded whatever the run's length. Sums merge exactly.
+Gaps between chunks are a hundred times as many as requests, so they are counted in buckets that grow by `GROWTH`. A bucket
+is represented by its geometric middle, so a quantile is off by at most sqrt(GROWTH) - 1 = 1 %. Gaps of 1 us and less
+(several chunks in one read) share one bucket with value 0. Time bins double in width when there are more than `MAX_BINS`:
+memory is bounded for any length of run. Sums merge exactly.
 
-Goodput: `good = success and complete (per protocol) and every SLO met`, as a rate and as a share of what was *offered*.
-Errors, time-outs, 429 and truncated streams are not good. A value that does not exist (tpot of an answer of one token) does
-not meet an SLO on it, unless `null_passes` says so: an upstream that answers one token must not look perfect.
+Goodput: `good = success and complete (per protocol) and every SLO met`, as a rate and as a share of the *offered* requests.
+Errors, time-outs, 429 and truncated streams are not good. A missing value (tpot of an answer of one token) fails an SLO on
+it unless `null_passes` is set: an upstream that answers with one token must not look perfect.
 """
 
 import re
@@ -29,49 +28,51 @@ import msgspec
 
 
 class Error(StrEnum):
-    """Why an answer is not good; the empty one is for whole answers."""
+    """Why a request failed; NONE for a success."""
 
     NONE = ""
-    UNSENT = "unsent"  # the client could not send it: a failed request at its t0, never a missing one
+    UNSENT = "unsent"  # the client could not send it; counts as a failed request at its t0
     CONNECT = "connect"
     RESET = "reset"
     TIMEOUT = "timeout"
-    STATUS = "status"  # any 4xx or 5xx but 429
+    STATUS = "status"  # any status but 200 and 429
     RATE_LIMITED = "rate_limited"  # 429
     STREAM_ERROR = "stream_error"  # an error event inside the answer
     TRUNCATED = "truncated"  # the stream ended without the protocol's own end
     MALFORMED = "malformed"
-    EMPTY = "empty"  # whole by the protocol, and nothing was generated: no text, no reasoning, no arguments
+    EMPTY = "empty"  # complete, but without text, reasoning or tool arguments
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
+    """One request."""
+
     number: int
     at_s: float
     sent_s: float = nan
-    headers_s: float = nan  # the answer's head arrived
+    headers_s: float = nan  # the response headers arrived
     first_s: float = nan
     last_s: float = nan
     ended_s: float = nan
     n_input: int = 0
-    n_output: int = 0  # by the answer's own usage; else counted chunks, see `Samples.counted_by`
-    n_chunks: int = 0  # content-bearing
+    n_output: int = 0  # by the answer's usage, else the number of chunks; see `Result.counted_by`
+    n_chunks: int = 0  # chunks with content
     gap_max_s: float = nan
-    connect_s: float = nan  # how long a new connection took (DNS, TCP, TLS); NaN: one was there
-    shown_s: float = nan  # the first such piece that is not reasoning
+    connect_s: float = nan  # time to open a connection (DNS, TCP, TLS); NaN: reused
+    shown_s: float = nan  # the first piece that is not reasoning
     status: int = 0  # 0: no answer
     error: Error = Error.NONE
-    n_upstream_attempts: int = 0  # 0: not known
-    server_timing: str = ""  # as it came
-    excerpt: str = ""  # no column: of the first failed answer's body, without keys; of no connection: why not
+    n_upstream_attempts: int = 0  # 0: unknown
+    server_timing: str = ""  # the header's value
+    excerpt: str = ""  # not a column: start of the first failed body, without keys, or the connection error
 
     @property
     def lateness_s(self) -> float:
-        """What the client itself added: ts - t0 less what a new connection took. NaN: never sent."""
+        """The client's own delay: ts - t0 minus the time to open a connection. NaN: never sent."""
         return lateness_s(self.at_s, self.sent_s, self.connect_s)
 
 
 def lateness_s(at_s: float, sent_s: float, connect_s: float) -> float:
-    """Not less than 0: a kept connection that died is replaced after ts."""
+    """At least 0: a reused connection that closed is replaced after ts."""
     late_s = sent_s - at_s - (0.0 if isnan(connect_s) else connect_s)
     return 0.0 if late_s < 0 else late_s
 
@@ -81,7 +82,7 @@ _INTS = ("number", "n_input", "n_output", "n_chunks", "status", "n_upstream_atte
 
 
 class Samples:
-    """Columns of samples, in the order in which they ended."""
+    """Columns of samples, in the order in which the answers ended."""
 
     def __init__(self) -> None:
         self.floats: dict[str, array[float]] = {name: array("d") for name in _FLOATS}
@@ -118,17 +119,17 @@ _OFFSET = log(LOWEST_S)
 
 
 def bucket_of(gap_s: float) -> int:
-    """The bucket's number: 0 for up to `LOWEST_S`, then one for each factor of `GROWTH`."""
+    """The number of the bucket: 0 up to `LOWEST_S`, then one for each factor of `GROWTH`."""
     return 0 if gap_s <= LOWEST_S else 1 + int((log(gap_s) - _OFFSET) / _LOG_GROWTH)
 
 
 def middle_s(bucket: int) -> float:
-    """The value that stands for a bucket: its geometric middle."""
+    """The geometric middle of a bucket."""
     return 0.0 if bucket == 0 else float(LOWEST_S * GROWTH ** (bucket - 0.5))
 
 
 class GapCounts:
-    """Counts by time bin and bucket. One task owns it."""
+    """Gaps counted by time bin and bucket. Owned by one task."""
 
     __slots__ = ("bin_s", "bins")
 
@@ -141,44 +142,39 @@ class GapCounts:
     def add(self, at_s: float, gap_s: float) -> None:
         """Count one gap that ended at `at_s` seconds of the run."""
         number = int(at_s / self.bin_s)
-        counts = self.bins.get(number)
-        if counts is None:
-            if number >= MAX_BINS:
-                while number >= MAX_BINS:
-                    self._widen()
-                    number //= 2
-                return self.add(at_s, gap_s)
-            counts = self.bins[number] = {}
+        while number >= MAX_BINS:
+            self._double_bin_width()
+            number //= 2
+        counts = self.bins.setdefault(number, {})
         bucket = bucket_of(gap_s)
         counts[bucket] = counts.get(bucket, 0) + 1
-        return None
 
     def merge(self, other: "GapCounts") -> None:
-        """Count what `other` counted as well. The bin widths must be a power of two apart."""
+        """Add the counts of `other`. The ratio of the bin widths must be a power of two."""
         while self.bin_s < other.bin_s:
-            self._widen()
+            self._double_bin_width()
         factor = self.bin_s / other.bin_s
         for number, counts in other.bins.items():
-            _sum_into(self.bins.setdefault(int(number / factor), {}), counts)
+            _add_counts(self.bins.setdefault(int(number / factor), {}), counts)
 
     def pooled(self) -> dict[int, int]:
         """Counts by bucket over the whole run, in rising order of bucket."""
         total: dict[int, int] = {}
         for counts in self.bins.values():
-            _sum_into(total, counts)
+            _add_counts(total, counts)
         return dict(sorted(total.items()))
 
     def __len__(self) -> int:
         return sum(sum(counts.values()) for counts in self.bins.values())
 
-    def _widen(self) -> None:
+    def _double_bin_width(self) -> None:
         self.bin_s *= 2
         halves, self.bins = self.bins, {}
         for number, counts in halves.items():
-            _sum_into(self.bins.setdefault(number // 2, {}), counts)
+            _add_counts(self.bins.setdefault(number // 2, {}), counts)
 
 
-def _sum_into(total: dict[int, int], counts: dict[int, int]) -> None:
+def _add_counts(total: dict[int, int], counts: dict[int, int]) -> None:
     for bucket, n in counts.items():
         total[bucket] = total.get(bucket, 0) + n
 
@@ -189,7 +185,7 @@ _TERM = re.compile(r"([a-z_0-9]+)\s*[:<=]\s*([0-9.]+)\s*(ms|s)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class LoadSlo:
-    """Bounds in seconds, each for one request; None does not bound. Definitions of the words: `stats.DEFINITIONS`."""
+    """Bounds in seconds for each request; None: no bound. Metrics: `stats.DEFINITIONS`."""
 
     ttft_s: float | None = None
     ttft_sched_s: float | None = None
@@ -205,14 +201,14 @@ class LoadSlo:
                 raise ValueError(f"an SLO's {name} must be above 0 s, is {bound_s}")
 
     def bounds(self) -> dict[str, float]:
-        """Metric name -> bound in seconds, of those that are set."""
+        """Metric -> bound in seconds, for bounds that are set."""
         values = {name: getattr(self, f"{name}_s") for name in BOUNDED}
         return {name: bound_s for name, bound_s in values.items() if bound_s is not None}
 
 
 def parse_slo(text: str, *, null_passes: bool = False) -> LoadSlo:
-    """Read "ttft:500ms e2e:5s". A unit must be given: other tools read a bare number as ms, others as seconds. Raises
-    ValueError saying which term is wrong and what is expected."""
+    """Read "ttft:500ms e2e:5s". The unit is required, because some tools read a bare number as ms and others as seconds.
+    Raises ValueError with the wrong term and the expected form."""
     bounds: dict[str, float] = {}
     for term in text.replace(",", " ").split():
         match = _TERM.fullmatch(term)
@@ -234,22 +230,22 @@ def parse_slo(text: str, *, null_passes: bool = False) -> LoadSlo:
 
 
 class Goodput(msgspec.Struct, frozen=True):
-    """How many of the offered requests were good, and why the others were not. One request can miss several SLOs."""
+    """How many of the offered requests were good, and why the others were not. One request may miss several SLOs."""
 
     slo: LoadSlo
     n_offered: int
     n_good: int
     misses: dict[str, int]  # cause -> requests: an error's name, a metric over its SLO, or "tpot (null)"
-    is_good: bytearray  # a row's verdict, 1 or 0
+    is_good: bytearray  # for each row, 1 or 0
 
     @property
     def share(self) -> float:
-        """Of the offered requests; NaN where there were none."""
+        """Share of the offered requests; NaN without any."""
         return self.n_good / self.n_offered if self.n_offered else nan
 
 
 def judge(columns: Mapping[str, Iterable[float]], errors: Sequence[Error], slo: LoadSlo) -> Goodput:
-    """Judge each row. `columns`: for each metric that `slo` bounds, its value for every row (NaN: does not exist)."""
+    """Evaluate each row. `columns`: for each metric bounded by `slo`, its value in every row (NaN: missing)."""
     is_good = bytearray(not error for error in errors)
     misses: dict[str, int] = {str(error): n for error, n in Counter(errors).items() if error}
     for name, bound_s in slo.bounds().items():
@@ -268,57 +264,57 @@ def judge(columns: Mapping[str, Iterable[float]], errors: Sequence[Error], slo: 
 
 
 class Mode(StrEnum):
-    """How the load was made. Closed-loop figures omit the queueing that a slow target causes; reports say so."""
+    """How the load was generated. Closed-loop figures omit the queueing that a slow target causes."""
 
     OPEN = "open loop"
     CLOSED = "closed loop"
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What was measured. Every text here may be anything: reports escape it."""
+    """The system under test. These texts are untrusted: reports escape them."""
 
-    name: str  # as given on the command line, else the URL's host
+    name: str  # from the command line, else the URL's host
     url: str
     dialect: str
     model: str
 
 
 class ClientHealth(msgspec.Struct, frozen=True):
-    """What the client measured of itself. `verdict` lists why the run is invalid; an empty one is a valid run."""
+    """The client's own delays. `verdict`: why the run is invalid; empty for a valid run."""
 
-    lateness_p50_s: float = 0.0  # ts - t0, less what a new connection took
+    lateness_p50_s: float = 0.0  # of `Sample.lateness_s`
     lateness_p99_s: float = 0.0
     lateness_max_s: float = 0.0
     loop_lag_p50_s: float = 0.0
     loop_lag_p99_s: float = 0.0
     loop_lag_max_s: float = 0.0
-    requested_rps: float = 0.0  # what the schedule asked for; 0 in a closed loop
-    achieved_rps: float = 0.0  # what was sent
-    cpu_share: float = 0.0  # of one core, over the run
+    requested_rps: float = 0.0  # by the schedule; 0 in a closed loop
+    achieved_rps: float = 0.0
+    cpu_share: float = 0.0  # of one core
     verdict: tuple[str, ...] = ()
 
     @property
     def is_valid(self) -> bool:
-        """Whether the figures are the target's and not the client's."""
+        """Whether the figures are the target's, not the client's."""
         return not self.verdict
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """One run. Instants in `samples` and `gaps` are seconds from the run's zero; warm-up is not among them."""
+    """One run, without its warm-up."""
 
-    label: str  # short and unique among the results of one report: "gateway", "direct", "c=32"
+    label: str  # short, unique in a report: "gateway", "direct", "c=32"
     subject: Subject
-    command: str  # what to type to run it again; never with a key in it
-    machine: dict[str, str]  # what it is -> value, as the report should print it
+    command: str  # the command line, without keys
+    machine: dict[str, str]  # property -> value, for the report
     began_at_wall: float  # Unix seconds
     seed: int
     mode: Mode
-    workload: dict[str, str]  # what it is -> value: arrivals, lengths, prompts, warm-up, ...
-    duration_s: float  # of the measured part: the divisor of every rate
+    workload: dict[str, str]  # property -> value: arrivals, lengths, prompts, warm-up, ...
+    duration_s: float  # of the measured part; rates are divided by it
     offered_rps: float  # by the schedule; 0 in a closed loop
-    n_concurrent: int = 0  # 0 in an open loop, which has no cap
-    is_virtual: bool = False  # in virtual time: nothing was sent over a socket
-    counted_by: str = "usage"  # how output tokens were counted: usage, chunks, or both where answers differed
+    n_concurrent: int = 0  # callers of a closed loop; 0 in an open loop
+    is_virtual: bool = False  # virtual time, without sockets
+    counted_by: str = "usage"  # how output tokens were counted: usage, chunks, or both
     samples: Samples
     gaps: GapCounts
     health: ClientHealth = msgspec.field(default_factory=ClientHealth)

@@ -1,10 +1,10 @@
-"""What will be asked, and when: a list of shots, fixed by the seed before the run and never moved by what happens in it.
+"""The requests of a run: a list fixed by the seed before the run starts, and never changed by what happens in it.
 
-A shot holds numbers, not text: `Prompts` makes the text when it is needed, so a million shots are 200 MB and not 5 GB.
-A conversation is a chain of shots: its first turn starts by the schedule, each other one when the answer before it has
-ended and the user has thought. That is the user's own t0, so it is known only in the run; its think time and its lengths
-are not. What stands for earlier answers in the history is made up as well: what is sent depends on the seed alone, so that
-two targets are asked the very same.
+A `Shot` holds numbers, not text. `Prompts` makes the text when a request is sent, so a million shots take 200 MB instead of
+5 GB. A conversation is a chain of shots. Its first turn starts by the schedule; each later turn starts when the answer
+before it has ended and the user's think time has passed, so its intended start is only known during the run. Think times and
+lengths are fixed in advance. The assistant's messages in the history are made up too: what is sent depends only on the seed,
+so two targets get exactly the same requests.
 """
 
 from bisect import bisect
@@ -12,46 +12,49 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
+from typing import Annotated
 
 import msgspec
 
+from stayfast.core.setting import check_bounds
 from stayfast.lab.load.arrivals import Arrivals, Recorded
 from stayfast.lab.load.lengths import WORDINGS, FillerText, Length
+from stayfast.lab.load.options import Option
 
-BLOCK_TOKENS = 512  # what a hash of Mooncake's traces stands for
+BLOCK_TOKENS = 512  # tokens of a block that one hash of a Mooncake trace stands for
+N_LEAST = 200  # requests that a step of a sweep needs to be judged
 
 
 class Shot(msgspec.Struct, frozen=True, gc=False):
-    """One request to come. `at_s`: its intended start (t0), in seconds from the run's zero; before zero is warm-up."""
+    """One planned request. `at_s`: its intended start (t0) in seconds from the run's zero; negative in the warm-up."""
 
     number: int
     at_s: float
-    prompt: int  # which text: equal numbers are equal texts
+    prompt: int  # equal numbers are equal texts
     n_input: int  # tokens of the user's own message
-    n_output: int  # tokens asked for
+    n_output: int  # requested tokens
     wording: int = 0
-    n_shared: int = 0  # leading tokens that are the same in all prompts
+    n_shared: int = 0  # leading tokens that all prompts share
     blocks: tuple[int, ...] = ()  # identities of the prompt's leading blocks
-    think_s: float = 0.0  # how long the user thinks before it, in turns after the first
+    think_s: float = 0.0  # of later turns: the pause since the previous answer
     history: tuple["Shot", ...] = ()  # earlier turns
     then: "Shot | None" = None  # the next turn
 
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """How prompts repeat. `share` of the requests draw one of `size` prompts, by Zipf's law with exponent `zipf`; of those
-    `paraphrased` are asked in other words. All others are asked once."""
+    """How prompts repeat. `share` of the requests draw one of `size` prompts by Zipf's law with exponent `zipf`;
+    `paraphrased` of those use other words. All other prompts are unique."""
 
-    size: int = 0
-    share: float = 1.0
-    zipf: float = 1.0
-    paraphrased: float = 0.0
+    size: Annotated[int, Option("draw prompts from N (default: all different)", 0, 10_000_000, flag="--pool")] = 0
+    share: Annotated[float, Option("share of the requests that draw from the pool", 0, 1,
+                                   flag="--pool-share", metavar="SHARE")] = 1.0
+    zipf: Annotated[float, Option("how unevenly the pool is drawn from", 0, 10, flag="--zipf", metavar="S")] = 1.0
+    paraphrased: Annotated[float, Option("share of the pool's requests in other words (default: 0)", 0, 1,
+                                         flag="--paraphrase", metavar="SHARE")] = 0.0
 
     def __post_init__(self) -> None:
-        for name, value, most in (("size", self.size, 10_000_000), ("share", self.share, 1), ("zipf", self.zipf, 10),
-                                  ("paraphrased", self.paraphrased, 1)):
-            if not 0 <= value <= most:
-                raise ValueError(f"the prompt pool's {name} must be 0 to {most:,}, not {value:g}")
+        check_bounds(self)
 
     def __str__(self) -> str:
         if not self.size or not self.share:
@@ -65,19 +68,16 @@ class PoolConfig:
 class TurnsConfig:
     """Conversations of `n_turns` turns, with exponential think times of mean `think_s` between them."""
 
-    n_turns: int = 1
-    think_s: float = 5.0
+    n_turns: Annotated[int, Option("turns of a conversation", 1, 1000, flag="--turns")] = 1
+    think_s: Annotated[float, Option("mean think time between turns", 0, 86_400, flag="--think", metavar="TIME")] = 5.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.n_turns <= 1000:
-            raise ValueError(f"a conversation has 1 to 1000 turns, not {self.n_turns}")
-        if not 0 <= self.think_s <= 86_400:
-            raise ValueError(f"the think time must be 0 to 86400 s, not {self.think_s:g}")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is asked. `trace`, where there is one, says when and how long instead of `arrivals`, `input` and `output`."""
+    """The requests to generate. A non-empty `trace` replaces `arrivals`, `input` and `output`."""
 
     input: Length
     output: Length
@@ -85,41 +85,43 @@ class Workload:
     trace: Sequence[Recorded] = ()
     pool: PoolConfig = PoolConfig()
     turns: TurnsConfig = TurnsConfig()
-    n_system: int = 0  # tokens of a system prompt that all requests share
+    n_system: Annotated[int, Option("tokens of a system prompt that all requests share (default: 0)", 0, 1_000_000,
+                                    flag="--system-tokens")] = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.n_system <= 1_000_000:
-            raise ValueError(f"the system prompt must have 0 to 1000000 tokens, not {self.n_system}")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleLimit:
-    """Where a schedule ends: before `until_s` seconds of it, or after `n_requests`, whichever comes first (None: no such
-    end). Its first `warmup_s` seconds are warm-up, beside both."""
+    """Where a schedule ends: at `until_s` seconds or after `n_requests`, whichever comes first (None: no limit). Neither
+    counts the warm-up, its first `warmup_s` seconds. `MeasurePlan` checks the bounds."""
 
-    until_s: float | None = None
-    n_requests: int | None = None
-    warmup_s: float = 0.0
+    until_s: Annotated[float | None, Option(
+        f"measured part (default: 30s; of each step of a sweep: 10s, and {N_LEAST} requests of a rate)", more_than=0,
+        flag="--duration", metavar="TIME")] = None
+    n_requests: Annotated[int | None, Option("end after N measured requests", more_than=0, flag="--requests")] = None
+    warmup_s: Annotated[float, Option("warm-up before the measured part (default: none)", 0,
+                                      flag="--warmup", metavar="TIME")] = 0.0
 
 
 def shots(workload: Workload, seed: int, limit: ScheduleLimit) -> Iterator[Shot]:
-    """The shots in order of `at_s`; in a closed loop (no arrivals, no trace) endless and without instants."""
-    rng = Random(seed)
-    draw = _Draw(workload, rng)
-    warmup_s = limit.warmup_s
+    """The planned requests in order of `at_s`. For a closed loop (no arrivals, no trace): endless, all with `at_s` 0."""
+    drawn = _ShotGenerator(workload, Random(seed))
+    warmup_s, n_turns = limit.warmup_s, workload.turns.n_turns
     number = n_measured = 0
-    for at_s, row in _starts(workload, Random(seed + 1)):
+    for at_s, row in _draw_starts(workload, Random(seed + 1)):
         if (limit.until_s is not None and at_s - warmup_s >= limit.until_s) or (
                 limit.n_requests is not None and n_measured >= limit.n_requests):
             return
-        first = draw.conversation(number, at_s - warmup_s, row)
-        number += 1 + len(_turns_after(first))
+        first = drawn.draw_conversation(number, at_s - warmup_s, row)
+        number += n_turns
         if at_s >= warmup_s:
-            n_measured += 1 + len(_turns_after(first))
+            n_measured += n_turns
         yield first
 
 
-def _starts(workload: Workload, rng: Random) -> Iterator[tuple[float, Recorded | None]]:
+def _draw_starts(workload: Workload, rng: Random) -> Iterator[tuple[float, Recorded | None]]:
     if workload.trace:
         return ((row.at_s, row) for row in workload.trace)
     if workload.arrivals is not None:
@@ -127,35 +129,27 @@ def _starts(workload: Workload, rng: Random) -> Iterator[tuple[float, Recorded |
     return iter(lambda: (0.0, None), 0)
 
 
-def _turns_after(shot: Shot) -> list[Shot]:
-    found = []
-    while shot.then is not None:
-        shot = shot.then
-        found.append(shot)
-    return found
-
-
-class _Draw:
+class _ShotGenerator:
     def __init__(self, workload: Workload, rng: Random) -> None:
         self._workload = workload
         self._rng = rng
         pool = workload.pool
         self._weights = list(accumulate(1 / rank**pool.zipf for rank in range(1, pool.size + 1)))
 
-    def conversation(self, number: int, at_s: float, row: Recorded | None) -> Shot:
-        """A conversation's first turn, the others hanging on it."""
+    def draw_conversation(self, number: int, at_s: float, row: Recorded | None) -> Shot:
+        """The first turn of a conversation, linked to the later ones by `then`."""
         config = self._workload.turns
-        turns = [self._shot(number, at_s, row)]
+        turns = [self._draw_shot(number, at_s, row)]
         for n in range(1, config.n_turns):
             think_s = self._rng.expovariate(1 / config.think_s) if config.think_s else 0.0
-            turn = self._shot(number + n, at_s, None)
+            turn = self._draw_shot(number + n, at_s, None)
             turns.append(msgspec.structs.replace(turn, think_s=think_s, history=tuple(turns)))
         linked = turns.pop()
         while turns:
             linked = msgspec.structs.replace(turns.pop(), then=linked)
         return linked
 
-    def _shot(self, number: int, at_s: float, row: Recorded | None) -> Shot:
+    def _draw_shot(self, number: int, at_s: float, row: Recorded | None) -> Shot:
         workload, rng, pool = self._workload, self._rng, self._workload.pool
         if row is not None:
             return Shot(number, at_s, pool.size + number, max(1, row.n_input), max(1, row.n_output), n_shared=row.n_shared,
@@ -164,12 +158,12 @@ class _Draw:
             return Shot(number, at_s, pool.size + number, workload.input.draw(rng), workload.output.draw(rng))
         prompt = min(bisect(self._weights, rng.random() * self._weights[-1]), pool.size - 1)
         wording = rng.randrange(1, len(WORDINGS)) if pool.paraphrased and rng.random() < pool.paraphrased else 0
-        own = Random(prompt)  # a prompt has one length and one answer, whoever asks
+        own = Random(prompt)  # a prompt always has the same length and answer
         return Shot(number, at_s, prompt, workload.input.draw(own), workload.output.draw(own), wording)
 
 
 class Prompts:
-    """Shots to text. A pure function of the seed."""
+    """The text of planned requests. A pure function of the seed."""
 
     def __init__(self, seed: int, n_system: int = 0) -> None:
         self._book = FillerText(seed)
@@ -187,7 +181,7 @@ class Prompts:
         return self._book.prompt(shot.prompt, shot.n_input, shot.wording)
 
     def dialogue(self, shot: Shot) -> list[tuple[str, str]]:
-        """Role and text of each message, the last one the user's; without the system prompt."""
+        """Role and text of each message, without the system prompt. The last message is the user's."""
         turns: list[tuple[str, str]] = []
         for turn in shot.history:
             turns += [("user", self.user(turn)), ("assistant", self._book.passage(turn.prompt + 2, turn.n_output))]

@@ -1,7 +1,7 @@
-"""How wrong the instrument itself is: the load half of the bench against a server in this process, which notes the instant
-at which it writes each piece. What the client stamps later than that is its own error, loopback and loop included.
+"""Measures the error of the bench itself, against a server in this process that records when it writes each piece. Any later
+timestamp of the client is the client's error, including loopback and event loop.
 
-Client and server share one loop and one core here, so the figures are bounds from above.
+Client and server share one loop and one core, so the figures are upper bounds.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _LAST = (b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"sto
 
 @dataclass(frozen=True, slots=True)
 class SelftestTiming:
-    """What the server does: a first piece after `ttft_s`, then `n_pieces` - 1 more, `gap_s` apart."""
+    """The server's timing: a first piece after `ttft_s`, then `n_pieces` - 1 more, `gap_s` apart."""
 
     ttft_s: float = 0.02
     gap_s: float = 0.005
@@ -44,14 +44,14 @@ class SelftestTiming:
 
 
 class WrittenTimes(msgspec.Struct, frozen=True, gc=False):
-    """When the server wrote an answer's first and last piece."""
+    """Instants at which the server wrote an answer's first and last piece."""
 
     first_at: float
     last_at: float
 
 
 class SelftestServer:
-    """Answers chat completions with the timing it is told: an application of `http.server`."""
+    """Answers chat completions with a fixed timing; an application of `http.server`."""
 
     request_type = HttpRequest
     limits = HttpLimits()
@@ -65,7 +65,7 @@ class SelftestServer:
         self._http: HttpServer[HttpRequest] = HttpServer(self, clock, ConnectionTasks(self.errors.append))
 
     async def start(self) -> str:
-        """Listen on loopback; returns the base URL, which is `url` from now on."""
+        """Listen on loopback and return the base URL, which is also `url`."""
         await self._http.listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._http.addresses()[0][1]}/v1"
         return self.url
@@ -74,7 +74,7 @@ class SelftestServer:
         self._http.stop_listening()
 
     def check_head(self, request: HttpRequest, *, is_refusing: bool) -> None:
-        """None is refused by its head."""
+        """Accepts every request."""
 
     async def handle(self, connection: HttpConnection[HttpRequest], request: HttpRequest) -> None:
         timing, write, now = self.timing, connection.write, self.clock.now
@@ -93,15 +93,15 @@ class SelftestServer:
         connection.finish(request)
 
     def render_error(self, request: HttpRequest, error: StayfastError, *, keep_alive: bool) -> bytes:
-        """A plain text: the client counts it as a failed sample."""
+        """Plain text; the client counts it as a failed sample."""
         return whole_response(status_line(error.status), error.message.encode(), connection_line(request, keep_alive=False))
 
     def note_refusal(self, request: HttpRequest, error: StayfastError) -> None:
-        """Nothing is counted here."""
+        """Refusals are not counted."""
 
 
 class Compared:
-    """A target that is asked through, each sample held against what the server knows."""
+    """A target that compares each sample with the server's record."""
 
     def __init__(self, target: HttpTarget, prompts: Prompts, server: SelftestServer) -> None:
         self.ttft_error_s: array[float] = array("d")
@@ -128,27 +128,27 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the client does wrong. Errors are the client's stamp minus the server's, in seconds, rising."""
+    """The client's errors: its timestamp minus the server's, in seconds, sorted."""
 
     timing: SelftestTiming
     ttft_error_s: Sequence[float]
     end_error_s: Sequence[float]  # of the last piece
     result: Result
-    cpu_s_per_chunk: float  # client and server together, chunks back to back over sockets
-    read_s_per_chunk: float  # the client's reading alone, without sockets
+    cpu_s_per_chunk: float  # client and server, with back-to-back chunks over sockets
+    read_s_per_chunk: float  # the client's parsing alone, without sockets
 
 
 async def selftest(clock: Clock, *, rate_rps: float = 200.0, seconds: float = 3.0, seed: int = 0) -> Found:
-    """Measure the instrument, in about `seconds` and one second more."""
+    """Measure the bench itself, in about `seconds` + 1."""
     workload = Workload(ConstantLength(16), ConstantLength(16), Gamma(rate_rps))
     timing = SelftestTiming()
     plan = MeasurePlan(workload, ScheduleLimit(seconds, warmup_s=0.25), seed, timeout_s=10)
-    compared, result = await _against(timing, plan, clock)
+    compared, result = await _measure_server(timing, plan, clock)
     return Found(timing, sorted(compared.ttft_error_s), sorted(compared.end_error_s), result,
-                 await _cpu_per_chunk(clock, seed), read_s_per_chunk(clock))
+                 await _measure_cpu_per_chunk(clock, seed), read_s_per_chunk(clock))
 
 
-async def _against(timing: SelftestTiming, plan: MeasurePlan, clock: Clock) -> tuple[Compared, Result]:
+async def _measure_server(timing: SelftestTiming, plan: MeasurePlan, clock: Clock) -> tuple[Compared, Result]:
     server = SelftestServer(timing, clock)
     url = await server.start()
     prompts = Prompts(plan.seed)
@@ -162,17 +162,17 @@ async def _against(timing: SelftestTiming, plan: MeasurePlan, clock: Clock) -> t
     return target, results[0]
 
 
-async def _cpu_per_chunk(clock: Clock, seed: int) -> float:
+async def _measure_cpu_per_chunk(clock: Clock, seed: int) -> float:
     timing = SelftestTiming(0.0, 0.0, 200)
     plan = MeasurePlan(Workload(ConstantLength(16), ConstantLength(16)), ScheduleLimit(n_requests=100), seed,
                        n_concurrent=10)
     began_s = cpu_s()
-    _, result = await _against(timing, plan, clock)
+    _, result = await _measure_server(timing, plan, clock)
     return (cpu_s() - began_s) / max(1, sum(result.samples.ints["n_chunks"]))
 
 
-class _Nowhere(asyncio.Transport):
-    """Takes everything and does nothing."""
+class _NullTransport(asyncio.Transport):
+    """Discards all writes."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         pass
@@ -182,8 +182,8 @@ class _Nowhere(asyncio.Transport):
 
 
 def read_s_per_chunk(clock: Clock, n_chunks: int = 20_000) -> float:
-    """Seconds to stamp, parse and count one chunk that comes alone. Runs on a loop."""
-    connection = LoadConnection(_Nowhere(), clock.now, lambda _: None, lambda _: None)
+    """Seconds to timestamp, parse and count one chunk that arrives alone. Runs on a loop."""
+    connection = LoadConnection(_NullTransport(), clock.now, lambda _: None, lambda _: None)
     done = asyncio.get_running_loop().create_future()
     connection.send(b"", MeasuredAnswer(ChatReader(), streams=True, gaps=GapCounts(), zero_at=clock.now(), done=done))
     connection.data_received(_HEAD)
@@ -195,26 +195,26 @@ def read_s_per_chunk(clock: Clock, n_chunks: int = 20_000) -> float:
 
 
 def lines(found: Found) -> list[str]:
-    health = found.result.health
-    timing = found.timing
-    first_line = (f"{len(found.ttft_error_s)} answers at {found.result.offered_rps:.0f}/s from a server in this process: "
-                  f"first "
-            f"piece after {timing.ttft_s * 1e3:g} ms, {timing.n_pieces} pieces {timing.gap_s * 1e3:g} ms apart")
-    cost = (f"cost         {found.cpu_s_per_chunk * 1e6:.1f} us of CPU a chunk over sockets, client and server together; "
-            f"{found.read_s_per_chunk * 1e6:.1f} us for the client's reading alone")
-    late_s = (health.lateness_p50_s, health.lateness_p99_s, health.lateness_max_s)
-    lag_s = (health.loop_lag_p50_s, health.loop_lag_p99_s, health.loop_lag_max_s)
-    return [first_line, f"first piece  stamped {_spread(found.ttft_error_s)} after it was written",
-            f"last piece   stamped {_spread(found.end_error_s)} after it was written", f"lateness     {_figures(late_s)}",
-            f"loop lag     {_figures(lag_s)}", cost, *(f"INVALID      {reason}" for reason in health.verdict)]
+    """The report."""
+    health, timing = found.result.health, found.timing
+    lateness = _format_us(health.lateness_p50_s, health.lateness_p99_s, health.lateness_max_s)
+    lag = _format_us(health.loop_lag_p50_s, health.loop_lag_p99_s, health.loop_lag_max_s)
+    return [
+        (f"{len(found.ttft_error_s)} answers at {found.result.offered_rps:.0f}/s from a server in this process: first piece "
+         f"after {timing.ttft_s * 1e3:g} ms, {timing.n_pieces} pieces {timing.gap_s * 1e3:g} ms apart"),
+        f"first piece  timestamp {_format_errors(found.ttft_error_s)} after its write",
+        f"last piece   timestamp {_format_errors(found.end_error_s)} after its write",
+        f"lateness     {lateness}", f"loop lag     {lag}",
+        (f"cost         {found.cpu_s_per_chunk * 1e6:.1f} us of CPU a chunk over sockets, client and server; "
+         f"{found.read_s_per_chunk * 1e6:.1f} us for the client's parsing alone"),
+        *(f"INVALID      {reason}" for reason in health.verdict)]
 
 
-def _spread(errors_s: Sequence[float]) -> str:
+def _format_errors(errors_s: Sequence[float]) -> str:
     if not errors_s:
         return "never"
-    return _figures([errors_s[int(share * (len(errors_s) - 1))] for share in (0.5, 0.99, 1.0)])
+    return _format_us(*(errors_s[int(share * (len(errors_s) - 1))] for share in (0.5, 0.99, 1.0)))
 
 
-def _figures(p50_p99_max_s: Sequence[float]) -> str:
-    p50, p99, most = p50_p99_max_s
-    return f"p50 {p50 * 1e6:.0f} us, p99 {p99 * 1e6:.0f} us, max {most * 1e6:.0f} us"
+def _format_us(p50_s: float, p99_s: float, max_s: float) -> str:
+    return f"p50 {p50_s * 1e6:.0f} us, p99 {p99_s * 1e6:.0f} us, max {max_s * 1e6:.0f} us"

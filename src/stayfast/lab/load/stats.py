@@ -1,8 +1,8 @@
-"""Statistics over the rows of a run. Pure: data in, figures out.
+"""Statistics over the rows of a run.
 
-Percentiles are exact: of the raw values, sorted, with linear interpolation between the closest ranks (Hyndman and Fan's
-type 7, what numpy does and so vLLM's bench). Only pooled gaps are counted in buckets (`gaps`, within 1 %). Latencies are of
-answers that succeeded and were complete; those that were not are counted beside them and are bad in goodput.
+Percentiles are exact: raw values, sorted, with linear interpolation between the closest ranks (Hyndman and Fan's type 7, as
+in numpy and vLLM's bench). Only pooled gaps are counted in buckets (within 1 %). Latencies are those of complete, successful
+answers; failures are counted separately and are not good in goodput.
 """
 
 from array import array
@@ -16,26 +16,25 @@ from typing import Final, Protocol
 from stayfast.lab.load.result import GapCounts, Goodput, Result, Samples, judge, lateness_s, middle_s
 
 DEFINITIONS: Final[Mapping[str, str]] = MappingProxyType({
-    "t0": "intended start: the instant in the schedule, fixed before the run and never moved because the client was late",
-    "ts": "actual send, once there is a connection",
+    "t0": "intended start: the instant in the schedule, fixed before the run, even if the client is late",
+    "ts": "actual send, after the connection is open",
     "t1": "the first non-empty generated piece (content, reasoning or tool arguments); role-only and usage-only chunks, "
-          "comments, pings, message_start and response.created are none",
-    "tn": "the last such piece",
+          "comments, pings, message_start and response.created do not count",
+    "tn": "the last generated piece",
     "te": "the end of the stream",
-    "n": "output tokens, counted as the report says: by the answer's own usage, else by chunks",
+    "n": "output tokens by the answer's usage, else by chunks; the report says which",
     "ttft": "t1 - ts, time to the first token",
-    "ttft_sched": "t1 - t0, the same from the intended start: what a user waited, the client's own queue included",
-    "ttfo": "time from ts to the first such piece that is not reasoning",
-    "ttfb": "headers - ts, time to the answer's head",
+    "ttft_sched": "t1 - t0, the same from the intended start: a user's wait, including the client's own queue",
+    "ttfo": "time from ts to the first piece that is not reasoning",
+    "ttfb": "headers - ts, time to the response headers",
     "e2e": "tn - ts, time to the last token",
     "e2e_sched": "tn - t0, the same from the intended start",
-    "tpot": "(tn - t1) / (n - 1) for n >= 2 in two chunks or more, else there is none",
-    "gap": "time between two chunks with content, pooled over all answers, not divided by the tokens in them",
+    "tpot": "(tn - t1) / (n - 1) for n >= 2 in two chunks or more, else undefined",
+    "gap": "time between two chunks with content, pooled over all answers, not divided by their tokens",
     "gap_max": "an answer's longest gap",
-    "lateness": "ts - t0 less what a new connection took: what the client itself added",
-    "goodput": "good = success and complete (per protocol) and every SLO met; errors, time-outs, 429 and truncated streams "
-               "are not good, nor are answers without content, nor is an SLO on a value that does not exist. Share of what "
-               "was offered, not of what was sent",
+    "lateness": "ts - t0 minus the time to open a connection: the client's own delay",
+    "goodput": "good = success and complete (per protocol) and every SLO met; errors, time-outs, 429, truncated streams, "
+               "answers without content and missing values of an SLO are not good. Share of the offered requests",
 })
 LATENCIES: Final = ("ttft_sched", "ttft", "ttfo", "ttfb", "e2e_sched", "e2e", "tpot", "gap", "gap_max")
 _INSTANTS: Final = {
@@ -45,18 +44,18 @@ _INSTANTS: Final = {
 
 
 class Spread(Protocol):
-    """How one quantity is spread; seconds. Everything is NaN where `n` is 0."""
+    """The distribution of one quantity in seconds. All figures are NaN if `n` is 0."""
 
     n: int
     mean_s: float
     deviation_s: float  # standard deviation
 
     def at(self, share: float) -> float:
-        """The value below which `share` (0 to 1) of the values lie."""
+        """The quantile `share` (0 to 1)."""
 
 
 class Exact:
-    """A spread that kept every value."""
+    """A distribution of sorted values."""
 
     __slots__ = ("deviation_s", "mean_s", "n", "values")
 
@@ -77,7 +76,7 @@ class Exact:
 
 
 class Binned:
-    """A spread of counted gaps."""
+    """A distribution of bucket counts."""
 
     __slots__ = ("_below", "_middles", "deviation_s", "mean_s", "n")
 
@@ -100,7 +99,7 @@ class Binned:
 
 
 class Measured:
-    """A result with its figures. The report, the table, the files and the asserts all read these."""
+    """A result with its figures, for the reports, the files and the assertions."""
 
     def __init__(self, result: Result) -> None:
         samples = result.samples
@@ -119,22 +118,22 @@ class Measured:
 
     @property
     def as_lines(self) -> tuple[str, ...]:
-        """The latencies worth a row: those that exist; ttfo only where some answer reasoned first."""
+        """The latencies to show: those with values; ttfo only if some answer began with reasoning."""
         is_same = self.spreads["ttfo"].mean_s == self.spreads["ttft"].mean_s
         return tuple(name for name in LATENCIES if self.spreads[name].n and not (name == "ttfo" and is_same))
 
     def n_without(self, name: str) -> int:
-        """Requests of the offered that have no such latency, as they failed; gaps are of whole answers alone."""
+        """Offered requests that failed and so lack this latency; 0 for gaps, which only exist in answers."""
         return 0 if name == "gap" else self.n_offered - self.n_whole
 
     @property
     def error_share(self) -> float:
-        """Requests without a whole answer, as a share of the offered."""
+        """Failed requests as a share of the offered."""
         return (self.n_offered - self.n_whole) / self.n_offered if self.n_offered else nan
 
     def ranked(self, name: str, share: float) -> float:
-        """The quantile of a latency over whole answers; infinite where the rank, counted over all that was offered, falls
-        among the failed, as an assertion counts it; NaN where there are too few for it."""
+        """A quantile of a latency of successful answers. Infinite if the rank, over all offered requests, falls among the
+        failed ones, as in an assertion; NaN if there are too few values."""
         spread = self.spreads[name]
         if self.n_whole and not spread.n:
             return nan
@@ -148,17 +147,16 @@ class Measured:
         return n / self.result.duration_s if self.result.duration_s > 0 else nan
 
     def spike_factor(self, name: str = "ttft_sched") -> float:
-        """p99 / p50: how much worse the bad case is than the usual one. NaN of too few answers to have a p99, infinite
-        where so many failed that there is none."""
-        usual_s = self.spreads[name].at(0.5)
-        return self.ranked(name, 0.99) / usual_s if usual_s > 0 else nan
+        """p99 / p50. NaN with too few answers for a p99, infinite if over 1 % failed."""
+        median_s = self.spreads[name].at(0.5)
+        return self.ranked(name, 0.99) / median_s if median_s > 0 else nan
 
     def __repr__(self) -> str:
         return f"<Measured {self.result.label!r}: {self.n_whole} of {self.n_offered} whole, {self.goodput.n_good} good>"
 
 
 def column(samples: Samples, name: str) -> Iterable[float]:
-    """The metric `name` of each row in seconds; NaN where it does not exist. Raises KeyError for a name that is none."""
+    """The metric `name` of each row in seconds; NaN: missing. Raises KeyError for an unknown name."""
     floats = samples.floats
     if name == "gap_max":
         return floats["gap_max_s"]
@@ -172,12 +170,12 @@ def column(samples: Samples, name: str) -> Iterable[float]:
 
 
 def is_resolved(n: int, share: float) -> bool:
-    """Whether `n` values have a quantile `share` that is not merely their maximum. The maximum itself (1.0) always is."""
+    """Whether `n` values have a quantile `share` that is not simply their maximum. True for the maximum itself (1.0)."""
     return share >= 1 or n * (1 - share) >= 0.999
 
 
 def of_offered(spread: Spread, n_failed: int, share: float) -> float:
-    """The quantile `share` where each of `n_failed` counts as slower than every value: infinite once it falls among them."""
+    """The quantile `share` if each of `n_failed` counts as infinitely slow."""
     if not spread.n + n_failed:
         return nan
     rank = share * (spread.n + n_failed - 1)

@@ -1,9 +1,8 @@
-"""`--assert "ttft.p99<0.5"`: a run's figures against bounds, for a build to fail on.
+"""`--assert "ttft.p99<0.5"`: bounds on a run's figures, for a build to fail on.
 
-A request that failed has no latency, and a target that answers only its easy half must not pass: in a quantile, and in
-`max`, failures count as slower than every answer. So `ttft.p99<500ms` fails as soon as 1 % of what was offered failed. An
-invalid run (the client was the bottleneck) holds no assertion, and neither does a quantile of so few values that it is only
-their maximum.
+A failed request has no latency, and a target that answers only its easy half must not pass: in quantiles and `max`, failures
+count as infinitely slow. So `ttft.p99<500ms` fails as soon as 1 % of the offered requests failed. No assertion holds in an
+invalid run (the client was the bottleneck), or for a quantile of so few values that it is their maximum.
 """
 
 import operator
@@ -33,66 +32,66 @@ _BOUND = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e-?[0-9]+)?|\.[0-9]+)\s*([a-z%]*
 
 
 class Assertion(msgspec.Struct, frozen=True):
-    """One bound: of seconds for latencies, of shares (0 to 1), of a second for rates."""
+    """One bound, in seconds for latencies, 0 to 1 for shares, per second for rates."""
 
     text: str
     metric: str
-    statistic: str  # "p99", "mean", ...; empty where the metric is one figure
+    statistic: str  # "p99", "mean", ...; empty for metrics with one figure
     operator: str
     bound: float
-    unit: str = ""  # of the bound, as given
+    unit: str = ""  # of the bound, as written
 
     @property
     def read_as(self) -> str:
-        """The text with the unit that it was read with."""
+        """The text with its unit."""
         return f"{self.text} s" if self.metric in LATENCIES and not self.unit else self.text
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether milliseconds may be meant: seconds by default, and many of them."""
+        """Whether milliseconds may be meant: many seconds without a unit."""
         return self.metric in LATENCIES and not self.unit and self.bound > LONG_S
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What became of an assertion. `actual` is infinite where too many failed to have the quantile; NaN: not measured."""
+    """The result of an assertion. `actual`: infinite if the quantile falls among failed requests; NaN if not measured."""
 
     assertion: Assertion
     actual: float
     holds: bool
-    why: str = ""  # where it does not hold for another reason than its figure
+    why: str = ""  # the reason, if it is not the figure
 
 
 def parse_assertion(text: str) -> Assertion:
-    """Read one. Raises ValueError that names the column (from 1) and what is expected there."""
+    """Read one. Raises ValueError with the column (from 1) and the expected form."""
     name = _NAME.match(text)
     if name is None:
-        raise _wrong(text, 0, "a metric such as ttft.p99 or goodput")
+        raise _expected(text, 0, "a metric such as ttft.p99 or goodput")
     metric, statistic = name[1].lower(), (name[2] or "").lower()
     if metric not in KNOWN:
-        raise _wrong(text, name.start(1), f"a metric; {name[1]!r} is none of: {', '.join(KNOWN)}")
+        raise _expected(text, name.start(1), f"a metric; {name[1]!r} is none of: {', '.join(KNOWN)}")
     if metric in LATENCIES:
         if not _is_statistic(statistic):
-            raise _wrong(text, name.end(1), f".STATISTIC after {metric}: one of {_STATISTICS}")
+            raise _expected(text, name.end(1), f".STATISTIC after {metric}: one of {_STATISTICS}")
     elif statistic:
-        raise _wrong(text, name.end(1), f"an operator: {metric} is one figure and has no .{statistic}")
+        raise _expected(text, name.end(1), f"an operator: {metric} is one figure and has no .{statistic}")
     sign = _OPERATOR.match(text, name.end())
     if sign is None:
-        raise _wrong(text, name.end(), "an operator: < <= > >=")
+        raise _expected(text, name.end(), "an operator: < <= > >=")
     bound = _BOUND.fullmatch(text, sign.end())
     if bound is None:
-        raise _wrong(text, sign.end(), "a number, with a unit if you like (0.5, 500ms, 99%)")
+        raise _expected(text, sign.end(), "a number, with a unit if you like (0.5, 500ms, 99%)")
     unit = bound[2].lower()
     units = ("", "s", "ms", "us") if metric in LATENCIES else ("", "%") if metric in SHARES else ("",)
     if unit not in units:
-        raise _wrong(text, bound.start(2), f"a unit of {metric}: {' '.join(units).strip() or 'none'}")
+        raise _expected(text, bound.start(2), f"a unit of {metric}: {' '.join(units).strip() or 'none'}")
     return Assertion(text.strip(), metric, statistic, sign[0], float(bound[1]) * _UNITS[unit], unit)
 
 
 def check(assertions: Iterable[Assertion], run: Measured) -> tuple[Checked, ...]:
-    return tuple(_checked(assertion, run) for assertion in assertions)
+    return tuple(_check_one(assertion, run) for assertion in assertions)
 
 
-def _checked(assertion: Assertion, run: Measured) -> Checked:
+def _check_one(assertion: Assertion, run: Measured) -> Checked:
     actual = figure(run, assertion.metric, assertion.statistic)
     holds = not isnan(actual) and _OPERATORS[assertion.operator](actual, assertion.bound)
     if not run.result.health.is_valid:
@@ -100,19 +99,18 @@ def _checked(assertion: Assertion, run: Measured) -> Checked:
     if isnan(actual):
         return Checked(assertion, actual, holds=False, why="not measured in this run")
     if actual == inf and assertion.metric in LATENCIES:
-        return Checked(assertion, actual, holds, f"{run.error_share:.1%} of the offered failed and have none")
-    metric = assertion.metric
-    n_values = run.spreads[metric].n + run.n_without(metric) if metric in LATENCIES else 0
-    n_needed = (  # of a quantile
-        ceil(1 / (1 - float(assertion.statistic[1:]) / 100) - 0.01) if assertion.statistic[:1] == "p" else 0)
-    if n_values < n_needed:
-        return Checked(assertion, actual, holds=False, why=f"{n_values} values have no {assertion.statistic} but their "
-                       f"maximum: {n_needed} are needed")
+        return Checked(assertion, actual, holds, f"{run.error_share:.1%} of the offered requests failed")
+    metric, statistic = assertion.metric, assertion.statistic
+    if statistic[:1] == "p":
+        n_values = run.spreads[metric].n + run.n_without(metric)
+        n_needed = ceil(1 / (1 - float(statistic[1:]) / 100) - 0.01)
+        if n_values < n_needed:
+            return Checked(assertion, actual, holds=False, why=f"{statistic} needs {n_needed} values, not {n_values}")
     return Checked(assertion, actual, holds)
 
 
 def figure(run: Measured, metric: str, statistic: str) -> float:
-    """A run's figure; quantiles and `max` count failures as slower than any answer."""
+    """A run's figure; in quantiles and `max`, failures count as infinitely slow."""
     if metric in LATENCIES:
         if statistic == "mean":
             return run.spreads[metric].mean_s
@@ -136,5 +134,5 @@ def _is_statistic(text: str) -> bool:
     return bool(re.fullmatch(r"p[0-9]+(\.[0-9]+)?", text)) and isfinite(float(text[1:])) and 0 < float(text[1:]) < 100
 
 
-def _wrong(text: str, column: int, expected: str) -> ValueError:
+def _expected(text: str, column: int, expected: str) -> ValueError:
     return ValueError(f"assertion {text!r}, column {column + 1}: expected {expected}")

@@ -1,16 +1,16 @@
-"""Two runs against each other, with intervals, so that noise neither fails a build nor makes a headline.
+"""Compares two runs with confidence intervals, so that noise neither fails a build nor makes a headline.
 
-The bootstrap of a quantile needs no resampled lists: the k-th smallest of n draws with replacement from n values has a rank
-that is distributed as n * Beta(k, n + 1 - k), so one Beta variate a replicate is the bootstrap itself, and a million rows
-cost as much as a hundred. A share's bootstrap is one binomial variate.
+The bootstrap of a quantile needs no resampling: the k-th smallest of n draws with replacement from n values has a rank
+distributed as n * Beta(k, n + 1 - k), so each replicate is one Beta variate, and a million rows cost as much as a hundred.
+A replicate of a share is one binomial variate.
 
-Requests of a run are not independent: a target has bad minutes. So n is first divided by the *design effect*: how much more
-the share of slow (or good) requests varies between `N_BLOCKS` blocks of time than independent requests would let it. Without
-that the intervals of a run with one bad minute would be several times too narrow.
+Requests of a run are not independent, since a target has bad minutes. So n is first divided by the *design effect*: the
+variance of the share of slow (or good) requests between `N_BLOCKS` blocks of time, over that of independent requests.
+Without it, the intervals of a run with one bad minute would be several times too narrow.
 
-An interval of a difference that spans 0 says "no difference seen", which is not "there is none". A regression is an interval
-wholly on the worse side *and* a change of more than the threshold. When it is wrong: with less than about 100 / (1 - q)
-requests a quantile q rests on a handful of values; the row says so.
+An interval of a difference that includes 0 means "no difference seen", not "no difference". A regression is an interval
+entirely on the worse side *and* a change above the threshold. When it is wrong: with under about 100 / (1 - q) requests, a
+quantile q rests on a few values; the row says so.
 """
 
 from array import array
@@ -28,17 +28,17 @@ from stayfast.lab.load.stats import Binned, Exact, Measured, Spread, column
 _COMPARED: Final = ("ttft_sched", "ttft", "e2e_sched", "e2e", "tpot", "gap")
 QUANTITIES: Final = (*(f"{name}.{rank}" for name in _COMPARED for rank in ("p50", "p95", "p99")), "goodput", "errors")
 N_BLOCKS = 40
-FEW = 100  # values that a quantile should have above it per unit: below FEW / 20 the row says "few"
+FEW = 100  # a share of under FEW requests is "few", and a quantile with under FEW / 20 values beyond it
 _BETTER_HIGH: Final = frozenset({"goodput"})
 
 
 @dataclass(frozen=True, slots=True)
 class CompareConfig:
-    """`level` of the intervals; a change must exceed `threshold` to fail: 0.05 is 5 % of a time, 5 points of a share."""
+    """`level`: of the intervals. `threshold`: a regression exceeds it; 0.05 is 5 % of a time, 5 points of a share."""
 
     level: float = 0.95
     threshold: float = 0.05
-    n_replicates: int = 2000  # the intervals' ends then move by about a twentieth of their length from seed to seed
+    n_replicates: int = 2000  # interval ends then vary between seeds by about 5 % of their length
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.level < 1:
@@ -50,7 +50,7 @@ class CompareConfig:
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A figure and the interval around it; NaN where it cannot be had."""
+    """A figure with its interval; NaN: unknown."""
 
     value: float
     low: float
@@ -58,12 +58,11 @@ class Interval(msgspec.Struct, frozen=True):
 
     @property
     def spans_zero(self) -> bool:
-        """Whether no difference is within it."""
         return not (self.low > 0 or self.high < 0)
 
 
 class ComparedQuantity(msgspec.Struct, frozen=True):
-    """One quantity: of A, of B, B - A (seconds, or a share) and B / A."""
+    """One quantity of A and of B, with B - A (seconds, or a share) and B / A."""
 
     quantity: str
     a: float
@@ -71,11 +70,10 @@ class ComparedQuantity(msgspec.Struct, frozen=True):
     difference: Interval
     ratio: Interval
     is_regression: bool
-    is_few: bool  # the quantile rests on a handful of values
+    is_few: bool  # the quantile rests on a few values
 
     @property
     def verdict(self) -> str:
-        """What the interval lets one say."""
         if isnan(self.difference.value):
             return "not measured in both"
         if self.difference.spans_zero:
@@ -86,34 +84,34 @@ class ComparedQuantity(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All rows of one pair of runs. `warnings`: why the two should not be set side by side, as far as can be seen."""
+    """All rows of two runs. `warnings`: visible reasons why they are not comparable."""
 
     label_a: str
     label_b: str
     config: CompareConfig
     rows: tuple[ComparedQuantity, ...]
     warnings: tuple[str, ...]
-    invalid: tuple[str, ...]  # labels of the runs whose figures are the client's
+    invalid: tuple[str, ...]  # labels of the invalid runs
 
     @property
     def regressions(self) -> tuple[str, ...]:
-        """The quantities in which B is worse, by more than noise and by more than the threshold."""
+        """The quantities in which B is worse by more than noise and the threshold."""
         return tuple(row.quantity for row in self.rows if row.is_regression)
 
     @property
     def exit_status(self) -> int:
-        """0, or 1 where there are regressions or a run is invalid."""
+        """1 if there is a regression or an invalid run, else 0."""
         return 1 if self.regressions or self.invalid else 0
 
 
 def compare(a: Measured, b: Measured, rng: Random, config: CompareConfig | None = None) -> Comparison:
-    """Set B against A (the baseline). Draws only from `rng`: the same seed gives the same intervals."""
+    """Compare B with the baseline A. All randomness comes from `rng`."""
     config = config or CompareConfig()
     n_draws = config.n_replicates
-    rows = tuple(_row(quantity, _replicas(a, quantity, rng, n_draws), _replicas(b, quantity, rng, n_draws), config)
-                 for quantity in QUANTITIES)
+    rows = tuple(_compare_quantity(quantity, _bootstrap(a, quantity, rng, n_draws), _bootstrap(b, quantity, rng, n_draws),
+                                   config) for quantity in QUANTITIES)
     invalid = tuple(run.result.label for run in (a, b) if not run.result.health.is_valid)
-    return Comparison(a.result.label, b.result.label, config, rows, _warnings(a, b), invalid)
+    return Comparison(a.result.label, b.result.label, config, rows, _find_warnings(a, b), invalid)
 
 
 class _Replicas(msgspec.Struct):
@@ -122,23 +120,23 @@ class _Replicas(msgspec.Struct):
     is_few: bool
 
 
-def _replicas(run: Measured, quantity: str, rng: Random, n_draws: int) -> _Replicas:
+def _bootstrap(run: Measured, quantity: str, rng: Random, n_draws: int) -> _Replicas:
     if quantity in {"goodput", "errors"}:
         good = run.goodput.is_good if quantity == "goodput" else bytes(bool(error) for error in run.result.samples.errors)
-        return _of_share(good, run.result.samples.floats["at_s"], rng, n_draws)
+        return _bootstrap_share(good, run.result.samples.floats["at_s"], rng, n_draws)
     name, percent = quantity.rsplit(".p", 1)
     share = float(percent) / 100
     spread = run.spreads[name]
     if not spread.n:
         return _Replicas(nan, [], is_few=True)
-    effect = _effect_of(run, name, spread, share)
+    effect = _design_effect_of(run, name, spread, share)
     n = max(2.0, spread.n / effect)
     rank = min(n, max(1.0, share * n + 0.5))
     draws = [spread.at(rng.betavariate(rank, n + 1 - rank)) for _ in range(n_draws)]
     return _Replicas(spread.at(share), draws, is_few=spread.n / effect * min(share, 1 - share) < FEW / 20)
 
 
-def _of_share(is_one: bytes | bytearray, at_s: "array[float]", rng: Random, n_draws: int) -> _Replicas:
+def _bootstrap_share(is_one: bytes | bytearray, at_s: "array[float]", rng: Random, n_draws: int) -> _Replicas:
     n = len(is_one)
     if not n:
         return _Replicas(nan, [], is_few=True)
@@ -148,10 +146,10 @@ def _of_share(is_one: bytes | bytearray, at_s: "array[float]", rng: Random, n_dr
     return _Replicas(share, draws, is_few=n_effective < FEW)
 
 
-def _effect_of(run: Measured, name: str, spread: Spread, share: float) -> float:
+def _design_effect_of(run: Measured, name: str, spread: Spread, share: float) -> float:
     samples = run.result.samples
     if isinstance(spread, Binned):
-        return max(1.0, spread.n / max(1, run.n_whole))  # gaps of one answer are alike: as many independent ones as answers
+        return max(1.0, spread.n / max(1, run.n_whole))  # one independent gap per answer
     bound_s = spread.at(share)
     whole = [not error for error in samples.errors]
     at_s = array("d", compress(samples.floats["at_s"], whole))
@@ -159,7 +157,7 @@ def _effect_of(run: Measured, name: str, spread: Spread, share: float) -> float:
 
 
 def design_effect(is_one: bytes | bytearray, at_s: "array[float]") -> float:
-    """Variance of the share of ones between blocks of time, over that of independent rows; at least 1."""
+    """The variance of the share of ones between blocks of time, over that of independent rows; at least 1."""
     n, n_ones = len(is_one), sum(is_one)
     if n < 2 * N_BLOCKS or n_ones in {0, n}:
         return 1.0
@@ -174,7 +172,7 @@ def design_effect(is_one: bytes | bytearray, at_s: "array[float]") -> float:
 
 
 def binomial(n: int, p: float, rng: Random) -> int:
-    """One binomial variate, exactly, in O(log n): split at the median of the uniforms until few are left."""
+    """One exact binomial variate in O(log n): split at the median of the uniforms until few are left."""
     n_found = 0
     while n > 16:
         middle = n // 2 + 1
@@ -187,11 +185,11 @@ def binomial(n: int, p: float, rng: Random) -> int:
     return n_found + sum(rng.random() < p for _ in range(n))
 
 
-def _row(quantity: str, a: _Replicas, b: _Replicas, config: CompareConfig) -> ComparedQuantity:
+def _compare_quantity(quantity: str, a: _Replicas, b: _Replicas, config: CompareConfig) -> ComparedQuantity:
     differences = sorted(after - before for before, after in zip(a.draws, b.draws, strict=False))
     ratios = sorted(after / before for before, after in zip(a.draws, b.draws, strict=False) if before > 0)
-    difference = _interval(b.value - a.value, differences, config.level)
-    ratio = _interval(b.value / a.value if a.value > 0 else nan, ratios, config.level)
+    difference = _make_interval(b.value - a.value, differences, config.level)
+    ratio = _make_interval(b.value / a.value if a.value > 0 else nan, ratios, config.level)
     is_share = quantity in {"goodput", "errors"}
     change = difference.value if is_share else ratio.value - 1
     worse = -change if quantity in _BETTER_HIGH else change
@@ -199,25 +197,25 @@ def _row(quantity: str, a: _Replicas, b: _Replicas, config: CompareConfig) -> Co
     return ComparedQuantity(quantity, a.value, b.value, difference, ratio, is_regression, a.is_few or b.is_few)
 
 
-def _interval(value: float, draws: list[float], level: float) -> Interval:
+def _make_interval(value: float, draws: list[float], level: float) -> Interval:
     if not draws:
         return Interval(value, nan, nan)
     spread = Exact(draws)
     return Interval(value, spread.at((1 - level) / 2), spread.at((1 + level) / 2))
 
 
-def _warnings(a: Measured, b: Measured) -> tuple[str, ...]:
+def _find_warnings(a: Measured, b: Measured) -> tuple[str, ...]:
     one, two = a.result, b.result
     found = [f"{run.label} is invalid: {'; '.join(run.health.verdict)}" for run in (one, two) if not run.health.is_valid]
     if one.workload != two.workload:
         words = sorted(key for key in {*one.workload, *two.workload} if one.workload.get(key) != two.workload.get(key))
         found.append(f"the workloads differ in: {', '.join(words)}")
     if one.mode is not two.mode or one.is_virtual is not two.is_virtual:
-        found.append("one is not the kind of run that the other is (open or closed loop, virtual or real time)")
+        found.append("the kinds of run differ (open or closed loop, virtual or real time)")
     if abs(one.offered_rps - two.offered_rps) > 0.02 * max(one.offered_rps, two.offered_rps):
         found.append(f"offered rates differ: {one.offered_rps:g}/s and {two.offered_rps:g}/s")
     if one.slo != two.slo:
         found.append("goodput is judged by different SLOs")
     if abs(a.error_share - b.error_share) > 0.01:
-        found.append("error shares differ by over 1 %: latencies are of the answers that were left")
+        found.append("error shares differ by over 1 %, and latencies are of successful answers only")
     return tuple(found)

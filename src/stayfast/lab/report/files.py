@@ -1,11 +1,10 @@
-"""Results as files: JSON to keep and to compare, CSV with a row a request.
+"""Result files: JSON to compare later, CSV with one row a request.
 
-The JSON is `{"schema": "stayfast.bench/1", "results": [...]}`. Each result has, at its top, the figures under the names
-that vLLM's bench uses where they mean the same (`p99_ttft_ms`, `request_goodput`, ...: all in milliseconds and requests a
-second, of whole answers), and the same pattern for what vLLM has not (`p99_ttft_sched_ms`). One name means a little less:
-vLLM's `e2el` ends at the last chunk, ours at the last chunk *with content*. `run` holds everything needed to read the
-result again; `columns` the samples, a column each: base64 of zlib of little-endian float64 or int64 (`errors`,
-`server_timings`: of a JSON list), so that a million rows are tens of megabytes and not hundreds.
+The JSON is `{"schema": "stayfast.bench/1", "results": [...]}`. The top of each result has its figures under the names of
+vLLM's bench where the meaning is the same (`p99_ttft_ms`, `request_goodput`, ...: milliseconds and requests/s, of successful
+answers), and in the same pattern where vLLM has none (`p99_ttft_sched_ms`). One differs: vLLM's `e2el` ends at the last
+chunk, ours at the last chunk *with content*. `run` holds the rest of the result; `columns` the samples, each column as
+base64 of zlib of little-endian float64 or int64 (`errors`, `server_timings`: of a JSON list): tens of MB for a million rows.
 """
 
 import base64
@@ -38,7 +37,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Run(msgspec.Struct, kw_only=True):
-    """All of a result but its samples."""
+    """A result without its samples."""
 
     label: str
     subject: Subject
@@ -57,7 +56,7 @@ class _Run(msgspec.Struct, kw_only=True):
     slo: LoadSlo
     notes: tuple[str, ...]
     gaps_bin_s: float
-    gaps: dict[_Bin, dict[_Bin, _Count]]  # time bin -> bucket -> count, see `gaps`
+    gaps: dict[_Bin, dict[_Bin, _Count]]  # time bin -> bucket -> count, see `GapCounts`
 
 
 class _Saved(msgspec.Struct):
@@ -72,14 +71,14 @@ class _File(msgspec.Struct):
 
 
 def to_json(runs: Sequence[Measured], *, with_samples: bool = True) -> bytes:
-    """The file's bytes. Without samples it is small, and can neither be compared with intervals nor drawn."""
+    """The file. Without samples it is small, but cannot be read again."""
     results = [{**figures(run), "run": _plain_run(run.result), "n_rows": run.n_offered,
-                "columns": _pack(run.result.samples) if with_samples else None} for run in runs]
+                "columns": _encode_columns(run.result.samples) if with_samples else None} for run in runs]
     return msgspec.json.format(msgspec.json.encode({"schema": SCHEMA, "definitions": dict(DEFINITIONS), "results": results}))
 
 
 def from_json(data: bytes) -> list[Result]:
-    """Read a file's results again. Raises ValueError where it is not such a file, or was written without samples."""
+    """The results of a file. Raises ValueError if it is invalid or without samples."""
     try:
         file = msgspec.json.decode(data, type=_File)
     except msgspec.DecodeError as why:
@@ -88,20 +87,20 @@ def from_json(data: bytes) -> list[Result]:
         raise ValueError(f"the file's schema is {file.schema!r}, this version reads {SCHEMA!r}")
     if not file.results:
         raise ValueError("the file holds no results")
-    return [_result(saved) for saved in file.results]
+    return [_decode_result(saved) for saved in file.results]
 
 
 def csv_lines(runs: Sequence[Measured]) -> Iterator[str]:
-    """A header, then a row a request: instants in seconds of the run, empty where a thing never happened."""
+    """A header, then one row a request: instants in seconds of the run, empty for what did not happen."""
     yield _csv_line(_CSV_COLUMNS)
     for run in runs:
         for sample in run.result.samples:
             cells = (run.result.label, *(getattr(sample, name) for name in Sample.__struct_fields__))
-            yield _csv_line([_cell(cell) for cell in cells])
+            yield _csv_line([_format_cell(cell) for cell in cells])
 
 
 def figures(run: Measured) -> dict[str, Any]:
-    """The figures of one run under their public names. What does not exist is null."""
+    """The figures of one run under their public names; missing ones are null."""
     result, goodput = run.result, run.goodput
     found: dict[str, Any] = {
         "label": result.label, "date": datetime.fromtimestamp(result.began_at_wall, UTC).isoformat(timespec="seconds"),
@@ -129,37 +128,37 @@ def _plain_run(result: Result) -> _Run:
     return _Run(**same, gaps_bin_s=result.gaps.bin_s, gaps=result.gaps.bins)
 
 
-def _result(saved: _Saved) -> Result:
+def _decode_result(saved: _Saved) -> Result:
     if saved.columns is None:
-        raise ValueError(f"{saved.run.label!r} was written without its samples: run it again with them")
+        raise ValueError(f"{saved.run.label!r} was written without samples: measure it again")
     gaps = GapCounts(saved.run.gaps_bin_s)
     gaps.bins = saved.run.gaps
     same = {name: getattr(saved.run, name) for name in _Run.__struct_fields__ if not name.startswith("gaps")}
-    return Result(**same, samples=_unpack(saved.columns, saved.n_rows), gaps=gaps)
+    return Result(**same, samples=_decode_columns(saved.columns, saved.n_rows), gaps=gaps)
 
 
-def _pack(samples: Samples) -> dict[str, str]:
-    columns = {name: _packed(_little(column).tobytes()) for name, column in _numbers(samples)}
-    columns["errors"] = _packed(msgspec.json.encode(samples.errors))
-    columns["server_timings"] = _packed(msgspec.json.encode(samples.server_timings))
+def _encode_columns(samples: Samples) -> dict[str, str]:
+    columns = {name: _compress(_little_endian(column).tobytes()) for name, column in _number_columns(samples)}
+    columns["errors"] = _compress(msgspec.json.encode(samples.errors))
+    columns["server_timings"] = _compress(msgspec.json.encode(samples.server_timings))
     return columns
 
 
-def _unpack(columns: dict[str, str], n_rows: int) -> Samples:
+def _decode_columns(columns: dict[str, str], n_rows: int) -> Samples:
     samples = Samples()
-    for name, column in _numbers(samples):
-        column.frombytes(_unpacked(columns, name, n_rows * column.itemsize))
+    for name, column in _number_columns(samples):
+        column.frombytes(_decompress(columns, name, n_rows * column.itemsize))
         if len(column) != n_rows:
             raise ValueError(f"column {name!r} has {len(column)} rows, not {n_rows}")
         if sys.byteorder == "big":
             column.byteswap()
         if any(abs(value) > _MOST_S for value in samples.floats.get(name, ())):
-            raise ValueError(f"column {name!r} holds an instant that cannot be")
+            raise ValueError(f"column {name!r} holds an instant out of range")
     if any(isnan(at_s) for at_s in samples.floats["at_s"]):
         raise ValueError("column 'at_s' lacks a value: every request has an intended start")
     try:
-        samples.errors = msgspec.json.decode(_unpacked(columns, "errors", _MAX_TEXT_BYTES), type=list[Error])
-        samples.server_timings = msgspec.json.decode(_unpacked(columns, "server_timings", _MAX_TEXT_BYTES), type=list[str])
+        samples.errors = msgspec.json.decode(_decompress(columns, "errors", _MAX_TEXT_BYTES), type=list[Error])
+        samples.server_timings = msgspec.json.decode(_decompress(columns, "server_timings", _MAX_TEXT_BYTES), type=list[str])
     except msgspec.DecodeError as why:
         raise ValueError(f"the samples' texts cannot be read: {why}") from why
     if not len(samples.errors) == len(samples.server_timings) == n_rows:
@@ -167,11 +166,11 @@ def _unpack(columns: dict[str, str], n_rows: int) -> Samples:
     return samples
 
 
-def _numbers(samples: Samples) -> "list[tuple[str, array[Any]]]":
+def _number_columns(samples: Samples) -> "list[tuple[str, array[Any]]]":
     return [*samples.floats.items(), *samples.ints.items()]
 
 
-def _little(column: "array[Any]") -> "array[Any]":
+def _little_endian(column: "array[Any]") -> "array[Any]":
     if sys.byteorder == "little":
         return column
     copy = array(column.typecode, column)
@@ -179,12 +178,12 @@ def _little(column: "array[Any]") -> "array[Any]":
     return copy
 
 
-def _packed(data: bytes) -> str:
+def _compress(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data, 6)).decode("ascii")
 
 
-def _unpacked(columns: dict[str, str], name: str, most_bytes: int) -> bytes:
-    """A column's bytes, never more than `most_bytes`: a file from elsewhere must not fill the memory."""
+def _decompress(columns: dict[str, str], name: str, most_bytes: int) -> bytes:
+    """The bytes of a column, at most `most_bytes`: an untrusted file must not fill the memory."""
     if name not in columns:
         raise ValueError(f"column {name!r} is missing")
     try:
@@ -202,9 +201,9 @@ def _csv_line(cells: Sequence[object]) -> str:
     return line.getvalue()
 
 
-def _cell(value: object) -> object:
+def _format_cell(value: object) -> object:
     if isinstance(value, float):
         return f"{value:.6f}" if isfinite(value) else ""
     if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"}:
-        return f"'{value}"  # a spreadsheet would run it: it is another's text
+        return f"'{value}"  # untrusted text: a spreadsheet would run it as a formula
     return value

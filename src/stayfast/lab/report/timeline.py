@@ -1,12 +1,13 @@
-"""A run over its time, and where the time went inside the target, by its own `Server-TimingEntry`.
+"""A run over its time, and the stages of a request by the target's own `Server-Timing` header.
 
-The run is binned first, so that a million requests draw as fast, and as small, as a thousand. A request belongs to the bin
-of its *intended* start; in flight is from the send to the end.
+The run is binned, so a million requests draw as fast, and as small, as a thousand. A request belongs to the bin of its
+*intended* start; it is in flight from its send to its end.
 
-Of stages, the usual slice is the 20 % of answers around the median of e2e_sched (p40 to p60), the slow one all at or above
-its p99. A stage's figure is its mean over the slice's answers (0 where it did not run), so that a slice's parts add up to
-its mean e2e_sched; what the header does not explain (network, the client's own lateness, what ran after it was written) is
-`elsewhere`. Allowances are read from a parameter `allow` (milliseconds) or a description that ends in `of NUMBER`.
+For stages, the usual slice is the 20 % of answers around the median of e2e_sched (p40 to p60); the slow slice is all at or
+above its p99. A stage's figure is its mean over the answers of the slice (0 where it did not run), so the stages add up to
+the mean e2e_sched. The rest, which the header does not explain (network, the client's lateness, time after the header was
+written), is `elsewhere`. Allowances are read from a parameter `allow` (milliseconds) or a description that ends in
+`of NUMBER`.
 """
 
 import re
@@ -24,25 +25,25 @@ from stayfast.lab.load.stats import Exact, column
 
 MAX_BINS = 180
 MAX_ROWS = 44
-FAILED = -1  # the heat map's row of requests that got no value
+FAILED = -1  # the heat map's row of failed requests
 _WIDTHS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0,
              600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0, 86400.0)
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """One value a bin; `NaN` where a bin has none."""
+    """One value a bin; NaN: no value."""
 
     bin_s: float
     rate: list[float]  # offered requests a second
     good_rate: list[float]
-    bad_rate: list[float]  # those without a whole answer
+    bad_rate: list[float]  # failed requests a second
     in_flight: list[int]  # at the bin's start
-    tokens_rate: list[float]  # output tokens a second, by when the answer began
+    tokens_rate: list[float]  # output tokens a second, by the request's start
     p50_s: list[float]  # of ttft_sched
     p99_s: list[float]
     e2e_p50_s: list[float]
     e2e_p99_s: list[float]
-    late_p99_s: list[float]  # actual send - intended start: the client's own
+    late_p99_s: list[float]  # of the client's lateness
 
 
 class Heat(msgspec.Struct, frozen=True):
@@ -57,20 +58,20 @@ class Heat(msgspec.Struct, frozen=True):
 
 
 def bin_width(span_s: float, n: int, n_each: int) -> float:
-    """The smallest round width that cuts `span_s` into bins of about `n_each` of `n` requests, and not too many of them."""
+    """The smallest round bin width with about `n_each` of `n` requests a bin and a bounded number of bins."""
     most = min(MAX_BINS, max(12, n // n_each))
     return next((width_s for width_s in _WIDTHS_S if span_s <= width_s * most), span_s / most)
 
 
 def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Timeline:
-    """Cut the run into bins; `is_good` is goodput's verdict on each row."""
+    """Cut the run into bins. `is_good`: of `Goodput`."""
     bin_s = bin_width(span_s, len(samples), 50)
     n_bins = max(1, ceil(span_s / bin_s - 1e-9))
     rows: list[list[int]] = [[] for _ in range(n_bins)]
     for row, at_s in enumerate(samples.floats["at_s"]):
         rows[min(n_bins - 1, max(0, int(at_s / bin_s)))].append(row)
     errors, n_output = samples.errors, samples.ints["n_output"]
-    widths_s = [min(bin_s, span_s - number * bin_s) for number in range(n_bins)]  # the last bin is what is left
+    widths_s = [min(bin_s, span_s - number * bin_s) for number in range(n_bins)]  # the last bin may be shorter
 
     def rates(count: Callable[[list[int]], float]) -> list[float]:
         return [count(some) / width_s for some, width_s in zip(rows, widths_s, strict=True)]
@@ -93,7 +94,7 @@ def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Tim
 
 
 def heat_of_rows(samples: Samples, name: str, span_s: float) -> Heat:
-    """The metric `name` over time; requests without a whole answer are in the row FAILED."""
+    """The metric `name` over time; failed requests are in the row FAILED."""
     bin_s = bin_width(span_s, len(samples), 20)
     n_bins = max(1, ceil(span_s / bin_s))
     values = [nan if error else value for value, error in zip(column(samples, name), samples.errors, strict=True)]
@@ -109,7 +110,7 @@ def heat_of_rows(samples: Samples, name: str, span_s: float) -> Heat:
 
 
 def heat_of_gaps(gaps: GapCounts, span_s: float) -> Heat | None:
-    """The pooled gaps over time; None where none was counted."""
+    """The pooled gaps over time; None without any."""
     pooled = gaps.pooled()
     if not pooled:
         return None
@@ -129,14 +130,14 @@ def heat_of_gaps(gaps: GapCounts, span_s: float) -> Heat | None:
 
 
 def _rows_between(least_s: float, most_s: float) -> tuple[float, float, int]:
-    """Lower end, factor and number of logarithmic rows that cover both."""
+    """Lower end, factor and number of logarithmic rows from `least_s` to `most_s`."""
     factor = max(GROWTH ** 6, (most_s / least_s) ** (1 / (MAX_ROWS - 1)))
     n_rows = min(MAX_ROWS, int(log(most_s / least_s) / log(factor)) + 1)
     return least_s, factor, n_rows
 
 
 ELSEWHERE: Final = "elsewhere"
-MAX_STAGES = 14  # a header is another's text: what comes after so many names is `others`
+MAX_STAGES = 14  # headers are untrusted: further names are summed as `others`
 OTHERS: Final = "others"
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}"  # noqa: S105
 _VALUE = rf'(?:"(?:[^"\\]|\\.)*"|{_TOKEN})'
@@ -147,7 +148,7 @@ _MAX_HEADER = 4096
 
 
 class TimingEntry(msgspec.Struct, frozen=True, gc=False):
-    """One entry of a `Server-TimingEntry` value."""
+    """One entry of a `Server-Timing` value."""
 
     name: str
     spent_s: float
@@ -155,16 +156,16 @@ class TimingEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class StageMean(msgspec.Struct, frozen=True):
-    """A stage's mean seconds over one slice; the allowance is the mean of those that had one."""
+    """A stage's mean seconds in one slice, and its mean allowance."""
 
     name: str
     spent_s: float
     allowance_s: float | None = None
-    n_over: int = 0  # requests in which it used more than its allowance
+    n_over: int = 0  # requests in which it exceeded its allowance
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Some of the answers, and where their time went; `stages` in the order in which they ran, then `elsewhere`."""
+    """Some of the answers with the time of their stages, in the order in which they ran, then `elsewhere`."""
 
     title: str
     n: int
@@ -173,12 +174,11 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 def parse(header: str) -> list[TimingEntry]:
-    """The entries of a `Server-TimingEntry` value that have a duration; `total` aside. Nonsense is skipped, never an
-    error."""
+    """The entries of a `Server-Timing` value with a duration, without `total`. Malformed ones are skipped."""
     found = []
     for name, parameters in _ENTRY.findall(header[:_MAX_HEADER]):
         given = {key.lower(): value.strip('"') for key, value in _PARAMETER.findall(parameters)}
-        spent_ms = _number(given.get("dur", ""))
+        spent_ms = _parse_duration_ms(given.get("dur", ""))
         if spent_ms is None or name == "total":
             continue
         allowed = given.get("allow") or given.get("desc", "")
@@ -188,7 +188,7 @@ def parse(header: str) -> list[TimingEntry]:
 
 
 def breakdown(samples: Samples, usual_s: tuple[float, float], slow_s: float) -> tuple[Slice, Slice] | None:
-    """Two slices of the whole answers, by bounds of e2e_sched in seconds; None where no answer said its timing."""
+    """Two slices of the successful answers, by bounds of e2e_sched in seconds; None without timings."""
     rows: tuple[list[int], list[int]] = [], []
     at, last = samples.floats["at_s"], samples.floats["last_s"]
     for row, (error, timing) in enumerate(zip(samples.errors, samples.server_timings, strict=True)):
@@ -201,10 +201,10 @@ def breakdown(samples: Samples, usual_s: tuple[float, float], slow_s: float) -> 
             rows[1].append(row)
     if not rows[0] or not rows[1]:
         return None
-    return (_slice("usual (p40 to p60)", rows[0], samples), _slice("slowest (p99 and above)", rows[1], samples))
+    return (_make_slice("usual (p40 to p60)", rows[0], samples), _make_slice("slowest (p99 and above)", rows[1], samples))
 
 
-def _slice(title: str, rows: list[int], samples: Samples) -> Slice:
+def _make_slice(title: str, rows: list[int], samples: Samples) -> Slice:
     spent: dict[str, float] = {}
     allowed: dict[str, tuple[float, int]] = {}
     n_over: dict[str, int] = {}
@@ -224,7 +224,7 @@ def _slice(title: str, rows: list[int], samples: Samples) -> Slice:
     return Slice(title, n_rows, mean_s, (*stages, StageMean(ELSEWHERE, max(0.0, rest_s))))
 
 
-def _number(text: str) -> float | None:
+def _parse_duration_ms(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:

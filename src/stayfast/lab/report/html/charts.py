@@ -1,6 +1,6 @@
-"""The report's charts: curves of percentiles, of the run's time and of a sweep; heat maps; bars, waterfall and intervals.
+"""The charts of the report: percentile curves, curves over time and load, heat maps, stage bars, waterfall, intervals.
 
-Heat maps have one path a level, which keeps thousands of cells small.
+A heat map has one path for each colour, which keeps thousands of cells small.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ _RANKS: Final = ((0.0, "p0"), (0.5, "p50"), (0.9, "p90"), (0.95, "p95"), (0.99, 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What to read of a timeline, and how to draw it."""
+    """A series of a timeline, and how to draw it."""
 
     name: str
     read: Callable[[Timeline], Sequence[float]]
@@ -56,7 +56,7 @@ class Line:
 
 
 def percentiles(runs: Sequence[Measured], title: str, note: str, names: Sequence[str]) -> Markup | None:
-    """Curves of the metrics `names` (the second and later ones dashed) to the rank that the data resolve."""
+    """Curves of the metrics `names` (dashed from the second on), up to the highest rank with enough data."""
     box = Box(height=300)
     n_most = max(run.spreads[name].n for run in runs for name in names)
     if not n_most:
@@ -64,7 +64,7 @@ def percentiles(runs: Sequence[Measured], title: str, note: str, names: Sequence
     end = min(4.0, max(2.0, log10(n_most)))
     scale = AxisScale(0.0, end, box.left, box.right)
     marks = [number * end / (_N_POINTS - 1) for number in range(_N_POINTS)]
-    drawn = [(run, order, name, _quantiles(run, name, marks)) for order, run in enumerate(runs) for name in names]
+    drawn = [(run, order, name, _quantiles_at(run, name, marks)) for order, run in enumerate(runs) for name in names]
     up = log_scale([value for *_, values in drawn for value in values], box.bottom, box.top)
     heads = [f"p{amounts.three(100 - 100 * 10 ** -mark)}" for mark in marks]
     several = len(runs) > 1
@@ -76,20 +76,20 @@ def percentiles(runs: Sequence[Measured], title: str, note: str, names: Sequence
     bounds = slo_of(runs, names)
     limits = [limit(box, up.at(bound_s), f"SLO {name} {amounts.seconds(bound_s)}") for name, bound_s in bounds.items()
               if up.low < bound_s < up.high]
-    failed = [_failed(run, order, scale, box) for order, run in enumerate(runs) if len(names) > 1]
+    failed = [_draw_failed_share(run, order, scale, box) for order, run in enumerate(runs) if len(names) > 1]
     return card(title, note, legend(series), drawing(
-        box, title, axes(box, across, _up(up, SECONDS)), *limits, *failed, *(curve(one, box) for one in series)),
+        box, title, axes(box, across, _make_ticks(up, SECONDS)), *limits, *failed, *(curve(one, box) for one in series)),
         hover_lines(box, series))
 
 
-def _quantiles(run: Measured, name: str, marks: Sequence[float]) -> list[float]:
+def _quantiles_at(run: Measured, name: str, marks: Sequence[float]) -> list[float]:
     spread = run.spreads[name]
     resolved = log10(max(1, spread.n)) + 1e-9
     return [spread.at(1 - 10 ** -mark) if mark <= resolved else nan for mark in marks]
 
 
-def _failed(run: Measured, order: int, scale: AxisScale, box: Box) -> Markup | None:
-    """The share of the offered that got no whole answer, where it would stand among the ranks."""
+def _draw_failed_share(run: Measured, order: int, scale: AxisScale, box: Box) -> Markup | None:
+    """The share of failed requests, at its place among the ranks."""
     if not run.error_share > 0 or -log10(run.error_share) > scale.high:
         return None
     x = scale.at(-log10(run.error_share))
@@ -114,7 +114,7 @@ def over_time(runs: Sequence[tuple[Measured, Timeline]], title: str, span_s: flo
             values = line.read(timeline)
             series.append(Series(name, order, x, pixels(up, values), heads, [unit.show(value) for value in values],
                                  is_faint=line.is_faint, is_bad=line.is_bad))
-    grid = axes(box, [(across.at(at_s), instant(at_s)) for at_s in time_ticks(span_s)], _up(up, unit, 4))
+    grid = axes(box, [(across.at(at_s), instant(at_s)) for at_s in time_ticks(span_s)], _make_ticks(up, unit, 4))
     note = f"By the intended start, in bins of {' and '.join(dict.fromkeys(instant(line.bin_s) for _, line in runs))}."
     return card(title, note, legend(series), drawing(box, title, grid, *(curve(one, box) for one in series)),
                 hover_lines(box, series))
@@ -122,7 +122,7 @@ def over_time(runs: Sequence[tuple[Measured, Timeline]], title: str, span_s: flo
 
 def against_load(runs: Sequence[Measured], title: str, unit: Unit,
                  lines: Sequence[tuple[str, Callable[[Measured], float]]]) -> Markup:
-    """One point a run of a sweep: across, the load; lines by name."""
+    """One point for each run of a sweep, by load."""
     box = Box(height=230)
     ordered = sorted(runs, key=load_of)
     loads, labels = [load_of(run) for run in ordered], [run.result.label for run in ordered]
@@ -133,22 +133,22 @@ def against_load(runs: Sequence[Measured], title: str, unit: Unit,
               for order, (name, values) in enumerate(found)]
     dots = [tag("circle", cx=x, cy=y, r=3.5, cls=f"f{one.colour}") for one in series
             for x, y in zip(one.x, one.y, strict=True) if isfinite(y)]
-    grid = axes(box, [(across.at(load), round_count(load)) for load in loads], _up(up, unit))
+    grid = axes(box, [(across.at(load), round_count(load)) for load in loads], _make_ticks(up, unit))
     return card(title, None, legend(series), drawing(box, title, grid, *(curve(one, box) for one in series), *dots),
                 hover_lines(box, series))
 
 
 def slo_of(runs: Sequence[Measured], names: Sequence[str]) -> dict[str, float]:
-    """The bounds on the metrics `names`, by name, in seconds."""
+    """The SLO bounds of the metrics `names`, in seconds."""
     return {name: bound_s for run in runs for name, bound_s in run.result.slo.bounds().items() if name in names}
 
 
 def load_of(run: Measured) -> float:
-    """What a sweep varies: the number of concurrent requests, or the offered rate."""
+    """The load that a sweep varies: the number of callers, or the offered rate."""
     return float(run.result.n_concurrent or run.result.offered_rps)
 
 
-def _up(scale: AxisScale, unit: Unit, most: int = 6) -> list[tuple[float, str]]:
+def _make_ticks(scale: AxisScale, unit: Unit, most: int = 6) -> list[tuple[float, str]]:
     return [(scale.at(value), unit.tick(value)) for value in ticks(scale, most)]
 
 
@@ -157,13 +157,13 @@ _FAILED_HEIGHT: Final = 10.0
 
 
 def heat_map(heat: Heat, title: str, note: str, what: str, bounds: Mapping[str, float]) -> Markup:
-    """Time across, the logarithm of the value up, the logarithm of the count as colour; failures in a row on top."""
+    """Time on x, the logarithm of the value on y, the logarithm of the count as colour; failures in a row on top."""
     box = Box(height=270, top=30)
     across = AxisScale(0.0, heat.n_bins * heat.bin_s, box.left, box.right)
     high_s = heat.lowest_s * heat.factor ** heat.n_rows
     up = AxisScale(heat.lowest_s, high_s, box.bottom, box.top, is_log=True)
     most = max((n for (_, row), n in heat.cells.items() if row != FAILED), default=1)
-    paths = _paths(heat, box, most)
+    paths = _make_cell_paths(heat, box, most)
     has_failures = any(row == FAILED for _, row in heat.cells)
     cells = [tag("path", d=path, cls=style) for style, path in sorted(paths.items())]
     limits = [limit(box, up.at(bound_s), f"SLO {name} {amounts.seconds(bound_s)}") for name, bound_s in bounds.items()
@@ -174,11 +174,11 @@ def heat_map(heat: Heat, title: str, note: str, what: str, bounds: Mapping[str, 
     chart = drawing(box, title, grid, *cells, failed if has_failures else None, *limits)
     levels = tag("span", *(tag("span", cls=f"swatch b{level}") for level in range(1, LEVELS + 1)), cls="ramp")
     ramp = tag("div", tag("span", f"1 {what}"), levels, tag("span", amounts.count(most)), cls="legend")
-    return card(title, note, ramp, chart, _hover(heat, box, what))
+    return card(title, note, ramp, chart, _hover_cells(heat, box, what))
 
 
-def _paths(heat: Heat, box: Box, most: int) -> dict[str, str]:
-    """A path for each style: h1 to h8 by count, x0 to x2 by the share of a bin's requests that failed."""
+def _make_cell_paths(heat: Heat, box: Box, most: int) -> dict[str, str]:
+    """One path a style: h1 to h8 by count, x0 to x2 by the share of failed requests of a bin."""
     wide, tall = (box.right - box.left) / heat.n_bins, (box.bottom - box.top) / heat.n_rows
     offered: Counter[int] = Counter()
     for (column, _), n in heat.cells.items():
@@ -195,7 +195,7 @@ def _paths(heat: Heat, box: Box, most: int) -> dict[str, str]:
     return {style: "".join(parts) for style, parts in drawn.items()}
 
 
-def _hover(heat: Heat, box: Box, what: str) -> Markup:
+def _hover_cells(heat: Heat, box: Box, what: str) -> Markup:
     rows = [f"{round_seconds(float(f'{heat.lowest_s * heat.factor ** row:.3g}'))} to "
             f"{round_seconds(float(f'{heat.lowest_s * heat.factor ** (row + 1):.3g}'))}" for row in range(heat.n_rows)]
     cells: list[list[list[int]]] = [[] for _ in range(heat.n_bins)]
@@ -207,32 +207,32 @@ def _hover(heat: Heat, box: Box, what: str) -> Markup:
 
 
 N_SLOWEST: Final = 24
-N_FAILED: Final = 8  # of them at most: time-outs alone would fill the picture
+N_FAILED: Final = 8  # at most; time-outs could fill the chart
 _ROW: Final = 17.0
-_FOR_WORDS: Final = 450.0  # right of the intervals: "12.3 ms to 45.6 ms, worse, beyond the threshold (few values)"
+TEXT_WIDTH: Final = 450.0  # "12.3 ms to 45.6 ms, worse, beyond the threshold (few values)"
 _MOST_TICKS: Final = 6
 _PARTS: Final = (("late", "before the send"), ("head", "to the head"), ("first", "to the first token"), ("stream", "tokens"),
                  ("end", "to the end"))
 
 
 def breakdown(run: Measured, slices: Sequence[Slice]) -> Markup:
-    """Both slices as stacked bars on one scale, and the table behind them."""
+    """Both slices as stacked bars on one scale, with their table."""
     box = Box(height=122, left=190, width=WIDE, right=WIDE - 40)
     across = from_zero([one.mean_s for one in slices], box.left, box.right)
     names = list(dict.fromkeys(stage.name for one in slices for stage in one.stages if stage.name != ELSEWHERE))
     names.append(ELSEWHERE)
-    bars = [_bar(one, box.top + 8 + order * 34, across, names) for order, one in enumerate(slices)]
+    bars = [_draw_bar(one, box.top + 8 + order * 34, across, names) for order, one in enumerate(slices)]
     grid = axes(box, [(across.at(value_s), round_seconds(value_s)) for value_s in ticks(across)], [])
-    keys = [tag("span", tag("span", cls=f"swatch {_colour(name, names)}"), name) for name in names]
-    return card("Where the time goes, by stage", _culprit(slices), tag("div", *keys, cls="legend"),
+    keys = [tag("span", tag("span", cls=f"swatch {_stage_colour(name, names)}"), name) for name in names]
+    return card("Where the time goes, by stage", _describe_excess(slices), tag("div", *keys, cls="legend"),
                 drawing(box, "stages of usual and of slow requests", grid, *bars), _stage_table(slices, names), wide=True)
 
 
-def _colour(name: str, names: Sequence[str]) -> str:
+def _stage_colour(name: str, names: Sequence[str]) -> str:
     return "g-rest" if name == ELSEWHERE else f"g{names.index(name) % 8}"
 
 
-def _bar(one: Slice, y: float, across: AxisScale, names: Sequence[str]) -> Markup:
+def _draw_bar(one: Slice, y: float, across: AxisScale, names: Sequence[str]) -> Markup:
     words = tag("text", one.title, x=across.start - 8, y=y + 12, text_anchor="end", cls="tick strong")
     count = tag("text", f"{amounts.count(one.n)} answers, {amounts.seconds(one.mean_s)}", x=across.start - 8, y=y + 24,
                 text_anchor="end", cls="tick")
@@ -240,12 +240,12 @@ def _bar(one: Slice, y: float, across: AxisScale, names: Sequence[str]) -> Marku
     for stage in one.stages:
         x, x_end = across.at(from_s), across.at(from_s + stage.spent_s)
         hint = tag("title", f"{stage.name}: {amounts.seconds(stage.spent_s)}")
-        parts.append(tag("rect", hint, x=x, y=y, width=max(0.0, x_end - x), height=24, cls=_colour(stage.name, names)))
+        parts.append(tag("rect", hint, x=x, y=y, width=max(0.0, x_end - x), height=24, cls=_stage_colour(stage.name, names)))
         from_s += stage.spent_s
     return tag("g", words, count, *parts)
 
 
-def _culprit(slices: Sequence[Slice]) -> str:
+def _describe_excess(slices: Sequence[Slice]) -> str:
     usual = {stage.name: stage.spent_s for stage in slices[0].stages}
     excess = {stage.name: stage.spent_s - usual.get(stage.name, 0.0) for stage in slices[1].stages}
     more_s = slices[1].mean_s - slices[0].mean_s
@@ -253,7 +253,7 @@ def _culprit(slices: Sequence[Slice]) -> str:
         return "By the target's own Server-Timing."
     worst = max(excess, key=lambda name: excess[name])
     part = amounts.share(min(1.0, excess[worst] / more_s))
-    return (f"{worst} makes {part} of what the slowest answers took longer than the usual ones ({amounts.seconds(more_s)}). "
+    return (f"{worst} is {part} of the extra time of the slowest answers over the usual ones ({amounts.seconds(more_s)}). "
             "By the target's own Server-Timing, means over each slice.")
 
 
@@ -273,21 +273,21 @@ def _stage_table(slices: Sequence[Slice], names: Sequence[str]) -> Markup:
 
 
 def waterfall(run: Measured) -> Markup | None:
-    """The requests that took longest, each from its intended start."""
-    slowest = _slowest(run.result.samples)
+    """The requests that took longest, from their intended start."""
+    slowest = _find_slowest(run.result.samples)
     if not slowest:
         return None
     box = Box(height=44 + _ROW * len(slowest), left=130, width=WIDE, right=WIDE - 130)
     across = from_zero([took_s for took_s, _ in slowest], box.left, box.right)
     grid = axes(box, [(across.at(value_s), round_seconds(value_s)) for value_s in ticks(across)], [])
-    lanes = [_lane(sample, took_s, box.top + _ROW * order, across) for order, (took_s, sample) in enumerate(slowest)]
+    lanes = [_draw_request(sample, took_s, box.top + _ROW * order, across) for order, (took_s, sample) in enumerate(slowest)]
     keys = [tag("span", tag("span", cls=f"swatch w-{part}"), words) for part, words in (*_PARTS, ("bad", "failed"))]
     note = "From the intended start. Left: the request's number and when it was due."
     return card(f"The slowest {len(slowest)} requests", note, tag("div", *keys, cls="legend"),
                 drawing(box, "waterfall of the slowest requests", grid, *lanes), wide=True)
 
 
-def _slowest(samples: Samples) -> list[tuple[float, Sample]]:
+def _find_slowest(samples: Samples) -> list[tuple[float, Sample]]:
     at, ended, errors = samples.floats["at_s"], samples.floats["ended_s"], samples.errors
     took = [(ended[row] - at[row], row) for row in range(len(samples)) if isfinite(ended[row])]
     failed = nlargest(N_FAILED, (pair for pair in took if errors[pair[1]]))
@@ -295,7 +295,7 @@ def _slowest(samples: Samples) -> list[tuple[float, Sample]]:
     return [(took_s, samples[row]) for took_s, row in sorted(failed + whole, reverse=True)[:N_SLOWEST]]
 
 
-def _lane(sample: Sample, took_s: float, y: float, across: AxisScale) -> Markup:
+def _draw_request(sample: Sample, took_s: float, y: float, across: AxisScale) -> Markup:
     marks = (sample.sent_s, sample.headers_s, sample.first_s, sample.last_s, sample.ended_s)
     parts, from_s = [], 0.0
     for (part, words), mark in zip(_PARTS, marks, strict=True):
@@ -315,29 +315,29 @@ def _lane(sample: Sample, took_s: float, y: float, across: AxisScale) -> Markup:
 
 
 def intervals(comparison: Comparison) -> Markup:
-    """B / A of every quantity with its interval, on a logarithmic axis around 1."""
+    """B / A of each quantity with its interval, on a logarithmic axis around 1."""
     rows = [row for row in comparison.rows if isfinite(row.ratio.value) and row.ratio.low > 0 and isfinite(row.ratio.high)]
-    box = Box(height=44 + _ROW * len(rows), left=130, width=WIDE, right=WIDE - _FOR_WORDS)
+    box = Box(height=44 + _ROW * len(rows), left=130, width=WIDE, right=WIDE - TEXT_WIDTH)
     low, high = min([0.8, *(row.ratio.low for row in rows)]), max([1.25, *(row.ratio.high for row in rows)])
     across = AxisScale(low / 1.05, high * 1.05, box.left, box.right, is_log=True)
-    grid = axes(box, [(across.at(value), f"{value:.4g}x") for value in _around_one(low, high)], [])
+    grid = axes(box, [(across.at(value), f"{value:.4g}x") for value in _ticks_around_one(low, high)], [])
     one = tag("line", x1=across.at(1), x2=across.at(1), y1=box.top, y2=box.bottom, cls="axis")
-    lines = [_whisker(row, box.top + _ROW * order + 10, across, box) for order, row in enumerate(rows)]
-    words = (f"B / A with its {comparison.config.level:.0%} interval. One that holds 1x says that no difference was seen, "
-             "not that there is none.")
+    lines = [_draw_interval(row, box.top + _ROW * order + 10, across, box) for order, row in enumerate(rows)]
+    words = (f"B / A with its {comparison.config.level:.0%} interval. An interval that includes 1x means that no difference "
+             "was seen, not that there is none.")
     return card(f"{comparison.label_b} (B) against {comparison.label_a} (A)", words,
                 drawing(box, "ratios with their intervals", grid, one, *lines), wide=True)
 
 
-def _around_one(low: float, high: float) -> list[float]:
-    """Powers of the smallest step that makes few of them between `low` (below 1) and `high`."""
+def _ticks_around_one(low: float, high: float) -> list[float]:
+    """Powers of the smallest step with few of them between `low` (below 1) and `high`."""
     steps = (1.1, 1.25, 1.5, 2.0, 3.0, *(10.0 ** power for power in range(1, 20)))
     step = next((step for step in steps if log(high / low) / log(step) <= _MOST_TICKS), steps[-1])
     numbers = range(-floor(-log(low) / log(step) + 1e-9), floor(log(high) / log(step) + 1e-9) + 1)
     return [step ** number for number in numbers]
 
 
-def _whisker(row: ComparedQuantity, y: float, across: AxisScale, box: Box) -> Markup:
+def _draw_interval(row: ComparedQuantity, y: float, across: AxisScale, box: Box) -> Markup:
     kind = "same" if row.difference.spans_zero else "worse" if row.verdict.startswith("worse") else "better"
     show = amounts.share if row.quantity in {"goodput", "errors"} else amounts.seconds
     words = f"{show(row.a)} to {show(row.b)}, {row.verdict}{' (few values)' * row.is_few}"

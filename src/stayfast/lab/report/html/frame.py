@@ -1,4 +1,4 @@
-"""What all charts share: scales and round ticks, the plot's box and axes, its card and what the page's script reads."""
+"""Parts that all charts share: scales and ticks, the plot box and axes, cards, and the data for the page's script."""
 
 import hashlib
 from base64 import b64encode
@@ -12,13 +12,13 @@ from stayfast.core import units as amounts
 from stayfast.lab.report.html.markup import Child, Markup, data, join, number, tag
 
 WIDTH: Final = 640.0
-WIDE: Final = 1280.0  # a drawing across the page, so that its words are as large as the others'
+WIDE: Final = 1280.0  # of a drawing across the page, so that its text has the same size
 COLOURS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A plot's place in its drawing; the drawing is WIDTH wide unless said otherwise."""
+    """The position of a plot in its drawing."""
 
     height: float = 250.0
     left: float = 58.0
@@ -34,7 +34,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: pixels across, values, and the words that a hover shows for each point."""
+    """One line, with the texts that a hover shows for each point."""
 
     name: str
     colour: int
@@ -44,7 +44,7 @@ class Series:
     words: Sequence[str] = field(repr=False)
     is_dashed: bool = False
     is_faint: bool = False
-    is_bad: bool = False  # drawn in the colour of failures, as an area
+    is_bad: bool = False  # an area in the colour of failures
 
     @property
     def style(self) -> str:
@@ -54,7 +54,7 @@ class Series:
 
 
 def document(title: str, *body: Child, has_script: bool = False, more_style: str = "", cls: str | None = None) -> str:
-    """A whole file. Its policy forbids the network, and every script but the report's own."""
+    """A complete file. Its policy forbids network access, and all scripts but the report's own."""
     folder = files("stayfast.lab.report.html")
     style, script = (folder.joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
@@ -74,13 +74,13 @@ def card(title: str, note: Child, *inside: Child, wide: bool = False, cls: str =
 
 
 def drawing(box: Box, name: str, *inside: Child) -> Markup:
-    """The SVG element; `name` is what a screen reader says."""
+    """The SVG element; `name` is for screen readers."""
     size = f"0 0 {number(box.width)} {number(box.height)}"
     return tag("svg", *inside, viewBox=size, role="img", aria_label=name, cls="chart")
 
 
 def axes(box: Box, across: Sequence[tuple[float, str]], up: Sequence[tuple[float, str]]) -> Markup:
-    """Grid lines and their words: (pixel, text) along both."""
+    """Grid lines with labels: (pixel, text) on both axes."""
     rules = [tag("line", x1=box.left, x2=box.right, y1=y, y2=y, cls="grid") for y, _ in up]
     rules += [tag("line", x1=x, x2=x, y1=box.top, y2=box.bottom, cls="grid") for x, _ in across]
     words = [tag("text", text, x=box.left - 7, y=y + 3.5, text_anchor="end", cls="tick") for y, text in up]
@@ -90,15 +90,15 @@ def axes(box: Box, across: Sequence[tuple[float, str]], up: Sequence[tuple[float
 
 
 def curve(series: Series, box: Box) -> Markup:
-    """A line, broken where a value is missing; of failures, the area below it."""
+    """A line, interrupted at missing values; with its area if `is_bad`."""
     parts: list[str] = []
-    is_down = False
+    is_connected = False
     for x, y in zip(series.x, series.y, strict=True):
         if not isfinite(y):
-            is_down = False
+            is_connected = False
             continue
-        parts.append(f"{'L' if is_down else 'M'}{number(x)} {number(y)}")
-        is_down = True
+        parts.append(f"{'L' if is_connected else 'M'}{number(x)} {number(y)}")
+        is_connected = True
     drawn = tag("path", d="".join(parts), cls=series.style)
     if not series.is_bad or not parts:
         return drawn
@@ -108,7 +108,7 @@ def curve(series: Series, box: Box) -> Markup:
 
 
 def legend(series: Sequence[Series]) -> Markup:
-    """Names beside the strokes they are drawn with."""
+    """The names of the lines."""
     strokes = [tag("svg", tag("line", x1=0, x2=20, y1=5, y2=5, cls=one.style), viewBox="0 0 20 10", cls="key")
                for one in series]
     keys = [tag("span", stroke, one.name) for stroke, one in zip(strokes, series, strict=True)]
@@ -116,7 +116,7 @@ def legend(series: Sequence[Series]) -> Markup:
 
 
 def hover_lines(box: Box, series: Sequence[Series]) -> Markup:
-    """What the script needs to name the values under the pointer."""
+    """Data for the script, which shows the values under the pointer."""
     return data({"kind": "line", "box": [box.left, box.top, box.right, box.bottom], "width": box.width, "series": [
         {"name": one.name, "style": one.style, "x": [round(x, 1) for x in one.x], "heads": one.heads, "words": one.words}
         for one in series]})
@@ -127,14 +127,14 @@ def limit(box: Box, y: float, text: str) -> Markup:
                tag("text", text, x=box.right - 4, y=y - 4, text_anchor="end", cls="limit-word"))
 
 
-_LEAST: Final = 1e-9  # what is less is nothing
+_LEAST: Final = 1e-9  # smaller values count as 0
 _TIME_STEPS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200,
                         1800, 3600, 7200, 14400, 21600, 43200, 86400)
 
 
 @dataclass(frozen=True, slots=True)
 class AxisScale:
-    """Maps `low` to the pixel `start` and `high` to `end`; logarithmic where `is_log`, and then `low` is above 0."""
+    """Maps `low` to the pixel `start` and `high` to `end`. Logarithmic if `is_log`; `low` is then above 0."""
 
     low: float
     high: float
@@ -147,7 +147,7 @@ class AxisScale:
             raise ValueError(f"no scale from {self.low} to {self.high}")
 
     def at(self, value: float) -> float:
-        """The pixel; values outside are drawn at the edge."""
+        """The pixel of a value; values outside are moved to the edge."""
         value = min(self.high, max(self.low, value))
         part = (log10(value / self.low) / log10(self.high / self.low) if self.is_log
                 else (value - self.low) / (self.high - self.low))
@@ -155,7 +155,7 @@ class AxisScale:
 
 
 def log_scale(values: "list[float]", start: float, end: float) -> AxisScale:
-    """A logarithmic scale that holds the positive finite values, with room, over at least half a decade."""
+    """A logarithmic scale for the positive finite values, with a margin, over at least half a decade."""
     held = [value for value in values if isfinite(value) and value > _LEAST] or [0.01, 1.0]
     low, high = min(held) / 1.12, max(held) * 1.12
     if high / low < 3:
@@ -165,14 +165,14 @@ def log_scale(values: "list[float]", start: float, end: float) -> AxisScale:
 
 
 def from_zero(values: "list[float]", start: float, end: float) -> AxisScale:
-    """A linear scale from 0 that holds the finite values, with room."""
+    """A linear scale from 0 for the finite values, with a margin."""
     high = max((value for value in values if isfinite(value)), default=1.0)
     return AxisScale(0.0, high * 1.08 if high > _LEAST else 1.0, start, end)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How one kind of quantity is scaled, and said in full and on an axis."""
+    """The scale of a quantity, and its formats in a text and on an axis."""
 
     scale: Callable[[list[float], float, float], AxisScale]
     show: Callable[[float], str]
@@ -180,14 +180,14 @@ class Unit:
 
 
 def pixels(scale: AxisScale, values: Iterable[float]) -> list[float]:
-    """Where the values stand; NaN for what is missing or infinite."""
+    """The pixels of values; NaN for missing and infinite ones."""
     return [scale.at(value) if isfinite(value) else nan for value in values]
 
 
 def ticks(scale: AxisScale, most: int = 6) -> list[float]:
     """Round values within the scale."""
     if not scale.is_log:
-        step = _round_up((scale.high - scale.low) / most)
+        step = _round_up_step((scale.high - scale.low) / most)
         return [number * step for number in range(ceil(scale.low / step), floor(scale.high / step + 1e-9) + 1)]
     for marks in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         found = [mark * 10.0 ** power for power in range(floor(log10(scale.low)), ceil(log10(scale.high)) + 1)
@@ -198,7 +198,7 @@ def ticks(scale: AxisScale, most: int = 6) -> list[float]:
 
 
 def time_ticks(span_s: float, most: int = 8) -> list[float]:
-    step = next((step for step in _TIME_STEPS_S if span_s / step <= most), _round_up(span_s / most))
+    step = next((step for step in _TIME_STEPS_S if span_s / step <= most), _round_up_step(span_s / most))
     return [number * step for number in range(floor(span_s / step + 1e-9) + 1)]
 
 
@@ -212,7 +212,7 @@ def instant(at_s: float) -> str:
 
 
 def round_seconds(value_s: float) -> str:
-    """A tick's words: without digits that say nothing."""
+    """A tick label: 0.005 -> "5 ms"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value_s >= size * 0.9999:
             return f"{value_s / size:.4g} {unit}"
@@ -220,18 +220,16 @@ def round_seconds(value_s: float) -> str:
 
 
 def round_count(value: float) -> str:
-    """A tick's words: 12000 -> "12k"."""
+    """A tick label: 12000 -> "12k"."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.4g}{unit}"
     return f"{value:.4g}"
 
 
-def _round_up(step: float) -> float:
+def _round_up_step(step: float) -> float:
     power = 10.0 ** floor(log10(step))
     return next(mark * power for mark in (1, 2, 5, 10) if mark * power >= step * 0.999)
-
-
 
 
 SECONDS: Final = Unit(log_scale, amounts.seconds, round_seconds)

@@ -1,6 +1,6 @@
-"""HTML and SVG that cannot be broken out of: every string is escaped unless it is `Markup`, which only `tag` makes.
+"""HTML and SVG with all text escaped, except `Markup`, which only this module makes.
 
-Target names, model names, errors and stage names are another's text, and a report is opened in a browser.
+Names of targets, models, errors and stages are untrusted text, and a report is opened in a browser.
 """
 
 import json
@@ -11,19 +11,19 @@ from typing import Final, TypeAlias
 
 Child: TypeAlias = str | Iterable[str] | None
 _VOID: Final = frozenset({"meta", "br", "hr", "rect", "line", "path", "circle"})
-# What HTML may not hold (controls, lone surrogates, non-characters), and what would turn the direction of the page's text.
+# Not allowed in HTML (controls, lone surrogates, non-characters), or a change of the text's direction.
 _UNFIT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Text that is not escaped again."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Markup:
-    """One element. `cls` is class, `text_anchor` text-anchor; a float has at most one decimal; None is left out."""
-    given = "".join(f' {"class" if key == "cls" else key.replace("_", "-")}="{_value(value)}"'
+    """One element. `cls` is class, `text_anchor` text-anchor. Floats are rounded to one decimal; None is left out."""
+    given = "".join(f' {"class" if key == "cls" else key.replace("_", "-")}="{_render_value(value)}"'
                     for key, value in attributes.items() if value is not None)
     if name in _VOID and not children:
         return Markup(f"<{name}{given}/>")
@@ -31,35 +31,35 @@ def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Mar
 
 
 def join(*children: Child) -> Markup:
-    return Markup("".join(_inner(child) for child in children))
+    return Markup("".join(_render(child) for child in children))
 
 
 def data(value: object) -> Markup:
-    """JSON for the page's own script, in an element that a browser does not run; ASCII only. Raises ValueError on NaN."""
+    """JSON for the page's script, in an element that browsers do not run; ASCII only. Raises ValueError on NaN."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     safe = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return Markup(f'<script type="application/json">{safe}</script>')
 
 
 def clean(text: str) -> str:
-    """Without what a page may not hold."""
+    """Replace characters that a page may not hold."""
     return _UNFIT.sub("\ufffd", text)
 
 
 def number(value: float) -> str:
-    """A coordinate: one decimal, and none where it is 0."""
+    """A coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _inner(child: Child) -> str:
+def _render(child: Child) -> str:
     if child is None:
         return ""
     if isinstance(child, Markup):
         return child
     if isinstance(child, str):
         return escape(clean(child), quote=True)
-    return "".join(_inner(inner) for inner in child)
+    return "".join(_render(inner) for inner in child)
 
 
-def _value(value: str | float) -> str:
+def _render_value(value: str | float) -> str:
     return escape(clean(value), quote=True) if isinstance(value, str) else number(value)

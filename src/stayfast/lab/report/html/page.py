@@ -1,6 +1,6 @@
-"""The report: one HTML file with everything in it. It asks the network for nothing, and its policy forbids it to.
+"""The report: one self-contained HTML file. It makes no network requests, and its policy forbids them.
 
-Charts are SVG drawn here, so the page is whole without its script; the script only names the values under the pointer.
+The charts are SVG, so the page is complete without its script, which only shows the values under the pointer.
 """
 
 from collections.abc import Sequence
@@ -20,41 +20,42 @@ from stayfast.lab.report.html.markup import Child, Markup, join, tag
 from stayfast.lab.report.table import actual, by_size
 from stayfast.lab.report.timeline import breakdown, heat_of_gaps, heat_of_rows, timeline
 
-MANY = 3  # from this many runs on, what is drawn for each of them is folded
+MANY = 3  # from this number of runs on, the charts of each run are folded
 _SCHED = "From the intended start (solid) and from the actual send (dashed)."
-_SHADED = " Shaded: the share of the offered that failed."
+_SHADED = " Shaded: the share of failed requests."
 
 
 def page(runs: Sequence[Measured], comparison: Comparison | None = None, checks: Sequence[Checked] = ()) -> str:
-    """The whole file. `comparison` is of the first run (A) and the second (B). Raises ValueError without a run."""
+    """The complete file. `comparison`: of the first run (A) and the second (B). Raises ValueError without a run."""
     if not runs:
         raise ValueError("a report needs at least one run")
     is_many = len(runs) >= MANY
-    compared = None if comparison is None else section("Compared", *(
+    compared = None if comparison is None else _section("Compared", *(
         tag("p", f"Careful: {warning}.", cls="caution") for warning in comparison.warnings), charts.intervals(comparison))
-    main = tag("main", banner(runs), header(runs), headline(runs), _sweep(runs), compared,
-               checked(checks), latencies(runs), _percentiles(runs), None if is_many else _times(runs),
-               *(tag("details", tag("summary", tag("b", run.result.label)), _times([run]), _details(run)) if is_many
-                 else _details(run) for run in runs), goodput(runs), facts(runs), definitions())
+    summary = (_invalid_banner(runs), _page_header(runs), _headline(runs), _sweep_section(runs), compared,
+               _assertion_section(checks), _latency_section(runs), _percentile_section(runs))
+    details = [tag("details", tag("summary", tag("b", run.result.label)), _time_section([run]), _detail_section(run))
+               for run in runs] if is_many else [_time_section(runs), *map(_detail_section, runs)]
+    main = tag("main", *summary, *details, _goodput_section(runs), _facts_section(runs), _definition_section())
     is_valid = all(run.result.health.is_valid for run in runs)
     return document(f"{' against '.join(run.result.label for run in runs[:MANY])} - stayfast bench", main,
                     tag("div", cls="tip", role="status"), has_script=True, cls=None if is_valid else "is-invalid")
 
 
-def _percentiles(runs: Sequence[Measured]) -> Markup:
+def _percentile_section(runs: Sequence[Measured]) -> Markup:
     is_many = len(runs) >= MANY
     note, n_each = ("From the intended start.", 1) if is_many else (_SCHED, 2)
     if not is_many and any(run.errors for run in runs):
         note += _SHADED
     first, last = ("ttft_sched", "ttft")[:n_each], ("e2e_sched", "e2e")[:n_each]
-    return section(
+    return _section(
         "Percentile curves", charts.percentiles(runs, "Time to the first token", note, first),
         charts.percentiles(runs, "Time to the last token", note, last),
         charts.percentiles(runs, "Time per output token", "(tn - t1) / (n - 1), one value an answer.", ("tpot",)),
         charts.percentiles(runs, "Gaps between chunks", "Pooled over all answers.", ("gap",)))
 
 
-def _times(runs: Sequence[Measured]) -> Markup:
+def _time_section(runs: Sequence[Measured]) -> Markup:
     span_s = _span_s(runs)
     drawn = [(run, timeline(run.result.samples, run.goodput.is_good, _span_s([run]))) for run in runs]
 
@@ -66,7 +67,7 @@ def _times(runs: Sequence[Measured]) -> Markup:
         rates.append(Line("failed", lambda line: line.bad_rate, is_bad=True))
     if len(runs) == 1:
         rates.insert(0, Line("offered", lambda line: line.rate, is_faint=True))
-    return section(
+    return _section(
         "Over the run's time",
         chart("Time to the first token, from the intended start", SECONDS, Line("p99", lambda line: line.p99_s),
               Line("p50", lambda line: line.p50_s, is_faint=True)),
@@ -78,7 +79,7 @@ def _times(runs: Sequence[Measured]) -> Markup:
         chart("The client's own lateness", SECONDS, Line("p99", lambda line: line.late_p99_s)))
 
 
-def _details(run: Measured) -> Markup:
+def _detail_section(run: Measured) -> Markup:
     result = run.result
     span_s = _span_s([run])
     first = heat_map(heat_of_rows(result.samples, "ttft_sched", span_s), "Time to the first token, every request",
@@ -88,16 +89,16 @@ def _details(run: Measured) -> Markup:
         gaps, "Gaps between chunks, every gap", "By when the gap ended.", "gap", charts.slo_of([run], ("gap_max",)))
     usual = run.spreads["e2e_sched"]
     slices = breakdown(result.samples, (usual.at(0.4), usual.at(0.6)), usual.at(0.99)) if usual.n else None
-    return section(f"Request by request: {result.label}", first, second,
-                         charts.breakdown(run, slices) if slices else None, charts.waterfall(run))
+    return _section(f"Request by request: {result.label}", first, second,
+                   charts.breakdown(run, slices) if slices else None, charts.waterfall(run))
 
 
-def _sweep(runs: Sequence[Measured]) -> Markup | None:
-    """Against the load, where the runs are steps of one."""
+def _sweep_section(runs: Sequence[Measured]) -> Markup | None:
+    """Curves over the load, if the runs are steps of a sweep."""
     loads = {charts.load_of(run) for run in runs}
     if len(runs) < MANY or len(loads) < len(runs) or 0.0 in loads:
         return None
-    return section(
+    return _section(
         "Against the load",
         charts.against_load(runs, "Time to the first token, from the intended start", SECONDS, [
             ("p99", lambda run: run.ranked("ttft_sched", 0.99)), ("p50", lambda run: run.ranked("ttft_sched", 0.5))]),
@@ -112,23 +113,23 @@ def _span_s(runs: Sequence[Measured]) -> float:
 
 
 _RANKS: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
-MAX_IN_FULL: Final = 3  # runs; of more, the fewer figures
+MAX_IN_FULL: Final = 3  # runs; with more runs, fewer figures
 _FEWER: Final = ("ttft_sched", "e2e_sched", "tpot", "gap_max")
 _CAVEATS: Final = (
-    "One run is one draw: two runs of the same target differ. `stayfast bench compare` says by how much noise alone would.",
-    "Latencies are of answers that succeeded and were complete; what failed is counted beside them and is bad in goodput.",
+    "One run is one draw: two runs of the same target differ. `stayfast bench compare` shows intervals of the noise.",
+    "Latencies are of complete, successful answers; failures are counted separately and are not good in goodput.",
     "Percentiles are exact (linear interpolation between the closest ranks), those of pooled gaps within 1 %.",
     "A percentile that would only be the maximum is a dash.",
-    "TTFT and gaps are of chunks as the network delivered them: behind a proxy that buffers, gaps are 0 and TTFT is E2E.",
-    "Other tools mean other things by TPOT and ITL; compare only where the definitions agree.",
+    "TTFT and gaps are of chunks as the network delivered them: behind a buffering proxy, gaps are 0 and TTFT is E2E.",
+    "Other tools define TPOT and ITL differently; compare only where the definitions agree.",
 )
 _INVALID: Final = "The client was the bottleneck: these figures are not the target's."
-_CLOSED: Final = ("A closed loop waits for the target before it asks again: it omits the queueing of a slow target. "
-                  "Read it as a comparison, not as what users see.")
+_CLOSED: Final = ("In a closed loop, each caller waits for its answer before the next request, so the queueing of a slow "
+                  "target does not show. Use it to compare, not as the latency of users.")
 
 
-def banner(runs: Sequence[Measured]) -> Markup | None:
-    """What a reader must know before any figure."""
+def _invalid_banner(runs: Sequence[Measured]) -> Markup | None:
+    """Why the figures are invalid."""
     reasons = [(run.result.label, reason) for run in runs for reason in run.result.health.verdict]
     if not reasons:
         return None
@@ -136,13 +137,13 @@ def banner(runs: Sequence[Measured]) -> Markup | None:
     return tag("div", tag("strong", "INVALID"), tag("span", _INVALID), tag("ul", *lines), cls="banner", role="alert")
 
 
-def header(runs: Sequence[Measured]) -> Markup:
-    """What was measured, when, and whether it holds."""
+def _page_header(runs: Sequence[Measured]) -> Markup:
+    """What was measured, when, and whether it is valid."""
     first = runs[0].result
     is_valid = all(run.result.health.is_valid for run in runs)
     when = datetime.fromtimestamp(first.began_at_wall, UTC).strftime("%Y-%m-%d %H:%M UTC")
     kinds = list(dict.fromkeys(f"{run.result.mode}{', virtual time' * run.result.is_virtual}" for run in runs))
-    subjects = [tag("p", swatch(order), tag("b", run.result.label),
+    subjects = [tag("p", _swatch(order), tag("b", run.result.label),
                     f" {run.result.subject.model} over {run.result.subject.dialect}, ", tag("code", run.result.subject.url))
                 for order, run in enumerate(runs[:6])]
     more = tag("p", f"and {len(runs) - 6} more") if len(runs) > 6 else None
@@ -155,36 +156,36 @@ def header(runs: Sequence[Measured]) -> Markup:
                *subjects, more, tag("p", _CLOSED, cls="caution") if is_closed else None)
 
 
-def headline(runs: Sequence[Measured]) -> Markup | None:
-    """The few figures that are read first; latency is from the intended start. Of many runs there are no few."""
+def _headline(runs: Sequence[Measured]) -> Markup | None:
+    """The main figures; latency is from the intended start. None for many runs."""
     if len(runs) > MAX_IN_FULL:
         return None
     tiles = (
-        ("TTFT p99", "from the intended start", [_rank(run, "ttft_sched", 0.99) for run in runs]),
-        ("TTFT p50", "from the intended start", [_rank(run, "ttft_sched", 0.5) for run in runs]),
-        ("E2E p99", "from the intended start", [_rank(run, "e2e_sched", 0.99) for run in runs]),
+        ("TTFT p99", "from the intended start", [_format_rank(run, "ttft_sched", 0.99) for run in runs]),
+        ("TTFT p50", "from the intended start", [_format_rank(run, "ttft_sched", 0.5) for run in runs]),
+        ("E2E p99", "from the intended start", [_format_rank(run, "e2e_sched", 0.99) for run in runs]),
         ("Spike factor", "TTFT p99 / p50", [amounts.factor(run.spike_factor()) for run in runs]),
         ("Goodput", "of what was offered", [amounts.share(run.goodput.share) for run in runs]),
         ("Failed", "no whole answer", [amounts.share(run.error_share) for run in runs]),
     )
-    return tag("section", *(_tile(*tile) for tile in tiles), cls="tiles")
+    return tag("section", *(_make_tile(*tile) for tile in tiles), cls="tiles")
 
 
-def _rank(run: Measured, name: str, share: float) -> str:
+def _format_rank(run: Measured, name: str, share: float) -> str:
     return amounts.ranked(run.ranked(name, share))
 
 
-def _tile(name: str, note: str, figures: Sequence[str]) -> Markup:
+def _make_tile(name: str, note: str, figures: Sequence[str]) -> Markup:
     several = len(figures) > 1
     shown = [tag("span", figure, cls=f"figure t{order}" if several else "figure") for order, figure in enumerate(figures)]
     return tag("div", tag("p", name, cls="name"), tag("p", *shown, cls="figures"), tag("p", note, cls="note"), cls="tile")
 
 
-def latencies(runs: Sequence[Measured]) -> Markup:
+def _latency_section(runs: Sequence[Measured]) -> Markup:
     rows = [row for name in (LATENCIES if len(runs) <= MAX_IN_FULL else _FEWER) for row in _latency_rows(runs, name)]
     heads = ("", *(("",) if len(runs) > 1 else ()), *(name for name, _ in _RANKS), "mean", "n")
     table = tag("table", tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))), tag("tbody", *rows))
-    return tag("section", tag("h2", "Latency"), _survivors(runs), tag("div", table, cls="card wide"))
+    return tag("section", tag("h2", "Latency"), _failure_note(runs), tag("div", table, cls="card wide"))
 
 
 def _latency_rows(runs: Sequence[Measured], name: str) -> list[Markup]:
@@ -194,27 +195,28 @@ def _latency_rows(runs: Sequence[Measured], name: str) -> list[Markup]:
         spread = run.spreads[name]
         span = str(len(measured)) if len(measured) > 1 else None
         head = None if rows else tag("th", name, scope="rowgroup", title=DEFINITIONS[name], rowspan=span)
-        label = tag("td", swatch(order), run.result.label, cls="label") if len(runs) > 1 else None
-        cells = [*(_rank(run, name, share) for _, share in _RANKS), amounts.seconds(spread.mean_s), amounts.count(spread.n)]
+        label = tag("td", _swatch(order), run.result.label, cls="label") if len(runs) > 1 else None
+        cells = [*(_format_rank(run, name, share) for _, share in _RANKS), amounts.seconds(spread.mean_s),
+                 amounts.count(spread.n)]
         rows.append(tag("tr", head, label, *(tag("td", cell) for cell in cells),
                         cls="sched" if name.endswith("_sched") else None))
     return rows
 
 
-def swatch(order: int) -> Markup:
+def _swatch(order: int) -> Markup:
     return tag("span", cls=f"swatch c{order % COLOURS}")
 
 
-def _survivors(runs: Sequence[Measured]) -> Markup | None:
+def _failure_note(runs: Sequence[Measured]) -> Markup | None:
     high = [f"{run.result.label}: {amounts.share(run.error_share)}" for run in runs if run.error_share >= 0.01]
     if not high:
         return None
-    return tag("p", f"Failed of the offered: {', '.join(high)}. The table is of the answers that were left; "
-               "a rank that falls among the failed says so.", cls="caution")
+    return tag("p", f"Failed of the offered: {', '.join(high)}. The table is of successful answers; a rank that "
+               "falls among the failed is marked.", cls="caution")
 
 
-def goodput(runs: Sequence[Measured]) -> Markup:
-    return section("Goodput", *(_goodput_card(run, order) for order, run in enumerate(runs)))
+def _goodput_section(runs: Sequence[Measured]) -> Markup:
+    return _section("Goodput", *(_goodput_card(run, order) for order, run in enumerate(runs)))
 
 
 def _goodput_card(run: Measured, order: int) -> Markup:
@@ -227,14 +229,14 @@ def _goodput_card(run: Measured, order: int) -> Markup:
         bar = tag("span", fill, cls="bar")
         rows.append(tag("tr", tag("th", cause, scope="row"), tag("td", bar, cls="bars"), tag("td", amounts.count(n)),
                         tag("td", amounts.share(part))))
-    return tag("figure", tag("figcaption", tag("h3", swatch(order), run.result.label)),
+    return tag("figure", tag("figcaption", tag("h3", _swatch(order), run.result.label)),
                tag("p", tag("b", amounts.share(judged.share)), f" of {amounts.count(judged.n_offered)} offered were good: "
                    f"{amounts.rate(run.rate(judged.n_good))}", cls="big"),
                tag("p", f"SLO: {slo}" if slo else "No SLO was set: good is a whole answer.", cls="note"),
                tag("table", tag("tbody", *rows), cls="causes") if rows else None, cls="card")
 
 
-def checked(checks: Sequence[Checked]) -> Markup | None:
+def _assertion_section(checks: Sequence[Checked]) -> Markup | None:
     if not checks:
         return None
     rows = []
@@ -242,12 +244,12 @@ def checked(checks: Sequence[Checked]) -> Markup | None:
         badge = tag("span", "holds", cls="badge good") if check.holds else tag("span", "fails", cls="badge bad")
         rows.append(tag("tr", tag("td", badge), tag("th", check.assertion.read_as, scope="row"), tag("td", actual(check)),
                         tag("td", check.why)))
-    return section("Assertions", tag("div", tag("table", tag("tbody", *rows), cls="checks"), cls="card wide"))
+    return _section("Assertions", tag("div", tag("table", tag("tbody", *rows), cls="checks"), cls="card wide"))
 
 
-def facts(runs: Sequence[Measured]) -> Markup:
-    """The command, the workload, the machine and what the client measured of itself."""
-    return section("How it was run", *(_fact_card(run) for run in runs))
+def _facts_section(runs: Sequence[Measured]) -> Markup:
+    """The command, the workload, the machine and the client's own delays."""
+    return _section("How it was run", *(_fact_card(run) for run in runs))
 
 
 def _fact_card(run: Measured) -> Markup:
@@ -267,12 +269,12 @@ def _fact_card(run: Measured) -> Markup:
                *(tag("p", note, cls="note") for note in result.notes), cls="card")
 
 
-def definitions() -> Markup:
-    """The words, to the letter, and what the figures do not say."""
+def _definition_section() -> Markup:
+    """The definitions, and what the figures do not say."""
     words = [join(tag("dt", name), tag("dd", text)) for name, text in DEFINITIONS.items()]
-    return tag("section", tag("h2", "What the words mean"), tag("div", tag("dl", *words), cls="card wide"),
-               tag("h2", "What it does not say"), tag("ul", *(tag("li", text) for text in _CAVEATS), cls="caveats"))
+    return tag("section", tag("h2", "Definitions"), tag("div", tag("dl", *words), cls="card wide"),
+               tag("h2", "Caveats"), tag("ul", *(tag("li", text) for text in _CAVEATS), cls="caveats"))
 
 
-def section(title: str, *inside: Child) -> Markup:
+def _section(title: str, *inside: Child) -> Markup:
     return tag("section", tag("h2", title), tag("div", *inside, cls="grid"))

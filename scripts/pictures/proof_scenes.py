@@ -1,4 +1,4 @@
-"""Pictures of what `stayfast prove` plays, smaller and with the policy off as well."""
+"""Scenes of `stayfast prove`, with fewer requests, and with the policy off as well."""
 
 from draw import Line
 from scene import waits_s
@@ -19,7 +19,7 @@ def hedging(n: int, seed: int) -> tuple[Line, Line]:
 
 
 def lanes(n: int, seed: int) -> tuple[Line, Line]:
-    """`prove stragglers` on the continuous engine: the short ones."""
+    """`prove stragglers` on the continuous engine: the short requests."""
     scene = stragglers.SCENES["continuous"]
     off, on = (run_virtual(stragglers.in_virtual_time, scene, n, seed, has_lanes=has_lanes).short_s
                for has_lanes in (False, True))
@@ -27,7 +27,7 @@ def lanes(n: int, seed: int) -> tuple[Line, Line]:
 
 
 def admission(n: int, seed: int) -> tuple[Line, Line]:
-    """`prove overload`: the premium ones in the time of overload."""
+    """`prove overload`: the premium requests during the overload."""
     peak_s = n / 50
     phases = overload.OverloadPhases(30.0, 10.0, peak_s, 5.0)
     off, on = (waits_s(run_virtual(overload.in_virtual_time, phases, config, seed).by_tier[TenantTier.PREMIUM.value],
@@ -36,7 +36,7 @@ def admission(n: int, seed: int) -> tuple[Line, Line]:
 
 
 def halts(n: int, seed: int) -> tuple[Line, Line]:
-    """`prove stalls`: the longest wait inside each answer."""
+    """`prove stalls`: the longest gap of each answer."""
     off, on = ([fact.gap_max_s or 0.0 for fact in run_virtual(stalls.ask_all, n // 4, seed, mode)[0]]
                for mode in ("wait", "rescue"))
     return Line("on_stall: wait", off), Line("on_stall: rescue", on)

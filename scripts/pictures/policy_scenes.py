@@ -1,4 +1,4 @@
-"""Pictures of what no proof plays in virtual time with the policy off as well."""
+"""Scenes of policies for which no proof runs in virtual time with the policy off."""
 
 import asyncio
 from dataclasses import replace
@@ -43,15 +43,15 @@ NO_HEDGE, NO_BREAKER, NO_LIMIT = HedgeConfig("off"), BreakerConfig(enabled=False
 PRESET = "gpt-4o-mini-like"
 N_SHORT, N_OUTPUT = 20, 24
 ENGINE = EngineModel(max_running=32, decode_step_s=0.02)
-ENGINE_RPS = 64.0  # what it can do of answers of N_OUTPUT tokens
+ENGINE_RPS = 64.0  # its capacity for answers of N_OUTPUT tokens
 
 
 def breakers(n: int, seed: int) -> tuple[Line, Line]:
-    """The two of `prove brownout`; after a calm start the first of the list is ten times slower."""
+    """The providers of `prove brownout`; after a calm start the first one is ten times slower."""
     calm_s, slow_s = n / 4 / brownout.VIRTUAL_RPS, n / brownout.VIRTUAL_RPS
     load = LoadSpec(calm_s + slow_s, brownout.VIRTUAL_RPS, n_output=brownout.N_OUTPUT)
 
-    def played(config: BreakerConfig) -> list[float]:
+    def run_scene(config: BreakerConfig) -> list[float]:
         upstream = SimulatedUpstream(provider=brownout.provider(seed), probe=False, breaker=config)
         route = RouteSettings((brownout.BAD, brownout.GOOD), pick="order", hedge=NO_HEDGE)
         settings = Settings(upstreams=dict.fromkeys(route.upstreams, upstream), routes={MODEL: route})
@@ -63,11 +63,11 @@ def breakers(n: int, seed: int) -> tuple[Line, Line]:
 
         return waits_s(bench(settings, load, seed, begin=begin), calm_s)
 
-    return Line("breakers off", played(NO_BREAKER)), Line("on", played(BreakerConfig()))
+    return Line("breakers off", run_scene(NO_BREAKER)), Line("on", run_scene(BreakerConfig()))
 
 
 def limits(n: int, seed: int) -> tuple[Line, Line]:
-    """An engine of one's own first, a hosted provider behind it, and for 20 s of each minute half as much again."""
+    """An engine first, a hosted provider behind it, and for 20 s of each minute 1.5 times the engine's capacity."""
     own = ProviderConfig(seed=seed, engine=ENGINE, ttft=Mixture(0.05, 0.3), fills_max_tokens=True)
     hosted = ProviderConfig(PRESET, seed, fills_max_tokens=True)
     calm, peak = RateStage(40.0, 0.6 * ENGINE_RPS, 0.6 * ENGINE_RPS), RateStage(20.0, 1.5 * ENGINE_RPS, 1.5 * ENGINE_RPS)
@@ -76,22 +76,22 @@ def limits(n: int, seed: int) -> tuple[Line, Line]:
     workload = Workload(ConstantLength(N_SHORT), ConstantLength(N_OUTPUT), arrivals)
     plan = MeasurePlan(workload, ScheduleLimit(arrivals.seconds), seed, timeout_s=600.0)
 
-    def played(mode: Mode) -> list[float]:
+    def run_scene(mode: Mode) -> list[float]:
         upstreams = {name: SimulatedUpstream(provider=provider, probe=False, limit=LimitConfig(mode), breaker=NO_BREAKER)
                      for name, provider in (("own", own), ("hosted", hosted))}
         settings = Settings(upstreams=upstreams, routes={
         MODEL: RouteSettings(("own", "hosted"), pick="order", hedge=NO_HEDGE)})
         return waits_s(bench(settings, LoadSpec(1.0), seed, plan))
 
-    return Line("no limit", played("off")), Line("learned limit", played("gradient"))
+    return Line("no limit", run_scene("off")), Line("learned limit", run_scene("gradient"))
 
 
 def quotas(n: int, seed: int) -> tuple[Line, Line]:
-    """Two tenants at one engine, one of which sends a thousand requests in ten seconds of each minute."""
+    """Two tenants of one engine, one of which sends a thousand requests in ten seconds of each minute."""
     usual_rps, n_burst, every_s = 25.0, 1000, 60.0
     provider = ProviderConfig(seed=seed, engine=ENGINE, ttft=Mixture(0.2, 0.3), fills_max_tokens=True)
 
-    def played(quota: QuotaConfig) -> list[float]:
+    def run_scene(quota: QuotaConfig) -> list[float]:
         async def main(loop: SimLoop) -> list[float]:
             tenants = {"greedy": TenantConfig(quota=quota), "usual": TenantConfig()}
             crowd = VirtualTenants(provider, tenants, AdmissionConfig(), loop, seed)
@@ -106,15 +106,15 @@ def quotas(n: int, seed: int) -> tuple[Line, Line]:
 
         return run(main)
 
-    return (Line("no quota", played(QuotaConfig())),
-            Line("requests_per_minute: 120", played(QuotaConfig(requests_per_minute=120))))
+    return (Line("no quota", run_scene(QuotaConfig())),
+            Line("requests_per_minute: 120", run_scene(QuotaConfig(requests_per_minute=120))))
 
 
 def fairness(n: int, seed: int) -> tuple[Line, Line]:
-    """The three of `prove noisy`: as one tenant, whose requests go first come, first served, and as three."""
+    """The tenants of `prove noisy`: as one tenant (first come, first served), and as three."""
     until_s = 3 * n / (2 * noisy.QUIET_RPS + noisy.TIMES * noisy.SHARE_RPS)
 
-    def played(*, is_known: bool) -> list[float]:
+    def run_scene(*, is_known: bool) -> list[float]:
         names = (*noisy.QUIET, noisy.NOISY) if is_known else ("all",) * 3
 
         async def main(loop: SimLoop) -> list[float]:
@@ -132,12 +132,12 @@ def fairness(n: int, seed: int) -> tuple[Line, Line]:
 
         return run(main)
 
-    return Line("as one tenant", played(is_known=False)), Line("as tenants of their own", played(is_known=True))
+    return Line("as one tenant", run_scene(is_known=False)), Line("as separate tenants", run_scene(is_known=True))
 
 
 def retries(n: int, seed: int) -> tuple[Line, Line]:
-    """An engine that reads ten prompts a second, two seconds for each attempt, and a burst in the middle of five minutes.
-    The next five minutes begin anew, as nobody would watch for longer what may never end.
+    """An engine that reads ten prompts a second, two seconds for each attempt, and a burst half-way through five minutes.
+    Each five minutes start anew, because an overload by retries may never end.
     """
     rate_rps, n_burst, lasts_s = 5.0, 32, 300.0
     n_prompt = 2000
@@ -145,7 +145,7 @@ def retries(n: int, seed: int) -> tuple[Line, Line]:
     provider = ProviderConfig(ttft=Mixture(0.1, 0.3), fills_max_tokens=True, cancels_on_disconnect=False,
                               engine=EngineModel(max_running=256, decode_step_s=0.001))
 
-    def played(retry: RetryConfig, seed: int) -> list[float]:
+    def run_scene(retry: RetryConfig, seed: int) -> list[float]:
         async def main(loop: SimLoop) -> list[float]:
             upstream = SimulatedUpstream(provider=replace(provider, seed=seed), probe=False, limit=NO_LIMIT,
                                          breaker=NO_BREAKER)
@@ -160,29 +160,29 @@ def retries(n: int, seed: int) -> tuple[Line, Line]:
 
         return run(main)
 
-    off, on = ([wait_s for seed in seeds for wait_s in played(retry, seed)] for retry in (
+    off, on = ([wait_s for seed in seeds for wait_s in run_scene(retry, seed)] for retry in (
         RetryConfig(budget=1.0), RetryConfig()))
     return Line("retry.budget: 1 (two retries each)", off), Line("0.1", on)
 
 
 def routing(n: int, seed: int) -> tuple[Line, Line]:
-    """Conversations before four engines that keep prompts."""
+    """Conversations before four engines with prefix caches."""
     provider = ProviderConfig(ttft=Mixture(0.01, 0.3), engine=EngineModel(prefill_tokens_per_s=8000.0, cache_tokens=150_000))
     workload = Workload(Lognormal(log(400), 0.8), Lognormal(log(100), 0.6), Gamma(0.8), turns=TurnsConfig(8, 8.0),
                         n_system=1000)
     plan = MeasurePlan(workload, ScheduleLimit(None, n // 6, 60.0), seed, timeout_s=600.0)
 
-    def played(affinity: AffinityConfig) -> list[float]:
+    def run_scene(affinity: AffinityConfig) -> list[float]:
         upstreams = {f"gpu-{number}": SimulatedUpstream(provider=replace(provider, seed=number), probe=False)
                      for number in range(1, 5)}
         settings = Settings(upstreams=upstreams, routes={MODEL: RouteSettings(tuple(upstreams), affinity=affinity)})
         return waits_s(bench(settings, LoadSpec(1.0), seed, plan))
 
-    return Line("affinity off", played(AffinityConfig())), Line("mode: prefix", played(AffinityConfig("prefix")))
+    return Line("affinity off", run_scene(AffinityConfig())), Line("mode: prefix", run_scene(AffinityConfig("prefix")))
 
 
 def budget(n: int, seed: int) -> tuple[Line, Line]:
-    """A first choice of which one in ten takes four seconds, a deadline of two and a half, and somebody steady behind."""
+    """A first choice that takes four seconds one time in ten, a deadline of 2.5 s, and a steady fallback."""
     rate_rps = 40.0
     upstreams = {
         "big": SimulatedUpstream(probe=False, provider=ProviderConfig(
@@ -190,25 +190,26 @@ def budget(n: int, seed: int) -> tuple[Line, Line]:
         "small": SimulatedUpstream(probe=False, provider=ProviderConfig(
             seed=seed, ttft=Mixture(0.15, 0.2), gaps=GapConfig(0.01, 0.3), fills_max_tokens=True))}
 
-    def played(on_overrun: OnOverrun) -> list[float]:
+    def run_scene(on_overrun: OnOverrun) -> list[float]:
         route = RouteSettings(("big",), deadline=2.5, hedge=NO_HEDGE, on_overrun=on_overrun)
         settings = Settings(upstreams=upstreams, routes={MODEL: route})
         return waits_s(bench(settings, LoadSpec(n / rate_rps, rate_rps, n_output=N_SHORT), seed))
 
-    return (Line("deadline: 2.5 alone", played(OnOverrun())),
-            Line("with a fallback, reserve: 50%", played(OnOverrun(Fallback(("small",), reserve="50%")))))
+    return (Line("deadline: 2.5 alone", run_scene(OnOverrun())),
+            Line("with a fallback, reserve: 50%", run_scene(OnOverrun(Fallback(("small",), reserve="50%")))))
 
 
 def workers(n: int, seed: int) -> tuple[Line, Line]:
-    """Four workers and forty clients, each with its connection at one of them by chance."""
-    n_workers, n_clients, n_places = 4, 40, 32
+    """Four workers and forty clients, each connected to a random worker."""
+    n_workers, n_clients, n_slots = 4, 40, 32
     provider = ProviderConfig(seed=seed, ttft=Mixture(0.3, 0.25), gaps=GapConfig(0.01, 0.0, 4), fills_max_tokens=True)
-    rate_rps = 0.75 * n_places / (0.31 + 0.01 * 40)
+    rate_rps = 0.75 * n_slots / (0.31 + 0.01 * 40)
 
-    def played(folder: Path | None) -> list[float]:
-        places = n_places // n_workers if folder is None else n_places
+    def run_scene(folder: Path | None) -> list[float]:
+        max_in_flight = n_slots // n_workers if folder is None else n_slots
         settings = Settings(upstreams={"provider": SimulatedUpstream(provider=provider, probe=False, limit=NO_LIMIT)},
-                            routes={MODEL: RouteSettings(("provider",), hedge=NO_HEDGE)}, admission=AdmissionConfig(places),
+                            routes={MODEL: RouteSettings(("provider",), hedge=NO_HEDGE)},
+                            admission=AdmissionConfig(max_in_flight),
                             log=LogSettings(level="error", requests=False))
 
         async def main(loop: SimLoop) -> list[float]:
@@ -216,11 +217,12 @@ def workers(n: int, seed: int) -> tuple[Line, Line]:
             observers = [Observers(settings, loop) for _ in range(n_workers)]
             async with asyncio.TaskGroup() as group:
                 sharing = []
-                for number, its in enumerate(observers):
+                for number, worker in enumerate(observers):
                     if folder is not None:
-                        its.as_one = WorkerSync(SharedCounters(folder), number, n_workers, loop)
-                        sharing.append(group.create_task(its.as_one.run()))
-                systems = [build(settings, its, {}, loop, Random(seed + number)) for number, its in enumerate(observers)]
+                        worker.as_one = WorkerSync(SharedCounters(folder), number, n_workers, loop)
+                        sharing.append(group.create_task(worker.as_one.run()))
+                systems = [build(settings, worker, {}, loop, Random(seed + number))
+                           for number, worker in enumerate(observers)]
                 async with asyncio.TaskGroup() as asking:
                     for number in range(n_clients):
                         gateway = rng.choice(systems).gateway
@@ -234,19 +236,20 @@ def workers(n: int, seed: int) -> tuple[Line, Line]:
 
     with TemporaryDirectory() as name:
         prepare(Path(name))
-        return Line("8 places each", played(None)), Line("32 as one", played(Path(name)))
+        return Line("8 slots each", run_scene(None)), Line("32 shared slots", run_scene(Path(name)))
 
 
 def cache(n: int, seed: int) -> tuple[Line, Line]:
-    """Questions of which four in five are among the five hundred that are asked again and again."""
+    """Questions of which four in five are among five hundred frequent ones."""
     rate_rps = 40.0
     workload = Workload(Lognormal(log(60), 0.6), ConstantLength(200), Gamma(rate_rps), pool=PoolConfig(500, 0.8, 1.0))
     plan = MeasurePlan(workload, ScheduleLimit(n / rate_rps, None, 0.0), seed)
-    provider = ProviderConfig(PRESET, seed, output=Lengths(15.0, 0.3))  # stops by itself: what met a limit is not kept
+    provider = ProviderConfig(PRESET, seed, output=Lengths(15.0, 0.3))  # truncated answers are not cached
     upstreams = {"provider": SimulatedUpstream(provider=provider, probe=False)}
 
-    def played(config: CacheConfig) -> list[float]:
+    def run_scene(config: CacheConfig) -> list[float]:
         settings = Settings(upstreams=upstreams, routes={MODEL: RouteSettings(("provider",), hedge=NO_HEDGE, cache=config)})
         return waits_s(bench(settings, LoadSpec(1.0), seed, plan))
 
-    return Line("cache off", played(CacheConfig())), Line("mode: exact", played(CacheConfig("exact", max_temperature=1.0)))
+    exact = CacheConfig("exact", max_temperature=1.0)
+    return Line("cache off", run_scene(CacheConfig())), Line("mode: exact", run_scene(exact))

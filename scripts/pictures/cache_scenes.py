@@ -1,4 +1,4 @@
-"""Pictures of what is kept: answers in other words, answers for all gateways, beginnings of prompts at their provider."""
+"""Scenes of caches: semantic answers, a shared store, and prompts at their provider."""
 
 import asyncio
 from collections.abc import Sequence
@@ -51,12 +51,11 @@ _WHEN = ("", " in the evening", " on weekends", " before a holiday", " while abr
 
 
 def chat(text: str) -> bytes:
-    """A request."""
     return b'{"model":"%b","stream":true,"messages":[{"role":"user","content":"%b"}]}' % (MODEL.encode(), text.encode())
 
 
 class Encoder:
-    """The real one, which takes 2 ms of virtual time for each text."""
+    """The real embedder, with 2 ms of virtual time for each call."""
 
     def __init__(self) -> None:
         model = minilm.load(EmbedderConfig(), str(cache_home(environment())))
@@ -66,18 +65,15 @@ class Encoder:
         self._known: dict[str, NDArray[np.float32]] = {}
 
     def fits(self, left_s: float) -> bool:
-        """Any time will do."""
         return True
 
     def is_whole(self, text: str) -> bool:
-        """Whether all of it is read."""
         return self._model.tokens(text)[1]
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to close."""
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Rows of length 1."""
         await asyncio.sleep(0.002)
         return np.stack([self._row(text) for text in texts])
 
@@ -87,8 +83,8 @@ class Encoder:
         return self._known[text]
 
 
-class Desk:
-    """A model that answers what it was asked for, after 0.5 s (lognormal, sigma 0.5)."""
+class TopicModel:
+    """A model with one answer for each topic, after 0.5 s (lognormal, sigma 0.5)."""
 
     kind = "simulated"
     always_streams = True
@@ -97,37 +93,35 @@ class Desk:
         self.name = name
         self._clock = clock
         self._rng = rng
-        self._answers = {f"{verb} the {thing}".encode(): answer_to(verb, thing) for verb, thing in product(_VERBS, _THINGS)}
+        topics = product(_VERBS, _THINGS)
+        self._answers = {f"{verb} the {thing}".encode(): make_answer(verb, thing) for verb, thing in topics}
 
     def can_serve(self, api: Api) -> bool:
-        """Chat."""
         return api is Api.CHAT
 
     async def open(self, call: Call) -> AnswerStream:
-        """Answer."""
-        said = next(answer for topic, answer in self._answers.items() if topic in call.request.body)
-        script = [Wait(self._rng.lognormvariate(log(0.5), 0.5)), Say(said)]
+        text = next(answer for topic, answer in self._answers.items() if topic in call.request.body)
+        script = [Wait(self._rng.lognormvariate(log(0.5), 0.5)), Say(text)]
         return await Scripted(self.name, [script], self._clock).open(call)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to close."""
 
 
-def answer_to(verb: str, thing: str) -> str:
-    """Words that no other answer has."""
+def make_answer(verb: str, thing: str) -> str:
+    """Words that occur in no other answer."""
     draw = Random(f"{verb} {thing}")
     return " ".join("".join(draw.choices("abcdefghiklmnoprstu", k=7)) for _ in range(12))
 
 
 def semantic(n: int, seed: int) -> tuple[Line, Line]:
-    """36 things that people ask for, each in 512 ways; from an empty cache."""
-    def played(config: CacheConfig) -> tuple[list[float], str]:
+    """36 questions, each in 512 wordings; from an empty cache."""
+    def run_scene(config: CacheConfig) -> tuple[list[float], str]:
         async def main(loop: SimLoop) -> tuple[list[float], str]:
             upstreams = {"model": SimulatedUpstream(probe=False)}
-            system = virtual(Settings(upstreams=upstreams, routes={
-        MODEL: RouteSettings(("model",), hedge=NO_HEDGE, cache=config)}),
-                             loop, seed)
-            system.registry["model"].upstream = Desk("model", loop, Random(seed))
+            routes = {MODEL: RouteSettings(("model",), hedge=NO_HEDGE, cache=config)}
+            system = virtual(Settings(upstreams=upstreams, routes=routes), loop, seed)
+            system.registry["model"].upstream = TopicModel("model", loop, Random(seed))
             if system.embedding is not None:
                 system.embedding.ahead = system.embedding.behind = Encoder()
             rng, callers, waits = Random(seed), Callers(loop), []
@@ -140,20 +134,20 @@ def semantic(n: int, seed: int) -> tuple[Line, Line]:
                 await callers.ask(system.gateway, decode(Api.CHAT, chat(text)), waits)
 
             await callers.at(poisson(RATE_RPS, seed), n / RATE_RPS, ask)
-            its = system.gateway.router.routes[MODEL].terms.cache
-            stats = its.semantic.stats() if its is not None and its.semantic is not None else None
-            told = f" ({stats.n_audits_wrong} of {stats.n_audits} audits wrong)" if stats is not None else ""
-            return waits, told
+            cache = system.gateway.router.routes[MODEL].terms.cache
+            stats = cache.semantic.stats() if cache is not None and cache.semantic is not None else None
+            audits = f" ({stats.n_audits_wrong} of {stats.n_audits} audits wrong)" if stats is not None else ""
+            return waits, audits
 
         return run(main)
 
-    exact, _ = played(CacheConfig("exact", max_temperature=1.0))
-    given, told = played(CacheConfig("semantic", max_temperature=1.0, semantic=SemanticConfig("2%")))
-    return Line("mode: exact", exact), Line(f"max_error: 2%{told}", given)
+    exact, _ = run_scene(CacheConfig("exact", max_temperature=1.0))
+    semantic, audits = run_scene(CacheConfig("semantic", max_temperature=1.0, semantic=SemanticConfig("2%")))
+    return Line("mode: exact", exact), Line(f"max_error: 2%{audits}", semantic)
 
 
-class Place:
-    """A server that gateways share, 0.3 ms away."""
+class SimulatedStore:
+    """A store shared by gateways, with a round trip of 0.3 ms."""
 
     kind = "redis"
 
@@ -161,12 +155,11 @@ class Place:
         self._data: dict[bytes, bytes] = {}
         self._leads: dict[bytes, bytes] = {}
 
-    async def carry(self, orders: Sequence[Order]) -> list[Reply]:
-        """All of them in one round trip."""
+    async def execute(self, orders: Sequence[Order]) -> list[Reply]:
         await asyncio.sleep(0.0003)
-        return [self._do(order) for order in orders]
+        return [self._execute_order(order) for order in orders]
 
-    def _do(self, order: Order) -> Reply:
+    def _execute_order(self, order: Order) -> Reply:
         match order:
             case Get(key):
                 return self._data.get(key)
@@ -180,40 +173,37 @@ class Place:
                 self._leads.pop(key, None)
         return None
 
-    async def tell(self, name: str, records: Sequence[bytes], most: int) -> None:
-        """Nobody learns here."""
+    async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
+        """The log is not simulated."""
 
-    async def told(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
-        """Nothing."""
+    async def read_log(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
         return []
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
-        """Nobody does."""
         return 0
 
     async def stats(self) -> StoreStats:
-        """How many."""
         return StoreStats(self.kind, len(self._data), None, None)
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to close."""
 
 
 def stores(n: int, seed: int) -> tuple[Line, Line]:
-    """Eight gateways; four of five questions are among a thousand that come by Zipf's law, from empty caches."""
+    """Eight gateways; four of five questions are among a thousand with frequencies by Zipf's law, from empty caches."""
     n_gateways, n_hot = 8, 1000
     provider = ProviderConfig("gpt-4o-mini-like", seed, output=Lengths(15.0, 0.3))
     settings = Settings(
         upstreams={"provider": SimulatedUpstream(provider=provider, probe=False)},
         routes={MODEL: RouteSettings(("provider",), hedge=NO_HEDGE, cache=CacheConfig("exact", max_temperature=1.0))})
 
-    def played(place: Place | None) -> list[float]:
+    def run_scene(store: SimulatedStore | None) -> list[float]:
         async def main(loop: SimLoop) -> list[float]:
             systems = [virtual(settings, loop, seed + number) for number in range(n_gateways)]
             for number, system in enumerate(systems):
-                its = system.gateway.router.routes[MODEL].terms.cache
-                if place is not None and its is not None:
-                    its.store = RemoteStore("hot", place, SharedConfig(), loop, Fanout(), rng=Random(seed + number))
+                cache = system.gateway.router.routes[MODEL].terms.cache
+                if store is not None and cache is not None:
+                    cache.store = RemoteStore("hot", store, SharedConfig(), loop, Fanout(), rng=Random(seed + number))
             rng, callers, waits = Random(seed), Callers(loop), []
             shares = [1 / (rank + 1) for rank in range(n_hot)]
 
@@ -227,15 +217,15 @@ def stores(n: int, seed: int) -> tuple[Line, Line]:
 
         return run(main)
 
-    return Line("memory of its own, each", played(None)), Line("one store for all", played(Place()))
+    return Line("a memory cache each", run_scene(None)), Line("one shared store", run_scene(SimulatedStore()))
 
 
 def prompts(n: int, seed: int) -> tuple[Line, Line]:
-    """The agents of `prove prefix` with their tools in one order, before Anthropic's cache."""
+    """The agents of `prove prefix` with tools in a fixed order, before Anthropic's cache."""
     n_agents = max(5, n // 250)
 
-    def played(config: PrefixConfig) -> list[float]:
-        came = run_virtual(prefix.ask, prefix.CASES[0], config, n_agents, seed, shuffles=False)
-        return [inf if turn.ttft_s is None else turn.ttft_s for turn in came.turns]
+    def run_scene(config: PrefixConfig) -> list[float]:
+        result = run_virtual(prefix.ask, prefix.CASES[0], config, n_agents, seed, shuffles=False)
+        return [inf if turn.ttft_s is None else turn.ttft_s for turn in result.turns]
 
-    return Line("prefix: off", played(PrefixConfig())), Line("mode: auto", played(PrefixConfig("auto")))
+    return Line("prefix: off", run_scene(PrefixConfig())), Line("mode: auto", run_scene(PrefixConfig("auto")))
