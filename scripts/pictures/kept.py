@@ -235,7 +235,7 @@ def prompts(n: int, seed: int) -> tuple[Line, Line]:
     n_agents = max(5, n // 250)
 
     def played(config: PrefixConfig) -> list[float]:
-        came = run_virtual(prefix.ask, prefix.CASES[0], config, n_agents, seed, shuffles=False)
-        return [inf if turn.ttft_s is None else turn.ttft_s for turn in came.turns]
+        came = run_virtual(prefix.run_agents, prefix.CASES[0], config, n_agents, seed, shuffles=False)
+        return [inf if turn.ttft_s is None else turn.ttft_s for turn in came.requests]
 
     return Line("prefix: off", played(PrefixConfig())), Line("mode: auto", played(PrefixConfig("auto")))
