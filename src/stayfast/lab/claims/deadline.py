@@ -40,7 +40,7 @@ async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
     turns = RandomTurns(loop, Random(seed))
     for _ in range(n):
         await turns.run_one()
-    return turns.finding()
+    return turns.make_finding()
 
 
 DEADLINE = VirtualClaim(
@@ -98,7 +98,7 @@ class RandomTurns:
         await asyncio.sleep(IGNORES_CANCEL_S if self._uncancellable else 0)
         self._n_left += len(asyncio.all_tasks()) - 1
 
-    def finding(self) -> Finding:
+    def make_finding(self) -> Finding:
         n = self._n
         n_steps = sum(n[f"{how} steps"] for how in ENDS)
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(n.items()))

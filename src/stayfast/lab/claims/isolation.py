@@ -83,26 +83,26 @@ def draw_request(identity: Identity, rng: Random) -> Request:
     return decode(Api(identity.api), msgspec.json.format(data, indent=rng.choice((0, 2))))
 
 
-def _pad(text: str, rng: Random) -> str:
+def _pad_white_space(text: str, rng: Random) -> str:
     return rng.choice(("", " ", "\n")) + text + rng.choice(("", "\r\n"))
 
 
 def _build_turns(identity: Identity, rng: Random) -> list[dict[str, Any]]:
-    question = {"role": "user", "content": _pad(identity.question, rng)}
+    question = {"role": "user", "content": _pad_white_space(identity.question, rng)}
     if identity.parent is None:
         return [question]
     return [{"role": "user", "content": identity.parent}, {"role": "assistant", "content": "Yes."}, question]
 
 
-def _schema(identity: Identity) -> dict[str, Any]:
+def _schema_for(identity: Identity) -> dict[str, Any]:
     return {"type": "object", "properties": {identity.tools or "answer": {"type": "string"}}}
 
 
 def _build_chat(identity: Identity, rng: Random) -> dict[str, Any]:
-    system = [{"role": "system", "content": _pad(identity.system, rng)}] if identity.system is not None else []
+    system = [{"role": "system", "content": _pad_white_space(identity.system, rng)}] if identity.system is not None else []
     body: dict[str, Any] = {"messages": system + _build_turns(identity, rng)}
     if identity.tools is not None:
-        body["tools"] = [{"type": "function", "function": {"name": identity.tools, "parameters": _schema(identity)}}]
+        body["tools"] = [{"type": "function", "function": {"name": identity.tools, "parameters": _schema_for(identity)}}]
     if identity.form == "object":
         body["response_format"] = {"type": "json_object"}
     elif identity.form is not None:
@@ -113,9 +113,9 @@ def _build_chat(identity: Identity, rng: Random) -> dict[str, Any]:
 def _build_messages(identity: Identity, rng: Random) -> dict[str, Any]:
     body: dict[str, Any] = {"messages": _build_turns(identity, rng), "max_tokens": 50}
     if identity.system is not None:
-        body["system"] = _pad(identity.system, rng)
+        body["system"] = _pad_white_space(identity.system, rng)
     if identity.tools is not None:
-        body["tools"] = [{"name": identity.tools, "input_schema": _schema(identity)}]
+        body["tools"] = [{"name": identity.tools, "input_schema": _schema_for(identity)}]
     if identity.form is not None:
         body["output_config"] = {"format": {"type": "json_schema", "schema": {"type": "object", "title": identity.form}}}
     return body
@@ -124,11 +124,11 @@ def _build_messages(identity: Identity, rng: Random) -> dict[str, Any]:
 def _build_responses(identity: Identity, rng: Random) -> dict[str, Any]:
     body: dict[str, Any] = {"input": _build_turns(identity, rng)}
     if identity.parent is None and rng.random() < 0.5:
-        body["input"] = _pad(identity.question, rng)
+        body["input"] = _pad_white_space(identity.question, rng)
     if identity.system is not None:
-        body["instructions"] = _pad(identity.system, rng)
+        body["instructions"] = _pad_white_space(identity.system, rng)
     if identity.tools is not None:
-        body["tools"] = [{"type": "function", "name": identity.tools, "parameters": _schema(identity), "strict": False}]
+        body["tools"] = [{"type": "function", "name": identity.tools, "parameters": _schema_for(identity), "strict": False}]
     if identity.form is not None:
         body["text"] = {"format": {"type": "json_schema", "name": identity.form, "schema": {"type": "object"}}}
     return body

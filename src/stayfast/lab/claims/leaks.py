@@ -119,8 +119,8 @@ class _GatewayUnderTest:
     async def run_schedule(self) -> list[str]:
         """Returns the names of the leaks."""
         loop, rng = self._loop, self._rng
-        before, began_at = self._levels(), loop.now()
-        charged = self._charged()
+        before, began_at = self._quota_levels(), loop.now()
+        charged = self._retry_charges()
         self._facts.clear()
         async with asyncio.TaskGroup() as group:
             for number in range(N_REQUESTS):
@@ -160,7 +160,7 @@ class _GatewayUnderTest:
             "tasks": len(asyncio.all_tasks()) - 1, "timers": self._loop.n_timers}
         return [name for name, n in held.items() if n]
 
-    def _levels(self) -> tuple[float, float]:
+    def _quota_levels(self) -> tuple[float, float]:
         now = self._loop.now()
         quota = self._admission.tenants.of(GENEROUS, now).quota
         return quota.bucket("requests_per_day").level(now), quota.bucket("tokens_per_day").level(now)
@@ -168,7 +168,7 @@ class _GatewayUnderTest:
     def _find_wrong_quotas(self, done: Sequence[RequestDone], before: tuple[float, float], took_s: float) -> list[str]:
         """The names of quotas that were not charged with the actual usage."""
         sent = [fact for fact in done if fact.tenant == GENEROUS and fact.attempts]
-        requests, tokens = (level - then for level, then in zip(self._levels(), before, strict=True))
+        requests, tokens = (level - then for level, then in zip(self._quota_levels(), before, strict=True))
         max_tokens = sum(len(fact.attempts) for fact in sent) * MAX_USED
         miscounted = []
         if not -1e-6 <= requests + len(sent) <= took_s * REQUESTS_PER_DAY / DAY_S + 1e-6:
@@ -177,7 +177,7 @@ class _GatewayUnderTest:
             miscounted.append("quota of tokens")
         return miscounted
 
-    def _charged(self) -> tuple[float, float]:
+    def _retry_charges(self) -> tuple[float, float]:
         """The total charges to the retry budgets of the route and of its upstreams."""
         return (sum(self._hedging.budget.export_counts()[2:]),
                 sum(sum(member.retry_budget.budget.export_counts()[2:]) for member in self._system.registry))
@@ -186,7 +186,7 @@ class _GatewayUnderTest:
         """Second attempts must be charged to both budgets; those of a race need not be charged."""
         n_after = sum(max(0, sum(not attempt.is_hedge for attempt in fact.attempts) - 1) for fact in done)
         weight = weight_of(len(BODIES[True]))
-        route, upstreams = (now - then for now, then in zip(self._charged(), before, strict=True))
+        route, upstreams = (now - then for now, then in zip(self._retry_charges(), before, strict=True))
         is_wrong = abs(route - upstreams) > weight / 2 or route < (n_after - 0.5) * weight
         return ["budget of extra attempts"] if is_wrong else []
 

@@ -72,7 +72,7 @@ class Overhead:
             for number in range(1, extent.n_rounds + 1):
                 conditions.report_progress(f"round {number} of {extent.n_rounds}")
                 await meter.run_round(extent.real_s, conditions.seed + number)
-        return meter.finding()
+        return meter.make_finding()
 
 
 class _Meter:
@@ -113,7 +113,7 @@ class _Meter:
         self._n_failed += n_failed(result)
         return ratio(cpu_s, sum(result.samples.ints["n_chunks"])) * 1e6
 
-    def finding(self) -> Finding:
+    def make_finding(self) -> Finding:
         whole, chunk = self._whole_us, self._chunk_us
         in_baselines = [ours / bare if bare else nan for ours, bare in zip(whole[GATEWAY], whole[BASELINE], strict=True)]
         policies, all_on = ([with_it - without for with_it, without in zip(whole[name], whole[PLAIN], strict=True)]

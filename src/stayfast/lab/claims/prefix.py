@@ -74,49 +74,49 @@ class AgentConversation:
             self._add_input(n_turn)
             arrival = Arrival(f"req_{self._number:04x}_{n_turn:04x}", clock.now())
             try:
-                served = await serve_and_read(gateway, decode(self._api, self._body()), arrival, clock)
+                served = await serve_and_read(gateway, decode(self._api, self._build_body()), arrival, clock)
                 requests.append(AgentRequest(n_turn, 200, served.ttft_s, served.reply.sight.usage))
             except StayfastError as failed:
                 requests.append(AgentRequest(n_turn, failed.status))
             self._add_answer(n_turn)
             await asyncio.sleep(self._rng.expovariate(1 / THINK_S))
 
-    def _words(self, n: int) -> str:
+    def _draw_words(self, n: int) -> str:
         """n words that no other agent uses."""
         return f"Agent {self._number}: " + " ".join(f"{self._rng.randrange(100_000)}" for _ in range(n))
 
     def _add_input(self, n_turn: int) -> None:
         """Append a question, or the result of the last answer's tool call."""
         if n_turn % 4 == 0:
-            self._messages.append({"role": "user", "content": self._words(120)})
+            self._messages.append({"role": "user", "content": self._draw_words(120)})
         elif self._api is Api.MESSAGES:
-            result = {"type": "tool_result", "tool_use_id": f"call_{self._call}", "content": self._words(300)}
+            result = {"type": "tool_result", "tool_use_id": f"call_{self._call}", "content": self._draw_words(300)}
             self._messages.append({"role": "user", "content": [result]})
         elif self._api is Api.CHAT:
-            self._messages.append({"role": "tool", "tool_call_id": f"call_{self._call}", "content": self._words(300)})
+            self._messages.append({"role": "tool", "tool_call_id": f"call_{self._call}", "content": self._draw_words(300)})
         else:
-            output = {"type": "function_call_output", "call_id": f"call_{self._call}", "output": self._words(300)}
+            output = {"type": "function_call_output", "call_id": f"call_{self._call}", "output": self._draw_words(300)}
             self._messages.append(output)
 
     def _add_answer(self, n_turn: int) -> None:
         """Append the model's answer: text before a question, otherwise a tool call."""
         if (n_turn + 1) % 4 == 0:
-            self._messages.append({"role": "assistant", "content": self._words(N_OUTPUT)})
+            self._messages.append({"role": "assistant", "content": self._draw_words(N_OUTPUT)})
             return
         self._call += 1
-        name, arguments = _TOOLS[self._rng.randrange(len(_TOOLS))][0], {"what": self._words(10)}
+        name, arguments = _TOOLS[self._rng.randrange(len(_TOOLS))][0], {"what": self._draw_words(10)}
         called = {"name": name, "arguments": msgspec.json.encode(arguments).decode()}
         if self._api is Api.MESSAGES:
             use = {"type": "tool_use", "id": f"call_{self._call}", "name": name, "input": arguments}
-            self._messages.append({"role": "assistant", "content": [{"type": "text", "text": self._words(10)}, use]})
+            self._messages.append({"role": "assistant", "content": [{"type": "text", "text": self._draw_words(10)}, use]})
         elif self._api is Api.CHAT:
             call = {"id": f"call_{self._call}", "type": "function", "function": called}
             self._messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
         else:
             self._messages.append({"type": "function_call", "call_id": f"call_{self._call}", **called})
 
-    def _body(self) -> bytes:
-        tools = [self._tool(*tool) for tool in _TOOLS]
+    def _build_body(self) -> bytes:
+        tools = [self._build_tool(*tool) for tool in _TOOLS]
         if self._shuffles:
             self._rng.shuffle(tools)
         body: Json = {"model": self._model, "stream": True, "tools": tools}
@@ -129,7 +129,7 @@ class AgentConversation:
             body |= {"max_output_tokens": N_OUTPUT, "store": False, "instructions": _INSTRUCTIONS, "input": self._messages}
         return msgspec.json.encode(body)
 
-    def _tool(self, name: str, description: str) -> Json:
+    def _build_tool(self, name: str, description: str) -> Json:
         if self._api is Api.MESSAGES:
             return {"name": name, "description": description, "input_schema": _PARAMETERS}
         function = {"name": name, "description": description, "parameters": _PARAMETERS}

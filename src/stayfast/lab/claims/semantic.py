@@ -41,7 +41,7 @@ class SemanticClaim:
 
     async def run(self, conditions: Conditions) -> Finding:
         if conditions.data is None:
-            raise NeedsData(f"needs --data DIR, a folder with {CLASSES} and {PAIRS} (sources: docs/cache-eval.md)")
+            raise NeedsData(f"needs --data DIR, a folder with {CLASSES} and {PAIRS} (sources: docs/proofs.md)")
         passes = _Passes(conditions.data, self.embedder, conditions)
         n_orders = conditions.choose(self.full, self.quick).n
         figures = passes.pair_figures(n_orders)

@@ -115,8 +115,8 @@ class TableClaim:
         embedder = await asyncio.to_thread(prepare_embedder, drawn, conditions.report_progress)
         conditions.report_progress(f"{n:,} requests in virtual time, directly and through the gateway")
         few = drawn[:max(n // 4, min(n, 2000))]
-        direct, tidy = [await _visit(few, len(few) // 10, route, seed) for route in (DIRECT, TIDY)]
-        return _Runs(direct, tidy, await _visit(drawn, size.n_warm, self.route, seed, embedder))
+        direct, tidy = [await _run_visits(few, len(few) // 10, route, seed) for route in (DIRECT, TIDY)]
+        return _Runs(direct, tidy, await _run_visits(drawn, size.n_warm, self.route, seed, embedder))
 
     async def _run_bank(self, bank: Sequence[Sequence[str]], size: Size, conditions: Conditions) -> list[Figure]:
         """The same with the questions of a bank's customers as the repeated ones."""
@@ -124,12 +124,12 @@ class TableClaim:
         drawn = draw_visits(QuestionSource(Random(seed), bank), Random(seed), size.n_warm + n)
         embedder = await asyncio.to_thread(prepare_embedder, drawn, conditions.report_progress)
         conditions.report_progress(f"{n:,} requests in virtual time, with the questions of a bank")
-        outcomes = await _visit(drawn, size.n_warm, BANK, seed, embedder)
+        outcomes = await _run_visits(drawn, size.n_warm, BANK, seed, embedder)
         where = "a bank's questions"
         return [*_ttft_figures(where, outcomes), *_hit_figures(where, outcomes, BANK_MAX_ERROR * size.slack.wrong)]
 
 
-async def _visit(drawn: Sequence[Visit], n_warm: int, route: Mapping[str, Any], seed: int,
+async def _run_visits(drawn: Sequence[Visit], n_warm: int, route: Mapping[str, Any], seed: int,
                  embedder: MemoryEmbedder | None = None) -> Outcomes:
     return await run_virtual_in_thread(visit_in_virtual_time, drawn, n_warm, route, rate_rps=VIRTUAL_RPS, seed=seed,
                                        embedder=embedder)

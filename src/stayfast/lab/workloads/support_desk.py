@@ -170,7 +170,7 @@ class QuestionSource:
         """A wording of a task. Articles of tasks are below `n_tasks`."""
         rng = self._rng
         [task] = rng.choices(self._order, cum_weights=self._weights)
-        return DeskQuestion(rng.choice(self._wordings[task]) if self._wordings else self._phrase(_TASKS[task]), task)
+        return DeskQuestion(rng.choice(self._wordings[task]) if self._wordings else self._phrase_task(_TASKS[task]), task)
 
     def draw_unique(self) -> DeskQuestion:
         self._n_unique += 1
@@ -178,12 +178,12 @@ class QuestionSource:
         n_near, rest = divmod(self._n_unique, NEAR)
         if rest == 0:
             task, case, sort = _choose_by_digits(n_near, _TASKS, _CASES, _SORTS)
-            return DeskQuestion(self._phrase(task, f" {case}, for a {sort} house"), article)
+            return DeskQuestion(self._phrase_task(task, f" {case}, for a {sort} house"), article)
         number = self._n_unique * _STRIDE + self._mix
         kind, product, aspect, sort = _choose_by_digits(number, _KINDS, _PRODUCTS, _ASPECTS, _SORTS)
         return DeskQuestion(f"Does the {kind} {product} {aspect.format(sort)}?", article)
 
-    def _phrase(self, task: Sequence[Sequence[str]], case: str = "") -> str:
+    def _phrase_task(self, task: Sequence[Sequence[str]], case: str = "") -> str:
         rng = self._rng
         does, what = (rng.choice(words) for words in task)
         text = rng.choice(_GREETINGS) + rng.choice(_FRAMES).format(f"{does} {what}{case}") + rng.choice(_COURTESIES)
@@ -364,7 +364,7 @@ class Outcomes:
         exact = Exact(self.waits_s)
         return [exact.at(share) for share in shares]
 
-    def count(self, providers: Sequence[DeskProvider], sign: int) -> None:
+    def add_counts(self, providers: Sequence[DeskProvider], sign: int) -> None:
         """Add (sign 1) or subtract (sign -1) the providers' current counts."""
         for counts in [each.counts for each in providers]:
             self.n_calls += sign * counts.n_asked
@@ -395,9 +395,9 @@ async def visit_in_virtual_time(loop: SimLoop, visits: Sequence[Visit], n_warm: 
             at += rng.expovariate(rate_rps)
             await asyncio.sleep(at - loop.now())
             if number == n_warm:
-                outcomes.count(providers, -1)
+                outcomes.add_counts(providers, -1)
             group.create_task(visitors.visit(number, visit, counts=number >= n_warm))
-    outcomes.count(providers, 1)
+    outcomes.add_counts(providers, 1)
     return outcomes
 
 
