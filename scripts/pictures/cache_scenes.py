@@ -225,7 +225,7 @@ def prompts(n: int, seed: int) -> tuple[Line, Line]:
     n_agents = max(5, n // 250)
 
     def run_scene(config: PrefixConfig) -> list[float]:
-        result = run_virtual(prefix.ask, prefix.CASES[0], config, n_agents, seed, shuffles=False)
-        return [inf if turn.ttft_s is None else turn.ttft_s for turn in result.turns]
+        result = run_virtual(prefix.run_agents, prefix.CASES[0], config, n_agents, seed, shuffles=False)
+        return [inf if turn.ttft_s is None else turn.ttft_s for turn in result.requests]
 
     return Line("prefix: off", run_scene(PrefixConfig())), Line("mode: auto", run_scene(PrefixConfig("auto")))

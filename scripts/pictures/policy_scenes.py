@@ -52,7 +52,7 @@ def breakers(n: int, seed: int) -> tuple[Line, Line]:
     load = LoadSpec(calm_s + slow_s, brownout.VIRTUAL_RPS, n_output=brownout.N_OUTPUT)
 
     def run_scene(config: BreakerConfig) -> list[float]:
-        upstream = SimulatedUpstream(provider=brownout.provider(seed), probe=False, breaker=config)
+        upstream = SimulatedUpstream(provider=brownout.make_provider(seed), probe=False, breaker=config)
         route = RouteSettings((brownout.BAD, brownout.GOOD), pick="order", hedge=NO_HEDGE)
         settings = Settings(upstreams=dict.fromkeys(route.upstreams, upstream), routes={MODEL: route})
 

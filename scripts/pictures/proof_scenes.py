@@ -13,15 +13,15 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 def hedging(n: int, seed: int) -> tuple[Line, Line]:
     """The two providers of `prove tail`."""
     load = tail.tail_load(n / tail.TAIL_RPS)
-    off, on = (waits_s(run_virtual(tail.ask_in_virtual_time, tail.HEAVY_TAILED, config, load, seed))
+    off, on = (waits_s(run_virtual(tail.run_in_virtual_time, tail.HEAVY_TAILED, config, load, seed))
                for config in (HedgeConfig("off"), HedgeConfig()))
     return Line("hedging off", off), Line("on, nothing set", on)
 
 
 def lanes(n: int, seed: int) -> tuple[Line, Line]:
-    """`prove stragglers` on the continuous engine: the short requests."""
-    scene = stragglers.SCENES["continuous"]
-    off, on = (run_virtual(stragglers.in_virtual_time, scene, n, seed, has_lanes=has_lanes).short_s
+    """`prove stragglers` on the continuous engine: the short ones."""
+    case = stragglers.CASES["continuous"]
+    off, on = (run_virtual(stragglers.run_in_virtual_time, case, n, seed, has_lanes=has_lanes).short_s
                for has_lanes in (False, True))
     return Line("no lanes", off), Line("with lanes", on)
 
@@ -30,13 +30,13 @@ def admission(n: int, seed: int) -> tuple[Line, Line]:
     """`prove overload`: the premium requests during the overload."""
     peak_s = n / 50
     phases = overload.OverloadPhases(30.0, 10.0, peak_s, 5.0)
-    off, on = (waits_s(run_virtual(overload.in_virtual_time, phases, config, seed).by_tier[TenantTier.PREMIUM.value],
+    off, on = (waits_s(run_virtual(overload.run_in_virtual_time, phases, config, seed).by_tier[TenantTier.PREMIUM.value],
                        phases.calm_s, phases.calm_s + peak_s) for config in (AdmissionConfig(), overload.ADMISSION))
     return Line("no ceiling", off), Line("max_in_flight: 128", on)
 
 
 def halts(n: int, seed: int) -> tuple[Line, Line]:
-    """`prove stalls`: the longest gap of each answer."""
-    off, on = ([fact.gap_max_s or 0.0 for fact in run_virtual(stalls.ask_all, n // 4, seed, mode)[0]]
+    """`prove stalls`: the longest wait inside each answer."""
+    off, on = ([fact.gap_max_s or 0.0 for fact in run_virtual(stalls.send_all, n // 4, seed, mode)[0]]
                for mode in ("wait", "rescue"))
     return Line("on_stall: wait", off), Line("on_stall: rescue", on)

@@ -11,14 +11,14 @@ from stayfast.testing.simloop import SimLoop
 
 def test_the_books_close() -> None:
     """A few thousand requests; only what is reserved for the last ones weighs more than in a long run."""
-    finding = run_virtual(quota.play, 6000, 1, least=80.0)
+    finding = run_virtual(quota.measure, 6000, 1, min_percent=80.0)
     assert [figure.name for figure in finding.figures if not figure.holds] == []
 
 
 def test_books_that_are_wrong_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimates that are never put right leave a gap of thousands."""
     monkeypatch.setattr("stayfast.policy.admission.quota.TenantQuota.reconcile", lambda *_: None)
-    finding = run_virtual(quota.play, 3000, 1, least=0.0)
+    finding = run_virtual(quota.measure, 3000, 1, min_percent=0.0)
     assert "by tokens: the books are off by" in [figure.name for figure in finding.figures if not figure.holds]
 
 
@@ -26,31 +26,31 @@ def test_shares_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two phases of each kind; with equal weights for all, those who are due more fall short."""
     monkeypatch.setattr(fair, "AWAY_S", 40.0)
     monkeypatch.setattr(fair, "WARMUP_S", 10.0)
-    assert run_virtual(fair.play, 160.0, 1).holds
-    assert not run_virtual(fair.play, 80.0, 1, dict.fromkeys(fair.WEIGHTS, 1.0)).holds
+    assert run_virtual(fair.measure, 160.0, 1).holds
+    assert not run_virtual(fair.measure, 80.0, 1, dict.fromkeys(fair.WEIGHTS, 1.0)).holds
 
 
 def test_a_noisy_tenant_is_no_trouble() -> None:
     """Half a virtual minute; where everybody is one tenant, the quiet ones suffer."""
     config = AdmissionConfig(noisy.N_PLACES)
-    alone, _ = run_virtual(noisy.in_virtual_time, 30.0, config, 2, has_noise=False)
-    beside, (n, n_shed) = run_virtual(noisy.in_virtual_time, 30.0, config, 2, has_noise=True)
+    alone, _ = run_virtual(noisy.run_in_virtual_time, 30.0, config, 2, has_noise=False)
+    beside, (n, n_shed) = run_virtual(noisy.run_in_virtual_time, 30.0, config, 2, has_noise=True)
     assert noisy.moved_percent(alone, beside) < 15
     assert n_shed > n / 2
     config = AdmissionConfig(1, QueueConfig(max_queue=0))
-    unprotected, _ = run_virtual(noisy.in_virtual_time, 30.0, config, 2, has_noise=True)
+    unprotected, _ = run_virtual(noisy.run_in_virtual_time, 30.0, config, 2, has_noise=True)
     assert float("inf") in unprotected
 
 
 def test_the_crowd_counts_what_ends() -> None:
     """Tokens and cost as the upstream said, and nothing before the books are opened."""
     async def main(loop: SimLoop) -> None:
-        crowd = VirtualTenants(quota.PROVIDER, quota.TENANTS, AdmissionConfig(), loop, 1, price=quota.PRICE)
-        crowd.books.is_open = False
-        await crowd.ask("by cost", chat(20, 40))
-        crowd.books.begin()
-        await crowd.ask("by cost", chat(20, 40))
-        book = crowd.books.of["by cost"]
+        tenants = VirtualTenants(quota.PROVIDER, quota.TENANTS, AdmissionConfig(), loop, 1, price=quota.PRICE)
+        tenants.ledger.is_open = False
+        await tenants.send("by cost", chat(20, 40))
+        tenants.ledger.open()
+        await tenants.send("by cost", chat(20, 40))
+        book = tenants.ledger.by_tenant["by cost"]
         assert (book.n, book.requests, book.n_shed, len(book.ttft_s)) == (1, 1, 0, 1)
         n_output = book.tokens - book.input_tokens
         assert book.cost_usd == pytest.approx((book.input_tokens + 4 * n_output) / 1e6)

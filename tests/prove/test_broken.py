@@ -8,16 +8,16 @@ import pytest
 import uvloop
 
 from stayfast.lab.claims import cancel
-from stayfast.lab.claims.budget import DEADLINE_S, LEGS, BudgetClaim, Leg, judge
-from stayfast.lab.claims.cancel import STATES, Cancel
+from stayfast.lab.claims.budget import DEADLINE_S, LEGS, BudgetClaim, Leg, make_finding
+from stayfast.lab.claims.cancel import LEAVE_POINTS, Cancel
 from stayfast.lab.claims.overhead import PROVIDER, Overhead
 from stayfast.lab.claims.truth import (
     RATE_RPS,
-    against_each_other,
-    against_formula,
-    against_stall,
-    ask_with_a_stall,
-    in_virtual_time,
+    compare_with_each_other,
+    compare_with_formula,
+    compare_with_stall,
+    run_in_virtual_time,
+    run_with_stall,
 )
 from stayfast.lab.harness.claim import Extent, Finding
 from stayfast.lab.harness.load import LoadSpec
@@ -32,7 +32,7 @@ OTHER = PRESETS["gemini-flash-like"].ttft
 
 async def deaf(processes: Processes, settings: Mapping[str, Any]) -> ServerProcess:
     """A proxy that stays with its upstream when the client leaves."""
-    return await processes.start("tests/prove/deaf.py", processes.written(settings))
+    return await processes.start("tests/prove/deaf.py", processes.write_file(settings))
 
 
 async def refusing(processes: Processes, settings: Mapping[str, Any]) -> ServerProcess:
@@ -43,10 +43,10 @@ async def refusing(processes: Processes, settings: Mapping[str, Any]) -> ServerP
 @pytest.mark.sockets
 def test_cancel_falls_short_of_a_proxy_that_never_closes_its_upstream() -> None:
     """No call is closed, and tokens are paid for all the time, in every state."""
-    finding = run(Cancel(quick=Extent(3), front=deaf))
+    finding = run(Cancel(quick=Extent(3), start_front=deaf))
     assert [name.split(",")[0] for name in short_of(finding)] == [
         "calls not closed by the hang-up after 1 s", "longest time to the upstream's close",
-        "tokens a client after it hung up"] * len(STATES)
+        "tokens a client after it hung up"] * len(LEAVE_POINTS)
 
 
 @pytest.mark.sockets
@@ -54,9 +54,9 @@ def test_cancel_falls_short_where_nothing_is_asked_of_the_upstream(monkeypatch: 
     """A refusal leaves nothing to cancel, and that is not the same as cancelling it."""
     monkeypatch.setattr(cancel, "VISIT_WITHIN_S", 0.3)
     monkeypatch.setattr(cancel, "SETTLED_AFTER_S", 0.1)
-    finding = run(Cancel(quick=Extent(2), front=refusing))
+    finding = run(Cancel(quick=Extent(2), start_front=refusing))
     assert "clients that left in mid-stream" in short_of(finding)
-    assert sum("not closed" in name for name in short_of(finding)) == len(STATES)
+    assert sum("not closed" in name for name in short_of(finding)) == len(LEAVE_POINTS)
 
 
 @pytest.mark.sockets
@@ -78,7 +78,7 @@ def test_budget_falls_short_without_fallback_and_with_a_longer_deadline() -> Non
 @pytest.mark.sockets
 def test_overhead_falls_short_of_requests_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error is cheaper than an answer: figures with errors among them are no figures."""
-    monkeypatch.setattr(Processes, "set_apart", lambda *_: False)  # nothing is measured: no core of its own
+    monkeypatch.setattr(Processes, "reserve_core", lambda *_: False)  # nothing is measured: no core of its own
     faulty = {**PROVIDER, "faults": [{"kind": "status", "status": 400, "rate": 0.3}]}
     finding = run(Overhead(quick=Extent(real_s=0.2), provider=faulty))
     assert "failed requests" in short_of(finding)
@@ -91,14 +91,14 @@ def test_truth_falls_short_of_a_closed_loop() -> None:
     async def main(load: LoadSpec) -> tuple[Result, float]:
         async with Processes() as processes:
             sim = await processes.simulator({"fast": {"preset": "instant"}}, 1)
-            return await ask_with_a_stall(load, sim, f"{sim.url}/fast/v1", 0.6, 1)
+            return await run_with_stall(load, sim, f"{sim.url}/fast/v1", 0.6, 1)
 
     # one of more than a hundred waits
-    _, p99, _ = against_stall(*uvloop.run(main(LoadSpec(3.0, n_concurrent=1, n_output=2))))
+    _, p99, _ = compare_with_stall(*uvloop.run(main(LoadSpec(3.0, n_concurrent=1, n_output=2))))
     assert not p99.holds
     assert p99.value > 50
     for _ in range(N_TRIES):
-        _, p99, _ = against_stall(*uvloop.run(main(LoadSpec(2.0, RATE_RPS, n_output=2))))
+        _, p99, _ = compare_with_stall(*uvloop.run(main(LoadSpec(2.0, RATE_RPS, n_output=2))))
         if p99.value < 20:
             break
     assert p99.value < 20
@@ -106,20 +106,20 @@ def test_truth_falls_short_of_a_closed_loop() -> None:
 
 def test_truth_falls_short_of_another_mixture() -> None:
     """Answers of one provider, held against the formula of another, and against each other."""
-    result = run_virtual(in_virtual_time, 4.0, 1)
-    figures = against_formula("it", result, OTHER, slack=2.0)
+    result = run_virtual(run_in_virtual_time, 4.0, 1)
+    figures = compare_with_formula("it", result, OTHER, slack=2.0)
     assert [figure.holds for figure in figures] == [True, False, False]
     slower = result_of([msgspec.structs.replace(sample, first_s=sample.first_s + 0.5) for sample in result.samples])
-    assert not against_each_other(result, slower, 1).holds
+    assert not compare_with_each_other(result, slower, 1).holds
 
 
 def test_truth_falls_short_of_answers_that_never_came() -> None:
     """Nothing measured is not the same as nothing wrong."""
     nothing = result_of([Sample(n, 0.1 * n, error=Error.RESET) for n in range(50)])
     answered = result_of([whole(n, 1.0) for n in range(50)])
-    assert not any(figure.holds for figure in against_formula("it", nothing, OTHER))
-    assert not against_each_other(nothing, answered, 1).holds
-    assert not any(figure.holds for figure in against_stall(nothing, 1.5)[:2])
+    assert not any(figure.holds for figure in compare_with_formula("it", nothing, OTHER))
+    assert not compare_with_each_other(nothing, answered, 1).holds
+    assert not any(figure.holds for figure in compare_with_stall(nothing, 1.5)[:2])
 
 
 def whole(n: int, took_s: float, *, n_chunks: int = 40, status: int = 200, error: Error = Error.NONE) -> Sample:
@@ -157,7 +157,7 @@ STRUCK = {"hanging": {"n_asked": 40, "outcomes": {"hang": 40}}, "steady": {"n_as
 
 def judged(leg: Leg, samples: list[Sample], lag_s: float = 0.0) -> Finding:
     """The verdict on one leg with these samples and all the others as they should be."""
-    return judge({each: result_of(samples if each == leg else fine(each), lag_s) for each in LEGS}, STRUCK)
+    return make_finding({each: result_of(samples if each == leg else fine(each), lag_s) for each in LEGS}, STRUCK)
 
 
 def test_budget_holds_where_all_is_well() -> None:
@@ -198,7 +198,7 @@ def test_budget_falls_short(route: str, samples: list[Sample]) -> None:
 def test_budget_falls_short_where_it_was_not_put_to_the_test(name: str) -> None:
     """An upstream that failed nobody, or a fallback that nobody needed, leave nothing to prove."""
     idle = {"n_asked": 0, "outcomes": {"completed": 0}}
-    finding = judge({leg: result_of(fine(leg)) for leg in LEGS}, {**STRUCK, name: idle})
+    finding = make_finding({leg: result_of(fine(leg)) for leg in LEGS}, {**STRUCK, name: idle})
     assert len(short_of(finding)) == 1
 
 

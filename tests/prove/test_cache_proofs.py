@@ -10,7 +10,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.claims import cache_lookup_cost as lookup
 from stayfast.lab.claims import isolation
 from stayfast.lab.claims.coalesce import Coalesce
-from stayfast.lab.claims.isolation import FILES, IsolatedConversation, ask_follow_ups, read_conversations
+from stayfast.lab.claims.isolation import FILES, IsolatedConversation, read_conversations, send_follow_ups
 from stayfast.lab.harness.claim import Conditions, Extent, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.pipeline.cache import route_cache as caching
@@ -20,13 +20,13 @@ from stayfast.wire.canonical import CanonicalRequest, identity_bytes, scope_byte
 
 def test_nothing_crosses() -> None:
     """A thousand requests."""
-    finding = run_virtual(isolation.ask_at_random, 1000, 1)
+    finding = run_virtual(isolation.send_random_requests, 1000, 1)
     assert finding.figures[0].holds
 
 
 def test_nothing_crosses_in_other_words() -> None:
     """Where the embedder finds all texts alike, and hits are many."""
-    finding = run_virtual(isolation.ask_at_random, 3000, 1, is_semantic=True)
+    finding = run_virtual(isolation.send_random_requests, 3000, 1, is_semantic=True)
     assert finding.holds, finding.figures
 
 
@@ -43,7 +43,7 @@ def forgets(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
 def test_a_key_that_forgets_something_is_seen(monkeypatch: pytest.MonkeyPatch, forgotten: str, is_semantic: bool) -> None:
     """Without the tenant, or without the rest of the body, answers reach others."""
     forgets(monkeypatch, forgotten)
-    finding = run_virtual(isolation.ask_at_random, 1000, 1, is_semantic=is_semantic)
+    finding = run_virtual(isolation.send_random_requests, 1000, 1, is_semantic=is_semantic)
     assert finding.figures[0].value > 10
 
 
@@ -54,13 +54,13 @@ ASKED = [IsolatedConversation(f"What is a {thing}?", f"A {thing} is a thing.", f
 
 def test_a_follow_up_is_its_parents() -> None:
     """The same words below another question are another question."""
-    assert [figure.value for figure in run_virtual(ask_follow_ups, ASKED, 1)] == [0.0, 0.0, 100.0]
+    assert [figure.value for figure in run_virtual(send_follow_ups, ASKED, 1)] == [0.0, 0.0, 100.0]
 
 
 def test_a_key_that_forgets_the_parent_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then follow-ups are answered with what was said below other questions."""
     forgets(monkeypatch, "body")
-    taken, crossed, _ = run_virtual(ask_follow_ups, ASKED, 1)
+    taken, crossed, _ = run_virtual(send_follow_ups, ASKED, 1)
     assert taken.value > 0
     assert crossed.value > 0
 
@@ -110,7 +110,7 @@ def test_a_miss_inside_is_one() -> None:
     async def results(cache: dict[str, object] | None) -> list[str | None]:
         clock = SystemClock()
         gateway = lookup.canned_system(cache, clock).gateway
-        return [await lookup.ask(gateway, number, clock) for number in (1, 2, 1)]
+        return [await lookup.send_numbered(gateway, number, clock) for number in (1, 2, 1)]
 
     *misses, hit = uvloop.run(results({"mode": "exact"}))
     assert misses == ["miss; kind=exact", "miss; kind=exact"]

@@ -5,7 +5,7 @@ from math import inf, isnan, nan
 import pytest
 
 from stayfast.lab.claims.registry import claims
-from stayfast.lab.harness.claim import Figure, Finding, Sense, over
+from stayfast.lab.harness.claim import Figure, Finding, Sense, median_and_range
 
 
 @pytest.mark.parametrize(("value", "sense", "holds"), [
@@ -27,7 +27,7 @@ def test_a_figure_without_a_goal_only_informs() -> None:
     Finding((Figure("it", 1.0, "ms", 2.0),), spoiled="the client was late"),
     Finding(()),
     Finding((Figure("it", 1.0, "ms"),)),
-], ids=["one over", "spoiled", "no figures", "no goals"])
+], ids=["one median_and_range", "spoiled", "no figures", "no goals"])
 def test_a_finding_falls_short(finding: Finding) -> None:
     """One figure is enough; so is a run that proves nothing, and one that measured nothing."""
     assert not finding.holds
@@ -35,14 +35,14 @@ def test_a_finding_falls_short(finding: Finding) -> None:
 
 def test_a_figure_of_rounds_is_their_median_and_ends() -> None:
     """Odd and even numbers of rounds."""
-    assert over([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
-    assert over([4.0, 1.0, 2.0, 3.0]) == (2.5, 1.0, 4.0)
+    assert median_and_range([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    assert median_and_range([4.0, 1.0, 2.0, 3.0]) == (2.5, 1.0, 4.0)
 
 
 @pytest.mark.parametrize("rounds", [[], [1.0, nan, 2.0], [nan]])
 def test_a_round_that_could_not_be_taken_is_not_sorted_away(rounds: list[float]) -> None:
     """NaN compares with nothing: it must not end up beside the median."""
-    assert all(isnan(value) for value in over(rounds))
+    assert all(isnan(value) for value in median_and_range(rounds))
 
 
 def test_every_claim_says_its_number() -> None:

@@ -35,8 +35,8 @@ def test_all_are_listed_with_what_they_say(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    ([], "name a proof, or say --all; there are good, bad,"),
-    (["good", "cancle"], "there is no proof 'cancle'; there are good, bad,"),
+    ([], "name a proof, or use --all; available: good, bad,"),
+    (["good", "cancle"], "unknown proof 'cancle'; available: good, bad,"),
     (["good", "--seed", "-1"], "--seed must be from 0 to 4294967295, not -1"),
 ])
 def test_wrong_usage_is_told_with_what_there_is(arguments: list[str], words: str,
@@ -86,7 +86,7 @@ def test_what_needs_data_is_left_out_of_a_run_of_all(monkeypatch: pytest.MonkeyP
     said = capsys.readouterr()
     assert "good (1 of 2):" in said.err
     assert "needy: not run: needs --data DIR" in said.err
-    assert "neither held nor short: needy" in said.err.splitlines()[-1]
+    assert "need data sets: needy" in said.err.splitlines()[-1]
     assert "needy" not in said.out
     assert main(["prove", "--all", "--data", "/"]) == 1
 
@@ -100,7 +100,7 @@ def test_what_needs_data_and_is_asked_for_by_name_is_not_run(names: list[str], s
     assert main(["prove", *names]) == status
     said = capsys.readouterr()
     assert "needy: not run: needs --data DIR" in said.err
-    assert "--data names its folder" in said.err
+    assert "folder with --data" in said.err
     assert "needy" not in said.out
 
 
@@ -173,7 +173,7 @@ def test_a_signal_ends_all_servers_and_leaves_no_traceback(number: signal.Signal
         process.send_signal(number)
         said, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == status
-    assert "what it had started is ended" in errors
+    assert "its servers were stopped" in errors
     assert "Traceback" not in errors
     assert said == ""
     with pytest.raises(ProcessLookupError):
@@ -188,4 +188,4 @@ def test_a_signal_does_not_wait_for_a_thread_that_computes(number: signal.Signal
         process.send_signal(number)
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == status
-    assert "what it had started is ended" in errors
+    assert "its servers were stopped" in errors

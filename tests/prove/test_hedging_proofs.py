@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from stayfast.lab.claims import tail
-from stayfast.lab.claims.mixed import Mixed, Rivals, load_of
-from stayfast.lab.claims.mixed import in_virtual_time as mixed_in_virtual_time
-from stayfast.lab.claims.tail import Hangs, HedgeClaim, Tail, ask_in_virtual_time, ask_over_sockets
+from stayfast.lab.claims.mixed import Mixed, Rivals, make_load
+from stayfast.lab.claims.mixed import run_in_virtual_time as mixed_in_virtual_time
+from stayfast.lab.claims.tail import Hangs, HedgeClaim, Tail, run_in_virtual_time, run_over_sockets
 from stayfast.lab.harness.claim import Claim, Extent
-from stayfast.lab.harness.load import LoadSpec, RunWaits, waits
+from stayfast.lab.harness.load import LoadSpec, WaitSummary, summarize_waits
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.load.result import Result
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -21,8 +21,8 @@ from tests.prove.running import run
 BRIEF = Extent(300, 1.0)
 
 
-def _tail(config: HedgeConfig) -> RunWaits:
-    return waits(run_virtual(ask_in_virtual_time, tail.HEAVY_TAILED, config, tail.tail_load(60.0), 1))
+def _tail(config: HedgeConfig) -> WaitSummary:
+    return summarize_waits(run_virtual(run_in_virtual_time, tail.HEAVY_TAILED, config, tail.tail_load(60.0), 1))
 
 
 def test_the_tail_in_virtual_time() -> None:
@@ -39,7 +39,7 @@ def test_the_tail_in_virtual_time() -> None:
 def test_whole_answers_have_the_tail_cut_as_streams_have() -> None:
     """The same, not streamed: hedging does not stop because it hides the tail; few have three slow attempts."""
     load = replace(tail.tail_load(60.0), stream=False)
-    hedged = waits(run_virtual(ask_in_virtual_time, tail.HEAVY_TAILED, HedgeConfig(), load, 1))
+    hedged = summarize_waits(run_virtual(run_in_virtual_time, tail.HEAVY_TAILED, HedgeConfig(), load, 1))
     assert hedged.p99_s <= 1.1
     assert hedged.past_5_s < 0.001
     assert 1.06 < hedged.calls <= 1.11
@@ -49,13 +49,13 @@ def test_a_provider_without_a_tail_costs_nothing() -> None:
     """Sigma 0.25: at most 2 % more calls, streams and whole answers alike."""
     for stream in (True, False):
         load = replace(tail.tail_load(60.0), stream=stream)
-        assert waits(run_virtual(ask_in_virtual_time, tail.NARROW, HedgeConfig(), load, 1)).calls <= 1.02
+        assert summarize_waits(run_virtual(run_in_virtual_time, tail.NARROW, HedgeConfig(), load, 1)).calls <= 1.02
 
 
 def test_what_is_tuned_by_hand() -> None:
     """Against the arithmetic: a time-out of 0.5 s is passed by 9.1 %, and a second attempt after it comes to 9.9 % with the
     third."""
-    timeout, hedge = tail.ask_tuned(40_000, 1)
+    timeout, hedge = tail.simulate_tuned(40_000, 1)
     assert timeout.calls == pytest.approx(1.10, abs=0.006)
     assert hedge.calls == pytest.approx(1.099, abs=0.006)
     assert timeout.p99_s == pytest.approx(0.945, rel=0.04)
@@ -64,7 +64,7 @@ def test_what_is_tuned_by_hand() -> None:
 
 def test_hangs_in_virtual_time() -> None:
     """At the default budget p99 is some hundredths of a second; without hedges it is a time-out."""
-    hedged, plain = (waits(run_virtual(ask_in_virtual_time, tail.HANGING, config, tail.hangs_load(100.0), 1))
+    hedged, plain = (summarize_waits(run_virtual(run_in_virtual_time, tail.HANGING, config, tail.hangs_load(100.0), 1))
                      for config in (HedgeConfig(), HedgeConfig("off")))
     assert (hedged.p99_s <= tail.HANGS_GOALS["p99_s"], hedged.calls <= tail.HANGS_GOALS["calls"]) == (True, True)
     assert hedged.n_failed <= 4
@@ -76,10 +76,10 @@ def test_mixed_in_virtual_time() -> None:
     """A minute after half a minute: with nothing set quicker than the best time-out by a fifth, at fewer calls, and at as
     many calls by a third; without hedges it is not.
     """
-    load = load_of(50.0, 60.0, 30.0)
+    load = make_load(50.0, 60.0, 30.0)
     rivals = Rivals(load, 1)
     by_default, tuned, plain = (
-        rivals.against("", run_virtual(mixed_in_virtual_time, load, config, 1), 1.0)
+        rivals.compare("", run_virtual(mixed_in_virtual_time, load, config, 1), 1.0)
         for config in (HedgeConfig(), HedgeConfig(budget=rivals.budget), HedgeConfig("off")))
     for figures, least, most_calls in ((by_default, 0.8, 1.1), (tuned, 0.67, rivals.best.calls)):
         ratio, calls, lost = (next(figure.value for figure in figures if words in figure.name)
@@ -92,7 +92,7 @@ def test_mixed_in_virtual_time() -> None:
 
 def test_the_time_outs_throw_the_dice_of_the_gateway() -> None:
     """In calm weather a request that the gateway asks where `direct` does waits as long, to the microsecond."""
-    load = load_of(20.0, 10.0, 0.0)
+    load = make_load(20.0, 10.0, 0.0)
     rivals = Rivals(load, 1)
     samples = run_virtual(mixed_in_virtual_time, load, HedgeConfig("off"), 1).samples
     waits_s = dict(zip(samples.ints["number"], (first - at for first, at in zip(
@@ -106,9 +106,9 @@ def test_the_time_outs_throw_the_dice_of_the_gateway() -> None:
 def _short_warmups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a second, in real time: what is asked before that is no figure."""
     async def shortly(providers: Mapping[str, Any], hedge_settings: Mapping[str, Any], load: LoadSpec, seed: int) -> Result:
-        return await ask_over_sockets(providers, hedge_settings, replace(load, warmup_s=1.0), seed)
+        return await run_over_sockets(providers, hedge_settings, replace(load, warmup_s=1.0), seed)
 
-    monkeypatch.setattr(tail, "ask_over_sockets", shortly)
+    monkeypatch.setattr(tail, "run_over_sockets", shortly)
 
 
 @pytest.mark.sockets

@@ -12,14 +12,14 @@ from stayfast.policy.admission.lanes import Lane, Lanes
 
 def test_shares_are_kept_and_nothing_is_lost() -> None:
     """Once through all situations."""
-    finding = run_virtual(lanes.play, 1, 1)
+    finding = run_virtual(lanes.measure, 1, 1)
     assert [figure.name for figure in finding.figures if not figure.holds] == []
     assert len(finding.figures) == 10
 
 
 def test_other_shares_are_seen() -> None:
     """A gateway that gives the long lane half as much falls short."""
-    finding = run_virtual(lanes.play, 1, 1, replace(lanes.LANES, long_share=0.125), (None,))
+    finding = run_virtual(lanes.measure, 1, 1, replace(lanes.LANES, long_share=0.125), (None,))
     assert "long, due 25.0% of the places: off by" in [figure.name for figure in finding.figures if not figure.holds]
 
 
@@ -32,18 +32,18 @@ def test_a_place_that_is_lost_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
             leave(self, lane, now)
 
     monkeypatch.setattr(Lanes, "leave", forgetful)
-    finding = run_virtual(lanes.play, 1, 1, lanes.LANES, (None,))
+    finding = run_virtual(lanes.measure, 1, 1, lanes.LANES, (None,))
     assert "places still taken at the end" in [figure.name for figure in finding.figures if not figure.holds]
 
 
 @pytest.mark.parametrize("name", ["continuous", "static"])
 def test_short_ones_are_quick_beside_stragglers(name: str) -> None:
     """Three thousand requests: within the bound with lanes, and several times slower without."""
-    scene = stragglers.SCENES[name]
-    before = run_virtual(stragglers.in_virtual_time, scene, 3000, 1, has_lanes=False)
-    after = run_virtual(stragglers.in_virtual_time, scene, 3000, 1, has_lanes=True)
-    figures = stragglers.judge(name, before, after, stragglers.BEFORE_P99_S)
+    case = stragglers.CASES[name]
+    before = run_virtual(stragglers.run_in_virtual_time, case, 3000, 1, has_lanes=False)
+    after = run_virtual(stragglers.run_in_virtual_time, case, 3000, 1, has_lanes=True)
+    figures = stragglers.make_figures(name, before, after, stragglers.BEFORE_P99_S)
     assert [figure.name for figure in figures if figure.goal is not None and not figure.holds] == []
     assert len(before.short_s) + len(before.long_s) == len(after.short_s) + len(after.long_s) == 3000
-    swapped = stragglers.judge(name, after, before)
+    swapped = stragglers.make_figures(name, after, before)
     assert not all(figure.holds for figure in swapped)

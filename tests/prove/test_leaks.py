@@ -19,7 +19,7 @@ N = 4000
 
 def test_nothing_leaks() -> None:
     """Some thousand schedules, of which every one of the states is reached."""
-    finding = run_virtual(leaks.play, N, 1)
+    finding = run_virtual(leaks.measure, N, 1)
     assert [figure for figure in finding.figures if not figure.holds] == [], finding.notes
 
 
@@ -31,7 +31,7 @@ def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch, of: type, method: str, 
     """One thing in twenty is forgotten."""
     right, calls = getattr(of, method), iter(range(10**9))
     monkeypatch.setattr(of, method, lambda *args, **more: None if next(calls) % 20 == 7 else right(*args, **more))
-    finding = run_virtual(leaks.play, 400, 1)
+    finding = run_virtual(leaks.measure, 400, 1)
     assert not finding.holds
     assert any(note.startswith(f"{leak}: ") for note in finding.notes), finding.notes
 
@@ -46,10 +46,10 @@ def test_a_stream_that_stays_open_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
         right(attempt, *args, **more)
 
     monkeypatch.setattr(Attempt, "end", end)
-    assert any(note.startswith("streams: ") for note in run_virtual(leaks.play, 400, 1).notes)
+    assert any(note.startswith("streams: ") for note in run_virtual(leaks.measure, 400, 1).notes)
 
 
 def test_a_task_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Second attempts that go on when the race is over."""
     monkeypatch.setattr(HedgedCall, "end", lambda *_: None)
-    assert any(note.startswith("tasks: ") for note in run_virtual(leaks.play, 400, 1).notes)
+    assert any(note.startswith("tasks: ") for note in run_virtual(leaks.measure, 400, 1).notes)

@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.lab.claims import brownout, storm
-from stayfast.lab.claims.brownout import Brownout, judge
+from stayfast.lab.claims.brownout import Brownout, make_figures
 from stayfast.lab.claims.storm import Storm
 from stayfast.lab.harness.claim import Finding
 from stayfast.lab.harness.virtual import run_virtual
@@ -14,17 +14,18 @@ BROWNOUT = brownout.BrownoutPhases(10.0, 12.0, 4.0, 12.0, open_s=8.0)
 
 def test_brownout_in_virtual_time_holds_and_sees_a_missing_breaker() -> None:
     """Without breakers the slow provider goes on to be asked."""
-    with_breakers = judge("v", run_virtual(brownout.in_virtual_time, BROWNOUT, 1, {})[0], BROWNOUT, 10, 10)
+    run = run_virtual(brownout.run_in_virtual_time, BROWNOUT, 1, {})
+    with_breakers = make_figures("v", run._replace(peak_before=10, peak_after=10), BROWNOUT)
     assert [figure.name for figure in with_breakers if not figure.holds] == []
-    result, before, after = run_virtual(brownout.in_virtual_time, BROWNOUT, 1, {"enabled": False})
-    assert [figure.name for figure in judge("v", result, BROWNOUT, before, after) if not figure.holds] != []
+    without = run_virtual(brownout.run_in_virtual_time, BROWNOUT, 1, {"enabled": False})
+    assert [figure.name for figure in make_figures("v", without, BROWNOUT) if not figure.holds] != []
 
 
 def test_storm_in_virtual_time_sees_a_missing_limit() -> None:
     """All two hundred at once."""
     phases = storm.StormPhases(3.0, 3.0, 3.0)
-    assert run_virtual(storm.in_virtual_time, phases, 1, "gradient")[1] <= 1.3 * 32
-    assert run_virtual(storm.in_virtual_time, phases, 1, "off")[1] >= 200
+    assert run_virtual(storm.run_in_virtual_time, phases, 1, "gradient")[1] <= 1.3 * 32
+    assert run_virtual(storm.run_in_virtual_time, phases, 1, "off")[1] >= 200
 
 
 @pytest.mark.sockets

@@ -7,7 +7,7 @@ from math import isnan
 import pytest
 import uvloop
 
-from stayfast.lab.harness.load import LoadSpec, ask
+from stayfast.lab.harness.load import LoadSpec, run_load
 from stayfast.lab.harness.loopback import keep_busy
 from stayfast.lab.harness.processes import Processes, gateway_settings
 from stayfast.lab.load.result import Result
@@ -27,7 +27,7 @@ def test_a_gateway_takes_its_answers_for_whole_ones() -> None:
             n_answers, n_failed = await keep_busy(f"{gateway.url}/v1", 0.3, 4)
             assert n_answers > 8
             assert n_failed == 0
-            told = (await ask(LoadSpec(0.2, n_concurrent=1, stream=False), {"g": f"{gateway.url}/v1"}, 1))["g"]
+            told = await run_load(LoadSpec(0.2, n_concurrent=1, stream=False), f"{gateway.url}/v1", 1)
             assert not any(told.samples.errors)
 
     uvloop.run(main())
@@ -48,7 +48,7 @@ async def through_the_proxy(script: tuple[Step, ...], load: LoadSpec) -> tuple[R
     """The load on a scripted server, by way of the bare proxy."""
     async with serving(script) as (url, seen), Processes() as processes:
         proxy = await processes.baseline_proxy(url.removesuffix("/v1"))
-        return (await ask(load, {"proxy": f"{proxy.url}/v1"}, 1))["proxy"], seen
+        return await run_load(load, f"{proxy.url}/v1", 1), seen
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

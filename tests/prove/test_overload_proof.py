@@ -11,11 +11,11 @@ from stayfast.lab.claims.overload import (
     ADMISSION,
     Overload,
     OverloadPhases,
-    Run,
-    _why_late,
-    in_virtual_time,
-    judge,
-    over_sockets,
+    OverloadRun,
+    late_reason,
+    make_figures,
+    run_in_virtual_time,
+    run_over_sockets,
 )
 from stayfast.lab.harness.claim import Figure
 from stayfast.lab.harness.virtual import run_virtual
@@ -28,8 +28,8 @@ SHORT = OverloadPhases(30.0, 40.0, 20.0, 10.0, 1.3)
 
 
 def _falls_short(admission: AdmissionConfig) -> list[str]:
-    run = run_virtual(in_virtual_time, SHORT, admission, 1)
-    return [figure.name for figure in judge("", run, SHORT) if not figure.holds]
+    run = run_virtual(run_in_virtual_time, SHORT, admission, 1)
+    return [figure.name for figure in make_figures("", run, SHORT) if not figure.holds]
 
 
 def test_it_holds_in_virtual_time() -> None:
@@ -46,27 +46,27 @@ def test_without_places_kept_back_the_premium_tier_is_turned_away() -> None:
 def test_late_refusals_on_a_late_machine_prove_nothing() -> None:
     """Where the client's own loop was late as well; where it was not, they fall short."""
     late = [Figure("refusals: p99", 9.0, "ms", 5.0)]
-    at_ease = run_virtual(in_virtual_time, SHORT, ADMISSION, 1)
+    at_ease = run_virtual(run_in_virtual_time, SHORT, ADMISSION, 1)
     busy = {name: msgspec.structs.replace(result, health=ClientHealth(loop_lag_p99_s=0.004))
             for name, result in at_ease.by_tier.items()}
-    assert _why_late(at_ease, late) is None
-    assert _why_late(replace(at_ease, by_tier=busy), late) == "the client's own loop was 4.0 ms late at p99"
-    assert _why_late(replace(at_ease, by_tier=busy), [Figure("refusals: p99", 1.0, "ms", 5.0)]) is None
+    assert late_reason(at_ease, late) is None
+    assert late_reason(replace(at_ease, by_tier=busy), late) == "the client's own loop was 4.0 ms late at p99"
+    assert late_reason(replace(at_ease, by_tier=busy), [Figure("refusals: p99", 1.0, "ms", 5.0)]) is None
 
 
 @pytest.mark.sockets
 def test_every_figure_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """So short a run proves nothing, but nothing is missing in it. Its engine has a quarter of the places, and takes a
     quarter of the time for an answer."""
-    async def quickly(phases: OverloadPhases, admission: AdmissionConfig, seed: int) -> Run:
+    async def quickly(phases: OverloadPhases, admission: AdmissionConfig, seed: int) -> OverloadRun:
         n_places = overload.N_PLACES // 4
         monkeypatch.setattr(overload, "WARMUP_S", 2.0)
         monkeypatch.setattr(overload, "N_PLACES", n_places)
         engine = EngineModel(max_running=n_places, decode_step_s=overload.STEP_S / 4)
         monkeypatch.setattr(overload, "PROVIDER", replace(overload.PROVIDER, engine=engine))
-        return await over_sockets(phases, replace(admission, max_in_flight=n_places), seed)
+        return await run_over_sockets(phases, replace(admission, max_in_flight=n_places), seed)
 
-    monkeypatch.setattr(overload, "over_sockets", quickly)
+    monkeypatch.setattr(overload, "run_over_sockets", quickly)
     brief = OverloadPhases(6.0, 3.0, 4.0, 2.0, 1.5)
     finding = run(Overload(quick=brief, quick_virtual=SHORT))
     assert [figure.name for figure in finding.figures if isnan(figure.value)] == []

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from stayfast.lab.claims.prefix import CASES, PrefixClaim, ask
+from stayfast.lab.claims.prefix import CASES, PrefixClaim, run_agents
 from stayfast.lab.harness.claim import Conditions, Extent
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
@@ -17,10 +17,10 @@ def test_agents_read_most_of_what_they_say() -> None:
 def test_without_it_the_claim_falls() -> None:
     """The naive request reads nothing, from nobody."""
     for case in CASES:
-        assert run_virtual(ask, case, PrefixConfig(), 2, 1, shuffles=True).share < 0.01
+        assert run_virtual(run_agents, case, PrefixConfig(), 2, 1, shuffles=True).cached_share < 0.01
 
 
 def test_a_run_repeats() -> None:
     """In virtual time, to the last token."""
-    runs = [run_virtual(ask, CASES[1], PrefixConfig("auto"), 2, 7, shuffles=True) for _ in range(2)]
+    runs = [run_virtual(run_agents, CASES[1], PrefixConfig("auto"), 2, 7, shuffles=True) for _ in range(2)]
     assert runs[0] == runs[1]

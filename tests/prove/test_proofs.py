@@ -8,7 +8,7 @@ import pytest
 from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.cancel import Cancel
 from stayfast.lab.claims.overhead import Overhead
-from stayfast.lab.claims.truth import KNOWN, TruthClaim, against_formula, in_virtual_time
+from stayfast.lab.claims.truth import KNOWN, TruthClaim, compare_with_formula, run_in_virtual_time
 from stayfast.lab.harness.claim import Extent, Finding
 from stayfast.lab.harness.virtual import run_virtual
 from tests.prove.running import figure_of, run, run_until, run_until_it_holds, short_of
@@ -60,5 +60,5 @@ def test_truth_runs_and_takes_every_figure() -> None:
 
 def test_truth_in_virtual_time_holds() -> None:
     """No machine is too busy for that: 5,000 answers recover p50 within 3 % and p99 within 7 %."""
-    figures = against_formula("virtual time", run_virtual(in_virtual_time, 20.0, 1), KNOWN)
+    figures = compare_with_formula("virtual time", run_virtual(run_in_virtual_time, 20.0, 1), KNOWN)
     assert [figure.name for figure in figures if not figure.holds] == []

@@ -11,9 +11,9 @@ N = 200
 
 def test_rescues_shorten_the_longest_wait() -> None:
     """From half a minute to about a second, and every answer is right."""
-    waited, rescued = (run_virtual(stalls.play, N, 1, mode) for mode in ("wait", "rescue"))
+    waited, rescued = (run_virtual(stalls.measure, N, 1, mode) for mode in ("wait", "rescue"))
     assert (waited.n_wrong, rescued.n_wrong) == (0, 0)
-    assert waited.gap_p99_s > stalls.HALT_S - 1.0
+    assert waited.gap_p99_s > stalls.STALL_S - 1.0
     assert rescued.gap_p99_s < stalls.GAP_P99_S
     assert waited.calls == 1.0 < rescued.calls < stalls.CALLS + 0.02
 
@@ -29,4 +29,4 @@ def test_a_wrong_seam_is_seen(monkeypatch: pytest.MonkeyPatch, more: int) -> Non
         return said if was_over or not said else said[1:] if more < 0 else said[0] + said
 
     monkeypatch.setattr(SeamTrimmer, "take", take)
-    assert run_virtual(stalls.play, N, 1, "rescue").n_wrong > 0
+    assert run_virtual(stalls.measure, N, 1, "rescue").n_wrong > 0

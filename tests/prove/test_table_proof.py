@@ -17,15 +17,15 @@ from stayfast.lab.claims.table import ALL_ON, DIRECT, TIDY, Size, TableClaim
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.workloads.support_desk import (
-    AGAIN,
+    REPEATED,
     Outcomes,
     QuestionSource,
     Visit,
-    answer_of,
-    embedder_of,
-    question_in,
+    draw_visits,
+    make_embedder,
+    parse_question,
+    render_answer,
     visit_in_virtual_time,
-    visits,
 )
 from stayfast.policy.cache.calibration import Calibrator
 from tests.bench.phrased import as_csv
@@ -45,7 +45,7 @@ def _unit(word: str) -> NDArray[np.float32]:
 
 def _row(visit: Visit) -> NDArray[np.float32]:
     """A vector near those of the same task, without a model."""
-    if visit.is_again:
+    if visit.is_repeated:
         row = _unit(f"task {visit.article}") + np.float32(0.4) * _unit(visit.text)
     elif visit.article % LIKE == 0:
         row = _unit(f"task {visit.article // LIKE % 40}") + np.float32(0.9) * _unit(visit.text)
@@ -58,20 +58,20 @@ def _row(visit: Visit) -> NDArray[np.float32]:
 @pytest.fixture(scope="module")
 def said() -> list[Visit]:
     """What visitors say."""
-    return visits(QuestionSource(Random(1)), Random(1), N_WARM + N)
+    return draw_visits(QuestionSource(Random(1)), Random(1), N_WARM + N)
 
 
 def came_of(said: list[Visit], route: Mapping[str, Any]) -> Outcomes:
     """All of them, at a gateway with these settings."""
-    embedder = embedder_of({visit.text: _row(visit) for visit in said}, "by chance")
+    embedder = make_embedder({visit.text: _row(visit) for visit in said}, "by chance")
     return run_virtual(visit_in_virtual_time, said, N_WARM, route, rate_rps=100.0, seed=1, embedder=embedder)
 
 
 def test_what_is_asked_is_what_is_claimed(said: list[Visit]) -> None:
     """40 % come again, hardly ever in the same words; what is asked once has an article and words of its own."""
-    again = [visit for visit in said if visit.is_again]
-    once = [visit for visit in said if not visit.is_again]
-    assert abs(len(again) / len(said) - AGAIN) < 0.03
+    again = [visit for visit in said if visit.is_repeated]
+    once = [visit for visit in said if not visit.is_repeated]
+    assert abs(len(again) / len(said) - REPEATED) < 0.03
     assert len({visit.text for visit in again}) > 0.9 * len(again)
     assert len({visit.text for visit in once}) == len({visit.article for visit in once}) == len(once)
     assert not {visit.article for visit in again} & {visit.article for visit in once}
@@ -81,8 +81,8 @@ def test_the_provider_reads_a_question_with_and_without_marks() -> None:
     """What is pasted below it is no part of it."""
     plain, marked = (b'{"messages":[{"role":"user","content":%b}]}' % content for content in (
         b'"Why?\\n\\nAll of this."', b'[{"type":"text","text":"Why?\\n\\nAll","cache_control":{"type":"ephemeral"}}]'))
-    assert question_in(plain) == question_in(marked) == "Why?"
-    assert answer_of(12).startswith("Article 12 of ")
+    assert parse_question(plain) == parse_question(marked) == "Why?"
+    assert render_answer(12).startswith("Article 12 of ")
 
 
 def test_all_on_is_quicker_and_cheaper_than_direct(said: list[Visit]) -> None:

@@ -17,7 +17,7 @@ from tests.prove.running import figure_of, run, short_of
 
 def test_no_turn_outlives_its_budget() -> None:
     """Five hundred of them."""
-    finding = run_virtual(deadline.play, 500, 1)
+    finding = run_virtual(deadline.measure, 500, 1)
     assert short_of(finding) == []
     assert finding.holds
 
@@ -28,7 +28,7 @@ def test_a_layer_that_waits_for_cleaning_up_is_seen(monkeypatch: pytest.MonkeyPa
         await asyncio.wait(list(calls), timeout=0.05)
 
     monkeypatch.setattr(Budget, "_wait_for", patient)
-    assert not figure_of(run_virtual(deadline.play, 300, 1), "latest end of a budget, past its deadline").holds
+    assert not figure_of(run_virtual(deadline.measure, 300, 1), "latest end of a budget, past its deadline").holds
 
 
 def test_a_layer_that_forgets_its_steps_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,48 +37,48 @@ def test_a_layer_that_forgets_its_steps_is_seen(monkeypatch: pytest.MonkeyPatch)
         pass
 
     monkeypatch.setattr(Budget, "_end_all", forgetful)
-    finding = run_virtual(deadline.play, 300, 1)
+    finding = run_virtual(deadline.measure, 300, 1)
     assert not finding.holds
     assert figure_of(finding, "steps that went on and were not named as abandoned").value > 0
 
 
 def test_answers_come_without_what_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand turns; where the answer waits for all, it is late."""
-    finding = run_virtual(partial.play, 1000, 1)
+    finding = run_virtual(partial.measure, 1000, 1)
     assert short_of(finding) == []
     assert finding.holds
     monkeypatch.setattr(partial, "BY_S", 25.0)
     monkeypatch.setattr(partial, "TOTAL_S", 28.0)
-    assert figure_of(run_virtual(partial.play, 100, 1), "longest time to an answer, of a budget of 2.5 s").value > 2.5
+    assert figure_of(run_virtual(partial.measure, 100, 1), "longest time to an answer, of a budget of 2.5 s").value > 2.5
 
 
 def test_a_wrong_patch_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers' states are not the turn's then."""
     monkeypatch.setattr(patch, "diff", lambda old, new: [{"op": "add", "path": "/other", "value": 1}])
-    finding = run_virtual(partial.play, 50, 1)
+    finding = run_virtual(partial.measure, 50, 1)
     assert figure_of(finding, "readers whose state is not the turn's after the patch").value == 50
 
 
 def test_an_agent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand turns; without its reserve answers are cut off, with a layer that waits for what refuses it is late."""
-    assert short_of(run_virtual(agent.play, 1000, 1)) == []
+    assert short_of(run_virtual(agent.measure, 1000, 1)) == []
     with monkeypatch.context() as without:
         without.setattr(agent, "ANSWER_S", 0.001)
-        assert not figure_of(run_virtual(agent.play, 200, 1), "answers that were whole").holds
+        assert not figure_of(run_virtual(agent.measure, 200, 1), "answers that were whole").holds
 
     async def patient(of: Budget, calls: "set[asyncio.Task[object]]") -> None:
         await asyncio.wait(list(calls), timeout=0.05)
 
     monkeypatch.setattr(Budget, "_wait_for", patient)
-    assert not run_virtual(agent.play, 200, 1).holds
+    assert not run_virtual(agent.measure, 200, 1).holds
 
 
 def test_turns_with_tools() -> None:
     """At less than half of the time; without hedges the goal is missed."""
-    finding = run_virtual(tools.play, 3000, 1, hedges=True)
+    finding = run_virtual(tools.measure, 3000, 1, hedges=True)
     assert figure_of(finding, "with the layer: p95 of a turn").value < 2.4
     assert figure_of(finding, "more spend").value < 15
-    without = run_virtual(tools.play, 3000, 1, hedges=False)
+    without = run_virtual(tools.measure, 3000, 1, hedges=False)
     assert not figure_of(without, "with the layer: p95 of a turn").holds
     assert figure_of(without, "more spend").value <= 0.5
 

@@ -1,1 +1,1 @@
-"""The claims, one file each: parameters and figures."""
+"""The published claims, one module each."""

@@ -1,22 +1,22 @@
-"""A provider's bad minutes do not become its clients'.
+"""One of two providers turns slow, then fails, then recovers, and clients hardly notice.
 
-One of two providers of a route turns ten times slower, then answers nothing but errors, then is well again; the load goes on
-at one rate. Times are from the intended start. No request may fail, as the other provider was there. p99 of the requests
-that began WITHIN_S after the start of the brown-out or later is held against p99 of the same run before it, and the most
-that the provider has running at once from its return on, against the most it had while all was well: no herd.
+One of a route's two providers gets ten times slower, then returns only errors, then is healthy again; the load stays the
+same. Times count from the intended start. No request may fail, as the other provider is healthy. The p99 of requests that
+start WITHIN_S or more after the begin of the brownout is compared with the p99 before it. The maximum concurrency at the
+provider after its return is compared with the maximum before: there must be no herd.
 
-In virtual time there are many more requests, and no hedges: they would hide what breakers do. When wrong: p99 of a short run
-rests on few requests; a machine that is late makes both sides late, and the run says so.
+In virtual time there are many more requests and no hedges, which would hide the effect of breakers. When wrong: the p99 of a
+short run rests on few requests. A slow machine delays both sides, and the run reports it.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
-from stayfast.lab.harness.load import LoadSpec, ask, n_failed, simulated_gateway, since_start_s, why_spoiled
-from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, simulated, virtual_system
+from stayfast.lab.harness.load import LoadSpec, n_failed, run_load, simulated_gateway, since_start_s, spoil_reason
+from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated, virtual_system
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, Regimes, RegimeState
@@ -38,7 +38,7 @@ CALM_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class BrownoutPhases:
-    """Seconds of each part. `open_s`: the breakers' own; 0: the default."""
+    """Seconds of each phase. open_s: of the breakers; 0: the default."""
 
     normal_s: float = 30.0
     brownout_s: float = 120.0
@@ -57,11 +57,13 @@ class BrownoutPhases:
 
 @dataclass(frozen=True, slots=True)
 class Brownout:
+    """breaker: additional settings of the breakers."""
+
     full: BrownoutPhases = BrownoutPhases()
-    quick: BrownoutPhases = BrownoutPhases(8.0, 6.0, 3.0, 10.0, open_s=6.0)  # a probe in so short a time would be its p99
+    quick: BrownoutPhases = BrownoutPhases(8.0, 6.0, 3.0, 10.0, open_s=6.0)  # probes in so short a run would decide its p99
     virtual: BrownoutPhases = BrownoutPhases()
     quick_virtual: BrownoutPhases = BrownoutPhases(10.0, 20.0, 5.0, 20.0, open_s=10.0)
-    breaker: Mapping[str, Any] = field(default_factory=dict)  # other settings of the breakers
+    breaker: Mapping[str, Any] = field(default_factory=dict)
 
     name = "brownout"
     says = (f"When one of two providers turns {SLOWER:g} times slower, p99 is below {P99_GOAL:g} times normal within "
@@ -70,82 +72,93 @@ class Brownout:
     async def run(self, conditions: Conditions) -> Finding:
         phases, seed = conditions.choose(self.full, self.quick), conditions.seed
         conditions.report_progress(f"{phases.seconds:g} s at {RATE_RPS:g} requests/s")
-        real, *peaks = await over_sockets(phases, seed, self.breaker)
-        figures = judge("sockets", real, phases, *peaks)
+        real = await run_over_sockets(phases, seed, self.breaker)
+        figures = make_figures("sockets", real, phases)
         conditions.report_progress("the same in virtual time")
         phases = conditions.choose(self.virtual, self.quick_virtual)
-        twin, *twin_peaks = await run_virtual_in_thread(in_virtual_time, phases, seed, self.breaker)
-        return Finding((*figures, *judge("virtual time", twin, phases, *twin_peaks)), spoiled=why_spoiled({"gateway": real}))
+        virtual = await run_virtual_in_thread(run_in_virtual_time, phases, seed, self.breaker)
+        return Finding((*figures, *make_figures("virtual time", virtual, phases)),
+                       spoiled=spoil_reason({"gateway": real.result}))
 
 
-def provider(seed: int) -> ProviderConfig:
+class BrownoutRun(NamedTuple):
+    """The result, and the bad provider's maximum concurrency before the brownout and after its return."""
+
+    result: Result
+    peak_before: int
+    peak_after: int
+
+
+def make_provider(seed: int) -> ProviderConfig:
     regimes = Regimes(normal=Regime(CALM_S), brownout=Regime(ttft_factor=SLOWER), outage=Regime(error_rate=1.0))
     return ProviderConfig(seed=seed, ttft=Mixture(0.2, 0.3), gaps=GapConfig(0.005, 0.0), fills_max_tokens=True,
                           regimes=regimes)
 
 
-async def over_sockets(phases: BrownoutPhases, seed: int, breaker: Mapping[str, Any]) -> tuple[Result, int, int]:
-    """The result, and the bad provider's peaks before and after."""
+async def run_over_sockets(phases: BrownoutPhases, seed: int, breaker: Mapping[str, Any]) -> BrownoutRun:
     load = LoadSpec(phases.seconds, RATE_RPS, n_output=N_OUTPUT, warmup_s=WARMUP_S)
     settings = {"defaults": {"breaker": {**phases.breaker, **breaker}}}
-    async with simulated_gateway(dict.fromkeys((BAD, GOOD), provider(seed)), seed, settings) as (sim, url):
+    async with simulated_gateway(dict.fromkeys((BAD, GOOD), make_provider(seed)), seed, settings) as (sim, url):
 
-        async def peak() -> int:
+        async def read_peak() -> int:
             return int((await sim.get("/_sim/counts"))["providers"][BAD]["n_running_peak"])
 
-        async def hold(weather: RegimeState) -> None:
-            await sim.get("/_sim/regime", "POST", {"provider": BAD, "regime": weather})
+        async def set_regime(regime: RegimeState) -> None:
+            await sim.get("/_sim/regime", "POST", {"provider": BAD, "regime": regime})
 
         async with asyncio.TaskGroup() as group:
-            asking = group.create_task(ask(load, {"gateway": url}, seed))
+            running = group.create_task(run_load(load, url, seed))
             await asyncio.sleep(WARMUP_S + phases.normal_s)
-            peak_before = await peak()
-            await hold(RegimeState.BROWNOUT)
+            peak_before = await read_peak()
+            await set_regime(RegimeState.BROWNOUT)
             await asyncio.sleep(phases.brownout_s)
-            await hold(RegimeState.OUTAGE)
+            await set_regime(RegimeState.OUTAGE)
             await asyncio.sleep(phases.outage_s)
             await sim.get("/_sim/reset", "POST")
-        return asking.result()["gateway"], peak_before, await peak()
+        return BrownoutRun(running.result(), peak_before, await read_peak())
 
 
-async def in_virtual_time(loop: SimLoop, phases: BrownoutPhases, seed: int, breaker: Mapping[str, Any]) -> tuple[Result, int,
-                                                                                                                 int]:
-    system = virtual_system(loop, dict.fromkeys((BAD, GOOD), provider(seed)), seed, {"breaker": BreakerConfig(**{
-        **phases.breaker, **breaker})}, hedge=HedgeConfig(mode="off"))
+async def run_in_virtual_time(loop: SimLoop, phases: BrownoutPhases, seed: int, breaker: Mapping[str, Any]) -> BrownoutRun:
+    upstream = {"breaker": BreakerConfig(**{**phases.breaker, **breaker})}
+    system = virtual_system(loop, dict.fromkeys((BAD, GOOD), make_provider(seed)), seed, upstream,
+                            hedge=HedgeConfig(mode="off"))
     bad = simulated(system, BAD)
     peaks: list[int] = []
 
-    def hold(weather: RegimeState | None) -> None:
-        bad.provider.set_regime(weather)
+    def set_regime(regime: RegimeState | None) -> None:
+        bad.provider.set_regime(regime)
         peaks.append(bad.counts.n_running_peak)
         bad.provider.reset_counts()
 
     at_s = 0.0
-    for seconds, weather in ((phases.normal_s, RegimeState.BROWNOUT), (phases.brownout_s, RegimeState.OUTAGE),
-                             (phases.outage_s, None)):
+    for seconds, regime in ((phases.normal_s, RegimeState.BROWNOUT), (phases.brownout_s, RegimeState.OUTAGE),
+                            (phases.outage_s, None)):
         at_s += seconds
-        loop.call_at(at_s, hold, weather)
-    result = await ask_pipeline(system, LoadSpec(phases.seconds, VIRTUAL_RPS, n_output=N_OUTPUT), loop, seed)
-    return result, peaks[0], bad.counts.n_running_peak
+        loop.call_at(at_s, set_regime, regime)
+    result = await run_load_virtual(system, LoadSpec(phases.seconds, VIRTUAL_RPS, n_output=N_OUTPUT), loop, seed)
+    return BrownoutRun(result, peaks[0], bad.counts.n_running_peak)
 
 
-def judge(where: str, result: Result, phases: BrownoutPhases, peak_before: int, peak_after: int) -> Sequence[Figure]:
+def make_figures(where: str, run: BrownoutRun, phases: BrownoutPhases) -> Sequence[Figure]:
     slow_at, down_at = phases.normal_s, phases.normal_s + phases.brownout_s
     back_at = down_at + phases.outage_s
-    normal = Exact(since_start_s(result, "first_s", 0.0, slow_at))  # a failed request has none and is counted apart
+
+    def ttft(since: float, until: float) -> Exact:  # failed requests are counted below
+        return Exact(since_start_s(run.result, "first_s", since, until))
+
+    normal = ttft(0.0, slow_at)
     normal_p99_s = normal.at(0.99)
-    first = Exact(since_start_s(result, "first_s", slow_at, slow_at + WITHIN_S))
     figures = [Figure(f"{where}: TTFT p99 before (n={normal.n})", normal_p99_s, "s"),
-               Figure(f"{where}: TTFT p99 in the first {WITHIN_S:g} s", first.at(0.99), "s")]
-    for part, since, until in ((f"from {WITHIN_S:g} s on", slow_at + WITHIN_S, down_at), ("in the outage", down_at, back_at),
-                               ("after its return", back_at, phases.seconds)):
-        ttft = Exact(since_start_s(result, "first_s", since, until))
-        figures.append(Figure(f"{where}: TTFT p99 {part}, over normal (n={ttft.n})", ttft.at(0.99) / normal_p99_s, "x",
+               Figure(f"{where}: TTFT p99 in the first {WITHIN_S:g} s", ttft(slow_at, slow_at + WITHIN_S).at(0.99), "s")]
+    for phase, since, until in ((f"from {WITHIN_S:g} s on", slow_at + WITHIN_S, down_at),
+                                ("in the outage", down_at, back_at), ("after its return", back_at, phases.seconds)):
+        waits = ttft(since, until)
+        figures.append(Figure(f"{where}: TTFT p99 {phase}, over normal (n={waits.n})", waits.at(0.99) / normal_p99_s, "x",
                               P99_GOAL))
     return (
         *figures,
-        Figure(f"{where}: requests that failed", float(n_failed(result)), "", 0.0),
-        Figure(f"{where}: most running at the provider after its return, over the most before", peak_after / peak_before,
-               "x", HERD_GOAL),
-        Figure(f"{where}: calls running at it again", float(peak_after), "", 1.0, Sense.AT_LEAST),
+        Figure.count(f"{where}: requests that failed", n_failed(run.result)),
+        Figure(f"{where}: most running at the provider after its return, over the most before",
+               run.peak_after / run.peak_before, "x", HERD_GOAL),
+        Figure.count(f"{where}: calls running at it again", run.peak_after, 1.0, Sense.AT_LEAST),
     )

@@ -1,28 +1,27 @@
 """No request outlives its deadline, and none fails that a fallback could have served.
 
-Three routes of one gateway: one whose only upstream hangs, one whose first choice hangs and one whose first choice is
-jagged; the last two have a steady fallback. Times are taken at the client, from its own send to the last byte, so they
-include whatever the client's own machine adds. An answer whose first token has reached the client cannot be had from another
-upstream any more: at its deadline it ends in part, and that is no failure.
+One gateway has three routes: `alone`, whose only upstream hangs; `hanging`, whose first choice hangs; and `jagged`, whose
+first choice is often slow. The last two have a steady fallback. Times are measured at the client, from its send to the last
+byte, so they include delays of the client's own machine. After its first token has reached the client, an answer cannot be
+retried at another upstream: at its deadline it ends as a partial answer, which is not a failure.
 
-When wrong: on a machine without a core to spare every process is kept waiting. The client sees that in its own loop; a run
-in which what is late cannot be told from that proves nothing.
+When wrong: on a machine without a free core all processes are delayed, the client's event loop included. A run in which that
+could explain a late answer is invalid.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan, nan
+from math import isnan
 from typing import Any
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
-from stayfast.lab.harness.load import LoadSpec, ask, largest_lag_ms, n_failed, simulated_gateway
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, ratio
+from stayfast.lab.harness.load import LoadSpec, max_lag_ms, n_failed, run_together, simulated_gateway
 from stayfast.lab.load.result import Error, Result, Samples
 from stayfast.lab.load.stats import Exact
 
 WITHIN_MS = 50.0
 DEADLINE_S = 2.0
-RATE_RPS = 20.0  # of each route, for streams and again for whole answers
+RATE_RPS = 20.0  # of each leg
 N_OUTPUT = 40
 PROVIDERS: Mapping[str, Any] = {
     "hanging": {"faults": [{"kind": "hang"}]},
@@ -41,7 +40,7 @@ ROUTES: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One route, asked for streams or for whole answers."""
+    """The load on one route, of streams or of whole answers."""
 
     route: str
     stream: bool
@@ -58,9 +57,11 @@ LEGS = tuple(Leg(route, stream) for route in ROUTES for stream in (True, False))
 
 @dataclass(frozen=True, slots=True)
 class BudgetClaim:
+    """routes: the gateway's."""
+
     full: Extent = Extent(real_s=40.0)
     quick: Extent = Extent(real_s=8.0)
-    routes: Mapping[str, Any] = field(default_factory=lambda: ROUTES)  # the gateway's
+    routes: Mapping[str, Any] = field(default_factory=lambda: ROUTES)
 
     name = "budget"
     says = (f"Behind a hanging or a jagged upstream no request outlives its deadline by more than {WITHIN_MS:g} ms, and "
@@ -70,62 +71,63 @@ class BudgetClaim:
         seconds, seed = conditions.choose(self.full, self.quick).real_s, conditions.seed
         async with simulated_gateway(PROVIDERS, seed, {"routes": self.routes}) as (sim, url):
             conditions.report_progress(f"{len(LEGS)} times {RATE_RPS:g} requests/s for {seconds:g} s")
-            async with asyncio.TaskGroup() as group:
-                asking = {leg: group.create_task(ask(leg.load(seconds), {"": url}, seed + n)) for n, leg in enumerate(LEGS)}
+            results = await run_together([leg.load(seconds) for leg in LEGS], url, seed)
             counts = (await sim.get("/_sim/counts"))["providers"]
-        return judge({leg: task.result()[""] for leg, task in asking.items()}, counts)
+        return make_finding(dict(zip(LEGS, results, strict=True)), counts)
 
 
-def judge(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Finding:
-    """The verdict by the answers, and by the simulator's `counts` of its providers."""
+def make_finding(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Finding:
+    """counts: the simulator's, by provider."""
     figures = [figure for leg, result in results.items() for figure in _figures(leg, result)]
-    figures += [Figure(f"calls to the {name}", float(n_calls), "", 1.0, Sense.AT_LEAST) for name, n_calls in (
+    figures += [Figure.count(f"calls to the {name}", n_calls, 1.0, Sense.AT_LEAST) for name, n_calls in (
         ("hanging upstream", counts["hanging"]["n_asked"]),
         ("jagged upstream that were given up", counts["jagged"]["outcomes"].get("cancelled", 0)),
-        ("fallback", counts["steady"]["n_asked"]))]  # without them the claim was not put to the test
-    lag_ms = largest_lag_ms(results.values())
+        ("fallback", counts["steady"]["n_asked"]))]  # without these calls the run tests nothing
+    lag_ms = max_lag_ms(results.values())
     is_late = any(figure.unit == "ms" and not figure.holds for figure in figures)
     spoiled = (f"the client's own loop stood still for {lag_ms:.0f} ms: what was late may be this machine"
                if is_late and lag_ms > WITHIN_MS / 2 else None)
-    return Finding(tuple(figures), (f"The client's own loop was at most {lag_ms:.1f} ms late.", *_latest(results)), spoiled)
+    notes = (f"The client's own loop was at most {lag_ms:.1f} ms late.", *_describe_latest(results))
+    return Finding(tuple(figures), notes, spoiled)
 
 
 def _figures(leg: Leg, result: Result) -> Sequence[Figure]:
     samples = result.samples
-    took = Exact(_took_s(samples))
+    took = Exact(_durations_s(samples))
     n = len(samples)
-    n_endless = sum(1 for error in samples.errors if error in (Error.TIMEOUT, Error.UNSENT))
+    n_endless = sum(map(isnan, samples.floats["ended_s"]))
+    n_endless += sum(1 for error in samples.errors if error in (Error.TIMEOUT, Error.UNSENT))
     figures = [
         Figure(f"{leg}: latest end, past the deadline of {DEADLINE_S:g} s (n={n})", _past_ms(took.at(1.0)), "ms", WITHIN_MS,
                low=_past_ms(took.at(0.0)), high=_past_ms(took.at(1.0))),
-        Figure(f"{leg}: requests without an end", float(n_endless + sum(map(isnan, samples.floats["ended_s"]))), "", 0.0),
+        Figure.count(f"{leg}: requests without an end", n_endless),
     ]
     if leg.route == "alone":
-        return [*figures, *_of_failures(leg, samples)]
-    figures.append(Figure(f"{leg}: requests that failed although a fallback was there", float(n_failed(result)), "", 0.0))
+        return [*figures, *_failure_figures(leg, samples)]
+    figures.append(Figure.count(f"{leg}: requests that failed although a fallback was there", n_failed(result)))
     if leg.stream:
         n_part = sum(not error and n_chunks < N_OUTPUT
                      for error, n_chunks in zip(samples.errors, samples.ints["n_chunks"], strict=True))
-        figures.append(Figure(f"{leg}: ended in part", n_part / n * 100 if n else nan, "%"))
+        figures.append(Figure.percent(f"{leg}: ended in part", ratio(n_part, n)))
     return figures
 
 
-def _of_failures(leg: Leg, samples: Samples) -> Sequence[Figure]:
-    """Where no upstream can serve, a request fails: at its deadline, or sooner once the gateway knows better (503)."""
+def _failure_figures(leg: Leg, samples: Samples) -> Sequence[Figure]:
+    """Without a working upstream a request fails with 504 at its deadline, or earlier with 503 once a breaker is open."""
     due_s = DEADLINE_S - WITHIN_MS / 1e3
-    ends = list(zip(samples.ints["status"], _took_s(samples), strict=True))
+    ends = list(zip(samples.ints["status"], _durations_s(samples), strict=True))
     n_clear = sum(status == 503 or (status == 504 and took_s >= due_s) for status, took_s in ends)
     n_waited = sum(status == 504 and took_s >= due_s for status, took_s in ends)
     return (
-        Figure(f"{leg}: answered neither by 503 nor, at the deadline, by 504", float(len(ends) - n_clear), "", 0.0),
+        Figure.count(f"{leg}: answered neither by 503 nor, at the deadline, by 504", len(ends) - n_clear),
         Figure(f"{leg}: waited until the deadline", float(n_waited), "requests", 1.0, Sense.AT_LEAST),
     )
 
 
-def _latest(results: Mapping[Leg, Result]) -> Sequence[str]:
-    """The gateway's own account of the answer that ended last."""
+def _describe_latest(results: Mapping[Leg, Result]) -> Sequence[str]:
+    """A note with the `Server-Timing` of the slowest answer."""
     rows = [(took_s, leg, timing) for leg, result in results.items()
-            for took_s, timing in zip(_took_s(result.samples), result.samples.server_timings, strict=True)
+            for took_s, timing in zip(_durations_s(result.samples), result.samples.server_timings, strict=True)
             if not isnan(took_s)]
     if not rows:
         return ()
@@ -134,8 +136,8 @@ def _latest(results: Mapping[Leg, Result]) -> Sequence[str]:
     return (f"The latest of all ({leg}) took {took_s * 1e3:.1f} ms; by the gateway's own account, in ms: {spent}.",)
 
 
-def _took_s(samples: Samples) -> list[float]:
-    """From send to end; NaN for what was not sent or has no end."""
+def _durations_s(samples: Samples) -> list[float]:
+    """Seconds from send to end; NaN if one of them is missing."""
     floats = samples.floats
     return [ended - sent for ended, sent in zip(floats["ended_s"], floats["sent_s"], strict=True)]
 

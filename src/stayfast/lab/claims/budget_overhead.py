@@ -1,8 +1,8 @@
 """The cost of the budget layer: CPU of a step, and of a turn.
 
-A step that returns at once is awaited through `Budget.run`, so that all of its time is the layer's. A turn is one that is
-entered and left, with a reserve; the cost of its steps comes on top. CPU is the measuring thread's own; the least of many
-short stretches is what the code takes, as what others do on the machine only ever adds.
+The measured step returns at once, so that its whole CPU time is the layer's. A turn is entered and left, with a reserve; the
+cost of its steps is extra. CPU time is that of the measuring thread. Other load on the machine can only add to it, so the
+minimum of many short stretches is the cost of the code.
 """
 
 import asyncio
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 import uvloop
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, figure_of_rounds
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.turns import budget
 
 STEP_GOAL_US = 15.0
 TURN_GOAL_US = 60.0
 N_STEPS = 50
 N_AT_ONCE = 8
-TOTAL_S = 60.0  # longer than any pause of a collector in a large process: nothing is cut here
-_TURNS_A_STRETCH = 20
+TOTAL_S = 60.0  # longer than any garbage collection in a large process: no step is cut off
+_TURNS_PER_STRETCH = 20
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetOverhead:
-    """n of an extent: stretches; each round takes the least of them."""
+    """n of an extent: stretches per round."""
 
     full: Extent = Extent(200, n_rounds=5)
     quick: Extent = Extent(40, n_rounds=5)
@@ -39,48 +39,48 @@ class BudgetOverhead:
         figures: list[Figure] = []
         for loop, runner in (("uvloop", uvloop.run), ("asyncio", asyncio.run)):
             conditions.report_progress(loop)
-            rounds = [await asyncio.to_thread(runner, _round(extent.n)) for _ in range(extent.n_rounds)]
+            rounds = [await asyncio.to_thread(runner, _measure_round(extent.n)) for _ in range(extent.n_rounds)]
             steps_us, parallel_us, turns_us = zip(*rounds, strict=True)
-            figures += [figure_of_rounds(f"{loop}: CPU of a step", steps_us, "us", STEP_GOAL_US),
-                        figure_of_rounds(f"{loop}: CPU of a step of eight at once", parallel_us, "us", STEP_GOAL_US),
-                        figure_of_rounds(f"{loop}: CPU of a turn", turns_us, "us", TURN_GOAL_US)]
+            figures += [Figure.of_rounds(f"{loop}: CPU of a step", steps_us, "us", STEP_GOAL_US),
+                        Figure.of_rounds(f"{loop}: CPU of a step of eight at once", parallel_us, "us", STEP_GOAL_US),
+                        Figure.of_rounds(f"{loop}: CPU of a turn", turns_us, "us", TURN_GOAL_US)]
         return Finding(tuple(figures))
 
 
-async def _round(n_stretches: int) -> tuple[float, float, float]:
-    """Microseconds of a step, of one side by side with others, and of a turn."""
-    turn_us = await _least_us(_empty, n_stretches)
-    series_us = await _least_us(_series, n_stretches)
-    parallel_us = await _least_us(_parallel, n_stretches)
-    return (series_us - turn_us) / N_STEPS, (parallel_us - turn_us) / N_AT_ONCE, turn_us
+async def _measure_round(n_stretches: int) -> tuple[float, float, float]:
+    """Microseconds of a step in sequence, of a parallel step, and of a turn."""
+    turn_us = await _min_turn_us(_run_empty_turn, n_stretches)
+    sequence_us = await _min_turn_us(_run_sequence, n_stretches)
+    parallel_us = await _min_turn_us(_run_parallel, n_stretches)
+    return (sequence_us - turn_us) / N_STEPS, (parallel_us - turn_us) / N_AT_ONCE, turn_us
 
 
-async def _least_us(turn: Callable[[], Awaitable[None]], n_stretches: int) -> float:
-    least_s = float("inf")
+async def _min_turn_us(run_turn: Callable[[], Awaitable[None]], n_stretches: int) -> float:
+    min_s = float("inf")
     for _ in range(n_stretches):
         began_s = time.thread_time()
-        for _ in range(_TURNS_A_STRETCH):
-            await turn()
-        least_s = min(least_s, time.thread_time() - began_s)
-    return least_s / _TURNS_A_STRETCH * 1e6
+        for _ in range(_TURNS_PER_STRETCH):
+            await run_turn()
+        min_s = min(min_s, time.thread_time() - began_s)
+    return min_s / _TURNS_PER_STRETCH * 1e6
 
 
-async def _empty() -> None:
+async def _run_empty_turn() -> None:
     async with budget(TOTAL_S, {"answer": 1.6}):
         pass
 
 
-async def _series() -> None:
+async def _run_sequence() -> None:
     async with budget(TOTAL_S, {"answer": 1.6}) as b:
         for _ in range(N_STEPS):
-            await b.run(_nothing)
+            await b.run(_do_nothing)
 
 
-async def _parallel() -> None:
+async def _run_parallel() -> None:
     async with budget(TOTAL_S, {"answer": 1.6}) as b:
-        await b.gather(a=_nothing(), b=_nothing(), c=_nothing(), d=_nothing(), e=_nothing(), f=_nothing(), g=_nothing(),
-                       h=_nothing())
+        await b.gather(a=_do_nothing(), b=_do_nothing(), c=_do_nothing(), d=_do_nothing(), e=_do_nothing(),
+                       f=_do_nothing(), g=_do_nothing(), h=_do_nothing())
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass

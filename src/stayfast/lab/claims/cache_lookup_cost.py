@@ -1,26 +1,24 @@
-"""The cost of a look-up: an exact hit, a miss that is looked up, called and stored, and the search for a similar question.
+"""The cost of a cache look-up: of an exact hit, of a miss with its look-up, call and store, and of the semantic search.
 
-Three gateways in front of one canned upstream (`harness.loopback`): one without a cache, one whose callers always send the
-same, and one whose every question is another, so that each goes the whole way of a miss, and evicts an entry. How quick a
-core is changes within seconds by more than a miss costs, so the three take short turns: what a miss adds is the median of
-the differences to the turn beside it, of the gateway without a cache, and its spread is that of the rounds' own medians.
-Where a process's code and memory come to lie makes it quicker or slower by as much again, for as long as it runs, so each
-round has processes of its own.
+Three gateways share one canned upstream (`harness.loopback`): one without a cache, one that always gets the same question,
+and one that gets a new question each time, so that each request is a full miss and evicts an entry. The speed of a core
+changes within seconds by more than the cost of a miss, so the three take short turns. The cost of a miss is the median of
+the differences between adjacent turns with and without a cache; its range is that of the rounds' medians. The memory layout
+of a process changes its speed by as much for its whole life, so each round has new processes.
 
-A miss is measured without sockets as well: two whole systems in this process, with every observer but the log, one without a
-cache and one whose every question is another, behind them an upstream whose answer is there a turn of the loop later. They
-take turns of a few dozen requests, and the quickest tenth of each one's turns counts: what makes the others half as slow
-again is other work on the machine. What a miss adds has no goal: on sockets most of it is memory that has to be fetched
-again between the kernel's work, which changes by the hour.
+A miss is measured without sockets as well: two whole systems in this process, one without a cache and one with a new
+question each time, in front of an upstream that answers in the next iteration of the event loop. They take turns of a few
+dozen requests, and the fastest tenth of each one's turns counts, as other work on the machine slows down the rest. The cost
+of a miss has no goal: over sockets most of it is memory that the kernel's work evicted from the CPU cache, which varies by
+the hour.
 
-A miss of the semantic cache is asked for by few callers, as the embedder drops a question when it is behind. Its CPU is that
-of the thread which serves; its time is what the gateway reports of its stage `cache`. The vectors of the search are
-synthetic: clusters as questions have them, so that neighbours are close and the graph has to look. They are one scope's;
-questions that are embedded are short and all different, so that no cache of vectors helps.
+Misses of the semantic cache have few callers, as an overloaded embedder drops questions. Their CPU is that of the thread of
+the event loop, their time is the gateway's own `cache` stage. The vectors of the search are synthetic and clustered like
+real questions, in one scope. The embedded questions are short and all different, so that no cache of vectors helps.
 
-When wrong: prompts here are short, and alike but for their question; where no two are, reading them adds some 5 us, and 2 us
-more for each kilobyte. What opening a turn's connections takes is shared out among its answers. Without sockets code and
-memory are as warm as under full load, and turns in which the garbage collector ran are not among the quickest.
+When wrong: prompts here are short and equal but for their question. Different prompts take some 5 us more, and 2 us per
+kilobyte. The cost of opening connections is spread over a turn's answers. Without sockets code and memory are as warm as
+under full load, and turns with a garbage collection are not among the fastest.
 """
 
 import asyncio
@@ -41,19 +39,19 @@ import msgspec
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import Api
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, SetUpFailed, figure_of_rounds, over, ratio
-from stayfast.lab.harness.loopback import BODY, keep_busy, numbered_question
-from stayfast.lab.harness.processes import Processes, ServerProcess, gateway_settings
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, SetUpFailed, median_and_range
+from stayfast.lab.harness.load import measure_cpu_us
+from stayfast.lab.harness.loopback import BODY, numbered_question
+from stayfast.lab.harness.processes import ONE_CORE, Processes, ServerProcess, gateway_settings
 from stayfast.lab.harness.virtual import read
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.lab.workloads.memory import BodyStream
+from stayfast.lab.workloads.memory import BodyStream, load_embedder
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.policy.cache.similarity import N_NEAREST, SemanticConfig
-from stayfast.settings import SettingsText, environment, load
-from stayfast.settings.environment import cache_home
-from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
+from stayfast.settings import SettingsText, load
+from stayfast.stores.embedder import EmbedderConfig
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.json_input import decode
 
@@ -65,21 +63,21 @@ SEMANTIC: Final[Mapping[str, Any]] = {"mode": "semantic", "eligible": {"min_cont
 N_CALLERS, N_CALLERS_SEMANTIC = 64, 2
 WARMUP_S: Final = 1.0
 TURN_S: Final = 0.25
-ORDERS: Final = (("off", "miss", "hit"), ("miss", "off", "hit"))  # alternating: a machine that gets slower cancels out
+ORDERS: Final = (("off", "miss", "hit"), ("miss", "off", "hit"))  # alternating, so that a drift in speed cancels out
 
-N_WARMUP: Final = 1500  # requests without sockets: then entries are evicted as new ones come, and bodies are known
-N_A_TURN: Final = 40
-TURNS_A_SECOND: Final = 150  # of the proof's time
-_SDK_HEADERS: Final = (("x-stainless-retry-count", "0"),)  # which OpenAI's SDKs always send
+N_WARMUP: Final = 1500  # requests without sockets, until the cache is full and evicts
+N_PER_TURN: Final = 40  # requests
+TURNS_PER_SECOND: Final = 150  # of the run's duration
+_SDK_HEADERS: Final = (("x-stainless-retry-count", "0"),)  # as sent by OpenAI's SDKs
 
-N_TIMED: Final = 300  # questions, for the time of the stage
+N_TIMED: Final = 300  # questions whose cache stage is timed
 READY_WITHIN_S: Final = 30.0
 _ENTRIES: Final = re.compile(rb"^stayfast_semantic_entries\{[^}]*\} ([1-9]\d*)", re.MULTILINE)
 _STAGE: Final = re.compile(r"(?:^|, )cache;dur=([0-9.]+)")
 
 N_DIMS, N_TO_A_CLUSTER, SPREAD = 384, 50, 0.6
 SCOPE: Final = b"one scope"
-N_LOOK_UPS: Final = 400  # a round
+N_LOOK_UPS: Final = 400  # per round
 N_CHECKED: Final = 50
 _REPORT_EVERY: Final = 10_000
 _WORDS: Final = (
@@ -89,11 +87,11 @@ _WORDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CacheLookupCost:
-    """n of an extent: vectors in one scope. real_s: of each of a round's three loads, in turns of TURN_S."""
+    """n of an extent: vectors in one scope. real_s: of each of a round's three loads. cache: of the routes with a cache."""
 
     full: Extent = Extent(100_000, 5.0, n_rounds=7)
     quick: Extent = Extent(15_000, 1.5, n_rounds=3)
-    cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)  # of the routes that have one
+    cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)
 
     name = "lookup"
     says = (f"An answer from the exact cache takes less than {HIT_GOAL_US:g} us of CPU, all of HTTP included. The nearest "
@@ -110,87 +108,85 @@ class CacheLookupCost:
                 gateways = {"off": await processes.gateway(gateway_settings(upstreams)),
                             "hit": await processes.gateway(gateway_settings(upstreams, cache=self.cache)),
                             "miss": await processes.gateway(gateway_settings(upstreams, cache=self.cache))}
-                if not processes.set_apart(*gateways.values()):
-                    conditions.report_progress("one core for all: caches are shared, and CPU a request is higher")
-                await meter.round(gateways, extent.real_s)
+                if not processes.reserve_core(*gateways.values()):
+                    conditions.report_progress(ONE_CORE)
+                await meter.run_round(gateways, extent.real_s)
         figures = (*meter.figures(), *await measure_without_sockets(extent, self.cache, conditions),
                    *await measure_semantic_misses(extent, conditions), *await measure_lookups(extent, conditions))
         return Finding(figures, ("CPU counts all threads and the kernel's share.",))
 
 
 class LookupMeter:
-    """Rounds of turns on each gateway: `off`, `hit` and `miss`."""
+    """Runs rounds of turns on the gateways `off`, `hit` and `miss`."""
 
     def __init__(self) -> None:
         self._numbers = count()  # of questions
-        self.rounds: list[list[dict[str, float]]] = []  # by round and turn: CPU of an answer, us
+        self.rounds: list[list[dict[str, float]]] = []  # by round and turn: CPU us per answer, by gateway
         self._n_failed = 0
 
-    async def round(self, gateways: Mapping[str, ServerProcess], seconds: float) -> None:
-        """So long for each, in turns, after a warm-up of each."""
+    async def run_round(self, gateways: Mapping[str, ServerProcess], seconds: float) -> None:
+        """`seconds` of load on each gateway, in turns, after a warm-up of each."""
         for name in ORDERS[0]:
-            await self._answer_us(gateways, name, WARMUP_S)
+            await self._run_turn(gateways, name, WARMUP_S)
         n_turns = max(1, round(seconds / TURN_S))
-        self.rounds.append([{name: await self._answer_us(gateways, name, seconds / n_turns) for name in ORDERS[number % 2]}
+        self.rounds.append([{name: await self._run_turn(gateways, name, seconds / n_turns) for name in ORDERS[number % 2]}
                             for number in range(n_turns)])
 
-    async def _answer_us(self, gateways: Mapping[str, ServerProcess], name: str, seconds: float) -> float:
-        """CPU for each answer. NaN where none came."""
-        server, numbers = gateways[name], None if name == "hit" else self._numbers
-        before_s = server.cpu_s()
-        n_answers, n_failed = await keep_busy(f"{server.url}/v1", seconds, N_CALLERS, numbers=numbers)
+    async def _run_turn(self, gateways: Mapping[str, ServerProcess], name: str, seconds: float) -> float:
+        numbers = None if name == "hit" else self._numbers
+        cpu_us, n_failed = await measure_cpu_us(gateways[name], seconds, N_CALLERS, numbers)
         self._n_failed += n_failed
-        return ratio(server.cpu_s() - before_s, n_answers) * 1e6
+        return cpu_us
 
     def figures(self) -> list[Figure]:
         hit, off = ([[turn[name] for turn in turns] for turns in self.rounds] for name in ("hit", "off"))
         added = [[turn["miss"] - turn["off"] for turn in turns] for turns in self.rounds]
         return [_figure_of_turns("CPU of a hit", hit, HIT_GOAL_US), _figure_of_turns("CPU that a miss adds", added),
                 _figure_of_turns("CPU of an answer without a cache", off),
-                Figure("failed requests", float(self._n_failed), "", 0.0)]
+                Figure.count("failed requests", self._n_failed)]
 
 
 def _figure_of_turns(name: str, rounds: list[list[float]], goal: float | None = None) -> Figure:
-    """The median of all turns, and the spread of the rounds' own medians."""
-    value, _, _ = over(list(chain.from_iterable(rounds)))
-    _, low, high = over([median(turns) for turns in rounds])
+    """The median of all turns, with the range of the rounds' medians."""
+    value, _, _ = median_and_range(list(chain.from_iterable(rounds)))
+    _, low, high = median_and_range([median(turns) for turns in rounds])
     return Figure(name, value, "us", goal, low=low, high=high)
 
 
 async def measure_without_sockets(extent: Extent, cache: Mapping[str, Any], conditions: Conditions) -> list[Figure]:
-    """What a miss adds inside of the gateway. cache: the route's settings."""
+    """The cost of a miss in this process. cache: the route's settings."""
     clock, numbers, rounds = SystemClock(), count(), []
     for number in range(extent.n_rounds):
         conditions.report_progress(f"without sockets, round {number + 1} of {extent.n_rounds}")
         systems = off, miss = canned_system(None, clock), canned_system(cache, clock)
         for system in systems:
-            await _spent_us(system.gateway, clock, numbers, N_WARMUP)
+            await _measure_request_us(system.gateway, clock, numbers, N_WARMUP)
         turns = []
-        for turn in range(max(1, round(extent.real_s * TURNS_A_SECOND))):
+        for turn in range(max(1, round(extent.real_s * TURNS_PER_SECOND))):
             order = systems if turn % 2 else systems[::-1]
-            spent_us = {id(system): await _spent_us(system.gateway, clock, numbers, N_A_TURN) for system in order}
-            turns.append((spent_us[id(off)], spent_us[id(miss)]))
+            cpu_us = {id(system): await _measure_request_us(system.gateway, clock, numbers, N_PER_TURN) for system in order}
+            turns.append((cpu_us[id(off)], cpu_us[id(miss)]))
         rounds.append(turns)
     return figures_without_sockets(rounds)
 
 
 def figures_without_sockets(rounds: list[list[tuple[float, float]]]) -> list[Figure]:
-    """rounds: by turn, the CPU of a request without a cache and of a miss, us. The spread is that of the single rounds."""
-    off, miss = ([_quickest_tenth(turn[which] for turn in turns) for turns in (list(chain.from_iterable(rounds)), *rounds)]
+    """rounds: by turn, CPU us of a request without a cache and of a miss. The ranges are those of the rounds."""
+    off, miss = ([_fastest_tenth(turn[which] for turn in turns) for turns in (list(chain.from_iterable(rounds)), *rounds)]
                  for which in (0, 1))
     added = [with_cache - without for without, with_cache in zip(off, miss, strict=True)]
     return [Figure(name, values[0], "us", low=min(values[1:]), high=max(values[1:])) for name, values in (
         ("CPU that a miss adds, without sockets", added), ("CPU of a request without a cache, without sockets", off))]
 
 
-def _quickest_tenth(turns_us: Iterable[float]) -> float:
-    """What turns of the quickest tenth take at most."""
-    by_time = sorted(turns_us)
-    return by_time[len(by_time) // 10]
+def _fastest_tenth(turns_us: Iterable[float]) -> float:
+    """The tenth percentile."""
+    ordered = sorted(turns_us)
+    return ordered[len(ordered) // 10]
 
 
 def canned_system(cache: Mapping[str, Any] | None, clock: SystemClock) -> System:
-    """A whole system with a canned upstream in this process. cache: its route's settings; None: it has none."""
+    """A system in this process with a canned upstream. cache: the route's cache settings, if it has one."""
     route = {} if cache is None else {"cache": cache}
     content = {**gateway_settings({"canned": "http://127.0.0.1:9/v1"}, **route), "log": {"requests": False}}
     settings = load(SettingsText("<lookup>", msgspec.json.encode(content).decode()), {}, kinds=KINDS)
@@ -200,16 +196,16 @@ def canned_system(cache: Mapping[str, Any] | None, clock: SystemClock) -> System
     return system
 
 
-async def _spent_us(gateway: Gateway, clock: SystemClock, numbers: Iterator[int], n: int) -> float:
-    """CPU for each of n requests, one after the other."""
+async def _measure_request_us(gateway: Gateway, clock: SystemClock, numbers: Iterator[int], n: int) -> float:
+    """CPU us per request of n sequential requests."""
     before_s = clock.cpu()
     for _ in range(n):
-        await ask(gateway, next(numbers), clock)
+        await send_numbered(gateway, next(numbers), clock)
     return (clock.cpu() - before_s) / n * 1e6
 
 
-async def ask(gateway: Gateway, number: int, clock: SystemClock) -> str | None:
-    """The question of this number, to the end of its answer. Returns the cache's header."""
+async def send_numbered(gateway: Gateway, number: int, clock: SystemClock) -> str | None:
+    """Send the question with this number, and read the answer. Returns its `x-cache` header."""
     request = decode(Api.CHAT, numbered_question(number))
     reply = await gateway.serve(request, Arrival("req_0123456789abcdef", clock.now(), headers=_SDK_HEADERS))
     reply.server_timing()
@@ -218,7 +214,7 @@ async def ask(gateway: Gateway, number: int, clock: SystemClock) -> str | None:
 
 
 class _CannedUpstream:
-    """Has its one answer in the next turn of the loop."""
+    """Returns one canned answer in the next iteration of the event loop."""
 
     name, kind, always_streams = "canned", "openai", False
 
@@ -227,9 +223,9 @@ class _CannedUpstream:
 
     async def open(self, call: Call) -> AnswerStream:
         loop = asyncio.get_running_loop()
-        here: asyncio.Future[None] = loop.create_future()
-        loop.call_soon(here.set_result, None)
-        await here
+        next_iteration: asyncio.Future[None] = loop.create_future()
+        loop.call_soon(next_iteration.set_result, None)
+        await next_iteration
         return BodyStream(call, BODY, "canned")
 
     def close(self) -> None:
@@ -237,43 +233,41 @@ class _CannedUpstream:
 
 
 async def measure_semantic_misses(extent: Extent, conditions: Conditions) -> list[Figure]:
-    """What a miss of the semantic cache adds, and how long it takes. Raises SetUpFailed."""
+    """The CPU cost and the duration of a semantic miss. Raises SetUpFailed."""
     async with Processes() as processes:
         upstreams = {"canned": f"{(await processes.canned_upstream()).url}/v1"}
         off = await processes.gateway(gateway_settings(upstreams))
         semantic = await processes.gateway(gateway_settings(upstreams, cache=SEMANTIC))
-        await _until_ready(semantic)
+        await _wait_until_ready(semantic)
         numbers, added_us, n_failed = count(), [], 0
         for number in range(extent.n_rounds):
-            conditions.report_progress(f"looking for other words, round {number + 1} of {extent.n_rounds}")
-            spent_us = []
-            for server in (off, semantic):
-                before_s = server.first_thread_cpu_s()
-                n, n_bad = await keep_busy(f"{server.url}/v1", extent.real_s, N_CALLERS_SEMANTIC, numbers=numbers)
-                spent_us.append(ratio(server.first_thread_cpu_s() - before_s, n) * 1e6)
-                n_failed += n_bad
-            added_us.append(spent_us[1] - spent_us[0])
-        stage_ms = Exact(await asyncio.to_thread(_stages_ms, semantic, N_TIMED))
-    return [figure_of_rounds("CPU of the loop that a semantic miss adds", added_us, "us"),
+            conditions.report_progress(f"semantic misses, round {number + 1} of {extent.n_rounds}")
+            (off_us, n_off), (semantic_us, n_semantic) = [
+                await measure_cpu_us(server, extent.real_s, N_CALLERS_SEMANTIC, numbers, first_thread=True)
+                for server in (off, semantic)]
+            n_failed += n_off + n_semantic
+            added_us.append(semantic_us - off_us)
+        stage_ms = Exact(await asyncio.to_thread(_measure_stage_ms, semantic, N_TIMED))
+    return [Figure.of_rounds("CPU of the loop that a semantic miss adds", added_us, "us"),
             Figure("stage cache of a semantic miss, p50", stage_ms.at(0.5), "ms"),
             Figure("stage cache of a semantic miss, p99", stage_ms.at(0.99), "ms", WITHIN_MS),
-            Figure("failed requests, semantic", float(n_failed), "", 0.0)]
+            Figure.count("failed requests, semantic", n_failed)]
 
 
-async def _until_ready(server: ServerProcess) -> None:
-    """Ask until the cache has an entry: then the embedder is there."""
+async def _wait_until_ready(server: ServerProcess) -> None:
+    """Send questions until the cache has an entry, which shows that the embedder is loaded. Raises SetUpFailed."""
     loop = asyncio.get_running_loop()
     until = loop.time() + READY_WITHIN_S
     while loop.time() < until:
-        await asyncio.to_thread(_stages_ms, server, 1)
+        await asyncio.to_thread(_measure_stage_ms, server, 1)
         if _ENTRIES.search(await server.read("/metrics")):
             return
         await asyncio.sleep(0.2)
-    raise SetUpFailed("the gateway's semantic cache did not come up")
+    raise SetUpFailed(f"the gateway's semantic cache was not ready within {READY_WITHIN_S:g} s")
 
 
-def _stages_ms(server: ServerProcess, n: int) -> list[float]:
-    """How long the stage took for each of n questions, one after the other. Raises SetUpFailed."""
+def _measure_stage_ms(server: ServerProcess, n: int) -> list[float]:
+    """Milliseconds of the cache stage for n sequential questions. Raises SetUpFailed."""
     connection, found = server.connect(), []
     try:
         for number in range(n):
@@ -284,7 +278,7 @@ def _stages_ms(server: ServerProcess, n: int) -> list[float]:
             answer.read()
             stage = _STAGE.search(answer.headers.get("server-timing", ""))
             if answer.status != 200 or stage is None:
-                raise SetUpFailed(f"a question was answered with {answer.status}, and no time of the stage cache")
+                raise SetUpFailed(f"a question got status {answer.status}, without a duration of the stage cache")
             found.append(float(stage[1]))
     except (OSError, http.client.HTTPException) as error:
         raise SetUpFailed(f"the gateway did not answer: {type(error).__name__}") from None
@@ -294,15 +288,12 @@ def _stages_ms(server: ServerProcess, n: int) -> list[float]:
 
 
 async def measure_lookups(extent: Extent, conditions: Conditions) -> list[Figure]:
-    """p99 of the look-up among n vectors, alone and after the embedding; and how many of the nearest it finds."""
-    try:
-        numpy, vectors = import_module("numpy"), import_module("stayfast.stores.vectors")
-        minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
-        model = minilm.load(EmbedderConfig(), str(cache_home(environment())))
-    except (ImportError, NoEmbedder) as missing:
-        raise SetUpFailed(f"the semantic look-up cannot be measured: {missing}; {HOW_TO}") from missing
+    """p99 of the search among n vectors, without and with the embedding, and the recall. Raises SetUpFailed."""
+    model = load_embedder()
+    numpy, vectors = import_module("numpy"), import_module("stayfast.stores.vectors")
+    batched = import_module("stayfast.stores.batched_embedder")
     n = extent.n
-    points = _clustered(numpy, n + N_LOOK_UPS, conditions.seed)
+    points = _draw_clustered(numpy, n + N_LOOK_UPS, conditions.seed)
     index, queries = vectors.Vectors(N_DIMS), points[n:]
     for key in range(n):
         if key % _REPORT_EVERY == 0:
@@ -312,35 +303,35 @@ async def measure_lookups(extent: Extent, conditions: Conditions) -> list[Figure
     embedder = batched.Batched(model, EmbedderConfig(), clock)
     alone_ms, with_ms = [], []
     for number in range(extent.n_rounds):
-        conditions.report_progress(f"looking up, round {number + 1} of {extent.n_rounds}")
-        alone_ms.append(Exact([_lookup_ms(index, vector, clock, clock.now()) for vector in queries]).at(0.99))
+        conditions.report_progress(f"search, round {number + 1} of {extent.n_rounds}")
+        alone_ms.append(Exact([_search_ms(index, vector, clock, clock.now()) for vector in queries]).at(0.99))
         texts = [f"{' '.join(rng.sample(_WORDS, 6))} {number} {place}" for place in range(N_LOOK_UPS)]
-        took_ms = []
+        durations_ms = []
         for text in texts:
             began_at = clock.now()
-            took_ms.append(_lookup_ms(index, (await embedder.embed([text]))[0], clock, began_at))
-        with_ms.append(Exact(took_ms).at(0.99))
-    recall = _recall(numpy, index, points[:n], queries[:N_CHECKED])
-    return [figure_of_rounds(f"semantic look-up among {n:,}, p99", alone_ms, "ms", ALONE_GOAL_MS),
-            figure_of_rounds(f"with the embedding among {n:,}, p99", with_ms, "ms", WITH_GOAL_MS),
-            Figure(f"of the {N_NEAREST} nearest, found", recall * 100, "%")]
+            durations_ms.append(_search_ms(index, (await embedder.embed([text]))[0], clock, began_at))
+        with_ms.append(Exact(durations_ms).at(0.99))
+    recall = _measure_recall(numpy, index, points[:n], queries[:N_CHECKED])
+    return [Figure.of_rounds(f"semantic look-up among {n:,}, p99", alone_ms, "ms", ALONE_GOAL_MS),
+            Figure.of_rounds(f"with the embedding among {n:,}, p99", with_ms, "ms", WITH_GOAL_MS),
+            Figure.percent(f"of the {N_NEAREST} nearest, found", recall)]
 
 
-def _lookup_ms(index: Any, vector: Any, clock: Clock, began_at: float) -> float:
+def _search_ms(index: Any, vector: Any, clock: Clock, began_at: float) -> float:
     index.nearest(SCOPE, vector, N_NEAREST)
     return (clock.now() - began_at) * 1e3
 
 
-def _clustered(numpy: Any, n: int, seed: int) -> Any:
-    """float32 [n, N_DIMS], of length 1."""
+def _draw_clustered(numpy: Any, n: int, seed: int) -> Any:
+    """Unit vectors, float32 [n, N_DIMS]."""
     rng = numpy.random.default_rng(seed)
     centres = rng.standard_normal((n // N_TO_A_CLUSTER, N_DIMS), dtype=numpy.float32)
     points = centres[rng.integers(0, len(centres), n)] + SPREAD * rng.standard_normal((n, N_DIMS), dtype=numpy.float32)
     return points / numpy.linalg.norm(points, axis=1, keepdims=True)
 
 
-def _recall(numpy: Any, index: Any, points: Any, queries: Any) -> float:
-    """The share of the truly nearest that the index finds."""
+def _measure_recall(numpy: Any, index: Any, points: Any, queries: Any) -> float:
+    """The share of the true nearest neighbours that the index finds."""
     n_found = 0
     for vector in queries:
         nearest = numpy.argsort(-(points @ vector))[:N_NEAREST].tolist()

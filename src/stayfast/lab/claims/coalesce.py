@@ -1,8 +1,8 @@
-"""A thousand who ask the same at once are one call to the upstream, and one of them who leaves hurts no other.
+"""Identical concurrent requests make one upstream call, and a client that leaves does not affect the others.
 
-The clients have a connection each and send their request in the same instant. In the second part a tenth of them hang up in
-mid-answer, the one that came first among them. Calls are counted by the simulator; what the clients got must be whole, and
-the same for all.
+Each client has its own connection, and all send their request at the same instant. In the second part a tenth of them, the
+first one included, disconnect while the answer is streaming. The simulator counts the calls. The remaining clients must
+receive complete and equal answers.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import simulated_gateway
-from stayfast.lab.harness.processes import ServerProcess
+from stayfast.lab.harness.loopback import encode_chat_post
+from stayfast.lab.harness.processes import MODEL, ServerProcess
 
 N_TOKENS = 40
 LEAVES_AFTER_CHUNKS = 3
@@ -26,9 +27,11 @@ CACHE: Mapping[str, Any] = {"mode": "exact"}
 
 @dataclass(frozen=True, slots=True)
 class Coalesce:
+    """cache: the route's cache settings."""
+
     full: Extent = Extent(1000)
     quick: Extent = Extent(200)
-    cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)  # the route's
+    cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)
 
     name = "coalesce"
     says = "1,000 identical requests at once make one upstream call, and clients that leave in mid-answer hurt no other."
@@ -38,35 +41,34 @@ class Coalesce:
         figures: list[Figure] = []
         async with simulated_gateway({"slow": PROVIDER}, conditions.seed, cache=self.cache) as (sim, url):
             for question, n_leaving in (("all stay", 0), ("some leave", n // 10)):
-                conditions.report_progress(f"{n} at once, {n_leaving} of them leave")
-                figures += await _judge(sim, url, question, n, n_leaving)
+                conditions.report_progress(f"{n} requests at once, {n_leaving} clients leave")
+                figures += await _send_at_once(sim, url, question, n, n_leaving)
         return Finding(tuple(figures))
 
 
-async def _judge(sim: ServerProcess, url: str, question: str, n: int, n_leaving: int) -> list[Figure]:
+async def _send_at_once(sim: ServerProcess, url: str, question: str, n: int, n_leaving: int) -> list[Figure]:
     await sim.get("/_sim/reset", "POST")
-    parts = urlsplit(url)
-    body = json.dumps({"model": "m", "stream": True, "temperature": 0, "max_tokens": N_TOKENS,
-                       "messages": [{"role": "user", "content": question}]})
-    request = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
-               f"x-stayfast-keepalive: off\r\ncontent-length: {len(body)}\r\n\r\n{body}").encode()
-    connections = [await asyncio.open_connection(parts.hostname, parts.port) for _ in range(n)]
+    body = json.dumps({"model": MODEL, "stream": True, "temperature": 0, "max_tokens": N_TOKENS,
+                       "messages": [{"role": "user", "content": question}]}).encode()
+    request = encode_chat_post(url, body, b"x-stayfast-keepalive: off\r\n")
+    address = urlsplit(url)
+    connections = [await asyncio.open_connection(address.hostname, address.port) for _ in range(n)]
     async with asyncio.timeout(WITHIN_S):
         answers = await asyncio.gather(*[
-            _client(reader, writer, request, leaves=number < n_leaving)
+            _read_answer(reader, writer, request, leaves=number < n_leaving)
             for number, (reader, writer) in enumerate(connections)])
-    staying = answers[n_leaving:]
-    whole = [answer for answer in staying
+    remaining = answers[n_leaving:]
+    whole = [answer for answer in remaining
              if answer.endswith(b"data: [DONE]\n\n") and answer.count(b'"content":"') >= N_TOKENS]
     n_calls = len((await sim.get("/_sim/requests?n=1000"))["requests"])
-    return [Figure(f"{question}: upstream calls for {n} requests", float(n_calls), "", 1.0),
-            Figure(f"{question}: whole answers of those who stayed", len(whole) / len(staying) * 100, "%", 100.0,
-                   Sense.AT_LEAST),
-            Figure(f"{question}: different answers", float(len(set(whole))), "", 1.0)]
+    return [Figure.count(f"{question}: upstream calls for {n} requests", n_calls, 1.0),
+            Figure.percent(f"{question}: whole answers of those who stayed", len(whole) / len(remaining), 1.0,
+                           Sense.AT_LEAST),
+            Figure.count(f"{question}: different answers", len(set(whole)), 1.0)]
 
 
-async def _client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes, *, leaves: bool) -> bytes:
-    """The events that the client got, without the gateway's last comment; nothing where it left."""
+async def _read_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes, *, leaves: bool) -> bytes:
+    """The received events without comments; empty if the client left or the connection broke."""
     try:
         writer.write(request)
         await reader.readuntil(b"\r\n\r\n")

@@ -1,17 +1,17 @@
-"""No answer crosses a scope: an answer to one tenant, under one system prompt, is never given under another.
+"""No answer crosses a scope: a tenant never receives an answer that was made for another tenant, prompt or dialect.
 
-Random requests in virtual time and in many forms (white space, the order of members, streamed or whole), many of them at the
-same instant. The upstream puts into each answer for which `Identity` it was made, and each answer is compared with its
-request, whose identity is known from how it was drawn, and never from the code that makes keys.
+Random requests in many forms (white space, order of members, streamed or whole) run in virtual time, many at the same
+instant. The upstream puts the `Identity` of the request into each answer. The identity is known from the random draw, not
+from the code that computes cache keys, and each answer is compared with it.
 
-The same again with the semantic cache, whose embedder finds all texts alike (`workloads.memory`): then nothing but the scope
-keeps answers apart, and only the question may be another one.
+The same again with the semantic cache, whose embedder finds all texts alike (`workloads.memory`): only the scope separates
+answers, and only the question may differ.
 
-With `--data` also conversations: a question, its answer, and a follow-up ("What are its types?"), which is asked below its
-own question twice, and below N_OTHERS of other conversations, to a semantic cache to which a text is only like itself. Below
-its own the second is answered from the cache; below another's it never is.
+With `--data` also conversations: a question, its answer, and a follow-up ("What are its types?"), which is sent twice after
+its own question, and after N_OTHERS other conversations, to a semantic cache to which a text is similar only to itself.
+After its own question the second one is answered from the cache. After another question it never is.
 
-When wrong: it can only cross what it draws. A member that it never sends is covered by the rule that unknown members count.
+When wrong: only drawn members are tested. Other members are covered by the rule that unknown members are part of the key.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ import msgspec
 from stayfast.core.types import Api, Request
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.lab.workloads.memory import SEMANTIC, Echoed, ask, echo_gateway, name_of
+from stayfast.lab.workloads.memory import SEMANTIC, Echoed, ask_echo, echo_gateway, encode_name
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.testing.simloop import SimLoop
 from stayfast.wire.json_input import decode
 
 AT_ONCE: Final = 40
-AGAIN: Final = 0.4  # of all, asked again of the last N_RECENT
+REPEATED: Final = 0.4  # share of requests that repeat one of the last N_RECENT
 N_RECENT: Final = 60
-LEAST_SERVED: Final = 30.0  # %: a cache that never hits would cross nothing
-LEAST_IN_OTHER_WORDS: Final = 5.0  # %
+MIN_SERVED: Final = 0.3  # a cache that never hits would trivially cross nothing
+MIN_SEMANTIC: Final = 0.05
 FILES: Final = ("meancache_d1.json", "meancache_Synthetic_Dataset_Diverse.json")
 N_OTHERS: Final = 10
-LEAST_OWN: Final = 99.0  # %: a cache that never hits would mistake nothing
-FROM_A_CACHE: Final = ("hit", "semantic", "coalesced")
+MIN_OWN: Final = 0.99  # a cache that never hits would trivially confuse nothing
+CACHED: Final = ("hit", "semantic", "coalesced")
 MODELS = ("m", "other")
 _TENANTS = ("a", "b", "ab", "", None)
 _SYSTEMS = (None, "Be brief.", "Be long.", "be brief.")
@@ -55,7 +55,7 @@ _APIS = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """All that an answer depends on: two requests with the same identity may share an answer, and no others."""
+    """All that an answer depends on. Only requests with the same identity may share an answer."""
 
     api: str
     tenant: str | None
@@ -73,9 +73,9 @@ def draw_identity(rng: Random) -> Identity:
                     rng.choice(_FORMATS), rng.choice(_PARENTS), rng.choice(_TEMPERATURES), rng.choice(_QUESTIONS))
 
 
-def random_request(identity: Identity, rng: Random) -> Request:
-    """One of the many bodies with this identity."""
-    body = {Api.CHAT: _chat, Api.MESSAGES: _messages, Api.RESPONSES: _responses}[Api(identity.api)](identity, rng)
+def draw_request(identity: Identity, rng: Random) -> Request:
+    """A random body with this identity."""
+    body = _BUILDERS[Api(identity.api)](identity, rng)
     body |= {"model": identity.model, "temperature": identity.temperature, "stream": rng.random() < 0.5}
     members = list(body.items())
     rng.shuffle(members)
@@ -83,26 +83,26 @@ def random_request(identity: Identity, rng: Random) -> Request:
     return decode(Api(identity.api), msgspec.json.format(data, indent=rng.choice((0, 2))))
 
 
-def _white(text: str, rng: Random) -> str:
+def _pad_white_space(text: str, rng: Random) -> str:
     return rng.choice(("", " ", "\n")) + text + rng.choice(("", "\r\n"))
 
 
-def _turns(identity: Identity, rng: Random) -> list[dict[str, Any]]:
-    question = {"role": "user", "content": _white(identity.question, rng)}
+def _build_turns(identity: Identity, rng: Random) -> list[dict[str, Any]]:
+    question = {"role": "user", "content": _pad_white_space(identity.question, rng)}
     if identity.parent is None:
         return [question]
     return [{"role": "user", "content": identity.parent}, {"role": "assistant", "content": "Yes."}, question]
 
 
-def _schema(identity: Identity) -> dict[str, Any]:
+def _schema_for(identity: Identity) -> dict[str, Any]:
     return {"type": "object", "properties": {identity.tools or "answer": {"type": "string"}}}
 
 
-def _chat(identity: Identity, rng: Random) -> dict[str, Any]:
-    system = [{"role": "system", "content": _white(identity.system, rng)}] if identity.system is not None else []
-    body: dict[str, Any] = {"messages": system + _turns(identity, rng)}
+def _build_chat(identity: Identity, rng: Random) -> dict[str, Any]:
+    system = [{"role": "system", "content": _pad_white_space(identity.system, rng)}] if identity.system is not None else []
+    body: dict[str, Any] = {"messages": system + _build_turns(identity, rng)}
     if identity.tools is not None:
-        body["tools"] = [{"type": "function", "function": {"name": identity.tools, "parameters": _schema(identity)}}]
+        body["tools"] = [{"type": "function", "function": {"name": identity.tools, "parameters": _schema_for(identity)}}]
     if identity.form == "object":
         body["response_format"] = {"type": "json_object"}
     elif identity.form is not None:
@@ -110,28 +110,31 @@ def _chat(identity: Identity, rng: Random) -> dict[str, Any]:
     return body
 
 
-def _messages(identity: Identity, rng: Random) -> dict[str, Any]:
-    body: dict[str, Any] = {"messages": _turns(identity, rng), "max_tokens": 50}
+def _build_messages(identity: Identity, rng: Random) -> dict[str, Any]:
+    body: dict[str, Any] = {"messages": _build_turns(identity, rng), "max_tokens": 50}
     if identity.system is not None:
-        body["system"] = _white(identity.system, rng)
+        body["system"] = _pad_white_space(identity.system, rng)
     if identity.tools is not None:
-        body["tools"] = [{"name": identity.tools, "input_schema": _schema(identity)}]
+        body["tools"] = [{"name": identity.tools, "input_schema": _schema_for(identity)}]
     if identity.form is not None:
         body["output_config"] = {"format": {"type": "json_schema", "schema": {"type": "object", "title": identity.form}}}
     return body
 
 
-def _responses(identity: Identity, rng: Random) -> dict[str, Any]:
-    body: dict[str, Any] = {"input": _turns(identity, rng)}
+def _build_responses(identity: Identity, rng: Random) -> dict[str, Any]:
+    body: dict[str, Any] = {"input": _build_turns(identity, rng)}
     if identity.parent is None and rng.random() < 0.5:
-        body["input"] = _white(identity.question, rng)
+        body["input"] = _pad_white_space(identity.question, rng)
     if identity.system is not None:
-        body["instructions"] = _white(identity.system, rng)
+        body["instructions"] = _pad_white_space(identity.system, rng)
     if identity.tools is not None:
-        body["tools"] = [{"type": "function", "name": identity.tools, "parameters": _schema(identity), "strict": False}]
+        body["tools"] = [{"type": "function", "name": identity.tools, "parameters": _schema_for(identity), "strict": False}]
     if identity.form is not None:
         body["text"] = {"format": {"type": "json_schema", "name": identity.form, "schema": {"type": "object"}}}
     return body
+
+
+_BUILDERS = {Api.CHAT: _build_chat, Api.MESSAGES: _build_messages, Api.RESPONSES: _build_responses}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +150,18 @@ class Isolation:
     async def run(self, conditions: Conditions) -> Finding:
         n, seed = conditions.choose(self.n, self.n_quick), conditions.seed
         conditions.report_progress(f"{n:,} requests in virtual time, with the exact cache and with the semantic one")
-        exact = await run_virtual_in_thread(ask_at_random, n, seed)
-        semantic = await run_virtual_in_thread(ask_at_random, n, seed, is_semantic=True)
+        exact = await run_virtual_in_thread(send_random_requests, n, seed)
+        semantic = await run_virtual_in_thread(send_random_requests, n, seed, is_semantic=True)
         figures, notes = exact.figures + semantic.figures, exact.notes + semantic.notes
         conversations = read_conversations(conditions.data) if conditions.data is not None else []
         if not conversations:
-            return Finding(figures, (*notes, "Follow-ups were not asked: that needs --data DIR (docs/proofs.md)."))
+            return Finding(figures, (*notes, "Follow-ups were not sent: that needs --data DIR (docs/proofs.md)."))
         conditions.report_progress(f"the follow-ups of {len(conversations)} conversations")
-        return Finding((*figures, *await run_virtual_in_thread(ask_follow_ups, conversations, seed)), notes)
+        return Finding((*figures, *await run_virtual_in_thread(send_follow_ups, conversations, seed)), notes)
 
 
-async def ask_at_random(loop: SimLoop, n: int, seed: int, *, is_semantic: bool = False) -> Finding:
-    """All requests to one kind of cache, and the verdict. Raises SetUpFailed."""
+async def send_random_requests(loop: SimLoop, n: int, seed: int, *, is_semantic: bool = False) -> Finding:
+    """Send n requests to one kind of cache. Raises SetUpFailed."""
     config, which = (SEMANTIC, "semantic cache") if is_semantic else (CacheConfig("exact"), "exact cache")
     rng, results = Random(seed), Counter[str]()
     names: dict[str, str] = {}
@@ -168,32 +171,32 @@ async def ask_at_random(loop: SimLoop, n: int, seed: int, *, is_semantic: bool =
     for first in range(0, n, AT_ONCE):
         calls, expected = [], []
         for number in range(first, min(n, first + AT_ONCE)):
-            identity = rng.choice(recent) if recent and rng.random() < AGAIN else draw_identity(rng)
-            if is_semantic and rng.random() < AGAIN:
+            identity = rng.choice(recent) if recent and rng.random() < REPEATED else draw_identity(rng)
+            if is_semantic and rng.random() < REPEATED:
                 identity = msgspec.structs.replace(identity, question=rng.choice(_QUESTIONS))
             recent = [*recent[-N_RECENT:], identity]
-            names[f"req_{number}"] = name_of(msgspec.json.encode(identity))
-            request = random_request(identity, rng)
-            calls.append(ask(gateway, request, Arrival(f"req_{number}", loop.now(), identity.tenant)))
+            names[f"req_{number}"] = encode_name(msgspec.json.encode(identity))
+            request = draw_request(identity, rng)
+            calls.append(ask_echo(gateway, request, Arrival(f"req_{number}", loop.now(), identity.tenant)))
             expected.append((identity, request.stream))
         for echoed, (identity, streams) in zip(await asyncio.gather(*calls), expected, strict=True):
             results[echoed.result] += 1
             n_crossed += not _is_own_answer(echoed, identity) or echoed.is_stream is not streams
         names.clear()
-    figures = [Figure(f"{which}: answers that were made for somebody else", float(n_crossed), "", 0.0),
-               Figure(f"{which}: requests served without a call of their own",
-                      sum(results[result] for result in FROM_A_CACHE) / n * 100, "%", LEAST_SERVED, Sense.AT_LEAST)]
+    figures = [Figure.count(f"{which}: answers that were made for somebody else", n_crossed),
+               Figure.percent(f"{which}: requests served without a call of their own",
+                              sum(results[result] for result in CACHED) / n, MIN_SERVED, Sense.AT_LEAST)]
     if is_semantic:
-        figures.append(Figure(f"{which}: requests answered in other words", results["semantic"] / n * 100, "%",
-                              LEAST_IN_OTHER_WORDS, Sense.AT_LEAST))
+        figures.append(Figure.percent(f"{which}: requests answered in other words", results["semantic"] / n, MIN_SEMANTIC,
+                                      Sense.AT_LEAST))
     counts = ", ".join(f"{count:,} {result}" for result, count in sorted(results.items()))
     return Finding(tuple(figures), (f"{n:,} requests, {which}: {counts}.",))
 
 
 def _is_own_answer(echoed: Echoed, identity: Identity) -> bool:
-    """Whether an answer was made for such a request; in other words, for another question in the same place."""
+    """Whether an answer was made for this identity; for a semantic hit, the question may differ."""
     if echoed.result != "semantic" or not echoed.name:
-        return echoed.name == name_of(msgspec.json.encode(identity))
+        return echoed.name == encode_name(msgspec.json.encode(identity))
     made_for = msgspec.json.decode(bytes.fromhex(echoed.name), type=Identity)
     return msgspec.structs.replace(made_for, question=identity.question) == identity
 
@@ -206,7 +209,7 @@ class IsolatedConversation(msgspec.Struct, frozen=True, rename={
 
 
 def read_conversations(folder: Path) -> list[IsolatedConversation]:
-    """Those of the files in this folder, each once. Raises SetUpFailed for a file that is none."""
+    """The distinct conversations in the FILES of a folder. Raises SetUpFailed for an invalid file."""
     found: dict[IsolatedConversation, None] = {}
     for path in [folder / name for name in FILES if (folder / name).exists()]:
         try:
@@ -216,50 +219,48 @@ def read_conversations(folder: Path) -> list[IsolatedConversation]:
     return list(found)
 
 
-async def ask_follow_ups(loop: SimLoop, conversations: Sequence[IsolatedConversation], seed: int) -> list[Figure]:
-    """Ask all follow-ups, and count."""
-    asker, rng = _FollowUps(loop, seed), Random(seed)
+async def send_follow_ups(loop: SimLoop, conversations: Sequence[IsolatedConversation], seed: int) -> list[Figure]:
+    sender, rng = _FollowUps(loop, seed), Random(seed)
     n_own = n_taken = n_others = 0
-    for one in conversations:
-        await asker.ask(one, one)
-        again, _ = await asker.ask(one, one)
-        n_own += again in FROM_A_CACHE
+    for own in conversations:
+        await sender.send(own, own)
+        repeated, _ = await sender.send(own, own)
+        n_own += repeated in CACHED
         others = [other for other in rng.sample(conversations, min(len(conversations), N_OTHERS + 1))
-                  if (other.question, other.answer) != (one.question, one.answer)]
+                  if (other.question, other.answer) != (own.question, own.answer)]
         for other in others[:N_OTHERS]:
-            result, is_new = await asker.ask(other, one)
+            result, is_new = await sender.send(other, own)
             n_others += is_new
-            n_taken += is_new and result in FROM_A_CACHE
-    n_sent = f"{n_others:,} times below others'"
+            n_taken += is_new and result in CACHED
     return [
-        Figure(f"follow-ups asked {n_sent}: answered from a cache", float(n_taken), "", 0.0),
-        Figure("with answers that were made below another question", float(asker.n_crossed), "", 0.0),
-        Figure("follow-ups below their own, asked again: answered from a cache",
-               n_own / len(conversations) * 100 if conversations else 0.0, "%", LEAST_OWN, Sense.AT_LEAST)]
+        Figure.count(f"follow-ups asked {n_others:,} times below others': answered from a cache", n_taken),
+        Figure.count("with answers that were made below another question", sender.n_crossed),
+        Figure.percent("follow-ups below their own, asked again: answered from a cache",
+                       n_own / len(conversations) if conversations else 0.0, MIN_OWN, Sense.AT_LEAST)]
 
 
 class _FollowUps:
-    """Asks a follow-up below any first turn."""
+    """Sends follow-ups after first turns."""
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.n_crossed = 0
         self._names: dict[str, str] = {}
-        self._gateway = echo_gateway(self._names, MODELS[:1], SEMANTIC, loop, seed, is_alike=False)
+        self._gateway = echo_gateway(self._names, MODELS[:1], SEMANTIC, loop, seed, all_alike=False)
         self._loop = loop
         self._known: set[str] = set()
         self._n = 0
 
-    async def ask(self, above: IsolatedConversation, below: IsolatedConversation) -> tuple[str, bool]:
-        """The cache's part in the answer, and whether this follow-up was asked below those words for the first time."""
-        turns = [("user", above.question), ("assistant", above.answer), ("user", below.follow_up)]
-        name = name_of(msgspec.json.encode(turns))
+    async def send(self, first: IsolatedConversation, follow_up: IsolatedConversation) -> tuple[str, bool]:
+        """Returns the cache's result, and whether this combination was sent for the first time."""
+        turns = [("user", first.question), ("assistant", first.answer), ("user", follow_up.follow_up)]
+        name = encode_name(msgspec.json.encode(turns))
         is_new, self._n = name not in self._known, self._n + 1
         self._known.add(name)
         self._names[f"req_{self._n}"] = name
         body = {"model": MODELS[0], "temperature": 0,
                 "messages": [{"role": role, "content": text} for role, text in turns]}
-        echoed = await ask(self._gateway, decode(Api.CHAT, msgspec.json.encode(body)),
+        echoed = await ask_echo(self._gateway, decode(Api.CHAT, msgspec.json.encode(body)),
                            Arrival(f"req_{self._n}", self._loop.now()))
         self.n_crossed += echoed.name != name
-        await asyncio.sleep(1.0)  # the cache learns meanwhile
+        await asyncio.sleep(1.0)  # until the cache has learned
         return echoed.result, is_new

@@ -1,11 +1,10 @@
-"""Whatever happens to a request, and whenever its client leaves: nothing of it stays behind.
+"""Whatever happens to a request, and whenever its client leaves: all its resources are released.
 
-A schedule is five requests of two tenants that come within half a second to a gateway with everything on: quotas, places
-with a queue, limits, breakers, retries, hedges or races, a fallback. Its upstreams fail, stall, break off and answer by
-chance; its clients leave by chance, often in the very instant at which something else happens. When all is quiet in virtual
-time, nothing may be held: no place, no stream, no Task, no timer, no probe, no turn of a tenant; quotas and the budget of
-extra attempts must have counted what was used; and every request and every attempt must have had one end. That the schedules
-reach the STATES that matter is counted, and has a goal as well.
+A schedule is five requests of two tenants within half a second, at a gateway with all features on: quotas, places with a
+queue, limits, breakers, retries, hedges or races, a fallback. Its upstreams fail, stall, break off and answer at random.
+Its clients leave at random, often at the instant of another event. Once everything is quiet in virtual time, nothing may be
+held: no place, stream, task, timer, probe or fair-share turn. Quotas and the retry budget must have counted the actual
+usage, and each request and attempt must have ended once. That the schedules reach the relevant STATES has a goal, too.
 """
 
 import asyncio
@@ -15,13 +14,12 @@ from random import Random
 
 import msgspec
 
-from stayfast.compose.system import Observers, build
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Fault, StayfastError
 from stayfast.core.events import AttemptDone, BreakerChanged, Fact, RequestDone
 from stayfast.core.types import Api, Stage
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.virtual import VirtualClaim, read
+from stayfast.lab.harness.virtual import VirtualClaim, serve_and_read, system_with_sink
 from stayfast.lab.simulated import Cut, Fail, Raw, Say, Script, Scripted, Wait
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
@@ -42,49 +40,49 @@ from stayfast.upstreams.scripted import Step
 from stayfast.wire.json_input import decode
 
 N_REQUESTS = 5
-N_A_SYSTEM = 20  # schedules; its breakers, limits and estimates go on from one to the next
-QUIET_S = 3.0  # twice what any request has
+N_PER_SYSTEM = 20  # schedules, which share breakers, limits and estimates
+QUIET_S = 3.0  # twice the deadline of a request
 DAY_S = 86_400.0
-A_DAY = 1000.0  # requests: so few that they hardly come back in one schedule
-TOKENS_A_DAY = 3_000_000.0
-MOST_OUTPUT = 100_000  # reserved for each request, which uses a thousandth of it
-MOST_USED = 60.0  # tokens of one attempt
-FEW_A_MINUTE = 10.0
+REQUESTS_PER_DAY = 1000.0  # so few that hardly any are refilled during a schedule
+TOKENS_PER_DAY = 3_000_000.0
+MAX_OUTPUT = 100_000  # reserved for each request, which uses a thousandth of it
+MAX_USED = 60.0  # tokens of one attempt
+REQUESTS_PER_MINUTE = 10.0
 GENEROUS, STINGY = "generous", "stingy"
-TENANTS = {GENEROUS: TenantConfig(quota=QuotaConfig(requests_per_day=A_DAY, tokens_per_day=TOKENS_A_DAY)),
-           STINGY: TenantConfig(quota=QuotaConfig(requests_per_minute=FEW_A_MINUTE))}
-BODIES = {stream: msgspec.json.encode({"model": "m", "stream": stream, "max_tokens": MOST_OUTPUT,
+TENANTS = {GENEROUS: TenantConfig(quota=QuotaConfig(requests_per_day=REQUESTS_PER_DAY, tokens_per_day=TOKENS_PER_DAY)),
+           STINGY: TenantConfig(quota=QuotaConfig(requests_per_minute=REQUESTS_PER_MINUTE))}
+BODIES = {stream: msgspec.json.encode({"model": "m", "stream": stream, "max_tokens": MAX_OUTPUT,
                                        "messages": [{"role": "user", "content": "hello"}]}) for stream in (True, False)}
 STATES = ("left in the queue", "left while waiting for a limit", "left in back-off", "hedge won", "hedge lost",
           "cut off while connecting", "fallback", "probe of a breaker", "over quota", "shed")
 
 
-async def play(loop: SimLoop, n_schedules: int, seed: int) -> Finding:
+async def measure(loop: SimLoop, n_schedules: int, seed: int) -> Finding:
     leaks: Counter[str] = Counter()
     states: Counter[str] = Counter()
     first: list[str] = []
     rng = Random(seed)
-    for n in range(0, n_schedules, N_A_SYSTEM):
-        under_test = _Gateway(loop, Random(rng.getrandbits(48)))
-        for number in range(min(N_A_SYSTEM, n_schedules - n)):
-            found = await under_test.schedule()
+    for n in range(0, n_schedules, N_PER_SYSTEM):
+        gateway = _GatewayUnderTest(loop, Random(rng.getrandbits(48)))
+        for number in range(min(N_PER_SYSTEM, n_schedules - n)):
+            found = await gateway.run_schedule()
             leaks.update(found)
             if found and not first:
                 first.append(f"The first in schedule {n + number} (seed {seed}): {', '.join(sorted(set(found)))}.")
-        states.update(under_test.states)
-    least = 1.0 if n_schedules >= 1000 else 0.0
-    figures = [Figure("schedules", float(n_schedules), ""), Figure("things held after one", float(leaks.total()), "", 0.0)]
-    figures += [Figure(state, float(states[state]), "requests", least, Sense.AT_LEAST) for state in STATES]
+        states.update(gateway.states)
+    min_reached = 1.0 if n_schedules >= 1000 else 0.0
+    figures = [Figure.count("schedules", n_schedules, None), Figure.count("things held after one", leaks.total())]
+    figures += [Figure(state, float(states[state]), "requests", min_reached, Sense.AT_LEAST) for state in STATES]
     return Finding(tuple(figures), (*first, *(f"{name}: {n}" for name, n in leaks.most_common())))
 
 
 LEAKS = VirtualClaim(
     "leaks", "Over 100,000 random schedules of failing upstreams and leaving clients, no place, stream, task, timer, probe, "
-    "quota or budget is held once all is over.", play, "{:,} schedules in virtual time", 100_000, 2_000)
+    "quota or budget is held once all is over.", measure, "{:,} schedules in virtual time", 100_000, 2_000)
 
 
 class _Erratic(Scripted):
-    """Counts the calls that are cut off before anything came."""
+    """Counts the calls that are cancelled before their first byte."""
 
     n_cut_off = 0
 
@@ -96,18 +94,16 @@ class _Erratic(Scripted):
             raise
 
 
-class _Gateway:
-    """One gateway, with settings by chance, and its state between schedules."""
+class _GatewayUnderTest:
+    """A gateway with random settings, which runs schedules and finds their leaks."""
 
     def __init__(self, loop: SimLoop, rng: Random) -> None:
         self._loop = loop
         self._rng = rng
         self._facts: list[Fact] = []
-        settings = _settings(rng)
-        observers = Observers(settings, loop)
-        observers.sink = self
-        self._system = build(settings, observers, {}, loop, rng)
-        self._upstreams = [_Erratic(member.upstream.name, [_script(rng) for _ in range(7)], loop)
+        settings = _draw_settings(rng)
+        self._system = system_with_sink(settings, self, loop, rng)
+        self._upstreams = [_Erratic(member.upstream.name, [_draw_script(rng) for _ in range(7)], loop)
                            for member in self._system.registry]
         for member, upstream in zip(self._system.registry, self._upstreams, strict=True):
             member.upstream = upstream
@@ -120,37 +116,36 @@ class _Gateway:
     def emit(self, fact: Fact) -> None:
         self._facts.append(fact)
 
-    async def schedule(self) -> list[str]:
-        """Run one; returns what was held after it."""
+    async def run_schedule(self) -> list[str]:
+        """Returns the names of the leaks."""
         loop, rng = self._loop, self._rng
-        before, began_at = self._levels(), loop.now()
-        charged = self._charged()
+        before, began_at = self._quota_levels(), loop.now()
+        charged = self._retry_charges()
         self._facts.clear()
         async with asyncio.TaskGroup() as group:
             for number in range(N_REQUESTS):
-                group.create_task(self._visit(GENEROUS if number % 3 else STINGY))
+                group.create_task(self._send(GENEROUS if number % 3 else STINGY))
                 await asyncio.sleep(rng.choice((0.0, 0.05, rng.random() / 10)))
         await asyncio.sleep(QUIET_S)
         done = [fact for fact in self._facts if isinstance(fact, RequestDone)]
-        self._note(done)
+        self._count_states(done)
         wrong = ["ends of requests"] if len(done) != N_REQUESTS else []
         if sum(len(fact.attempts) for fact in done) != sum(isinstance(fact, AttemptDone) for fact in self._facts):
             wrong.append("ends of attempts")
-        return [*self._held(), *self._miscounted(done, before, loop.now() - began_at), *wrong,
-                *self._overspent(done, charged)]
+        return [*self._find_held(), *self._find_wrong_quotas(done, before, loop.now() - began_at), *wrong,
+                *self._find_wrong_budget(done, charged)]
 
-    async def _visit(self, tenant: str) -> None:
+    async def _send(self, tenant: str) -> None:
         rng = self._rng
         leaves_after_s = rng.choice((0.0, 0.05, 0.1, 0.15, 0.2, rng.random(), rng.random() / 4, 2.0, 2.0, 2.0, 2.0))
         request = decode(Api.CHAT, BODIES[rng.random() < 0.8])
         try:
             async with asyncio.timeout(leaves_after_s):
-                reply = await self._system.gateway.serve(request, Arrival("req", self._loop.now(), tenant))
-                await read(reply)
+                await serve_and_read(self._system.gateway, request, Arrival("req", self._loop.now(), tenant), self._loop)
         except (StayfastError, TimeoutError):
-            pass  # the gateway's facts have it
+            pass  # the gateway's facts contain the failure
 
-    def _held(self) -> list[str]:
+    def _find_held(self) -> list[str]:
         places, now = self._admission.places, self._loop.now()
         shares = [self._admission.tenants.of(name, now).share for name in TENANTS]
         members = list(self._system.registry)
@@ -165,37 +160,37 @@ class _Gateway:
             "tasks": len(asyncio.all_tasks()) - 1, "timers": self._loop.n_timers}
         return [name for name, n in held.items() if n]
 
-    def _levels(self) -> tuple[float, float]:
+    def _quota_levels(self) -> tuple[float, float]:
         now = self._loop.now()
         quota = self._admission.tenants.of(GENEROUS, now).quota
         return quota.bucket("requests_per_day").level(now), quota.bucket("tokens_per_day").level(now)
 
-    def _miscounted(self, done: Sequence[RequestDone], before: tuple[float, float], took_s: float) -> list[str]:
-        """Quotas that lost more or less than what was used."""
+    def _find_wrong_quotas(self, done: Sequence[RequestDone], before: tuple[float, float], took_s: float) -> list[str]:
+        """The names of quotas that were not charged with the actual usage."""
         sent = [fact for fact in done if fact.tenant == GENEROUS and fact.attempts]
-        requests, tokens = (level - then for level, then in zip(self._levels(), before, strict=True))
-        most = sum(len(fact.attempts) for fact in sent) * MOST_USED
+        requests, tokens = (level - then for level, then in zip(self._quota_levels(), before, strict=True))
+        max_tokens = sum(len(fact.attempts) for fact in sent) * MAX_USED
         miscounted = []
-        if not -1e-6 <= requests + len(sent) <= took_s * A_DAY / DAY_S + 1e-6:
+        if not -1e-6 <= requests + len(sent) <= took_s * REQUESTS_PER_DAY / DAY_S + 1e-6:
             miscounted.append("quota of requests")
-        if not -most - 1e-3 <= tokens <= took_s * TOKENS_A_DAY / DAY_S + 1e-3:
+        if not -max_tokens - 1e-3 <= tokens <= took_s * TOKENS_PER_DAY / DAY_S + 1e-3:
             miscounted.append("quota of tokens")
         return miscounted
 
-    def _charged(self) -> tuple[float, float]:
-        """To the route's budget of extra attempts, and to those of its upstreams."""
+    def _retry_charges(self) -> tuple[float, float]:
+        """The total charges to the retry budgets of the route and of its upstreams."""
         return (sum(self._hedging.budget.export_counts()[2:]),
                 sum(sum(member.retry_budget.budget.export_counts()[2:]) for member in self._system.registry))
 
-    def _overspent(self, done: Sequence[RequestDone], before: tuple[float, float]) -> list[str]:
-        """Extra attempts that were charged to one and not to the other, or not at all; those of a race are not."""
+    def _find_wrong_budget(self, done: Sequence[RequestDone], before: tuple[float, float]) -> list[str]:
+        """Second attempts must be charged to both budgets; those of a race need not be charged."""
         n_after = sum(max(0, sum(not attempt.is_hedge for attempt in fact.attempts) - 1) for fact in done)
         weight = weight_of(len(BODIES[True]))
-        ours, theirs = (now - then for now, then in zip(self._charged(), before, strict=True))
-        return ["budget of extra attempts"] if abs(ours - theirs) > weight / 2 or ours < (n_after - 0.5) * weight else []
+        route, upstreams = (now - then for now, then in zip(self._retry_charges(), before, strict=True))
+        is_wrong = abs(route - upstreams) > weight / 2 or route < (n_after - 0.5) * weight
+        return ["budget of extra attempts"] if is_wrong else []
 
-    def _note(self, done: Sequence[RequestDone]) -> None:
-        """Count the states that were reached."""
+    def _count_states(self, done: Sequence[RequestDone]) -> None:
         states = self.states
         for fact in done:
             states["fallback"] += fact.degraded == "fallback"
@@ -205,15 +200,15 @@ class _Gateway:
                 states["hedge won"] += attempt.is_hedge and attempt.ttft_s is not None
                 states["hedge lost"] += attempt.is_lost
             if fact.status == 499:
-                states[_left_in(fact)] += 1
+                states[_waiting_state(fact)] += 1
         states["probe of a breaker"] += sum(
             isinstance(fact, BreakerChanged) and fact.state == BreakerState.HALF_OPEN.value for fact in self._facts)
         states["cut off while connecting"] = sum(upstream.n_cut_off for upstream in self._upstreams)
 
 
-def _left_in(fact: RequestDone) -> str:
-    """What a request waited for when its client left."""
-    stage = fact.stages[-2].stage  # before the last one, which settles
+def _waiting_state(fact: RequestDone) -> str:
+    """The state of a request when its client left."""
+    stage = fact.stages[-2].stage  # before the last one, SETTLE
     if stage is Stage.ADMIT:
         return "left in the queue"
     if stage is not Stage.CALL:
@@ -223,8 +218,8 @@ def _left_in(fact: RequestDone) -> str:
     return "left in back-off" if max(attempt.ended_at for attempt in fact.attempts) < fact.ended_at else "left in a call"
 
 
-def _script(rng: Random) -> Script:
-    """A wait, with the head of the answer before it or after, and whatever comes then."""
+def _draw_script(rng: Random) -> Script:
+    """A wait before or after the head of the answer, then a random rest."""
     wait = Wait(rng.choice((0.0, 0.05, 0.05, 0.1, 0.1, 0.2, rng.random(), 5.0)))
     head = Raw(b": ok\n\n")
     steps: list[Step] = [wait, head] if rng.random() < 0.5 else [head, wait]
@@ -236,7 +231,7 @@ def _script(rng: Random) -> Script:
     return [*steps, end, pause, rng.choice((Say("b"), Say("b"), Say("b"), Cut(), Fail(Fault.RESET)))]
 
 
-def _settings(rng: Random) -> Settings:
+def _draw_settings(rng: Random) -> Settings:
     limit = rng.choice((LimitConfig(), LimitConfig("fixed", 1, 1, rng.choice((0, 1, 5))), LimitConfig("fixed", 1, 2, 3)))
     breaker = BreakerConfig(consecutive_failures=rng.choice((1, 2, 5)), open_s=rng.choice((0.05, 1.0, 10.0)))
     upstream = SimulatedUpstream(probe=False, limit=limit, breaker=breaker)

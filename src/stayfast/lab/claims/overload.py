@@ -1,30 +1,29 @@
-"""Five times as much as the engine can do, for a minute: the premium tier is served as if nothing were the matter.
+"""Five times an engine's capacity for a minute: the premium tier is served as in calm times.
 
-An engine with so many slots, behind a gateway that gives it as many places, and keeps a twentieth of them for each band
-above. Three tenants ask it: one of the premium tier, one standard, one batch, for answers as long as those of Azure's
-conversation trace. What it can do is taken first, by as many callers as there are places, each asking again at once; then
-SHARES of it are sent, for a minute PEAKS, and SHARES again. Goodput is what came back whole in the minute. Recovered is the
-end of the last second after it in which a request was turned away or more than one in ten waited longer than the premium
-ones may.
+The engine has a fixed number of slots. The gateway has as many places, and reserves a twentieth of them for each priority
+band above. Three tenants send requests: premium, standard and batch, for answers as long as those in Azure's conversation
+trace. First the capacity is measured with as many closed-loop callers as there are places. Then SHARES of it are sent,
+PEAKS for a minute, and SHARES again. Goodput counts the complete answers within that minute. Recovery ends with the last
+second after it in which a request was rejected, or more than one in ten waited longer than the goal for premium requests.
 
-Nobody queues (`max_queue: 0`): at five times the load places are filled at once as well. With a queue goodput is some per
-cent higher, and a request that is pushed out of it has waited for nothing.
+There is no queue (`max_queue: 0`): at five times the load free places are taken at once. With a queue goodput is some
+percent higher, and a request that is evicted from the queue has waited in vain.
 
-When wrong: the engine's prefill is quick, so that only its slots are scarce; where prefill is, a full engine is slower for
-everybody. Over sockets load, gateway and engine share this machine's cores; refusals that were late while the client's own
-loop was prove nothing.
+When wrong: the engine's prefill is quick, so only its slots are scarce. Where prefill is scarce, a full engine is slower
+for all requests. Over sockets load, gateway and engine share this machine's cores: a run with late refusals is invalid if
+the client's own event loop was late, too.
 """
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isnan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
-from stayfast.lab.harness.load import LoadSpec, ask, simulated_gateway, why_spoiled
-from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, virtual_system
+from stayfast.lab.harness.load import LoadSpec, run_load, simulated_gateway, spoil_reason
+from stayfast.lab.harness.processes import create_keys
+from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, virtual_system
 from stayfast.lab.load.arrivals import Ramp, RateStage
 from stayfast.lab.load.lengths import CONV_OUTPUT
 from stayfast.lab.load.result import Result
@@ -34,7 +33,6 @@ from stayfast.lab.simulated import EngineModel, GapConfig, Mixture, ProviderConf
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.priority import TenantTier
 from stayfast.policy.admission.queue import QueueConfig
-from stayfast.server.auth import new_key
 from stayfast.testing.simloop import SimLoop
 
 TIMES = 5.0
@@ -42,9 +40,9 @@ P99_GOAL, GOODPUT_GOAL, SHED_GOAL_MS, RECOVERS_GOAL_S = 1.3, 0.9, 5.0, 5.0
 N_PLACES = 128
 TTFT = Mixture(0.2, 0.25)
 N_CHUNK = 50
-STEP_S = 0.02  # so that over sockets five times what it can do, in chunks of a second, is no load for two cores
+STEP_S = 0.02  # so slow that over sockets two cores can generate five times the load
 WARMUP_S = 5.0
-# of what the engine can do, in calm times
+# shares of the capacity in calm times, and at the peak
 SHARES = {TenantTier.PREMIUM: 0.15, TenantTier.STANDARD: 0.3, TenantTier.BATCH: 0.15}
 PEAKS = {TenantTier.PREMIUM: 0.15, TenantTier.STANDARD: (TIMES - 0.15) / 2, TenantTier.BATCH: (TIMES - 0.15) / 2}
 PROVIDER = ProviderConfig(ttft=TTFT, fills_max_tokens=True, gaps=GapConfig(0.0, 0.0, N_CHUNK),
@@ -56,7 +54,7 @@ SHED_STATUS = 503
 
 @dataclass(frozen=True, slots=True)
 class OverloadPhases:
-    """Seconds of each part. `slack`: of what chance moves."""
+    """Seconds of each phase. slack: multiplies the goal for p99."""
 
     capacity_s: float = 30.0
     calm_s: float = 60.0
@@ -76,11 +74,13 @@ class OverloadPhases:
 
 @dataclass(frozen=True, slots=True)
 class Overload:
+    """admission: the gateway's."""
+
     full: OverloadPhases = OverloadPhases()
     quick: OverloadPhases = OverloadPhases(12.0, 10.0, 12.0, 8.0, 1.5)
     virtual: OverloadPhases = OverloadPhases(60.0, 600.0, 60.0, 60.0)
     quick_virtual: OverloadPhases = OverloadPhases(40.0, 120.0, 30.0, 30.0, 1.15)
-    admission: AdmissionConfig = ADMISSION  # the gateway's
+    admission: AdmissionConfig = ADMISSION
 
     name = "overload"
     says = (f"At {TIMES:g} times what an engine can do, p99 to the first token of the premium tier is at most {P99_GOAL:g} "
@@ -90,66 +90,65 @@ class Overload:
     async def run(self, conditions: Conditions) -> Finding:
         phases = conditions.choose(self.virtual, self.quick_virtual)
         conditions.report_progress(f"{phases.seconds:g} s in virtual time")
-        twin = await run_virtual_in_thread(in_virtual_time, phases, self.admission, conditions.seed)
-        figures = judge("virtual time", twin, phases)
+        virtual = await run_virtual_in_thread(run_in_virtual_time, phases, self.admission, conditions.seed)
+        figures = make_figures("virtual time", virtual, phases)
         phases = conditions.choose(self.full, self.quick)
         conditions.report_progress(f"{phases.seconds:g} s over sockets")
-        real = await over_sockets(phases, self.admission, conditions.seed)
-        found = judge("sockets", real, phases)
-        return Finding((*figures, *found), spoiled=why_spoiled(real.by_tier) or _why_late(real, found))
+        real = await run_over_sockets(phases, self.admission, conditions.seed)
+        real_figures = make_figures("sockets", real, phases)
+        return Finding((*figures, *real_figures), spoiled=spoil_reason(real.by_tier) or late_reason(real, real_figures))
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OverloadRun:
     capacity_rps: float
     by_tier: Mapping[str, Result]
 
 
-async def _ask_all(phases: OverloadPhases, seed: int, put: Callable[[TenantTier, LoadSpec, int], Awaitable[Result]]) -> Run:
-    """Take the capacity by the standard tenant alone; then all three at once."""
+async def _run_phases(phases: OverloadPhases, seed: int,
+                      run_tier: Callable[[TenantTier, LoadSpec, int], Coroutine[Any, Any, Result]]) -> OverloadRun:
+    """Measure the capacity with the standard tenant, then run the load of all three."""
     load = LoadSpec(phases.capacity_s, n_concurrent=N_PLACES, n_output=CONV_OUTPUT, warmup_s=WARMUP_S)
-    alone = await put(TenantTier.STANDARD, load, seed + list(TenantTier).index(TenantTier.STANDARD))
-    began_s = phases.capacity_s / 3  # all places are taken by answers of all lengths
-    capacity_rps = sum(began_s <= at_s < phases.capacity_s for at_s in alone.samples.floats["ended_s"]) / (
-        phases.capacity_s - began_s)
-
-    async def one(number: int, tier: TenantTier) -> Result:
-        ramp = phases.stages(tier, capacity_rps)
-        return await put(tier, replace(load, seconds=phases.seconds, n_concurrent=0, arrivals=ramp), seed + number)
-
+    alone = await run_tier(TenantTier.STANDARD, load, seed + list(TenantTier).index(TenantTier.STANDARD))
+    since_s = phases.capacity_s / 3  # from then on all places are occupied, by answers of all lengths
+    capacity_rps = sum(since_s <= at_s < phases.capacity_s for at_s in alone.samples.floats["ended_s"]) / (
+        phases.capacity_s - since_s)
     async with asyncio.TaskGroup() as group:
-        asking = {tier: group.create_task(one(number, tier)) for number, tier in enumerate(TenantTier)}
-    return Run(capacity_rps, {tier.value: task.result() for tier, task in asking.items()})
+        tasks = {tier: group.create_task(run_tier(tier, replace(
+            load, seconds=phases.seconds, n_concurrent=0, arrivals=phases.stages(tier, capacity_rps)), seed + number))
+            for number, tier in enumerate(TenantTier)}
+    return OverloadRun(capacity_rps, {tier.value: task.result() for tier, task in tasks.items()})
 
 
-async def in_virtual_time(loop: SimLoop, phases: OverloadPhases, admission: AdmissionConfig, seed: int) -> Run:
+async def run_in_virtual_time(loop: SimLoop, phases: OverloadPhases, admission: AdmissionConfig, seed: int) -> OverloadRun:
     tenants = {tier.value: TenantConfig(tier) for tier in TenantTier}
     system = virtual_system(loop, {"engine": PROVIDER}, seed, settings={"admission": admission, "tenants": tenants})
     prompts = Prompts(seed)
 
-    async def put(tier: TenantTier, load: LoadSpec, seed: int) -> Result:
-        return await ask_pipeline(system, load, loop, seed, tenant=tier.value, prompts=prompts)
+    async def run_tier(tier: TenantTier, load: LoadSpec, seed: int) -> Result:
+        return await run_load_virtual(system, load, loop, seed, tenant=tier.value, prompts=prompts)
 
-    return await _ask_all(phases, seed, put)
+    return await _run_phases(phases, seed, run_tier)
 
 
-async def over_sockets(phases: OverloadPhases, admission: AdmissionConfig, seed: int) -> Run:
-    keys, prompts = {tier: new_key(os.urandom(24)) for tier in TenantTier}, Prompts(seed)
+async def run_over_sockets(phases: OverloadPhases, admission: AdmissionConfig, seed: int) -> OverloadRun:
+    keys, digests = create_keys(tier.value for tier in TenantTier)
+    prompts = Prompts(seed)
     settings = {
-        "server": {"keys": {tier.value: digest for tier, (_, digest) in keys.items()}},
+        "server": {"keys": digests},
         "tenants": {tier.value: {"tier": tier.value} for tier in TenantTier},
         "admission": {"max_in_flight": admission.max_in_flight, "reserved_share": admission.reserved_share,
                       "max_queue": admission.queue.max_queue}}
     async with simulated_gateway({"engine": replace(PROVIDER, seed=seed)}, seed, settings) as (_, url):
 
-        async def put(tier: TenantTier, load: LoadSpec, seed: int) -> Result:
-            return (await ask(replace(load, key=keys[tier][0]), {tier.value: url}, seed, prompts))[tier.value]
+        async def run_tier(tier: TenantTier, load: LoadSpec, seed: int) -> Result:
+            return await run_load(replace(load, key=keys[tier.value]), url, seed, prompts)
 
-        return await _ask_all(phases, seed, put)
+        return await _run_phases(phases, seed, run_tier)
 
 
 class OverloadRow(NamedTuple):
-    """One request. Seconds from the end of the warm-up; NaN where it did not happen."""
+    """One request. Times in seconds from the end of the warm-up; NaN for an event that did not happen."""
 
     tier: str
     at_s: float
@@ -160,15 +159,16 @@ class OverloadRow(NamedTuple):
     is_shed: bool
 
 
-def judge(where: str, run: Run, phases: OverloadPhases) -> list[Figure]:
+def make_figures(where: str, run: OverloadRun, phases: OverloadPhases) -> list[Figure]:
     rows = [OverloadRow(tier, at_s, sent_s, first_s, ended_s, not error, status == SHED_STATUS)
             for tier, result in run.by_tier.items() for at_s, sent_s, first_s, ended_s, error, status in zip(
                 *(result.samples.floats[name] for name in ("at_s", "sent_s", "first_s", "ended_s")), result.samples.errors,
                 result.samples.ints["status"], strict=True)]
     peak_at, calm_at = phases.calm_s, phases.calm_s + phases.peak_s
     peak = [row for row in rows if peak_at <= row.at_s < calm_at]
-    normal_s, high_s = (_ttft(row for row in rows if row.tier == TenantTier.PREMIUM and since <= row.at_s < until).at(0.99)
-                        for since, until in ((0.0, peak_at), (peak_at, calm_at)))
+    premium = [row for row in rows if row.tier == TenantTier.PREMIUM]
+    premium_peak = [row for row in premium if peak_at <= row.at_s < calm_at]
+    normal_s = _ttft(row for row in premium if 0.0 <= row.at_s < peak_at).at(0.99)
     n_good = sum(row.is_good and peak_at <= row.ended_s < calm_at for row in rows)
     shed = Exact((row.ended_s - row.sent_s) * 1e3 for row in peak if row.is_shed)
     return [
@@ -176,39 +176,36 @@ def judge(where: str, run: Run, phases: OverloadPhases) -> list[Figure]:
         Figure(f"{where}: what it was asked in the minute, over that", len(peak) / phases.peak_s / run.capacity_rps, "x",
                TIMES * 0.9, Sense.AT_LEAST),
         Figure(f"{where}: premium: TTFT p99 in calm times", normal_s, "s"),
-        Figure(f"{where}: premium: TTFT p99 under overload, over that "
-               f"(n={sum(row.tier == TenantTier.PREMIUM for row in peak)})",
-               high_s / normal_s, "x", P99_GOAL * phases.slack),
-        Figure(f"{where}: premium: requests without an answer",
-               float(sum(row.tier == TenantTier.PREMIUM and not row.is_good for row in rows)), "", 0.0),
+        Figure(f"{where}: premium: TTFT p99 under overload, over that (n={len(premium_peak)})",
+               _ttft(premium_peak).at(0.99) / normal_s, "x", P99_GOAL * phases.slack),
+        Figure.count(f"{where}: premium: requests without an answer", sum(not row.is_good for row in premium)),
         Figure(f"{where}: goodput under overload, of what the engine can do",
                n_good / phases.peak_s / run.capacity_rps * 100, "%", GOODPUT_GOAL * 100, Sense.AT_LEAST),
         Figure(f"{where}: refusals (n={shed.n}): p50", shed.at(0.5), "ms"),
         Figure(f"{where}: refusals: p99", shed.at(0.99), "ms", SHED_GOAL_MS),
-        Figure(f"{where}: neither served nor refused",
-               float(sum(not row.is_good and not row.is_shed for row in rows)), "", 0.0),
-        Figure(f"{where}: recovered after", _recovered_s(rows, calm_at, phases, normal_s * P99_GOAL), "s", RECOVERS_GOAL_S),
+        Figure.count(f"{where}: neither served nor refused", sum(not row.is_good and not row.is_shed for row in rows)),
+        Figure(f"{where}: recovered after", _recovery_s(rows, calm_at, phases, normal_s * P99_GOAL), "s", RECOVERS_GOAL_S),
     ]
 
 
-def _why_late(run: Run, figures: Iterable[Figure]) -> str | None:
-    """Why refusals that were late may have been kept waiting by this machine: so was the client's own loop."""
+def late_reason(run: OverloadRun, figures: Iterable[Figure]) -> str | None:
+    """The reason why late rejections may be this machine's fault: the client's own event loop was late, too."""
     is_late = any(figure.unit == "ms" and not figure.holds for figure in figures)
     lag_ms = max(result.health.loop_lag_p99_s for result in run.by_tier.values()) * 1e3
     return f"the client's own loop was {lag_ms:.1f} ms late at p99" if is_late and lag_ms > SHED_GOAL_MS / 4 else None
 
 
 def _ttft(rows: Iterable[OverloadRow]) -> Exact:
-    """Infinite where none came."""
+    """Seconds to the first token; infinite without one."""
     return Exact(inf if isnan(row.first_s) else row.first_s - row.at_s for row in rows)
 
 
-def _recovered_s(rows: Sequence[OverloadRow], calm_at: float, phases: OverloadPhases, normal_s: float) -> float:
-    """From when on all was served, and of no second's requests more than one in ten waited longer than `normal_s`."""
+def _recovery_s(rows: Sequence[OverloadRow], calm_at: float, phases: OverloadPhases, max_wait_s: float) -> float:
+    """Seconds after `calm_at` until the last bin of BIN_S in which a request was not served or p90 exceeded max_wait_s."""
     bad_until = calm_at
     for n in range(int(phases.after_s / BIN_S)):
         since = calm_at + n * BIN_S
         recent = [row for row in rows if since <= row.at_s < since + BIN_S]
-        if any(not row.is_good for row in recent) or _ttft(recent).at(0.9) > normal_s:
+        if any(not row.is_good for row in recent) or _ttft(recent).at(0.9) > max_wait_s:
             bad_until = since + BIN_S
     return bad_until - calm_at

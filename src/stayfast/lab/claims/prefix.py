@@ -1,16 +1,16 @@
-"""Agents that talk to providers with a cache of prompts: the share of their input that is read from it, with the gateway and
-without.
+"""Agents with tools at providers that cache prompts: the share of input read from the cache, with and without the gateway.
 
-Each agent has the same instructions and tools, some 20,000 tokens, and works in turns: it asks, calls a tool, reads what the
-tool says, asks again. The providers are simulated, by Anthropic's rules and by both of OpenAI's, in virtual time. The naive
-request is what agents send without any care: no marks, and the tools in the order in which their servers happened to answer,
-which is another one each time. "Tidy" is the same with the tools in one order: of so few agents as one machine takes, it
-reads nearly as much as what goes through the gateway, so a quick run, with some eight of them, has no goal against it.
+All agents have the same instructions and tools, some 20,000 tokens. Each works in turns: it sends a question, calls a tool,
+reads the result, sends the next request. The providers are simulated in virtual time, by Anthropic's rules and both of
+OpenAI's. A naive request has no cache marks and its tools in random order, as returned by several tool servers. A tidy one
+has its tools in a fixed order. With the few agents of a quick run, tidy requests read nearly as much as those through the
+gateway, so a quick run has no goal for the difference.
 
-The first token waits for what is new in a prompt: `PREFILL_PER_TOKEN` is what Anthropic's own example of a book of 100,000
-tokens comes to (11.5 s without the cache, 2.4 s with it), beside the fit of a provider's first token of small prompts.
+The first token waits for the uncached part of a prompt. `PREFILL_PER_TOKEN` follows from Anthropic's example of a book of
+100,000 tokens (11.5 s without the cache, 2.4 s with it).
 
-When wrong: machines are many, and a cache that is busy forgets; the shorter the instructions, the smaller all of it.
+When wrong: providers have many machines, and a busy cache evicts earlier; with shorter instructions all effects are
+smaller.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from stayfast.core.errors import StayfastError
 from stayfast.core.types import Api, Usage
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.harness.virtual import read, run_virtual_in_thread, simulated, virtual_system
+from stayfast.lab.harness.virtual import run_virtual_in_thread, serve_and_read, simulated, virtual_system
 from stayfast.lab.simulated import GapConfig, Mixture, PromptCacheModel, ProviderConfig, Tariff
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
@@ -39,8 +39,8 @@ from stayfast.wire.json_input import decode
 
 Json = dict[str, Any]
 N_TURNS: Final = 12
-N_OUTPUT: Final = 40  # tokens of an answer
-THINK_S: Final = 6.0  # on average, between an answer and the next request
+N_OUTPUT: Final = 40  # tokens
+THINK_S: Final = 6.0  # mean pause between an answer and the next request
 _SENTENCE: Final = "A rule that never changes is worth being read once and kept for all who come after. "
 _INSTRUCTIONS: Final = "You look after a shop that never closes. " + _SENTENCE * 750  # 12,000 words
 _TOOLS: Final = tuple((f"tool_{n:02}", f"Number {n} of what the shop can do. " + _SENTENCE * 9) for n in range(40))
@@ -48,7 +48,7 @@ _PARAMETERS: Final = {"type": "object", "properties": {"what": {"type": "string"
 
 
 class AgentRequest(msgspec.Struct, frozen=True):
-    """One request of an agent. `ttft_s`: from its start to the first content; None, with its status, where it failed."""
+    """One request of an agent. ttft_s: None for a failed request."""
 
     n_turn: int
     status: int
@@ -57,7 +57,7 @@ class AgentRequest(msgspec.Struct, frozen=True):
 
 
 class AgentConversation:
-    """One conversation. `shuffles`: its tools come in another order each time, as from a set."""
+    """One agent's conversation. shuffles: each request has its tools in another order."""
 
     def __init__(self, api: Api, model: str, number: int, rng: Random, *, shuffles: bool) -> None:
         self._api = api
@@ -68,62 +68,55 @@ class AgentConversation:
         self._messages: list[Json] = []
         self._call = 0
 
-    async def run(self, gateway: Gateway, clock: Clock, turns: list[AgentRequest]) -> None:
-        """All turns, one after the other; each is added to `turns`."""
+    async def run(self, gateway: Gateway, clock: Clock, requests: list[AgentRequest]) -> None:
+        """Run all turns, and append each request to `requests`."""
         for n_turn in range(N_TURNS):
             self._add_input(n_turn)
-            turn = await self._ask(gateway, clock, n_turn)
-            turns.append(turn)
+            arrival = Arrival(f"req_{self._number:04x}_{n_turn:04x}", clock.now())
+            try:
+                served = await serve_and_read(gateway, decode(self._api, self._build_body()), arrival, clock)
+                requests.append(AgentRequest(n_turn, 200, served.ttft_s, served.reply.sight.usage))
+            except StayfastError as failed:
+                requests.append(AgentRequest(n_turn, failed.status))
             self._add_answer(n_turn)
             await asyncio.sleep(self._rng.expovariate(1 / THINK_S))
 
-    async def _ask(self, gateway: Gateway, clock: Clock, n_turn: int) -> AgentRequest:
-        began_at = clock.now()
-        arrival = Arrival(f"req_{self._number:04x}_{n_turn:04x}", began_at)
-        try:
-            reply = await gateway.serve(decode(self._api, self._body()), arrival)
-        except StayfastError as failed:
-            return AgentRequest(n_turn, failed.status)
-        ttft_s = clock.now() - began_at
-        await read(reply)
-        return AgentRequest(n_turn, 200, ttft_s, reply.sight.usage)
-
-    def _words(self, n: int) -> str:
-        """Words of this agent's own."""
+    def _draw_words(self, n: int) -> str:
+        """n words that no other agent uses."""
         return f"Agent {self._number}: " + " ".join(f"{self._rng.randrange(100_000)}" for _ in range(n))
 
     def _add_input(self, n_turn: int) -> None:
-        """A question, or the result of the tool call in the last answer."""
+        """Append a question, or the result of the last answer's tool call."""
         if n_turn % 4 == 0:
-            self._messages.append({"role": "user", "content": self._words(120)})
+            self._messages.append({"role": "user", "content": self._draw_words(120)})
         elif self._api is Api.MESSAGES:
-            result = {"type": "tool_result", "tool_use_id": f"call_{self._call}", "content": self._words(300)}
+            result = {"type": "tool_result", "tool_use_id": f"call_{self._call}", "content": self._draw_words(300)}
             self._messages.append({"role": "user", "content": [result]})
         elif self._api is Api.CHAT:
-            self._messages.append({"role": "tool", "tool_call_id": f"call_{self._call}", "content": self._words(300)})
+            self._messages.append({"role": "tool", "tool_call_id": f"call_{self._call}", "content": self._draw_words(300)})
         else:
-            output = {"type": "function_call_output", "call_id": f"call_{self._call}", "output": self._words(300)}
+            output = {"type": "function_call_output", "call_id": f"call_{self._call}", "output": self._draw_words(300)}
             self._messages.append(output)
 
     def _add_answer(self, n_turn: int) -> None:
-        """The model's answer: words before the next question, else a tool call."""
+        """Append the model's answer: text before a question, otherwise a tool call."""
         if (n_turn + 1) % 4 == 0:
-            self._messages.append({"role": "assistant", "content": self._words(N_OUTPUT)})
+            self._messages.append({"role": "assistant", "content": self._draw_words(N_OUTPUT)})
             return
         self._call += 1
-        name, arguments = _TOOLS[self._rng.randrange(len(_TOOLS))][0], {"what": self._words(10)}
+        name, arguments = _TOOLS[self._rng.randrange(len(_TOOLS))][0], {"what": self._draw_words(10)}
         called = {"name": name, "arguments": msgspec.json.encode(arguments).decode()}
         if self._api is Api.MESSAGES:
             use = {"type": "tool_use", "id": f"call_{self._call}", "name": name, "input": arguments}
-            self._messages.append({"role": "assistant", "content": [{"type": "text", "text": self._words(10)}, use]})
+            self._messages.append({"role": "assistant", "content": [{"type": "text", "text": self._draw_words(10)}, use]})
         elif self._api is Api.CHAT:
             call = {"id": f"call_{self._call}", "type": "function", "function": called}
             self._messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
         else:
             self._messages.append({"type": "function_call", "call_id": f"call_{self._call}", **called})
 
-    def _body(self) -> bytes:
-        tools = [self._tool(*tool) for tool in _TOOLS]
+    def _build_body(self) -> bytes:
+        tools = [self._build_tool(*tool) for tool in _TOOLS]
         if self._shuffles:
             self._rng.shuffle(tools)
         body: Json = {"model": self._model, "stream": True, "tools": tools}
@@ -136,7 +129,7 @@ class AgentConversation:
             body |= {"max_output_tokens": N_OUTPUT, "store": False, "instructions": _INSTRUCTIONS, "input": self._messages}
         return msgspec.json.encode(body)
 
-    def _tool(self, name: str, description: str) -> Json:
+    def _build_tool(self, name: str, description: str) -> Json:
         if self._api is Api.MESSAGES:
             return {"name": name, "description": description, "input_schema": _PARAMETERS}
         function = {"name": name, "description": description, "parameters": _PARAMETERS}
@@ -144,16 +137,16 @@ class AgentConversation:
 
 
 CACHED_SHARE, LESS_TTFT = 0.85, 0.60
-OVER_TIDY: Final = 0.30  # of the input, more than what the same requests read with their tools in one order
+OVER_TIDY: Final = 0.30  # share of the input, above the share of tidy requests
 PREFILL_PER_TOKEN: Final = 0.0001
-BEGIN_S: Final = 20.0  # agents begin within about so many seconds
+START_WITHIN_S: Final = 20.0  # the agents start at random within this time
 UPSTREAM: Final = "provider"
 OFF: Final = PrefixConfig()
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One provider's rules, and what is spoken to it."""
+    """One provider's rules, and the dialect for it."""
 
     name: str
     api: Api
@@ -171,31 +164,30 @@ CASES: Final = (
 
 
 class PrefixOutcome(msgspec.Struct, frozen=True):
-    """The turns of one kind of agents. `input_usd`: what their provider charges for all input."""
+    """The requests of one run. input_usd: the provider's charge for all input."""
 
-    turns: list[AgentRequest]
+    requests: list[AgentRequest]
     input_usd: float
 
     @property
-    def share(self) -> float:
-        """Of the input that was read from the cache."""
-        usages = [turn.usage for turn in self.turns if turn.usage is not None]
+    def cached_share(self) -> float:
+        usages = [request.usage for request in self.requests if request.usage is not None]
         n_input = sum(usage.input_total for usage in usages)
         return sum(usage.cached_read for usage in usages) / n_input if n_input else nan
 
     @property
     def ttft_s(self) -> float:
         """Median."""
-        return median([turn.ttft_s for turn in self.turns if turn.ttft_s is not None] or [nan])
+        return median([request.ttft_s for request in self.requests if request.ttft_s is not None] or [nan])
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixClaim:
-    """n of an extent: agents."""
+    """n of an extent: agents. prefix: the settings of the route under test."""
 
     full: Extent = Extent(60)
     quick: Extent = Extent(8)
-    prefix: PrefixConfig = field(default_factory=lambda: PrefixConfig("auto"))  # of the route on trial
+    prefix: PrefixConfig = field(default_factory=lambda: PrefixConfig("auto"))
 
     name = "prefix"
     says = (f"Agents with tools read at least {CACHED_SHARE:.0%} of their input from their provider's cache, their first "
@@ -207,45 +199,45 @@ class PrefixClaim:
         figures: list[Figure] = []
         for case in CASES:
             conditions.report_progress(f"{case.name}: three times {n} agents of {N_TURNS} turns")
-            naive, tidy, seen = [await run_virtual_in_thread(ask, case, config, n, seed, shuffles=shuffles)
+            naive, tidy, seen = [await run_virtual_in_thread(run_agents, case, config, n, seed, shuffles=shuffles)
                                  for config, shuffles in ((OFF, True), (OFF, False), (self.prefix, True))]
             figures += _figures(case, naive, tidy, seen, None if conditions.is_quick else OVER_TIDY * 100)
         return Finding(tuple(figures))
 
 
-async def ask(loop: SimLoop, case: Case, prefix: PrefixConfig, n_agents: int, seed: int, *, shuffles: bool) -> PrefixOutcome:
-    """Let agents work."""
+async def run_agents(loop: SimLoop, case: Case, prefix: PrefixConfig, n_agents: int, seed: int, *,
+                     shuffles: bool) -> PrefixOutcome:
     provider = ProviderConfig(seed=seed, ttft=Mixture(0.918, 0.3), gaps=GapConfig(0.0125, 0.3), fills_max_tokens=True,
                               prefill_per_token=PREFILL_PER_TOKEN, prompt_cache=case.cache, tariff=Tariff(3.0, 0.0))
-    turns: list[AgentRequest] = []
-    system, rng = virtual_system(loop, {UPSTREAM: provider}, seed, model=case.model, prefix=prefix,
-                                 hedge=HedgeConfig("off")), Random(seed)
+    system = virtual_system(loop, {UPSTREAM: provider}, seed, model=case.model, prefix=prefix, hedge=HedgeConfig("off"))
+    requests: list[AgentRequest] = []
+    rng = Random(seed)
 
-    async def one(number: int, delay_s: float) -> None:
+    async def run_agent(number: int, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         agent = AgentConversation(case.api, MODEL, number, Random(seed * 1000 + number), shuffles=shuffles)
-        await agent.run(system.gateway, loop, turns)
+        await agent.run(system.gateway, loop, requests)
 
     async with asyncio.TaskGroup() as group:
         for number in range(n_agents):
-            group.create_task(one(number, rng.uniform(0, BEGIN_S)))
-    return PrefixOutcome(turns, simulated(system, UPSTREAM).counts.cost_usd)
+            group.create_task(run_agent(number, rng.uniform(0, START_WITHIN_S)))
+    return PrefixOutcome(requests, simulated(system, UPSTREAM).counts.cost_usd)
 
 
 def _figures(case: Case, naive: PrefixOutcome, tidy: PrefixOutcome, seen: PrefixOutcome,
              over_tidy: float | None) -> Sequence[Figure]:
-    n_failed = sum(turn.status != 200 for outcome in (naive, tidy, seen) for turn in outcome.turns)
+    n_failed = sum(request.status != 200 for outcome in (naive, tidy, seen) for request in outcome.requests)
     return (
-        Figure(f"{case.name}: input read from the cache, naive", naive.share * 100, "%"),
-        Figure(f"{case.name}: the same, tidy", tidy.share * 100, "%"),
-        Figure(f"{case.name}: the same, through the gateway (n={len(seen.turns)})", seen.share * 100, "%",
-               CACHED_SHARE * 100, Sense.AT_LEAST),
-        Figure(f"{case.name}: more than tidy by", (seen.share - tidy.share) * 100, "points", over_tidy, Sense.AT_LEAST),
+        Figure.percent(f"{case.name}: input read from the cache, naive", naive.cached_share),
+        Figure.percent(f"{case.name}: the same, tidy", tidy.cached_share),
+        Figure.percent(f"{case.name}: the same, through the gateway (n={len(seen.requests)})", seen.cached_share,
+                       CACHED_SHARE, Sense.AT_LEAST),
+        Figure(f"{case.name}: more than tidy by", (seen.cached_share - tidy.cached_share) * 100, "points", over_tidy,
+               Sense.AT_LEAST),
         Figure(f"{case.name}: TTFT p50, naive", naive.ttft_s, "s"), Figure(f"{case.name}: TTFT p50, tidy", tidy.ttft_s, "s"),
         Figure(f"{case.name}: TTFT p50, through the gateway", seen.ttft_s, "s"),
-        Figure(f"{case.name}: TTFT shorter by", (1 - seen.ttft_s / naive.ttft_s) * 100, "%", LESS_TTFT * 100,
-               Sense.AT_LEAST),
-        Figure(f"{case.name}: TTFT shorter than tidy's by", (1 - seen.ttft_s / tidy.ttft_s) * 100, "%"),
-        Figure(f"{case.name}: input costs less by", (1 - seen.input_usd / naive.input_usd) * 100, "%"),
-        Figure(f"{case.name}: requests refused", float(n_failed), "", 0.0),
+        Figure.percent(f"{case.name}: TTFT shorter by", 1 - seen.ttft_s / naive.ttft_s, LESS_TTFT, Sense.AT_LEAST),
+        Figure.percent(f"{case.name}: TTFT shorter than tidy's by", 1 - seen.ttft_s / tidy.ttft_s),
+        Figure.percent(f"{case.name}: input costs less by", 1 - seen.input_usd / naive.input_usd),
+        Figure.count(f"{case.name}: requests refused", n_failed),
     )

@@ -1,12 +1,12 @@
-"""Quotas are kept to the unit: tenants are charged for exactly what they used, and all that the limits allow is given out.
+"""Quotas are exact: tenants are charged for what they used, and the limits are given out in full.
 
-Three tenants ask in virtual time for three times of what they may: one is limited in tokens, one in requests, one in cost.
-Estimates are wrong on purpose: a request says at most 400 tokens and gets about 40. Of the second tenant's clients one in
-five leaves, at any moment. In the end the books must close: a bucket that was never full again holds
+Three tenants send three times their quota in virtual time: one is limited in tokens, one in requests, one in cost. Estimates
+are wrong on purpose: a request may use 400 tokens and uses about 40. Of the second tenant's clients one in five leaves at a
+random moment. At the end the accounts must balance. For a bucket that was never full:
 
-    level = level at the start + refill - used,      used: as the upstream reported it, summed here, not by the gateway
+    level = level at the start + refill - used,      used: as reported by the upstream, summed here
 
-When wrong: an upstream that reports no usage is charged by estimate, and then the truth is unknown.
+When wrong: an upstream that reports no usage is charged by estimate, and the true usage is unknown.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from random import Random
 from typing import Any, NamedTuple
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.virtual import VirtualClaim, VirtualTenants, arrive, chat
+from stayfast.lab.harness.virtual import VirtualClaim, VirtualTenants, chat, run_arrivals
 from stayfast.lab.simulated import GapConfig, Lengths, Mixture, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.quota import Bucket, QuotaConfig
 from stayfast.testing.simloop import SimLoop
 
-RATE_RPS = 60.0  # of each tenant's clients
+RATE_RPS = 60.0  # of each tenant
 N_INPUT, N_OUTPUT = 20, 400
 PROVIDER = ProviderConfig(ttft=Mixture(0.2, 0.5), gaps=GapConfig(0.01, 0.0, 64), output=Lengths(40.0, 0.5, N_OUTPUT))
 PRICE = Price(1.0, 4.0)
@@ -31,74 +31,74 @@ TENANTS: Mapping[str, TenantConfig] = {
     "by requests": TenantConfig(quota=QuotaConfig(requests_per_minute=1200, requests_per_day=1_700_000)),
     "by cost": TenantConfig(quota=QuotaConfig(cost_per_minute=0.25)),
 }
-LEAVERS = 0.2
+LEAVING_SHARE = 0.2
 LIMITS = {"by tokens": "tokens_per_minute", "by requests": "requests_per_minute", "by cost": "cost_per_minute"}
 UNITS = {"by tokens": "tokens", "by requests": "requests", "by cost": "USD"}
-MOST_OFF = 1e-4  # a sum of a million floats
+MAX_OFF = 1e-4  # the rounding error of a sum of a million floats
 N_REQUESTS = 1_000_000
-N_BEFORE = 100  # requests of each, so that no bucket is full when the books are opened
+N_BEFORE = 100  # requests of each tenant before the start, so that no bucket is full
 
 
-async def play(loop: SimLoop, n_requests: int, seed: int, tenants: Mapping[str, TenantConfig] = TENANTS,
-               least: float | None = None) -> Finding:
-    """All requests, and the verdict. `least`: % of what is allowed that must be given out; the reservations of the last
-    requests are too large by half, and weigh the more the shorter the run is.
+async def measure(loop: SimLoop, n_requests: int, seed: int, tenants: Mapping[str, TenantConfig] = TENANTS,
+                  min_percent: float | None = None) -> Finding:
+    """min_percent: the goal for the share of the allowance that is used. The reservations of the last requests are too large
+    by half, and weigh more in a shorter run.
     """
-    if least is None:
-        least = 99.0 if n_requests >= N_REQUESTS else 95.0
+    if min_percent is None:
+        min_percent = 99.0 if n_requests >= N_REQUESTS else 95.0
     rng = Random(seed)
-    crowd = VirtualTenants(PROVIDER, tenants, AdmissionConfig(), loop, seed, price=PRICE)
+    virtual = VirtualTenants(PROVIDER, tenants, AdmissionConfig(), loop, seed, price=PRICE)
     n_each = n_requests // len(tenants)
-    await asyncio.gather(*[crowd.ask(name, chat(N_INPUT, N_OUTPUT)) for name in tenants for _ in range(N_BEFORE)])
-    openings = {name: _Opening(loop.now(), _bucket(crowd, name, loop.now()).level(loop.now()), _used(crowd, name))
+    await asyncio.gather(*[virtual.send(name, chat(N_INPUT, N_OUTPUT)) for name in tenants for _ in range(N_BEFORE)])
+    openings = {name: _Opening(loop.now(), _bucket(virtual, name, loop.now()).level(loop.now()), _used(virtual, name))
                 for name in tenants}
     async with asyncio.TaskGroup() as group:
         for name in tenants:
-            group.create_task(_clients(crowd, name, n_each, Random(rng.random())))
-    figures = [figure for name in tenants for figure in _figures(crowd, name, openings[name], loop.now(), least)]
-    figures.append(Figure("places still taken at the end", float(crowd.admission.places.n_taken), "", 0.0))
-    return Finding(tuple(figures), (f"{n_each * len(tenants):,} requests in {loop.now() / 60:.1f} virtual minutes.",))
+            group.create_task(_send_requests(virtual, name, n_each, Random(rng.random())))
+    figures = [figure for name in tenants for figure in _figures(virtual, name, openings[name], loop.now(), min_percent)]
+    return Finding((*figures, virtual.leftover_figure()),
+                   (f"{n_each * len(tenants):,} requests in {loop.now() / 60:.1f} virtual minutes.",))
 
 
 QUOTA = VirtualClaim(
     "quota", "Over a million requests at three times their quota, what tenants are charged is to the unit what they used; "
-    "they get at least 99 % of what they may, and never more.", play, "{:,} requests in virtual time", N_REQUESTS, 30_000)
+    "they get at least 99 % of what they may, and never more.", measure, "{:,} requests in virtual time", N_REQUESTS, 30_000)
 
 
-async def _clients(crowd: VirtualTenants, tenant: str, n: int, rng: Random) -> None:
+async def _send_requests(virtual: VirtualTenants, tenant: str, n: int, rng: Random) -> None:
     request = chat(N_INPUT, N_OUTPUT)
 
     def begin(_: int) -> Coroutine[Any, Any, float]:
-        leaves = tenant == "by requests" and rng.random() < LEAVERS
-        return crowd.ask(tenant, request, *([rng.uniform(0.0, 0.6)] if leaves else []))
+        leaves = tenant == "by requests" and rng.random() < LEAVING_SHARE
+        return virtual.send(tenant, request, *([rng.uniform(0.0, 0.6)] if leaves else []))
 
-    await arrive(n, RATE_RPS, rng, begin)
+    await run_arrivals(n, RATE_RPS, rng, begin)
 
 
 class _Opening(NamedTuple):
-    """The books of one tenant when nothing is under way."""
+    """A tenant's account at a moment without requests in flight."""
 
     at: float
     level: float
     used: float
 
 
-def _bucket(crowd: VirtualTenants, tenant: str, now: float) -> Bucket:
-    return crowd.admission.tenants.of(tenant, now).quota.bucket(LIMITS[tenant])
+def _bucket(virtual: VirtualTenants, tenant: str, now: float) -> Bucket:
+    return virtual.admission.tenants.of(tenant, now).quota.bucket(LIMITS[tenant])
 
 
-def _used(crowd: VirtualTenants, tenant: str) -> float:
-    """As the upstream says."""
-    book = crowd.books.of[tenant]
-    return {"by tokens": book.tokens, "by requests": book.requests, "by cost": book.cost_usd}[tenant]
+def _used(virtual: VirtualTenants, tenant: str) -> float:
+    """As reported by the upstream."""
+    totals = virtual.ledger.by_tenant[tenant]
+    return {"by tokens": totals.tokens, "by requests": totals.requests, "by cost": totals.cost_usd}[tenant]
 
 
-def _figures(crowd: VirtualTenants, tenant: str, opening: _Opening, now: float, least: float) -> list[Figure]:
-    book, bucket, unit = crowd.books.of[tenant], _bucket(crowd, tenant, now), UNITS[tenant]
-    allowed, used = opening.level + (now - opening.at) * bucket.per_s, _used(crowd, tenant) - opening.used
+def _figures(virtual: VirtualTenants, tenant: str, opening: _Opening, now: float, min_percent: float) -> list[Figure]:
+    totals, bucket, unit = virtual.ledger.by_tenant[tenant], _bucket(virtual, tenant, now), UNITS[tenant]
+    allowed, used = opening.level + (now - opening.at) * bucket.per_s, _used(virtual, tenant) - opening.used
     return [
-        Figure(f"{tenant}: the books are off by", abs(bucket.level(now) - (allowed - used)), unit, MOST_OFF),
-        Figure(f"{tenant}: used of what was allowed", used / allowed * 100, "%", least, Sense.AT_LEAST),
+        Figure(f"{tenant}: the books are off by", abs(bucket.level(now) - (allowed - used)), unit, MAX_OFF),
+        Figure(f"{tenant}: used of what was allowed", used / allowed * 100, "%", min_percent, Sense.AT_LEAST),
         Figure(f"{tenant}: used above what was allowed", max(0.0, used - allowed), unit, 0.0),
-        Figure(f"{tenant}: turned away", book.n_shed / book.n * 100, "%"),
+        Figure.percent(f"{tenant}: turned away", totals.n_shed / totals.n),
     ]

@@ -1,17 +1,17 @@
-"""One prompt in fifty has a hundred times the tokens, and the short ones do not wait for it.
+"""One prompt in fifty has a hundred times the tokens, and short prompts do not wait for it.
 
-Two engines, each asked without lanes and with them, by the same clients (Poisson):
+Two engines, each without lanes and with lanes, with the same requests (Poisson):
 
-    continuous   reads one prompt at a time, first come first served, beside its decoding: a request behind long prompts
-                 waits for all of them. Lanes let one long prompt be read at a time
-    static       pads a batch to its longest prompt, and no request leaves before the last: one straggler makes 32 of it.
-                 Lanes are kept apart
+    continuous   prefills one prompt at a time, first come first served: a request waits for all long prompts before it.
+                 The lanes admit one long prompt at a time
+    static       pads a batch to its longest prompt, and all 32 requests of a batch end together. The lanes put long and
+                 short prompts into separate batches
 
-Both have as many places at the gateway, and bounds that reject no request, so that nothing is won by refusing. When wrong:
-lanes make no work less, and on the continuous engine the long ones wait longer with them; all of them have to finish.
+Both have the same number of places at the gateway, and queue limits that reject no request, so that rejections cannot
+improve the figures. When wrong: lanes do not reduce work. On the continuous engine long prompts wait longer with lanes, but
+all of them must finish.
 """
 
-import asyncio
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
@@ -20,8 +20,8 @@ from typing import Any
 
 from stayfast.core.types import Request
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
-from stayfast.lab.harness.load import LoadSpec, ask, largest_lag_ms, simulated_gateway, waits_s, why_spoiled
-from stayfast.lab.harness.virtual import UPSTREAM, VirtualTenants, arrive, chat, run_virtual_in_thread
+from stayfast.lab.harness.load import LoadSpec, max_lag_ms, run_together, simulated_gateway, spoil_reason, waits_s
+from stayfast.lab.harness.virtual import UPSTREAM, VirtualTenants, chat, run_arrivals, run_virtual_in_thread
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.simulated import EngineModel, GapConfig, ProviderConfig
@@ -39,8 +39,8 @@ LANES = LanesConfig(long_wait_s=PATIENCE_S, batch_wait_s=PATIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """One engine, its requests (tokens of the short prompts and of all answers), and the lanes for it."""
+class EngineCase:
+    """One engine, its load and its lanes. n_input: tokens of short prompts. n_output: tokens of all answers."""
 
     engine: EngineModel
     rate_rps: float
@@ -55,20 +55,22 @@ class Scene:
     def load(self, seconds: float, *, is_long: bool) -> LoadSpec:
         rate_rps = self.rate_rps * (LONG_SHARE if is_long else 1 - LONG_SHARE)
         return LoadSpec(seconds, rate_rps, n_input=self.n_input * (TIMES if is_long else 1), n_output=self.n_output,
-                    timeout_s=PATIENCE_S)
+                        timeout_s=PATIENCE_S)
 
 
-SCENES: Mapping[str, Scene] = {
-    "continuous": Scene(EngineModel(), 57.5, 115, 32, 128, replace(LANES, max_prefills=1)),
-    "static": Scene(EngineModel("static", 40_000.0, max_running=32), 7.0, 100, 16, 64, replace(LANES, isolate_short=True)),
+CASES: Mapping[str, EngineCase] = {
+    "continuous": EngineCase(EngineModel(), 57.5, 115, 32, 128, replace(LANES, max_prefills=1)),
+    "static": EngineCase(EngineModel("static", 40_000.0, max_running=32), 7.0, 100, 16, 64, replace(LANES, isolate_short=True)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Stragglers:
-    full: Extent = Extent(60_000, 150.0)  # n: requests of each engine
+    """n of an extent: requests of each engine."""
+
+    full: Extent = Extent(60_000, 150.0)
     quick: Extent = Extent(8_000)
-    scenes: Mapping[str, Scene] = field(default_factory=lambda: SCENES)
+    cases: Mapping[str, EngineCase] = field(default_factory=lambda: CASES)
 
     name = "stragglers"
     says = (f"Where 1 of {1 / LONG_SHARE:.0f} prompts has {TIMES} times the tokens, lanes keep the short ones' p99 to the "
@@ -79,72 +81,69 @@ class Stragglers:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         figures: list[Figure] = []
         results: dict[str, Result] = {}
-        for name, scene in self.scenes.items():
-            conditions.report_progress(f"{name}: {extent.n:,} requests in virtual time, without lanes and with them")
-            before, after = [await run_virtual_in_thread(in_virtual_time, scene, extent.n, seed, has_lanes=has_lanes)
+        for name, case in self.cases.items():
+            conditions.report_progress(f"{name}: {extent.n:,} requests in virtual time, without lanes and with lanes")
+            before, after = [await run_virtual_in_thread(run_in_virtual_time, case, extent.n, seed, has_lanes=has_lanes)
                              for has_lanes in (False, True)]
-            figures += judge(f"{name}, virtual time", before, after, BEFORE_P99_S)
+            figures += make_figures(f"{name}, virtual time", before, after, BEFORE_P99_S)
             if extent.real_s:
-                conditions.report_progress(f"{name}: {extent.real_s:g} s over sockets, without lanes and with them")
-                runs = [await _over_sockets(scene, extent.real_s, seed, has_lanes=has_lanes)
+                conditions.report_progress(f"{name}: {extent.real_s:g} s over sockets, without lanes and with lanes")
+                runs = [await _run_over_sockets(case, extent.real_s, seed, has_lanes=has_lanes)
                         for has_lanes in (False, True)]
                 before, after = [WaitsByKind(*map(waits_s, both)) for both in runs]
-                figures += judge(f"{name}, sockets", before, after)
+                figures += make_figures(f"{name}, sockets", before, after)
                 results |= {f"{name} {kind} {n}": result for n, both in enumerate(runs)
                             for kind, result in zip(("short", "long"), both, strict=True)}
         if results:
-            figures.append(Figure("sockets: the client's own loop was late by at most", largest_lag_ms(results.values()),
-                                  "ms"))
-        return Finding(tuple(figures), spoiled=why_spoiled(results))
+            figures.append(Figure("sockets: the client's own loop was late by at most", max_lag_ms(results.values()), "ms"))
+        return Finding(tuple(figures), spoiled=spoil_reason(results))
 
 
 @dataclass(frozen=True, slots=True)
 class WaitsByKind:
-    """Times to the first token by kind; infinite for an answer that did not come whole."""
+    """Seconds to the first token by kind of prompt; infinite for an incomplete answer."""
 
     short_s: list[float]
     long_s: list[float]
 
 
-async def in_virtual_time(loop: SimLoop, scene: Scene, n: int, seed: int, *, has_lanes: bool) -> WaitsByKind:
-    admission = AdmissionConfig(scene.n_places, QUEUE, lanes=scene.lanes if has_lanes else None)
-    tenants = VirtualTenants(scene.provider(), {}, admission, loop, seed)
+async def run_in_virtual_time(loop: SimLoop, case: EngineCase, n: int, seed: int, *, has_lanes: bool) -> WaitsByKind:
+    admission = AdmissionConfig(case.n_places, QUEUE, lanes=case.lanes if has_lanes else None)
+    tenants = VirtualTenants(case.provider(), {}, admission, loop, seed)
     rng, waits = Random(seed), WaitsByKind([], [])
-    short, long = chat(scene.n_input, scene.n_output), chat(scene.n_input * TIMES, scene.n_output)
+    short, long = chat(case.n_input, case.n_output), chat(case.n_input * TIMES, case.n_output)
 
-    async def one(request: Request, waits_s: list[float]) -> None:
-        waits_s.append(await tenants.ask(None, request))
+    async def send(request: Request, waits_s: list[float]) -> None:
+        waits_s.append(await tenants.send(None, request))
 
     def begin(_: int) -> Coroutine[Any, Any, None]:
-        return one(long, waits.long_s) if rng.random() < LONG_SHARE else one(short, waits.short_s)
+        return send(long, waits.long_s) if rng.random() < LONG_SHARE else send(short, waits.short_s)
 
-    await arrive(n, scene.rate_rps, rng, begin)
+    await run_arrivals(n, case.rate_rps, rng, begin)
     return waits
 
 
-async def _over_sockets(scene: Scene, seconds: float, seed: int, *, has_lanes: bool) -> list[Result]:
-    """Of the short ones, and of the long ones."""
+async def _run_over_sockets(case: EngineCase, seconds: float, seed: int, *, has_lanes: bool) -> list[Result]:
+    """The results of the short and of the long prompts."""
     queue: dict[str, Any] = asdict(QUEUE)
-    lanes = {"lanes": asdict(scene.lanes)} if has_lanes else {}
+    lanes = {"lanes": asdict(case.lanes)} if has_lanes else {}
     settings = {"defaults": {"limit": {"mode": "off"}},
-                "admission": {"max_in_flight": scene.n_places, **queue, **lanes}}
-    async with simulated_gateway({UPSTREAM: scene.provider(seed)}, seed, settings) as (_, url), \
-            asyncio.TaskGroup() as group:
-        asking = [group.create_task(ask(scene.load(seconds, is_long=is_long), {"gateway": url}, seed + is_long))
-                  for is_long in (False, True)]
-    return [task.result()["gateway"] for task in asking]
+                "admission": {"max_in_flight": case.n_places, **queue, **lanes}}
+    async with simulated_gateway({UPSTREAM: case.provider(seed)}, seed, settings) as (_, url):
+        return await run_together([case.load(seconds, is_long=is_long) for is_long in (False, True)], url, seed)
 
 
-def judge(where: str, before: WaitsByKind, after: WaitsByKind, before_s: float | None = None) -> list[Figure]:
-    """`before_s`: without lanes it must take as long as that; minutes over sockets are too short to tell."""
+def make_figures(where: str, before: WaitsByKind, after: WaitsByKind, min_before_s: float | None = None) -> list[Figure]:
+    """before, after: without and with lanes. min_before_s: the goal without lanes; minutes over sockets are too few for
+    one.
+    """
     short, long = Exact(after.short_s), Exact(after.long_s)
-    n_lost = sum(wait_s == inf for wait_s in (*after.short_s, *after.long_s))
     return [
         Figure(f"{where}: short, without lanes: p99 (n={len(before.short_s)})", Exact(before.short_s).at(0.99), "s",
-               before_s, Sense.AT_LEAST),
+               min_before_s, Sense.AT_LEAST),
         Figure(f"{where}: short, with lanes: p50", short.at(0.5), "s"),
         Figure(f"{where}: short, with lanes: p99 (n={len(after.short_s)})", short.at(0.99), "s", SHORT_P99_S),
         Figure(f"{where}: long, without lanes: p99 (n={len(before.long_s)})", Exact(before.long_s).at(0.99), "s"),
         Figure(f"{where}: long, with lanes: p99", long.at(0.99), "s"),
-        Figure(f"{where}: requests that did not finish, with lanes", float(n_lost), "", 0.0),
+        Figure.count(f"{where}: requests that did not finish, with lanes", (after.short_s + after.long_s).count(inf)),
     ]

@@ -1,22 +1,21 @@
-"""What second attempts gain with nothing set: two providers with a heavy tail (`tail`), two of which one call in twenty
-hangs (`hangs`), and one that is hedged to itself (`hedge`). Each over sockets and in virtual time, by the same figures.
+"""The gain of second attempts with default settings, over sockets and in virtual time.
 
-tail: 93.2 % of the times to the first token are lognormal with a median of 191 ms and a sigma of 0.5, 6.8 % with a median of
-3.66 s and a sigma of 0.745; asked directly, p99 is 8 s. Beside the gateway's stands what constants come to that are tuned to
-this very mixture by whoever knows it (`TUNED`), in as many requests of their own: a time-out of 0.5 s with six tries, as a
-proxy has it, p95 0.69 s and p99 0.95 s for 10 % more calls, and two hedges after 0.5 s, p95 0.66 s and p99 0.88 s for 10 %.
-The gateway has to be as good as the first, and close to the second, which is the ideal for its calls.
+tail: two providers with a heavy tail. 93.2 % of the times to the first token are lognormal with a median of 191 ms and a
+sigma of 0.5, 6.8 % with a median of 3.66 s and a sigma of 0.745. Asked directly, p99 is 8 s. The gateway is compared with
+fixed delays that were tuned to this mixture (`TUNED`), each on its own draws: a timeout of 0.5 s with six tries, as in a
+proxy, has p95 0.69 s and p99 0.95 s for 10 % more calls; two hedges after 0.5 s have p95 0.66 s and p99 0.88 s for 10 %.
+The gateway must be as good as the first, and close to the second, which is the optimum for its number of calls.
 
-hangs: the healthy calls take milliseconds, so a time-out of 1 s has a p99 of 1.0 s and more. A call that hangs must be made
-again, which is 5.3 % with the second attempts that hang themselves. One of 8,000 requests meets three hanging calls and
-waits for its time-out: hedging does not mend that.
+hangs: two providers of which one call in twenty hangs. Healthy calls take milliseconds, so a timeout of 1 s has a p99 of at
+least 1.0 s. A hanging call must be repeated: 5.3 % more calls, as some second attempts hang, too. One request in 8,000
+meets three hanging calls and waits for its timeout; hedging does not fix that.
 
-hedge: the preset `gpt-4o-mini-like` (median 0.53 s, 3 % of answers at 3.7 s). Spend is counted in calls, which is more than
-in tokens: a second attempt mostly ends before its answer is paid for. And a provider without a tail, lognormal with a sigma
-of 0.25, where whatever is spent is spent for nothing.
+hedge: one provider that is hedged to itself, the preset `gpt-4o-mini-like` (median 0.53 s, 3 % of the answers at 3.7 s).
+Spend is counted in calls, which overstates it: most second attempts end before their answer is paid for. The claim includes
+a provider without a tail (lognormal, sigma 0.25), on which every hedge is wasted.
 
-When wrong: draws are independent here; a provider whose bad luck sticks to a session gains less (`tail_correlation`). And
-sampling: of n answers the p99 has a standard error of about 1 % at n = 60,000, so shorter runs have some slack.
+When wrong: draws are independent. A provider whose delays stick to a session gains less (`tail_correlation`). Sampling: at
+n = 60,000 the p99 has a standard error of about 1 %, so shorter runs get some slack.
 """
 
 import asyncio
@@ -26,9 +25,9 @@ from random import Random
 from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
-from stayfast.lab.harness.constant import Constant, ConstantRequest
-from stayfast.lab.harness.load import LoadSpec, RunWaits, ask, simulated_gateway, waits, why_spoiled
-from stayfast.lab.harness.virtual import HEAVY_TAIL, ask_pipeline, run_virtual_in_thread, virtual_system
+from stayfast.lab.harness.constant import FixedPolicy, FixedPolicyRun
+from stayfast.lab.harness.load import LoadSpec, WaitSummary, run_load, simulated_gateway, spoil_reason, summarize_waits
+from stayfast.lab.harness.virtual import HEAVY_TAIL, run_load_virtual, run_virtual_in_thread, virtual_system
 from stayfast.lab.load.result import Result
 from stayfast.lab.simulated import FaultKind, FaultRule, GapConfig, Mixture, ProviderConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -43,26 +42,24 @@ NARROW = {"a": ProviderConfig(ttft=Mixture(0.2, 0.25), gaps=GapConfig(0.0, 0.0),
 DEFAULT, LARGER = "defaults", "budget 25%"
 TAIL: Mapping[str, tuple[Mapping[str, Any], Mapping[str, float]]] = {
     DEFAULT: ({}, {"p95_s": 0.68, "p99_s": 0.92, "past_5_s": 0.0001, "calls": 1.10}),
-    LARGER: ({"budget": 0.25}, {"p95_s": 0.50, "p99_s": 0.72}),  # run more briefly
+    LARGER: ({"budget": 0.25}, {"p95_s": 0.50, "p99_s": 0.72}),  # in a shorter run
 }
-TAIL_SLACK, HEDGE_SLACK = 1.05, 1.3  # over sockets, where requests are fewer
-TUNED = (Constant(0.5, 6), Constant(0.5, 3, is_hedge=True))
-TUNED_GOALS = (1.0, 1.05)  # times their p99
+TAIL_SLACK, HEDGE_SLACK = 1.05, 1.3  # over sockets, with fewer requests
+TUNED = (FixedPolicy(0.5, 6), FixedPolicy(0.5, 3, is_hedge=True))
+TUNED_GOALS = (1.0, 1.05)  # multiples of their p99
 N_TUNED = 200_000
 HANGS_GOALS: Mapping[str, float] = {"p99_s": 0.1, "calls": 1.07}
 LESS_P99, MORE_CALLS, P50_WITHIN, NARROW_CALLS = 0.60, 0.05, 0.03, 0.02
 
 
-async def ask_over_sockets(providers: Mapping[str, Any], hedge: Mapping[str, Any], load: LoadSpec, seed: int) -> Result:
-    """The load on a gateway in front of a simulator that plays these providers."""
+async def run_over_sockets(providers: Mapping[str, Any], hedge: Mapping[str, Any], load: LoadSpec, seed: int) -> Result:
     async with simulated_gateway(providers, seed, hedge=dict(hedge)) as (_, url):
-        return (await ask(load, {"gateway": url}, seed))["gateway"]
+        return await run_load(load, url, seed)
 
 
-async def ask_in_virtual_time(loop: SimLoop, providers: Mapping[str, ProviderConfig], hedge: HedgeConfig, load: LoadSpec,
+async def run_in_virtual_time(loop: SimLoop, providers: Mapping[str, ProviderConfig], hedge: HedgeConfig, load: LoadSpec,
                               seed: int) -> Result:
-    """The load on the same pipeline, policies and providers."""
-    return await ask_pipeline(virtual_system(loop, providers, seed, hedge=hedge), load, loop, seed)
+    return await run_load_virtual(virtual_system(loop, providers, seed, hedge=hedge), load, loop, seed)
 
 
 def tail_load(seconds: float) -> LoadSpec:
@@ -75,9 +72,9 @@ def hangs_load(seconds: float) -> LoadSpec:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """hedge: what the routes have beside what the claim sets."""
+    """hedge: additional hedge settings of the routes."""
 
-    # In 100 s over sockets these seeds draw 9.1 % past 0.55 s, and the mixture has 8.4.
+    # In 100 s over sockets these seeds draw 9.1 % past 0.55 s; the mixture has 8.4 %.
     full: Extent = Extent(1_000_000, 300.0, slack=TAIL_SLACK)
     quick: Extent = Extent(10_000, 8.0, slack=1.5, virtual_slack=1.15)
     hedge: Mapping[str, Any] = field(default_factory=dict)
@@ -90,7 +87,7 @@ class Tail:
 
     async def run(self, conditions: Conditions) -> Finding:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
-        tuned = await asyncio.to_thread(ask_tuned, min(extent.n * 10, N_TUNED), seed)
+        tuned = await asyncio.to_thread(simulate_tuned, min(extent.n * 10, N_TUNED), seed)
         figures = [figure for rival in tuned for figure in rival.figures("tuned by hand", quantiles=(0.95, 0.99))]
         spoiled = None
         for name, (settings, goals) in TAIL.items():
@@ -98,44 +95,46 @@ class Tail:
             if name != DEFAULT and not conditions.is_quick:
                 extent = replace(extent, real_s=self.full.real_s / 3, n=self.full.n // 5)
             conditions.report_progress(f"{name}: {extent.real_s:g} s over sockets, {extent.n:,} requests in virtual time")
-            real = await ask_over_sockets(HEAVY_TAILED, config, tail_load(extent.real_s), seed)
-            spoiled = spoiled or why_spoiled({"gateway": real})
-            twin = waits(await run_virtual_in_thread(ask_in_virtual_time, HEAVY_TAILED, HedgeConfig(**config),
-                                                     tail_load(extent.n / TAIL_RPS), seed))
-            figures += waits(real).figures(f"{name}, sockets", _eased(goals, extent.slack))
-            figures += twin.figures(f"{name}, virtual time", _eased(goals, extent.virtual_slack))
+            real = await run_over_sockets(HEAVY_TAILED, config, tail_load(extent.real_s), seed)
+            spoiled = spoiled or spoil_reason({"gateway": real})
+            virtual = summarize_waits(await run_virtual_in_thread(
+                run_in_virtual_time, HEAVY_TAILED, HedgeConfig(**config), tail_load(extent.n / TAIL_RPS), seed))
+            figures += summarize_waits(real).figures(f"{name}, sockets", _relax_goals(goals, extent.slack))
+            figures += virtual.figures(f"{name}, virtual time", _relax_goals(goals, extent.virtual_slack))
             if name == DEFAULT:
-                figures += [Figure(f"{name}, virtual time: TTFT p99, over that of {rival.way.name}",
-                                   twin.p99_s / rival.p99_s, "x", goal * extent.virtual_slack)
+                figures += [Figure(f"{name}, virtual time: TTFT p99, over that of {rival.policy.name}",
+                                   virtual.p99_s / rival.p99_s, "x", goal * extent.virtual_slack)
                             for rival, goal in zip(tuned, TUNED_GOALS, strict=True)]
         return Finding(tuple(figures), spoiled=spoiled)
 
 
-def ask_tuned(n: int, seed: int) -> list[ConstantRequest]:
-    """Each of TUNED on `n` requests of its own."""
-    rng, mixture = Random(seed), HEAVY_TAIL
-    found = [ConstantRequest(way, [], 0) for way in TUNED]
-    for rival in found:
+def simulate_tuned(n: int, seed: int) -> list[FixedPolicyRun]:
+    """Each policy of TUNED on its own draws of n requests."""
+    rng = Random(seed)
+    runs = [FixedPolicyRun(policy, [], 0) for policy in TUNED]
+    for run in runs:
         for _ in range(n):
-            rival.add(*rival.way.wait_s(lambda *_: mixture.draw(rng, rng.random())))
-    return found
+            run.add(*run.policy.simulate(lambda *_: HEAVY_TAIL.draw(rng, rng.random())))
+    return runs
 
 
-def _eased(goals: Mapping[str, float], slack: float) -> Mapping[str, float]:
-    """The goals of a run with fewer samples: quantiles by `slack`; counts of single requests by one request."""
+def _relax_goals(goals: Mapping[str, float], slack: float) -> Mapping[str, float]:
+    """The goals of a run with few samples: quantiles and extra calls times `slack`, and at most one request in 1,000 past 5
+    s.
+    """
     if slack == 1.0:
         return goals
-    eased = {name: goal * slack if name in ("p95_s", "p99_s") else goal for name, goal in goals.items()}
-    if "calls" in eased:
-        eased["calls"] = 1 + (eased["calls"] - 1) * slack
-    if "past_5_s" in eased:
-        eased["past_5_s"] = 0.001
-    return eased
+    relaxed = {name: goal * slack if name in ("p95_s", "p99_s") else goal for name, goal in goals.items()}
+    if "calls" in relaxed:
+        relaxed["calls"] = 1 + (relaxed["calls"] - 1) * slack
+    if "past_5_s" in relaxed:
+        relaxed["past_5_s"] = 0.001
+    return relaxed
 
 
 @dataclass(frozen=True, slots=True)
 class Hangs:
-    """hedge: what the route has instead of the defaults."""
+    """hedge: hedge settings of the route, in place of the defaults."""
 
     full: Extent = Extent(1_000_000, 60.0)
     quick: Extent = Extent(10_000, 6.0)
@@ -147,18 +146,19 @@ class Hangs:
     async def run(self, conditions: Conditions) -> Finding:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         conditions.report_progress(f"{extent.real_s:g} s over sockets, {extent.n:,} requests in virtual time")
-        real = await ask_over_sockets(HANGING, self.hedge, hangs_load(extent.real_s), seed)
-        twin = await run_virtual_in_thread(ask_in_virtual_time, HANGING, HedgeConfig(**self.hedge),
-                                           hangs_load(extent.n / HANGS_RPS), seed)
-        figures = (*waits(real).figures("sockets", HANGS_GOALS), *waits(twin).figures("virtual time", HANGS_GOALS))
-        return Finding(figures, spoiled=why_spoiled({"gateway": real}))
+        real = await run_over_sockets(HANGING, self.hedge, hangs_load(extent.real_s), seed)
+        virtual = await run_virtual_in_thread(run_in_virtual_time, HANGING, HedgeConfig(**self.hedge),
+                                              hangs_load(extent.n / HANGS_RPS), seed)
+        return Finding((*summarize_waits(real).figures("sockets", HANGS_GOALS),
+                        *summarize_waits(virtual).figures("virtual time", HANGS_GOALS)),
+                       spoiled=spoil_reason({"gateway": real}))
 
 
 @dataclass(frozen=True, slots=True)
 class HedgeClaim:
-    """hedge: what the hedged route has beside the defaults."""
+    """n of an extent: requests of each run. hedge: additional hedge settings of the hedged route."""
 
-    full: Extent = Extent(500_000, 90.0, slack=HEDGE_SLACK)  # of each
+    full: Extent = Extent(500_000, 90.0, slack=HEDGE_SLACK)
     quick: Extent = Extent(8_000, 8.0, slack=2.0, virtual_slack=2.0)
     hedge: Mapping[str, Any] = field(default_factory=dict)
 
@@ -174,19 +174,21 @@ class HedgeClaim:
         load = LoadSpec(extent.real_s, HEDGE_RPS, n_output=2, warmup_s=10.0)
         provider = {"a": ProviderConfig("gpt-4o-mini-like", seed, fills_max_tokens=True)}
         async with asyncio.TaskGroup() as group:
-            plain = group.create_task(ask_over_sockets(provider, {"mode": "off"}, load, seed))
-            hedged = group.create_task(ask_over_sockets(provider, self.hedge, load, seed))
+            plain = group.create_task(run_over_sockets(provider, {"mode": "off"}, load, seed))
+            hedged = group.create_task(run_over_sockets(provider, self.hedge, load, seed))
         load = replace(load, seconds=extent.n / HEDGE_RPS)
-        off, on = [await run_virtual_in_thread(ask_in_virtual_time, provider, config, load, seed)
-                   for config in (HedgeConfig("off"), HedgeConfig(**self.hedge))]
-        narrow = waits(await run_virtual_in_thread(ask_in_virtual_time, NARROW, HedgeConfig(**self.hedge), load, seed))
-        figures = (*_compare("sockets", waits(plain.result()), waits(hedged.result()), extent.slack),
-                   *_compare("virtual time", waits(off), waits(on), extent.virtual_slack),
+        on_config = HedgeConfig(**self.hedge)
+        off, on, narrow = [
+            summarize_waits(await run_virtual_in_thread(run_in_virtual_time, providers, config, load, seed))
+            for providers, config in ((provider, HedgeConfig("off")), (provider, on_config), (NARROW, on_config))]
+        figures = (*_comparison_figures("sockets", summarize_waits(plain.result()), summarize_waits(hedged.result()),
+                                        extent.slack),
+                   *_comparison_figures("virtual time", off, on, extent.virtual_slack),
                    Figure("virtual time, without a tail: more calls", (narrow.calls - 1) * 100, "%", NARROW_CALLS * 100))
-        return Finding(figures, spoiled=why_spoiled({"plain": plain.result(), "hedged": hedged.result()}))
+        return Finding(figures, spoiled=spoil_reason({"plain": plain.result(), "hedged": hedged.result()}))
 
 
-def _compare(where: str, plain: RunWaits, hedged: RunWaits, slack: float) -> Sequence[Figure]:
+def _comparison_figures(where: str, plain: WaitSummary, hedged: WaitSummary, slack: float) -> Sequence[Figure]:
     return (
         *plain.figures(f"{where}, without", {}), *hedged.figures(f"{where}, hedged", {}),
         Figure(f"{where}: p99 shorter by", (1 - hedged.p99_s / plain.p99_s) * 100, "%",

@@ -1,14 +1,14 @@
-"""A turn with tools: as it is mostly written, one call after another, and through the budget layer.
+"""A turn with tools: as a plain sequence of calls, and through the budget layer.
 
-Every call is a mixture: mostly it is quick, and 6 or 7 in 100 are slow by bad luck, as with hosted APIs. Before: in series,
-without time-outs. After: retrieval, two tools and a policy check side by side, each with a hedge that has learned its delay;
-what is not there by BY_S is said to be missing; the model is asked with what is there, hedged until its first token, in the
-time that is reserved for it. Turns come at random; virtual time.
+The duration of each call is a mixture: most are quick, and 6 or 7 in 100 are slow at random, as with hosted APIs. Before:
+in series, without timeouts. After: retrieval, two tools and a policy check in parallel, each with a hedge that has learned
+its delay. The turn goes on after BY_S without the results that are missing. The model call is hedged until its first token
+and has reserved time. Turns arrive at random, in virtual time.
 
-Spend: each call is paid in full even where it was cancelled or lost against another. The length of an answer is the turn's
-own: a second attempt has the same, and only its first token may come sooner.
+Spend: each call is paid in full, even if it was cancelled or lost to its hedge. The length of an answer belongs to the turn:
+a second attempt has the same length, and only its first token can come sooner.
 
-When wrong: what is compared is this workload. Prices of tools and model and how they are late are typical guesses.
+When wrong: prices and delays of tools and model are typical guesses.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.virtual import VirtualClaim, arrive
+from stayfast.lab.harness.virtual import VirtualClaim, run_arrivals
 from stayfast.lab.load.stats import Exact
 from stayfast.lab.simulated import Mixture
 from stayfast.testing.simloop import SimLoop
@@ -28,19 +28,19 @@ from stayfast.turns import HedgePolicy, budget, step
 SERIES_P95_S = 5.2
 P95_GOAL_S = 2.2
 SPEND_GOAL = 12.0  # %
-TURNS_A_S = 5.0
+TURNS_PER_S = 5.0
 TOTAL_S = 4.0
 BY_S = 1.0
-HEDGED = 0.12  # share of the calls of each kind that may be made twice
+HEDGED = 0.12  # maximum share of hedged calls of each kind
 MODEL_HEDGED = 0.11
 ANSWER_S = 2.4  # reserved
 
 
 @dataclass(frozen=True, slots=True)
 class CallKind:
-    """One kind of call."""
+    """duration: in seconds."""
 
-    waits: Mixture
+    duration: Mixture
     usd: float
 
 
@@ -48,61 +48,63 @@ RETRIEVAL, TOOL_A, TOOL_B, CHECK = KINDS = (
     CallKind(Mixture(0.12, 0.4, 0.05, 0.8, 0.5), 0.0002), CallKind(Mixture(0.25, 0.35, 0.07, 1.59, 0.5), 0.001),
     CallKind(Mixture(0.35, 0.35, 0.07, 2.15, 0.5), 0.001), CallKind(Mixture(0.2, 0.3, 0.06, 0.8, 0.5), 0.0005))
 MODEL = CallKind(Mixture(0.35, 0.4, 0.068, 3.3, 0.7), 0.006)  # to its first token
-LENGTH = Mixture(0.55, 0.3)  # seconds from there to the end of the answer
+GENERATION = Mixture(0.55, 0.3)  # seconds from the first token to the end of the answer
 NAMES: Mapping[str, CallKind] = MappingProxyType({"retrieval": RETRIEVAL, "tool_a": TOOL_A, "tool_b": TOOL_B,
                                                   "check": CHECK})
 
 
 class ToolTurns:
-    """Turns of one way of writing them, and what they took."""
+    """Runs turns in one of the two ways, and records their durations and spend."""
 
     def __init__(self, loop: SimLoop, rng: Random, *, hedges: bool) -> None:
         self._loop = loop
         self._rng = rng
         shares = {**dict.fromkeys(KINDS, HEDGED), MODEL: MODEL_HEDGED} if hedges else {}
         self._hedges = {kind: HedgePolicy(share) for kind, share in shares.items()}
-        self.took_s: list[float] = []
+        self.durations_s: list[float] = []
         self.usd = 0.0
         self.n_missing = self.n_unanswered = 0
 
-    async def all(self, n: int, turn: Callable[[float], Awaitable[None]]) -> None:
-        await arrive(n, TURNS_A_S, self._rng, lambda _: self._timed(turn))
+    async def run_all(self, n: int, run_turn: Callable[[float], Awaitable[None]]) -> None:
+        """Run n turns of `run_turn`, which takes the seconds of its answer's generation."""
+        async def run_timed() -> None:
+            began_at = self._loop.now()
+            await run_turn(GENERATION.draw(self._rng, 1.0))
+            self.durations_s.append(self._loop.now() - began_at)
 
-    async def in_series(self, length_s: float) -> None:
+        await run_arrivals(n, TURNS_PER_S, self._rng, lambda _: run_timed())
+
+    async def run_in_series(self, generation_s: float) -> None:
         for kind in KINDS:
             await self._call(kind)
         await self._call(MODEL)
-        await self._rest(length_s)
+        await self._generate(generation_s)
 
-    async def in_a_budget(self, length_s: float) -> None:
+    async def run_in_budget(self, generation_s: float) -> None:
         async with budget(TOTAL_S, {"answer": ANSWER_S}) as b:
             calls: dict[str, Any] = {name: step(self._call, kind, hedge=self._hedges.get(kind))
                                      for name, kind in NAMES.items()}
-            found = await b.gather(by=BY_S, **calls)
-            self.n_missing += bool(found.missing)
+            results = await b.gather(by=BY_S, **calls)
+            self.n_missing += bool(results.missing)
             has_started = await b.run(self._call, MODEL, name="answer", hedge=self._hedges.get(MODEL), fallback=False)
-            self.n_unanswered += not has_started or not await b.run(self._rest, length_s, name="answer", fallback=False)
-
-    async def _timed(self, turn: Callable[[float], Awaitable[None]]) -> None:
-        began_at = self._loop.now()
-        await turn(LENGTH.draw(self._rng, 1.0))
-        self.took_s.append(self._loop.now() - began_at)
+            self.n_unanswered += not has_started or not await b.run(self._generate, generation_s, name="answer",
+                                                                    fallback=False)
 
     async def _call(self, kind: CallKind) -> bool:
         self.usd += kind.usd
-        await asyncio.sleep(kind.waits.draw(self._rng, self._rng.random()))
+        await asyncio.sleep(kind.duration.draw(self._rng, self._rng.random()))
         return True
 
-    async def _rest(self, length_s: float) -> bool:
-        await asyncio.sleep(length_s)
+    async def _generate(self, generation_s: float) -> bool:
+        await asyncio.sleep(generation_s)
         return True
 
 
-async def play(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> Finding:
+async def measure(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> Finding:
     before, after = ToolTurns(loop, Random(seed), hedges=hedges), ToolTurns(loop, Random(seed), hedges=hedges)
-    await before.all(n, before.in_series)
-    await after.all(n, after.in_a_budget)
-    series_s, layer_s = Exact(before.took_s), Exact(after.took_s)
+    await before.run_all(n, before.run_in_series)
+    await after.run_all(n, after.run_in_budget)
+    series_s, layer_s = Exact(before.durations_s), Exact(after.durations_s)
     note = (f"In series p50 {series_s.at(0.5):.2f} s, p99 {series_s.at(0.99):.2f} s; with the layer p50 "
             f"{layer_s.at(0.5):.2f} s, p99 {layer_s.at(0.99):.2f} s.")
     return Finding((
@@ -116,5 +118,5 @@ async def play(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> Find
 
 TOOLS = VirtualClaim(
     "tools", f"A turn of retrieval, two tools, a policy check and a model has a p95 of {SERIES_P95_S:g} s in series, and of "
-    f"at most {P95_GOAL_S:g} s through the budget layer, at {SPEND_GOAL:g} % more spend or less.", play,
+    f"at most {P95_GOAL_S:g} s through the budget layer, at {SPEND_GOAL:g} % more spend or less.", measure,
     "{:,} turns in virtual time, before and after", 50_000, 5_000)

@@ -1,16 +1,16 @@
-"""Whether the instrument tells the truth: the bench must recover percentiles that are known in advance.
+"""The bench recovers percentiles that are known in advance.
 
-The simulator draws its times to the first token from a mixture whose quantiles are known in closed form. The bench measures
-it over a socket, through a gateway in front of the same model, and through the same pipeline in virtual time; the last two
-must also agree with each other within their bootstrap intervals. Then the simulator is stopped (SIGSTOP) in mid-run: a bench
-that waits with its next request until the target answers would send less while it is slow and report a fine p99. From the
-intended start, a stall of S seconds in a run of T seconds delays a request by U(0, S) with probability S / T, so for 1 - p <
-S / T
+The simulator draws its times to the first token from a mixture with quantiles in closed form. The bench measures it over a
+socket, through a gateway in front of the same model, and through the same pipeline in virtual time. The last two must also
+agree with each other within their bootstrap intervals. Then the simulator is stopped (SIGSTOP) in the middle of a run. A
+bench that waits for the answer before it sends the next request would send less during the stall, and report a good p99.
+Measured from the intended start, a stall of S seconds in a run of T seconds delays a request by U(0, S) with probability S
+/ T, so for 1 - p < S / T
 
     p-quantile = S - (1 - p) * T     (+ the usual latency, here below a millisecond)
 
-When wrong: sampling. With n answers the quantile of a share p has a standard error of sqrt(p (1 - p) / n) / f; the runs are
-as long as makes that, at p99, a third of what is allowed.
+When wrong: sampling. With n answers the quantile of a share p has a standard error of sqrt(p (1 - p) / n) / f. The runs are
+long enough to make that a third of the tolerance at p99.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from random import Random
 
 from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
-from stayfast.lab.harness.load import LoadSpec, ask, n_failed, since_start_s, why_spoiled
+from stayfast.lab.harness.load import LoadSpec, n_failed, run_load, run_loads, since_start_s, spoil_reason
 from stayfast.lab.harness.processes import MODEL, Processes, ServerProcess
-from stayfast.lab.harness.virtual import ask_pipeline, run_virtual_in_thread, virtual_system
+from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, virtual_system
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.stats import Exact, Measured
 from stayfast.lab.report.compare import CompareConfig, compare
@@ -35,13 +35,13 @@ PRESET = "sonnet-4.6-like"
 KNOWN = PRESETS[PRESET].ttft
 RATE_RPS = 250.0
 P50_WITHIN, P99_WITHIN = 0.03, 0.07
-UNHEDGED = HedgeConfig(mode="off")  # second attempts would be quicker than what is known
-LEVEL = 0.99  # of the intervals: three quantiles are looked at
+UNHEDGED = HedgeConfig(mode="off")  # a hedge would be quicker than the known distribution
+LEVEL = 0.99  # of the intervals: three quantiles are compared
 
 
 @dataclass(frozen=True, slots=True)
 class TruthClaim:
-    """real_s of an extent: of each of two targets. stalled_run_s: of the run in whose middle the target stalls."""
+    """real_s of an extent: for each of two targets. stalled_run_s: the run in whose middle the target stalls for stall_s."""
 
     full: Extent = Extent(real_s=60.0, virtual_s=400.0)
     quick: Extent = Extent(real_s=15.0, virtual_s=100.0, slack=2.0)
@@ -61,44 +61,45 @@ class TruthClaim:
                 "upstreams": {"known": {"kind": "simulated", "probe": False, **provider}},
                 "routes": {MODEL: {"upstreams": ["known"], "hedge": {"mode": UNHEDGED.mode}}}})
             conditions.report_progress(f"twice {extent.real_s:g} s over sockets at {RATE_RPS:g} requests/s")
-            real = await ask(LoadSpec(extent.real_s, RATE_RPS, n_output=2, warmup_s=1.0),
-                             {"simulator": f"{sim.url}/known/v1", "gateway": f"{gateway.url}/v1"}, seed)
+            real = await run_loads(LoadSpec(extent.real_s, RATE_RPS, n_output=2, warmup_s=1.0),
+                                   {"simulator": f"{sim.url}/known/v1", "gateway": f"{gateway.url}/v1"}, seed)
             conditions.report_progress(f"{extent.virtual_s:g} s in virtual time")
-            twin = await run_virtual_in_thread(in_virtual_time, extent.virtual_s, seed)
+            twin = await run_virtual_in_thread(run_in_virtual_time, extent.virtual_s, seed)
             conditions.report_progress(f"a target that stalls for {self.stall_s:g} s")
             load = LoadSpec(self.stalled_run_s, RATE_RPS, n_output=2)
-            stalled, stall_s = await ask_with_a_stall(load, sim, f"{sim.url}/fast/v1", self.stall_s, seed)
+            stalled, stall_s = await run_with_stall(load, sim, f"{sim.url}/fast/v1", self.stall_s, seed)
         figures = [figure for where, result in (*real.items(), ("virtual time", twin))
-                   for figure in against_formula(where, result, KNOWN, extent.slack)]
-        figures += [against_each_other(real["gateway"], twin, seed), *against_stall(stalled, stall_s)]
-        return Finding(tuple(figures), spoiled=why_spoiled(real))
+                   for figure in compare_with_formula(where, result, KNOWN, extent.slack)]
+        figures += [compare_with_each_other(real["gateway"], twin, seed), *compare_with_stall(stalled, stall_s)]
+        return Finding(tuple(figures), spoiled=spoil_reason(real))
 
 
-async def in_virtual_time(loop: SimLoop, seconds: float, seed: int) -> Result:
-    """The same provider, asked through the pipeline."""
+async def run_in_virtual_time(loop: SimLoop, seconds: float, seed: int) -> Result:
     system = virtual_system(loop, {"known": ProviderConfig(PRESET, seed)}, seed, hedge=UNHEDGED)
-    return await ask_pipeline(system, LoadSpec(seconds, RATE_RPS, n_output=2), loop, seed)
+    return await run_load_virtual(system, LoadSpec(seconds, RATE_RPS, n_output=2), loop, seed)
 
 
-async def ask_with_a_stall(load: LoadSpec, target: ServerProcess, url: str, stall_s: float, seed: int) -> tuple[Result,
-                                                                                                                float]:
-    """The result of a run in whose middle the target was stopped, and for how many seconds it really was."""
+async def run_with_stall(load: LoadSpec, target: ServerProcess, url: str, stall_s: float,
+                         seed: int) -> tuple[Result, float]:
+    """Run a load during whose middle the target is stopped. Returns the result, and the real length of the stall in
+    seconds.
+    """
     clock = SystemClock()
     async with asyncio.TaskGroup() as group:
-        asking = group.create_task(ask(load, {"stalled": url}, seed))
+        running = group.create_task(run_load(load, url, seed))
         await asyncio.sleep(load.seconds / 2)
         target.freeze()
         frozen_at = clock.now()
         await asyncio.sleep(stall_s)
         stalled_s = clock.now() - frozen_at
         target.thaw()
-    return asking.result()["stalled"], stalled_s
+    return running.result(), stalled_s
 
 
-def against_formula(where: str, result: Result, known: Mixture, slack: float = 1.0) -> Sequence[Figure]:
-    """The quantiles of the TTFT from the intended start, against those of `known`."""
+def compare_with_formula(where: str, result: Result, known: Mixture, slack: float = 1.0) -> Sequence[Figure]:
+    """The quantiles of the TTFT from the intended start, compared with those of `known`."""
     ttft = Exact(since_start_s(result, "first_s"))
-    figures = [_unanswered(where, result)]
+    figures = [_unanswered_figure(where, result)]
     for share, within in ((0.5, P50_WITHIN), (0.99, P99_WITHIN)):
         known_s = known.quantile(share)
         figures.append(Figure(f"{where}: TTFT p{share * 100:g}, off by (known: {known_s * 1e3:.1f} ms, n={ttft.n})",
@@ -106,8 +107,8 @@ def against_formula(where: str, result: Result, known: Mixture, slack: float = 1
     return figures
 
 
-def against_each_other(real: Result, twin: Result, seed: int) -> Figure:
-    """How many quantiles of the TTFT are beyond chance; one that could not be compared is."""
+def compare_with_each_other(real: Result, twin: Result, seed: int) -> Figure:
+    """The number of TTFT quantiles that differ significantly. A quantile that could not be compared counts as different."""
     compared = compare(Measured(real), Measured(twin), Random(seed), CompareConfig(level=LEVEL))
     rows = [row for row in compared.rows if row.quantity.startswith("ttft_sched.")]
     differ = [row.quantity for row in rows if isnan(row.difference.value) or not row.difference.spans_zero]
@@ -115,12 +116,12 @@ def against_each_other(real: Result, twin: Result, seed: int) -> Figure:
                   f"{', '.join(differ) or 'none'}", float(len(differ)) if rows else nan, "", 0.0)
 
 
-def against_stall(result: Result, stall_s: float) -> Sequence[Figure]:
-    """The p99 of a run in which the target stood still for `stall_s`, against the formula of this module."""
+def compare_with_stall(result: Result, stall_s: float) -> Sequence[Figure]:
+    """The p99 of a run with a stall of `stall_s`, compared with the formula of this module."""
     e2e = Exact(since_start_s(result, "last_s"))
     known_s = stall_s - 0.01 * result.duration_s
     return [
-        _unanswered("stalled target", result),
+        _unanswered_figure("stalled target", result),
         Figure(f"stalled target: e2e p99, off by (stalled {stall_s:.3f} s, so known: {known_s * 1e3:.0f} ms)",
                _off_by_percent(e2e.at(0.99), known_s), "%", P99_WITHIN * 100),
         Figure("stalled target: e2e p50", e2e.at(0.5) * 1e3, "ms"),
@@ -131,5 +132,5 @@ def _off_by_percent(found_s: float, known_s: float) -> float:
     return abs(found_s / known_s - 1) * 100 if known_s > 0 else nan
 
 
-def _unanswered(where: str, result: Result) -> Figure:
-    return Figure(f"{where}: requests without an answer", float(n_failed(result)), "", 0.0)
+def _unanswered_figure(where: str, result: Result) -> Figure:
+    return Figure.count(f"{where}: requests without an answer", n_failed(result))

@@ -1,1 +1,1 @@
-"""What every proof stands on: claims and figures, processes, load, virtual time."""
+"""Shared parts of all proofs: claims and figures, server processes, load, virtual time."""

@@ -1,8 +1,8 @@
-"""Ways to ask that a user could have tuned by hand, worked out from the times that attempts take.
+"""Timeouts and hedges with a fixed delay, as a user could tune them by hand, computed from the durations of attempts.
 
-time-out: an attempt without a first token after `after_s` is closed and the next one is made, the last one without a
-time-out. hedge: it runs on, and the first one that brings a token wins. Both know the distribution: their number is chosen
-by whoever knows the result. When wrong: attempts do not wait for each other, and closing one costs nothing.
+timeout: an attempt without a first token after `after_s` is closed and the next one starts. The last attempt has no timeout.
+hedge: the attempt keeps running beside the next one, and the first token wins. The delays were chosen with knowledge of the
+distribution. When wrong: attempts do not delay each other, and closing an attempt costs nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,8 +14,8 @@ from stayfast.lab.load.stats import Exact
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """One way. `n_tries`: attempts of a request at most."""
+class FixedPolicy:
+    """n_tries: maximum attempts per request."""
 
     after_s: float
     n_tries: int
@@ -27,14 +27,16 @@ class Constant:
             return "direct"
         return f"hedges after {self.after_s:g} s" if self.is_hedge else f"a time-out of {self.after_s:g} s"
 
-    def wait_s(self, takes_s: Callable[[int, float], float]) -> tuple[float, int]:
-        """Seconds to the first token, and attempts. takes_s: what the n-th attempt takes, that begins after so long."""
+    def simulate(self, attempt_s: Callable[[int, float], float]) -> tuple[float, int]:
+        """Seconds to the first token, and the number of attempts. attempt_s(n, at_s): the duration of the n-th attempt,
+        which starts at_s after the request.
+        """
         best_s = inf
         for n in range(self.n_tries):
             at_s = n * self.after_s if n else 0.0
             if at_s >= best_s:
                 return best_s, n
-            took_s = takes_s(n, at_s)
+            took_s = attempt_s(n, at_s)
             if self.is_hedge:
                 best_s = min(best_s, at_s + took_s)
             elif took_s <= self.after_s or n == self.n_tries - 1:
@@ -43,10 +45,10 @@ class Constant:
 
 
 @dataclass(slots=True)
-class ConstantRequest:
-    """What one way came to. waits_s: in the order of the requests."""
+class FixedPolicyRun:
+    """The result of one policy. waits_s: in the order of the requests."""
 
-    way: Constant
+    policy: FixedPolicy
     waits_s: list[float]
     n_calls: int
 
@@ -56,15 +58,15 @@ class ConstantRequest:
 
     @property
     def calls(self) -> float:
-        """A request."""
+        """Calls per request."""
         return self.n_calls / len(self.waits_s)
 
     def add(self, wait_s: float, n_calls: int) -> None:
-        """One more request."""
+        """Record one more request."""
         self.waits_s.append(wait_s)
         self.n_calls += n_calls
 
     def figures(self, where: str, *, quantiles: Iterable[float] = (0.99,)) -> list[Figure]:
         exact = Exact(self.waits_s)
-        return [*(Figure(f"{where}: {self.way.name}: TTFT p{q * 100:.0f}", exact.at(q), "s") for q in quantiles),
-                Figure(f"{where}: {self.way.name}: calls a request", self.calls, "")]
+        return [*(Figure(f"{where}: {self.policy.name}: TTFT p{q * 100:.0f}", exact.at(q), "s") for q in quantiles),
+                Figure(f"{where}: {self.policy.name}: calls a request", self.calls, "")]

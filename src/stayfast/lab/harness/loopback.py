@@ -1,14 +1,13 @@
-"""Peers on loopback that cost next to nothing: an upstream with one canned answer, callers that send one request again and
-again, and the least that a proxy in Python can cost.
+"""Cheap peers on loopback: an upstream with one canned answer, callers that repeat one request, and a bare proxy.
 
-The bench and the simulator take longer for a request than the gateway does, so they can never keep it busy; half idle, it
-pays for waking up, and CPU a request measures the machine's idling as much as the gateway. The canned upstream and its
-callers take a tenth of that, so one core feeds the other. The baseline proxy parses each request, puts it on a kept
-connection to the upstream and copies the answer back as it comes, without deadlines, retries, checks or logs: what the
-gateway takes beyond it, on the same event loop, parser and machine, is the price of what the gateway does.
+The bench and the simulator need more CPU per request than the gateway, so they cannot keep it busy. A half-idle gateway
+also pays for wake-ups, which distort CPU per request. The canned upstream and its callers need a tenth of the gateway's CPU,
+so one core can saturate another. The bare proxy parses each request, forwards it on a pooled connection and copies the
+answer back, without deadlines, retries, checks or logs. It runs on the same event loop and parser as the gateway: the
+difference between the two is the cost of the gateway's features.
 
     python -m stayfast.lab.harness.loopback            the canned upstream
-    python -m stayfast.lab.harness.loopback UPSTREAM   the baseline proxy in front of a URL
+    python -m stayfast.lab.harness.loopback UPSTREAM   the bare proxy in front of a URL
 """
 
 import asyncio
@@ -26,19 +25,19 @@ BODY: Final = (
     b'"refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":25,"completion_tokens":32,'
     b'"total_tokens":57,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}')
 _ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)
-_PLACE: Final = b"about la"  # of a question's number
+_NUMBER_SLOT: Final = b"about la"  # is replaced by a number
 _QUESTION: Final = (
     b'{"model":"m","messages":[{"role":"system","content":"You are a helpful assistant."},{"role":"user","content":'
     b'"Say something about latency, please, and keep it short."}],"max_tokens":64,"temperature":0.2}')
 
 
 def numbered_question(number: int) -> bytes:
-    """A body whose question has a number in it, of at most eight digits."""
-    return _QUESTION.replace(_PLACE, b"%08d" % number)
+    """A body whose question contains a number of at most eight digits."""
+    return _QUESTION.replace(_NUMBER_SLOT, b"%08d" % number)
 
 
 class _Peer(asyncio.Protocol):
-    """One end of a connection, whose parser calls `on_message_complete`."""
+    """One end of a connection. Its parser calls `on_message_complete`."""
 
     parser: Any  # httptools', of requests or of responses
     transport: asyncio.Transport
@@ -59,7 +58,7 @@ class _CannedUpstream(_Peer):
 
 
 class _Caller(_Peer):
-    """Sends the next request as soon as the answer is there."""
+    """Sends the next request as soon as an answer is complete."""
 
     def __init__(self, request: bytes, ends_at: float, numbers: Iterator[int] | None) -> None:
         self.parser = httptools.HttpResponseParser(self)
@@ -75,8 +74,10 @@ class _Caller(_Peer):
         self._send()
 
     def _send(self) -> None:
-        fresh = self._request if self._numbers is None else self._request.replace(_PLACE, b"%08d" % next(self._numbers))
-        self.transport.write(fresh)
+        request = self._request
+        if self._numbers is not None:
+            request = request.replace(_NUMBER_SLOT, b"%08d" % next(self._numbers))
+        self.transport.write(request)
 
     def on_message_complete(self) -> None:
         self.n_answers += 1
@@ -91,18 +92,24 @@ class _Caller(_Peer):
         self.is_over.set_result(None)
 
 
-async def keep_busy(base_url: str, seconds: float, n_callers: int, headers: bytes = b"",
-                    numbers: Iterator[int] | None = None) -> tuple[int, int]:
-    """Have so many callers ask the endpoint under `base_url`; returns how many answers came, and how many calls failed.
+def encode_chat_post(base_url: str, body: bytes, headers: bytes = b"") -> bytes:
+    """An HTTP request to the chat endpoint under `base_url`. headers: additional lines, each with its line end."""
+    parts = urlsplit(base_url)
+    return (b"POST %b/chat/completions HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n%b\r\n%b" % (parts.path.encode(), parts.netloc.encode(), len(body), headers, body))
 
-    headers: more header lines, each with its end. numbers: each question has one of these in it; None: all are the same.
+
+async def keep_busy(base_url: str, seconds: float, n_callers: int,
+                    numbers: Iterator[int] | None = None) -> tuple[int, int]:
+    """Send requests from n_callers connections in a closed loop. Returns the numbers of answers and of failed calls.
+
+    numbers: each question contains the next of these; None: all questions are equal.
     """
     loop, parts = asyncio.get_running_loop(), urlsplit(base_url)
-    request = (f"POST {parts.path}/chat/completions HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
-               f"content-length: {len(_QUESTION)}\r\n").encode() + headers + b"\r\n" + _QUESTION
+    request = encode_chat_post(base_url, _QUESTION)
     ends_at = loop.time() + seconds
-    where = parts.hostname or "", parts.port or 80
-    callers = [(await loop.create_connection(lambda: _Caller(request, ends_at, numbers), *where))[1]
+    address = parts.hostname or "", parts.port or 80
+    callers = [(await loop.create_connection(lambda: _Caller(request, ends_at, numbers), *address))[1]
                for _ in range(n_callers)]
     for caller in callers:
         await caller.is_over

@@ -1,7 +1,7 @@
-"""The servers of a proof: a simulator, a gateway, a bare proxy, each its own process on a free loopback port.
+"""The servers of a proof: a simulator, a gateway, a bare proxy, each a process on a free loopback port.
 
-They are the very commands that a user types, so a proof measures what is shipped. They end with the proof, also when it
-fails or is interrupted.
+They are started by the commands that a user types, so a proof measures what is shipped. They end with the proof, also when
+it fails or is interrupted.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from math import nan
@@ -27,13 +27,15 @@ import msgspec
 
 from stayfast.lab.harness.claim import SetUpFailed
 from stayfast.lab.simulated import ProviderConfig
+from stayfast.server.auth import new_key
 from stayfast.settings import environment
 
-MODEL = "m"  # of the one route of most proofs
+MODEL = "m"  # the name of the one route in most proofs
 START_WITHIN_S = 20.0
 STOP_WITHIN_S = 5.0
 ANSWER_WITHIN_S = 10.0
-MAX_LINE_BYTES = 4 * 1024 * 1024  # of what a server prints
+ONE_CORE = "only one core: the measured servers share it, and CPU per request is higher"  # where `reserve_core` fails
+MAX_LINE_BYTES = 4 * 1024 * 1024  # of a server's output
 _URL = re.compile(rb"http://127\.0\.0\.1:\d+")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ALL_THREADS = 2  # in the id of another process's CPU clock: the time of all its threads
@@ -41,28 +43,28 @@ _ALL_THREADS = 2  # in the id of another process's CPU clock: the time of all it
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """One running process. `url` is without a path."""
+    """A running process. `url` has no path."""
 
     url: str
     process: asyncio.subprocess.Process
 
     def cpu_s(self) -> float:
-        """Seconds of CPU that all threads have used. NaN where the system does not tell (not Linux)."""
+        """CPU seconds used by all threads. NaN if the system has no such clock (not Linux)."""
         try:
             return time.clock_gettime(~self.process.pid << 3 | _ALL_THREADS)  # finer than the ticks of /proc
         except OSError:
             return _cpu_s(f"/proc/{self.process.pid}/stat")
 
     def first_thread_cpu_s(self) -> float:
-        """The same of the first thread, on which a gateway's loop runs."""
+        """CPU seconds of the first thread, which runs a gateway's event loop."""
         return _cpu_s(f"/proc/{self.process.pid}/task/{self.process.pid}/stat")
 
     def freeze(self) -> None:
-        """Stop the process: the kernel still takes connections, and nothing is answered."""
+        """Stop the process (SIGSTOP): the kernel still accepts connections, and no request is answered."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Continue a stopped process."""
         self.process.send_signal(signal.SIGCONT)
 
     async def get(self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None) -> Any:
@@ -74,7 +76,7 @@ class ServerProcess:
         return await asyncio.to_thread(_read, self, path, method, body)
 
     def connect(self) -> http.client.HTTPConnection:
-        """A connection of the standard library's, which blocks."""
+        """A blocking connection."""
         parts = urlsplit(self.url)
         return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_WITHIN_S)
 
@@ -95,7 +97,7 @@ class Processes:
         self._processes: list[asyncio.subprocess.Process] = []
         self._spawning: set[asyncio.Task[asyncio.subprocess.Process]] = set()
         self._readers: set[asyncio.Task[None]] = set()
-        self._cores: frozenset[int] = frozenset()  # this process's own, where `set_apart` has taken some away
+        self._cores: frozenset[int] = frozenset()  # this process's cores before `reserve_core`
         self._n_files = 0
 
     async def __aenter__(self) -> Self:
@@ -129,17 +131,17 @@ class Processes:
 
     async def simulator(self, providers: Mapping[str, Any], seed: int) -> ServerProcess:
         """`stayfast sim` with these providers; each answers at `{url}/NAME/v1`."""
-        file = self.written({"providers": {name: _provider(config) for name, config in providers.items()}})
+        file = self.write_file({"providers": {name: _provider(config) for name, config in providers.items()}})
         return await self.start("-m", "stayfast", "sim", "--config", file, "--port", "0", "--seed", str(seed), "--json")
 
     async def gateway(self, settings: Mapping[str, Any]) -> ServerProcess:
         """`stayfast serve` with these settings."""
-        return await self.start("-m", "stayfast", "serve", "--config", self.written(settings), "--port", "0")
+        return await self.start("-m", "stayfast", "serve", "--config", self.write_file(settings), "--port", "0")
 
-    def set_apart(self, *measured: ServerProcess) -> bool:
-        """Give the measured servers a core of their own, this process and the others the rest, until they end.
+    def reserve_core(self, *measured: ServerProcess) -> bool:
+        """Pin the measured servers to the first core, and this process and all others to the rest, until the servers end.
 
-        Returns False where that cannot be had: not Linux, or one core only.
+        Returns False if that is impossible (not Linux, or only one core).
         """
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if len(cores) < 2:
@@ -153,28 +155,28 @@ class Processes:
         return True
 
     async def baseline_proxy(self, upstream: str) -> ServerProcess:
-        """The bare proxy in front of `upstream` (a URL)."""
+        """A bare proxy in front of `upstream` (a URL)."""
         return await self.start("-m", "stayfast.lab.harness.loopback", upstream)
 
     async def canned_upstream(self) -> ServerProcess:
-        """An upstream that gives every request the same whole answer at once."""
+        """An upstream that answers each request at once with the same whole answer."""
         return await self.start("-m", "stayfast.lab.harness.loopback")
 
-    def written(self, content: Mapping[str, Any]) -> str:
-        """The path of a file with this content, which is deleted with the processes."""
+    def write_file(self, content: Mapping[str, Any]) -> str:
+        """Write a settings file, which is deleted with the processes. Returns its path."""
         self._n_files += 1
         path = Path(self._directory.name) / f"{self._n_files}.yaml"
         path.write_text(json.dumps(content, default=dict))  # JSON is YAML
         return str(path)
 
     async def start(self, *arguments: str) -> ServerProcess:
-        """Run this Python on `arguments`; it is up when it prints where it listens. Raises SetUpFailed with its output."""
+        """Run this Python with `arguments`, and wait until it prints the URL on which it listens. Raises SetUpFailed."""
         spawning = asyncio.get_running_loop().create_task(asyncio.create_subprocess_exec(
             sys.executable, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT, limit=MAX_LINE_BYTES, env=_variables()))
+            stderr=asyncio.subprocess.STDOUT, limit=MAX_LINE_BYTES, env=_server_environment()))
         self._spawning.add(spawning)
-        spawning.add_done_callback(self._spawned)
-        process = await asyncio.shield(spawning)  # cancelled half-way, it would leave a child that is in no list
+        spawning.add_done_callback(self._add_spawned)
+        process = await asyncio.shield(spawning)  # a cancelled spawn would leave a child that is never ended
         output = process.stdout
         assert output is not None
         printed = bytearray()
@@ -187,25 +189,25 @@ class Processes:
                         return ServerProcess(found[0].decode(), process)
         raise SetUpFailed(f"`{shlex.join(('python', *arguments))}` did not start:\n{printed.decode(errors='replace')}")
 
-    def _spawned(self, spawning: asyncio.Task[asyncio.subprocess.Process]) -> None:
+    def _add_spawned(self, spawning: asyncio.Task[asyncio.subprocess.Process]) -> None:
         self._spawning.discard(spawning)
         if not spawning.cancelled() and spawning.exception() is None:
             self._processes.append(spawning.result())
 
     def _drain(self, output: asyncio.StreamReader) -> None:
-        """Read and forget what it prints, its log lines above all, or it would wait for a reader."""
-        task = asyncio.get_running_loop().create_task(_to_the_end(output))
+        """Read and discard the server's output, or it would block on a full pipe."""
+        task = asyncio.get_running_loop().create_task(_read_to_end(output))
         self._readers.add(task)
         task.add_done_callback(self._readers.discard)
 
 
-async def _to_the_end(output: asyncio.StreamReader) -> None:
+async def _read_to_end(output: asyncio.StreamReader) -> None:
     while await output.read(1 << 16):
         pass
 
 
-def _variables() -> dict[str, str]:
-    """The environment, less what would change the settings of a server."""
+def _server_environment() -> dict[str, str]:
+    """The environment without the variables that change a server's settings."""
     return {name: value for name, value in environment().items() if name != "PORT" and not name.startswith("STAYFAST_")}
 
 
@@ -225,17 +227,24 @@ def _read(server: ServerProcess, path: str, method: str, body: str | None) -> by
 
 
 def _provider(config: ProviderConfig | Mapping[str, Any]) -> Mapping[str, Any]:
-    """A provider as a settings file has it: its seed, and what differs from the defaults."""
+    """A provider as in a settings file: its seed, and all fields that differ from the defaults."""
     if not isinstance(config, ProviderConfig):
         return config
-    fields, usual = msgspec.to_builtins(config), msgspec.to_builtins(ProviderConfig())
-    return {name: value for name, value in fields.items() if name == "seed" or value != usual[name]}
+    fields, defaults = msgspec.to_builtins(config), msgspec.to_builtins(ProviderConfig())
+    return {name: value for name, value in fields.items() if name == "seed" or value != defaults[name]}
 
 
 def gateway_settings(upstreams: Mapping[str, str], **route: Any) -> dict[str, Any]:
-    """Settings of a gateway with one route, "m", to upstreams that speak OpenAI's protocol at these URLs."""
+    """Settings of a gateway with one route, "m", to OpenAI-compatible upstreams. upstreams: base URLs by name."""
     return {
         "upstreams": {name: {"kind": "openai", "base_url": url, "key": "none", "probe": False, "apis": ["chat"]}
                       for name, url in upstreams.items()},
         "routes": {MODEL: {"upstreams": list(upstreams), **route}},
     }
+
+
+def create_keys(tenants: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """API keys for tenants: the secrets, and their digests for `server.keys`, both by tenant."""
+    pairs = {tenant: new_key(os.urandom(24)) for tenant in tenants}
+    return ({tenant: secret for tenant, (secret, _) in pairs.items()},
+            {tenant: digest for tenant, (_, digest) in pairs.items()})

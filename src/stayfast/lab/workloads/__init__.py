@@ -1,1 +1,1 @@
-"""What proofs ask, and the upstreams that answer it."""
+"""The requests that proofs send, and the upstreams that answer them."""

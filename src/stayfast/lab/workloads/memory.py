@@ -1,15 +1,15 @@
-"""Parts of a gateway that answer from memory: the stream of a body that is there, an embedder without a model, and an
-upstream that answers with the name of the request that it was asked for, behind a gateway that caches answers.
+"""In-memory parts of a gateway: answers from a stored body, embedders without a model, and an upstream that answers with
+the identity of each request.
 
-To the one kind of embedder all texts are alike: any question is taken for any other whose words do not tell them apart, so
-that nothing but the scope stands between two requests. To the other kind a text is only like itself.
+One kind of embedder gives all texts the same vector, so that the semantic cache takes any question for any other unless
+lexical rules or the scope separate them. The other kind gives each text a vector of its own.
 """
 
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stayfast.compose.caching import missing
 from stayfast.core.types import Api, Chunk, Request
@@ -24,8 +24,9 @@ from stayfast.policy.cache.similarity import EligibleConfig, SemanticConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings import RouteSettings, Settings
-from stayfast.stores.embedder import NoEmbedder
+from stayfast.settings import RouteSettings, Settings, environment
+from stayfast.settings.environment import cache_home
+from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.local_answers import render_text_answer
@@ -34,8 +35,9 @@ from stayfast.wire.transcode import transcoder
 if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
 
+
 class BodyStream:
-    """A whole body through the transcoder that a real one comes through."""
+    """The stream of a stored body, through the same transcoder as a real answer."""
 
     def __init__(self, call: Call, body: bytes, upstream: str, *, source_streams: bool = False) -> None:
         self._coder = transcoder(call.request.api, call.request, source_streams=source_streams, upstream=upstream)
@@ -58,12 +60,12 @@ class BodyStream:
 
 
 class MemoryEmbedder:
-    """row: the vector of a text. delay_s: of each batch."""
+    """embed_text: the vector of a text; raises KeyError for an unknown one. delay_s: of each batch."""
 
-    def __init__(self, embedder: str, n_dims: int, row: "Callable[[str], Floats]", delay_s: float = 0.0) -> None:
+    def __init__(self, embedder: str, n_dims: int, embed_text: "Callable[[str], Floats]", delay_s: float = 0.0) -> None:
         self.id = embedder
         self.n_dims = n_dims
-        self._row = row
+        self._embed_text = embed_text
         self._delay_s = delay_s
 
     def is_whole(self, text: str) -> bool:
@@ -76,13 +78,22 @@ class MemoryEmbedder:
         if self._delay_s:
             await asyncio.sleep(self._delay_s)
         try:
-            found: Floats = import_module("numpy").stack([self._row(text) for text in texts])
+            vectors: Floats = import_module("numpy").stack([self._embed_text(text) for text in texts])
         except KeyError:
-            raise NoEmbedder("a text was not expected") from None
-        return found
+            raise NoEmbedder("unexpected text") from None
+        return vectors
 
     def close(self) -> None:
         pass
+
+
+def load_embedder(config: EmbedderConfig | None = None) -> Any:
+    """The sentence model that a gateway uses. Raises SetUpFailed."""
+    try:
+        model = import_module("stayfast.stores.onnx_embedder")
+        return model.load(config or EmbedderConfig(), str(cache_home(environment())))
+    except (ImportError, NoEmbedder) as missing:
+        raise SetUpFailed(f"no embedding model: {missing}; {HOW_TO}") from missing
 
 
 DELAY_S: Final = 0.2
@@ -94,20 +105,20 @@ _N_DIMS: Final = 64
 
 
 class Echoed(NamedTuple):
-    """An answer: the cache's result, the name in it, and whether it came as a stream."""
+    """An answer: the cache's result, the contained name, and whether it was streamed."""
 
     result: str
     name: str
     is_stream: bool
 
 
-def name_of(identity: bytes) -> str:
-    """A name: hexadecimal, at least 64 letters, which no dialect would write otherwise."""
+def encode_name(identity: bytes) -> str:
+    """An identity as at least 64 hexadecimal digits, which occur nowhere else in an answer."""
     return identity.ljust(32).hex()
 
 
 class EchoUpstream:
-    """names: by request id."""
+    """Answers with the name of the request. names: by request id."""
 
     name = ECHO
     kind = "simulated"
@@ -129,31 +140,31 @@ class EchoUpstream:
         pass
 
 
-def _random_row(text: str) -> "Floats":
-    """A vector by chance, but always the same for a text."""
+def _random_vector(text: str) -> "Floats":
+    """A pseudo-random unit vector, seeded by the text."""
     numpy = import_module("numpy")
-    row = numpy.random.default_rng(list(text.encode())).standard_normal(_N_DIMS, dtype=numpy.float32)
-    unit: Floats = row / numpy.linalg.norm(row)
+    vector = numpy.random.default_rng(list(text.encode())).standard_normal(_N_DIMS, dtype=numpy.float32)
+    unit: Floats = vector / numpy.linalg.norm(vector)
     return unit
 
 
-async def ask(gateway: Gateway, request: Request, arrival: Arrival) -> Echoed:
-    """One request, to the last byte of its answer."""
+async def ask_echo(gateway: Gateway, request: Request, arrival: Arrival) -> Echoed:
+    """Send a request, and read its whole answer."""
     reply = await gateway.serve(request, arrival)
     body = await read(reply)
-    found = _NAME.search(body)
-    return Echoed(cache_result(reply.cache), found[0].decode() if found else "", body.startswith((b"data: ", b"event: ")))
+    name = _NAME.search(body)
+    return Echoed(cache_result(reply.cache), name[0].decode() if name else "", body.startswith((b"data: ", b"event: ")))
 
 
 def cache_result(header: str | None) -> str:
-    """The cache's part in an answer, by the response header: hit, semantic, coalesced, miss, bypass; off without one."""
+    """The cache's result from the `x-cache` header: hit, semantic, coalesced, miss or bypass; "off" without the header."""
     result, _, rest = (header or "off").partition(";")
     return "semantic" if "kind=semantic" in rest else result
 
 
 def echo_gateway(names: dict[str, str], models: Sequence[str], cache: CacheConfig, loop: SimLoop, seed: int, *,
-                 is_alike: bool = True) -> Gateway:
-    """With a route for each model, each with a cache of its own. is_alike: the kind of embedder. Raises SetUpFailed."""
+                 all_alike: bool = True) -> Gateway:
+    """A gateway with one route per model, each with its own cache. all_alike: the kind of embedder. Raises SetUpFailed."""
     upstream = SimulatedUpstream(probe=False, limit=LimitConfig("off"), breaker=BreakerConfig(enabled=False))
     settings = Settings(upstreams={ECHO: upstream},
                         routes={name: RouteSettings((ECHO,), cache=cache, hedge=HedgeConfig("off")) for name in models})
@@ -162,6 +173,6 @@ def echo_gateway(names: dict[str, str], models: Sequence[str], cache: CacheConfi
     system = virtual(settings, loop, seed)
     system.registry[ECHO].upstream = EchoUpstream(names)
     if system.embedding is not None:
-        embedder = MemoryEmbedder("random", _N_DIMS, (lambda _: _random_row("alike")) if is_alike else _random_row)
+        embedder = MemoryEmbedder("random", _N_DIMS, (lambda _: _random_vector("alike")) if all_alike else _random_vector)
         system.embedding.ahead = system.embedding.behind = embedder
     return system.gateway

@@ -1,17 +1,17 @@
-"""A shop's help desk: what it is asked, providers that know its articles, and visitors at the whole pipeline.
+"""A shop's help desk: its questions, providers that know its articles, and visitors that send the questions to a gateway.
 
-    again   one of the desk's tasks, the popular more often (Zipf); each is said with one of three verbs, one of three nouns,
-            in one of 25 frames, with a greeting or a courtesy or neither: 22,500 wordings a task
-    once    about one product of many thousands, and what it does in somebody's home; one in NEAR is a task after all, but in
-            a case of its own, so that its answer is another one. That is where a cache errs
+    repeated   one of the desk's tasks, popular ones more often (Zipf), with one of three verbs, three nouns and 25 frames,
+               and sometimes a greeting or a courtesy: 22,500 wordings per task
+    unique     a question about one product of many thousands. One in NEAR is a task in a special case, with an answer of
+               its own; these are the questions on which a semantic cache errs
 
-Each question has an article that answers it; the article's number in an answer shows for which question it was made.
+Each question has an article with its answer. The article's number in an answer shows for which question it was made.
 
-In virtual time vectors are made beforehand, by the model that a gateway uses, as a computation takes no virtual time. A
-look-up is charged EMBED_S for one instead, which is what a short text takes on a machine that is not idle.
+Computation takes no virtual time, so in virtual time the vectors are computed beforehand, by the model that a gateway uses,
+and each look-up takes EMBED_S, which is the time for a short text on a busy machine.
 
 As a program it is `stayfast sim` with such providers, at `{url}/NAME`: `python -m stayfast.lab.workloads.support_desk FILE
-SEED`, a file of questions and their articles as JSON.
+SEED`, where FILE is a JSON object of questions and their articles.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import accumulate
 from math import inf, nan
 from pathlib import Path
@@ -34,10 +33,9 @@ from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Api
 from stayfast.http.server.connection import ServerConnection
-from stayfast.lab.harness.claim import SetUpFailed
-from stayfast.lab.harness.load import LONG_S, LoadSpec, ask
+from stayfast.lab.harness.load import LONG_S, LoadSpec, run_load
 from stayfast.lab.harness.processes import Processes
-from stayfast.lab.harness.virtual import HEAVY_TAIL, read, simulated
+from stayfast.lab.harness.virtual import HEAVY_TAIL, serve_and_read, simulated
 from stayfast.lab.load.lengths import FillerText
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.schedule import Prompts, Shot
@@ -56,12 +54,10 @@ from stayfast.lab.simulated import (
     ask_of,
 )
 from stayfast.lab.simulated.settings import SimulatedUpstream
-from stayfast.lab.workloads.memory import MemoryEmbedder, cache_result
+from stayfast.lab.workloads.memory import MemoryEmbedder, cache_result, load_embedder
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
-from stayfast.settings import RouteSettings, Settings, environment
-from stayfast.settings.environment import cache_home
-from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
+from stayfast.settings import RouteSettings, Settings
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call
 from stayfast.wire.json_input import decode
@@ -141,127 +137,130 @@ _SORTS: Final = (
     "narrow", "damp", "victorian", "noisy", "rented", "sloping", "tiny", "crooked", "southern", "draughty", "converted",
     "plastered", "rooftop", "unfinished", "wooden", "heated", "shared", "green", "wide", "northern", "listed", "tiled",
     "vaulted", "whitewashed")
-_STRIDE: Final = 100_003  # prime: another question each time, a quarter of a million times, and neighbours unlike
+_STRIDE: Final = 100_003  # prime: a quarter of a million distinct questions, of which consecutive ones differ clearly
 NEAR: Final = 50
-AGAIN: Final = 0.4
+REPEATED: Final = 0.4  # share of the visits
 PASTED: Final = 0.3
-N_STATIC: Final = 1200  # words of the system prompt, each a token
+N_STATIC: Final = 1200  # words of the system prompt; one word is one token
 N_PASTED: Final = 2600
-BELOW: Final = "\n\n"  # between a question and the text that is pasted below it
+SEPARATOR: Final = "\n\n"  # between a question and the pasted text
 _MORE: Final = "Open it, follow it from the top, and come back to us if anything in it is not as you see it. " * 5
 
 
 class DeskQuestion(NamedTuple):
-    """One question, and the number of its article: the same for all that have the same answer."""
+    """A question and the number of its article. Questions with the same answer have the same article."""
 
     text: str
     article: int
 
 
 class QuestionSource:
-    """Draws questions; all by `rng`. again: the wordings of each task, where they are not to be made up."""
+    """Draws random questions. wordings: of each task; empty: they are generated."""
 
-    def __init__(self, rng: Random, again: Sequence[Sequence[str]] = ()) -> None:
+    def __init__(self, rng: Random, wordings: Sequence[Sequence[str]] = ()) -> None:
         self._rng = rng
-        self._again = again
-        self.n_tasks = len(again) or len(_TASKS)
-        self._order = rng.sample(range(self.n_tasks), self.n_tasks)  # the popular first
+        self._wordings = wordings
+        self.n_tasks = len(wordings) or len(_TASKS)
+        self._order = rng.sample(range(self.n_tasks), self.n_tasks)  # by popularity
         self._weights = list(accumulate(1 / rank for rank in range(1, self.n_tasks + 1)))
-        self._n_once = 0
+        self._n_unique = 0
         self._mix = rng.randrange(1_000_000)
 
-    def again(self) -> DeskQuestion:
-        """A task in some words. Numbers of tasks are below `n_tasks`, those of others are not."""
+    def draw_repeated(self) -> DeskQuestion:
+        """A wording of a task. Articles of tasks are below `n_tasks`."""
         rng = self._rng
         [task] = rng.choices(self._order, cum_weights=self._weights)
-        return DeskQuestion(rng.choice(self._again[task]) if self._again else self._phrase(_TASKS[task]), task)
+        return DeskQuestion(rng.choice(self._wordings[task]) if self._wordings else self._phrase_task(_TASKS[task]), task)
 
-    def once(self) -> DeskQuestion:
-        self._n_once += 1
-        article = self.n_tasks + self._n_once
-        n_near, rest = divmod(self._n_once, NEAR)
+    def draw_unique(self) -> DeskQuestion:
+        self._n_unique += 1
+        article = self.n_tasks + self._n_unique
+        n_near, rest = divmod(self._n_unique, NEAR)
         if rest == 0:
-            task, case, sort = _digits(n_near, _TASKS, _CASES, _SORTS)
-            return DeskQuestion(self._phrase(task, f" {case}, for a {sort} house"), article)
-        kind, product, aspect, sort = _digits(self._n_once * _STRIDE + self._mix, _KINDS, _PRODUCTS, _ASPECTS, _SORTS)
+            task, case, sort = _choose_by_digits(n_near, _TASKS, _CASES, _SORTS)
+            return DeskQuestion(self._phrase_task(task, f" {case}, for a {sort} house"), article)
+        number = self._n_unique * _STRIDE + self._mix
+        kind, product, aspect, sort = _choose_by_digits(number, _KINDS, _PRODUCTS, _ASPECTS, _SORTS)
         return DeskQuestion(f"Does the {kind} {product} {aspect.format(sort)}?", article)
 
-    def _phrase(self, task: Sequence[Sequence[str]], case: str = "") -> str:
+    def _phrase_task(self, task: Sequence[Sequence[str]], case: str = "") -> str:
         rng = self._rng
         does, what = (rng.choice(words) for words in task)
         text = rng.choice(_GREETINGS) + rng.choice(_FRAMES).format(f"{does} {what}{case}") + rng.choice(_COURTESIES)
         return text[0].upper() + text[1:]
 
 
-def _digits(number: int, *lists: Sequence[Any]) -> list[Any]:
-    """One of each list: another choice for each number, until there are no others."""
-    found = []
+def _choose_by_digits(number: int, *lists: Sequence[Any]) -> list[Any]:
+    """One item of each list, selected by the digits of a mixed-radix number."""
+    chosen = []
     for choices in lists:
         number, at = divmod(number, len(choices))
-        found.append(choices[at])
-    return found
+        chosen.append(choices[at])
+    return chosen
 
 
-def answer_of(article: int) -> str:
+def render_answer(article: int) -> str:
     return f"Article {article} of our pages tells you, step by step, what to do. {_MORE}"
 
 
 class Visit(NamedTuple):
-    """One request. pasted: the number of a text that comes with the question, and makes the request its own; None: none."""
+    """One request. pasted: the number of a text after the question, which makes the request unique; None: no text."""
 
     text: str
     article: int
-    is_again: bool
+    is_repeated: bool
     pasted: int | None = None
 
 
-def visits(desk: QuestionSource, rng: Random, n: int) -> list[Visit]:
-    """AGAIN of them ask what comes again, PASTED come with a text, and all others ask something short of their own."""
-    found = []
+def draw_visits(source: QuestionSource, rng: Random, n: int) -> list[Visit]:
+    """A share of REPEATED are repeated questions, a share of PASTED include a text, all others are short unique questions.
+    """
+    visits = []
     for number in range(n):
         luck = rng.random()
-        question = desk.again() if luck < AGAIN else desk.once()
-        found.append(Visit(*question, is_again=luck < AGAIN, pasted=number if AGAIN <= luck < AGAIN + PASTED else None))
-    return found
+        question = source.draw_repeated() if luck < REPEATED else source.draw_unique()
+        pasted = number if REPEATED <= luck < REPEATED + PASTED else None
+        visits.append(Visit(*question, is_repeated=luck < REPEATED, pasted=pasted))
+    return visits
 
 
 class DeskPrompts:
-    """The texts of requests: all begin with the same instructions."""
+    """The texts of requests, which share their instructions."""
 
     def __init__(self, seed: int) -> None:
         self._book = FillerText(seed)
         self.system = self._book.passage(0, N_STATIC)
 
     def message(self, visit: Visit) -> str:
-        """The user's message: the question, and the text that is pasted below it."""
+        """The user's message: the question, and the pasted text."""
         if visit.pasted is None:
             return visit.text
-        return visit.text + BELOW + self._book.passage(visit.pasted, N_PASTED)
+        return visit.text + SEPARATOR + self._book.passage(visit.pasted, N_PASTED)
 
 
 NAMES: Final = ("a", "b")
 MODEL: Final = "claude-sonnet-4-6"
-MAX_OUTPUT: Final = 1024  # tokens that an answer may have
+MAX_OUTPUT: Final = 1024  # tokens
 _TARIFF: Final = Tariff(3.0, 15.0)
-_TOKENS_A_CHUNK: Final = 64
+_TOKENS_PER_CHUNK: Final = 64
 _BODY: Final = msgspec.json.Decoder(dict[str, Any])
 
 
-def question_in(body: bytes) -> str:
-    """The question of a request in Anthropic's dialect. Its content is a text, or blocks where it was marked."""
+def parse_question(body: bytes) -> str:
+    """The question of a request in Anthropic's dialect. The content is a string, or blocks if it has a cache mark."""
     content = _BODY.decode(body)["messages"][-1]["content"]
     text: str = content if isinstance(content, str) else content[0]["text"]
-    return text.partition(BELOW)[0]
+    return text.partition(SEPARATOR)[0]
 
 
-def provider(number: int, seed: int) -> ProviderConfig:
-    """One of the two: a heavy tail, Anthropic's rules for cached prompts, and output at five times the price of input."""
-    return ProviderConfig(seed=2 * seed + number, ttft=HEAVY_TAIL, gaps=GapConfig(0.0, 0.0, _TOKENS_A_CHUNK),
+def make_provider(number: int, seed: int) -> ProviderConfig:
+    """Heavy tail, Anthropic's prompt-cache rules, output at five times the price of input."""
+    return ProviderConfig(seed=2 * seed + number, ttft=HEAVY_TAIL, gaps=GapConfig(0.0, 0.0, _TOKENS_PER_CHUNK),
                           prompt_cache=PromptCacheModel(), tariff=_TARIFF)
 
 
 class DeskProvider(Provider):
-    """In place of the provider of a `Simulated`, whose `number_of` announces each call."""
+    """Replaces the provider of a `Simulated`, which calls `number_of` before each call."""
 
     def __init__(self, name: str, config: ProviderConfig, clock: Clock, articles: Mapping[str, int]) -> None:
         super().__init__(name, config, clock)
@@ -270,8 +269,8 @@ class DeskProvider(Provider):
         self._answer = ""
 
     def number_of(self, call: Call) -> int:
-        """Note the question of the call that comes next; returns the number of its dice."""
-        self._answer = answer_of(self._articles[question_in(call.request.body)])
+        """Remember the question of the next call. Returns the number of its random draws."""
+        self._answer = render_answer(self._articles[parse_question(call.request.body)])
         self._n_calls += 1
         return self._n_calls
 
@@ -280,10 +279,10 @@ class DeskProvider(Provider):
 
 
 class _DeskSite(Site):
-    """A simulator of such providers."""
+    """A simulator with help-desk providers."""
 
     def __init__(self, articles: Mapping[str, int], seed: int) -> None:
-        super().__init__(ListenConfig(port=0), {name: provider(number, seed) for number, name in enumerate(NAMES)},
+        super().__init__(ListenConfig(port=0), {name: make_provider(number, seed) for number, name in enumerate(NAMES)},
                          SystemClock(), _report)
         self._articles = articles
 
@@ -291,7 +290,7 @@ class _DeskSite(Site):
              api: Api) -> Coroutine[Any, Any, None]:
         provider = self._providers[name]
         ask = ask_of(decode(api, request.body), cache_rules=provider.cache_rules)
-        answer = answer_of(self._articles[question_in(request.body)])
+        answer = render_answer(self._articles[parse_question(request.body)])
         return AnswerRun(provider, msgspec.structs.replace(ask, value=answer), connection, request, self._desk).run()
 
 
@@ -301,10 +300,10 @@ def _report(error: BaseException) -> None:
 
 async def _serve(articles: Mapping[str, int], seed: int) -> None:
     site = _DeskSite(articles, seed)
-    with signalled() as has_come:
+    with signalled() as stop:
         sys.stdout.write(f"http://127.0.0.1:{await site.listen()}\n")
         sys.stdout.flush()
-        await has_come.wait()
+        await stop.wait()
     site.close()
 
 
@@ -314,42 +313,39 @@ if __name__ == "__main__":
 
 EMBED_S: Final = 0.003
 ROUTE: Final = "desk"
-_N_AT_ONCE: Final = 64  # texts in a batch
+_BATCH_SIZE: Final = 64  # texts
 _REPORT_EVERY: Final = 10_000
 _encode = msgspec.json.Encoder().encode
 
 
-def embedder_of(rows: Mapping[str, "Floats"], embedder: str) -> MemoryEmbedder:
-    """An embedder of texts that are known beforehand."""
-    return MemoryEmbedder(embedder, len(next(iter(rows.values()))), rows.__getitem__, EMBED_S)
+def make_embedder(vectors: Mapping[str, "Floats"], model_id: str) -> MemoryEmbedder:
+    """An embedder with precomputed vectors."""
+    return MemoryEmbedder(model_id, len(next(iter(vectors.values()))), vectors.__getitem__, EMBED_S)
 
 
 def prepare_embedder(visits: Sequence[Visit], report_progress: Callable[[str], None]) -> MemoryEmbedder:
-    """The vectors of all short questions. Raises SetUpFailed where there is no model."""
-    try:
-        model = import_module("stayfast.stores.onnx_embedder").load(EmbedderConfig(), str(cache_home(environment())))
-    except (ImportError, NoEmbedder) as missing:
-        raise SetUpFailed(f"nothing can be asked in other words: {missing}; {HOW_TO}") from missing
+    """Compute the vectors of all short questions. Raises SetUpFailed without a model."""
+    model = load_embedder()
     texts = list({visit.text: None for visit in visits if visit.pasted is None})
-    rows: dict[str, Floats] = {}
+    vectors: dict[str, Floats] = {}
     for first in range(0, len(texts), _REPORT_EVERY):
         report_progress(f"{first:,} of {len(texts):,} questions embedded")
         part = texts[first:first + _REPORT_EVERY]
-        rows |= zip(part, model.embed_all(part, _N_AT_ONCE), strict=True)
-    return embedder_of(rows, model.id)
+        vectors |= zip(part, model.embed_all(part, _BATCH_SIZE), strict=True)
+    return make_embedder(vectors, model.id)
 
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of the visits that count. waits_s: to the first token, infinite where there was none. by_kind: visits by
-    the cache's result (hit, semantic, coalesced, miss); wrong: answered by another question's article; again: questions that
-    come again. usd, calls and tokens are the providers' own accounts.
+    """The counted visits. waits_s: to the first token, infinite without one. by_kind: visits by the cache's result (hit,
+    semantic, coalesced, miss, failed). wrong: of these, answered with another question's article. repeated: of these,
+    repeated questions. usd, calls and tokens are counted by the providers.
     """
 
     waits_s: "array[float]" = field(default_factory=lambda: array("d"))
     by_kind: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
-    again: Counter[str] = field(default_factory=Counter)
+    repeated: Counter[str] = field(default_factory=Counter)
     n_failed: int = 0
     n_calls: int = 0
     n_prompted: int = 0  # tokens
@@ -368,8 +364,8 @@ class Outcomes:
         exact = Exact(self.waits_s)
         return [exact.at(share) for share in shares]
 
-    def count(self, providers: Sequence[DeskProvider], sign: int) -> None:
-        """Add (or take away) what providers have counted so far."""
+    def add_counts(self, providers: Sequence[DeskProvider], sign: int) -> None:
+        """Add (sign 1) or subtract (sign -1) the providers' current counts."""
         for counts in [each.counts for each in providers]:
             self.n_calls += sign * counts.n_asked
             self.n_prompted += sign * counts.n_tokens_prompted
@@ -379,13 +375,13 @@ class Outcomes:
 
 async def visit_in_virtual_time(loop: SimLoop, visits: Sequence[Visit], n_warm: int, route: Mapping[str, Any], *,
                                 rate_rps: float, seed: int, embedder: MemoryEmbedder | None = None) -> Outcomes:
-    """All visits, Poisson at a rate, the first `n_warm` uncounted, at a gateway whose route has these settings."""
+    """Poisson arrivals at a gateway whose route has these settings. The first `n_warm` visits are not counted."""
     system = virtual(Settings(
-        upstreams={name: SimulatedUpstream(provider=provider(number, seed), probe=False)
+        upstreams={name: SimulatedUpstream(provider=make_provider(number, seed), probe=False)
                    for number, name in enumerate(NAMES)},
         routes={ROUTE: RouteSettings(NAMES, model=MODEL, **route)}), loop, seed)
     articles = {visit.text: visit.article for visit in visits}
-    providers = [DeskProvider(name, provider(number, seed), loop, articles) for number, name in enumerate(NAMES)]
+    providers = [DeskProvider(name, make_provider(number, seed), loop, articles) for number, name in enumerate(NAMES)]
     for each in providers:
         upstream = simulated(system, each.name)
         upstream.provider, upstream.number_of = each, each.number_of
@@ -399,14 +395,14 @@ async def visit_in_virtual_time(loop: SimLoop, visits: Sequence[Visit], n_warm: 
             at += rng.expovariate(rate_rps)
             await asyncio.sleep(at - loop.now())
             if number == n_warm:
-                outcomes.count(providers, -1)
+                outcomes.add_counts(providers, -1)
             group.create_task(visitors.visit(number, visit, counts=number >= n_warm))
-    outcomes.count(providers, 1)
+    outcomes.add_counts(providers, 1)
     return outcomes
 
 
 class _Visitors:
-    """Send requests, and judge the answers."""
+    """Sends requests, and checks the answers."""
 
     def __init__(self, gateway: Gateway, loop: SimLoop, prompts: DeskPrompts, outcomes: Outcomes) -> None:
         self._gateway = gateway
@@ -419,26 +415,24 @@ class _Visitors:
     async def visit(self, number: int, visit: Visit, *, counts: bool) -> None:
         body = self._opening + _encode([{"role": "user", "content": self._prompts.message(visit)}]) + b"}"
         loop, outcomes = self._loop, self._outcomes
-        began_at = loop.now()
         try:
-            reply = await self._gateway.serve(decode(Api.MESSAGES, body), Arrival(f"req_{number:x}", began_at))
-            wait_s = loop.now() - began_at
-            answer = await read(reply)
+            arrival = Arrival(f"req_{number:x}", loop.now())
+            served = await serve_and_read(self._gateway, decode(Api.MESSAGES, body), arrival, loop)
         except StayfastError:
             wait_s, kind, is_right = inf, "failed", True
         else:
-            kind = cache_result(reply.cache)
-            is_right = b"Article %d of" % visit.article in answer
+            wait_s, kind = served.ttft_s, cache_result(served.reply.cache)
+            is_right = b"Article %d of" % visit.article in served.body
         if counts:
             outcomes.waits_s.append(wait_s)
             outcomes.n_failed += kind == "failed"
             outcomes.by_kind[kind] += 1
             outcomes.wrong[kind] += not is_right
-            outcomes.again[kind] += visit.is_again
+            outcomes.repeated[kind] += visit.is_repeated
 
 
 class DeskVisits(NamedTuple):
-    """The visits over sockets that count, and what the providers charged for them."""
+    """The counted visits over sockets, and the providers' charge for them."""
 
     result: Result
     n: int
@@ -446,7 +440,7 @@ class DeskVisits(NamedTuple):
 
 
 class _VisitPrompts(Prompts):
-    """Visits as the bench's prompts, the first shot with the `first` of them."""
+    """Visits as prompts of the bench, beginning with the visit number `first`."""
 
     def __init__(self, prompts: DeskPrompts, visits: Sequence[Visit], first: int) -> None:
         self.system = prompts.system
@@ -460,26 +454,26 @@ class _VisitPrompts(Prompts):
 
 async def visit_over_sockets(visits: Sequence[Visit], route: Mapping[str, Any], rate_rps: float, *, warmup_s: float,
                              seconds: float, seed: int) -> DeskVisits:
-    """Ask a gateway with this route, for `warmup_s` unmeasured. Raises SetUpFailed."""
+    """Send visits to a gateway with this route; the first `warmup_s` are not counted. Raises SetUpFailed."""
     prompts = DeskPrompts(seed)
     async with Processes() as processes:
-        articles = processes.written({visit.text: visit.article for visit in visits})
+        articles = processes.write_file({visit.text: visit.article for visit in visits})
         sim = await processes.start("-m", "stayfast.lab.workloads.support_desk", articles, str(seed))
         gateway = await processes.gateway({
             "upstreams": {name: {"kind": "anthropic", "base_url": f"{sim.url}/{name}", "key": "none", "probe": False}
                           for name in NAMES},
             "routes": {ROUTE: {"upstreams": list(NAMES), "model": MODEL, **route}}})
 
-        async def put(seconds: float, first: int, seed: int) -> Result:
+        async def send(seconds: float, first: int, seed: int) -> Result:
             load = LoadSpec(seconds, rate_rps, n_input=1, n_output=MAX_OUTPUT, api=Api.MESSAGES, model=ROUTE,
                         extra={"temperature": 0})
-            return (await ask(load, {"gateway": gateway.url}, seed, _VisitPrompts(prompts, visits, first)))["gateway"]
+            return await run_load(load, gateway.url, seed, _VisitPrompts(prompts, visits, first))
 
-        async def charged_usd() -> float:
+        async def read_charge_usd() -> float:
             counts = await sim.get("/_sim/counts")
             return sum([float(provider["cost_usd"]) for provider in counts["providers"].values()])
 
-        n_before = len((await put(warmup_s, 0, seed)).samples)
-        before_usd = await charged_usd()
-        result = await put(seconds, n_before, seed + 1)
-        return DeskVisits(result, len(result.samples), await charged_usd() - before_usd)
+        n_before = len((await send(warmup_s, 0, seed)).samples)
+        before_usd = await read_charge_usd()
+        result = await send(seconds, n_before, seed + 1)
+        return DeskVisits(result, len(result.samples), await read_charge_usd() - before_usd)
