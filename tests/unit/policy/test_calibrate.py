@@ -35,7 +35,7 @@ def online(config: CalibrateConfig, seed: int, n: int) -> tuple[Calibrator, int,
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_error_stays_under_its_bound(seed: int) -> None:
+def test_calibrator_error_stays_below_max_error(seed: int) -> None:
     """And a good part of what could be given at this error is given."""
     calibrator, n_hits, n_wrong = online(CalibrateConfig(max_error=0.1), seed, 6000)
     assert n_hits > 1500
@@ -46,7 +46,7 @@ def test_the_error_stays_under_its_bound(seed: int) -> None:
     assert estimate.hit_share == pytest.approx(n_hits / 6000, abs=0.15)
 
 
-def test_what_cannot_be_told_apart_is_never_given() -> None:
+def test_calibrator_uninformative_features_serve_nothing() -> None:
     """Where the features say nothing, one answer in five is wrong at any threshold."""
     rng = Random(1)
     calibrator = Calibrator(CalibrateConfig(max_error=0.05), 1)
@@ -57,7 +57,7 @@ def test_what_cannot_be_told_apart_is_never_given() -> None:
     assert calibrator.estimate() is None
 
 
-def test_it_begins_in_the_shadow() -> None:
+def test_calibrator_starts_in_shadow() -> None:
     """Until there are min_labels, however good they are; then what would have been given is given."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.05, min_labels=300), 1)
     for number in range(299):
@@ -73,7 +73,7 @@ def test_it_begins_in_the_shadow() -> None:
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_labels_of_one_class_prove_nothing(is_right: bool) -> None:
+def test_calibrator_labels_of_one_class_give_no_threshold(is_right: bool) -> None:
     """However many: nothing is known of what tells right from wrong, and an unlike question looks as sure as any."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.01), 1)
     for _ in range(1000):
@@ -83,7 +83,7 @@ def test_labels_of_one_class_prove_nothing(is_right: bool) -> None:
     assert calibrator.why_not(calibrator.p((0.0,))) == "shadow"
 
 
-def test_audits_stand_for_the_hits_that_nobody_looked_at() -> None:
+def test_calibrator_audits_weigh_for_unaudited_hits() -> None:
     """Labels of one bin share their weight: 100 free ones and 10 audits of 1 in 10 are 200 hits, and 110 to judge by."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.1, audit=0.1, min_labels=LEAST_LABELS), 1)
     for number in range(200):
@@ -98,7 +98,7 @@ def test_audits_stand_for_the_hits_that_nobody_looked_at() -> None:
     assert estimate.hit_share == pytest.approx(200 / 300, rel=0.3)
 
 
-def test_drift_turns_it_off() -> None:
+def test_calibrator_drift_returns_to_shadow() -> None:
     """When audits come out wrong, it forgets what it was proven by, and begins again in the shadow."""
     calibrator, *_ = online(CalibrateConfig(max_error=0.1), 1, 3000)
     assert calibrator.why_not(1.0) == ""
@@ -114,7 +114,7 @@ def test_drift_turns_it_off() -> None:
     assert calibrator.why_not(1.0) == ""
 
 
-def test_a_single_wrong_audit_is_no_drift() -> None:
+def test_calibrator_single_wrong_audit_is_no_drift() -> None:
     """Not even the first one, at 0.1 %."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.001), 1)
     calibrator.learn((SURE,), is_right=False, was_given=True)
@@ -122,7 +122,7 @@ def test_a_single_wrong_audit_is_no_drift() -> None:
     assert calibrator.audited() == (1, 1)
 
 
-def test_only_the_last_labels_count() -> None:
+def test_calibrator_keeps_only_last_labels() -> None:
     """What was wrong long ago is forgotten."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.1, min_labels=100, n_kept=500), 1)
     rng = Random(1)
@@ -136,7 +136,7 @@ def test_only_the_last_labels_count() -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, -1.0]), st.booleans(), st.integers(1, 100)), max_size=6))
-def test_lopsided_labels_do_no_harm(runs: list[tuple[float, bool, int]]) -> None:
+def test_calibrator_separable_labels_stay_bounded(runs: list[tuple[float, bool, int]]) -> None:
     """Long runs of the same, in any order: p stays a probability, and rises with what was right."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.1, min_labels=LEAST_LABELS, n_kept=300), 1)
     for x, is_right, n in runs:
@@ -150,7 +150,7 @@ def test_lopsided_labels_do_no_harm(runs: list[tuple[float, bool, int]]) -> None
 
 
 @pytest.mark.parametrize("wrong", [{"max_error": 0.0}, {"audit": 0.0}, {"min_labels": 10}, {"n_kept": 100}])
-def test_settings_out_of_bounds(wrong: dict[str, Any]) -> None:
+def test_calibrate_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         CalibrateConfig(**wrong)

@@ -27,12 +27,12 @@ HOUR_S = 3600.0
     ("\u5982\u4f55\u5bfc\u51fa\u8868\u683c", "language"),
     ("x" * 3000, "long"),
 ])
-def test_each_rule(text: str, why: str) -> None:
+def test_why_not_each_rule_excludes(text: str, why: str) -> None:
     """With the usual settings."""
     assert why_not(text, wording(text), EligibleConfig(), HOUR_S) == why
 
 
-def test_what_a_route_may_let_in() -> None:
+def test_why_not_route_settings_admit() -> None:
     """"My" on a help desk, and today's questions where answers are kept no longer than they hold."""
     mine, today = "Can you restart my broken router", "latest stable release of Python"
     assert why_not(mine, wording(mine), EligibleConfig(personal=True), HOUR_S) == ""
@@ -42,7 +42,7 @@ def test_what_a_route_may_let_in() -> None:
 
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])
-def test_no_text_takes_long(text: str) -> None:
+def test_why_not_any_text_is_fast(text: str) -> None:
     """Whatever somebody sends on purpose: milliseconds at the largest limit; a rule that looks back takes far longer."""
     began_s = process_time()
     why_not(text[:MOST_CHARS], wording(text), EligibleConfig(max_chars=MOST_CHARS), HOUR_S)
@@ -50,7 +50,7 @@ def test_no_text_takes_long(text: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"language": "xx"}, {"n_content_words": 0}, {"volatile_ttl_s": -1.0}, {"max_chars": 0}])
-def test_settings_out_of_bounds(wrong: dict[str, Any]) -> None:
+def test_eligible_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EligibleConfig(**wrong)

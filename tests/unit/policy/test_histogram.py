@@ -21,7 +21,7 @@ def of(values: list[float]) -> LogHistogram:
 
 
 @given(DURATIONS, st.floats(0, 1))
-def test_a_quantile_is_within_the_error_that_is_stated(values: list[float], q: float) -> None:
+def test_log_histogram_quantile_within_stated_error(values: list[float], q: float) -> None:
     """|estimate - value of rank ceil(q*n)| <= (gamma - 1) / (gamma + 1) of it: 1.09 %."""
     exact = sorted(values)[max(1, ceil(q * len(values))) - 1]
     estimate = of(values).quantile(q)
@@ -30,26 +30,26 @@ def test_a_quantile_is_within_the_error_that_is_stated(values: list[float], q: f
 
 
 @given(st.lists(DURATIONS, max_size=6).flatmap(lambda parts: st.tuples(st.just(parts), st.permutations(parts))))
-def test_merging_loses_nothing_in_any_order(both: tuple[list[list[float]], list[list[float]]]) -> None:
+def test_log_histogram_merge_is_lossless(both: tuple[list[list[float]], list[list[float]]]) -> None:
     """However values are spread over histograms and in whatever order these are merged, all counts are the same."""
     parts, shuffled = both
     assert merged(map(of, shuffled)).counts == of([value for part in parts for value in part]).counts
 
 
 @given(DURATIONS)
-def test_packing_loses_nothing(values: list[float]) -> None:
+def test_log_histogram_packed_is_lossless(values: list[float]) -> None:
     """What goes to another process comes back as it was."""
     histogram = of(values)
     assert LogHistogram(histogram.packed()).counts == histogram.counts
     assert histogram.n == len(values)
 
 
-def test_the_stated_error() -> None:
+def test_log_histogram_relative_error_is_1_percent() -> None:
     """At most 2 %, as the design demands."""
     assert MAX_RELATIVE_ERROR == (GAMMA - 1) / (GAMMA + 1) == pytest.approx(0.01083, abs=1e-5)
 
 
-def test_nothing_and_next_to_nothing() -> None:
+def test_log_histogram_empty_and_tiny_values() -> None:
     """No values have no quantile; zero and less count as the least, about a nanosecond."""
     assert LogHistogram().quantile(0.5) is None
     for value in (0.0, -1.0, 1e-12):

@@ -15,7 +15,7 @@ FLEET = st.lists(UPSTREAM, min_size=2, max_size=6)
 
 
 @given(fleet=FLEET, max_load=st.floats(1, 10), seed=st.integers(0, 99), foresees=st.booleans(), has_weights=st.booleans())
-def test_affinity_is_bounded(fleet: list[tuple[float, float, bool, float, float, float]], max_load: float, seed: int,
+def test_choose_affinity_respects_max_load(fleet: list[tuple[float, float, bool, float, float, float]], max_load: float, seed: int,
                              foresees: bool, has_weights: bool) -> None:
     """Everybody once; nobody that is left alone before one that is well; none chosen for what it knows has more than
     `max_load` times the least load; the same again with the same seed."""
@@ -41,7 +41,7 @@ def test_affinity_is_bounded(fleet: list[tuple[float, float, bool, float, float,
         assert loads[first].seconds <= max_load * min(load.seconds for load in loads)
 
 
-def test_where_it_is_known_goes_first() -> None:
+def test_choose_known_prefix_goes_first() -> None:
     """By what the rest of it would take there; the load decides where that is more."""
     loads, new_shares = [CandidateLoad(0.3), CandidateLoad(0.2), CandidateLoad(0.2)], [0.1, 1.0, 1.0]
     assert choose(loads, [], new_shares, [], max_load=6, rng=Random(1))[0] == 0
@@ -51,20 +51,20 @@ def test_where_it_is_known_goes_first() -> None:
                   rng=Random(1))[0] != 0
 
 
-def test_where_it_is_as_quick_the_cheaper_goes_first() -> None:
+def test_choose_equal_wait_prefers_cached() -> None:
     """A hosted API is as quick without its cache, and costs more."""
     assert choose([CandidateLoad(0.2), CandidateLoad(0.2)], [], [1.0, 0.2], [0.2, 0.21], max_load=6, rng=Random(1))[0] == 1
 
 
 @pytest.mark.parametrize(("weights", "share"), [([9.0, 1.0], 0.9), ([1.0, 1.0], 0.5)])
-def test_shares_are_the_weights(weights: list[float], share: float) -> None:
+def test_choose_shares_follow_weights(weights: list[float], share: float) -> None:
     """As long as everybody keeps up."""
     rng, loads = Random(1), [CandidateLoad(0.2), CandidateLoad(0.2)]
     firsts = Counter(choose(loads, weights, [], [], max_load=6, rng=rng)[0] for _ in range(4000))
     assert firsts[0] / 4000 == pytest.approx(share, abs=0.02)
 
 
-def test_who_does_not_keep_up_is_passed_over() -> None:
+def test_choose_overloaded_first_draw_is_skipped() -> None:
     """Whatever its weight; work counts by weight, so nine in flight at weight nine are no more than one at weight one."""
     weights = [9.0, 1.0]
     slow = [CandidateLoad(2.0), CandidateLoad(0.2)]

@@ -21,7 +21,7 @@ def due(hot: HotPrefixes, now: float) -> list[Opening]:
     return found
 
 
-def test_it_is_due_shortly_before_its_end_and_once() -> None:
+def test_hot_prefixes_due_once_before_expiry() -> None:
     """Not before; and not again until it is about to end again."""
     hot = HotPrefixes(10_000)
     used(hot, MIN_USES, 0.0)
@@ -31,7 +31,7 @@ def test_it_is_due_shortly_before_its_end_and_once() -> None:
     assert due(hot, 2 * (300 - MARGIN_S)) == [OPENING]
 
 
-def test_what_is_rare_or_gone_is_not() -> None:
+def test_hot_prefixes_rare_or_expired_are_not_due() -> None:
     """Two uses are no habit; what has ended must be written anew by somebody who wants it."""
     hot = HotPrefixes(10_000)
     used(hot, MIN_USES - 1, 0.0)
@@ -42,7 +42,7 @@ def test_what_is_rare_or_gone_is_not() -> None:
     assert due(hot, 600 + 290) == []
 
 
-def test_the_budget_is_so_many_tokens_an_hour() -> None:
+def test_hot_prefixes_budget_bounds_tokens_per_hour() -> None:
     """Spent is spent, until it has come again."""
     hot = HotPrefixes(1500)
     other = OPENING._replace(model="other")
@@ -53,7 +53,7 @@ def test_the_budget_is_so_many_tokens_an_hour() -> None:
     assert due(hot, 570) == []  # 500 and 280 seconds' worth are less than 1000
 
 
-def test_without_a_real_use_it_ends() -> None:
+def test_hot_prefixes_without_real_use_are_given_up() -> None:
     """And a real use begins it anew."""
     hot = HotPrefixes(1_000_000)
     used(hot, MIN_USES, 0.0)
@@ -62,7 +62,7 @@ def test_without_a_real_use_it_ends() -> None:
     assert times[-1] < 3600
 
 
-def test_what_ends_first_is_asked_for_first() -> None:
+def test_hot_prefixes_earliest_expiry_goes_first() -> None:
     """Whoever was used lately can wait; and one that nobody answered is asked for again, as long as it is there."""
     hot = HotPrefixes(1_000_000)
     early, late = OPENING, OPENING._replace(model="late")
@@ -79,7 +79,7 @@ def test_what_ends_first_is_asked_for_first() -> None:
     assert hot.take(306.0 + 290) is None
 
 
-def test_what_was_asked_for_is_kept_from_then() -> None:
+def test_hot_prefixes_refresh_counts_from_its_request() -> None:
     """Not from when it was due, nor from when somebody looked; a real use meanwhile is later still."""
     hot = HotPrefixes(1_000_000)
     used(hot, MIN_USES, 0.0)

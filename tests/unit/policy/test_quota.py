@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from stayfast.policy.admission.quota import NOTHING, Bucket, QuotaConfig, TenantQuota
 
 
-def test_all_limits_are_taken_or_none() -> None:
+def test_tenant_quota_reserves_all_limits_or_none() -> None:
     """A refusal by tokens takes no request, and names the limit with the longest wait."""
     quota = TenantQuota(QuotaConfig(requests_per_minute=2, tokens_per_minute=600, tokens_per_day=864_000), 0.0)
     assert quota.reserve((1, 500, 0), 0.0) is None
@@ -20,14 +20,14 @@ def test_all_limits_are_taken_or_none() -> None:
     assert (refusal.limit, refusal.wait_s) == ("requests_per_minute", 30.0)
 
 
-def test_unlimited() -> None:
+def test_tenant_quota_without_limits_admits_all() -> None:
     """Without limits everything passes and nothing is told."""
     quota = TenantQuota(QuotaConfig(), 0.0)
     assert quota.reserve((1, 1e12, 1e12), 0.0) is None
     assert quota.allowances(0.0) == ()
 
 
-def test_cost_is_known_at_the_end_only() -> None:
+def test_tenant_quota_reconcile_charges_real_cost() -> None:
     """Reserved at nothing, charged in full: the debt keeps the next ones out until it is paid off."""
     quota = TenantQuota(QuotaConfig(cost_per_minute=0.6), 0.0)
     free = (1, 10, 0.0)
@@ -39,7 +39,7 @@ def test_cost_is_known_at_the_end_only() -> None:
     assert quota.reserve(free, 30.1) is None
 
 
-def test_an_estimate_above_the_limit_waits_for_a_full_bucket() -> None:
+def test_tenant_quota_oversized_estimate_waits_for_full_bucket() -> None:
     """It is not refused for ever, and what it used is charged in full."""
     quota = TenantQuota(QuotaConfig(tokens_per_minute=600), 0.0)
     huge = (1, 100_000, 0)
@@ -51,7 +51,7 @@ def test_an_estimate_above_the_limit_waits_for_a_full_bucket() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3000), st.floats(0, 5)), max_size=60))
-def test_what_was_used_is_what_was_charged(requests: list[tuple[int, int, float]]) -> None:
+def test_tenant_quota_books_match_usage(requests: list[tuple[int, int, float]]) -> None:
     """At every instant: level = capacity + refill - used, while it was never full; and what is abandoned comes back."""
     quota, now, used, at_start = TenantQuota(QuotaConfig(tokens_per_day=10_000_000), 0.0), 0.0, 0, 1_000_000
     quota.reconcile(NOTHING, (0, at_start, 0), 0.0)  # room, so that no refill is lost above the capacity
@@ -68,7 +68,7 @@ def test_what_was_used_is_what_was_charged(requests: list[tuple[int, int, float]
     assert bucket.level(now) == pytest.approx(10_000_000 - at_start - used + now * 10_000_000 / 86_400, abs=1e-3)
 
 
-def test_what_is_left() -> None:
+def test_tenant_quota_allowances_show_tightest_limit() -> None:
     """Of two limits of one kind the tighter one is told, in whole units, never below 0; cost is told to nobody."""
     quota = TenantQuota(QuotaConfig(requests_per_minute=10, requests_per_day=20, tokens_per_minute=100, cost_per_day=1), 0.0)
     quota.reconcile(NOTHING, (5, 130, 0.5), 0.0)
@@ -79,13 +79,13 @@ def test_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_day", "cost_per_minute"])
-def test_limits_have_bounds(name: str) -> None:
+def test_quota_config_out_of_bounds_is_rejected(name: str) -> None:
     """0 would be a quota that nobody can use: leave the tenant's key out instead."""
     with pytest.raises(ValueError, match=rf"^{name} must be from"):
         QuotaConfig(**{name: 0})
 
 
-def test_a_limit_that_did_not_change_goes_on() -> None:
+def test_tenant_quota_unchanged_limit_keeps_its_bucket() -> None:
     """Another limit of the same tenant is set anew: what was used of this one stays used."""
     before = TenantQuota(QuotaConfig(tokens_per_day=1000, requests_per_minute=100), 0.0)
     assert before.reserve((1, 1000, 0), 0.0) is None
@@ -97,14 +97,14 @@ def test_a_limit_that_did_not_change_goes_on() -> None:
 
 
 @pytest.mark.parametrize(("limit", "left"), [(4000, 2500), (1800, 300), (1000, 0), (2000, 500)])
-def test_another_limit_is_the_difference(limit: int, left: int) -> None:
+def test_tenant_quota_raised_limit_adds_difference(limit: int, left: int) -> None:
     """1500 of 2000 are used: raised, the difference comes on top; lowered, it goes, but what was legal is no debt."""
     before = TenantQuota(QuotaConfig(tokens_per_day=2000), 0.0)
     assert before.reserve((1, 1500, 0), 0.0) is None
     assert TenantQuota(QuotaConfig(tokens_per_day=limit), 0.0, before=before).bucket("tokens_per_day").level(0.0) == left
 
 
-def test_a_debt_stays_a_debt() -> None:
+def test_tenant_quota_debt_survives_a_reload() -> None:
     """Under a lower limit, too, and no larger one."""
     before = TenantQuota(QuotaConfig(tokens_per_day=2000), 0.0)
     before.reconcile(NOTHING, (1, 2100, 0), 0.0)
@@ -118,7 +118,7 @@ class Slow(Bucket):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 400)), max_size=40))
-def test_what_is_written_out_is_what_the_buckets_do(steps: list[tuple[int, int, int, int]]) -> None:
+def test_tenant_quota_agrees_with_its_buckets(steps: list[tuple[int, int, int, int]]) -> None:
     """The same is refused, charged and left as by `take` and `charge`; instants and rates are exact in binary."""
     config, now = QuotaConfig(requests_per_minute=60, tokens_per_minute=6000, cost_per_minute=60), 0.0
     quick, slow = TenantQuota(config, now), TenantQuota(config, now, lambda _, capacity, per_s, at: Slow(capacity, per_s,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from stayfast.policy.admission.quota import Bucket
 
 
-def test_refills_evenly_up_to_its_capacity() -> None:
+def test_bucket_refills_evenly_to_capacity() -> None:
     """What was taken comes back at the rate, and no more than fits."""
     bucket = Bucket(10, 2, now=0)
     assert bucket.take(10, 0)
@@ -16,14 +16,14 @@ def test_refills_evenly_up_to_its_capacity() -> None:
     assert bucket.level(100) == 10
 
 
-def test_a_refusal_takes_nothing() -> None:
+def test_bucket_refused_take_changes_nothing() -> None:
     """Who is refused does not make others wait."""
     bucket = Bucket(10, 1, now=0)
     assert not bucket.take(11, 0)
     assert bucket.take(10, 0)
 
 
-def test_waits_are_told_exactly() -> None:
+def test_bucket_wait_s_is_exact() -> None:
     """After the wait it is there, a moment earlier it is not; above the capacity it never will be."""
     bucket = Bucket(10, 4, now=0)
     bucket.take(10, 0)
@@ -35,7 +35,7 @@ def test_waits_are_told_exactly() -> None:
     assert bucket.full_in_s(1.5) == 1.0
 
 
-def test_a_correction_may_leave_a_debt() -> None:
+def test_bucket_charge_may_leave_debt() -> None:
     """An estimate that was too low is charged in full; one that was too high comes back, but not above the capacity."""
     bucket = Bucket(10, 1, now=0)
     bucket.take(5, 0)
@@ -47,7 +47,7 @@ def test_a_correction_may_leave_a_debt() -> None:
 
 
 @pytest.mark.parametrize(("capacity", "per_s"), [(0, 1), (1, 0), (-1, 1), (float("nan"), 1)])
-def test_senseless_limits_are_refused(capacity: float, per_s: float) -> None:
+def test_bucket_invalid_limits_are_rejected(capacity: float, per_s: float) -> None:
     """A bucket that holds nothing or never refills is a mistake."""
     with pytest.raises(ValueError, match="more than 0"):
         Bucket(capacity, per_s, 0)
@@ -55,7 +55,7 @@ def test_senseless_limits_are_refused(capacity: float, per_s: float) -> None:
 
 @given(capacity=st.floats(1, 1000), per_s=st.floats(0.1, 100),
        asks=st.lists(st.tuples(st.floats(0, 5), st.floats(0, 500)), max_size=60))
-def test_never_admits_more_than_it_holds(capacity: float, per_s: float, asks: list[tuple[float, float]]) -> None:
+def test_bucket_never_admits_more_than_its_bound(capacity: float, per_s: float, asks: list[tuple[float, float]]) -> None:
     """In every window of t seconds at most capacity + t * per_s passes, whatever is asked when."""
     bucket, now = Bucket(capacity, per_s, 0), 0.0
     admitted: list[tuple[float, float]] = []
@@ -71,7 +71,7 @@ def test_never_admits_more_than_it_holds(capacity: float, per_s: float, asks: li
 
 
 @given(st.floats(1, 1000), st.floats(0.1, 100), st.floats(0, 1000), st.floats(0, 1000))
-def test_what_was_waited_for_is_there(capacity: float, per_s: float, taken: float, wanted: float) -> None:
+def test_bucket_after_wait_s_take_succeeds(capacity: float, per_s: float, taken: float, wanted: float) -> None:
     """`wait_s` never tells too short a time."""
     bucket = Bucket(capacity, per_s, 0)
     bucket.take(taken, 0)

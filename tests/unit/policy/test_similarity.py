@@ -25,7 +25,7 @@ def heard(answer: int, *texts: str) -> AnswerVotes:
     return votes
 
 
-def test_the_features() -> None:
+def test_features_match_their_definitions() -> None:
     """Each by its formula."""
     near = neighbours((0.9, 1), (0.8, 1), (0.7, 2), (0.6, 1), (0.5, 3), (0.4, 1))
     cos1, margin, vote5, mean3, vote10, shared = found = features(ASKED, near[0], near)
@@ -42,13 +42,13 @@ def test_the_features() -> None:
     ([(0.9, 1)] * 9 + [(0.5, 1), (0.49, 2)], 0.4),  # ten count
     ([(0.9, 1), (0.85, 2)], 0.05),
 ])
-def test_the_margin_where_others_are_not_in_sight(given: Sequence[tuple[float, int]], margin: float) -> None:
+def test_features_margin_without_other_answers(given: Sequence[tuple[float, int]], margin: float) -> None:
     """It is never taken for larger than is known."""
     near = neighbours(*given)
     assert features(ASKED, near[0], near)[1] == pytest.approx(margin)
 
 
-def test_a_fixed_threshold() -> None:
+def test_fixed_threshold_serves_from_its_cosine() -> None:
     """By the cosine of the nearest."""
     votes = AnswerVotes()
     assert judge(ASKED, neighbours((0.93, 1)), votes, Fixed(0.92)).why == ""
@@ -57,7 +57,7 @@ def test_a_fixed_threshold() -> None:
     assert judge(ASKED, [], votes, Fixed(0.92)) == ("nothing_near", None, 0.0, ())
 
 
-def test_words_that_tell_apart_pass_it_to_the_next() -> None:
+def test_judge_differing_words_skip_to_next_neighbour() -> None:
     """The nearest that is not told apart stands for the question, and the others vote; all apart: no label either."""
     near = [*neighbours((0.99, 1), text="how do I import a table"), *neighbours((0.95, 2))]
     judged = judge(ASKED, near, AnswerVotes(), Fixed(0.92))
@@ -68,7 +68,7 @@ def test_words_that_tell_apart_pass_it_to_the_next() -> None:
     assert (alone.why, alone.features) == ("opposites", ())
 
 
-def test_an_answer_on_probation_is_not_given() -> None:
+def test_judge_answer_on_probation_is_not_served() -> None:
     """It is judged all the same, so that it can end."""
     votes = AnswerVotes()
     votes.add(0, 1, ASKED)
@@ -96,7 +96,7 @@ class Sure:
     (0.79, ("How can I track an order?", "Where do I cancel it?"), ""),  # somebody has called it so
     (0.79, ("How can I track my order, or orders?", "Of all who cancels?"), ""),
     (0.79, (), "new_word")])
-def test_a_word_that_no_phrasing_of_the_answer_has_had(cosine: float, phrasings: Sequence[str], why: str) -> None:
+def test_wary_new_word_is_a_miss(cosine: float, phrasings: Sequence[str], why: str) -> None:
     """It may be what the question is about: its own answer is made, and learned from, however sure the rule is."""
     near = neighbours((cosine, 1), text="How can I track an order?")
     votes = heard(1, *phrasings)
@@ -108,7 +108,7 @@ def test_a_word_that_no_phrasing_of_the_answer_has_had(cosine: float, phrasings:
     assert wary(judge(asked, near, votes, Sure()), asked, votes, 0.0).why == ""  # off
 
 
-def test_nothing_unlike_is_given_however_sure_the_rule_is() -> None:
+def test_judge_below_least_cosine_is_a_miss() -> None:
     """Nor learned from: no label says anything of it."""
     assert judge(ASKED, neighbours((LEAST_COSINE, 1)), AnswerVotes(), Sure()).why == ""
     judged = judge(ASKED, neighbours((LEAST_COSINE - 0.01, 1)), AnswerVotes(), Sure())

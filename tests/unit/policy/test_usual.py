@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stayfast.policy.resilience.baselines import MAX_CLASSES, N_WARM, Baseline, LatencyBaselines, log_of
 
 
-def test_classes_do_not_mix() -> None:
+def test_baselines_classes_do_not_mix() -> None:
     """A long prompt's ten seconds are as usual as a short one's tenth."""
     usual = LatencyBaselines()
     short, long = usual.norm("m", 100, False), usual.norm("m", 100_000, False)
@@ -23,7 +23,7 @@ def test_classes_do_not_mix() -> None:
     assert usual.all.baseline_s == pytest.approx(1.0)
 
 
-def test_little_says_nothing() -> None:
+def test_baseline_few_answers_give_none() -> None:
     """Before ten answers nothing is slow."""
     norm = LatencyBaselines().norm("m", 1, False)
     for _ in range(N_WARM - 1):
@@ -31,7 +31,7 @@ def test_little_says_nothing() -> None:
     assert (norm.ratio(1e6), norm.after_s(3.0)) == (None, inf)
 
 
-def test_the_quickest_of_a_burst_say_nothing() -> None:
+def test_baseline_fastest_of_a_burst_give_none() -> None:
     """Of a hundred calls at once the first ten answers are not what is usual; those to three of four are near it."""
     norm = Baseline()
     norm.n_unknown = 100
@@ -42,7 +42,7 @@ def test_the_quickest_of_a_burst_say_nothing() -> None:
     assert 0.2 < norm.baseline_s < 0.5
 
 
-def test_many_are_learned_as_one_by_one() -> None:
+def test_baseline_batch_equals_single_samples() -> None:
     """A sum of logarithms and how many they are."""
     one, many = Baseline(), Baseline()
     for _ in range(40):
@@ -54,7 +54,7 @@ def test_many_are_learned_as_one_by_one() -> None:
     assert many.baseline_s == pytest.approx(3.0)
 
 
-def test_a_tail_moves_little() -> None:
+def test_baseline_tail_has_little_effect() -> None:
     """One answer in twenty that takes forty times as long: a fifth more, not three times as much."""
     usual = LatencyBaselines()
     norm = usual.norm("m", 1, False)
@@ -64,7 +64,7 @@ def test_a_tail_moves_little() -> None:
 
 
 @given(names=st.lists(st.text(max_size=3), max_size=50))
-def test_clients_cannot_fill_the_memory(names: list[str]) -> None:
+def test_baselines_classes_are_bounded(names: list[str]) -> None:
     """Names of models may be theirs."""
     usual = LatencyBaselines()
     for number in range(MAX_CLASSES):

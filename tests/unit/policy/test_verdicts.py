@@ -45,7 +45,7 @@ def warm(usual: LatencyBaselines, n_tokens: int = 1, seconds: float = 1.0) -> Ba
 
 @given(st.lists(st.tuples(st.sampled_from(CallVerdict), st.sampled_from([None, 0.5, 3.5]), st.sampled_from([MARK, MARK - 1]),
                           st.sampled_from([3.0, inf]))))
-def test_models_are_judged_as_the_whole_is(drawn: list[tuple[CallVerdict, float | None, int, float]]) -> None:
+def test_classify_by_model_equals_whole(drawn: list[tuple[CallVerdict, float | None, int, float]]) -> None:
     """What is asked of the calls with a mark before they are judged is what the judging finds."""
     norm = warm(LatencyBaselines())
     calls = [call(norm, became, took_s, slow_s, mark=mark) for became, took_s, mark, slow_s in drawn if became is not JUDGED]
@@ -54,7 +54,7 @@ def test_models_are_judged_as_the_whole_is(drawn: list[tuple[CallVerdict, float 
     assert before == (found.n_slow, found.n_quick)
 
 
-def test_each_is_counted_by_what_became_of_it() -> None:
+def test_classify_counts_calls_by_verdict() -> None:
     """Answered in time, late, not at all; lost; failed, refused; and what says nothing."""
     usual = LatencyBaselines()
     norm = warm(usual)
@@ -68,14 +68,14 @@ def test_each_is_counted_by_what_became_of_it() -> None:
     assert {each.became for each in calls} == {JUDGED}
 
 
-def test_a_breaker_hears_of_its_own_times_only() -> None:
+def test_classify_counts_slow_calls_of_the_mark_only() -> None:
     """Calls that began before its last change are limits' and norms' alone."""
     norm = warm(LatencyBaselines())
     found = classify([call(norm, WAITING, mark=MARK - 1), call(norm, ANSWERED, 1.0, mark=MARK - 1)], None, MARK)
     assert (found.n_slow, found.n_quick, len(found.samples)) == (0, 0, 2)
 
 
-def test_where_nobody_knows_what_is_slow() -> None:
+def test_classify_without_baseline_counts_refusals_only() -> None:
     """They count as calls and say no more; in seconds, what there is."""
     norm = Baseline()
     calls = [call(norm, ANSWERED, 2.0, inf), call(norm, WAITING, None, inf), call(norm, REFUSED, None, inf)]
@@ -84,7 +84,7 @@ def test_where_nobody_knows_what_is_slow() -> None:
     assert classify(calls, None, MARK, wants_seconds=True).samples == [(2.0, 1), (inf, 1)]
 
 
-def test_what_is_usual_is_learned_up_to_what_is_slow() -> None:
+def test_classify_learns_at_most_slow_times() -> None:
     """An answer after a minute, and one that never came, are as long as a slow one."""
     usual = LatencyBaselines()
     norm, real = warm(usual), warm(usual, 1000, 2.0)
@@ -95,7 +95,7 @@ def test_what_is_usual_is_learned_up_to_what_is_slow() -> None:
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 3), st.floats(0, 30)), max_size=100))
-def test_all_come_due_once_in_order_and_not_before(steps: list[tuple[float, float]]) -> None:
+def test_due_buckets_return_each_item_once_in_order(steps: list[tuple[float, float]]) -> None:
     """At most an eighth of a second late, whenever somebody looks; `next_at` says when to look."""
     wheel: DueBuckets[tuple[int, float]] = DueBuckets()
     now, seen = 0.0, []

@@ -10,7 +10,7 @@ STEPS = st.lists(st.tuples(st.floats(0, 400), st.floats(0.001, 100)), min_size=1
 
 
 @given(STEPS, st.sampled_from([60.0, 300.0, 3600.0]))
-def test_the_last_minutes_are_all_there_and_little_more(steps: list[tuple[float, float]], seconds: float) -> None:
+def test_window_last_covers_span_and_one_slot(steps: list[tuple[float, float]], seconds: float) -> None:
     """Every value of the last `seconds` counts; none older than that by more than a slot and its minute does."""
     window, now, seen = Window(), 1000.0, list[float]()
     for wait_s, value in steps:
@@ -22,7 +22,7 @@ def test_the_last_minutes_are_all_there_and_little_more(steps: list[tuple[float,
     assert n <= sum(at > now - seconds - COARSE_S - FINE_S for at in seen)
 
 
-def test_an_hour_of_traffic_takes_few_histograms() -> None:
+def test_window_memory_is_bounded() -> None:
     """24 hours at one value a second: never more slots than a minute of fine ones and an hour of coarse ones need."""
     window = Window()
     for second in range(24 * 3600):
@@ -33,7 +33,7 @@ def test_an_hour_of_traffic_takes_few_histograms() -> None:
     assert window.last(KEPT_S, 24 * 3600).n == pytest.approx(3600, abs=60)
 
 
-def test_silence_is_forgotten_too() -> None:
+def test_window_silence_drops_old_values() -> None:
     """A series that gets no values any more tells of none."""
     window = Window()
     window.add(1.0, 0.0)
