@@ -55,7 +55,8 @@ def test_stage_budget_each_stage_gets_its_part(made: tuple[BudgetConfig, float],
 
 
 @given(configs(), GREED, st.integers(0, 5))
-def test_stage_budget_less_spent_allows_no_less_later(made: tuple[BudgetConfig, float], greed: list[float], index: int) -> None:
+def test_stage_budget_less_spent_allows_no_less_later(made: tuple[BudgetConfig, float], greed: list[float],
+                                                      index: int) -> None:
     """A stage that takes less never leaves a later one with less: what is left over is handed on, not lost."""
     config, total_s = made
     thrifty = [*greed]
@@ -121,3 +122,26 @@ def test_budget_config_accepts_seconds_and_shares_only(text: str) -> None:
     """Anything else is refused by its name."""
     with pytest.raises(ValueError, match=r"^cache must be seconds, or a share"):
         BudgetConfig(cache=text)
+
+
+@given(configs(), st.floats(0.1, 1), st.floats(0.1, 1))
+def test_stage_budget_nested_deadlines_take_the_shorter(made: tuple[BudgetConfig, float], one: float, other: float) -> None:
+    """A deadline within a deadline: parts, reserved times and the reserve are those of the shorter one alone."""
+    config, total_s = made
+    budget = share_out(config, total_s)
+    nested, direct = budget.within(total_s * one).within(total_s * other), budget.within(total_s * min(one, other))
+    assert nested.total_s == direct.total_s
+    assert nested.parts_s == pytest.approx(direct.parts_s)
+    assert nested.reserved_s == pytest.approx(direct.reserved_s)
+    scale = min(one, other)
+    assert direct.reserved_s == pytest.approx({stage: reserved_s * scale for stage, reserved_s in budget.reserved_s.items()})
+
+
+def test_stage_budget_part_is_capped_by_what_later_stages_need() -> None:
+    """Both caps hold: a stage never uses more than its part and what was carried over, nor time reserved for others."""
+    budget = share_out(BudgetConfig(admit="2", model="5"), 10.0)
+    assert budget.ends_at(Stage.ADMIT, 0.0, 10.0, 0.0) == 2.0
+    assert budget.ends_at(Stage.ADMIT, 4.0, 10.0, 0.0) == 5.0
+    assert budget.ends_at(Stage.CALL, 1.0, 10.0, 1.0) == 7.0
+    assert budget.ends_at(Stage.CALL, 1.0, 10.0, 100.0) == 10.0
+    assert budget.ends_at(Stage.CACHE, 1.0, 10.0, 0.0) == 5.0

@@ -170,3 +170,54 @@ def test_queue_served_client_left_never_lowers_mean() -> None:
     assert queue.service_s == 2.0
     queue.served(12.0, has_left=True)
     assert queue.service_s > 2.0
+
+
+def test_queue_full_pushes_out_tenant_with_most_waiting_for_its_weight() -> None:
+    """Six requests of a tenant of weight 4 are fewer for its weight than two of a tenant of weight 1."""
+    heavy, light = TenantShare("heavy", 4.0), TenantShare("light", 1.0)
+    queue: Queue[str] = Queue(QueueConfig(max_queue=7))
+    for n in range(5):
+        queue.push(waiting(f"h{n}", share=heavy, at=float(n)))
+    for n in range(2):
+        queue.push(waiting(f"l{n}", share=light, at=float(n)))
+    gone = queue.push(waiting("h5", share=heavy, at=6.0))
+    assert gone is not None
+    assert gone.item == "l1"
+
+
+def test_queue_full_with_equal_tenants_pushes_out_the_one_served_most() -> None:
+    """Whichever of the two sent first."""
+    for order in ("ab", "ba"):
+        shares = {"a": TenantShare("a"), "b": TenantShare("b")}
+        shares["b"].served = 10.0
+        queue: Queue[str] = Queue(QueueConfig(max_queue=1))
+        assert queue.push(waiting(order[0], share=shares[order[0]])) is None
+        gone = queue.push(waiting(order[1], share=shares[order[1]]))
+        assert gone is not None
+        assert gone.item == "b"
+
+
+def test_queue_full_pushes_out_the_latest_deadline_not_the_latest_arrival() -> None:
+    """Ageing counts: a request that waits for long has an early key."""
+    queue: Queue[str] = Queue(QueueConfig(max_queue=2, ages_within_s=10))
+    queue.push(waiting("first", deadline_at=9.0))
+    queue.push(waiting("second", at=1.0, deadline_at=4.0))
+    gone = queue.push(waiting("third", at=2.0, deadline_at=5.0))
+    assert gone is not None
+    assert gone.item == "first"
+    aged: Queue[str] = Queue(QueueConfig(max_queue=2, ages_within_s=10))
+    aged.push(waiting("old", deadline_at=600.0))
+    aged.push(waiting("soon", at=8.0, deadline_at=17.0))
+    gone = aged.push(waiting("late", at=9.0, deadline_at=18.0))
+    assert gone is not None
+    assert gone.item == "late"
+
+
+def test_queue_full_pushes_out_of_the_lowest_band_with_requests() -> None:
+    """Even if a higher band has more requests, and though the new request is in that band."""
+    queue: Queue[str] = Queue(QueueConfig(max_queue=3))
+    for name, band in (("h", 0), ("i", 0), ("low", 3)):
+        queue.push(waiting(name, band=band))
+    gone = queue.push(waiting("j", band=0))
+    assert gone is not None
+    assert gone.item == "low"

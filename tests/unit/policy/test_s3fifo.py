@@ -167,3 +167,50 @@ def test_s3fifo_eviction_time_is_bounded() -> None:
         cache.put(named(n), n, SIZE)
     assert len(main) > 2 * MOST_SPARED
     assert n_before - sum(entry.n_hits for entry in main) <= MOST_SPARED
+
+
+def _all_in_main(n: int) -> S3Fifo[int]:
+    """A full cache whose first entries are in main, without hits there; the first of them is evicted."""
+    cache: S3Fifo[int] = S3Fifo(room_for(n))
+    for number in range(n):
+        cache.put(named(number), number, SIZE)
+        for _ in range(2 + (number == 0)):
+            cache.get(named(number))
+    cache.put(named(1000), 0, SIZE)
+    assert cache.peek(named(0)) is None  # hits in small earn no second chance in main
+    return cache
+
+
+def test_s3fifo_main_entry_with_a_hit_gets_one_second_chance() -> None:
+    """Each turn costs a hit: it goes round once, and is evicted at its next turn without a further hit."""
+    cache = _all_in_main(20)
+    assert cache.get(named(1)) == 1
+    cache.put(named(1001), 0, SIZE)
+    assert (cache.peek(named(1)), cache.peek(named(2))) == (1, None)
+    n = 1002
+    while cache.peek(named(19)) is not None:
+        cache.put(named(n), 0, SIZE)
+        cache.get(named(n))
+        cache.get(named(n))
+        n += 1
+    for _ in range(3):
+        cache.put(named(n), 0, SIZE)
+        cache.get(named(n))
+        cache.get(named(n))
+        n += 1
+    assert cache.peek(named(1)) is None
+
+
+def test_s3fifo_peek_gives_no_second_chance() -> None:
+    """Inspecting an answer, or one that is removed and stored again, is no hit."""
+    cache = _all_in_main(20)
+    for _ in range(5):
+        assert cache.peek(named(1)) == 1
+    cache.put(named(1001), 0, SIZE)
+    assert cache.peek(named(1)) is None
+    cache.get(named(3))
+    cache.remove(named(3))
+    cache.put(named(3), 30, SIZE)
+    for n in range(1002, 1006):
+        cache.put(named(n), 0, SIZE)
+    assert cache.peek(named(3)) is None

@@ -1,12 +1,14 @@
-"""Whether the answer to the nearest question is given."""
+"""policy.cache.similarity: which questions may share answers, and which hits are served."""
 
 from collections.abc import Sequence
+from time import process_time
+from typing import Any
 
 import pytest
 
 from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
-from stayfast.policy.cache.lexical import wording
-from stayfast.policy.cache.similarity import LEAST_COSINE, N_FEATURES, Fixed, features, judge, wary
+from stayfast.policy.cache.lexical import MOST_CHARS, wording
+from stayfast.policy.cache.similarity import LEAST_COSINE, N_FEATURES, EligibleConfig, Fixed, features, judge, wary, why_not
 
 ASKED = wording("how do I export a table")
 LIKE = "how can I export one table"
@@ -113,3 +115,51 @@ def test_judge_below_least_cosine_is_a_miss() -> None:
     assert judge(ASKED, neighbours((LEAST_COSINE, 1)), AnswerVotes(), Sure()).why == ""
     judged = judge(ASKED, neighbours((LEAST_COSINE - 0.01, 1)), AnswerVotes(), Sure())
     assert (judged.why, judged.features) == ("unlike", ())
+
+
+HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("How do I export a table as CSV?", ""),
+    ("", "short"),
+    ("and then?", "short"),
+    ("how much is it", "short"),
+    ("It prints the same line twice", "pointing"),
+    ("And does that export whole tables too?", "pointing"),
+    ("the export button prints... something", "short"),
+    ("latest stable release of Python", "volatile"),
+    ("Can you restart my broken router", "personal"),
+    ("write a letter to jane.doe@example.com about rent", "private"),
+    ("why was the payment to 4111 1111 1111 1111 refused", "private"),
+    ("Wie kann ich eine Tabelle exportieren", "language"),
+    ("\u5982\u4f55\u5bfc\u51fa\u8868\u683c", "language"),
+    ("x" * 3000, "long"),
+])
+def test_why_not_each_rule_excludes(text: str, why: str) -> None:
+    """With the usual settings."""
+    assert why_not(text, wording(text), EligibleConfig(), HOUR_S) == why
+
+
+def test_why_not_route_settings_admit() -> None:
+    """"My" on a help desk, and today's questions where answers are kept no longer than they hold."""
+    mine, today = "Can you restart my broken router", "latest stable release of Python"
+    assert why_not(mine, wording(mine), EligibleConfig(personal=True), HOUR_S) == ""
+    assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
+    assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S + 1) == "volatile"
+    assert why_not("restart router", wording("restart router"), EligibleConfig(n_content_words=2), HOUR_S) == ""
+
+
+@pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])
+def test_why_not_any_text_is_fast(text: str) -> None:
+    """Whatever somebody sends on purpose: milliseconds at the largest limit; a rule that looks back takes far longer."""
+    began_s = process_time()
+    why_not(text[:MOST_CHARS], wording(text), EligibleConfig(max_chars=MOST_CHARS), HOUR_S)
+    assert process_time() - began_s < 0.5
+
+
+@pytest.mark.parametrize("wrong", [{"language": "xx"}, {"n_content_words": 0}, {"volatile_ttl_s": -1.0}, {"max_chars": 0}])
+def test_eligible_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
+    """The message names the setting."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        EligibleConfig(**wrong)

@@ -1,4 +1,4 @@
-"""Which answers may be given twice, and for how long."""
+"""policy.cache.freshness: which answers may be served again."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from stayfast.policy.cache.freshness import CacheConfig, fresh_for_s, is_too_war
 @pytest.mark.parametrize(("temperature", "is_seeded", "is_warm"), [
     (0.0, False, False), (0.3, False, False), (0.31, False, True), (None, False, True), (None, True, False),
     (2.0, True, False)])
-def test_is_too_warm_cold_or_seeded_requests_are_cacheable(temperature: float | None, is_seeded: bool, is_warm: bool) -> None:
+def test_is_too_warm_cold_or_seeded_is_cacheable(temperature: float | None, is_seeded: bool, is_warm: bool) -> None:
     """Without a temperature the provider's own counts, which is 1."""
     assert is_too_warm(CacheConfig("exact"), temperature, is_seeded=is_seeded) is is_warm
 

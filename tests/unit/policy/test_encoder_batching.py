@@ -1,4 +1,4 @@
-"""Which texts share a batch, and when one is not worth beginning."""
+"""policy.cache.encoder_batching: which texts share a batch."""
 
 from stayfast.policy.cache.encoder_batching import N_RECENT, RETRY_EVERY, EncodingPace, PendingText, batch_of
 

@@ -1,4 +1,4 @@
-"""Phrasings and their answers."""
+"""policy.cache.answer_clusters: phrasings, answers and probation."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The budget of extra attempts: never more than its share and its slack, whatever the order of things."""
+"""policy.resilience.retry_budget: extra attempts stay within their share and floor."""
 
 from math import sqrt
 from random import Random

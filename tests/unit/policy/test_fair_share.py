@@ -1,4 +1,4 @@
-"""policy.fair: between tenants that always want more, service goes by weight; nobody saves up."""
+"""policy.admission.fair_share: service by weight, and places reserved for others."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Places that several processes share: never more than there are, none idle while somebody waits, nobody without any."""
+"""policy.resilience.cross_process: one limit of several processes."""
 
 from collections import deque
 from random import Random
@@ -54,7 +54,8 @@ def test_occupancy_names_places_of_other_workers() -> None:
     two.waiting(2)
     one.taken(2)
     assert occupancy(2, 4, one, " were", " of lane long") == (
-        "3 of 4 places of lane long were taken (1 of them by other workers), the rest is reserved for other workers' requests")
+        "3 of 4 places of lane long were taken (1 of them by other workers), "
+        "the rest is reserved for other workers' requests")
 
 
 @settings(max_examples=200)

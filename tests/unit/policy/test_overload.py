@@ -1,4 +1,4 @@
-"""policy.admission: which bands overload spares, by how many signs there are of it."""
+"""policy.admission.overload: signs of overload, and prompt limits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""policy/eject: who is worse than its peers is left out for a while, and never too many of them."""
+"""policy.routing.outlier_ejection: upstreams far worse than their peers."""
 
 from typing import Any
 

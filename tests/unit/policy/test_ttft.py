@@ -1,4 +1,4 @@
-"""The predictor: what it learns, from whom, and how wrong it says it is."""
+"""policy.resilience.ttft: predictions of the time to first token."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""policy.queue and policy.fair with many tenants: whose turn it is, found in one pass, is whose it is by asking each."""
+"""policy.admission.queue and fair_share: the fast paths agree with the plain rule."""
 
 from hypothesis import given
 from hypothesis import strategies as st
