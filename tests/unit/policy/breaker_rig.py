@@ -30,6 +30,11 @@ def half_open_breaker() -> Breaker:
     return breaker
 
 
+def is_open(breaker: Breaker) -> bool:
+    """Whether the breaker is open."""
+    return breaker.state is BreakerState.OPEN
+
+
 def succeed(breaker: Breaker, now: float, n: int = 1, *, is_slow: bool = False) -> None:
     """Make `n` calls that get a token."""
     for _ in range(n):

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, BreakerState
-from tests.unit.policy.breaker_rig import closed_breaker, fail, succeed
+from tests.unit.policy.breaker_rig import closed_breaker, fail, is_open, succeed
 
 
 def test_breaker_closed_five_failures_in_a_row_open_it() -> None:
@@ -14,7 +14,7 @@ def test_breaker_closed_five_failures_in_a_row_open_it() -> None:
     fail(breaker, 0, 4)
     succeed(breaker, 0)
     fail(breaker, 0, 4)
-    assert breaker.state is BreakerState.CLOSED
+    assert not is_open(breaker)
     fail(breaker, 0)
     assert (breaker.state, breaker.why) == (BreakerState.OPEN, "5 failures in a row")
 
@@ -23,7 +23,7 @@ def test_breaker_closed_half_of_ten_calls_failed_opens_it() -> None:
     """Fewer than ten calls prove nothing, and calls older than the window do not count."""
     breaker = closed_breaker()
     for number in range(10):
-        assert breaker.state is BreakerState.CLOSED
+        assert not is_open(breaker)
         fail(breaker, 0.0) if number % 2 else succeed(breaker, 0.0)
     assert breaker.why == "5 of 10 calls failed"
     breaker = closed_breaker()
@@ -34,7 +34,7 @@ def test_breaker_closed_half_of_ten_calls_failed_opens_it() -> None:
     for _ in range(3):
         fail(breaker, 31.0)
         succeed(breaker, 31.0)
-    assert breaker.state is BreakerState.CLOSED
+    assert not is_open(breaker)
 
 
 def test_breaker_closed_nine_slow_calls_in_a_row_open_it() -> None:
@@ -44,12 +44,12 @@ def test_breaker_closed_nine_slow_calls_in_a_row_open_it() -> None:
         breaker.judged(0, n_before, 9.0)
         for _ in range(8):
             breaker.judged(1, 0, 10.0)
-        assert breaker.state is BreakerState.CLOSED
+        assert not is_open(breaker)
         breaker.judged(1, 0, 10.0)
         assert (breaker.state, breaker.why) == (BreakerState.OPEN, "9 of 9 calls were slow")
     breaker = closed_breaker()
     breaker.judged(9, 0, 10.0)
-    assert breaker.state is BreakerState.OPEN
+    assert is_open(breaker)
 
 
 def test_breaker_closed_half_of_calls_slow_opens_it() -> None:
@@ -68,9 +68,9 @@ def test_breaker_closed_usual_share_of_slow_calls_is_tolerated() -> None:
     for number in range(2000):
         breaker.judged(1, 3, number / 10)
     breaker.judged(20, 0, 200.0)
-    assert breaker.state is BreakerState.CLOSED
+    assert not is_open(breaker)
     breaker.judged(100, 0, 200.1)
-    assert breaker.state is BreakerState.OPEN
+    assert is_open(breaker)
 
 
 def test_breaker_closed_old_slow_calls_are_no_evidence() -> None:
@@ -78,7 +78,7 @@ def test_breaker_closed_old_slow_calls_are_no_evidence() -> None:
     breaker = closed_breaker()
     breaker.judged(8, 0, 0.0)
     breaker.judged(8, 0, 31.0)
-    assert breaker.state is BreakerState.CLOSED
+    assert not is_open(breaker)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.1])
@@ -100,9 +100,9 @@ def test_breaker_closed_slow_ratio_1_needs_all_calls_slow() -> None:
     breaker = Breaker(BreakerConfig(slow_ratio=1.0), Random(1))
     for _ in range(3):
         breaker.judged(5, 1, 0.0)
-    assert breaker.state is BreakerState.CLOSED
+    assert not is_open(breaker)
     breaker.judged(7, 0, 0.0)
-    assert breaker.state is BreakerState.OPEN
+    assert is_open(breaker)
 
 
 def test_breaker_closed_counts_evidence_of_other_processes() -> None:
@@ -126,7 +126,7 @@ def test_breaker_closed_discarded_call_is_neither_success_nor_failure() -> None:
     breaker.forgotten(breaker.began())
     assert (breaker.n_failed_in_row, breaker.evidence_since(-1.0)) == (4, (0, 4, 0))
     fail(breaker, 0.0)
-    assert breaker.state is BreakerState.OPEN
+    assert is_open(breaker)
 
 
 def test_breaker_closed_lost_call_changes_nothing() -> None:

@@ -113,7 +113,7 @@ class Predictor:
         return seconds if seconds > 0 else 0.0
 
     def learn(self, n_own: float, n_ahead: float, ttft_s: float) -> None:
-        """One step of weighted recursive least squares, written out for three features, as loops take three times as long."""
+        """One step of weighted recursive least squares, written out for three features for speed."""
         own, ahead = n_own * _KILO, n_ahead * _KILO
         p00, p01, p02, p11, p12, p22 = self._p
         predicted_s = self._a + self._b * own + self._c * ahead
