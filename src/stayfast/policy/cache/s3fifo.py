@@ -1,17 +1,17 @@
 """Eviction of cached answers by size: S3-FIFO.
 
-Problem: most answers are never requested again. With LRU, one batch job with ten thousand questions evicts all answers that
-are requested every day. Rule: three first-in-first-out queues.
+Problem: with LRU, one batch job with ten thousand questions evicts all answers that are requested every day. Rule: three
+first-in-first-out queues.
 
     small   SMALL of the memory, for new answers. At its head, an answer with HITS_TO_STAY hits moves to main; others are
             evicted, and their keys become ghosts
     main    the rest of the memory. At its head, an answer with hits since its last turn goes round again
     ghost   keys without answers. A ghost that is stored again goes to main directly
 
-Hits are counted to MOST_HITS and change no order, so a look-up costs a dictionary access and an addition. SIEVE has a queue
-less and is as good on web traces, but by its authors' account does not resist scans. One dictionary holds all keys,
-including ghosts; a removed entry is only marked, and leaves its queue at the head.
-Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction" (SOSP 2023), there by count.
+Hits are counted to MOST_HITS and change no order, so a look-up costs a dictionary access and an addition. One dictionary
+holds all keys; a removed entry is only marked, and leaves its queue at the head.
+Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction" (SOSP 2023), there by count. SIEVE
+is simpler, but by its authors' account does not resist scans.
 When wrong: with memory for only a few answers, small holds one or none, and new answers are evicted at once.
 """
 
