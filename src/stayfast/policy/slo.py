@@ -97,15 +97,14 @@ class Slo:
     """The objectives of one route over `window_days`. null: none of this kind."""
 
     availability: Annotated[float | None, SettingDoc(
-        "The share of requests that are answered: no 5xx, no 429, no cut stream. null: no objective.",
-        minimum=LOWEST_SHARE, maximum=0.99999)] = 0.99
+        "The share of requests without 5xx, 429 or a cut stream. null: none.", minimum=LOWEST_SHARE, maximum=0.99999)] = 0.99
     ttft: Annotated[Latency | None, SettingDoc("From accept to the first token of content. null: no objective.")] = Latency()
     usable: Annotated[Latency | None, SettingDoc(
         "From accept to the first token of a stream, or to the end of a whole answer.")] = None
     e2e: Annotated[Latency | None, SettingDoc("From accept to the last byte.")] = None
     tpot: Annotated[Latency | None, SettingDoc("Time per token after the first.")] = None
     window_days: Annotated[int, SettingDoc(
-        "The period of the objectives. Prometheus must store its data for as long.", minimum=28, maximum=92)] = 30
+        "The days of the objectives. Prometheus must store its data for as long.", minimum=28, maximum=92)] = 30
 
     def __post_init__(self) -> None:
         check_bounds(self)

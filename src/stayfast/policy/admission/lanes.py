@@ -48,17 +48,14 @@ class LanesConfig:
     """The bounds of the lanes, in tokens, and their shares. `long_wait_s`, `batch_wait_s`: None: as in QueueConfig."""
 
     long_input: Annotated[int, SettingDoc(
-        "Prompts of at least this many tokens are long, not counting what the prompt cache saves.",
-        minimum=1, maximum=_MAX_TOKENS)] = 4000
+        "Prompts of at least this many tokens are long, without cached ones.", minimum=1, maximum=_MAX_TOKENS)] = 4000
     long_output: Annotated[int, SettingDoc(
-        "Requests with a predicted answer of at least this many tokens are long, too.",
-        minimum=1, maximum=_MAX_TOKENS)] = 4000
+        "Predicted answers of at least this many tokens are long, too.", minimum=1, maximum=_MAX_TOKENS)] = 4000
     long_share: Annotated[float, SettingDoc("The long lane's share of the places.", minimum=0.001, maximum=0.9)] = 0.25
     batch_share: Annotated[float, SettingDoc(
         "The share of the lane for requests of band batch. The short lane has the rest.", minimum=0.001, maximum=0.9)] = 0.1
     long_wait_s: Annotated[float | None, SettingDoc(
-        "The longest wait of a long request. null: `max_wait_s` and `target_wait_s` of admission.",
-        minimum=0.001, maximum=3600)] = None
+        "The longest wait of a long request. null: as in admission.", minimum=0.001, maximum=3600)] = None
     batch_wait_s: Annotated[float | None, SettingDoc("The same for the batch lane.", minimum=0.001, maximum=3600)] = None
     max_prefills: Annotated[int | None, SettingDoc(
         "Requests of the long and batch lanes that may wait for their first token at a time, in each worker. null: no "

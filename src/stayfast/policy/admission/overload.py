@@ -66,20 +66,15 @@ class AdmissionConfig:
     """Which requests are admitted, and when. `max_in_flight` None: no limit and no queue."""
 
     max_in_flight: Annotated[int | None, SettingDoc(
-        "Most requests in flight, in all workers together; the others queue. Unset: no limit.",
-        minimum=1, maximum=1_000_000)] = None
-    queue: Annotated[QueueConfig, SettingDoc("The queue for admission.",
-                                             is_inline=True)] = field(default_factory=QueueConfig)
+        "Most requests in flight, in all workers; others queue. Unset: no limit.", minimum=1, maximum=1_000_000)] = None
+    queue: Annotated[QueueConfig, SettingDoc("The queue.", is_inline=True)] = field(default_factory=QueueConfig)
     hold_back: Annotated[float, SettingDoc(
         "The share of the places that is held back for each higher band with traffic.", minimum=0, maximum=0.2)] = 0.1
-    lag_s: Annotated[float, SettingDoc(
-        "An event loop this late is one of five signs of overload.", minimum=0.001, maximum=10)] = 0.05
-    busy: Annotated[float, SettingDoc("A process that uses this share of a core is another sign.", minimum=0.1,
-                                      maximum=1)] = 0.95
+    lag_s: Annotated[float, SettingDoc("An event loop this late is a sign of overload.", minimum=0.001, maximum=10)] = 0.05
+    busy: Annotated[float, SettingDoc("A process that uses this share of a core is another.", minimum=0.1, maximum=1)] = 0.95
     points: Annotated[Points, SettingDoc(
-        "The points of a request's properties; their sum decides its priority.")] = field(default_factory=Points)
-    lanes: Annotated[LanesConfig | None, SettingDoc(
-        "Shares of the places for short, long and batch requests. null: no lanes.")] = None
+        "The points of a request, whose sum is its priority.")] = field(default_factory=Points)
+    lanes: Annotated[LanesConfig | None, SettingDoc("Lanes for short, long and batch requests. null: none.")] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -100,12 +95,10 @@ class AdmissionConfig:
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
     tier: Annotated[TenantTier, SettingDoc("premium goes first, batch last.")] = TenantTier.STANDARD
-    weight: Annotated[float, SettingDoc("Its share relative to other tenants, under contention.", minimum=0.001,
-                                        maximum=1000)] = 1.0
+    weight: Annotated[float, SettingDoc("Its share relative to other tenants.", minimum=0.001, maximum=1000)] = 1.0
     priority: Annotated[int, SettingDoc(
         "Points for all of its requests, in addition to its tier's.", minimum=-MAX_POINTS, maximum=MAX_POINTS)] = 0
-    quota: Annotated[QuotaConfig, SettingDoc(
-        "How much it may use, in all workers together.")] = field(default_factory=QuotaConfig)
+    quota: Annotated[QuotaConfig, SettingDoc("How much it may use, in all workers.")] = field(default_factory=QuotaConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -54,8 +54,7 @@ def _points(doc: str) -> SettingDoc:
 class Points:
     premium: Annotated[int, _points("A tenant of tier premium.")] = 100
     realtime: Annotated[int, _points("A stream, or a request with `x-stayfast-priority: realtime`.")] = 75
-    retry: Annotated[int, _points(
-        "A retry: x-stainless-retry-count above 0, or an idempotency key that was used before.")] = -50
+    retry: Annotated[int, _points("A retry: x-stainless-retry-count above 0, or a repeated idempotency key.")] = -50
     batch: Annotated[int, _points("A tenant of tier batch, or a request with `x-stayfast-priority: batch`.")] = -200
 
     def __post_init__(self) -> None:

@@ -42,8 +42,7 @@ class QueueConfig:
         "Most requests that wait for a place; beyond it the request with the lowest priority is rejected.",
         minimum=0, maximum=100_000)] = 1000
     max_wait_s: Annotated[float, SettingDoc(
-        "The longest wait for a place; a request is rejected at once if a longer wait is predicted.",
-        minimum=0.001, maximum=3600)] = 2.0
+        "The longest wait for a place; if a longer one is predicted, 503 at once.", minimum=0.001, maximum=3600)] = 2.0
     target_wait_s: Annotated[float, SettingDoc(
         "The longest wait if a tenant's queue has not been empty for `max_wait_s`.", minimum=0.001, maximum=3600)] = 0.1
     ages_within_s: Annotated[float, SettingDoc(

@@ -52,11 +52,10 @@ class CacheConfig:
     epoch: Annotated[str, SettingDoc(
         "Any word; changing it invalidates all answers, for example after a change of the model's knowledge.")] = ""
     stale_while_revalidate_s: Annotated[float, SettingDoc(
-        "Further seconds for which an answer is served at once, and renewed in the background.",
+        "Further seconds for which an answer is served, and renewed in the background.",
         minimum=0, maximum=31_536_000)] = 0.0
     stale_if_error_s: Annotated[float, SettingDoc(
-        "Further seconds for which an answer is served if the call for a new one fails.",
-        minimum=0, maximum=31_536_000)] = 0.0
+        "Further seconds for which an answer is served if a new call fails.", minimum=0, maximum=31_536_000)] = 0.0
     store: Annotated[str, SettingDoc(
         "One of `stores`, by name, which routes and workers may share. Empty: the route's own memory of max_bytes.")] = ""
     semantic: Annotated[SemanticConfig, SettingDoc(

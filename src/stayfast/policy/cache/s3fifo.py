@@ -139,16 +139,16 @@ class S3Fifo(Generic[T]):
     def _make_room(self) -> None:
         """Evict entries, or move them to main, until there is a little room again."""
         small, main, ghosts, entries = self._small, self._main, self._ghosts, self._entries
-        spare = min(self.max_bytes >> SPARE_BITS, MOST_SPARE)
-        enough, most_small = self.max_bytes - spare, self.max_bytes * SMALL
+        slack = min(self.max_bytes >> SPARE_BITS, MOST_SPARE)
+        target, most_small = self.max_bytes - slack, self.max_bytes * SMALL
         n_bytes, n_small_bytes, n_ghosts, n_spared = self.n_bytes, self.n_small_bytes, len(ghosts), 0
-        while n_bytes > enough:
+        while n_bytes > target:
             is_small = n_small_bytes > most_small or n_small_bytes == n_bytes
             entry = small.popleft() if is_small else main.popleft()
             if entry.place == _GONE:
                 self._n_gone -= 1
                 continue
-            if entry.n_bytes > spare and n_bytes <= self.max_bytes:
+            if entry.n_bytes > slack and n_bytes <= self.max_bytes:
                 (small if is_small else main).appendleft(entry)  # all fits now, and evicting it would free too much
                 break
             if is_small:

@@ -51,12 +51,11 @@ _ELLIPSIS: Final = re.compile(r"\.\.\.|\u2026")
 class EligibleConfig:
     """Which questions of a route may share answers. `volatile_ttl_s`: how long an answer about today or a price is valid."""
 
-    language: Annotated[str, SettingDoc(
-        "The language of the word lists: en. Questions in other languages get no semantic hits.")] = "en"
+    language: Annotated[str, SettingDoc("The language of the word lists: en. Other languages get no semantic hits.")] = "en"
     personal: Annotated[bool, SettingDoc(
         "Whether questions with \"my\" may share answers: only if no answer depends on user data.")] = False
     n_content_words: Annotated[int, SettingDoc(
-        "A question with fewer words with content is not looked up.", minimum=1, maximum=20)] = 3
+        "Questions with fewer content words are not looked up.", minimum=1, maximum=20)] = 3
     volatile_ttl_s: Annotated[float, SettingDoc(
         "Seconds for which an answer about today, now or a price is valid; if `semantic_ttl_s` is longer, such questions "
         "are not looked up.", minimum=0, maximum=31_536_000)] = 0.0
@@ -191,30 +190,25 @@ class SemanticConfig:
         "A fixed cosine instead, from which on answers are served, without a bound of the error. null: `max_error` applies.",
         minimum=0.5, maximum=1)] = None
     audit: Annotated[float, SettingDoc(
-        "The share of semantic hits for which an answer is generated in the background, to compare.",
-        minimum=0.001, maximum=1)] = 0.05
+        "The share of semantic hits that are compared with a new answer.", minimum=0.001, maximum=1)] = 0.05
     min_labels: Annotated[int, SettingDoc(
-        "Comparisons before the first semantic hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
+        "Comparisons before the first hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
     semantic_ttl_s: Annotated[float, SettingDoc(
         "Seconds for which an answer is served to other questions.", more_than=0, maximum=31_536_000)] = 3600.0
     within_s: Annotated[float, SettingDoc(
-        "A semantic look-up that takes longer is a miss, in seconds; `budget.cache` may shorten it.",
-        minimum=0.001, maximum=10)] = 0.05
+        "Seconds after which a semantic look-up is a miss.", minimum=0.001, maximum=10)] = 0.05
     max_phrasings: Annotated[int, SettingDoc(
-        "Questions stored in each worker, 2 kB each. Beyond it the oldest is dropped.",
-        minimum=10, maximum=10_000_000)] = 50_000
+        "The newest questions are stored in each worker, 2 kB each.", minimum=10, maximum=10_000_000)] = 50_000
     same_answer: Annotated[float, SettingDoc(
         "The cosine from which two answers count as equal, which defines a wrong hit.", minimum=0.5, maximum=1)] = 0.9
     new_word_from: Annotated[float, SettingDoc(
         "Below this cosine a question with a word that is in none of an answer's questions is a miss: 0.8 is careful, but "
         "costs hits. 0: off.", minimum=0, maximum=1)] = 0.0
-    judge: Annotated[str, SettingDoc(
-        "Another route, whose model decides whether two such answers are equal. Empty: they are.")] = ""
+    judge: Annotated[str, SettingDoc("A route whose model decides whether such answers are equal. Empty: they are.")] = ""
     verify: Annotated[str, SettingDoc(
         "Another route, whose model must confirm a semantic hit before it is served, within `within_s` and `budget.cache`; "
         "otherwise it is a miss. Empty: no confirmation.")] = ""
-    eligible: Annotated[EligibleConfig, SettingDoc(
-        "Which questions may share answers.")] = field(default_factory=EligibleConfig)
+    eligible: Annotated[EligibleConfig, SettingDoc("Which questions may share.")] = field(default_factory=EligibleConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -48,8 +48,7 @@ class PrefixConfig:
     ttl: Annotated[Literal["auto", "5m", "1h"], SettingDoc(
         "How long Anthropic stores the static part; writing for an hour costs twice as much. auto: an hour if it mostly "
         "recurs after more than five minutes.")] = "5m"
-    sorts_tools: Annotated[bool, SettingDoc(
-        "Tools are sorted by name, so that the same tools are the same prompt in any order.")] = True
+    sorts_tools: Annotated[bool, SettingDoc("Tools are sorted by name, so that their order does not matter.")] = True
     moves_volatile: Annotated[bool, SettingDoc(
         "Instruction blocks with a date, a UUID or a timestamp are moved behind the others.")] = False
     wait_s: Annotated[float, SettingDoc(

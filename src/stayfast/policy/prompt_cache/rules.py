@@ -77,8 +77,7 @@ _PREFIXES: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*(?=[a-z])")  # openrouter
 class ModelRules:
     """Settings that replace the table's rules for some models. None: as in the table."""
 
-    marks: Annotated[MarksOf | None, SettingDoc(
-        "How the end of a cacheable prefix is marked. null: as for its family.")] = None
+    marks: Annotated[MarksOf | None, SettingDoc("How a cacheable prefix is marked. null: as for its family.")] = None
     floor_tokens: Annotated[int | None, SettingDoc(
         "Shorter prefixes are not cached. null: as for its family.", minimum=0, maximum=1_000_000)] = None
 

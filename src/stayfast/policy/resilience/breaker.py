@@ -49,20 +49,17 @@ class BreakerConfig:
     """When one upstream is suspended. Failures are counted in the last `n_calls` calls of the last `window_s` seconds."""
 
     enabled: Annotated[bool, SettingDoc("Whether it is ever suspended.")] = True
-    failures_in_row: Annotated[int, SettingDoc("It is suspended after this many failures in a row.", minimum=1,
-                                               maximum=1000)] = 5
+    failures_in_row: Annotated[int, SettingDoc("Suspended after this many failures in a row.", minimum=1, maximum=1000)] = 5
     failure_ratio: Annotated[float, SettingDoc("Or if this share of its last calls failed.", more_than=0, maximum=1)] = 0.5
     slow_ratio: Annotated[float, SettingDoc(
-        "Or if this share of its calls is slow beyond doubt; 1: only if all are slow in a row.",
-        more_than=0, maximum=1)] = 0.5
+        "Or if this share of its calls is slow beyond doubt.", more_than=0, maximum=1)] = 0.5
     slow_factor: Annotated[float, SettingDoc(
         "Slow: this many times the usual time to the first token of such a prompt.", more_than=1, maximum=1000)] = 3.0
     n_calls: Annotated[int, SettingDoc("Number of last calls for `failure_ratio`.", minimum=1, maximum=10_000)] = 20
     min_calls: Annotated[int, SettingDoc("Least number of calls for `failure_ratio`.", minimum=1, maximum=10_000)] = 10
     window_s: Annotated[float, SettingDoc("Older calls do not count.", more_than=0, maximum=86_400)] = 30.0
     open_s: Annotated[float, SettingDoc(
-        "How long it is suspended, plus or minus 20 % at random; then single requests probe it.",
-        more_than=0, maximum=86_400)] = 60.0
+        "Seconds of suspension, plus or minus 20 %; then probes follow.", more_than=0, maximum=86_400)] = 60.0
 
     def __post_init__(self) -> None:
         check_bounds(self)

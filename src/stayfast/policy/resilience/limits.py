@@ -67,11 +67,9 @@ class LimitConfig:
         "off: no limit.")] = "gradient"
     least: Annotated[int | None, SettingDoc(
         "The lowest limit; not used by fixed. null: 10, or `most` if that is less.", minimum=1, maximum=100_000)] = None
-    most: Annotated[int | None, SettingDoc(
-        "The highest limit, and the first. null: 10000; for aimd 200.", minimum=1, maximum=100_000)] = None
+    most: Annotated[int | None, SettingDoc("The highest limit. null: 10000; aimd 200.", minimum=1, maximum=100_000)] = None
     max_waiting: Annotated[int, SettingDoc(
-        "Requests that may wait for a place; beyond it the one with the lowest priority gets 503.",
-        minimum=0, maximum=100_000)] = 100
+        "Requests that may wait for a place; others get 503.", minimum=0, maximum=100_000)] = 100
     good_s: Annotated[float, SettingDoc(
         "aimd: while p95 of the time to the first token is below this, five more.", more_than=0, maximum=3600)] = 0.5
     bad_s: Annotated[float, SettingDoc("aimd: while it is above this, ten fewer.", more_than=0, maximum=3600)] = 1.0

@@ -43,21 +43,18 @@ def backoff_s(n_failures: int, base_s: float, cap_s: float, rng: Rng | None = No
 class RetryConfig:
     """Retries of one route. `max_attempts` includes the first attempt."""
 
-    max_attempts: Annotated[int, SettingDoc(
-        "Attempts in all, the first one included; 1: never retry.", minimum=1, maximum=10)] = 3
+    max_attempts: Annotated[int, SettingDoc("Attempts in all; 1: no retries.", minimum=1, maximum=10)] = 3
     base_s: Annotated[float, SettingDoc(
         "The longest wait before the first retry at the same upstream; it doubles with each retry, with full jitter.",
         more_than=0, maximum=60)] = 0.1
-    cap_s: Annotated[float, SettingDoc(
-        "The longest back-off; for a `retry-after` see `max_wait_s`.", more_than=0, maximum=60)] = 5.0
+    cap_s: Annotated[float, SettingDoc("The longest back-off, without a `retry-after`.", more_than=0, maximum=60)] = 5.0
     # beyond this, a fallback or an immediate error serves the client better
     max_wait_s: Annotated[float, SettingDoc(
         "The longest total wait of a request for upstreams' `retry-after`, and at most a quarter of its remaining time; "
         "beyond that the upstream's error is returned at once, with its `retry-after`. 0: no wait.",
         minimum=0, maximum=60)] = 5.0
     # an attempt with less time than this cannot even connect
-    min_left_s: Annotated[float, SettingDoc(
-        "No attempt is started with less time than this before the deadline.", minimum=0)] = 0.05
+    min_left_s: Annotated[float, SettingDoc("No attempt is started with less time left.", minimum=0)] = 0.05
     budget: Annotated[float, SettingDoc(
         "The share of live traffic that retries may add, hedges and fallbacks included.", more_than=0, maximum=1)] = 0.1
     stateful: Annotated[bool, SettingDoc(

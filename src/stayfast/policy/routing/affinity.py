@@ -47,10 +47,9 @@ class AffinityConfig:
         "prefix: to the upstream that recently got the prompt's prefix. sessions: one conversation, one upstream. both. "
         "off: neither.")] = "off"
     max_load: Annotated[float, SettingDoc(
-        "An upstream with more than this many times the load of the least loaded one is not chosen for affinity.",
-        minimum=1, maximum=100)] = 6.0
+        "Affinity skips upstreams with more than this many times the least load.", minimum=1, maximum=100)] = 6.0
     known_s: Annotated[float, SettingDoc(
-        "How long an upstream is assumed to cache a prompt.", minimum=1, maximum=86_400)] = 600.0
+        "Seconds for which a prompt is assumed to be cached.", minimum=1, maximum=86_400)] = 600.0
     known_tokens: Annotated[int, SettingDoc(
         "How many tokens an upstream is assumed to cache.", minimum=1000, maximum=100_000_000)] = 1_000_000
 

@@ -43,8 +43,7 @@ class EjectConfig:
 
     enabled: Annotated[bool, SettingDoc("Whether outliers are ejected.")] = False
     slow_factor: Annotated[float, SettingDoc(
-        "Slow: its first tokens take this many times as long as the others', for similar prompts.",
-        more_than=1, maximum=1000)] = 3.0
+        "Slow: its first tokens take this many times as long as the others'.", more_than=1, maximum=1000)] = 3.0
     min_calls: Annotated[int, SettingDoc("An upstream with fewer calls is not judged.", minimum=5, maximum=10_000)] = 20
     out_s: Annotated[float, SettingDoc(
         "Seconds for which it is ejected the first time; each time it is longer.", more_than=0, maximum=LONGEST_S)] = 30.0
