@@ -52,7 +52,8 @@ def test_a_refused_mark_is_left_out_and_nobody_sees_the_refusal() -> None:
         assert ["prompt_cache_key" in sent for sent in rig.sent] == [True, False, True, True]
         (found,) = rig.state["findings"]
         assert found["what"] == "refused"
-        assert found["detail"] == "up0 rejects prompt_cache_breakpoint for gpt-5-2025-08-07; the field is left out for an hour"
+        assert found["detail"] == ("up0 rejects prompt_cache_breakpoint for gpt-5-2025-08-07; "
+                                   "the field is left out for an hour")
         assert rig.state["requests"]["up0 refused"] == 1
         assert "stayfast_prefix_moving_tokens{" not in await rig.metrics()
         await asyncio.sleep(3601)

@@ -1,1 +1,1 @@
-"""F0: the words everybody uses. Pure: no loop, no clock (but for `core.clock`), no randomness, no I/O."""
+"""F0: types that all packages share. Pure: no loop, no clock (except `core.clock`), no randomness, no I/O."""

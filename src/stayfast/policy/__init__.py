@@ -1,1 +1,1 @@
-"""F1: decisions. Each takes samples and `now`, returns values; none keeps a clock, draws randomness, logs or awaits."""
+"""F1: decisions. Functions of samples and `now`, without clocks, randomness of their own, logs or awaits."""

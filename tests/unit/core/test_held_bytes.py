@@ -1,4 +1,4 @@
-"""What is held of whole answers: counted once, given back once, and refused above the limit."""
+"""core.held_bytes: whole answers in memory are counted once, released once, and refused above the limit."""
 
 import pytest
 
@@ -6,16 +6,16 @@ from stayfast.core.errors import Shed
 from stayfast.core.held_bytes import FREE_BYTES, HeldBytes, Holding
 
 
-def test_small_answers_are_never_refused() -> None:
-    """Not even where large ones have taken everything."""
+def test_holding_small_answers_are_never_refused() -> None:
+    """Even if large answers have used up the limit."""
     account = HeldBytes(1000)
     Holding(account).grow_to(FREE_BYTES + 1000)
     Holding(account).grow_to(FREE_BYTES)
     assert account.n == 1000
 
 
-def test_what_would_be_too_much_is_refused_and_changes_nothing() -> None:
-    """The others stay, and there is room again once one is released; twice is as good as once."""
+def test_holding_above_limit_is_refused_and_changes_nothing() -> None:
+    """Others are not affected; a second release has no effect."""
     account = HeldBytes(1000)
     first, second = Holding(account), Holding(account)
     first.grow_to(FREE_BYTES + 600)
@@ -29,8 +29,8 @@ def test_what_would_be_too_much_is_refused_and_changes_nothing() -> None:
     assert account.n == 500
 
 
-def test_what_is_there_in_any_case_is_counted_all_the_same() -> None:
-    """A client's part of the way has no choice, but those after it have less room."""
+def test_holding_without_refusal_is_still_counted() -> None:
+    """Bytes that are in memory anyway reduce the room for later answers."""
     account = HeldBytes(1000)
     holding = Holding(account)
     holding.grow_to(FREE_BYTES + 5000, may_refuse=False)

@@ -1,4 +1,4 @@
-"""core.setting: a record is held to its declarations, the kind of each value included."""
+"""core.setting: a record is checked against its declarations, including the type of each value."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
     (Timeouts, {"total_s": float("nan")}, "total_s must be more than 0 and at most 86400, not nan"),
 ])
 def test_check_bounds_wrong_value_names_setting_and_bounds(cls: Any, given: dict[str, object], complaint: str) -> None:
-    """Whatever makes the record: a file, or code."""
+    """For records made from a file or in code."""
     with pytest.raises(ValueError, match=complaint):
         cls(**given)
 

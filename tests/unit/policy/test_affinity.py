@@ -18,7 +18,7 @@ def prefixes(most: int = 10_000) -> Prefixes:
 
 
 @given(head=st.integers(0, 6000), one=st.binary(max_size=3000), other=st.binary(max_size=3000))
-def test_prompts_share_the_blocks_of_what_they_share(head: int, one: bytes, other: bytes) -> None:
+def test_blocks_of_common_prefix_are_equal(head: int, one: bytes, other: bytes) -> None:
     """Blocks that lie in the common beginning are the same; only whole blocks count."""
     shared = (b"%d " * head)[:head]
     first, second = blocks_of(shared + one), blocks_of(shared + other)
@@ -27,7 +27,7 @@ def test_prompts_share_the_blocks_of_what_they_share(head: int, one: bytes, othe
     assert len(first) == min(MAX_BLOCKS, (head + len(one)) // BLOCK_BYTES)
 
 
-def test_a_block_stands_for_all_before_it() -> None:
+def test_blocks_of_changed_start_changes_all_later_blocks() -> None:
     """The same text after another beginning, or for another model, is another block."""
     text = b"x" * BLOCK_BYTES
     assert blocks_of(text * 2)[1] != blocks_of(b"y" + text * 2)[1]
@@ -35,7 +35,7 @@ def test_a_block_stands_for_all_before_it() -> None:
 
 
 @given(sent=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=30), most=st.integers(1, 60))
-def test_what_is_known_is_a_beginning(sent: list[tuple[int, int]], most: int) -> None:
+def test_prefixes_n_known_counts_leading_blocks(sent: list[tuple[int, int]], most: int) -> None:
     """Whatever was evicted, what is left of a chain is its beginning: halving finds the same as walking. Never too many."""
     known = prefixes(most)
     chains = [list(range(chain * 100, chain * 100 + 40)) for chain in range(4)]
@@ -52,7 +52,7 @@ def test_what_is_known_is_a_beginning(sent: list[tuple[int, int]], most: int) ->
     assert total <= most
 
 
-def test_it_is_forgotten_in_time() -> None:
+def test_prefixes_after_known_s_are_forgotten() -> None:
     """A cache keeps nothing for ever; what is sent again is known again."""
     known = prefixes()
     known.sent([1, 2, 3], 0.0)
@@ -61,7 +61,7 @@ def test_it_is_forgotten_in_time() -> None:
     assert known.n_known([1, 2, 3], KNOWN_S + 1) == 2
 
 
-def test_sessions_are_shared_out_by_weight() -> None:
+def test_session_owner_follows_weights() -> None:
     """A home is the same wherever it is asked for; one of weight 2 is home to twice as many."""
     names, weights = ["a", "b", "c"], {"a": 2.0}
     homes = Counter(session_owner(b"%d" % n, names, weights) for n in range(4000))
@@ -69,7 +69,7 @@ def test_sessions_are_shared_out_by_weight() -> None:
     assert homes["b"] == pytest.approx(1000, rel=0.1)
 
 
-def test_a_new_upstream_takes_only_what_becomes_its_own() -> None:
+def test_session_owner_new_upstream_moves_only_its_share() -> None:
     """All other sessions stay where their cache is."""
     for n in range(500):
         before, after = session_owner(b"%d" % n, ["a", "b", "c"], {}), session_owner(b"%d" % n, ["c", "d", "b", "a"], {})
@@ -77,7 +77,7 @@ def test_a_new_upstream_takes_only_what_becomes_its_own() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"mode": "on"}, {"max_load": 0.5}, {"ttl_s": 0}, {"cache_tokens": 10}])
-def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+def test_affinity_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
     """Each with its own name first."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         AffinityConfig(**wrong)

@@ -39,14 +39,14 @@ GREED = st.lists(st.floats(0, 1), min_size=7, max_size=7)
 
 
 @given(configs(), GREED)
-def test_the_sum_never_exceeds_the_deadline(made: tuple[BudgetConfig, float], greed: list[float]) -> None:
+def test_stage_budget_sum_stays_within_deadline(made: tuple[BudgetConfig, float], greed: list[float]) -> None:
     """Stages that keep to their allowances are over by the deadline, however greedy they are."""
     config, total_s = made
     assert sum(spent_s for _, _, spent_s in walk(config, total_s, greed)) <= total_s * (1 + 1e-9)
 
 
 @given(configs(), GREED)
-def test_every_stage_finds_its_own_part(made: tuple[BudgetConfig, float], greed: list[float]) -> None:
+def test_stage_budget_each_stage_gets_its_part(made: tuple[BudgetConfig, float], greed: list[float]) -> None:
     """Whatever the stages before it took: what was promised to a stage is there when it begins."""
     config, total_s = made
     parts_s = share_out(config, total_s).parts_s
@@ -55,7 +55,8 @@ def test_every_stage_finds_its_own_part(made: tuple[BudgetConfig, float], greed:
 
 
 @given(configs(), GREED, st.integers(0, 5))
-def test_less_spent_is_never_less_allowed(made: tuple[BudgetConfig, float], greed: list[float], index: int) -> None:
+def test_stage_budget_less_spent_allows_no_less_later(made: tuple[BudgetConfig, float], greed: list[float],
+                                                      index: int) -> None:
     """A stage that takes less never leaves a later one with less: what is left over is handed on, not lost."""
     config, total_s = made
     thrifty = [*greed]
@@ -69,7 +70,7 @@ def test_less_spent_is_never_less_allowed(made: tuple[BudgetConfig, float], gree
 
 
 @given(configs(), st.floats(0.01, 1))
-def test_a_shorter_deadline_shrinks_everything_in_proportion(made: tuple[BudgetConfig, float], share: float) -> None:
+def test_stage_budget_shorter_deadline_scales_all_parts(made: tuple[BudgetConfig, float], share: float) -> None:
     """An impatient client's parts are those of its route, by the same factor."""
     config, total_s = made
     budget = share_out(config, total_s).within(total_s * share)
@@ -78,14 +79,14 @@ def test_a_shorter_deadline_shrinks_everything_in_proportion(made: tuple[BudgetC
     assert sum(budget.parts_s.values()) <= budget.total_s * (1 + 1e-9)
 
 
-def test_a_budget_never_grows() -> None:
+def test_stage_budget_longer_deadline_changes_nothing() -> None:
     """A client more patient than the route changes nothing; of a less patient one's time, the reserve keeps its share."""
     budget = share_out(BudgetConfig(admit="1"), 10, "3")
     assert budget.within(20) is budget
     assert budget.within(5).reserve_s == 1.5
 
 
-def test_what_is_left_of_a_part_goes_to_the_next_that_has_one() -> None:
+def test_stage_budget_unused_part_is_carried_over() -> None:
     """admit leaves 0.2 of its 0.3, which the cache may use; the stage between them has no part and takes from nobody."""
     budget = share_out(BudgetConfig(admit="0.3", context="0.1"), 2.0)
     carried_s = budget.carried_s(Stage.ADMIT, 0.1, 0.0)
@@ -95,7 +96,7 @@ def test_what_is_left_of_a_part_goes_to_the_next_that_has_one() -> None:
     assert budget.ends_at(Stage.CONTEXT, 0.2, 2.0, carried_s) == pytest.approx(0.5)
 
 
-def test_the_stages_before_the_call_leave_the_fallbacks_reserve() -> None:
+def test_stage_budget_earlier_stages_leave_the_reserve() -> None:
     """Even where the call has no part of its own."""
     budget = share_out(BudgetConfig(), 10.0, "3")
     assert budget.ends_at(Stage.CONTEXT, 0.0, 10.0, 0.0) == 7.0
@@ -110,14 +111,37 @@ def test_the_stages_before_the_call_leave_the_fallbacks_reserve() -> None:
     ({}, "100%", "reserve of 2.5 s leaves no time"),
     ({}, "0", "reserve of 0 s leaves no time"),
 ])
-def test_parts_that_do_not_fit(parts: dict[str, str], reserve: str, complaint: str) -> None:
+def test_share_out_parts_beyond_deadline_are_rejected(parts: dict[str, str], reserve: str, complaint: str) -> None:
     """The sum must fit into the deadline, and the reserve into the call."""
     with pytest.raises(ValueError, match=re.escape(complaint)):
         share_out(BudgetConfig(**parts), 2.5, reserve)
 
 
 @pytest.mark.parametrize("text", ["-1", "1s", "0.3 %", "nan", "1e3", "%", "1.", "0", "0.0%", "\uff11"])
-def test_a_part_is_seconds_or_a_share(text: str) -> None:
+def test_budget_config_accepts_seconds_and_shares_only(text: str) -> None:
     """Anything else is refused by its name."""
     with pytest.raises(ValueError, match=r"^cache must be seconds, or a share"):
         BudgetConfig(cache=text)
+
+
+@given(configs(), st.floats(0.1, 1), st.floats(0.1, 1))
+def test_stage_budget_nested_deadlines_take_the_shorter(made: tuple[BudgetConfig, float], one: float, other: float) -> None:
+    """A deadline within a deadline: parts, reserved times and the reserve are those of the shorter one alone."""
+    config, total_s = made
+    budget = share_out(config, total_s)
+    nested, direct = budget.within(total_s * one).within(total_s * other), budget.within(total_s * min(one, other))
+    assert nested.total_s == direct.total_s
+    assert nested.parts_s == pytest.approx(direct.parts_s)
+    assert nested.reserved_s == pytest.approx(direct.reserved_s)
+    scale = min(one, other)
+    assert direct.reserved_s == pytest.approx({stage: reserved_s * scale for stage, reserved_s in budget.reserved_s.items()})
+
+
+def test_stage_budget_part_is_capped_by_what_later_stages_need() -> None:
+    """Both caps hold: a stage never uses more than its part and what was carried over, nor time reserved for others."""
+    budget = share_out(BudgetConfig(admit="2", model="5"), 10.0)
+    assert budget.ends_at(Stage.ADMIT, 0.0, 10.0, 0.0) == 2.0
+    assert budget.ends_at(Stage.ADMIT, 4.0, 10.0, 0.0) == 5.0
+    assert budget.ends_at(Stage.CALL, 1.0, 10.0, 1.0) == 7.0
+    assert budget.ends_at(Stage.CALL, 1.0, 10.0, 100.0) == 10.0
+    assert budget.ends_at(Stage.CACHE, 1.0, 10.0, 0.0) == 5.0

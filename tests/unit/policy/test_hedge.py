@@ -43,7 +43,7 @@ def _seen(draw: Draw, n: int = 4000, n_hanging: int = 0) -> Survival:
 
 
 @pytest.mark.parametrize(("share", "after_s"), [(0.10, 0.5), (0.25, 0.3), (0.05, 2.4)])
-def test_the_budget_decides_the_delay(share: float, after_s: float) -> None:
+def test_plan_share_decides_the_delay(share: float, after_s: float) -> None:
     """Against the arithmetic for the mixture: 9.9 % at 0.5 s, 25.4 % at 0.3 s."""
     seen = _seen(_mixture)
     found = plan(seen, seen, share, 2)
@@ -51,7 +51,7 @@ def test_the_budget_decides_the_delay(share: float, after_s: float) -> None:
     assert found.quantile == pytest.approx(1 - share, abs=0.02)
 
 
-def test_nothing_is_sent_where_nothing_is_won() -> None:
+def test_plan_without_tail_or_samples_sends_nothing() -> None:
     """A narrow distribution has no tail to cut; too few samples have no tail to see."""
     narrow = _seen(lambda rng: rng.lognormvariate(0.0, 0.2))
     assert plan(narrow, narrow, 0.1, 2).after_s == inf
@@ -63,7 +63,7 @@ TWO_HUMPS = {0.0: 0.0, 0.01: 0.03, 0.03: 0.05, 0.068: 0.1}  # share of the tail,
 
 
 @pytest.mark.parametrize(("tail", "share"), TWO_HUMPS.items())
-def test_a_tail_is_worth_what_it_takes(tail: float, share: float) -> None:
+def test_worthwhile_share_grows_with_the_tail(tail: float, share: float) -> None:
     """Of a lognormal of sigma 0.3 with a second hump at 18 times its median; without one no second attempt is sent."""
     def draw(rng: Random) -> float:
         return rng.lognormvariate(-1.6, 0.3) if rng.random() >= tail else rng.lognormvariate(1.3, 0.5)
@@ -77,13 +77,13 @@ def test_a_tail_is_worth_what_it_takes(tail: float, share: float) -> None:
         assert plan(seen, seen, found, 2).after_s == plan(seen, seen, 0.1, 2).after_s == inf
 
 
-def test_a_gain_that_begins_late_is_found() -> None:
+def test_worthwhile_late_gain_is_found() -> None:
     """Below 2 % nothing is won where 2.5 % last for a minute: the choice looks at all shares, not at the next one."""
     seen = _seen(lambda rng: rng.lognormvariate(-1.6, 0.3) if rng.random() >= 0.025 else 60.0, 20_000)
     assert worthwhile(seen, seen, 2) >= 0.03
 
 
-def test_the_share_in_force_stays_where_another_is_hardly_better() -> None:
+def test_worthwhile_present_share_stays_if_others_are_hardly_better() -> None:
     """Every share from 4 to 6 % is within 1 % of the best one here: whichever is in force, stays."""
     seen = _seen(lambda rng: rng.lognormvariate(-1.6, 0.3) if rng.random() >= 0.03 else rng.lognormvariate(1.3, 0.5), 20_000)
     free = worthwhile(seen, seen, 2)
@@ -93,7 +93,7 @@ def test_the_share_in_force_stays_where_another_is_hardly_better() -> None:
     assert worthwhile(seen, seen, 2, present=0.1) < 0.1
 
 
-def test_what_is_hedged_goes_on_for_half_of_the_gain() -> None:
+def test_plan_already_hedged_needs_half_the_gain() -> None:
     """A lognormal of sigma 0.6 gains an eighth of its p99: not enough to begin, enough to go on."""
     seen = _seen(lambda rng: rng.lognormvariate(0.0, 0.6), 20_000)
     assert plan(seen, seen, 0.05, 2).after_s == inf
@@ -101,7 +101,7 @@ def test_what_is_hedged_goes_on_for_half_of_the_gain() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whole_answers_are_hedged_while_hedges_hide_their_tail(seed: int) -> None:
+def test_plan_whole_answers_with_hidden_tail_are_hedged(seed: int) -> None:
     """A minute's whole answers, whose tail is cut off by second and third attempts: it still is a tail, on every draw."""
     rng, tokens = Random(seed), FirstTokens(LateStreak(0.1))
     ends = []  # when an attempt is over, which one it is, and whether it won
@@ -119,14 +119,14 @@ def test_whole_answers_are_hedged_while_hedges_hide_their_tail(seed: int) -> Non
         assert plan(seen, seen, share, 2, is_whole=True).after_s < 1.5
 
 
-def test_those_that_hang_are_seen_while_they_hang() -> None:
+def test_plan_running_attempts_count_as_late() -> None:
     """Five in a hundred still run and all others took a millisecond: the delay is the least there is, also at 5 %."""
     seen = _seen(lambda rng: 0.001 * rng.lognormvariate(0.0, 0.4), 1900, n_hanging=100)
     for share in (0.05, 0.1):
         assert plan(seen, seen, share, 2).after_s == pytest.approx(LEAST_AFTER_S)
 
 
-def test_long_answers_are_not_hung_ones() -> None:
+def test_plan_whole_answers_long_but_not_hung_are_not_hedged() -> None:
     """Whole answers of very different lengths are left alone; where some hang, they are not."""
     seen = _seen(lambda rng: rng.lognormvariate(0.5, 0.86))
     hung = _seen(lambda rng: rng.lognormvariate(0.5, 0.1), 1900, n_hanging=80)
@@ -134,7 +134,7 @@ def test_long_answers_are_not_hung_ones() -> None:
     assert plan(hung, hung, 0.05, 2, is_whole=True).after_s < 3.0
 
 
-def test_what_was_spent_pulls_the_aim() -> None:
+def test_aim_follows_spent_share_within_half() -> None:
     """Half of it at most, half as much again at most, and the aim itself at rest."""
     assert aim(0.1, AIM * 0.1) == pytest.approx(AIM * 0.1)
     assert aim(0.1, 1.0) == pytest.approx(AIM * 0.05)
@@ -142,7 +142,7 @@ def test_what_was_spent_pulls_the_aim() -> None:
 
 
 @pytest.mark.parametrize(("share", "n"), [(0.05, 4), (0.1, 4), (0.2, 6), (0.25, 7), (1.0, 14)])
-def test_more_late_ones_in_a_row_than_chance_explains(share: float, n: int) -> None:
+def test_late_streak_beyond_chance_is_slow(share: float, n: int) -> None:
     """At a share that is late anyway, so many in a row come by chance once in 10,000."""
     lately = LateStreak(share)
     for _ in range(n - 1):
@@ -153,7 +153,7 @@ def test_more_late_ones_in_a_row_than_chance_explains(share: float, n: int) -> N
     assert not lately.is_slow(2.0 + FORGOTTEN_S)
 
 
-def test_one_in_time_ends_it() -> None:
+def test_late_streak_answer_in_time_ends_it() -> None:
     """An answer within the delay does; one that came after it does not."""
     lately = LateStreak(0.1)
     tokens = FirstTokens(lately)
@@ -168,7 +168,7 @@ def test_one_in_time_ends_it() -> None:
     assert not lately.is_slow(1.3)
 
 
-def test_a_failure_says_nothing() -> None:
+def test_first_tokens_failed_attempt_is_dropped() -> None:
     """It is neither quick nor slow, and is not there any more."""
     tokens = FirstTokens(LateStreak(0.1))
     tokens.began("a", 0.0)
@@ -179,7 +179,7 @@ def test_a_failure_says_nothing() -> None:
 
 @pytest.mark.parametrize(("setting", "value"), [("mode", "on"), ("budget", 0.0), ("budget", 1.1), ("max_extra", 3),
                                                 ("race_after_s", -1.0)])
-def test_bounds(setting: str, value: Any) -> None:
+def test_hedge_config_out_of_bounds_is_rejected(setting: str, value: Any) -> None:
     """A wrong setting is named."""
     with pytest.raises(ValueError, match=setting):
         HedgeConfig(**{setting: value})

@@ -1,4 +1,4 @@
-"""policy.histogram: percentiles within the stated error, and merging that loses nothing."""
+"""policy.histogram: quantiles, merging, and the sliding window."""
 
 from math import ceil
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.histogram import GAMMA, MAX_RELATIVE_ERROR, LogHistogram, merged
+from stayfast.policy.histogram import COARSE_S, FINE_S, GAMMA, KEPT_S, MAX_RELATIVE_ERROR, LogHistogram, Window, merged
 
 DURATIONS = st.lists(st.floats(1e-9, 1e5), min_size=1, max_size=200)
 ROUNDING = 1e-9  # of log2 and exp2 at a bucket's edge
@@ -21,7 +21,7 @@ def of(values: list[float]) -> LogHistogram:
 
 
 @given(DURATIONS, st.floats(0, 1))
-def test_a_quantile_is_within_the_error_that_is_stated(values: list[float], q: float) -> None:
+def test_log_histogram_quantile_within_stated_error(values: list[float], q: float) -> None:
     """|estimate - value of rank ceil(q*n)| <= (gamma - 1) / (gamma + 1) of it: 1.09 %."""
     exact = sorted(values)[max(1, ceil(q * len(values))) - 1]
     estimate = of(values).quantile(q)
@@ -30,29 +30,66 @@ def test_a_quantile_is_within_the_error_that_is_stated(values: list[float], q: f
 
 
 @given(st.lists(DURATIONS, max_size=6).flatmap(lambda parts: st.tuples(st.just(parts), st.permutations(parts))))
-def test_merging_loses_nothing_in_any_order(both: tuple[list[list[float]], list[list[float]]]) -> None:
+def test_log_histogram_merge_is_lossless(both: tuple[list[list[float]], list[list[float]]]) -> None:
     """However values are spread over histograms and in whatever order these are merged, all counts are the same."""
     parts, shuffled = both
     assert merged(map(of, shuffled)).counts == of([value for part in parts for value in part]).counts
 
 
 @given(DURATIONS)
-def test_packing_loses_nothing(values: list[float]) -> None:
+def test_log_histogram_packed_is_lossless(values: list[float]) -> None:
     """What goes to another process comes back as it was."""
     histogram = of(values)
     assert LogHistogram(histogram.packed()).counts == histogram.counts
     assert histogram.n == len(values)
 
 
-def test_the_stated_error() -> None:
+def test_log_histogram_relative_error_is_1_percent() -> None:
     """At most 2 %, as the design demands."""
     assert MAX_RELATIVE_ERROR == (GAMMA - 1) / (GAMMA + 1) == pytest.approx(0.01083, abs=1e-5)
 
 
-def test_nothing_and_next_to_nothing() -> None:
+def test_log_histogram_empty_and_tiny_values() -> None:
     """No values have no quantile; zero and less count as the least, about a nanosecond."""
     assert LogHistogram().quantile(0.5) is None
     for value in (0.0, -1.0, 1e-12):
         estimate = of([value]).quantile(1)
         assert estimate is not None
         assert 0 < estimate < 1.1e-9
+
+
+STEPS = st.lists(st.tuples(st.floats(0, 400), st.floats(0.001, 100)), min_size=1, max_size=80)  # wait, value
+
+
+@given(STEPS, st.sampled_from([60.0, 300.0, 3600.0]))
+def test_window_last_covers_span_and_one_slot(steps: list[tuple[float, float]], seconds: float) -> None:
+    """Every value of the last `seconds` counts; none older than that by more than a slot and its minute does."""
+    window, now, seen = Window(), 1000.0, list[float]()
+    for wait_s, value in steps:
+        now += wait_s
+        window.add(value, now)
+        seen.append(now)
+    n = window.last(seconds, now).n
+    assert n >= sum(at > now - seconds for at in seen)
+    assert n <= sum(at > now - seconds - COARSE_S - FINE_S for at in seen)
+
+
+def test_window_memory_is_bounded() -> None:
+    """24 hours at one value a second: never more slots than a minute of fine ones and an hour of coarse ones need."""
+    window = Window()
+    for second in range(24 * 3600):
+        window.add(0.5, float(second))
+    assert len(window._fine) <= 24
+    assert len(window._coarse) <= KEPT_S / COARSE_S + 1
+    assert window.last(300, 24 * 3600).n == pytest.approx(300, abs=60)
+    assert window.last(KEPT_S, 24 * 3600).n == pytest.approx(3600, abs=60)
+
+
+def test_window_silence_drops_old_values() -> None:
+    """A series that gets no values any more tells of none."""
+    window = Window()
+    window.add(1.0, 0.0)
+    assert window.last(60, 30.0).n == 1
+    assert window.last(60, 66.0).n == 0
+    window.add(1.0, 2 * KEPT_S)
+    assert window.last(KEPT_S, 2 * KEPT_S).n == 1

@@ -81,7 +81,7 @@ class Hall:
         return short, long, batch
 
 
-def test_where_a_request_belongs() -> None:
+def test_lanes_of_request_by_band_and_size() -> None:
     """Batch by its band, long by prompt or answer, else short."""
     lanes = Hall().lanes
     assert lanes.of(BAND, 3999, 3999) is lanes.short
@@ -90,14 +90,14 @@ def test_where_a_request_belongs() -> None:
     assert lanes.of(BATCH_BAND, 1, 1) is lanes.batch
 
 
-def test_shares_are_of_whole_places() -> None:
+def test_lanes_shares_are_whole_places() -> None:
     """At least one each; what long and batch leave is the short lane's."""
     assert [lane.n_entitled for lane in Hall(12).lanes.all] == [8, 3, 1]
     assert [lane.n_entitled for lane in Hall(3).lanes.all] == [1, 1, 1]
     assert [lane.n_entitled for lane in Hall(100).lanes.all] == [65, 25, 10]
 
 
-def test_all_that_want_more_have_their_shares() -> None:
+def test_lanes_contending_lanes_get_their_shares() -> None:
     """Whoever came first: as places are given back, each lane gets to its own."""
     hall = Hall()
     hall.come("short", 50)
@@ -112,7 +112,7 @@ def test_all_that_want_more_have_their_shares() -> None:
         assert hall.counts == (8, 3, 1)
 
 
-def test_long_ones_never_borrow_the_last_place_of_the_short() -> None:
+def test_lanes_long_never_borrows_last_short_place() -> None:
     """Idle for long or not: one is always open, and what short ones have lately used, too."""
     hall = Hall()
     hall.come("long", 50)
@@ -130,7 +130,7 @@ def test_long_ones_never_borrow_the_last_place_of_the_short() -> None:
     assert hall.counts == (0, 11, 0)  # that was long ago
 
 
-def test_few_long_prompts_are_read_at_a_time() -> None:
+def test_lanes_max_prefills_bounds_waiting_prefills() -> None:
     """The next one goes on with the first token of the one before, or its end; short ones do not care."""
     hall = Hall(max_prefills=1)
     hall.come("long", 3)
@@ -146,7 +146,7 @@ def test_few_long_prompts_are_read_at_a_time() -> None:
     assert hall.lanes.long.n_prefilling == 1
 
 
-def test_apart_is_apart() -> None:
+def test_lanes_apart_never_mixes_short_and_others() -> None:
     """Short ones wait for the others' turn to end, and those for the short ones' to drain; then a turn for each."""
     hall = Hall(isolate_short=True, long_share=0.4)
     hall.come("short", 3)
@@ -177,7 +177,7 @@ EVENT = st.tuples(st.sampled_from(("short", "long", "batch", "first", "end", "wa
 
 @settings(max_examples=200)
 @given(st.lists(EVENT, max_size=80), st.integers(3, 20), st.sampled_from((None, 1, 2)), st.booleans())
-def test_nobody_starves_and_nothing_is_lost(events: list[tuple[str, int]], n_places: int, max_prefills: int | None,
+def test_lanes_random_traffic_starves_no_lane(events: list[tuple[str, int]], n_places: int, max_prefills: int | None,
                                             apart: bool) -> None:
     """After every event: no more run than places, no lane waits within its share while a place is free, nobody borrows while
     one does; in the end all have run and nothing is left.
@@ -239,20 +239,20 @@ def drain(hall: Hall) -> None:
     ({"long_share": 0.6, "batch_share": 0.5}, "long_share must be at most 0.95 together with batch_share, not 1.1"),
     ({"long_wait_s": 0}, "long_wait_s must be from"), ({"max_prefills": 0}, "max_prefills must be from 1"),
 ])
-def test_what_is_wrong(wrong: dict[str, Any], words: str) -> None:
+def test_lanes_config_out_of_bounds_is_rejected(wrong: dict[str, Any], words: str) -> None:
     """Which setting, and what it may be."""
     with pytest.raises(ValueError, match=words):
         LanesConfig(**wrong)
 
 
-def test_its_repr_is_for_people() -> None:
+def test_lanes_repr_names_each_lane() -> None:
     """Each lane: running of entitled, waiting."""
     hall = Hall()
     hall.come("long", 20)
     assert repr(hall.lanes).startswith("<Lanes short 0 of 8, 0 waiting; long ")
 
 
-def test_places_held_back_for_higher_bands_are_not_lent() -> None:
+def test_lanes_held_back_places_are_not_lent() -> None:
     """In the short lane of 13 of 20 two are held back; a lower band goes on beyond them with what is idle, but for two."""
     lanes: Lanes[int] = Lanes(LanesConfig(), QUEUE, 20, 0.1)
     lanes.short.hold.seen_at[0] = 0.0

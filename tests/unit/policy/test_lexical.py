@@ -34,7 +34,7 @@ from stayfast.policy.cache.lexical import is_filled_otherwise, why_apart, wordin
     ("leave for a mother", "leave for a father", "opposites"),
     ("the fee by day", "the fee by night", "opposites"),
 ])
-def test_each_rule(one: str, other: str, why: str) -> None:
+def test_why_apart_each_rule_tells_apart(one: str, other: str, why: str) -> None:
     """Both ways round."""
     assert why_apart(wording(one), wording(other)) == why
     assert why_apart(wording(other), wording(one)) == why
@@ -52,7 +52,7 @@ def test_each_rule(one: str, other: str, why: str) -> None:
     ("a unit of work", "a work of it"),  # one is not the other turned round
     ("can I leave unless it rains", "can I leave less often"),
 ])
-def test_what_no_rule_tells_apart(one: str, other: str) -> None:
+def test_why_apart_paraphrases_pass(one: str, other: str) -> None:
     """The rest is left to the score."""
     assert why_apart(wording(one), wording(other)) == ""
 
@@ -70,14 +70,14 @@ FORM = "A {} shirt of ours should be given the {} programme of the machine, what
     (("linen", "warm", " over ten kilos"), ("linen", "warm", " under ten kilos"), True),
     (("linen", "warm", " for all of us"), ("linen", "warm", " by all of you"), False),
 ])
-def test_a_form_filled_in_twice(one: tuple[str, ...], other: tuple[str, ...], expected: bool) -> None:
+def test_is_filled_otherwise_same_template_is_found(one: tuple[str, ...], other: tuple[str, ...], expected: bool) -> None:
     """Each has a word that says something, and the other has not."""
     ones, others = wording(FORM.format(*one)), wording(FORM.format(*other))
     assert is_filled_otherwise(ones, others) is expected
     assert is_filled_otherwise(others, ones) is expected
 
 
-def test_other_words_for_the_same_are_no_form() -> None:
+def test_is_filled_otherwise_paraphrase_is_no_template() -> None:
     """Most of what stands side by side is another."""
     one = wording("Open the settings, choose your language there, and restart the app.")
     other = wording("In the settings there is a list of languages; pick yours and start the app again.")
@@ -86,7 +86,7 @@ def test_other_words_for_the_same_are_no_form() -> None:
 
 
 @given(st.text(max_size=200), st.text(max_size=200))
-def test_any_text_can_be_read(one: str, other: str) -> None:
+def test_wording_reads_any_text(one: str, other: str) -> None:
     """Nothing is raised, a text is never apart from itself, and the rules know no direction."""
     read, other_read = wording(one), wording(other)
     assert why_apart(read, read) == ""

@@ -32,7 +32,7 @@ class Seconds:
 
 
 @given(mode=st.sampled_from(["gradient", "aimd", "fixed"]), events=st.lists(EVENT, max_size=300))
-def test_it_stays_within_its_bounds(mode: Any, events: list[tuple[float, str, int]]) -> None:
+def test_limit_stays_within_bounds(mode: Any, events: list[tuple[float, str, int]]) -> None:
     """Whatever comes, in whatever order."""
     limit, now = AdaptiveLimit(LimitConfig(mode, min=2, max=100)), 0.0
     for gap_s, what, n_in_flight in events:
@@ -44,7 +44,7 @@ def test_it_stays_within_its_bounds(mode: Any, events: list[tuple[float, str, in
         assert 2 <= limit.value <= 100
 
 
-def test_nobody_is_held_up_before_there_is_evidence() -> None:
+def test_limit_without_evidence_stays_at_most() -> None:
     """It starts at its most, and few calls are none."""
     limit = AdaptiveLimit(CONFIG)
     for at in range(9):
@@ -55,7 +55,7 @@ def test_nobody_is_held_up_before_there_is_evidence() -> None:
     assert not limit.has_room(100)
 
 
-def test_slower_answers_lower_it() -> None:
+def test_limit_slow_answers_lower_it() -> None:
     """From what really ran, not from what might have; also when nobody knows how slow they are."""
     cut = 0.8 * 60 + 0.2 * (60 * 0.5 + 4)
     assert Seconds().run(1, 6.0, 30) == pytest.approx(cut)
@@ -63,13 +63,13 @@ def test_slower_answers_lower_it() -> None:
     assert Seconds().run(1, 1.4, 30) == 100
 
 
-def test_a_tail_is_no_queue() -> None:
+def test_limit_long_tail_changes_nothing() -> None:
     """Half of the calls far beyond usual: some are always slow. Two of three: all wait."""
     assert Seconds().run(5, 9.0, 30, n_slow=30) == 100
     assert Seconds().run(1, 9.0, 30, n_slow=45) < 60
 
 
-def test_refusals_lower_it_by_their_share() -> None:
+def test_limit_refusals_lower_it_by_their_share() -> None:
     """Half: by a quarter of what ran twice over; all: to half of what last ran well; one in twelve, but five: not at all."""
     assert Seconds().run(1, 1.0, 20, n_dropped=30) == pytest.approx(40 * 0.75)
     seconds = Seconds()
@@ -78,7 +78,7 @@ def test_refusals_lower_it_by_their_share() -> None:
     assert Seconds().run(1, 1.0, 60, n_dropped=5) == 100
 
 
-def test_it_grows_only_where_it_is_used() -> None:
+def test_limit_grows_only_if_used() -> None:
     """Not where nobody asks for more; else fast up to where trouble was last met, and carefully beyond."""
     seconds = Seconds()
     seconds.run(1, 1.0, 20)
@@ -90,7 +90,7 @@ def test_it_grows_only_where_it_is_used() -> None:
     assert seconds.run(1, 1.0, 20) == 21
 
 
-def test_it_stops_to_grow_where_some_begin_to_wait() -> None:
+def test_limit_stops_growing_if_some_calls_wait() -> None:
     """A tenth more over 1.5 times the usual than there have been; but not where there always were as many."""
     for n_usual, stops in ((0, True), (6, False)):
         seconds = Seconds()
@@ -100,7 +100,7 @@ def test_it_stops_to_grow_where_some_begin_to_wait() -> None:
         assert (seconds.run(1, 3.0, 20, n_slow=6) == 20 + 1) is stops
 
 
-def test_slowness_that_few_requests_met_as_well_is_not_ours() -> None:
+def test_limit_slow_at_low_concurrency_is_not_cut() -> None:
     """The limit stays, however many have piled up since, until answers are as usual again; then it may be cut."""
     seconds = Seconds()
     seconds.run(5, 1.0, 20)
@@ -110,7 +110,7 @@ def test_slowness_that_few_requests_met_as_well_is_not_ours() -> None:
     assert seconds.run(1, 10.0, 90) < 100
 
 
-def test_a_window_in_which_trouble_begins_makes_no_level_good() -> None:
+def test_limit_window_with_trouble_sets_no_good_level() -> None:
     """Half of its calls slow beside eighty: the next ones, all slow beside eighty, are of our making."""
     seconds = Seconds()
     seconds.run(5, 1.0, 20)
@@ -119,7 +119,7 @@ def test_a_window_in_which_trouble_begins_makes_no_level_good() -> None:
     assert seconds.run(1, 9.0, 80) < 100
 
 
-def test_a_cut_that_does_not_help_is_taken_back() -> None:
+def test_limit_cut_without_effect_is_reverted() -> None:
     """After ten seconds the limit is what it was, until answers are as usual again."""
     seconds = Seconds()
     assert seconds.run(8, 10.0, 20) < 30
@@ -129,14 +129,14 @@ def test_a_cut_that_does_not_help_is_taken_back() -> None:
     assert seconds.run(1, 10.0, 30) < 100
 
 
-def test_failures_that_a_lower_limit_does_not_mend_are_borne() -> None:
+def test_limit_failures_at_any_load_are_tolerated() -> None:
     """A provider that fails half of the time whatever it gets must not be throttled to nothing as well."""
     seconds = Seconds()
     assert seconds.run(5, 1.0, 20, n_dropped=30) < 20
     assert seconds.run(30, 1.0, 20, n_dropped=30) == 100
 
 
-def test_aimd_is_the_plain_rule() -> None:
+def test_limit_aimd_adds_and_subtracts() -> None:
     """p95 over a second: ten fewer; under half a second and in use: five more; between: as it is."""
     config = LimitConfig("aimd", min=10, max=200)
     assert Seconds(config).run(1, 1.2, 50) == 90
@@ -147,7 +147,7 @@ def test_aimd_is_the_plain_rule() -> None:
     assert seconds.run(1, 0.7, 10) == 15
 
 
-def test_fixed_and_off_learn_nothing() -> None:
+def test_limit_fixed_and_off_never_learn() -> None:
     """One is its most, the other none."""
     assert not AdaptiveLimit(LimitConfig("fixed", max=7)).learns
     assert AdaptiveLimit(LimitConfig("fixed", max=7, min=1)).value == 7
@@ -155,7 +155,7 @@ def test_fixed_and_off_learn_nothing() -> None:
     assert repr(AdaptiveLimit(LimitConfig("off"))) == "<AdaptiveLimit off>"
 
 
-def test_a_most_below_the_usual_least_needs_no_other_setting() -> None:
+def test_limit_config_small_most_lowers_least() -> None:
     """An engine with eight slots: fixed is its most whatever else is set, and the rules that learn stay within it."""
     assert AdaptiveLimit(LimitConfig("fixed", max=8)).value == 8
     fixed = AdaptiveLimit(LimitConfig("fixed", min=10, max=4))
@@ -169,13 +169,13 @@ def test_a_most_below_the_usual_least_needs_no_other_setting() -> None:
     ({"mode": "vegas"}, "mode"), ({"min": 0}, "min"), ({"min": 5, "max": 4}, "min"), ({"max": 10**6}, "max"),
     ({"mode": "fixed", "max": 0}, "max"), ({"mode": "fixed"}, "max"), ({"mode": "fixed", "min": 5}, "max"),
     ({"max_waiting": -1}, "max_waiting"), ({"p95_low_s": 2.0}, "p95_low_s"), ({"p95_high_s": 9999.0}, "p95_high_s")])
-def test_wrong_settings_are_refused(wrong: dict[str, Any], named: str) -> None:
+def test_limit_config_out_of_bounds_is_rejected(wrong: dict[str, Any], named: str) -> None:
     """With a sentence that names them."""
     with pytest.raises(ValueError, match=named):
         LimitConfig(**wrong)
 
 
-def test_the_plain_rule_stays_within_its_range() -> None:
+def test_limit_aimd_stays_within_its_range() -> None:
     """AIMD begins at 200 and ends at 10 where nothing is set; what is set counts, and other modes have room."""
     assert AdaptiveLimit(LimitConfig("aimd")).value == 200
     assert AdaptiveLimit(LimitConfig("aimd", max=900)).value == 900

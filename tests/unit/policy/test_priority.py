@@ -29,20 +29,20 @@ from stayfast.policy.admission.priority import (
     (TenantTier.PREMIUM, Urgency.BATCH, False, "batch"),
     (TenantTier.BATCH, Urgency.REALTIME, False, "batch"),
 ])
-def test_bands(tier: TenantTier, urgency: Urgency, is_retry: bool, band: str) -> None:
+def test_priority_class_band_by_points(tier: TenantTier, urgency: Urgency, is_retry: bool, band: str) -> None:
     """The declared points, added up."""
     assert BANDS[PriorityClass(Points(), tier, 0).band(urgency, is_retry=is_retry)] == band
 
 
 @given(st.sampled_from(TenantTier), st.sampled_from(Urgency), st.integers(-500, 500), st.integers(0, 500))
-def test_more_points_are_never_worse(tier: TenantTier, urgency: Urgency, points: int, more: int) -> None:
+def test_band_of_more_points_is_never_lower(tier: TenantTier, urgency: Urgency, points: int, more: int) -> None:
     """A tenant's own points move it one way only, and a retry never gains."""
     less, better = PriorityClass(Points(), tier, points), PriorityClass(Points(), tier, points + more)
     assert better.band(urgency, is_retry=False) <= less.band(urgency, is_retry=False)
     assert less.band(urgency, is_retry=True) >= less.band(urgency, is_retry=False)
 
 
-def test_places_are_held_back_only_for_bands_with_traffic() -> None:
+def test_hold_back_only_for_bands_with_traffic() -> None:
     """A tenth for each band above that had a request of late; alone, every band may fill all."""
     hold = HoldBack(100, 0.1)
     assert [hold.ceiling(band, 0.0) for band in range(5)] == [100] * 5
@@ -52,7 +52,7 @@ def test_places_are_held_back_only_for_bands_with_traffic() -> None:
 
 
 @given(st.integers(1, 1000), st.floats(0, 0.2), st.lists(st.integers(0, 4)), st.integers(0, 4))
-def test_a_ceiling_is_never_below_one_nor_above_all(n_places: int, share: float, seen: list[int], band: int) -> None:
+def test_hold_back_ceiling_from_one_to_all_places(n_places: int, share: float, seen: list[int], band: int) -> None:
     """Nobody is held back for ever, and a lower band never has more room than a higher one."""
     hold = HoldBack(n_places, share)
     for each in seen:
@@ -61,13 +61,13 @@ def test_a_ceiling_is_never_below_one_nor_above_all(n_places: int, share: float,
     assert all(hold.ceiling(each, 1.0) >= hold.ceiling(band, 1.0) for each in range(band))
 
 
-def test_points_have_bounds() -> None:
+def test_points_out_of_bounds_are_rejected() -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=r"^retry must be from"):
         Points(retry=-10_001)
 
 
-def test_repeats_are_each_tenants_own_and_bounded() -> None:
+def test_repeats_are_per_tenant_and_bounded() -> None:
     """The same key of another tenant is another request; the oldest keys are forgotten."""
     repeats = Repeats()
     assert [repeats.has_seen("a", "k"), repeats.has_seen("b", "k"), repeats.has_seen("a", "k")] == [False, False, True]

@@ -7,12 +7,12 @@ import pytest
 from stayfast.policy.prompt_tokens import MAX_CLASSES, N_HALVED, PromptTokens
 
 
-def test_nothing_known() -> None:
+def test_prompt_tokens_without_samples_uses_four_bytes() -> None:
     """Four bytes a token, by the rule of thumb."""
     assert PromptTokens().estimate("m", 400) == 100
 
 
-def test_each_size_and_model_has_its_own_ratio() -> None:
+def test_prompt_tokens_ratio_by_model_and_size() -> None:
     """Short prompts are mostly JSON, long ones mostly text; what a size has not shown comes from the model's others."""
     known = PromptTokens()
     for _ in range(10):
@@ -24,7 +24,7 @@ def test_each_size_and_model_has_its_own_ratio() -> None:
     assert known.estimate("other", 1_000) == 250
 
 
-def test_new_traffic_counts() -> None:
+def test_prompt_tokens_follow_new_traffic() -> None:
     """Another tokenizer behind the same name is known after some hundred prompts."""
     known = PromptTokens()
     for _ in range(10 * N_HALVED):

@@ -33,7 +33,7 @@ def _fresh() -> None:
         share.served = share.n_waiting = 0
 
 
-def test_bands_then_tenants_then_deadlines() -> None:
+def test_queue_pop_orders_by_band_tenant_deadline() -> None:
     """A higher band goes first; in a band the tenant with less service; of a tenant the earlier deadline."""
     queue: Queue[str] = Queue(QueueConfig())
     for item in (waiting("x", band=4, share=B), waiting("l", deadline_at=9.0), waiting("e", deadline_at=5.0),
@@ -44,7 +44,7 @@ def test_bands_then_tenants_then_deadlines() -> None:
     assert (queue.n, A.n_waiting, B.n_waiting) == (0, 0, 0)
 
 
-def test_a_late_deadline_is_overtaken_for_a_while_only() -> None:
+def test_queue_ageing_limits_overtaking() -> None:
     """Ageing: ten seconds later even the most urgent stands behind it."""
     queue: Queue[str] = Queue(QueueConfig(aging_s=10))
     queue.push(waiting("o", deadline_at=600.0))
@@ -53,7 +53,7 @@ def test_a_late_deadline_is_overtaken_for_a_while_only() -> None:
     assert drain(queue) == "uov"
 
 
-def test_only_lanes_with_room() -> None:
+def test_queue_pop_skips_bands_without_room() -> None:
     """Whoever is over its ceiling lets others pass, lower bands too."""
     queue: Queue[str] = Queue(QueueConfig())
     queue.push(waiting("a", band=1))
@@ -64,7 +64,7 @@ def test_only_lanes_with_room() -> None:
     assert queue.pop(lambda band: band == 3) is None
 
 
-def test_the_noisiest_of_the_lowest_band_goes() -> None:
+def test_queue_full_pushes_out_noisiest_of_lowest_band() -> None:
     """Over the bound the newcomer stays when somebody noisier waits, and goes when it is the noisy one."""
     queue: Queue[str] = Queue(QueueConfig(max_queue=3))
     for name in "123":
@@ -81,7 +81,7 @@ def test_the_noisiest_of_the_lowest_band_goes() -> None:
     assert gone.item == "2"
 
 
-def test_a_burst_may_wait_a_standing_queue_may_not() -> None:
+def test_queue_standing_lane_waits_target_only() -> None:
     """Up to max_wait; once the lane has not been empty for so long only target_wait, but for its first."""
     queue: Queue[str] = Queue(QueueConfig(max_wait_s=2.0, target_wait_s=0.1))
     for n in range(30):
@@ -93,7 +93,7 @@ def test_a_burst_may_wait_a_standing_queue_may_not() -> None:
     assert queue.n == 1
 
 
-def test_a_quiet_tenant_keeps_its_patience_beside_a_noisy_one() -> None:
+def test_queue_standing_is_counted_per_tenant() -> None:
     """Each lane's own standing counts."""
     queue: Queue[str] = Queue(QueueConfig(max_wait_s=2.0, target_wait_s=0.1))
     for n in range(30):
@@ -103,7 +103,7 @@ def test_a_quiet_tenant_keeps_its_patience_beside_a_noisy_one() -> None:
     assert "q" not in [late.item for late in queue.overdue(2.95)]
 
 
-def test_predicted_wait() -> None:
+def test_queue_predicted_s_follows_littles_law() -> None:
     """Little's law, with turns among tenants: a noisy one's queue is not before a quiet one's first request."""
     queue: Queue[str] = Queue(QueueConfig())
     assert queue.predicted_s(2, A, 4) == 0.0
@@ -118,7 +118,7 @@ def test_predicted_wait() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("+-x?"), st.integers(0, 4), st.integers(0, 2), st.floats(0, 5)), max_size=120),
        st.integers(0, 8))
-def test_nothing_is_lost_or_counted_twice(steps: list[tuple[str, int, int, float]], max_queue: int) -> None:
+def test_queue_random_steps_lose_nothing(steps: list[tuple[str, int, int, float]], max_queue: int) -> None:
     """Whatever happens: each request is waiting, or came out exactly once; counts are true and bounds hold."""
     shares = [TenantShare(str(n)) for n in range(3)]
     queue: Queue[int] = Queue(QueueConfig(max_queue=max_queue, max_wait_s=1.0, target_wait_s=0.1))
@@ -147,7 +147,7 @@ def test_nothing_is_lost_or_counted_twice(steps: list[tuple[str, int, int, float
             sum(item.share is share for item in inside.values()) for share in shares]
 
 
-def test_removing_what_does_not_wait() -> None:
+def test_queue_remove_unknown_entry_raises() -> None:
     """An error, and nothing changes."""
     queue: Queue[str] = Queue(QueueConfig())
     queue.push(waiting("a"))
@@ -156,13 +156,13 @@ def test_removing_what_does_not_wait() -> None:
     assert queue.n == 1
 
 
-def test_bounds() -> None:
+def test_queue_config_out_of_bounds_is_rejected() -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=r"^target_wait_s must be"):
         QueueConfig(max_wait_s=1.0, target_wait_s=2.0)
 
 
-def test_a_client_that_left_never_makes_the_wait_look_shorter() -> None:
+def test_queue_served_client_left_never_lowers_mean() -> None:
     """Its answer would have taken longer than it stayed."""
     queue: Queue[str] = Queue(QueueConfig())
     queue.served(2.0)
@@ -170,3 +170,54 @@ def test_a_client_that_left_never_makes_the_wait_look_shorter() -> None:
     assert queue.service_s == 2.0
     queue.served(12.0, has_left=True)
     assert queue.service_s > 2.0
+
+
+def test_queue_full_pushes_out_tenant_with_most_waiting_for_its_weight() -> None:
+    """Six requests of a tenant of weight 4 are fewer for its weight than two of a tenant of weight 1."""
+    heavy, light = TenantShare("heavy", 4.0), TenantShare("light", 1.0)
+    queue: Queue[str] = Queue(QueueConfig(max_queue=7))
+    for n in range(5):
+        queue.push(waiting(f"h{n}", share=heavy, at=float(n)))
+    for n in range(2):
+        queue.push(waiting(f"l{n}", share=light, at=float(n)))
+    gone = queue.push(waiting("h5", share=heavy, at=6.0))
+    assert gone is not None
+    assert gone.item == "l1"
+
+
+def test_queue_full_with_equal_tenants_pushes_out_the_one_served_most() -> None:
+    """Whichever of the two sent first."""
+    for order in ("ab", "ba"):
+        shares = {"a": TenantShare("a"), "b": TenantShare("b")}
+        shares["b"].served = 10.0
+        queue: Queue[str] = Queue(QueueConfig(max_queue=1))
+        assert queue.push(waiting(order[0], share=shares[order[0]])) is None
+        gone = queue.push(waiting(order[1], share=shares[order[1]]))
+        assert gone is not None
+        assert gone.item == "b"
+
+
+def test_queue_full_pushes_out_the_latest_deadline_not_the_latest_arrival() -> None:
+    """Ageing counts: a request that waits for long has an early key."""
+    queue: Queue[str] = Queue(QueueConfig(max_queue=2, aging_s=10))
+    queue.push(waiting("first", deadline_at=9.0))
+    queue.push(waiting("second", at=1.0, deadline_at=4.0))
+    gone = queue.push(waiting("third", at=2.0, deadline_at=5.0))
+    assert gone is not None
+    assert gone.item == "first"
+    aged: Queue[str] = Queue(QueueConfig(max_queue=2, aging_s=10))
+    aged.push(waiting("old", deadline_at=600.0))
+    aged.push(waiting("soon", at=8.0, deadline_at=17.0))
+    gone = aged.push(waiting("late", at=9.0, deadline_at=18.0))
+    assert gone is not None
+    assert gone.item == "late"
+
+
+def test_queue_full_pushes_out_of_the_lowest_band_with_requests() -> None:
+    """Even if a higher band has more requests, and though the new request is in that band."""
+    queue: Queue[str] = Queue(QueueConfig(max_queue=3))
+    for name, band in (("h", 0), ("i", 0), ("low", 3)):
+        queue.push(waiting(name, band=band))
+    gone = queue.push(waiting("j", band=0))
+    assert gone is not None
+    assert gone.item == "low"

@@ -12,7 +12,7 @@ def known(n_good: int, held_s: float = 1.0) -> Concurrency:
     return concurrency
 
 
-def test_a_queue_that_moves_at_its_usual_pace_explains_a_wait() -> None:
+def test_concurrency_moving_queue_explains_a_wait() -> None:
     """Four a second is the pace; a third of it is enough, as three times the usual time is what is slow."""
     concurrency = known(4)
     assert concurrency.explains(40, 14, 10.0, 3.0)
@@ -20,21 +20,21 @@ def test_a_queue_that_moves_at_its_usual_pace_explains_a_wait() -> None:
     assert not concurrency.explains(40, 0, 10.0, 3.0)
 
 
-def test_slow_at_ordinary_concurrency_is_never_explained() -> None:
+def test_concurrency_ordinary_load_explains_nothing() -> None:
     """However many others were answered meanwhile."""
     concurrency = known(4)
     assert not concurrency.explains(4, 1000, 10.0, 3.0)
     assert concurrency.explains(5, 1000, 10.0, 3.0)
 
 
-def test_nothing_is_explained_before_the_pace_is_known() -> None:
+def test_concurrency_unknown_pace_explains_nothing() -> None:
     """No call has ended yet."""
     concurrency = Concurrency()
     concurrency.answered(1, 0.1, 0.1)
     assert not concurrency.explains(40, 40, 1.0, 3.0)
 
 
-def test_what_went_well_once_is_forgotten() -> None:
+def test_concurrency_n_good_fades() -> None:
     """A peak of forty, then one at a time: in some hundred calls that is what is ordinary. Slow answers teach nothing."""
     concurrency = known(40)
     for _ in range(N_GOOD * 5):

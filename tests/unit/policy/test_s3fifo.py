@@ -21,7 +21,7 @@ def room_for(n: int) -> int:
     return n * (SIZE + OVERHEAD_BYTES)
 
 
-def test_a_scan_throws_out_nothing_that_is_asked_for() -> None:
+def test_s3fifo_scan_evicts_no_popular_entry() -> None:
     """Ten thousand questions asked once pass by fifty that are asked again and again; with LRU nothing would be left."""
     cache: S3Fifo[int] = S3Fifo(room_for(100))
     for _ in range(3):
@@ -33,7 +33,7 @@ def test_a_scan_throws_out_nothing_that_is_asked_for() -> None:
     assert sum(cache.get(named(n)) == n for n in range(50)) == 50
 
 
-def test_popular_ones_are_found_more_often_than_with_lru() -> None:
+def test_s3fifo_hit_rate_beats_lru() -> None:
     """On a Zipf load with a scan mixed in, its hit rate is at least that of LRU."""
     rng = Random(1)
     weights = [1 / (n + 1) for n in range(2000)]
@@ -56,7 +56,7 @@ def test_popular_ones_are_found_more_often_than_with_lru() -> None:
     assert n_hits > n_lru * 1.2
 
 
-def test_who_comes_back_is_believed() -> None:
+def test_s3fifo_returning_ghost_goes_to_main() -> None:
     """A key that was thrown out and is put again soon comes to those that are proven."""
     cache: S3Fifo[int] = S3Fifo(room_for(20))
     cache.put(named(0), 0, SIZE)
@@ -69,7 +69,7 @@ def test_who_comes_back_is_believed() -> None:
     assert cache.get(named(0)) == 0
 
 
-def test_what_is_larger_than_all_is_not_taken() -> None:
+def test_s3fifo_oversized_value_removes_old_one() -> None:
     """And what was kept under its key is gone: it is not the answer any more."""
     cache: S3Fifo[int] = S3Fifo(room_for(2))
     cache.put(named(1), 1, SIZE)
@@ -82,7 +82,7 @@ STEPS = st.tuples(st.sampled_from(["get", "put", "remove"]), st.integers(0, 12),
 
 
 @given(st.lists(STEPS, max_size=120))
-def test_bytes_are_bounded_and_add_up(steps: list[tuple[str, int, int]]) -> None:
+def test_s3fifo_bytes_are_bounded_and_add_up(steps: list[tuple[str, int, int]]) -> None:
     """Whatever is asked: no more than the room is taken, what comes out went in under this key, and all is counted."""
     cache: S3Fifo[tuple[int, int]] = S3Fifo(10_000)
     sizes: dict[int, int] = {}
@@ -102,7 +102,7 @@ def test_bytes_are_bounded_and_add_up(steps: list[tuple[str, int, int]]) -> None
         assert cache.n_bytes == sum(sizes[n] + OVERHEAD_BYTES for n in there)
 
 
-def test_what_is_forgotten_leaves_nothing_behind() -> None:
+def test_s3fifo_removed_entries_leave_no_memory() -> None:
     """Ten thousand that come and are removed, where there is room for all, take no more than a few of them would."""
     cache: S3Fifo[int] = S3Fifo(room_for(100_000))
     cache.put(named(0), 0, SIZE)
@@ -114,7 +114,7 @@ def test_what_is_forgotten_leaves_nothing_behind() -> None:
     assert list(cache.items()) == [(named(0), 0)]
 
 
-def test_another_value_changes_only_what_is_said() -> None:
+def test_s3fifo_replaced_value_keeps_hits_and_place() -> None:
     """It stands where the last one stood, and was asked for as often: what is renewed each minute is no newcomer."""
     cache: S3Fifo[int] = S3Fifo(room_for(20))
     cache.put(named(0), 0, SIZE)
@@ -127,7 +127,7 @@ def test_another_value_changes_only_what_is_said() -> None:
     assert cache.peek(named(0)) == 1
 
 
-def test_a_dozen_goes_at_once() -> None:
+def test_s3fifo_evicts_a_dozen_at_once() -> None:
     """So that most that come find room."""
     cache: S3Fifo[int] = S3Fifo(room_for(640))
     n_times = 0
@@ -140,7 +140,7 @@ def test_a_dozen_goes_at_once() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 63])
-def test_a_small_room_is_full(n: int) -> None:
+def test_s3fifo_small_memory_is_fully_used(n: int) -> None:
     """What is made free at once is less than an entry there: none goes too soon, and never the one that has just come."""
     cache: S3Fifo[int] = S3Fifo(room_for(n))
     for number in range(5 * n):
@@ -149,7 +149,7 @@ def test_a_small_room_is_full(n: int) -> None:
         assert len(cache) == min(number + 1, n)
 
 
-def test_nobody_waits_until_all_of_main_has_gone_round() -> None:
+def test_s3fifo_eviction_time_is_bounded() -> None:
     """Where everything was asked for again and again, something goes all the same, after so many were spared."""
     cache: S3Fifo[int] = S3Fifo(room_for(3000))
     for n in range(3300):
@@ -167,3 +167,50 @@ def test_nobody_waits_until_all_of_main_has_gone_round() -> None:
         cache.put(named(n), n, SIZE)
     assert len(main) > 2 * MOST_SPARED
     assert n_before - sum(entry.n_hits for entry in main) <= MOST_SPARED
+
+
+def _all_in_main(n: int) -> S3Fifo[int]:
+    """A full cache whose first entries are in main, without hits there; the first of them is evicted."""
+    cache: S3Fifo[int] = S3Fifo(room_for(n))
+    for number in range(n):
+        cache.put(named(number), number, SIZE)
+        for _ in range(2 + (number == 0)):
+            cache.get(named(number))
+    cache.put(named(1000), 0, SIZE)
+    assert cache.peek(named(0)) is None  # hits in small earn no second chance in main
+    return cache
+
+
+def test_s3fifo_main_entry_with_a_hit_gets_one_second_chance() -> None:
+    """Each turn costs a hit: it goes round once, and is evicted at its next turn without a further hit."""
+    cache = _all_in_main(20)
+    assert cache.get(named(1)) == 1
+    cache.put(named(1001), 0, SIZE)
+    assert (cache.peek(named(1)), cache.peek(named(2))) == (1, None)
+    n = 1002
+    while cache.peek(named(19)) is not None:
+        cache.put(named(n), 0, SIZE)
+        cache.get(named(n))
+        cache.get(named(n))
+        n += 1
+    for _ in range(3):
+        cache.put(named(n), 0, SIZE)
+        cache.get(named(n))
+        cache.get(named(n))
+        n += 1
+    assert cache.peek(named(1)) is None
+
+
+def test_s3fifo_peek_gives_no_second_chance() -> None:
+    """Inspecting an answer, or one that is removed and stored again, is no hit."""
+    cache = _all_in_main(20)
+    for _ in range(5):
+        assert cache.peek(named(1)) == 1
+    cache.put(named(1001), 0, SIZE)
+    assert cache.peek(named(1)) is None
+    cache.get(named(3))
+    cache.remove(named(3))
+    cache.put(named(3), 30, SIZE)
+    for n in range(1002, 1006):
+        cache.put(named(n), 0, SIZE)
+    assert cache.peek(named(3)) is None

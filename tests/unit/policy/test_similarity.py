@@ -1,12 +1,14 @@
-"""Whether the answer to the nearest question is given."""
+"""policy.cache.similarity: which questions may share answers, and which hits are served."""
 
 from collections.abc import Sequence
+from time import process_time
+from typing import Any
 
 import pytest
 
 from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
-from stayfast.policy.cache.lexical import wording
-from stayfast.policy.cache.similarity import LEAST_COSINE, N_FEATURES, Fixed, features, judge, wary
+from stayfast.policy.cache.lexical import MOST_CHARS, wording
+from stayfast.policy.cache.similarity import LEAST_COSINE, N_FEATURES, EligibleConfig, Fixed, features, judge, wary, why_not
 
 ASKED = wording("how do I export a table")
 LIKE = "how can I export one table"
@@ -25,7 +27,7 @@ def heard(answer: int, *texts: str) -> AnswerVotes:
     return votes
 
 
-def test_the_features() -> None:
+def test_features_match_their_definitions() -> None:
     """Each by its formula."""
     near = neighbours((0.9, 1), (0.8, 1), (0.7, 2), (0.6, 1), (0.5, 3), (0.4, 1))
     cos1, margin, vote5, mean3, vote10, shared = found = features(ASKED, near[0], near)
@@ -42,13 +44,13 @@ def test_the_features() -> None:
     ([(0.9, 1)] * 9 + [(0.5, 1), (0.49, 2)], 0.4),  # ten count
     ([(0.9, 1), (0.85, 2)], 0.05),
 ])
-def test_the_margin_where_others_are_not_in_sight(given: Sequence[tuple[float, int]], margin: float) -> None:
+def test_features_margin_without_other_answers(given: Sequence[tuple[float, int]], margin: float) -> None:
     """It is never taken for larger than is known."""
     near = neighbours(*given)
     assert features(ASKED, near[0], near)[1] == pytest.approx(margin)
 
 
-def test_a_fixed_threshold() -> None:
+def test_fixed_threshold_serves_from_its_cosine() -> None:
     """By the cosine of the nearest."""
     votes = AnswerVotes()
     assert judge(ASKED, neighbours((0.93, 1)), votes, Fixed(0.92)).why == ""
@@ -57,7 +59,7 @@ def test_a_fixed_threshold() -> None:
     assert judge(ASKED, [], votes, Fixed(0.92)) == ("no_neighbour", None, 0.0, ())
 
 
-def test_words_that_tell_apart_pass_it_to_the_next() -> None:
+def test_judge_differing_words_skip_to_next_neighbour() -> None:
     """The nearest that is not told apart stands for the question, and the others vote; all apart: no label either."""
     near = [*neighbours((0.99, 1), text="how do I import a table"), *neighbours((0.95, 2))]
     judged = judge(ASKED, near, AnswerVotes(), Fixed(0.92))
@@ -68,7 +70,7 @@ def test_words_that_tell_apart_pass_it_to_the_next() -> None:
     assert (alone.why, alone.features) == ("opposites", ())
 
 
-def test_an_answer_on_probation_is_not_given() -> None:
+def test_judge_answer_on_probation_is_not_served() -> None:
     """It is judged all the same, so that it can end."""
     votes = AnswerVotes()
     votes.add(0, 1, ASKED)
@@ -96,7 +98,7 @@ class Sure:
     (0.79, ("How can I track an order?", "Where do I cancel it?"), ""),  # somebody has called it so
     (0.79, ("How can I track my order, or orders?", "Of all who cancels?"), ""),
     (0.79, (), "new_word")])
-def test_a_word_that_no_phrasing_of_the_answer_has_had(cosine: float, phrasings: Sequence[str], why: str) -> None:
+def test_wary_new_word_is_a_miss(cosine: float, phrasings: Sequence[str], why: str) -> None:
     """It may be what the question is about: its own answer is made, and learned from, however sure the rule is."""
     near = neighbours((cosine, 1), text="How can I track an order?")
     votes = heard(1, *phrasings)
@@ -108,8 +110,56 @@ def test_a_word_that_no_phrasing_of_the_answer_has_had(cosine: float, phrasings:
     assert wary(judge(asked, near, votes, Sure()), asked, votes, 0.0).why == ""  # off
 
 
-def test_nothing_unlike_is_given_however_sure_the_rule_is() -> None:
+def test_judge_below_least_cosine_is_a_miss() -> None:
     """Nor learned from: no label says anything of it."""
     assert judge(ASKED, neighbours((LEAST_COSINE, 1)), AnswerVotes(), Sure()).why == ""
     judged = judge(ASKED, neighbours((LEAST_COSINE - 0.01, 1)), AnswerVotes(), Sure())
     assert (judged.why, judged.features) == ("unlike", ())
+
+
+HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("How do I export a table as CSV?", ""),
+    ("", "short"),
+    ("and then?", "short"),
+    ("how much is it", "short"),
+    ("It prints the same line twice", "pointing"),
+    ("And does that export whole tables too?", "pointing"),
+    ("the export button prints... something", "short"),
+    ("latest stable release of Python", "volatile"),
+    ("Can you restart my broken router", "personal"),
+    ("write a letter to jane.doe@example.com about rent", "private"),
+    ("why was the payment to 4111 1111 1111 1111 refused", "private"),
+    ("Wie kann ich eine Tabelle exportieren", "language"),
+    ("\u5982\u4f55\u5bfc\u51fa\u8868\u683c", "language"),
+    ("x" * 3000, "long"),
+])
+def test_why_not_each_rule_excludes(text: str, why: str) -> None:
+    """With the usual settings."""
+    assert why_not(text, wording(text), EligibleConfig(), HOUR_S) == why
+
+
+def test_why_not_route_settings_admit() -> None:
+    """"My" on a help desk, and today's questions where answers are kept no longer than they hold."""
+    mine, today = "Can you restart my broken router", "latest stable release of Python"
+    assert why_not(mine, wording(mine), EligibleConfig(allow_personal=True), HOUR_S) == ""
+    assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
+    assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S + 1) == "volatile"
+    assert why_not("restart router", wording("restart router"), EligibleConfig(min_content_words=2), HOUR_S) == ""
+
+
+@pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])
+def test_why_not_any_text_is_fast(text: str) -> None:
+    """Whatever somebody sends on purpose: milliseconds at the largest limit; a rule that looks back takes far longer."""
+    began_s = process_time()
+    why_not(text[:MOST_CHARS], wording(text), EligibleConfig(max_chars=MOST_CHARS), HOUR_S)
+    assert process_time() - began_s < 0.5
+
+
+@pytest.mark.parametrize("wrong", [{"language": "xx"}, {"min_content_words": 0}, {"volatile_ttl_s": -1.0}, {"max_chars": 0}])
+def test_eligible_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
+    """The message names the setting."""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        EligibleConfig(**wrong)

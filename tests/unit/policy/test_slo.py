@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from stayfast.policy.slo import BURNS, Latency, Objective, Slo
 
 
-def test_the_table_of_the_workbook() -> None:
+def test_burn_factors_match_the_workbook() -> None:
     """Over 30 days: 14.4 and 6 page, 3 and 1 make a ticket; short windows are a twelfth."""
     assert [(burn.severity, round(burn.factor(30), 9), burn.long_s // 3600, burn.short_s // 60) for burn in BURNS] == [
         ("page", 14.4, 1, 5), ("page", 6.0, 6, 30), ("ticket", 3.0, 24, 120), ("ticket", 1.0, 72, 360)]
 
 
 @given(share=st.floats(0.5, 0.99999), days=st.integers(28, 92))
-def test_an_alert_can_fire_and_means_its_share_of_the_budget(share: float, days: int) -> None:
+def test_objective_alerts_are_possible_and_mean_their_share(share: float, days: int) -> None:
     """What is kept can be reached by an outage, and bad requests at its line over its window spend what it says."""
     objective = Objective("ttft", share, days, "ttft", 1.0)
     assert all((burn in objective.alerts) == (objective.bad_share(burn) < 1) for burn in BURNS)
@@ -26,7 +26,7 @@ def test_an_alert_can_fire_and_means_its_share_of_the_budget(share: float, days:
 
 
 @given(share=st.floats(0.5, 0.99999), min_requests=st.integers(1, 1000), min_bad=st.integers(1, 50))
-def test_few_bad_requests_never_fire(share: float, min_requests: int, min_bad: int) -> None:
+def test_objective_n_requests_needed_keeps_few_failures_silent(share: float, min_requests: int, min_bad: int) -> None:
     """With as many requests as are needed, fewer than `min_bad` bad ones stay under the line."""
     objective = Objective("availability", share, 30)
     for burn in objective.alerts:
@@ -35,12 +35,12 @@ def test_few_bad_requests_never_fire(share: float, min_requests: int, min_bad: i
         assert (min_bad - 1) / n < objective.bad_share(burn)
 
 
-def test_a_modest_promise_has_no_fast_alert() -> None:
+def test_objective_modest_share_has_no_fast_alert() -> None:
     """A tenth of all requests may fail: not even an outage burns that 14.4 times too fast."""
     assert [burn.long_s // 3600 for burn in Objective("availability", 0.9, 30).alerts] == [6, 24, 72]
 
 
-def test_what_is_promised() -> None:
+def test_slo_objectives_lists_each_promise() -> None:
     """null promises nothing; each latency names its metric and its bound."""
     slo = Slo(availability=None, ttft=Latency(1.0, 0.9), e2e=Latency(10.0))
     assert list(slo.objectives()) == [Objective("ttft", 0.9, 30, "ttft", 1.0), Objective("e2e", 0.95, 30, "e2e", 10.0)]
@@ -51,7 +51,7 @@ def test_what_is_promised() -> None:
     (lambda: Slo(availability=1.0), "availability"), (lambda: Slo(availability=99.9), "availability"),
     (lambda: Slo(window_days=7), "window_days"), (lambda: Latency(0.0), "under_s"), (lambda: Latency(7200.0), "under_s"),
     (lambda: Latency(1.0, 0.2), "share"), (lambda: Latency(1.0, 1.0), "share")])
-def test_wrong_promises(make: Callable[[], object], word: str) -> None:
+def test_slo_out_of_bounds_is_rejected(make: Callable[[], object], word: str) -> None:
     """A share of 1 leaves no budget; 99.9 was meant as percent; the alerts' windows need a month."""
     with pytest.raises(ValueError, match=word):
         make()

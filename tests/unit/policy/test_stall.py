@@ -42,13 +42,13 @@ def pulse_of(flow: TokenFlow, gap_s: float, n: int, now: float = 0.0) -> StallDe
     (2.0, 0.02, 0.3, LIVE_TIMES * 2.0),  # gaps of two seconds are usual there
     (0.02, 0.5, 0.3, OWN_TIMES * 0.5),  # this answer takes its time
 ])
-def test_the_longest_of_the_four_is_the_limit(live_s: float, own_s: float, switch_s: float, limit_s: float) -> None:
+def test_stall_limit_is_longest_of_four(live_s: float, own_s: float, switch_s: float, limit_s: float) -> None:
     """Each of the four bounds decides where it is the longest."""
     pulse = pulse_of(TokenFlow(), own_s, 10)
     assert pulse.limit_s(flow_of(live_s), switch_s, 1.0) == pytest.approx(limit_s, rel=0.02)
 
 
-def test_nobody_is_judged_before_gaps_are_known() -> None:
+def test_stall_limit_infinite_before_enough_gaps() -> None:
     """One gap too few says nothing; those of five minutes ago are forgotten."""
     flow = TokenFlow()
     flow.took([0.02] * (MIN_GAPS - 1), 0.0)
@@ -58,7 +58,7 @@ def test_nobody_is_judged_before_gaps_are_known() -> None:
     assert StallDetector().limit_s(flow, 0.3, 2.0 * LIVE_S) == inf
 
 
-def test_pauses_that_are_usual_become_patience() -> None:
+def test_stall_limit_adapts_to_usual_pauses() -> None:
     """Two gaps in a thousand are of three seconds: the limit is four times that, once they have ended."""
     flow = flow_of(0.02, 900)
     assert flow.limit_s(0.0) < FLOOR_S
@@ -66,7 +66,7 @@ def test_pauses_that_are_usual_become_patience() -> None:
     assert flow.limit_s(2.0) == pytest.approx(LIVE_TIMES * 3.0, rel=0.02)
 
 
-def test_a_sagging_rate_weighs_and_fades() -> None:
+def test_token_flow_sag_weighs_and_fades() -> None:
     """Five times slower than its own start and than usual: its load weighs five times, and a third of that after 11 s."""
     flow = flow_of(0.02)
     pulse = pulse_of(flow, 0.02, 40)
@@ -83,7 +83,7 @@ def test_a_sagging_rate_weighs_and_fades() -> None:
     (0.005, 0.02),  # as slow as usual, after a quick start
     (0.02, 0.04),  # twice is nothing
 ])
-def test_what_is_no_sag(own_s: float, later_s: float) -> None:
+def test_token_flow_ordinary_gaps_are_no_sag(own_s: float, later_s: float) -> None:
     """Both must be exceeded, the answer's own start and what is usual there."""
     flow = flow_of(0.02)
     pulse = pulse_of(flow, own_s, 40)
@@ -94,7 +94,7 @@ def test_what_is_no_sag(own_s: float, later_s: float) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 1e6)), max_size=30), st.floats(0, 100))
-def test_a_load_is_never_lightened_nor_beyond_its_bound(sags: list[tuple[float, float]], after_s: float) -> None:
+def test_token_flow_load_factor_is_bounded(sags: list[tuple[float, float]], after_s: float) -> None:
     """From 1 to MAX_SAG, whatever is told."""
     flow, now = TokenFlow(), 0.0
     for wait_s, times in sags:
@@ -104,7 +104,7 @@ def test_a_load_is_never_lightened_nor_beyond_its_bound(sags: list[tuple[float, 
 
 
 @given(st.lists(st.floats(0, 100), max_size=300), st.floats(0, 10))
-def test_a_limit_is_never_below_its_floor(gaps_s: list[float], switch_s: float) -> None:
+def test_stall_limit_never_below_floor(gaps_s: list[float], switch_s: float) -> None:
     """No wait that nobody feels is a stall, and none shorter than a change takes."""
     flow, pulse = flow_of(0.01), StallDetector()
     for gap_s in gaps_s:

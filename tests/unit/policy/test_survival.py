@@ -18,21 +18,21 @@ def _of(ended_s: list[float], cut_off_s: list[float]) -> Survival:
     return Survival(ended, cut_off)
 
 
-def test_the_textbook_example() -> None:
+def test_survival_matches_textbook_example() -> None:
     """1, 2, 4 and 5 ended, 3 was cut off: S falls by 1/5, 1/4, 1/2 and 1 of what is at risk."""
     survival = _of([1.0, 2.0, 4.0, 5.0], [3.0])
     assert [survival.at(seconds) for seconds in (0.9, 1.5, 2.5, 4.5, 6.0)] == pytest.approx([1.0, 0.8, 0.6, 0.3, 0.0])
     assert survival.n == 5
 
 
-def test_what_never_ended_leaves_a_plateau() -> None:
+def test_survival_cancelled_attempts_leave_plateau() -> None:
     """Of ten, one was cut off at the end: the tenth quantile is not known."""
     survival = _of([1.0] * 9, [30.0])
     assert survival.at(29.0) == pytest.approx(0.1)
     assert (survival.quantile(0.9) < 1.05, survival.quantile(0.95)) == (True, inf)
 
 
-def test_cutting_off_early_does_not_bend_the_curve() -> None:
+def test_survival_early_cancellation_is_unbiased() -> None:
     """Half of the values cut off at random: the quantiles stay where they are within a few per cent."""
     rng = Random(3)
     took = [rng.lognormvariate(0.0, 0.8) for _ in range(20_000)]
@@ -44,7 +44,7 @@ def test_cutting_off_early_does_not_bend_the_curve() -> None:
         assert survival.quantile(q) == pytest.approx(whole.quantile(q), rel=0.06)
 
 
-def test_one_of_the_last_few_does_not_end_a_tail() -> None:
+def test_survival_few_at_risk_keeps_the_tail() -> None:
     """Of a thousand, seventy last for seconds and all but three of those are cut off at half a second: what one of the three
     does says nothing of the seventy. Where none was cut off, the last one ends it.
     """
@@ -53,6 +53,6 @@ def test_one_of_the_last_few_does_not_end_a_tail() -> None:
     assert _of([*quick, *[2.0] * 69, 3.0], []).at(4.0) == pytest.approx(0.0)
 
 
-def test_nothing_known() -> None:
+def test_survival_without_samples_is_one() -> None:
     """Without samples everything lasts for ever."""
     assert (_of([], []).at(1.0), _of([], []).quantile(0.5)) == (1.0, inf)

@@ -3,7 +3,7 @@
 Problem: a prompt a hundred times as long as the others occupies an engine's prefill; with 1 such in 50 the p99 of the short
 ones is the long one's time. Rule: each request has a lane,
 
-    batch   of band batch;      long    prompt >= long_input or answer >= long_output, as predicted;      short   all others
+    batch   of band batch;      long    prompt >= long_input_tokens or answer >= long_output_tokens, as predicted;      short   all others
 
 and each lane has a queue and a share of the places, `entitled`; the short lane has what the others leave. A lane below its
 share gets the next free place. It may borrow beyond its share if the others are then still left
@@ -109,7 +109,7 @@ class Lanes(Generic[T]):
     def __init__(self, config: LanesConfig, queue: QueueConfig, n_places: int, hold_back: float) -> None:
         self.all: tuple[Lane[T], ...] = tuple(Lane(name, queue) for name in LANES)
         self.short, self.long, self.batch = self.all
-        self._turn_at = -inf  # start of the last turn of long and batch requests (`apart`)
+        self._turn_at = -inf  # start of the last turn of long and batch requests (`isolate_short`)
         self._turn_due_at = -inf
         self.configure(config, queue, n_places, hold_back)
 

@@ -1,8 +1,8 @@
 """Admission settings, and two rules: which requests overload rejects, and how long a prompt may be.
 
-Problem: a single sign of overload is unreliable: a burst makes a long queue, a slow disk a late loop, a few long answers a
-long predicted wait, a reload a busy core, one slow upstream a queue at its limit. Rule: there are five signs. At two, the
-bands low and batch are rejected before they queue; at three, all bands but premium and realtime:
+Problem: a single sign of overload is unreliable: a burst makes a long queue, a slow disk a late loop, a reload a busy core.
+Rule: there are five signs. At two, the bands low and batch are rejected before they queue; at three, all but premium and
+realtime:
 
     queue half full,   predicted wait >= target_wait_s,   event loop later than overload_loop_lag_s,   this process busier than `overload_cpu_share`,
     half of the admitted requests wait for a place at an upstream whose limit is reached
@@ -10,11 +10,10 @@ bands low and batch are rejected before they queue; at three, all bands but prem
 While requests wait, lateness and busyness are sampled every half target_wait_s; lateness decays by half with each sample.
 When wrong: behind a balancer that does not see rejections, clients without a back-off retry at once.
 
-Problem: a prompt of a million tokens takes an engine's memory and minutes of its prefill, and fails at its context limit.
-Rule: a prompt beyond the maximum of the route, or of the client's tier, is rejected before it costs anything, or sent to
-the route for such prompts. Tokens are estimated (`wire.usage`), as the tokenizer is the upstream's. Source: the providers'
-own `context_length_exceeded`. When wrong: the estimate is high, for English by a tenth to a fifth, for long numbers up to
-threefold; so set the maximum well above the lengths that you need.
+Problem: a prompt of a million tokens takes minutes of an engine's prefill, and fails at its context limit. Rule: a prompt
+beyond the maximum of the route, or of the client's tier, is rejected before it costs anything, or sent to the route for such
+prompts. When wrong: tokens are estimated (`wire.usage`), high for English by a tenth to a fifth, for long numbers up to
+threefold.
 """
 
 from collections.abc import Mapping

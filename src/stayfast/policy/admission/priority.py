@@ -6,15 +6,13 @@ Rule: each request has a score, a sum of declared points. The score selects a ba
     score = tier + the tenant's own points + (real-time) + (retry) + (batch)
     band  = premium  if score >= 100,  realtime if >= 50,  standard if >= 0,  low if > -100,  else batch
 
-Order alone does not help a high band if all places are taken by long requests of lower bands. So each lower band has a
-lower ceiling:
+If long requests of lower bands hold all places, order does not help a high band. So a lower band has a lower ceiling, for
+each higher band with a request within the last 30 s:
 
-    ceiling(band) = n_places * (1 - reserved_share * (number of higher bands with traffic))
+    ceiling(band) = n_places * (1 - hold_back * (number of higher bands with traffic))
 
-A band has traffic if it had a request within the last 30 s, so no places are held back for bands that are not in use.
 Source: hold-back ceilings are llm-d's (`c_i = max - i(max-min)/(N-1)`); the condition on live traffic is ours.
-When wrong: points are claims. A tenant may call everything real-time; its quota and its fair share limit the effect on
-others, not its band.
+When wrong: points are claims. A tenant may call everything real-time; only its quota and its fair share limit the effect.
 """
 
 from dataclasses import dataclass

@@ -1,18 +1,16 @@
 """The owners of stored responses, so that no tenant can continue another tenant's conversation.
 
 Problem: a provider stores responses by account, and the gateway uses one account for all tenants. A client that found
-another tenant's response id (in a log, a ticket, a screenshot) could send it as `previous_response_id` and read that
-conversation. Rule: the id of each response is recorded with its tenant. A request that continues another tenant's response
-is refused with the provider's own error for an unknown id.
+another tenant's response id could send it as `previous_response_id`. Rule: the id of each response is recorded with its
+tenant, and a request that continues another tenant's response gets the provider's own error for an unknown id.
 
     word = 40 bits of BLAKE2b(id) | 24 bits of BLAKE2b(tenant)        in the cell given by 18 other bits of the id's hash
 
-A word is one 64-bit integer, so workers that share the memory never see a partial one. Memory: 2 MiB, from the first
-response on. A response that two tenants received (from a shared cache) is open to all.
-When wrong: an unrecorded id passes: from before the start, from another machine's gateway, or one whose cell was
-overwritten (1 in 262,144 for each response; half are lost after about 180,000). Such ids are long and random, and refusing
-them would break every conversation at a restart. Two tenants' hashes are equal once in 16 million pairs. Conversations,
-containers and files that were created elsewhere are not recorded.
+A word is one 64-bit integer, so workers that share the memory (2 MiB) never see a partial one. A response that two tenants
+received (from a shared cache) is open to all.
+When wrong: an unrecorded id passes: from before the start, from another machine's gateway, or overwritten (half are lost
+after about 180,000 responses). Such ids are long and random, and refusing them would break every conversation at a restart.
+Conversations, containers and files that were created elsewhere are not recorded.
 """
 
 from array import array

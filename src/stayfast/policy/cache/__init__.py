@@ -1,1 +1,1 @@
-"""Which answers may be given again, to which questions, and what is thrown out when there is no room."""
+"""Which answers may be served again, to which questions, and which are evicted."""

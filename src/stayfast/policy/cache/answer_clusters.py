@@ -1,10 +1,9 @@
 """Clusters of questions with the same answer, which vote on the answer to a new question.
 
-Problem: with one stored question per answer, cosine similarity says little: a question's nearest neighbour has its answer or
-a different one at nearly the same cosine. Rule: every question whose answer was generated (a miss, or an audited hit) is
-stored as a further phrasing of an existing answer, if a judge found the two answers equal, or else of a new answer. The
-phrasings around a new question then vote (policy/cache/similarity.py): how many of the nearest ten belong to the nearest
-one's answer, and how far away the next other answer is.
+Problem: a question's nearest neighbour has its answer or a different one at nearly the same cosine. Rule: every question
+whose answer was generated (a miss, or an audited hit) is stored as a further phrasing of an existing answer, if a judge
+found the two answers equal, or else of a new answer. The phrasings around a new question then vote
+(policy/cache/similarity.py).
 
     phrasing -> answer       many to one; an answer keeps its last `n_per_answer` phrasings
     a confirmed error        puts the answer on probation: it is not served until it would have been right PROBATION times
@@ -12,7 +11,7 @@ one's answer, and how far away the next other answer is.
 
 One instance covers one scope. The owner of the vectors deletes those that `add` and `forget` return.
 Source: the vote of nearest neighbours is Fix and Hodges' (1951); many-to-one and probation are ours.
-When wrong: the judge errs. Two answers wrongly found equal stay merged until they are forgotten.
+When wrong: two answers wrongly found equal stay merged until they are forgotten.
 """
 
 from collections.abc import Iterable

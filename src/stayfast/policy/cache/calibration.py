@@ -1,8 +1,8 @@
 """The threshold of a semantic cache: it bounds the share of wrong answers among cache hits.
 
-Problem: "cosine above .92" bounds nothing. An operator can say which share of the cached answers may be wrong (`max_error`).
-Rule: learn from labels. Each miss gives one for free (an answer was generated: would the neighbour's have been the same?),
-and a random share `audit` of the hits generates an answer, too.
+Problem: "cosine above .92" bounds nothing. An operator can state which share of the cached answers may be wrong
+(`max_error`). Rule: learn from labels. Each miss gives one for free (an answer was generated: would the neighbour's have
+been the same?), and a random share `audit` of the hits generates an answer, too.
 
     p          logistic regression of the features, L2, on the last `n_kept` labels
     weights    a miss counts 1; an audited hit 1 / audit, and more if earlier audits gave no result. The labels of a bin of

@@ -1,15 +1,15 @@
 """Batching of texts for an encoder, and whether there is time to encode at all.
 
-Problem: an encoder processes several texts faster together than one by one. But waiting to fill a batch costs more than it
-saves, padding makes each text as slow as the longest, and a long batch delays later texts. Rule:
+Problem: an encoder processes several texts faster together. But waiting to fill a batch costs more than it saves, padding
+makes each text as slow as the longest, and a long batch delays later texts. Rule:
 
     no waiting to fill a batch    a free encoder starts at once; a batch is what arrived during the last one
     equal lengths together        the oldest text, and the waiting ones with exactly its number of tokens
     limited size                  n * tokens <= max_batch_tokens
     late texts alone              a text that waited more than `late_s` is encoded alone, oldest first
 
-So the extra delay is at most the running batch. Encoding is worth starting if the p95 of the last N_RECENT times, from
-arrival to vector, fits into the time left; if not, one in RETRY_EVERY is started anyway, to notice when it is fast again.
+Encoding is worth starting if the p95 of the last N_RECENT times fits into the time left; if not, one in RETRY_EVERY is
+started anyway, to notice when it is fast again.
 Source: batches as they form in engines (Yu et al., "Orca", OSDI 2022), without padding.
 When wrong: texts of many different lengths are encoded one by one.
 """

@@ -1,7 +1,7 @@
 """Which answers of a route may be served again, and for how long.
 
-Problem: a cache answers fast, and sometimes wrongly. Rule: it is off unless the route enables it; then it serves only what
-both the operator and the client allow, and only if the model would have answered about the same again:
+Rule: a cache is off unless the route enables it; then it serves only what both the operator and the client allow, and only
+if the model would have answered about the same again:
 
     may be stored     temperature <= max_temperature, or a seed is set, or there is no sampling (embeddings)
     is fresh          age <= ttl_s, and age <= the client's max-age
@@ -9,11 +9,9 @@ both the operator and the client allow, and only if the model would have answere
     stale-if-error    older by at most stale_if_error_s: served only if the call for a new answer fails
     is unusable       from the future by more than SKEW_S, as the clock that stamped it was ahead
 
-Without a temperature a request uses its provider's default, mostly 1; such a route needs max_temperature: 1. Clients use
-the directives of HTTP's Cache-Control, which can only restrict the route's settings: no-store (no look-up, no storage),
-no-cache (no look-up, but storage), max-age, only-if-cached; also a storage time and a namespace. Further conditions on the
-request are in `wire.canonical`, on the answer in `wire.replay`.
-Source: RFC 9111, 5.2.1, and RFC 5861 for stale answers; known complaints about other caches (docs/concepts/cache.md).
+Without a temperature a request uses its provider's default, mostly 1. Clients use HTTP's Cache-Control directives, which
+only restrict the route's settings: no-store, no-cache (no look-up, but storage), max-age, only-if-cached; also a storage
+time and a namespace. Source: RFC 9111, 5.2.1, and RFC 5861 for stale answers.
 When wrong: a provider that changes a model behind its name is not noticed until ttl_s ends or `epoch` changes.
 """
 

@@ -1,18 +1,17 @@
 """Idempotent requests: requests of one client with the same `idempotency-key` are one request.
 
-Problem: a client that lost its connection does not know whether its request was served. It sends the request again, and the
-answer is generated, paid for, and perhaps acted on by tools, twice. Rule: for one client (its key; without keys, all clients
-together) the same `idempotency-key` with the same body is one request:
+Problem: a client that lost its connection sends its request again, and the answer is generated and paid for twice. Rule: for
+one client (its key; without keys, all clients together) the same `idempotency-key` with the same body is one request:
 
     the first still runs        the second shares its call and answer
     the first was answered      the second gets the same bytes, for `ttl_s`
     the first failed            the second is a new call: errors and broken answers are not stored
 
-With another body it is refused (422) for as long. If the first runs but can no longer be shared (more than 8 MiB of stream,
-or just before its call starts), the second gets a 409, which official SDKs retry.
+With another body it is refused (422). If the first runs but can no longer be shared (more than 8 MiB of stream), the second
+gets a 409, which official SDKs retry.
 Source: the IETF draft The Idempotency-Key HTTP Header Field (422, 409); Stripe's API for storing answers.
-When wrong: each process has its own memory, so a retry that reaches another worker or replica is a new call. Answers of more
-than `MAX_ANSWER_BYTES`, fallbacks and templates are not stored. Beyond `max_bytes` the oldest answers are dropped.
+When wrong: a retry that reaches another worker or replica is a new call. Answers of more than `MAX_ANSWER_BYTES`, fallbacks
+and templates are not stored. Beyond `max_bytes` the oldest answers are dropped.
 """
 
 from dataclasses import dataclass

@@ -1,17 +1,17 @@
 """Eviction of cached answers by size: S3-FIFO.
 
-Problem: most answers are never requested again. With LRU, one batch job with ten thousand questions evicts all answers that
-are requested every day. Rule: three first-in-first-out queues.
+Problem: with LRU, one batch job with ten thousand questions evicts all answers that are requested every day. Rule: three
+first-in-first-out queues.
 
     small   SMALL of the memory, for new answers. At its head, an answer with HITS_TO_STAY hits moves to main; others are
             evicted, and their keys become ghosts
     main    the rest of the memory. At its head, an answer with hits since its last turn goes round again
     ghost   keys without answers. A ghost that is stored again goes to main directly
 
-Hits are counted to MOST_HITS and change no order, so a look-up costs a dictionary access and an addition. SIEVE has a queue
-less and is as good on web traces, but by its authors' account does not resist scans. One dictionary holds all keys,
-including ghosts; a removed entry is only marked, and leaves its queue at the head.
-Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction" (SOSP 2023), there by count.
+Hits are counted to MOST_HITS and change no order, so a look-up costs a dictionary access and an addition. One dictionary
+holds all keys; a removed entry is only marked, and leaves its queue at the head.
+Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction" (SOSP 2023), there by count. SIEVE
+is simpler, but by its authors' account does not resist scans.
 When wrong: with memory for only a few answers, small holds one or none, and new answers are evicted at once.
 """
 
@@ -139,16 +139,16 @@ class S3Fifo(Generic[T]):
     def _make_room(self) -> None:
         """Evict entries, or move them to main, until there is a little room again."""
         small, main, ghosts, entries = self._small, self._main, self._ghosts, self._entries
-        spare = min(self.max_bytes >> SPARE_BITS, MOST_SPARE)
-        enough, most_small = self.max_bytes - spare, self.max_bytes * SMALL
+        slack = min(self.max_bytes >> SPARE_BITS, MOST_SPARE)
+        target, most_small = self.max_bytes - slack, self.max_bytes * SMALL
         n_bytes, n_small_bytes, n_ghosts, n_spared = self.n_bytes, self.n_small_bytes, len(ghosts), 0
-        while n_bytes > enough:
+        while n_bytes > target:
             is_small = n_small_bytes > most_small or n_small_bytes == n_bytes
             entry = small.popleft() if is_small else main.popleft()
             if entry.place == _GONE:
                 self._n_gone -= 1
                 continue
-            if entry.n_bytes > spare and n_bytes <= self.max_bytes:
+            if entry.n_bytes > slack and n_bytes <= self.max_bytes:
                 (small if is_small else main).appendleft(entry)  # all fits now, and evicting it would free too much
                 break
             if is_small:

@@ -1,1 +1,1 @@
-"""Providers' prompt caches: what they keep, which parts of a prompt are marked, what answers teach."""
+"""The providers' prompt caches: their rules, the marks of a prompt, and what is learned from answers."""

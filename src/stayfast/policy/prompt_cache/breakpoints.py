@@ -177,7 +177,7 @@ class PromptHistory:
         self.seems_moving = False  # the last prompt's instructions; known earlier than `Marked.is_moving`, and less certain
         self.n_seen = 0
 
-    def saw(self, shape: PromptShape, rules: PrefixRules, floor_tokens: float, config: PrefixConfig, now: float) -> Marked:
+    def saw(self, shape: PromptShape, rules: PrefixRules, min_tokens: float, config: PrefixConfig, now: float) -> Marked:
         """Decide the marks of a prompt. Call it once for each prompt sent."""
         self.n_seen += 1
         statics, ends, chain = self._statics, self._ends, shape.chain
@@ -208,7 +208,7 @@ class PromptHistory:
             wanted += [shape.n_before, shape.n_end]
         marks: tuple[int, ...] = ()
         if now >= self._off_until and rules.most_marks:  # if too many, the last ones count
-            found, enough = {shape.markable(n) for n in wanted if n}, floor_tokens * FLOOR_MARGIN
+            found, enough = {shape.markable(n) for n in wanted if n}, min_tokens * FLOOR_MARGIN
             marks = tuple(sorted(n for n in found if n and shape.tokens[n - 1] >= enough)[-rules.most_marks:])
         return Marked(marks, n_static, was_marked, is_moving, is_long)
 

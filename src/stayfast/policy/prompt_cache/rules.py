@@ -50,8 +50,8 @@ class PrefixRules:
         return replace(self, marks="none", most_marks=0)
 
 
-def _claude(floor_tokens: int) -> PrefixRules:
-    return PrefixRules("anthropic", floor_tokens, 4, 1.25, 0.1, MINUTES_S, marks_end=True)
+def _claude(min_tokens: int) -> PrefixRules:
+    return PrefixRules("anthropic", min_tokens, 4, 1.25, 0.1, MINUTES_S, marks_end=True)
 
 
 _AUTOMATIC: Final = PrefixRules("none", 1024, 0, has_key=True)

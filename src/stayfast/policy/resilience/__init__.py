@@ -1,1 +1,1 @@
-"""When an upstream is slow or broken, and what may be done about it: limits, breakers, retries, hedges."""
+"""Slow and broken upstreams: limits, breakers, retries, hedges, stalls."""

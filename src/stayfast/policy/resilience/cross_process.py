@@ -1,18 +1,17 @@
 """A limit that several worker processes share.
 
-Problem: if each of N workers of a machine has its own limit, they admit N times as many; if each has a limit divided by N,
-one worker rejects while another has free places, since the kernel distributes connections by chance. Rule: each worker's
-counts are in shared memory, where only it writes and all read. A place is free if the sum is below the limit. While other
-workers have waiting requests, none takes more than its part by demand, so that released places go where fewer were taken:
+Problem: if each of N workers has its own limit, they admit N times as many; if each has a limit divided by N, one rejects
+while another has free places. Rule: each worker's counts are in shared memory, where only it writes and all read. A place is
+free if the sum is below the limit; while other workers have waiting requests, none takes more than its part by demand:
 
     free    sum of taken < n_places   and   (no other worker waits, or taken = 0, or taken < part)
     part    demand / sum of demands, of the places of all workers that wait; at least one place
     demand  taken + waiting
 
-Counts are absolute: other workers set those of a dead worker to 0, and a live one corrects itself with its next write. Two
-workers that check within the same microsecond may both take the last place.
+Counts are absolute: other workers set those of a dead worker to 0, and a live one corrects itself with its next write.
 Source: ours; a single writer for each cell as in Lamport's bakery algorithm (1974).
-When wrong: order, fairness, bands and tenants apply within each process only.
+When wrong: two workers that check within the same microsecond may both take the last place. Order, fairness, bands and
+tenants apply within each process only.
 """
 
 from collections.abc import Sequence

@@ -7,14 +7,14 @@ upstream and prompt size (`Survival`; F is that of the second upstream):
 
     spent(d) = S(d) + S(2d) * F(d)                  the second term if two extra attempts are allowed
     d        = the least d with spent(d) <= aim,    but at least LEAST_AFTER_S
-    aim      = AIM * share * (1 + PULL * (1 - wanted lately / (AIM * mean share)))  within 1/2 and 3/2 of AIM * share
+    aim      = AIM * share * (1 + PULL * (1 - recent demand / (AIM * mean share)))  within 1/2 and 3/2 of AIM * share
     share    = `budget`; auto: the one of SHARES with the least  ln p99(share) + WORTH * spent(d),
                from P(wait > t) = S(t) * F(t - d) * F(t - 2d)
 
-`wanted lately` counts hedges sent and hedges blocked by an empty budget, which corrects errors of the estimate. `auto` takes
-the last share at which 1 % more calls lowers p99 by 3.5 %, computed every CHOSEN_AGAIN_S; the share in force moves towards
-it by 1/500 per new answer, at most a quarter, and starts at 10 %. The budget (policy/resilience/retry_budget.py) is a hard
-limit. Hedges are sent only if they are predicted to lower p99 by LEAST_GAIN, or by half of that once they are sent.
+The recent demand counts hedges sent and hedges blocked by an empty budget, which corrects errors of the estimate. `auto`
+takes the last share at which 1 % more calls lowers p99 by 3.5 %, computed every CHOSEN_AGAIN_S; the share in force moves
+towards it by 1/500 per new answer, at most a quarter, and starts at 10 %. The budget (policy/resilience/retry_budget.py) is
+a hard limit. Hedges are sent only if they are predicted to lower p99 by LEAST_GAIN, or by half of that once they are sent.
 
 For whole (not streamed) answers S is of the whole duration, which mostly depends on a length that the hedge repeats. So the
 hedge is assumed to take as long as the first attempt had run, and at least its p90, and p99 must fall by LEAST_GAIN_WHOLE.
@@ -104,12 +104,12 @@ class FirstTokens:
     attempt counts with its age; otherwise an upstream that has started to hang would look fast.
     """
 
-    __slots__ = ("_cut_off", "_ended", "_lately", "_running", "due_s", "n")
+    __slots__ = ("_cut_off", "_ended", "_running", "_streak", "due_s", "n")
 
-    def __init__(self, lately: LateStreak) -> None:
+    def __init__(self, streak: LateStreak) -> None:
         self.n = 0  # first tokens since the start
         self.due_s = inf  # longer times are late
-        self._lately = lately
+        self._streak = streak
         self._ended = Window()
         self._cut_off = Window()
         self._running: dict[object, float] = {}  # attempts by their start
@@ -124,7 +124,7 @@ class FirstTokens:
             self.n += 1
             seconds = now - began_at
             if seconds <= self.due_s:
-                self._lately.n = 0
+                self._streak.n = 0
             self._ended.add(seconds, now)
 
     def cut_off(self, attempt: object, now: float) -> None:
@@ -171,7 +171,7 @@ NEVER = HedgePlan(inf, 1.0, 0, inf)
 
 
 def aim(share: float, spent_share: float, mean_share: float | None = None) -> float:
-    """The share of calls to hedge, given the allowed `share` and the share spent lately. `mean_share`: the mean allowed
+    """The share of calls to hedge, given the allowed `share` and the recent demand. `mean_share`: the mean allowed
     share of all kinds of calls in `spent_share`; None: `share`.
     """
     wanted, mean = AIM * share, AIM * (share if mean_share is None else mean_share)

@@ -1,20 +1,17 @@
 """Whether a call was slow only because it queued behind our own calls: load, which lowers a limit but opens no breaker.
 
-Problem: an idle engine that gets forty prompts at once reads them one after another. Most of the forty wait many times the
-baseline although nothing is wrong, and a breaker that opens takes a healthy engine away from the next requests. Rule: a slow
-call is explained by our own load if both hold:
+Problem: an idle engine that gets forty prompts at once reads them one after another. Most of them are slow although nothing
+is wrong. Rule: a slow call is explained by our own load if both hold:
 
     n_running  >  n_good                       more calls ran at its start (itself included) than lately ran well
     n_answered >= n_good / held_s * waited_s / slow_factor
 
 n_good is the highest concurrency of a call with its first token within 1.5 times its baseline; each later one moves it by
 1/300 of the difference. held_s is the usual duration of a call, so n_good / held_s is the throughput with n_good calls
-(Little's law). n_answered counts the first tokens while the call waited. A queue progresses at about that rate; a stuck or
-slowed upstream does not. Slowness at ordinary concurrency is never explained.
-
+(Little's law). n_answered counts the first tokens while the call waited.
 Source: Little, "A Proof for the Queuing Formula L = lambda W" (1961); the rule is ours.
 When wrong: an upstream that slows down gradually under a steady load answers as many as arrive, like a queue. There the
-limit is cut until concurrency is ordinary, and then slow calls count. Answers behind one far longer prompt count as slow.
+limit is cut until concurrency is ordinary, and then slow calls count.
 """
 
 from stayfast.policy.resilience.baselines import Baseline, log_of

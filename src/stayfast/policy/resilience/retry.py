@@ -6,8 +6,8 @@ pure load. Rule: another attempt is made only after faults that it can mend, bef
 attempt at a healthy upstream that this request has not tried starts at once. Any other waits, and at least for the rest of
 that upstream's Retry-After, if that is a small part of the request's time:
 
-    ceiling = min(cap_s, base_s * factor ** (n_failures - 1)),  wait = (1 - jitter) * ceiling + U(0, jitter * ceiling)
-    a Retry-After is waited for up to min(max_wait_s - waited so far, 0.25 * remaining), and is never lengthened
+    ceiling = min(backoff_cap_s, backoff_base_s * factor ** (n_failures - 1)),  wait = (1 - jitter) * ceiling + U(0, jitter * ceiling)
+    a Retry-After is waited for up to min(max_retry_after_s - waited so far, 0.25 * remaining), and is never lengthened
 
 Full jitter (1) spreads requests best; equal jitter (0.5) keeps at least half the pause, for expensive starts. A wait that
 does not fit is not shortened: the failure is returned at once. The common rule `min(2 ** n + U(0, 1), 60)` is for callers
@@ -27,12 +27,12 @@ MAX_DOUBLINGS = 64  # 2.0 ** 1024 would overflow
 PATIENCE_SHARE = 0.25  # of the remaining time; the rest is for an answer
 
 
-def backoff_s(n_failures: int, base_s: float, cap_s: float, rng: Rng | None = None, *, jitter: float = 1.0,
+def backoff_s(n_failures: int, backoff_base_s: float, backoff_cap_s: float, rng: Rng | None = None, *, jitter: float = 1.0,
               factor: float = 2.0) -> float:
     """Seconds to wait after the `n_failures`-th failure in a row (from 1). Without an rng there is no jitter."""
     if n_failures < 1:
         raise ValueError(f"n_failures must be at least 1, not {n_failures}")
-    ceiling_s = min(cap_s, base_s * factor ** min(n_failures - 1, MAX_DOUBLINGS))
+    ceiling_s = min(backoff_cap_s, backoff_base_s * factor ** min(n_failures - 1, MAX_DOUBLINGS))
     if rng is None:
         return ceiling_s
     drawn_s = jitter * ceiling_s

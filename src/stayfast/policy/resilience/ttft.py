@@ -1,18 +1,15 @@
 """Prediction of the time to first token at one upstream, by the prompt and the tokens queued before it.
 
-Problem: a mean of recent waits is the same for ten tokens and for a hundred thousand, and ignores prompts that the engine
-has yet to read. So a request is queued that cannot meet its deadline, or rejected although it could. Rule: a linear model,
-learned from every first token:
+Problem: a mean of recent waits is the same for ten tokens and for a hundred thousand. Rule: a linear model, learned from
+every first token:
 
     ttft_s = a + b * own + c * ahead        own: uncached tokens of the prompt;  ahead: of calls without a first token
 
 by recursive least squares with forgetting (0.998 a sample: half in 350). A sample has weight 1 / max(0.05 s, predicted,
-ttft/4)^2, so the error is relative to its size, and one answer of a heavy tail has little effect. Negative coefficients are
-not used. There is no prediction before 10 samples. `own` of a new prompt is a quarter of its bytes times the recent ratio
-of reported to estimated tokens: the estimate's error and the prompt cache's share are learned together, as one factor.
-Source: the features are those of llm-d's predicted-latency scheduling, which uses XGBoost in a side-car; recursive least
-squares are textbook (Haykin, Adaptive Filter Theory). Chosen by error on simulated traffic (mean absolute error over
-mean wait; prefill first come first served, 1 of 50 prompts a hundred times as long; a hosted API with a heavy tail):
+ttft/4)^2, so one answer of a heavy tail has little effect. Negative coefficients are not used. There is no prediction before
+10 samples. `own` of a new prompt is a quarter of its bytes times the recent ratio of reported to estimated tokens.
+Source: the features are those of llm-d's predicted-latency scheduling; recursive least squares are textbook (Haykin,
+Adaptive Filter Theory). Chosen by error on simulated traffic (mean absolute error over mean wait):
 
     engine, light / busy / no long ones / static batches / hosted     mean: 1.22 / 0.79 / 0.57 / 0.44 / 0.47
     mean by size of prompt 1.25 / 0.83 / 0.63 / 0.47 / 0.47           this: 0.30 / 0.21 / 0.12 / 0.38 / 0.38
@@ -113,7 +110,7 @@ class Predictor:
         return seconds if seconds > 0 else 0.0
 
     def learn(self, n_own: float, n_ahead: float, ttft_s: float) -> None:
-        """One step of weighted recursive least squares, written out for three features, as loops take three times as long."""
+        """One step of weighted recursive least squares, written out for three features for speed."""
         own, ahead = n_own * _KILO, n_ahead * _KILO
         p00, p01, p02, p11, p12, p22 = self._p
         predicted_s = self._a + self._b * own + self._c * ahead

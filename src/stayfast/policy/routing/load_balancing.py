@@ -120,8 +120,8 @@ class PrefillBacklog:
 
 def in_turn(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
     """The candidates' indices in the listed order, unhealthy ones last: a preferred upstream and its fallbacks."""
-    well = able(loads, rng)
-    return sorted(range(len(loads)), key=lambda index: (not loads[index].wants_probe, index not in well))
+    healthy = able(loads, rng)
+    return sorted(range(len(loads)), key=lambda index: (not loads[index].wants_probe, index not in healthy))
 
 
 def order(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
@@ -129,9 +129,10 @@ def order(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
     n = len(loads)
     if n < 2:
         return list(range(n))
-    well = able(loads, rng)
-    first = less_of_two(loads, well, rng)
-    return probes_first(loads, sorted(range(n), key=lambda index: (index != first, index not in well, loads[index].seconds)))
+    healthy = able(loads, rng)
+    first = less_of_two(loads, healthy, rng)
+    found = sorted(range(n), key=lambda index: (index != first, index not in healthy, loads[index].seconds))
+    return probes_first(loads, found)
 
 
 def less_of_two(loads: Sequence[CandidateLoad], indices: Sequence[int], rng: Rng) -> int:
@@ -165,8 +166,9 @@ def probes_first(loads: Sequence[CandidateLoad], found: list[int]) -> list[int]:
 
 def able(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
     """The candidates that this request may prefer; all, if there are none."""
-    well = [index for index, load in enumerate(loads) if load.share >= 1.0 or (load.share > 0 and rng.random() < load.share)]
-    return well or [index for index, load in enumerate(loads) if load.share > 0] or list(range(len(loads)))
+    healthy = [index for index, load in enumerate(loads)
+               if load.share >= 1.0 or (load.share > 0 and rng.random() < load.share)]
+    return healthy or [index for index, load in enumerate(loads) if load.share > 0] or list(range(len(loads)))
 
 
 KEEPS_UP = 2.0
@@ -187,8 +189,8 @@ def choose(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares:
         best = min([index for index in indices if loads[index].seconds <= most_s], key=scores_s.__getitem__)
         if new_shares[best] < max(new_shares[index] for index in indices):
             first = best
-    is_well, scores_s = set(indices), scores_s or [load.seconds for load in loads]
-    found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_well, scores_s[index]))
+    is_healthy, scores_s = set(indices), scores_s or [load.seconds for load in loads]
+    found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_healthy, scores_s[index]))
     return probes_first(loads, found)
 
 

@@ -1,4 +1,4 @@
-"""Which texts share a batch, and when one is not worth beginning."""
+"""policy.cache.encoder_batching: which texts share a batch."""
 
 from stayfast.policy.cache.encoder_batching import N_RECENT, RETRY_EVERY, EncodingPace, PendingText, batch_of
 
@@ -8,7 +8,7 @@ def lengths(batch: list[PendingText]) -> list[int]:
     return [one.n_tokens for one in batch]
 
 
-def test_equal_lengths_go_together_with_the_oldest() -> None:
+def test_batch_of_takes_oldest_and_equal_lengths() -> None:
     """Of 9, 12, 9, 9 tokens the three nines go, and the twelve is next."""
     waiting = [PendingText(n, 0.0) for n in (9, 12, 9, 9)]
     batch = batch_of(waiting, 0.0, 256, 1.0)
@@ -16,25 +16,25 @@ def test_equal_lengths_go_together_with_the_oldest() -> None:
     assert lengths(batch_of([one for one in waiting if one not in batch], 0.0, 256, 1.0)) == [12]
 
 
-def test_a_batch_has_so_many_tokens_at_most() -> None:
+def test_batch_of_is_limited_in_tokens() -> None:
     """Ten texts of 100 tokens, with room for 256: two at a time; one of 300 goes all the same."""
     assert lengths(batch_of([PendingText(100, 0.0)] * 10, 0.0, 256, 1.0)) == [100, 100]
     assert lengths(batch_of([PendingText(300, 0.0)] * 2, 0.0, 256, 1.0)) == [300]
 
 
-def test_who_is_late_goes_alone() -> None:
+def test_batch_of_late_text_goes_alone() -> None:
     """What has waited for longer than late_s waits for nobody's company in the batch."""
     waiting = [PendingText(9, 0.0), PendingText(9, 0.9), PendingText(9, 0.9)]
     assert batch_of(waiting, 1.0, 256, 0.5) == waiting[:1]
     assert batch_of(waiting, 0.4, 256, 0.5) == waiting
 
 
-def test_nobody_waits_nobody_goes() -> None:
+def test_batch_of_nothing_is_empty() -> None:
     """An empty queue gives an empty batch."""
     assert batch_of([], 0.0, 256, 1.0) == []
 
 
-def test_what_usually_takes_longer_than_there_is_time_is_not_begun() -> None:
+def test_encoding_pace_too_little_time_does_not_fit() -> None:
     """By the p95 of the last ones; one in RETRY_EVERY is tried, and N_RECENT quick ones make it quick again."""
     pace = EncodingPace()
     assert pace.fits(0.001)

@@ -1,4 +1,4 @@
-"""Phrasings and their answers."""
+"""policy.cache.answer_clusters: phrasings, answers and probation."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from stayfast.policy.cache.lexical import wording
 WORDING = wording("a question")
 
 
-def test_many_phrasings_one_answer() -> None:
+def test_answer_votes_many_phrasings_share_an_answer() -> None:
     """Neighbours come with their answers, those that are gone do not."""
     votes = AnswerVotes()
     for key, answer in ((1, 7), (2, 7), (3, 8)):
@@ -24,7 +24,7 @@ def test_many_phrasings_one_answer() -> None:
     assert (len(votes), votes.n_answers) == (1, 1)
 
 
-def test_an_answer_keeps_its_last_phrasings() -> None:
+def test_answer_votes_keep_last_phrasings() -> None:
     """The oldest goes, and the caller is told."""
     votes = AnswerVotes(n_per_answer=2)
     assert [votes.add(key, 7, WORDING) for key in (1, 2, 3, 4)] == [None, None, 1, 2]
@@ -34,7 +34,7 @@ def test_an_answer_keeps_its_last_phrasings() -> None:
     assert votes.n_answers == 0
 
 
-def test_a_confirmed_error_puts_an_answer_on_probation() -> None:
+def test_answer_votes_confirmed_error_starts_probation() -> None:
     """Only of what was given; it ends after so many right ones running, and begins again with a wrong one."""
     votes = AnswerVotes()
     votes.add(1, 7, WORDING)
@@ -52,7 +52,7 @@ def test_a_confirmed_error_puts_an_answer_on_probation() -> None:
     assert not votes.is_on_probation(7)
 
 
-def test_an_answer_that_is_gone_is_on_no_probation() -> None:
+def test_answer_votes_forgotten_answer_has_no_probation() -> None:
     """Neither one that was, nor one that is judged when it is gone already."""
     votes = AnswerVotes()
     votes.add(1, 7, WORDING)
@@ -63,7 +63,7 @@ def test_an_answer_that_is_gone_is_on_no_probation() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("arf"), st.integers(0, 8)), max_size=60))
-def test_phrasings_and_answers_agree(steps: Sequence[tuple[str, int]]) -> None:
+def test_answer_votes_random_steps_stay_consistent(steps: Sequence[tuple[str, int]]) -> None:
     """After any steps, every phrasing has an answer, and no answer has more than its share."""
     votes, keys, key = AnswerVotes(n_per_answer=3), dict[int, int](), 0
     for step, number in steps:

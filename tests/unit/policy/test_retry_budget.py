@@ -1,4 +1,4 @@
-"""The budget of extra attempts: never more than its share and its slack, whatever the order of things."""
+"""policy.resilience.retry_budget: extra attempts stay within their share and floor."""
 
 from math import sqrt
 from random import Random
@@ -26,7 +26,7 @@ def _filled(n: int, *, retry: float = 0.1, hedge: float = 0.05) -> RetryBudget:
     return budget
 
 
-def test_a_lonely_request_may_be_retried() -> None:
+def test_retry_budget_single_request_may_retry() -> None:
     """The floor: ten extra attempts a minute, however few requests there are."""
     budget = _filled(1)
     n = 0
@@ -44,7 +44,7 @@ def _taken(pool: UpstreamRetryBudget, now: float = 0.0) -> int:
     return n
 
 
-def test_an_upstream_has_one_floor_for_all_its_routes() -> None:
+def test_upstream_budget_has_one_floor_for_all_routes() -> None:
     """Twenty routes with five requests each: a tenth of all of them, and ten; again after a minute, for want of traffic."""
     pool = UpstreamRetryBudget()
     pool.routes = tuple(_filled(5) for _ in range(20))
@@ -53,7 +53,7 @@ def test_an_upstream_has_one_floor_for_all_its_routes() -> None:
     assert _taken(pool, 2 * WINDOW_S) * W == pytest.approx(FLOOR_CALLS * weight_of(0), abs=W)
 
 
-def test_an_upstream_gets_what_its_routes_pay_for() -> None:
+def test_upstream_budget_sums_route_deposits() -> None:
     """One pays for a tenth, the other for a half."""
     pool = UpstreamRetryBudget()
     pool.routes = (_filled(1000), _filled(1000, retry=0.5))
@@ -61,7 +61,7 @@ def test_an_upstream_gets_what_its_routes_pay_for() -> None:
     assert _taken(UpstreamRetryBudget()) == 1000
 
 
-def test_hedges_leave_half_of_the_retries() -> None:
+def test_retry_budget_hedges_leave_half_to_retries() -> None:
     """A route that hedges as much as it may still retries half of its retry share."""
     budget = _filled(10_000, hedge=0.2)
     while budget.may_hedge(W, 0.0):
@@ -73,7 +73,7 @@ def test_hedges_leave_half_of_the_retries() -> None:
     assert 0.05 <= budget.extra_share(0.0) - hedged <= 0.06
 
 
-def test_failures_take_from_hedges() -> None:
+def test_retry_budget_retries_reduce_room_for_hedges() -> None:
     """Where failures have used everything up, nothing is hedged."""
     budget = _filled(1000)
     while budget.may_retry(W, 0.0):
@@ -81,14 +81,14 @@ def test_failures_take_from_hedges() -> None:
     assert not budget.may_hedge(W, 0.0)
 
 
-def test_a_long_prompt_costs_what_it_costs() -> None:
+def test_retry_budget_long_prompt_weighs_more() -> None:
     """One hedge of a hundredfold prompt takes the place of many."""
     budget = _filled(1000)
     assert not budget.may_hedge(W * 100, 0.0)
     assert budget.may_hedge(W, 0.0)
 
 
-def test_a_minute_later_all_is_forgotten() -> None:
+def test_retry_budget_after_a_minute_is_empty() -> None:
     """Neither what was paid in nor what was taken counts after the window."""
     budget = _filled(1000)
     budget.take_retry(W * 200, 0.0)
@@ -98,7 +98,7 @@ def test_a_minute_later_all_is_forgotten() -> None:
 
 
 @given(seed=st.integers(0, 2**32), share=st.floats(0.01, 1.0))
-def test_never_more_than_the_share(seed: int, share: float) -> None:
+def test_retry_budget_never_exceeds_its_share(seed: int, share: float) -> None:
     """Over any schedule of a minute, hedges stay within share and slack."""
     rng, budget = Random(seed), RetryBudget(0.1, share)
     n = n_hedges = 0
@@ -114,7 +114,7 @@ def test_never_more_than_the_share(seed: int, share: float) -> None:
 
 
 @pytest.mark.parametrize("n_more", [0, 1])
-def test_a_first_hedge_leaves_room_for_the_second(n_more: int) -> None:
+def test_retry_budget_hedge_reserves_room_for_a_second(n_more: int) -> None:
     """With room for one, the one that needs two is refused."""
     budget = _filled(1)
     for _ in range(9):
@@ -122,7 +122,7 @@ def test_a_first_hedge_leaves_room_for_the_second(n_more: int) -> None:
     assert budget.may_hedge(W, 0.0, n_more) is (n_more == 0)
 
 
-def test_what_was_missed_was_wanted() -> None:
+def test_retry_budget_blocked_hedge_counts_as_demand() -> None:
     """It takes no room, and is forgotten like the rest."""
     budget = _filled(1000)
     budget.take_hedge(W * 50, 0.0)

@@ -1,4 +1,4 @@
-"""policy.fair: between tenants that always want more, service goes by weight; nobody saves up."""
+"""policy.admission.fair_share: service by weight, and places reserved for others."""
 
 from random import Random
 
@@ -17,7 +17,7 @@ def serve(sharing: Sharing, share: TenantShare, n_input: float, n_output: float)
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=2, max_size=6), st.integers(0, 2**32))
-def test_service_goes_by_weight(weights: list[float], seed: int) -> None:
+def test_sharing_service_follows_weights(weights: list[float], seed: int) -> None:
     """However long their requests are: the gap in service for each unit of weight is at most two of the largest."""
     rng, sharing = Random(seed), Sharing()
     shares = [TenantShare(str(n), weight) for n, weight in enumerate(weights)]
@@ -35,7 +35,7 @@ def test_service_goes_by_weight(weights: list[float], seed: int) -> None:
     assert max(served) - min(served) <= 2 * most
 
 
-def test_nobody_saves_up() -> None:
+def test_sharing_idle_tenant_saves_no_service() -> None:
     """Who comes back from idleness starts level with those who wait, or with whoever started last."""
     sharing, busy, idle = Sharing(), TenantShare("busy"), TenantShare("idle")
     sharing.arrive(busy, 0.0, None)
@@ -48,7 +48,7 @@ def test_nobody_saves_up() -> None:
     assert late.served == 900  # busy's, before its last request
 
 
-def test_who_waits_keeps_its_claim() -> None:
+def test_sharing_waiting_tenant_keeps_its_claim() -> None:
     """No lift while something of its own waits: it has not been idle."""
     sharing, share = Sharing(), TenantShare("a")
     share.n_waiting = 1
@@ -56,7 +56,7 @@ def test_who_waits_keeps_its_claim() -> None:
     assert share.served == 0
 
 
-def test_an_estimate_counts_while_it_runs() -> None:
+def test_sharing_estimate_counts_while_running() -> None:
     """What was thought and not used is no service."""
     sharing, share = Sharing(), TenantShare("a", 2.0)
     sharing.start(share, weighted(1000, 4000))
@@ -68,7 +68,7 @@ def test_an_estimate_counts_while_it_runs() -> None:
     assert share.claim == 60
 
 
-def test_the_greedy_leave_open_what_others_have_used() -> None:
+def test_sharing_greedy_tenant_leaves_recent_places_of_others() -> None:
     """Up to what is theirs, while they have traffic and are not greedy themselves; alone, a tenant may fill everything."""
     sharing, noisy, quiet = Sharing(), TenantShare("noisy"), TenantShare("quiet")
     noisy.n_running = 20

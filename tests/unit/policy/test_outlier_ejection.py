@@ -1,4 +1,4 @@
-"""policy/eject: who is worse than its peers is left out for a while, and never too many of them."""
+"""policy.routing.outlier_ejection: upstreams far worse than their peers."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ class Fleet:
         return set(self.outliers.out(self.now))
 
 
-def test_who_fails_more_than_the_others_is_left_out_and_comes_back() -> None:
+def test_outliers_failing_upstream_is_ejected_and_returns() -> None:
     """One call in five, of which a breaker would see nothing; for 30 s, then by a share that grows."""
     fleet = Fleet()
     fleet.run(20)
@@ -59,7 +59,7 @@ def test_who_fails_more_than_the_others_is_left_out_and_comes_back() -> None:
     assert fleet.outliers.shares(NAMES, fleet.now) == [1.0] * 4
 
 
-def test_what_fails_everywhere_is_nobodys_outlier() -> None:
+def test_outliers_common_failures_eject_none() -> None:
     """A bad minute of all is no reason to leave one out."""
     outliers = Outliers(EjectConfig(enabled=True))
     for n in range(400):
@@ -71,7 +71,7 @@ def test_what_fails_everywhere_is_nobodys_outlier() -> None:
         assert outliers.shares(NAMES, n / 10) == [1.0] * 4
 
 
-def test_who_is_slower_than_its_twins_is_left_out() -> None:
+def test_outliers_slow_upstream_is_ejected() -> None:
     """Four times as slow for the same prompts; the same time for longer prompts is nothing."""
     fleet = Fleet()
     fleet.run(30, "c", ttft_s=0.8)
@@ -81,7 +81,7 @@ def test_who_is_slower_than_its_twins_is_left_out() -> None:
     assert long.out == set()
 
 
-def test_again_and_again_it_is_longer_out() -> None:
+def test_outliers_repeated_ejection_lasts_longer() -> None:
     """30 s, then 60, up to five minutes."""
     fleet, spells, began_at = Fleet(), [], 0.0
     for _ in range(4000):
@@ -97,7 +97,7 @@ def test_again_and_again_it_is_longer_out() -> None:
 
 
 @pytest.mark.parametrize(("max_share", "n_out"), [(0.1, 0), (0.3, 1), (0.5, 2)])
-def test_so_many_and_no_more(max_share: float, n_out: int) -> None:
+def test_outliers_max_share_bounds_ejections(max_share: float, n_out: int) -> None:
     """Of four, three are slow, each far more than the next: by the median of the others' two are outliers."""
     outliers = Outliers(EjectConfig(enabled=True, max_share=max_share))
     for n in range(300):
@@ -109,7 +109,7 @@ def test_so_many_and_no_more(max_share: float, n_out: int) -> None:
 
 @given(calls=st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["fail", "slow", "lost", "well"])), max_size=400),
        n=st.integers(1, 4), max_share=st.sampled_from([0.1, 0.5, 0.99]))
-def test_never_all_of_them(calls: list[tuple[str, str]], n: int, max_share: float) -> None:
+def test_outliers_never_eject_all(calls: list[tuple[str, str]], n: int, max_share: float) -> None:
     """Whatever becomes of calls, at most `max_share` are out at a time, so one at least is not."""
     outliers = Outliers(EjectConfig(enabled=True, max_share=max_share, min_calls=5))
     names, now = NAMES[:n], 0.0
@@ -127,7 +127,7 @@ def test_never_all_of_them(calls: list[tuple[str, str]], n: int, max_share: floa
 
 
 @pytest.mark.parametrize("wrong", [{"slow_factor": 1.0}, {"min_calls": 1}, {"ejection_s": 0.0}, {"max_share": 1.0}])
-def test_what_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+def test_eject_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
     """Each with its own name first."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EjectConfig(**wrong)

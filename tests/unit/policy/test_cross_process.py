@@ -1,4 +1,4 @@
-"""Places that several processes share: never more than there are, none idle while somebody waits, nobody without any."""
+"""policy.resilience.cross_process: one limit of several processes."""
 
 from collections import deque
 from random import Random
@@ -16,7 +16,7 @@ def _processes(n: int) -> list[SharedLimit]:
     return [SharedLimit(cells, pairs[each], pairs[:each] + pairs[each + 1:]) for each in range(n)]
 
 
-def test_counts_of_all() -> None:
+def test_shared_limit_counts_all_processes() -> None:
     """What the others have taken counts, and what they give back does not."""
     one, two, three = _processes(3)
     two.taken(4)
@@ -26,7 +26,7 @@ def test_counts_of_all() -> None:
     assert one.n_seen(1, 20) == 6
 
 
-def test_whoever_has_its_part_leaves_the_rest_to_those_who_wait() -> None:
+def test_shared_limit_process_at_its_part_leaves_rest_to_waiting() -> None:
     """All at one process; one waits at another: the place that comes free is not for the first, and is for the other."""
     one, two = _processes(2)
     one.taken(19)
@@ -36,7 +36,7 @@ def test_whoever_has_its_part_leaves_the_rest_to_those_who_wait() -> None:
     assert two.n_seen(0, 20) == 19
 
 
-def test_a_fraction_of_a_place_is_no_place() -> None:
+def test_shared_limit_fraction_of_a_place_is_not_free() -> None:
     """A limit of 19.7 is full to whoever must leave the rest, too."""
     one, two = _processes(2)
     one.taken(19)
@@ -44,7 +44,7 @@ def test_a_fraction_of_a_place_is_no_place() -> None:
     assert one.n_seen(19, 19.7) >= 19.7
 
 
-def test_counts_in_words() -> None:
+def test_occupancy_names_places_of_other_workers() -> None:
     """Those by which it is decided: all processes', and what is kept for others that wait."""
     one, two = _processes(2)
     assert occupancy(3, 4, None, " are") == "3 of 4 places are taken"
@@ -54,12 +54,13 @@ def test_counts_in_words() -> None:
     two.waiting(2)
     one.taken(2)
     assert occupancy(2, 4, one, " were", " of lane long") == (
-        "3 of 4 places of lane long were taken (1 of them by other workers), the rest is reserved for other workers' requests")
+        "3 of 4 places of lane long were taken (1 of them by other workers), "
+        "the rest is reserved for other workers' requests")
 
 
 @settings(max_examples=200)
 @given(seed=st.integers(0, 2**32), n=st.integers(2, 6), n_places=st.integers(1, 30))
-def test_full_never_over_and_fair(seed: int, n: int, n_places: int) -> None:
+def test_shared_limit_random_traffic_is_full_and_fair(seed: int, n: int, n_places: int) -> None:
     """Whatever comes where: places are never overdrawn, none stays free while somebody waits, and whoever waits gets one
     before all others have had thirty.
     """

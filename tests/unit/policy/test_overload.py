@@ -1,4 +1,4 @@
-"""policy.admission: which bands overload spares, by how many signs there are of it."""
+"""policy.admission.overload: signs of overload, and prompt limits."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from stayfast.policy.admission.priority import BANDS
 from stayfast.policy.admission.queue import QueueConfig
 
 
-def test_bands_by_the_number_of_signs() -> None:
+def test_admission_config_spares_bands_by_number_of_signs() -> None:
     """One sign refuses nobody, two the lower bands, three and more all but those for whom somebody waits in person."""
     config, queue = AdmissionConfig(10), QueueConfig(max_queue=10)
     late, busy, both = OverloadSignals(), OverloadSignals(), OverloadSignals()
@@ -27,7 +27,7 @@ def test_bands_by_the_number_of_signs() -> None:
     assert spared(5, 0.0, both) == spared(5, 60.0, both) == spared(5, 60.0, both, 1.0) == [False, False, True]
 
 
-def test_busyness_is_of_the_time_since_the_last_look() -> None:
+def test_overload_signals_busy_is_since_last_sample() -> None:
     """A process that was busy and is no longer shows no sign; half of a past lateness still counts."""
     strain = OverloadSignals()
     strain.begin(10.0, 3.0)

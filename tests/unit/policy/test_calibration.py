@@ -1,6 +1,7 @@
-"""The threshold that bounds the error: what it promises, when it has nothing to promise, and what it costs."""
+"""policy.cache.calibration: the threshold, and the bounds of a share."""
 
 from collections.abc import Iterator
+from math import comb
 from random import Random
 from typing import Any
 
@@ -8,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.policy.cache.calibration import LEAST_LABELS, CalibrateConfig, Calibrator
+from stayfast.policy.cache.calibration import (
+    LEAST_LABELS,
+    CalibrateConfig,
+    Calibrator,
+    beta_quantile,
+    beta_share,
+    is_at_most,
+    lower,
+    upper,
+)
 
 SURE, UNSURE = 0.9, 0.5
 
@@ -35,7 +45,7 @@ def online(config: CalibrateConfig, seed: int, n: int) -> tuple[Calibrator, int,
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_error_stays_under_its_bound(seed: int) -> None:
+def test_calibrator_error_stays_below_max_error(seed: int) -> None:
     """And a good part of what could be given at this error is given."""
     calibrator, n_hits, n_wrong = online(CalibrateConfig(max_error=0.1), seed, 6000)
     assert n_hits > 1500
@@ -46,7 +56,7 @@ def test_the_error_stays_under_its_bound(seed: int) -> None:
     assert estimate.hit_share == pytest.approx(n_hits / 6000, abs=0.15)
 
 
-def test_what_cannot_be_told_apart_is_never_given() -> None:
+def test_calibrator_uninformative_features_serve_nothing() -> None:
     """Where the features say nothing, one answer in five is wrong at any threshold."""
     rng = Random(1)
     calibrator = Calibrator(CalibrateConfig(max_error=0.05), 1)
@@ -57,7 +67,7 @@ def test_what_cannot_be_told_apart_is_never_given() -> None:
     assert calibrator.estimate() is None
 
 
-def test_it_begins_in_the_shadow() -> None:
+def test_calibrator_starts_in_shadow() -> None:
     """Until there are min_labels, however good they are; then what would have been given is given."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.05, min_labels=300), 1)
     for number in range(299):
@@ -73,7 +83,7 @@ def test_it_begins_in_the_shadow() -> None:
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_labels_of_one_class_prove_nothing(is_right: bool) -> None:
+def test_calibrator_labels_of_one_class_give_no_threshold(is_right: bool) -> None:
     """However many: nothing is known of what tells right from wrong, and an unlike question looks as sure as any."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.01), 1)
     for _ in range(1000):
@@ -83,7 +93,7 @@ def test_labels_of_one_class_prove_nothing(is_right: bool) -> None:
     assert calibrator.why_not(calibrator.p((0.0,))) == "shadow"
 
 
-def test_audits_stand_for_the_hits_that_nobody_looked_at() -> None:
+def test_calibrator_audits_weigh_for_unaudited_hits() -> None:
     """Labels of one bin share their weight: 100 free ones and 10 audits of 1 in 10 are 200 hits, and 110 to judge by."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.1, audit=0.1, min_labels=LEAST_LABELS), 1)
     for number in range(200):
@@ -98,7 +108,7 @@ def test_audits_stand_for_the_hits_that_nobody_looked_at() -> None:
     assert estimate.hit_share == pytest.approx(200 / 300, rel=0.3)
 
 
-def test_drift_turns_it_off() -> None:
+def test_calibrator_drift_returns_to_shadow() -> None:
     """When audits come out wrong, it forgets what it was proven by, and begins again in the shadow."""
     calibrator, *_ = online(CalibrateConfig(max_error=0.1), 1, 3000)
     assert calibrator.why_not(1.0) == ""
@@ -114,7 +124,7 @@ def test_drift_turns_it_off() -> None:
     assert calibrator.why_not(1.0) == ""
 
 
-def test_a_single_wrong_audit_is_no_drift() -> None:
+def test_calibrator_single_wrong_audit_is_no_drift() -> None:
     """Not even the first one, at 0.1 %."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.001), 1)
     calibrator.learn((SURE,), is_right=False, was_given=True)
@@ -122,7 +132,7 @@ def test_a_single_wrong_audit_is_no_drift() -> None:
     assert calibrator.audited() == (1, 1)
 
 
-def test_only_the_last_labels_count() -> None:
+def test_calibrator_keeps_only_last_labels() -> None:
     """What was wrong long ago is forgotten."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.1, min_labels=100, n_kept=500), 1)
     rng = Random(1)
@@ -136,7 +146,7 @@ def test_only_the_last_labels_count() -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, -1.0]), st.booleans(), st.integers(1, 100)), max_size=6))
-def test_lopsided_labels_do_no_harm(runs: list[tuple[float, bool, int]]) -> None:
+def test_calibrator_separable_labels_stay_bounded(runs: list[tuple[float, bool, int]]) -> None:
     """Long runs of the same, in any order: p stays a probability, and rises with what was right."""
     calibrator = Calibrator(CalibrateConfig(max_error=0.1, min_labels=LEAST_LABELS, n_kept=300), 1)
     for x, is_right, n in runs:
@@ -150,7 +160,49 @@ def test_lopsided_labels_do_no_harm(runs: list[tuple[float, bool, int]]) -> None
 
 
 @pytest.mark.parametrize("wrong", [{"max_error": 0.0}, {"audit": 0.0}, {"min_labels": 10}, {"n_kept": 100}])
-def test_settings_out_of_bounds(wrong: dict[str, Any]) -> None:
+def test_calibrate_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         CalibrateConfig(**wrong)
+
+
+@pytest.mark.parametrize(("x", "n", "confidence", "low", "high"), [
+    (0, 59, 0.95, 0.0, 0.04951),  # 1 - 0.05 ** (1 / 59)
+    (0, 299, 0.95, 0.0, 0.00997),
+    (2, 10, 0.975, 0.02521, 0.55610),  # two-sided 95 %, as in any table
+    (5, 100, 0.975, 0.01643, 0.11283),
+    (10, 10, 0.95, 0.74113, 1.0),
+])
+def test_bounds_match_published_intervals(x: int, n: int, confidence: float, low: float, high: float) -> None:
+    """Values of published tables."""
+    assert lower(x, n, confidence) == pytest.approx(low, abs=1e-5)
+    assert upper(x, n, confidence) == pytest.approx(high, abs=1e-5)
+
+
+@given(st.integers(1, 60), st.floats(0.01, 0.99), st.data())
+def test_beta_share_equals_binomial_tail(n: int, share: float, data: st.DataObject) -> None:
+    """I_q(x + 1, n - x) is the probability of more than x of n."""
+    x = data.draw(st.integers(0, n - 1))
+    tail = sum(comb(n, k) * share**k * (1 - share)**(n - k) for k in range(x + 1, n + 1))
+    assert beta_share(share, x + 1, n - x) == pytest.approx(tail, abs=1e-9)
+
+
+@given(st.floats(0.01, 0.99), st.floats(0.5, 3000), st.floats(0.5, 3000))
+def test_beta_quantile_inverts_beta_share(share: float, a: float, b: float) -> None:
+    """So much lies below it."""
+    assert beta_share(beta_quantile(share, a, b), a, b) == pytest.approx(share, abs=1e-6)
+
+
+@given(st.floats(0, 50), st.floats(50, 5000), st.floats(0.001, 0.5))
+def test_is_at_most_agrees_with_upper_bound(x: float, n: float, share: float) -> None:
+    """`is_at_most` is `upper(...) <= share`, but for the rounding."""
+    bound = upper(x, n)
+    if abs(bound - share) > 1e-9:
+        assert is_at_most(share, x, n) == (bound <= share)
+
+
+def test_beta_share_outside_unit_interval_is_0_or_1() -> None:
+    """Shares of 0 and 1, and all wrong."""
+    assert (beta_share(0.0, 2, 3), beta_share(1.0, 2, 3)) == (0.0, 1.0)
+    assert (upper(3, 3), lower(0, 3)) == (1.0, 0.0)
+    assert not is_at_most(0.5, 3, 3)

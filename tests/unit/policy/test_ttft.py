@@ -1,4 +1,4 @@
-"""The predictor: what it learns, from whom, and how wrong it says it is."""
+"""policy.resilience.ttft: predictions of the time to first token."""
 
 from random import Random
 
@@ -24,7 +24,7 @@ def taught(n: int = 400, seed: int = 1, *, noise: float = 0.0) -> Predictor:
     return predictor
 
 
-def test_it_says_nothing_before_it_knows() -> None:
+def test_predictor_before_10_samples_is_none() -> None:
     """Not a word until ten first tokens have come."""
     predictor = Predictor()
     for _ in range(N_WARM):
@@ -33,7 +33,7 @@ def test_it_says_nothing_before_it_knows() -> None:
     assert predictor.predicted_s(100) == pytest.approx(0.2, rel=0.1)
 
 
-def test_it_learns_size_and_queue() -> None:
+def test_predictor_learns_prompt_size_and_queue() -> None:
     """Within 5 % for a short prompt, a long one, and a short one behind a long one."""
     predictor = taught()
     assert predictor.predicted_s(100) == pytest.approx(0.105, rel=0.05)
@@ -42,7 +42,7 @@ def test_it_learns_size_and_queue() -> None:
     assert predictor.predicted_s(100) == pytest.approx(1.105, rel=0.05)
 
 
-def test_it_says_how_wrong_it_is() -> None:
+def test_predictor_error_ratio_measures_error() -> None:
     """Near nothing where waits are a line, about their own spread where they are not; None before a prediction was made."""
     assert Predictor().error_ratio is None
     exact, vague = taught().error_ratio, taught(2000, noise=0.3).error_ratio
@@ -52,7 +52,7 @@ def test_it_says_how_wrong_it_is() -> None:
     assert 0.15 < vague < 0.4
 
 
-def test_a_heavy_tail_moves_it_little() -> None:
+def test_predictor_heavy_tail_has_little_effect() -> None:
     """A wait a hundred times as long as predicted: by less than half of what is usual."""
     predictor = taught()
     before_s = predictor.predicted_s(400) or 0.0
@@ -60,7 +60,7 @@ def test_a_heavy_tail_moves_it_little() -> None:
     assert predictor.predicted_s(400) == pytest.approx(before_s, rel=0.5)
 
 
-def test_it_follows_an_upstream_that_changes() -> None:
+def test_predictor_follows_changed_upstream() -> None:
     """Three times as slow: within 20 % after a few hundred answers."""
     predictor = taught()
     for _ in range(600):
@@ -68,7 +68,7 @@ def test_it_follows_an_upstream_that_changes() -> None:
     assert predictor.predicted_s(400) == pytest.approx(0.36, rel=0.2)
 
 
-def test_it_recovers_from_a_line_that_was_wrong() -> None:
+def test_predictor_recovers_from_wrong_line() -> None:
     """Long prompts that were quick, then are not: no answer is taken for an outlier for ever."""
     predictor = Predictor()
     for n in range(300):
@@ -78,7 +78,7 @@ def test_it_recovers_from_a_line_that_was_wrong() -> None:
     assert predictor.predicted_s(20_000) == pytest.approx(1.0, rel=0.3)
 
 
-def test_what_is_cached_is_not_read() -> None:
+def test_predictor_learns_cached_share() -> None:
     """Upstreams that count half of what was estimated, at the first token or at the end, halve what a prompt weighs."""
     for is_early in (True, False):
         predictor = Predictor()
@@ -92,7 +92,7 @@ def test_what_is_cached_is_not_read() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(("begin", "first", "end")), st.integers(0, 5), st.integers(0, 100_000),
                           st.floats(0.0, 1e4)), max_size=60))
-def test_its_books_close(events: list[tuple[str, int, int, float]]) -> None:
+def test_predictor_n_ahead_returns_to_zero(events: list[tuple[str, int, int, float]]) -> None:
     """Whatever happens, in any order and twice: nothing is predicted below 0, and nothing is ahead when all is over."""
     predictor, guesses = Predictor(), []
     for what, which, n_tokens, seconds in events:
@@ -109,7 +109,7 @@ def test_its_books_close(events: list[tuple[str, int, int, float]]) -> None:
     assert predictor.n_ahead == pytest.approx(0, abs=1e-3)
 
 
-def test_its_repr_is_for_people() -> None:
+def test_predictor_repr_shows_line_and_error() -> None:
     """The line, and its error."""
     assert repr(Predictor()) == "<Predictor 0 ms + 0 own + 0 ahead of each 1,000 tokens; no error known>"
     assert "off by" in repr(taught())

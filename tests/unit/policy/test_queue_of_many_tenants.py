@@ -1,4 +1,4 @@
-"""policy.queue and policy.fair with many tenants: whose turn it is, found in one pass, is whose it is by asking each."""
+"""policy.admission.queue and fair_share: the fast paths agree with the plain rule."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,7 +114,7 @@ class Many:
 
 @given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=1, max_size=N_TENANTS), st.integers(1, 30),
        st.lists(STEPS, max_size=150))
-def test_one_pass_finds_what_asking_each_does(weights: list[float], max_queue: int,
+def test_controller_one_pass_equals_asking_each(weights: list[float], max_queue: int,
                                               steps: list[tuple[str, int, int, float]]) -> None:
     """Whoever comes, waits, runs, ends and leaves, at any time: the same goes on next, and the same is kept for others."""
     many = Many(weights, max_queue)
@@ -125,7 +125,7 @@ def test_one_pass_finds_what_asking_each_does(weights: list[float], max_queue: i
             assert many.sharing.n_reserved(share, N_PLACES, many.now) == kept
 
 
-def test_room_is_asked_for_once_a_band() -> None:
+def test_queue_pop_calls_has_room_once_per_band() -> None:
     """However many tenants wait: when a place is given back, no work is done for each of them but to compare claims."""
     queue: Queue[int] = Queue(QueueConfig())
     for n in range(300):
@@ -140,7 +140,7 @@ def test_room_is_asked_for_once_a_band() -> None:
     assert asked == [2, 3]
 
 
-def test_what_is_kept_is_not_looked_for_among_those_that_wait() -> None:
+def test_sharing_n_reserved_skips_waiting_tenants() -> None:
     """Whoever begins to wait is not asked for what it leaves open; when it waits no more, it is."""
     sharing, share, other = Sharing(), TenantShare("a"), TenantShare("b")
     for each in (share, other):

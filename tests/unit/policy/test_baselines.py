@@ -1,4 +1,4 @@
-"""policy/verdicts: calls are judged when a slow one is known, in the order in which they began."""
+"""policy.resilience.baselines: usual times, and the classification of calls."""
 
 from math import inf, log
 
@@ -11,6 +11,7 @@ from stayfast.policy.resilience.baselines import (
     FAILED,
     JUDGED,
     LOST,
+    MAX_CLASSES,
     N_WARM,
     NOTHING,
     REFUSED,
@@ -21,8 +22,75 @@ from stayfast.policy.resilience.baselines import (
     DueBuckets,
     LatencyBaselines,
     classify,
+    log_of,
     of_mark,
 )
+
+
+def test_baselines_classes_do_not_mix() -> None:
+    """A long prompt's ten seconds are as usual as a short one's tenth."""
+    usual = LatencyBaselines()
+    short, long = usual.norm("m", 100, False), usual.norm("m", 100_000, False)
+    for _ in range(N_WARM):
+        usual.learn(short, log_of(0.1))
+        usual.learn(long, log_of(10.0))
+    assert short.ratio(0.1) == pytest.approx(1.0)
+    assert long.ratio(10.0) == pytest.approx(1.0)
+    assert short.ratio(10.0) == pytest.approx(67.0)
+    assert short.after_s(3.0) == pytest.approx(0.4)
+    assert usual.all.baseline_s == pytest.approx(1.0)
+
+
+def test_baseline_few_answers_give_none() -> None:
+    """Before ten answers nothing is slow."""
+    norm = LatencyBaselines().norm("m", 1, False)
+    for _ in range(N_WARM - 1):
+        norm.learn(0.0)
+    assert (norm.ratio(1e6), norm.after_s(3.0)) == (None, inf)
+
+
+def test_baseline_fastest_of_a_burst_give_none() -> None:
+    """Of a hundred calls at once the first ten answers are not what is usual; those to three of four are near it."""
+    norm = Baseline()
+    norm.n_unknown = 100
+    for number in range(75):
+        assert norm.ratio(1.0) is None
+        norm.n_unknown -= 1
+        norm.learn(log_of(0.01 * (number + 1)))
+    assert 0.2 < norm.baseline_s < 0.5
+
+
+def test_baseline_batch_equals_single_samples() -> None:
+    """A sum of logarithms and how many they are."""
+    one, many = Baseline(), Baseline()
+    for _ in range(40):
+        for seconds in (0.1, 0.4):
+            one.learn(log_of(seconds))
+        many.learn(log_of(0.1) + log_of(0.4), 2)
+    assert many.baseline_s == pytest.approx(one.baseline_s)
+    many.learn(log_of(3.0) * 10_000, 10_000)
+    assert many.baseline_s == pytest.approx(3.0)
+
+
+def test_baseline_tail_has_little_effect() -> None:
+    """One answer in twenty that takes forty times as long: a fifth more, not three times as much."""
+    usual = LatencyBaselines()
+    norm = usual.norm("m", 1, False)
+    for number in range(1000):
+        usual.learn(norm, log_of(8.0 if number % 20 == 0 else 0.2))
+    assert 0.2 < norm.baseline_s < 0.25
+
+
+@given(names=st.lists(st.text(max_size=3), max_size=50))
+def test_baselines_classes_are_bounded(names: list[str]) -> None:
+    """Names of models may be theirs."""
+    usual = LatencyBaselines()
+    for number in range(MAX_CLASSES):
+        usual.norm(f"{number}", 1, False)
+    for name in names:
+        usual.norm(name, 1, False)
+    assert len(usual._by_class) == MAX_CLASSES
+
 
 MARK = 7
 
@@ -45,7 +113,7 @@ def warm(usual: LatencyBaselines, n_tokens: int = 1, seconds: float = 1.0) -> Ba
 
 @given(st.lists(st.tuples(st.sampled_from(CallVerdict), st.sampled_from([None, 0.5, 3.5]), st.sampled_from([MARK, MARK - 1]),
                           st.sampled_from([3.0, inf]))))
-def test_models_are_judged_as_the_whole_is(drawn: list[tuple[CallVerdict, float | None, int, float]]) -> None:
+def test_classify_by_model_equals_whole(drawn: list[tuple[CallVerdict, float | None, int, float]]) -> None:
     """What is asked of the calls with a mark before they are judged is what the judging finds."""
     norm = warm(LatencyBaselines())
     calls = [call(norm, became, took_s, slow_s, mark=mark) for became, took_s, mark, slow_s in drawn if became is not JUDGED]
@@ -54,7 +122,7 @@ def test_models_are_judged_as_the_whole_is(drawn: list[tuple[CallVerdict, float 
     assert before == (found.n_slow, found.n_quick)
 
 
-def test_each_is_counted_by_what_became_of_it() -> None:
+def test_classify_counts_calls_by_verdict() -> None:
     """Answered in time, late, not at all; lost; failed, refused; and what says nothing."""
     usual = LatencyBaselines()
     norm = warm(usual)
@@ -68,14 +136,14 @@ def test_each_is_counted_by_what_became_of_it() -> None:
     assert {each.became for each in calls} == {JUDGED}
 
 
-def test_a_breaker_hears_of_its_own_times_only() -> None:
+def test_classify_counts_slow_calls_of_the_mark_only() -> None:
     """Calls that began before its last change are limits' and norms' alone."""
     norm = warm(LatencyBaselines())
     found = classify([call(norm, WAITING, mark=MARK - 1), call(norm, ANSWERED, 1.0, mark=MARK - 1)], None, MARK)
     assert (found.n_slow, found.n_quick, len(found.samples)) == (0, 0, 2)
 
 
-def test_where_nobody_knows_what_is_slow() -> None:
+def test_classify_without_baseline_counts_refusals_only() -> None:
     """They count as calls and say no more; in seconds, what there is."""
     norm = Baseline()
     calls = [call(norm, ANSWERED, 2.0, inf), call(norm, WAITING, None, inf), call(norm, REFUSED, None, inf)]
@@ -84,7 +152,7 @@ def test_where_nobody_knows_what_is_slow() -> None:
     assert classify(calls, None, MARK, wants_seconds=True).samples == [(2.0, 1), (inf, 1)]
 
 
-def test_what_is_usual_is_learned_up_to_what_is_slow() -> None:
+def test_classify_learns_at_most_slow_times() -> None:
     """An answer after a minute, and one that never came, are as long as a slow one."""
     usual = LatencyBaselines()
     norm, real = warm(usual), warm(usual, 1000, 2.0)
@@ -95,7 +163,7 @@ def test_what_is_usual_is_learned_up_to_what_is_slow() -> None:
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 3), st.floats(0, 30)), max_size=100))
-def test_all_come_due_once_in_order_and_not_before(steps: list[tuple[float, float]]) -> None:
+def test_due_buckets_return_each_item_once_in_order(steps: list[tuple[float, float]]) -> None:
     """At most an eighth of a second late, whenever somebody looks; `next_at` says when to look."""
     wheel: DueBuckets[tuple[int, float]] = DueBuckets()
     now, seen = 0.0, []

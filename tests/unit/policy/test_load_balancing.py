@@ -1,4 +1,4 @@
-"""policy/balance: two drawn, the one with less load first; who is not well stands behind and is never left out."""
+"""policy.routing.load_balancing: the order of upstreams, and their loads."""
 
 from collections import Counter
 from random import Random
@@ -12,16 +12,18 @@ from stayfast.policy.routing.load_balancing import (
     CandidateLoad,
     LatencyEstimate,
     PrefillBacklog,
+    choose,
     in_turn,
     less_of_two,
     order,
+    weighted,
 )
 
 LOADS = st.lists(st.builds(CandidateLoad, st.floats(0, 100), st.sampled_from([0.0, 0.3, 1.0]), st.booleans()), max_size=6)
 
 
 @given(loads=LOADS, seed=st.integers(0, 1000))
-def test_everybody_once_and_the_well_first(loads: list[CandidateLoad], seed: int) -> None:
+def test_order_lists_each_once_healthy_first(loads: list[CandidateLoad], seed: int) -> None:
     """Both orders name every candidate once; without a probe the first one is well, as long as anybody is."""
     for pick in (order, in_turn):
         picked = pick(loads, Random(seed))
@@ -30,29 +32,29 @@ def test_everybody_once_and_the_well_first(loads: list[CandidateLoad], seed: int
             assert loads[picked[0]].share > 0
 
 
-def test_in_turn_keeps_the_order() -> None:
+def test_in_turn_keeps_listed_order() -> None:
     """The listed order, those that are not well behind."""
     assert in_turn([CandidateLoad(9), CandidateLoad(1, 0.0), CandidateLoad(2)], Random(1)) == [0, 2, 1]
 
 
-def test_a_probe_goes_first() -> None:
+def test_order_probe_goes_first() -> None:
     """Once, whatever its load: that request finds out whether it works again."""
     loads = [CandidateLoad(1), CandidateLoad(1), CandidateLoad(9, 0.0, wants_probe=True)]
     assert (order(loads, Random(1))[0], in_turn(loads, Random(1))[0]) == (2, 2)
 
 
-def test_the_last_ones_standing_are_used() -> None:
+def test_able_all_unhealthy_returns_all() -> None:
     """Where nobody is well, the least loaded of all is tried."""
     assert order([CandidateLoad(5, 0.0), CandidateLoad(1, 0.0)], Random(1)) == [1, 0]
     assert in_turn([CandidateLoad(5, 0.0), CandidateLoad(1, 0.0)], Random(1)) == [0, 1]
 
 
-def test_less_load_goes_first() -> None:
+def test_order_less_load_goes_first() -> None:
     """Of two, the one with less."""
     assert order([CandidateLoad(5), CandidateLoad(1)], Random(1)) == [1, 0]
 
 
-def test_equals_share_evenly() -> None:
+def test_order_equal_loads_share_evenly() -> None:
     """No candidate is favoured."""
     rng = Random(1)
     firsts = Counter(order([CandidateLoad(0)] * 3, rng)[0] for _ in range(3000))
@@ -60,7 +62,7 @@ def test_equals_share_evenly() -> None:
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.0]), min_size=1, max_size=7), st.integers(0, 2**32))
-def test_two_are_drawn_as_sample_draws_them(seconds: list[float], seed: int) -> None:
+def test_less_of_two_draws_like_random_sample(seconds: list[float], seed: int) -> None:
     """The same two, from the same randomness: runs of a seed stay what they were."""
     rng, other = Random(seed), Random(seed)
     loads, those = [CandidateLoad(each) for each in seconds], list(range(len(seconds)))
@@ -69,14 +71,14 @@ def test_two_are_drawn_as_sample_draws_them(seconds: list[float], seed: int) -> 
     assert rng.random() == other.random()
 
 
-def test_who_comes_back_gets_its_share() -> None:
+def test_able_recovering_upstream_gets_its_share() -> None:
     """A tenth of the requests at first, with another one that is well."""
     rng = Random(1)
     firsts = Counter(in_turn([CandidateLoad(0, 0.1), CandidateLoad(9)], rng)[0] for _ in range(3000))
     assert 200 < firsts[0] < 400
 
 
-def test_pace_jumps_up_and_falls_back() -> None:
+def test_latency_estimate_peak_rises_at_once_and_decays() -> None:
     """At a slow sample at once, then to what is usual; a failure is no quick answer; nothing known: one at a time."""
     pace = LatencyEstimate()
     assert (pace.load_s(0, 0.0, 0.0), pace.load_s(3, 0.0, 0.0)) == (0.0, 3.0)
@@ -90,7 +92,7 @@ def test_pace_jumps_up_and_falls_back() -> None:
     assert pace.load_s(0, 0.2, 1000.0) == pytest.approx(0.4)
 
 
-def test_who_answered_nothing_is_asked_less() -> None:
+def test_latency_estimate_unanswered_call_raises_load() -> None:
     """One call in vain counts as one that runs, and is forgotten; once a pace is known it is nothing."""
     pace = LatencyEstimate()
     pace.vain(5.0)
@@ -102,7 +104,7 @@ def test_who_answered_nothing_is_asked_less() -> None:
     assert pace.load_s(0, 0.2, 200.0) == pytest.approx(0.2)
 
 
-def test_a_backlog_is_what_is_longer_than_usual() -> None:
+def test_prefill_backlog_counts_prompts_longer_than_usual() -> None:
     """Prompts alike are none; a long one is as many as it is long, up to a bound; each is taken off as it was put on."""
     backlog = PrefillBacklog()
     assert [backlog.began(100) for _ in range(100)] == [0.0] * 100
@@ -116,7 +118,7 @@ def test_a_backlog_is_what_is_longer_than_usual() -> None:
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=50))
-def test_a_backlog_leaks_nothing(prompts: list[float]) -> None:
+def test_prefill_backlog_ended_calls_leave_nothing(prompts: list[float]) -> None:
     """Whatever came: once all is read, nothing is left, and it was never below that."""
     backlog = PrefillBacklog()
     for work in [backlog.began(n_tokens) for n_tokens in prompts]:
@@ -126,7 +128,7 @@ def test_a_backlog_leaks_nothing(prompts: list[float]) -> None:
     assert backlog.work == pytest.approx(0, abs=1e-6)
 
 
-def test_who_is_given_up_took_at_least_so_long() -> None:
+def test_latency_estimate_lost_call_is_a_lower_bound() -> None:
     """A lost race raises the pace, and never lowers it."""
     pace = LatencyEstimate()
     pace.took(1.0, 0.2, 0.0)
@@ -136,7 +138,7 @@ def test_who_is_given_up_took_at_least_so_long() -> None:
     assert pace.load_s(0, 0.2, 0.0) == pytest.approx(3.0)
 
 
-def test_a_storm_of_failures_is_forgiven() -> None:
+def test_latency_estimate_many_failures_are_bounded() -> None:
     """Thousands of refusals double the pace no further than to a minute, from which it comes back."""
     pace = LatencyEstimate()
     pace.took(0.5, 0.5, 0.0)
@@ -144,3 +146,67 @@ def test_a_storm_of_failures_is_forgiven() -> None:
         pace.failed(0.5, number / 1000)
     assert pace.load_s(0, 0.5, 5.0) == pytest.approx(60, rel=0.01)
     assert pace.load_s(0, 0.5, 100.0) < 0.51
+
+
+SHARE = st.sampled_from([0.0, 0.4, 1.0])
+UPSTREAM = st.tuples(st.floats(0, 50), SHARE, st.booleans(), st.floats(0, 1), st.floats(0.01, 20), st.floats(0.1, 10))
+FLEET = st.lists(UPSTREAM, min_size=2, max_size=6)
+
+
+@given(fleet=FLEET, max_load=st.floats(1, 10), seed=st.integers(0, 99), foresees=st.booleans(), has_weights=st.booleans())
+def test_choose_affinity_respects_max_load(fleet: list[tuple[float, float, bool, float, float, float]], max_load: float,
+                                           seed: int, foresees: bool, has_weights: bool) -> None:
+    """Everybody once; nobody that is left alone before one that is well; none chosen for what it knows has more than
+    `max_load` times the least load; the same again with the same seed."""
+    loads = [CandidateLoad(seconds, share, probe and share == 0) for seconds, share, probe, *_ in fleet]
+    new_shares = [one[3] for one in fleet]
+    waits_s = [one[4] for one in fleet] if foresees else []
+    weights = [one[5] for one in fleet] if has_weights else []
+
+    def picked(news: list[float]) -> list[int]:
+        return choose(loads, weights, news, waits_s, max_load=max_load, rng=Random(seed))
+
+    found = picked(new_shares)
+    assert sorted(found) == list(range(len(fleet)))
+    assert found == picked(new_shares)
+    first = found[0]
+    if loads[first].wants_probe:
+        return
+    if any(load.share == 1 for load in loads):
+        assert loads[first].share > 0
+    behind = [loads[index].share for index in found if not loads[index].wants_probe and loads[index].share in {0, 1}]
+    assert behind == sorted(behind, reverse=True)
+    if all(load.share == 1 for load in loads) and first != picked([])[0]:
+        assert loads[first].seconds <= max_load * min(load.seconds for load in loads)
+
+
+def test_choose_known_prefix_goes_first() -> None:
+    """By what the rest of it would take there; the load decides where that is more."""
+    loads, new_shares = [CandidateLoad(0.3), CandidateLoad(0.2), CandidateLoad(0.2)], [0.1, 1.0, 1.0]
+    assert choose(loads, [], new_shares, [], max_load=6, rng=Random(1))[0] == 0
+    assert choose(loads, [], new_shares, [0.05, 0.2, 0.2], max_load=6, rng=Random(1))[0] == 0
+    assert choose(loads, [], new_shares, [0.5, 0.2, 0.2], max_load=6, rng=Random(1))[0] != 0
+    assert choose([CandidateLoad(3.0), CandidateLoad(0.2), CandidateLoad(0.2)], [], new_shares, [0.05, 0.2, 0.2], max_load=6,
+                  rng=Random(1))[0] != 0
+
+
+def test_choose_equal_wait_prefers_cached() -> None:
+    """A hosted API is as quick without its cache, and costs more."""
+    assert choose([CandidateLoad(0.2), CandidateLoad(0.2)], [], [1.0, 0.2], [0.2, 0.21], max_load=6, rng=Random(1))[0] == 1
+
+
+@pytest.mark.parametrize(("weights", "share"), [([9.0, 1.0], 0.9), ([1.0, 1.0], 0.5)])
+def test_choose_shares_follow_weights(weights: list[float], share: float) -> None:
+    """As long as everybody keeps up."""
+    rng, loads = Random(1), [CandidateLoad(0.2), CandidateLoad(0.2)]
+    firsts = Counter(choose(loads, weights, [], [], max_load=6, rng=rng)[0] for _ in range(4000))
+    assert firsts[0] / 4000 == pytest.approx(share, abs=0.02)
+
+
+def test_choose_overloaded_first_draw_is_skipped() -> None:
+    """Whatever its weight; work counts by weight, so nine in flight at weight nine are no more than one at weight one."""
+    weights = [9.0, 1.0]
+    slow = [CandidateLoad(2.0), CandidateLoad(0.2)]
+    assert {choose(slow, weights, [], [], max_load=6, rng=Random(seed))[0] for seed in range(50)} == {1}
+    nine, one = weighted(CandidateLoad(0.2 * 10), 9, weights[0]), weighted(CandidateLoad(0.2 * 2), 1, weights[1])
+    assert nine.seconds == pytest.approx(one.seconds)
