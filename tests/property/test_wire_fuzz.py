@@ -14,9 +14,9 @@ from stayfast.wire import sse
 from stayfast.wire.errors import from_response, render, render_event
 from stayfast.wire.json_input import can_translate, check, conversation, decode, encode
 from stayfast.wire.transcode import transcoder
+from tests.unit.wire.full_requests import FULL
 from tests.unit.wire.recorded import STREAMS, body, request
-from tests.unit.wire.test_wire_encode import FULL
-from tests.unit.wire.test_wire_whole import ANSWERS
+from tests.unit.wire.whole_answers import ANSWERS
 
 NUMBER = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 LEAF = st.none() | st.booleans() | NUMBER | st.text(max_size=8)

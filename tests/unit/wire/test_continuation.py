@@ -17,8 +17,7 @@ from stayfast.wire.dialect import Begin, Delta, Finish, TextDelta
 from stayfast.wire.json_input import can_translate, encode
 from stayfast.wire.transcode import transcoder, writer_of
 from tests.flow.dialects import LENGTH, STOP, told
-from tests.unit.wire.recorded import STREAMS, request
-from tests.unit.wire.test_wire_continuation_seam import pieces_of
+from tests.unit.wire.recorded import STREAMS, pieces_of, request
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=80) | st.text("ab \n", max_size=80)
 CUTS = st.lists(st.integers(0, 500), max_size=8)

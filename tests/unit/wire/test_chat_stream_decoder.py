@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.core.types import AnswerSummary, Api, Usage
+from stayfast.core.types import AnswerSummary, Usage
 from stayfast.wire.chat.stream_decoder import ChatSource
-from stayfast.wire.json_input import decode
-from stayfast.wire.replay import is_storable
 
 COUNTS = st.one_of(st.integers(-2, 2**54), st.floats(allow_nan=False, allow_infinity=False), st.none(), st.booleans(),
                    st.text(max_size=3))
@@ -58,15 +56,3 @@ def test_answer_that_is_not_json_is_a_failure(content: bytes) -> None:
     sight = seen(PLAIN % content)
     assert sight.failure is not None
     assert not sight.is_complete
-
-
-@pytest.mark.parametrize(("message", "is_kept"), [
-    (b'"content": "ab"', True), (b'"content": "ab", "tool_calls": []', True),
-    (b'"content": "ab", "tool_calls": null, "refusal": null', True), (b'"content": "ab", "refusal": ""', True),
-    (b'"content": null', False), (b'"content": ""', False), (b"", False), (b'"content": ["ab"]', False),
-    (b'"content": "ab", "tool_calls": [{}]', False), (b'"content": "ab", "refusal": "No."', False),
-    (b'"content": "ab", "function_call": {"name": "f"}', False)])
-def test_only_text_is_kept(message: bytes, is_kept: bool) -> None:
-    body = b'{"id": "c", "choices": [{"message": {%b}, "finish_reason": "stop"}]}' % message
-    request = decode(Api.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}')
-    assert (is_storable(request, seen(body), body) is not None) is is_kept

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.wire.continuation import SeamTrimmer
+from tests.unit.wire.recorded import pieces_of
 
 PASSAGE = "What users feel is the tail: one slow answer in a hundred is the one that they remember. "
 SAME_AGAIN = ("def test():\n" + "        self.assertEqual(response.status_code, 200)\n" * 3 + "done\n",
@@ -19,12 +20,6 @@ def joined(said: str, pieces: Sequence[str]) -> str:
     """What a reader has in the end."""
     seam = SeamTrimmer(said)
     return said + "".join([*(seam.take(piece) for piece in pieces), seam.take("", is_last=True)])
-
-
-def pieces_of(text: str, cuts: Sequence[int]) -> list[str]:
-    """A text in pieces."""
-    ends = sorted({cut % (len(text) + 1) for cut in cuts} | {len(text)})
-    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 @given(TEXTS, st.integers(0, 200), st.lists(st.integers(0, 200), max_size=12))

@@ -12,30 +12,9 @@ from openai.types.responses import Response
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
 from stayfast.wire.transcode import transcoder
-from tests.unit.wire.recorded import CALL_ITEM, CHAT_USAGE, MESSAGE_ITEM, RESPONSES_USAGE, Json, request, response
+from tests.unit.wire.recorded import MESSAGE_ITEM, Json, request, response
+from tests.unit.wire.whole_answers import ANSWERS, CHAT, MESSAGE
 
-CHAT: Json = {
-    "id": "chatcmpl-7", "object": "chat.completion", "created": 1766000000, "model": "up-1", "choices": [
-        {"index": 0, "logprobs": None, "finish_reason": "tool_calls", "message": {
-            "role": "assistant", "content": "Hé", "refusal": None, "tool_calls": [
-                {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Köln"}'}}]}}],
-    "usage": CHAT_USAGE}
-MESSAGE: Json = {
-    "id": "msg_5", "type": "message", "role": "assistant", "model": "up-3", "stop_reason": "stop_sequence",
-    "stop_sequence": "END", "content": [
-        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}, {"type": "text", "text": "Hé"},
-        {"type": "tool_use", "id": "toolu_a", "name": "clock", "input": {}}],
-    "usage": {"input_tokens": 10, "cache_read_input_tokens": 8, "cache_creation_input_tokens": 2, "output_tokens": 6}}
-ANSWERS: dict[Api, Json] = {
-    Api.CHAT: CHAT,
-    Api.COMPLETIONS: {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [
-        {"index": 0, "text": "Hé", "logprobs": None, "finish_reason": "stop"}], "usage": CHAT_USAGE},
-    Api.RESPONSES: response("completed", [MESSAGE_ITEM, CALL_ITEM], usage=RESPONSES_USAGE),
-    Api.MESSAGES: MESSAGE,
-    Api.EMBEDDINGS: {"object": "list", "model": "m", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
-                     "usage": {"prompt_tokens": 3, "total_tokens": 3}},
-    Api.COUNT_TOKENS: {"input_tokens": 12},
-}
 TALKERS = (Api.CHAT, Api.RESPONSES, Api.MESSAGES)
 
 

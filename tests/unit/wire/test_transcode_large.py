@@ -1,18 +1,15 @@
 """Large whole answers, of which the texts are skipped: the same is read of them as of small ones."""
 
 import json
-from time import process_time
 from typing import Any
 
 import pytest
 
-from stayfast.core.conversation import Message, Text
 from stayfast.core.types import AnswerSummary, Api
 from stayfast.wire.chat.stream_decoder import LARGE_BYTES
-from stayfast.wire.dialect import join_neighbours
 from stayfast.wire.transcode import transcoder
 from tests.unit.wire.recorded import request
-from tests.unit.wire.test_wire_whole import ANSWERS
+from tests.unit.wire.whole_answers import ANSWERS
 
 
 def read(api: Api, client: Api, said: dict[str, Any], padding: int) -> tuple[bytes | None, AnswerSummary]:
@@ -50,12 +47,3 @@ def test_a_large_answer_is_translated_as_ever() -> None:
     small, large = (read(Api.CHAT, Api.MESSAGES, ANSWERS[Api.CHAT], n)[0] for n in (1, LARGE_BYTES))
     assert small is not None
     assert small == large
-
-
-def test_many_messages_of_one_role_are_joined_once() -> None:
-    """50,000 neighbours: by joining each to those before it this would take seconds, on the loop."""
-    messages = [Message("user", (Text("a"),))] * 50_000
-    began_at = process_time()
-    (joined,) = join_neighbours(messages)
-    assert process_time() - began_at < 0.5
-    assert len(joined.parts) == 50_000

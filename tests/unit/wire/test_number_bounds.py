@@ -20,9 +20,9 @@ from stayfast.wire.errors import from_response
 from stayfast.wire.json_input import can_translate, conversation, decode, encode
 from stayfast.wire.transcode import transcoder
 from stayfast.wire.usage import count_tokens_answer, input_tokens
+from tests.unit.wire.full_requests import FULL
 from tests.unit.wire.recorded import STREAMS, body, request
-from tests.unit.wire.test_wire_encode import FULL
-from tests.unit.wire.test_wire_whole import ANSWERS
+from tests.unit.wire.whole_answers import ANSWERS
 
 HUGE = ("9" * 400, "-" + "9" * 400, "9" * 5000, "1e400", "-1e400", "1e308", str(2**53))
 _HERE = "HERE"

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from stayfast.core.types import AnswerSummary, Api, Request
+from stayfast.wire.chat.stream_decoder import ChatSource
 from stayfast.wire.json_input import decode
 from stayfast.wire.replay import in_events, is_storable
 
@@ -102,3 +103,18 @@ def test_the_report_of_a_gateway_behind_is_not_kept(api: Api) -> None:
     whole = msgspec.structs.replace(asking(api), stream=False)
     assert b"stayfast" not in (is_storable(whole, sight, changed(api, ["stayfast"], REPORT)) or b"stayfast")
     assert is_storable(whole, sight, changed(api, ["stayfast"], {**REPORT, "degraded": "partial"})) is None
+
+
+@pytest.mark.parametrize(("message", "is_kept"), [
+    (b'"content": "ab"', True), (b'"content": "ab", "tool_calls": []', True),
+    (b'"content": "ab", "tool_calls": null, "refusal": null', True), (b'"content": "ab", "refusal": ""', True),
+    (b'"content": null', False), (b'"content": ""', False), (b"", False), (b'"content": ["ab"]', False),
+    (b'"content": "ab", "tool_calls": [{}]', False), (b'"content": "ab", "refusal": "No."', False),
+    (b'"content": "ab", "function_call": {"name": "f"}', False)])
+def test_is_storable_chat_answer_only_if_text(message: bytes, is_kept: bool) -> None:
+    body = b'{"id": "c", "choices": [{"message": {%b}, "finish_reason": "stop"}]}' % message
+    request = decode(Api.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}')
+    summary = AnswerSummary()
+    ChatSource("u", 1, summary).see_whole(body)
+    assert (is_storable(request, summary, body) is not None) is is_kept
+

@@ -1,4 +1,4 @@
-"""Which whole answers may be fetched as streams."""
+"""`can_assemble`: which whole answers may be fetched as streams."""
 
 import msgspec
 import pytest
@@ -25,6 +25,6 @@ PROMPT = {"prompt": "hello"}
     (Api.COUNT_TOKENS, MESSAGES, False),
     (Api.EMBEDDINGS, {"input": "hello"}, False),
 ])
-def test_only_where_the_answer_is_the_same(api: Api, members: dict[str, object], *, expected: bool) -> None:
-    """One choice of text; never what providers refuse to stream, or give another form then."""
+def test_can_assemble_only_if_the_answer_is_the_same(api: Api, members: dict[str, object], *, expected: bool) -> None:
+    """One choice of text; no option that providers reject or change in a stream."""
     assert can_assemble(decode(api, msgspec.json.encode({"model": "m", **members}))) is expected
