@@ -403,25 +403,26 @@ class Whole:
                 self._decoder.see_whole(body)
             else:
                 self._decoder.fail_truncated()
-        return self._encode_answer(body) if self.sight.failure is None else None
+        return Chunk(body, 1) if self.sight.failure is None else None
 
     def cut(self) -> Chunk | None:
         """None: a partial JSON document is no answer."""
         return None
 
-    def _encode_answer(self, body: bytes) -> Chunk | None:
-        return Chunk(body, 1)
-
 
 class TranslatedWhole(Whole):
+    """A whole answer in another dialect."""
+
     def __init__(self, decoder: StreamDecoder, rewrite: Rewrite) -> None:
         super().__init__(decoder)
-        self._decoder = decoder
+        self._stream_decoder = decoder
         self._rewrite = rewrite
 
-    def _encode_answer(self, body: bytes) -> Chunk | None:
+    def finish(self) -> Chunk | None:
+        if super().finish() is None:
+            return None
         try:
-            self._rewrite.add(self._decoder.whole())
+            self._rewrite.add(self._stream_decoder.whole())
             return Chunk(self._rewrite.end(self.sight), 1)
         except WRONG_SHAPE:
             self._decoder.fail_malformed("an answer that cannot be translated")

@@ -1,6 +1,7 @@
 """Translation of chat and completions requests to the normal form and back."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,6 @@ def test_completions_become_one_user_message() -> None:
 @pytest.mark.parametrize("url", ["https://x/y.png", "data:image/png;base64,aGk="])
 def test_chat_request_image_url_survives_a_round_trip(url: str) -> None:
     """A URL stays as it is; a data URL is split and joined again."""
-    content = [{"type": "text", "text": "Look:"}, {"type": "image_url", "image_url": {"url": url}}]
+    content: list[dict[str, Any]] = [{"type": "text", "text": "Look:"}, {"type": "image_url", "image_url": {"url": url}}]
     messages = sent(Api.MESSAGES, Api.CHAT, messages=sent(Api.CHAT, Api.MESSAGES, messages=user(*content))["messages"])
     assert messages["messages"] == user(*content)

@@ -1,10 +1,12 @@
 """Chat and completions chunks from deltas."""
 
+from typing import Any
+
 import pytest
 
 from stayfast.core.types import Api, Usage
 from stayfast.wire.chat.stream_encoder import ChatWriter, CompletionsWriter
-from stayfast.wire.dialect import Begin, Finish, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import Begin, Delta, Finish, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
 from tests.unit.wire.recorded import request
 
 
@@ -31,7 +33,7 @@ def test_chat_encoder_tool_call_has_null_content() -> None:
 
 @pytest.mark.parametrize(("fields", "n_chunks"), [
     ({"stream": True}, 0), ({"stream": True, "stream_options": {"include_usage": True}}, 1), ({}, 1)])
-def test_chat_encoder_usage_chunk_only_if_the_client_wants_it(fields: dict[str, object], n_chunks: int) -> None:
+def test_chat_encoder_usage_chunk_only_if_the_client_wants_it(fields: dict[str, Any], n_chunks: int) -> None:
     """Whole answers always have usage, streams if asked; unknown usage is left out."""
     encoder = ChatWriter(request(Api.CHAT, **fields), 7)
     assert len(encoder.end(Usage(3, 4))) == n_chunks
@@ -41,7 +43,7 @@ def test_chat_encoder_usage_chunk_only_if_the_client_wants_it(fields: dict[str, 
 def test_completions_encoder_drops_reasoning_and_tools() -> None:
     """The protocol has no fields for them; a stop for tool calls is a plain stop."""
     encoder = CompletionsWriter(request(Api.COMPLETIONS, stream=True), 7)
-    deltas = [Begin("c", "m"), ThinkingDelta("Hm."), ToolBegin(0, "c", "f"), ToolDelta(0, "{}")]
+    deltas: list[Delta] = [Begin("c", "m"), ThinkingDelta("Hm."), ToolBegin(0, "c", "f"), ToolDelta(0, "{}")]
     assert [event for delta in deltas for event in encoder.events(delta)] == []
     (text,) = encoder.events(TextDelta("Hi"))
     assert (text["object"], text["choices"][0]["text"]) == ("text_completion", "Hi")

@@ -1,6 +1,7 @@
 """Messages answers, decoded and collected."""
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -9,7 +10,7 @@ from stayfast.wire.dialect import TextDelta, ToolBegin, ToolDelta
 from stayfast.wire.messages.stream_decoder import MessagesFold, MessagesSource
 
 
-def read_events(*events: dict[str, object]) -> tuple[MessagesSource, AnswerSummary, list[object]]:
+def read_events(*events: Mapping[str, object]) -> tuple[MessagesSource, AnswerSummary, list[object]]:
     """A decoder that has read these events, its summary, and the deltas."""
     summary = AnswerSummary()
     decoder = MessagesSource("u", summary)

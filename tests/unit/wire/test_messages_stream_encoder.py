@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.core.types import Api, Usage
-from stayfast.wire.dialect import Begin, Finish, NotTranslatable, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import Begin, Delta, Finish, NotTranslatable, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
 from stayfast.wire.messages.stream_encoder import MessagesWriter
 from tests.unit.wire.recorded import request
 
@@ -16,8 +16,8 @@ def new_encoder() -> MessagesWriter:
 def test_messages_encoder_opens_one_block_at_a_time() -> None:
     """Reasoning, text and a call are three blocks, each stopped before the next starts."""
     encoder = new_encoder()
-    deltas = [Begin("m", "up"), ThinkingDelta("Hm.", "sig"), TextDelta("a"), TextDelta("b"), ToolBegin(0, "t", "f"),
-              ToolDelta(0, "{}"), Finish("tool_calls")]
+    deltas: list[Delta] = [Begin("m", "up"), ThinkingDelta("Hm.", "sig"), TextDelta("a"), TextDelta("b"),
+                           ToolBegin(0, "t", "f"), ToolDelta(0, "{}"), Finish("tool_calls")]
     events = [event for delta in deltas for event in encoder.events(delta)] + encoder.end(Usage(1, 2))
     kinds = [event["type"] for event in events]
     assert kinds == ["message_start", "content_block_start", "content_block_delta", "content_block_delta",

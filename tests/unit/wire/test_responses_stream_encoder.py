@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.core.types import Api, Usage
-from stayfast.wire.dialect import Begin, Finish, NotTranslatable, Reason, TextDelta, ToolBegin, ToolDelta
+from stayfast.wire.dialect import Begin, Delta, Finish, NotTranslatable, Reason, TextDelta, ToolBegin, ToolDelta
 from stayfast.wire.responses.stream_encoder import ResponsesWriter
 from tests.unit.wire.recorded import request
 
@@ -16,8 +16,8 @@ def new_encoder() -> ResponsesWriter:
 def test_responses_encoder_numbers_all_events_in_sequence() -> None:
     """From response.created to the terminal event, whose response repeats all items."""
     encoder = new_encoder()
-    deltas = [Begin("r", "up", 5), TextDelta("a"), TextDelta("b"), ToolBegin(0, "call", "f"), ToolDelta(0, '{"x":1}'),
-              Finish("tool_calls")]
+    deltas: list[Delta] = [Begin("r", "up", 5), TextDelta("a"), TextDelta("b"), ToolBegin(0, "call", "f"),
+                           ToolDelta(0, '{"x":1}'), Finish("tool_calls")]
     events = [event for delta in deltas for event in encoder.events(delta)] + encoder.end(Usage(1, 2))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     response = events[-1]["response"]
