@@ -54,7 +54,7 @@ def raw(text: str) -> Request:
     return decode(Api.CHAT, text.encode())
 
 
-def test_white_space_and_order_change_nothing() -> None:
+def test_canonical_white_space_and_member_order_are_ignored() -> None:
     """The same JSON in other bytes is the same question."""
     one = raw('{"model":"m","temperature":0.2,"messages":[{"role":"user","content":"hello"}]}')
     other = raw('{ "messages" : [ {"content": "hello", "role": "user"} ],\n "temperature": 0.20, "model": "m" }')
@@ -62,13 +62,13 @@ def test_white_space_and_order_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [("0", "0.0"), ("0.2", "2e-1"), ("1", "1.0"), ("0.2", "0.20"), ("0", "-0.0")])
-def test_numbers_count_by_their_value(one: str, other: str) -> None:
+def test_canonical_equal_numbers_are_equal(one: str, other: str) -> None:
     """0 and 0.0 are the same temperature."""
     body = '{"model":"m","temperature":%s,"messages":[{"role":"user","content":"hello"}]}'
     assert key(raw(body % one)) == key(raw(body % other))
 
 
-def test_tools_count_in_any_order() -> None:
+def test_canonical_tool_order_is_ignored() -> None:
     """Some SDKs make them of a set. Of two with one name the order stays."""
     g = {"type": "function", "function": {"name": "g"}}
     assert key(chat(tools=[TOOL, g])) == key(chat(tools=[g, TOOL])) != key(chat(tools=[g]))
@@ -81,23 +81,23 @@ def test_tools_count_in_any_order() -> None:
 @pytest.mark.parametrize("fields", [
     {"tools": []}, {"tools": None}, {"seed": None}, {"temperature": None}, {"stop": []}, {"logit_bias": {}},
     {"metadata": None}, {"response_format": None}, {"tool_choice": None}, {"mcp_servers": []}, {"web_search_options": None}])
-def test_what_says_nothing_is_as_if_it_were_not_there(fields: dict[str, object]) -> None:
+def test_canonical_default_values_are_removed(fields: dict[str, object]) -> None:
     """SDKs fill in members that nobody has set."""
     assert key(chat(**fields)) == key(chat())
 
 
 @pytest.mark.parametrize("fields", [{"some_new_field": None}, {"max_tokens": None}, {"seed": 0}, {"temperature": 0}])
-def test_what_may_say_something_counts(fields: dict[str, object]) -> None:
+def test_canonical_non_default_values_count(fields: dict[str, object]) -> None:
     """Null is a word where nobody knows the member; 0 is one everywhere."""
     assert key(chat(**fields)) != key(chat())
 
 
-def test_a_hosted_search_may_have_no_options() -> None:
+def test_canonical_hosted_search_without_options_is_rejected() -> None:
     """The member alone turns it on."""
     assert canonicalize(chat(web_search_options={})).why_not == "hosted_tools"
 
 
-def test_a_large_body_is_not_read() -> None:
+def test_canonical_large_body_is_not_cacheable() -> None:
     """Everybody else on the loop would wait for it."""
     assert canonicalize(chat(user="u" * MAX_BYTES)).why_not == "large"
     assert not canonicalize(chat(user="u" * (MAX_BYTES - 1000))).why_not
@@ -107,25 +107,25 @@ def test_a_large_body_is_not_read() -> None:
     " hello ", "hello\r\n", "\nhello", [{"type": "text", "text": "hello"}],
     [{"type": "text", "text": "hello ", "cache_control": {"type": "ephemeral"}}],
 ])
-def test_the_same_words_in_another_dress(content: object) -> None:
+def test_canonical_equal_question_texts_have_equal_keys(content: object) -> None:
     """White space around a question, its line ends, one part for a text and marks for a prompt cache change nothing."""
     assert key(chat(messages=[{"role": "user", "content": content}])) == key(chat())
 
 
-def test_marks_without_end_stay_as_they_are() -> None:
+def test_canonical_many_combining_marks_are_not_normalized() -> None:
     """To put them in order takes the square of their number: half a megabyte of them would stop the loop for a minute."""
     few, many = "a" + "\u0301\u0323" * 15, "a" + "\u0301\u0323" * 200_000
     assert text_of(few) == "\u1ea1" + "\u0323" * 14 + "\u0301" * 15
     assert text_of(many) == many
 
 
-def test_composed_and_decomposed_letters_are_one() -> None:
+def test_canonical_unicode_is_composed() -> None:
     """Unicode has two ways to write an accent, and keyboards differ."""
     assert key(chat(messages=[{"role": "user", "content": "cafe\u0301"}])) == key(
         chat(messages=[{"role": "user", "content": "caf\u00e9"}]))
 
 
-def test_indentation_is_a_part_of_the_question() -> None:
+def test_canonical_indentation_counts() -> None:
     """White space within a text may be code."""
     texts = ["if a:\n  b\nc", "if a:\n  b\n  c"]
     assert len({key(chat(messages=[{"role": "user", "content": text}])) for text in texts}) == 2
@@ -135,7 +135,7 @@ def test_indentation_is_a_part_of_the_question() -> None:
     {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}, {"service_tier": "flex"},
     {"prompt_cache_key": "k"}, {"store": False},
 ])
-def test_how_it_is_told_is_no_part_of_the_question(fields: dict[str, object]) -> None:
+def test_canonical_irrelevant_members_are_ignored(fields: dict[str, object]) -> None:
     """Streaming, billing and the provider's own cache do not touch the answer."""
     assert key(chat(**fields)) == key(chat())
 
@@ -151,13 +151,13 @@ def test_how_it_is_told_is_no_part_of_the_question(fields: dict[str, object]) ->
     {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, HELLO]},
     {"messages": [{"role": "user", "content": "hello", "name": "n"}]}, {"some_new_field": 1}, {"model": "n"},
 ])
-def test_everything_else_is_another_scope(fields: dict[str, object]) -> None:
+def test_canonical_other_members_change_the_scope(fields: dict[str, object]) -> None:
     """Trap: the output format, the system prompt, tools, earlier turns, sampling and what nobody knows yet all count."""
     assert scope(chat(**fields)) != scope(chat())
     assert key(chat(**fields)) != key(chat())
 
 
-def test_a_system_prompt_may_be_dressed_otherwise() -> None:
+def test_canonical_system_prompt_is_trimmed() -> None:
     """White space around it changes nothing; a word of it does."""
     prompts = [scope(chat(messages=[{"role": "system", "content": text}, HELLO])) for text in ("Be brief.", "Be brief.\n")]
     assert prompts[0] == prompts[1]
@@ -165,13 +165,13 @@ def test_a_system_prompt_may_be_dressed_otherwise() -> None:
     assert scope(messages(system="Be brief.")) != scope(messages(system="Be long."))
 
 
-def test_who_asks_is_a_part_of_the_scope() -> None:
+def test_canonical_identity_changes_the_scope() -> None:
     """Tenant and route are names that no body can forge; no name can run into the next."""
     whos: list[tuple[str | None, ...]] = [("a", "b"), ("ab", ""), ("a", ""), (None, "b"), ("", "b"), ('a","b', ""), ()]
     assert len({scope(chat(), *who) for who in whos}) == len(whos)
 
 
-def test_the_same_follow_up_under_another_parent() -> None:
+def test_canonical_earlier_turns_change_the_key() -> None:
     """Multi-turn: "and its types?" is a different question in each conversation."""
     answer, follow_up = {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Why?"}
     turns = [[{"role": "user", "content": text}, answer, follow_up] for text in ("Is it red?", "Is it green?")]
@@ -179,7 +179,7 @@ def test_the_same_follow_up_under_another_parent() -> None:
     assert canonicalize(chat(messages=turns[0])).question == canonicalize(chat(messages=turns[1])).question
 
 
-def test_a_text_that_looks_like_parts_is_a_text() -> None:
+def test_canonical_text_like_encoded_parts_differs_from_parts() -> None:
     """No text can be made to collide with a list of parts."""
     parts = [{"text": "a", "type": "text"}, {"text": "b", "type": "text"}]
     text = msgspec.json.encode(parts, order="deterministic").decode()
@@ -221,24 +221,24 @@ def test_a_text_that_looks_like_parts_is_a_text() -> None:
     ("no_question", decode(Api.COMPLETIONS, b'{"model":"m","prompt":""}')),
     ("unreadable", responses(input=[{"role": "user", "content": [{"type": "input_text", "text": None}]}])),
 ])
-def test_no_question_for_a_cache(why: str, request_: Request) -> None:
+def test_canonical_not_cacheable_reasons(why: str, request_: Request) -> None:
     """Trap: tool results, an empty last text, pictures and the like are told by a word, and have no key."""
     assert canonicalize(request_) == CanonicalRequest(why)
 
 
-def test_one_input_text_is_one_message() -> None:
+def test_canonical_input_text_equals_one_user_message() -> None:
     """Responses: the two ways to ask one thing are one question."""
     assert key(responses()) == key(responses(input=[{"role": "user", "content": "hello"}]))
     assert key(responses()) == key(responses(input=[{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}]))
 
 
-def test_a_completion_goes_on_where_its_prompt_ends() -> None:
+def test_canonical_completion_prompt_keeps_white_space() -> None:
     """There white space at the end is a part of the question."""
     prompts = [decode(Api.COMPLETIONS, msgspec.json.encode({"model": "m", "prompt": text})) for text in ("a", "a ")]
     assert key(prompts[0]) != key(prompts[1])
 
 
-def test_embeddings_are_not_drawn() -> None:
+def test_canonical_embeddings_are_not_sampled() -> None:
     """They have no temperature to be too warm, and every input is its own question."""
     asks = [canonicalize(decode(Api.EMBEDDINGS, msgspec.json.encode({"model": "m", "input": text}))) for text in ("a", ["a"],
                                                                                                                   "b")]
@@ -253,7 +253,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**60, 2**60) | st.
 
 
 @given(st.dictionaries(st.sampled_from(["x", "user_data", "extra", "plugins"]), JSON, max_size=3), st.randoms())
-def test_a_reordered_body_has_the_same_key(extra: dict[str, object], shuffled: object) -> None:
+def test_canonical_reordered_body_has_the_same_key(extra: dict[str, object], shuffled: object) -> None:
     """Whatever a body holds, its order and its white space do not count, and a value of it does."""
     body = {"model": "m", "messages": [HELLO], **extra}
     again = dict(reversed(list(body.items())))
@@ -263,7 +263,7 @@ def test_a_reordered_body_has_the_same_key(extra: dict[str, object], shuffled: o
     assert key(decode(Api.CHAT, msgspec.json.encode({**body, "x": "another"}))) != key(one) or extra.get("x") == "another"
 
 
-def test_what_is_embedded_counts_with_its_white_space() -> None:
+def test_canonical_embedding_input_keeps_white_space() -> None:
     """Tokenizers see it, so each spelling has a vector of its own, and an exact answer is that of the very input."""
     texts = ("x y", " x y ", "x  y", "x y\n")
     asks = [canonicalize(decode(Api.EMBEDDINGS, msgspec.json.encode({"model": "m", "input": text}))) for text in texts]

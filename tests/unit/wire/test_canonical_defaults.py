@@ -37,7 +37,7 @@ def key(api: Api, **fields: Any) -> bytes:
     (Api.RESPONSES, {}, {"input": [{**HELLO, "type": "message"}]}),
     (Api.RESPONSES, {"input": [SAID, HELLO]}, {"input": [{**one, "type": "message"} for one in (SAID, HELLO)]}),
 ])
-def test_what_holds_anyway_says_nothing(api: Api, plain: dict[str, Any], dressed: dict[str, Any]) -> None:
+def test_canonical_explicit_default_equals_absence(api: Api, plain: dict[str, Any], dressed: dict[str, Any]) -> None:
     """SDKs differ in what they fill in: the same question has one key."""
     assert key(api, **plain) == key(api, **dressed)
 
@@ -53,6 +53,6 @@ def test_what_holds_anyway_says_nothing(api: Api, plain: dict[str, Any], dressed
     (Api.RESPONSES, {}, {"include": ["reasoning.encrypted_content"]}),
     (Api.RESPONSES, {}, {"reasoning": {}}),
 ])
-def test_what_may_say_something_counts(api: Api, plain: dict[str, Any], other: dict[str, Any]) -> None:
+def test_canonical_non_default_value_changes_the_scope(api: Api, plain: dict[str, Any], other: dict[str, Any]) -> None:
     """Another value is another question, and so is what servers may read in more than one way."""
     assert key(api, **plain) != key(api, **other)

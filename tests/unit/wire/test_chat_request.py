@@ -18,7 +18,7 @@ def test_chat_request_stream_for_messages_client_asks_for_usage() -> None:
     assert body["stream_options"] == {"include_usage": True}
 
 
-def test_completions_become_one_user_message() -> None:
+def test_completions_request_becomes_one_user_message() -> None:
     """A prompt of text is asked as chat; what chat has no words for is refused."""
     said = sent(Api.COMPLETIONS, Api.CHAT, prompt=["hi"], stop="x", max_tokens=3)
     assert said == {"model": "up", "messages": [{"role": "user", "content": "hi"}], "stop": ["x"],

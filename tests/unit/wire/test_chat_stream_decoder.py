@@ -38,7 +38,7 @@ def seen(body: bytes) -> AnswerSummary:
 
 
 @given(ANSWERS)
-def test_any_answer_is_complete_or_failed(answer: dict[str, Any]) -> None:
+def test_chat_decoder_any_body_is_complete_or_failed(answer: dict[str, Any]) -> None:
     sight = seen(msgspec.json.encode(answer))
     assert sight.is_complete is (sight.failure is None)
     assert sight.response_id is None or isinstance(sight.response_id, str)
@@ -46,13 +46,13 @@ def test_any_answer_is_complete_or_failed(answer: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("content", ["grüße".encode(), b"\\u00e9"])
-def test_answer_is_read_with_its_usage(content: bytes) -> None:
+def test_chat_decoder_reads_usage_id_and_reason(content: bytes) -> None:
     sight = seen(PLAIN % content)
     assert (sight.usage, sight.response_id, sight.finish_reason) == (Usage(5, 7, 3), "c-1", "stop")
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"\\ud800", b"\x01"])
-def test_answer_that_is_not_json_is_a_failure(content: bytes) -> None:
+def test_chat_decoder_invalid_json_is_a_failure(content: bytes) -> None:
     sight = seen(PLAIN % content)
     assert sight.failure is not None
     assert not sight.is_complete

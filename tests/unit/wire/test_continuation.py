@@ -88,7 +88,7 @@ def read(client: Api, body: bytes) -> tuple[str, str | None, bool]:
 @pytest.mark.parametrize(("client", "first", "second"), PAIRS)
 @settings(max_examples=40)
 @given(text=TEXTS, at=st.integers(0, 80), cuts=CUTS, pieces=CUTS)
-def test_two_halves_are_one_answer(*, client: Api, first: Api, second: Api, text: str, at: int, cuts: list[int],
+def test_continuation_gives_one_answer(*, client: Api, first: Api, second: Api, text: str, at: int, cuts: list[int],
                                    pieces: list[int]) -> None:
     """Split anywhere, in pieces of any size: the text as it is, one id, one end, and the tokens of both."""
     said = text[: at % (len(text) + 1)]
@@ -105,7 +105,7 @@ def test_two_halves_are_one_answer(*, client: Api, first: Api, second: Api, text
 
 
 @pytest.mark.parametrize(("client", "first", "second"), PAIRS)
-def test_the_upstream_is_asked_to_go_on(client: Api, first: Api, second: Api) -> None:
+def test_continuation_request_has_the_prefix_and_a_smaller_limit(client: Api, first: Api, second: Api) -> None:
     """The words so far are the end of what it is sent, without blanks, and its room is what was left."""
     ask, got = asked(client, **{LIMIT[client]: 50}), Client()
     got.reads(first, ask, spoken(first, ["One ", "slow ", "answer "], None, "id-1"), [], None)
@@ -125,7 +125,7 @@ def test_the_upstream_is_asked_to_go_on(client: Api, first: Api, second: Api) ->
 
 
 @pytest.mark.parametrize(("client", "first", "second"), PAIRS)
-def test_the_second_half_can_be_cut(client: Api, first: Api, second: Api) -> None:
+def test_continuation_can_be_ended_early(client: Api, first: Api, second: Api) -> None:
     """An answer of two halves that is ended by us has its protocol's end and the reason of a met length limit."""
     ask, got = asked(client), Client()
     got.reads(first, ask, spoken(first, ["One "], None, "id-1"), [], None)
@@ -141,7 +141,7 @@ def test_the_second_half_can_be_cut(client: Api, first: Api, second: Api) -> Non
     ("chat_tools", "tools"), ("chat_reasoning", "blocks"), ("chat_text", "over"), ("responses_text", "blocks"),
     ("responses_truncated", "blocks"), ("responses_tools", "blocks"), ("messages_tools", "blocks"),
     ("messages_truncated", "blocks"), ("messages_error", "over")])
-def test_what_is_no_running_text_is_not_continued(name: str, why: str) -> None:
+def test_continuation_of_anything_but_text_is_rejected(name: str, why: str) -> None:
     """Calls, reasoning, blocks that have ended, ids that are another's, and what is over."""
     recorded = STREAMS[name]
     with pytest.raises(CannotGoOn) as cannot:
@@ -163,7 +163,7 @@ def test_what_is_no_running_text_is_not_continued(name: str, why: str) -> None:
     (Api.RESPONSES, {"previous_response_id": "resp_1"}, "request"),
     (Api.COMPLETIONS, {"echo": True}, "request"),
 ])
-def test_requests_that_two_halves_would_break(client: Api, fields: dict[str, Any], why: str) -> None:
+def test_continuation_of_unsupported_requests_is_rejected(client: Api, fields: dict[str, Any], why: str) -> None:
     """Whatever a second upstream would begin anew, or nobody can say to it."""
     ask = asked(client, **fields)
     with pytest.raises(CannotGoOn) as cannot:
@@ -172,13 +172,13 @@ def test_requests_that_two_halves_would_break(client: Api, fields: dict[str, Any
 
 
 @pytest.mark.parametrize(("client", "upstream"), [(Api.CHAT, Api.RESPONSES), (Api.COMPLETIONS, Api.CHAT)])
-def test_dialects_that_cannot_continue(client: Api, upstream: Api) -> None:
+def test_continuation_body_for_unsupported_dialects_is_rejected(client: Api, upstream: Api) -> None:
     """Responses has no words for it, and a prompt's text is the user's in chat."""
     with pytest.raises(Rejected):
         going_on(b"{}", client, upstream)
 
 
-def test_a_tool_may_be_called_after_the_seam() -> None:
+def test_continuation_may_call_a_tool_after_the_seam() -> None:
     """Text that goes on into a call: the call follows, and what was held back stands before it."""
     ask, got = asked(Api.CHAT), Client()
     got.reads(Api.CHAT, ask, spoken(Api.CHAT, ["Let me "], None, "id-1"), [], None)
@@ -204,7 +204,7 @@ KINDS = ["content_block_delta", "content_block_start", "message_start", "respons
 @settings(max_examples=60)
 @given(st.sampled_from(SPEAKERS), st.lists(ODD, max_size=3), st.lists(st.sampled_from(KINDS), max_size=3),
        st.binary(max_size=20))
-def test_whatever_upstreams_send_is_read_or_refused(client: Api, odd: list[Any], kinds: list[str], raw: bytes) -> None:
+def test_continuation_of_any_bytes_is_read_or_rejected(client: Api, odd: list[Any], kinds: list[str], raw: bytes) -> None:
     """As the first half and as the second: CannotGoOn, or events; nothing else is raised."""
     said = [one | {"type": kind} if isinstance(one, dict) else one for one, kind in zip(odd, kinds, strict=False)] or odd
     data = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in said) + raw

@@ -23,7 +23,7 @@ def joined(said: str, pieces: Sequence[str]) -> str:
 
 
 @given(TEXTS, st.integers(0, 200), st.lists(st.integers(0, 200), max_size=12))
-def test_an_exact_continuation_is_the_text(text: str, split: int, cuts: list[int]) -> None:
+def test_seam_exact_continuation_restores_the_text(text: str, split: int, cuts: list[int]) -> None:
     """Asked to go on after the blanks are off, an upstream that goes on exactly gives the very text, cut anywhere."""
     said = text[: split % (len(text) + 1)]
     rest = text[len(said.rstrip()):]
@@ -31,7 +31,7 @@ def test_an_exact_continuation_is_the_text(text: str, split: int, cuts: list[int
 
 
 @given(st.integers(0, 400), st.lists(st.integers(0, 400), max_size=12), st.sampled_from(SAME_AGAIN))
-def test_what_a_text_says_twice_is_said_twice(split: int, cuts: list[int], text: str) -> None:
+def test_seam_repeated_lines_are_kept(split: int, cuts: list[int], text: str) -> None:
     """Lines of code, rows of a table, a matrix: wherever the first half ends, the text is whole."""
     said = text[: split % (len(text) + 1)]
     assert joined(said, pieces_of(text[len(said.rstrip()):], cuts)) == text
@@ -56,13 +56,13 @@ def test_what_a_text_says_twice_is_said_twice(split: int, cuts: list[int], text:
     ("-" * 40, "-" * 40, "-" * 80),
     ("| 0 | 0 | 0 |\n" * 4, "| 0 | 0 | 0 |\n" * 4, "| 0 | 0 | 0 |\n" * 8),
 ])
-def test_seams(said: str, rest: str, whole: str) -> None:
+def test_seam_blanks_are_trimmed_once(said: str, rest: str, whole: str) -> None:
     """Blanks are said once, everything else as it comes."""
     assert joined(said, [rest]) == whole
     assert joined(said, list(rest)) == whole
 
 
-def test_running_text_is_not_held_back() -> None:
+def test_seam_later_text_is_not_held_back() -> None:
     """It is given on at once; only blanks wait for what follows them, where some were said already."""
     seam = SeamTrimmer(PASSAGE)
     assert seam.take(" Nobody") == "Nobody"

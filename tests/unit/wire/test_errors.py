@@ -33,7 +33,7 @@ def shown(error: StayfastError, api: Api) -> tuple[int, dict[str, str], dict[str
     (DeadlineExceeded(Stage.CALL, "first_token_s", 2.5), 504, "timeout_error", "timeout_error"),
     (UpstreamFailed("up", Fault.RESET, "m"), 502, "server_error", "api_error"),
     (StayfastError("m"), 500, "server_error", "api_error")])
-def test_each_error_in_both_dialects(error: StayfastError, status: int, openai_type: str, anthropic_type: str) -> None:
+def test_render_each_error_in_both_formats(error: StayfastError, status: int, openai_type: str, anthropic_type: str) -> None:
     """Status, type, message, code and param stand where each SDK looks for them."""
     assert shown(error, Api.CHAT) == (status, {"content-type": "application/json"}, {"error": {
         "message": error.message, "type": openai_type, "param": None, "code": error.code}})
@@ -41,7 +41,7 @@ def test_each_error_in_both_dialects(error: StayfastError, status: int, openai_t
         "type": "error", "error": {"type": anthropic_type, "message": error.message}, "request_id": "req-1"})
 
 
-def test_headers_say_when_and_whether_to_come_back() -> None:
+def test_render_retry_headers() -> None:
     """Retry-After is whole seconds, at least one; final failures tell the SDKs not to retry."""
     assert shown(Shed("m", retry_after_s=0.2), Api.CHAT)[1]["retry-after"] == "1"
     assert shown(Shed("m", retry_after_s=2.1), Api.CHAT)[1]["retry-after"] == "3"
@@ -50,7 +50,7 @@ def test_headers_say_when_and_whether_to_come_back() -> None:
     assert "x-should-retry" not in shown(Shed("m"), Api.CHAT)[1]
 
 
-def test_a_wait_that_is_too_long_is_no_advice() -> None:
+def test_render_long_wait_forbids_a_retry() -> None:
     """An upstream that asks for ten minutes: no client shall sleep them, nor come back before."""
     for after, said in (("600", ("60", "false")), ("60", ("60", None)), ("59.5", ("60", None))):
         error = from_response("up", Api.CHAT, 429, {"retry-after": after}, b"")
@@ -59,7 +59,7 @@ def test_a_wait_that_is_too_long_is_no_advice() -> None:
         assert error.can_retry
 
 
-def test_a_404_says_whose_fault_it_is() -> None:
+def test_from_response_404_depends_on_the_missing_thing() -> None:
     """A model that is not there, or no API at all, is for others; what else is not found is the client's."""
     for said, is_missing in (({"error": {"code": "model_not_found", "message": "m"}}, True),
                              ({"object": "error", "type": "NotFoundError", "code": 404, "message": "m"}, True),
@@ -73,7 +73,7 @@ def test_a_404_says_whose_fault_it_is() -> None:
         assert error.is_model_missing == is_missing
 
 
-def test_a_param_is_named() -> None:
+def test_render_names_the_param() -> None:
     """OpenAI clients get the path of the field as `param`."""
     assert shown(Rejected("m", param="messages[0].role"), Api.RESPONSES)[2]["error"]["param"] == "messages[0].role"
 
@@ -85,7 +85,7 @@ def test_a_param_is_named() -> None:
     (409, 502, "upstream_status", False), (429, 429, "rate_limit_exceeded", False), (500, 502, "upstream_status", False),
     (503, 503, "upstream_status", False), (504, 502, "upstream_status", False), (529, 529, "upstream_status", False),
     (302, 502, "upstream_status", False)])
-def test_statuses_of_upstreams(status: int, client_status: int, code: str, is_final: bool) -> None:
+def test_from_response_status_classes(status: int, client_status: int, code: str, is_final: bool) -> None:
     """Which status a client sees, and whether another attempt may help."""
     error = from_response("up", Api.CHAT, status, {}, json.dumps(OPENAI_ERROR).encode())
     assert (error.status, error.code, error.is_final, error.upstream_status) == (client_status, code, is_final, status)
@@ -95,13 +95,13 @@ def test_statuses_of_upstreams(status: int, client_status: int, code: str, is_fi
 
 
 @pytest.mark.parametrize(("api", "status"), [(Api.CHAT, 503), (Api.RESPONSES, 503), (Api.MESSAGES, 529)])
-def test_529_is_anthropics_own(api: Api, status: int) -> None:
+def test_render_529_only_for_anthropic_clients(api: Api, status: int) -> None:
     """OpenAI's SDK knows no 529: its clients see 503."""
     error = from_response("up", Api.MESSAGES, 529, {}, b'{"type":"error","error":{"type":"overloaded_error"}}')
     assert shown(error, api)[0] == status
 
 
-def test_a_client_error_is_shown_in_the_upstreams_words() -> None:
+def test_from_response_client_error_keeps_the_upstreams_message() -> None:
     """Verbatim in the same shape; message, code and param in the other one."""
     body = json.dumps(OPENAI_ERROR, indent=2).encode()
     error = from_response("up", Api.CHAT, 400, {}, body)
@@ -116,7 +116,7 @@ def test_a_client_error_is_shown_in_the_upstreams_words() -> None:
 
 @pytest.mark.parametrize("body", [
     b"", b"<html>bad gateway</html>", b"[]", b"{}", b'{"error": 7}', b'{"detail": "x"}', b"\xff", b"[" * 100_000])
-def test_error_bodies_that_are_none(body: bytes) -> None:
+def test_from_response_body_that_is_no_error(body: bytes) -> None:
     """What is no error of either vendor is not shown, and breaks nothing."""
     error = from_response("up", Api.CHAT, 400, {}, body)
     for api in (Api.CHAT, Api.MESSAGES):
@@ -129,7 +129,7 @@ def test_error_bodies_that_are_none(body: bytes) -> None:
     (b'{"error": "model not loaded"}', "model not loaded"),
     (b'{"object": "error", "message": "too long", "type": "BadRequestError", "code": 400}', "too long"),
     (json.dumps(ANTHROPIC_ERROR).encode(), "No such thing")])
-def test_error_bodies_in_other_shapes_are_quoted_in_the_right_one(body: bytes, message: str) -> None:
+def test_from_response_other_format_is_converted(body: bytes, message: str) -> None:
     """Bare messages, flat errors of engines and the other vendor's shape reach an OpenAI client in OpenAI's."""
     _, _, said = shown(from_response("up", Api.CHAT, 400, {}, body), Api.CHAT)
     assert set(said["error"]) == {"message", "type", "param", "code"}
@@ -142,7 +142,7 @@ def test_error_bodies_in_other_shapes_are_quoted_in_the_right_one(body: bytes, m
     (Api.MESSAGES, {"type": "rate_limit_error", "message": "m", "details": {"error_code": "enforced_spend_limit_reached"}}),
     (Api.MESSAGES, {"type": "rate_limit_error", "message": "m",
                     "details": {"error_code": "contract_spend_limit_reached"}})])
-def test_quotas_that_are_gone_are_final(source: Api, error: dict[str, Any]) -> None:
+def test_from_response_used_up_quota_is_final(source: Api, error: dict[str, Any]) -> None:
     """The codes that no retry can help, by their machine-readable words."""
     failed = from_response("up", source, 429, {}, json.dumps({"type": "error", "error": error}).encode())
     assert (failed.status, failed.is_final) == (429, True)
@@ -155,13 +155,13 @@ def test_quotas_that_are_gone_are_final(source: Api, error: dict[str, Any]) -> N
     ({"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT"}, 7.0), ({"retry-after": "Sun, 06 Nov 1994 08:00:00 GMT"}, 0.0),
     ({"retry-after": "soon"}, None), ({"retry-after": "nan"}, None), ({"retry-after": "-3"}, None),
     ({"retry-after-ms": "x", "retry-after": "3"}, 3.0), ({}, None)])
-def test_retry_after_is_read(headers: dict[str, str], expected: float | None) -> None:
+def test_from_response_retry_after(headers: dict[str, str], expected: float | None) -> None:
     """Milliseconds first, then seconds, then a date."""
     error = from_response("up", Api.CHAT, 429, headers, b"", now_wall=784111770.0)
     assert error.retry_after_s == expected
 
 
-def test_a_date_needs_the_time() -> None:
+def test_from_response_date_needs_the_clock() -> None:
     """Without now_wall a date says nothing; an upstream's own word against retries is kept."""
     headers = {"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT", "x-should-retry": "false"}
     error = from_response("up", Api.CHAT, 503, headers, b"")
@@ -184,7 +184,7 @@ def test_in_band_errors_have_a_status(said: dict[str, Any], status: int) -> None
     assert error.is_final is (status == 400)
 
 
-def test_messages_quote_no_upstream_text() -> None:
+def test_failure_messages_quote_no_upstream_text() -> None:
     """Words that are no machine-readable codes stay out of messages, which are logged."""
     error = in_band("up", {"error": {"message": "my prompt", "type": "my prompt", "code": "x" * 100}})
     assert error.message == "upstream up sent error 500 inside its answer"
@@ -192,7 +192,7 @@ def test_messages_quote_no_upstream_text() -> None:
 
 
 @pytest.mark.parametrize(("source", "n_read"), [("responses_text", 5), ("chat_usage", 2)])
-def test_an_error_goes_on_with_the_numbers_of_its_stream(source: str, n_read: int) -> None:
+def test_render_event_continues_sequence_numbers(source: str, n_read: int) -> None:
     """Whatever was relayed or translated before, the error event of a responses stream has the next number."""
     recorded = STREAMS[source]
     coder = transcoder(recorded.api, request(Api.RESPONSES, stream=True), source_streams=True, upstream="up", created_at=7)
@@ -204,7 +204,7 @@ def test_an_error_goes_on_with_the_numbers_of_its_stream(source: str, n_read: in
     assert numbers == list(range(len(numbers)))
 
 
-def test_error_events() -> None:
+def test_render_event_format_by_api() -> None:
     """Each dialect's in-band form: what each official SDK raises on."""
     error = UpstreamFailed("up", Fault.RESET, "cut")
     assert render_event(error, Api.CHAT, "r") == (

@@ -12,7 +12,7 @@ from tests.unit.wire.full_requests import sent
 from tests.unit.wire.recorded import request
 
 
-def test_the_normal_form_of_messages() -> None:
+def test_messages_request_normal_form_of_all_blocks() -> None:
     """Every kind of block has its part; redacted thinking has none."""
     blocks: list[dict[str, Any]] = [
         {"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "redacted_thinking", "data": "x"},
@@ -26,13 +26,13 @@ def test_the_normal_form_of_messages() -> None:
     assert asked.messages[1].parts == (ToolResult("i", (Text("no"),), True),)
 
 
-def test_messages_always_have_a_limit() -> None:
+def test_messages_request_always_has_max_tokens() -> None:
     """The protocol demands max_tokens: the client's, or the documented default."""
     assert sent(Api.CHAT, Api.MESSAGES)["max_tokens"] == DEFAULT_MAX_TOKENS
     assert sent(Api.CHAT, Api.MESSAGES, max_tokens=9)["max_tokens"] == 9
 
 
-def test_efforts_and_thinking() -> None:
+def test_messages_request_effort_and_thinking_are_converted() -> None:
     """Efforts are said as adaptive thinking, none as disabled; budgets become efforts; silence stays silence."""
     said = sent(Api.CHAT, Api.MESSAGES, reasoning_effort="minimal")
     assert (said["thinking"], said["output_config"]) == ({"type": "adaptive"}, {"effort": "low"})
@@ -43,7 +43,7 @@ def test_efforts_and_thinking() -> None:
         assert said["reasoning_effort"] == effort
 
 
-def test_late_system_messages() -> None:
+def test_messages_request_system_messages_move_to_the_front() -> None:
     """Chat and responses keep them in their place; messages takes them to the front."""
     messages = [{"role": "user", "content": "a"}, {"role": "system", "content": "s"}, {"role": "user", "content": "b"}]
     assert [item["role"] for item in sent(Api.CHAT, Api.RESPONSES, messages=messages)["input"]] == [
@@ -54,7 +54,7 @@ def test_late_system_messages() -> None:
 
 
 @pytest.mark.parametrize(("asked", "said"), [(0.0, 0.0), (1.0, 1.0), (1.5, 1.0), (None, None)])
-def test_a_temperature_is_held_to_what_messages_knows(asked: float | None, said: float | None) -> None:
+def test_messages_request_temperature_is_at_most_1(asked: float | None, said: float | None) -> None:
     """Chat goes to 2, messages to 1: the wish for more is met as far as it goes."""
     assert sent(Api.CHAT, Api.MESSAGES, temperature=asked).get("temperature") == said
 
@@ -62,7 +62,7 @@ def test_a_temperature_is_held_to_what_messages_knows(asked: float | None, said:
 @pytest.mark.parametrize(("client", "fields"), [
     (Api.CHAT, {"response_format": {"type": "json_object"}}),
     (Api.RESPONSES, {"text": {"format": {"type": "json_object"}}})])
-def test_any_json_object_becomes_an_instruction(client: Api, fields: dict[str, Any]) -> None:
+def test_messages_request_json_object_becomes_an_instruction(client: Api, fields: dict[str, Any]) -> None:
     """Messages has no field for it: it stands behind the client's own instructions, and no schema is invented."""
     said = sent(client, Api.MESSAGES, **fields)
     assert said["system"] == "Respond with one JSON object and nothing else."
@@ -73,7 +73,7 @@ def test_any_json_object_becomes_an_instruction(client: Api, fields: dict[str, A
             "Be brief.\n\nRespond with one JSON object and nothing else.")
 
 
-def test_hints_are_dropped_silently() -> None:
+def test_messages_request_hints_are_dropped() -> None:
     """Fields that change no meaning do not stand in the way."""
     said = sent(Api.CHAT, Api.MESSAGES, seed=1, verbosity="low", store=True, prompt_cache_key="k", service_tier="flex",
                 metadata={"a": "b"}, presence_penalty=0.5, frequency_penalty=-1, logprobs=False, n=1,

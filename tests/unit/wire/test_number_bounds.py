@@ -93,7 +93,7 @@ def refusal(api: Api, raw: bytes) -> Rejected | None:
 
 
 @pytest.mark.parametrize("api", list(Api))
-def test_no_number_of_a_client_is_too_large_to_be_refused(api: Api) -> None:
+def test_decode_huge_client_numbers_are_rejected(api: Api) -> None:
     """In every field, known or not: it passes, or is refused by name; no arithmetic overflows."""
     for raw in with_numbers({"model": "m", **ALL_FIELDS[api]}):
         refused = refusal(api, raw)
@@ -106,7 +106,7 @@ def test_no_number_of_a_client_is_too_large_to_be_refused(api: Api) -> None:
     (Api.COMPLETIONS, "max_tokens", 2**53 - 1), (Api.COMPLETIONS, "best_of", 2**53 - 1),
     (Api.EMBEDDINGS, "dimensions", 2**53 - 1), (Api.RESPONSES, "max_output_tokens", 2**53 - 1),
     (Api.MESSAGES, "max_tokens", 2**53 - 1), (Api.MESSAGES, "top_k", 2**53 - 1)])
-def test_a_whole_number_has_a_bound_that_its_refusal_names(api: Api, field: str, most: int) -> None:
+def test_decode_integer_error_names_the_bounds(api: Api, field: str, most: int) -> None:
     """The most that is taken passes; one more, and 400 digits, are refused with the field and the bound."""
     assert decode(api, body(api, **{field: most})).model == "route"
     for wrong in (most + 1, int("9" * 400)):
@@ -115,7 +115,7 @@ def test_a_whole_number_has_a_bound_that_its_refusal_names(api: Api, field: str,
         assert (refused.value.status, refused.value.param) == (400, field)
 
 
-def test_a_number_that_no_float_holds_is_refused_with_the_bounds() -> None:
+def test_decode_float_error_names_the_bounds() -> None:
     """1e400 is JSON, and infinity to most parsers."""
     raw = body(Api.CHAT, temperature=_HERE).replace(f'"{_HERE}"'.encode(), b"1e400")
     with pytest.raises(Rejected, match=r"^temperature: number out of range, expected one from -9007199254740991 to 9007"):
@@ -123,7 +123,7 @@ def test_a_number_that_no_float_holds_is_refused_with_the_bounds() -> None:
 
 
 @pytest.mark.parametrize("source", [*ANSWERS])
-def test_no_number_of_a_provider_breaks_an_answer(source: Api) -> None:
+def test_transcode_huge_provider_numbers_in_a_body_never_raise(source: Api) -> None:
     """In a whole answer: it is given on, or is a failure of its upstream; counts that are none count as nothing."""
     clients = [client for client in Api if can_translate(client, source)]
     for raw in with_numbers(ANSWERS[source]):
@@ -139,7 +139,7 @@ def test_no_number_of_a_provider_breaks_an_answer(source: Api) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(STREAMS))
-def test_no_number_of_a_provider_breaks_a_stream(name: str) -> None:
+def test_transcode_huge_provider_numbers_in_a_stream_never_raise(name: str) -> None:
     """The same in one event of a stream."""
     recorded = STREAMS[name]
     client = next(api for api in (Api.CHAT, Api.RESPONSES, Api.MESSAGES, recorded.api) if can_translate(api, recorded.api))
@@ -162,7 +162,7 @@ def test_no_number_of_a_provider_breaks_a_stream(name: str) -> None:
 @pytest.mark.parametrize("said", [*HUGE, "nan", "inf", "-5", "9" * 400 + "s", "Mon, 01 Jan 0001 00:00:00 GMT",
                                   "Fri, 31 Dec 9999 23:59:59 -2359", "9999-12-31T23:59:59-23:59",
                                   "0001-01-01T00:00:00+23:59"])
-def test_no_wait_of_a_provider_is_more_than_a_day(name: str, said: str) -> None:
+def test_retry_after_is_at_most_a_day(name: str, said: str) -> None:
     """Whatever its header holds."""
     reset = b'{"error":{"metadata":{"headers":{"X-RateLimit-Reset":%b}}}}' % said.encode()
     for raw in (b"{}", reset, reset.replace(b"9" * 400, b"9" * 4200)):

@@ -24,7 +24,7 @@ def body(**fields: object) -> bytes:
     return msgspec.json.encode({"model": "m", **fields})
 
 
-def test_the_next_turn_begins_as_this_one() -> None:
+def test_read_prompt_next_turn_has_this_turn_as_prefix() -> None:
     """Whatever else is said, and wherever the system prompt stands in the body."""
     messages = [{"role": "user", "content": "one"}]
     turn = read_prompt(body(max_tokens=5, messages=messages, system="be brief", tools=[{"name": "f"}])).prompt
@@ -39,19 +39,19 @@ def test_the_next_turn_begins_as_this_one() -> None:
     ({"prompt_cache_key": "k", "metadata": {"user_id": "m"}}, b'"k"'), ({"conversation": {"id": "c"}}, b'{"id":"c"}'),
     ({"session_id": "s", "prompt_cache_key": "k"}, b'"s"'), ({"safety_identifier": "i", "user": ""}, b'"i"'),
     ({"user": None, "metadata": {"other": "x"}}, b""), ({}, b"")])
-def test_what_names_a_session(fields: dict[str, object], session: bytes) -> None:
+def test_read_session_sources_in_order(fields: dict[str, object], session: bytes) -> None:
     """What names the conversation before what names its user; nothing where nothing does."""
     assert read_prompt(body(messages=[], **fields)).session == session
 
 
-def test_what_it_goes_on_from() -> None:
+def test_read_session_previous_response() -> None:
     """Of the responses API."""
     assert read_prompt(body(input="x", previous_response_id="resp_1")).previous == "resp_1"
     assert read_prompt(body(input="x")).previous == ""
 
 
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), JSON))
-def test_whatever_is_accepted_can_be_asked(fields: dict[str, object]) -> None:
+def test_read_prompt_accepts_every_decoded_fuzzed_body(fields: dict[str, object]) -> None:
     """No type of any field is a surprise."""
     found = read_prompt(body(**fields))
     assert isinstance(found.previous, str)
@@ -60,7 +60,7 @@ def test_whatever_is_accepted_can_be_asked(fields: dict[str, object]) -> None:
 
 
 @given(api=st.sampled_from([Api.CHAT, Api.RESPONSES, Api.MESSAGES]), user_id=st.text(min_size=1))
-def test_a_decoded_body_can_be_asked(api: Api, user_id: str) -> None:
+def test_read_prompt_accepts_every_decoded_body(api: Api, user_id: str) -> None:
     """Also one with characters that are no UTF-8."""
     said = body(messages=[{"role": "user", "content": "x"}], input="x", max_tokens=1, metadata={"user_id": user_id})
     assert read_prompt(decode(api, said).body).session == user_id.encode()
@@ -69,7 +69,7 @@ def test_a_decoded_body_can_be_asked(api: Api, user_id: str) -> None:
 @pytest.mark.parametrize("said", [rb'"\ud800"', rb'"\q"', b'"\xff"', b'"\x01"', b"tru", b"01", b"[1,]", rb'"\u12"',
                                   b'{"user_id":[]}'])
 @pytest.mark.parametrize("field", ["metadata", "previous_response_id", "user", "session_id"])
-def test_what_is_no_text_is_refused_before_or_read(said: bytes, field: str) -> None:
+def test_read_prompt_non_text_fields_are_ignored(said: bytes, field: str) -> None:
     """Whatever `decode` lets through can be asked; the rest is a 400."""
     for api in (Api.CHAT, Api.RESPONSES, Api.MESSAGES):
         text = (b'{"model":"m","max_tokens":1,"input":"x","messages":[{"role":"user","content":"x"}],"%b":%b}'

@@ -33,7 +33,7 @@ MESSAGES = said({
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "r"}]}]})
 
 
-def test_blocks_stand_in_the_order_in_which_they_are_rendered() -> None:
+def test_layout_blocks_are_in_rendered_order() -> None:
     """Tools, instructions, then each message's parts; static are the first two."""
     laid = PromptLayout(MESSAGES, Api.MESSAGES)
     assert [laid.where(n) for n in range(6)] == [
@@ -42,7 +42,7 @@ def test_blocks_stand_in_the_order_in_which_they_are_rendered() -> None:
     assert (laid.n_static, laid.n_end, laid.n_before) == (2, 6, 3)
 
 
-def test_marks_of_anthropic() -> None:
+def test_layout_anthropic_markers_on_each_kind_of_block() -> None:
     """Plain texts become the text part that they stand for; every other byte stays."""
     laid = PromptLayout(MESSAGES, Api.MESSAGES)
     marked = read(laid.write(dict.fromkeys((1, 2, 3, 6), MARK), {}))
@@ -57,19 +57,19 @@ def test_marks_of_anthropic() -> None:
 @pytest.mark.parametrize(("block", "n"), [
     ({"type": "thinking", "thinking": "hm", "signature": "s"}, 1), ({"type": "text", "text": ""}, 1),
     ({"type": "text", "text": "x"}, 2)])
-def test_what_may_not_bear_a_mark_of_anthropic_is_passed_over(block: dict[str, Any], n: int) -> None:
+def test_layout_unmarkable_anthropic_blocks_are_skipped(block: dict[str, Any], n: int) -> None:
     """Thinking and empty text would be a 400."""
     body = said({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, block]}]})
     assert PromptLayout(body, Api.MESSAGES).markable(2) == n
 
 
-def test_tools_that_are_loaded_later_bear_no_mark() -> None:
+def test_layout_deferred_tools_are_not_marked() -> None:
     """Anthropic refuses both on one tool."""
     body = said({"tools": [TOOL, TOOL | {"defer_loading": True}], "messages": [{"role": "user", "content": "a"}]})
     assert PromptLayout(body, Api.MESSAGES).markable(2) == 1
 
 
-def test_marks_of_openai_stand_on_what_is_said_to_the_model_only() -> None:
+def test_layout_openai_markers_only_on_user_and_instruction_parts() -> None:
     """Not on tools, and not on the model's own words."""
     body = said({"tools": [TOOL], "messages": [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"},
@@ -82,7 +82,7 @@ def test_marks_of_openai_stand_on_what_is_said_to_the_model_only() -> None:
     assert read(laid.write({2: POINT}, {}))["messages"][0] == {"role": "system", "content": [part]}
 
 
-def test_instructions_of_a_response_become_a_developer_message_where_nothing_is_stored() -> None:
+def test_layout_responses_instructions_become_a_developer_message_if_not_stored() -> None:
     """They cannot bear a mark; where the response is stored they must stay instructions."""
     body = {"store": False, "instructions": "Be brief.", "input": [{"role": "user", "content": "hi"}]}
     laid = PromptLayout(said(body), Api.RESPONSES)
@@ -94,13 +94,13 @@ def test_instructions_of_a_response_become_a_developer_message_where_nothing_is_
     assert PromptLayout(said({"instructions": "x", "input": "hi"}), Api.RESPONSES).markable(2) == 0
 
 
-def test_the_clients_own_key_stays() -> None:
+def test_layout_extra_fields_do_not_replace_the_clients() -> None:
     """What stands beside is never written over."""
     body = said({"prompt_cache_key": "mine", "messages": [{"role": "user", "content": "a"}]})
     assert read(PromptLayout(body, Api.CHAT).write({}, {"prompt_cache_key": b'"ours"'}))["prompt_cache_key"] == "mine"
 
 
-def test_own_marks_are_seen() -> None:
+def test_has_marks_finds_the_clients_markers() -> None:
     """As members; not where a text speaks of them."""
     assert has_marks(b'{"cache_control":{"type":"ephemeral"}}')
     assert not has_marks(said({"content": 'set "cache_control" yourself'}))
@@ -114,7 +114,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
 
 @given(st.dictionaries(st.sampled_from(["tools", "messages", "system", "input", "instructions", "store"]), JSON),
        st.sampled_from(sorted(LAID_OUT)))
-def test_any_body_is_laid_out_or_refused(body: dict[str, Any], api: Api) -> None:
+def test_layout_any_body_is_read_or_rejected(body: dict[str, Any], api: Api) -> None:
     """ValueError and nothing else; without marks nothing is changed; every block that may bear a mark gets it."""
     data = said(body)
     try:
@@ -128,7 +128,7 @@ def test_any_body_is_laid_out_or_refused(body: dict[str, Any], api: Api) -> None
             assert laid.write({n: MARK}, {}).count(MARK) == data.count(MARK) + 1
 
 
-def test_tools_go_by_name() -> None:
+def test_order_blocks_sorts_tools_by_name() -> None:
     """Whatever order they came in; what is in order keeps its very bytes."""
     one, two = {"type": "function", "function": {"name": "a"}}, {"type": "function", "function": {"name": "b"}}
     sorted_body, other = said({"tools": [one, two]}), said({"tools": [two, one]})
@@ -139,7 +139,7 @@ def test_tools_go_by_name() -> None:
     assert unsorted.tools == ("a", "b")
 
 
-def test_instructions_of_the_hour_go_last() -> None:
+def test_order_blocks_moves_dated_instructions_last() -> None:
     """Whole blocks with a date behind those without, in both dialects that have blocks of them."""
     dated, kept = {"type": "text", "text": "Today is 2026-11-21."}, {"type": "text", "text": "Be brief."}
     body = said({"system": [dated, kept], "messages": []})
@@ -159,20 +159,20 @@ def test_instructions_of_the_hour_go_last() -> None:
     ("You have 12 mails", "You have 13 mails", 10, "a number"),
     ("Dear Ann", "Dear Bob", 5, "text"),
 ])
-def test_a_difference_is_found_and_named(one: str, other: str, at: int, word: str) -> None:
+def test_difference_has_offset_and_kind(one: str, other: str, at: int, word: str) -> None:
     """Its byte, and what stands there in a word of ours."""
     assert difference(one.encode(), other.encode()) == (at, word)
 
 
 @given(st.binary(max_size=40), st.binary(max_size=8), st.binary(max_size=8))
-def test_a_difference_is_the_first_one(same: bytes, one: bytes, other: bytes) -> None:
+def test_difference_is_the_first_one(same: bytes, one: bytes, other: bytes) -> None:
     """All before it is the same, and the byte itself is not."""
     at, _ = difference(same + one, same + other)
     assert (same + one)[:at] == (same + other)[:at]
     assert (same + one)[at:at + 1] != (same + other)[at:at + 1] or at == min(len(one), len(other)) + len(same)
 
 
-def test_the_head_is_what_requests_of_one_kind_share() -> None:
+def test_order_blocks_head_is_shared_by_similar_requests() -> None:
     """Tools and instructions, then the message that begins the conversation."""
     def head_of(body: dict[str, Any], api: Api) -> tuple[bytes, bytes]:
         ordered = order_blocks(said(body), api, sorts_tools=False, moves_volatile=False)
@@ -185,7 +185,7 @@ def test_the_head_is_what_requests_of_one_kind_share() -> None:
     assert head_of({"instructions": "s", "input": "u"}, Api.RESPONSES) == (b'"s"', b'"u"')
 
 
-def test_order_gives_the_head_of_the_body_that_it_returns() -> None:
+def test_order_blocks_head_matches_the_returned_body() -> None:
     """With its tools and instructions as they are moved, not as they came."""
     dated, plain = {"role": "system", "content": "Now: 2026-11-21"}, {"role": "system", "content": "Be brief."}
     body = said({"tools": [{"name": "b"}, {"name": "a"}], "messages": [dated, plain, {"role": "user", "content": "u"}]})

@@ -14,7 +14,7 @@ from stayfast.wire.json_input import MAX_DEPTH, DecodeLimits, check, decode, enc
 from tests.unit.wire.recorded import body, request
 
 
-def test_what_a_chat_request_says_is_read() -> None:
+def test_decode_chat_fields() -> None:
     """Model, streaming, usage, limit, choices and state are taken from the body, which stays verbatim."""
     raw = body(Api.CHAT, stream=True, stream_options={"include_usage": True}, n=3, max_tokens=5,
                max_completion_tokens=7, store=True, unknown={"deep": [1]})
@@ -28,19 +28,19 @@ def test_what_a_chat_request_says_is_read() -> None:
     (Api.RESPONSES, {"previous_response_id": "resp_1"}, True), (Api.RESPONSES, {"background": True}, True),
     (Api.RESPONSES, {"conversation": "conv_1"}, True), (Api.RESPONSES, {"conversation": None}, False),
     (Api.MESSAGES, {"container": "c_1"}, True), (Api.MESSAGES, {}, False), (Api.CHAT, {"store": False}, False)])
-def test_requests_that_leave_something_behind_are_known(api: Api, fields: dict[str, Any], is_stateful: bool) -> None:
+def test_decode_stateful_requests(api: Api, fields: dict[str, Any], is_stateful: bool) -> None:
     """What a provider keeps must never be sent twice."""
     assert request(api, **fields).is_stateful is is_stateful
 
 
 @pytest.mark.parametrize(("prompt", "n_choices"), [("a", 2), (["a", "b"], 4), ([1, 2, 3], 2), ([[1], [2], [3]], 6)])
-def test_completions_count_their_choices(prompt: Any, n_choices: int) -> None:
+def test_decode_completions_counts_choices(prompt: Any, n_choices: int) -> None:
     """Each prompt has n choices; a list of numbers is one prompt of tokens."""
     assert request(Api.COMPLETIONS, prompt=prompt, n=2).n_choices == n_choices
 
 
 @pytest.mark.parametrize("api", list(Api))
-def test_every_api_reads_its_smallest_request(api: Api) -> None:
+def test_decode_smallest_request_of_each_api(api: Api) -> None:
     """Each protocol's minimal request is accepted, and names its model."""
     assert request(api).model == "route"
 
@@ -105,7 +105,7 @@ FINE: list[tuple[Api, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("api", "fields", "param"), BAD)
-def test_a_bad_field_is_named(api: Api, fields: dict[str, Any], param: str) -> None:
+def test_decode_error_names_the_field(api: Api, fields: dict[str, Any], param: str) -> None:
     """Wrong types, missing fields and values out of range give a 400 whose param is the path of the field."""
     with pytest.raises(Rejected) as caught:
         decode(api, body(api, **fields))
@@ -114,7 +114,7 @@ def test_a_bad_field_is_named(api: Api, fields: dict[str, Any], param: str) -> N
 
 
 @pytest.mark.parametrize(("api", "fields"), FINE)
-def test_what_some_reading_allows_passes(api: Api, fields: dict[str, Any]) -> None:
+def test_decode_accepts_unchecked_values(api: Api, fields: dict[str, Any]) -> None:
     """Null, words and types that are not known yet, and vendors' own fields are the upstream's to judge."""
     raw = body(api, **fields)
     assert decode(api, raw).body == raw
@@ -123,7 +123,7 @@ def test_what_some_reading_allows_passes(api: Api, fields: dict[str, Any]) -> No
 @pytest.mark.parametrize(("api", "says"), [(Api.CHAT, "one of system, developer, user, assistant, tool, function"),
                                            (Api.MESSAGES, "one of user, assistant, system"),
                                            (Api.COUNT_TOKENS, "one of user, assistant, system")])
-def test_a_wrong_role_is_told_which_there_are(api: Api, says: str) -> None:
+def test_decode_unknown_role_lists_the_valid_ones(api: Api, says: str) -> None:
     """And the wrong one is not quoted."""
     with pytest.raises(Rejected, match=rf"^messages\[0\].role: unknown value, expected {says}$"):
         decode(api, body(api, messages=[{"role": "wizard", "content": "hi"}]))
@@ -133,7 +133,7 @@ def test_a_wrong_role_is_told_which_there_are(api: Api, says: str) -> None:
 @pytest.mark.parametrize(("said", "is_alike"), [
     ("a", True), (["a", "b"], True), ([1, 2], True), ([[1], [2, 3]], True), (["a", 1], False), ([1, [1]], False),
     ([[1], "a"], False)])
-def test_texts_and_tokens_do_not_mix(api: Api, field: str, said: Any, is_alike: bool) -> None:
+def test_decode_mixed_texts_and_tokens_are_rejected(api: Api, field: str, said: Any, is_alike: bool) -> None:
     """The field is named, and what it may hold."""
     raw = body(api, **{field: said})
     if is_alike:
@@ -145,7 +145,7 @@ def test_texts_and_tokens_do_not_mix(api: Api, field: str, said: Any, is_alike: 
 
 
 @pytest.mark.parametrize("api", list(Api))
-def test_a_missing_model_is_named(api: Api) -> None:
+def test_decode_missing_model_is_named(api: Api) -> None:
     """No protocol goes without a model."""
     said = json.loads(body(api))
     del said["model"]
@@ -159,14 +159,14 @@ def test_a_missing_model_is_named(api: Api) -> None:
     (b'{"model": "a", "x": "\xc3"}', "invalid_json"), (b"[]", "invalid_type"), (b'"x"', "invalid_type"),
     (b'{"model": "a", "x": ' + b"[" * 65 + b"]" * 65 + b"}", "too_deep"),
     (b'{"x": "\\"", "y": ' + b'{"a":' * 70 + b"1" + b"}" * 71, "too_deep"), (b"[" * 1_000_000, "too_deep")])
-def test_what_is_no_json_object_is_refused(raw: bytes, code: str) -> None:
+def test_decode_anything_but_an_object_is_rejected(raw: bytes, code: str) -> None:
     """Broken, deep and non-UTF-8 bodies are refused before or by the parser, at any size."""
     with pytest.raises(Rejected) as caught:
         decode(Api.CHAT, raw)
     assert (caught.value.status, caught.value.code) == (400, code)
 
 
-def test_brackets_in_strings_are_no_depth() -> None:
+def test_check_brackets_in_strings_add_no_depth() -> None:
     """Only nesting counts: text full of brackets, quotes and backslashes is text."""
     for text in ("[" * 500, '\\"[' * 500, "\\" * 501 + "{" * 100):
         assert request(Api.CHAT, messages=[{"role": "user", "content": text}]).model == "route"
@@ -178,14 +178,14 @@ def test_brackets_in_strings_are_no_depth() -> None:
         request(Api.CHAT, extra=[nested])
 
 
-def test_a_refusal_quotes_no_prompt() -> None:
+def test_decode_errors_quote_no_values() -> None:
     """The value that was wrong may be a secret: it never stands in the message."""
     with pytest.raises(Rejected) as caught:
         request(Api.CHAT, messages=[{"role": "my secret", "content": "x"}])
     assert "secret" not in caught.value.message
 
 
-def test_limits_are_checked() -> None:
+def test_decode_limits_are_validated() -> None:
     """A depth that means nothing is refused when it is set."""
     for max_depth in (0, MAX_DEPTH + 1):
         with pytest.raises(ValueError, match="max_depth"):
@@ -194,7 +194,7 @@ def test_limits_are_checked() -> None:
 
 @pytest.mark.parametrize("raw", [
     b'{"x":[' + b"[]," * 1_000_001 + b"1]}", b"[" * 2_000_001, b'"["]' * 1_000_001], ids=["flat", "deep", "quotes"])
-def test_a_body_of_brackets_is_refused_before_they_are_counted_out(raw: bytes) -> None:
+def test_check_too_many_brackets_are_rejected_quickly(raw: bytes) -> None:
     """The look at depth takes time for each bracket, and a body can hold 32 Mi of them."""
     with pytest.raises(Rejected) as caught:
         decode(Api.CHAT, raw)
@@ -213,7 +213,7 @@ def depth_of(said: Any) -> int:
 
 
 @given(_DOCUMENTS, st.integers(1, 6))
-def test_depth_is_what_a_walk_finds(said: Any, max_depth: int) -> None:
+def test_check_depth_equals_a_recursive_count(said: Any, max_depth: int) -> None:
     """Whatever stands in keys and texts: escapes, quotes, brackets that open or close nothing."""
     expected = pytest.raises(Rejected, match="levels") if depth_of(said) > max_depth else contextlib.nullcontext()
     with expected:
@@ -222,7 +222,7 @@ def test_depth_is_what_a_walk_finds(said: Any, max_depth: int) -> None:
 
 @pytest.mark.parametrize("text", ["\\ud800", "\\ud800 and more", "\\udc00 and more", "\\uD83D\\u0041", "\\ude00\\ud83d"])
 @pytest.mark.parametrize("field", ["model", "unread"])
-def test_half_a_surrogate_pair_is_named(text: str, field: str) -> None:
+def test_decode_half_a_surrogate_pair_is_named(text: str, field: str) -> None:
     """The parser calls it truncated or malformed, which sends people looking in the wrong place."""
     raw = b'{"%b":"%b","model":"m","messages":[]}' % (field.encode(), text.encode())
     with pytest.raises(Rejected, match="half of a surrogate pair") as caught:
@@ -230,7 +230,7 @@ def test_half_a_surrogate_pair_is_named(text: str, field: str) -> None:
     assert (caught.value.status, caught.value.code) == (400, "invalid_json")
 
 
-def test_whole_surrogate_pairs_and_their_spelling_pass() -> None:
+def test_decode_surrogate_pairs_are_accepted() -> None:
     """A pair is one character; a backslash that is text begins no escape, so another fault keeps its own name."""
     raw = body(Api.CHAT, messages=[{"role": "user", "content": "\U0001f600"}])
     assert b"\\ud83d" in raw
@@ -254,7 +254,7 @@ def deep_tool(api: Api, n_levels: int) -> bytes:
 
 
 @pytest.mark.parametrize(("client", "upstream"), [(client, upstream) for client in _TALKERS for upstream in _TALKERS])
-def test_the_deepest_body_can_be_read_and_said(client: Api, upstream: Api) -> None:
+def test_decode_and_encode_the_deepest_body(client: Api, upstream: Api) -> None:
     """At the largest limit no stack runs out, neither in the parser nor in a translation."""
     limits = DecodeLimits(max_depth=MAX_DEPTH)
     said = encode(decode(client, deep_tool(client, MAX_DEPTH), limits), upstream, "up", stream=True)

@@ -25,21 +25,21 @@ SDK_PARAMS: dict[Api, TypeAdapter[Any]] = {
 
 
 @pytest.mark.parametrize("api", list(Api))
-def test_an_unchanged_request_keeps_its_bytes(api: Api) -> None:
+def test_encode_unchanged_request_keeps_its_bytes(api: Api) -> None:
     """Same dialect, same model, same mode: the very bytes of the client."""
     raw = b"  " + body(api, unknown=1.50)
     assert encode(decode(api, raw), api, "route", stream=False) is raw or encode(
         decode(api, raw), api, "route", stream=False) == raw
 
 
-def test_a_splice_changes_the_model_and_nothing_else() -> None:
+def test_encode_new_model_changes_nothing_else() -> None:
     """Unknown fields and the spelling of every value survive a new model name."""
     raw = (b'{"model":"route","seed":9223372036854775807,"temperature":1.0e-3,"x":{"a" :[1.50, null, 12345678901234567890]},'
            b'"messages":[{"role":"user","content":"\\u00e9\\ud83d\\ude00"}]}')
     assert encode(decode(Api.CHAT, raw), Api.CHAT, "up", stream=False) == raw.replace(b'"route"', b'"up"')
 
 
-def test_streaming_and_usage_are_spliced() -> None:
+def test_encode_sets_stream_and_usage_options() -> None:
     """Stream is set as wanted; usage is asked for only when wanted, and other options stay."""
     asked = request(Api.CHAT, stream_options={"include_obfuscation": False})
     assert json.loads(encode(asked, Api.CHAT, "route", stream=True, want_usage=True)) == json.loads(asked.body) | {
@@ -58,7 +58,7 @@ def test_streaming_and_usage_are_spliced() -> None:
 
 @pytest.mark.parametrize("client", TALKERS)
 @pytest.mark.parametrize("to", TALKERS)
-def test_each_translation_is_valid_and_says_the_same(client: Api, to: Api) -> None:
+def test_encode_each_translation_is_valid_and_equal_in_meaning(client: Api, to: Api) -> None:
     """A full request of each dialect, said in each other one, is what the SDK would send and has the same meaning."""
     if client is to:
         return
@@ -80,7 +80,7 @@ def test_each_translation_is_valid_and_says_the_same(client: Api, to: Api) -> No
     assert (after.max_output_tokens, after.effort, after.user) == (50, "high", "u1")
 
 
-def test_chat_to_messages_and_back_keeps_text_and_tools() -> None:
+def test_encode_chat_to_messages_and_back_is_the_identity() -> None:
     """The round trip is the identity on what both can say."""
     asked = request(Api.CHAT, **FULL[Api.CHAT])
     there = encode(asked, Api.MESSAGES, "up", stream=False)
@@ -122,7 +122,7 @@ UNSAYABLE: list[tuple[Api, Api, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("client", "to", "fields", "param"), UNSAYABLE)
-def test_what_cannot_be_said_is_refused_by_name(client: Api, to: Api, fields: dict[str, Any], param: str) -> None:
+def test_encode_untranslatable_field_is_rejected_by_name(client: Api, to: Api, fields: dict[str, Any], param: str) -> None:
     """A field that would change the answer and has no words over there gives a 400, never a silent loss."""
     with pytest.raises(Rejected) as caught:
         sent(client, to, **fields)

@@ -27,13 +27,13 @@ def read(data: bytes, *cuts: int) -> list[tuple[bytes | None, bytes]]:
     (b"data: a\rid: 7", (b"a", b"")), (b": comment", (None, b"")), (b"event: x", (None, b"x")),
     (b"id: 1\nretry: 5", (None, b"")), (b"\xef\xbb\xbfdata: a", (b"a", b"")), (b"\ndata: a", (b"a", b"")),
     (b"event: x\n: c\ndata: a", (b"a", b"x")), (b"event: x\ndata: a\nid: 3", (b"a", b"x")), (b"Data: a", (None, b""))])
-def test_one_event_is_parsed(block: bytes, expected: tuple[bytes | None, bytes]) -> None:
+def test_parse_one_event(block: bytes, expected: tuple[bytes | None, bytes]) -> None:
     """Fields, their optional space, comments, several data lines, any line ending."""
     assert sse.parse(block) == expected
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
-def test_every_line_ending_and_every_split(newline: bytes) -> None:
+def test_splitter_every_line_end_and_every_split_give_the_same_events(newline: bytes) -> None:
     """Two events are the same two events wherever the bytes are cut."""
     data = b"event: a\ndata: 1\ndata: 2\n\n: c\n\ndata: 3\n\n".replace(b"\n", newline)
     expected = [(b"1\n2", b"a"), (b"3", b"")]
@@ -42,7 +42,7 @@ def test_every_line_ending_and_every_split(newline: bytes) -> None:
     assert [event for event in read(data, *range(1, len(data))) if event[0] is not None] == expected
 
 
-def test_what_is_cut_is_given_back_verbatim() -> None:
+def test_splitter_verbatim_returns_the_original_bytes() -> None:
     """The bytes of any run of events are those that came, mixed line endings included."""
     splitter = sse.Splitter()
     data = b"data: 1\n\ndata: 2\r\n\r\ndata: 3\r\rdata: 4\n\nrest"
@@ -53,7 +53,7 @@ def test_what_is_cut_is_given_back_verbatim() -> None:
     assert splitter.rest() == b""
 
 
-def test_data_lines_alone_need_no_parsing() -> None:
+def test_splitter_single_data_lines_need_no_parsing() -> None:
     """A run of single data lines comes as its data; anything else among them makes all come as blocks."""
     splitter = sse.Splitter()
     data = b"data: 1\n\ndata: 23\n\ndata: 4\n\n"
@@ -66,7 +66,7 @@ def test_data_lines_alone_need_no_parsing() -> None:
         assert splitter.verbatim(blocks, 0, len(blocks)) == other
 
 
-def test_an_event_is_bounded() -> None:
+def test_splitter_long_event_is_rejected() -> None:
     """More than the bound without an end is an error; whole events of any total size are not."""
     splitter = sse.Splitter(max_bytes=10)
     assert len(splitter.feed(b"data: a\n\n" * 10)) == 10
@@ -78,7 +78,7 @@ def test_an_event_is_bounded() -> None:
         splitter.feed(b"23456")
 
 
-def test_what_we_write_we_read() -> None:
+def test_event_is_parsed_back() -> None:
     """Events and comments in the bytes that clients expect."""
     assert sse.event(b"a") == b"data: a\n\n"
     assert sse.event(b"a", "x") == b"event: x\ndata: a\n\n"

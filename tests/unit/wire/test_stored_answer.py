@@ -43,7 +43,7 @@ def changed(api: Api, path: list[Any], value: object) -> bytes:
 
 
 @pytest.mark.parametrize("api", list(WHOLE))
-def test_a_whole_answer_is_told_as_a_stream(api: Api) -> None:
+def test_in_events_whole_answer_becomes_a_stream(api: Api) -> None:
     """Members that are empty, and those that say nothing of the answer, are no reason against it."""
     assert b"Hi." in in_events(asking(api), msgspec.json.encode(WHOLE[api]))
 
@@ -54,13 +54,13 @@ def test_a_whole_answer_is_told_as_a_stream(api: Api) -> None:
     (Api.MESSAGES, ["content", 0, "citations"], [CITED]), (Api.MESSAGES, ["content", 0, "type"], "redacted_thinking"),
     (Api.MESSAGES, ["weird"], 1), (Api.RESPONSES, ["output", 0, "content", 0, "annotations"], [CITED]),
     (Api.RESPONSES, ["output", 0, "weird"], 1), (Api.RESPONSES, ["citations"], ["https://example.com"])])
-def test_what_a_stream_cannot_say_is_no_stream(api: Api, path: list[Any], value: object) -> None:
+def test_in_events_answer_with_unknown_fields_is_rejected(api: Api, path: list[Any], value: object) -> None:
     """It would be lost without a word."""
     with pytest.raises(ValueError, match="cannot hold"):
         in_events(asking(api), changed(api, path, value))
 
 
-def test_an_answer_too_many_is_not_kept() -> None:
+def test_is_storable_several_choices_are_not_stored() -> None:
     """A stray second choice: one was asked for."""
     request = msgspec.structs.replace(asking(Api.CHAT), stream=False)
     sight = AnswerSummary()
@@ -88,7 +88,7 @@ ENDS: dict[Api, Any] = {  # the stream of a gateway behind us: its last event, b
 
 
 @pytest.mark.parametrize("api", list(WHOLE))
-def test_the_report_of_a_gateway_behind_is_not_kept(api: Api) -> None:
+def test_is_storable_gateway_report_is_removed(api: Api) -> None:
     """It tells of another request; what it gave instead of failing is not kept at all."""
     sight = AnswerSummary()
     sight.is_complete, sight.n_content = True, 1

@@ -27,7 +27,7 @@ DONE = b'{"type":"response.completed","sequence_number":9,"response":{"id":"r","
     (Api.RESPONSES, b"event: response.completed\ndata: %b\n\n" % DONE,
      b"event: response.completed\ndata: %b,\"stayfast\":%b}}\n\n" % (DONE[:-2], SAID)),
 ])
-def test_one_member_more(api: Api, tail: bytes, expected: bytes) -> None:
+def test_add_report_adds_one_member(api: Api, tail: bytes, expected: bytes) -> None:
     """In the last event that may hold it, whatever ends its lines; numbers keep their form."""
     assert add_report(api, tail, REPORT) == expected
 
@@ -38,12 +38,12 @@ def test_one_member_more(api: Api, tail: bytes, expected: bytes) -> None:
     (Api.MESSAGES, b'data: {"type":"message_stop"}\n\n'), (Api.RESPONSES, b'data: {"type":"response.completed"}\n\n'),
     (Api.RESPONSES, b'data: {"type":"response.completed","response":7}\n\n'), (Api.CHAT, b"data: {\"\xff\":[]}\n\n"),
 ])
-def test_what_cannot_hold_it_stays(api: Api, tail: bytes) -> None:
+def test_add_report_without_a_suitable_event_changes_nothing(api: Api, tail: bytes) -> None:
     """Typed events of turns, other JSON, half an event."""
     assert add_report(api, tail, REPORT) == tail
 
 
-def test_a_member_of_that_name_is_replaced() -> None:
+def test_add_report_replaces_an_existing_member() -> None:
     """Of two gateways in a row the outer one, which the client speaks to, has the word."""
     event = add_report(Api.CHAT, b'data: {"choices":[],"stayfast":{"upstream":"inner"}}\n\n', REPORT)
     assert json.loads(event[6:])["stayfast"]["upstream"] == "main"

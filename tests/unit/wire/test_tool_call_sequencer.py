@@ -45,7 +45,7 @@ def calls_in(client: Api, body: bytes) -> list[tuple[str, str, Json]]:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_interleaved_calls_are_put_in_turn(client: Api, *, stream: bool) -> None:
+def test_sequencer_orders_interleaved_calls(client: Api, *, stream: bool) -> None:
     """Every call comes out whole and in the order in which they began, streamed or not."""
     body, sight = relay(*INTERLEAVED, client=client, stream=stream)
     assert sight.failure is None
@@ -58,7 +58,7 @@ def test_interleaved_calls_are_put_in_turn(client: Api, *, stream: bool) -> None
     assert calls_in(client, body) == [("c0", "f0", {"x": 1}), ("c1", "f1", {"y": "}"}), ("c2", "f2", {})]
 
 
-def test_only_what_interleaves_waits() -> None:
+def test_sequencer_delays_only_interleaved_deltas() -> None:
     """Calls that follow one another are said at once; the running call is never held back."""
     coder = transcoder(Api.CHAT, request(Api.MESSAGES, stream=True), source_streams=True, upstream="up")
     said = []
@@ -70,7 +70,7 @@ def test_only_what_interleaves_waits() -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_calls_without_arguments_wait_for_the_end(client: Api) -> None:
+def test_sequencer_calls_without_arguments_wait_for_the_end(client: Api) -> None:
     """A call that never says its arguments cannot be known to be over: the next one follows when the answer ends."""
     body, sight = relay(begin(0), begin(1, '{"y": 2}'), client=client, stream=False)
     assert sight.failure is None
@@ -78,14 +78,14 @@ def test_calls_without_arguments_wait_for_the_end(client: Api) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_call_that_goes_on_after_its_turn_fails(client: Api) -> None:
+def test_sequencer_arguments_after_a_closed_call_fail(client: Api) -> None:
     """More arguments behind a whole object have no place: the answer fails instead of lying. White space is nothing."""
     for late, fault in ((" \n", None), ('{"z": 3}', "malformed")):
         _, sight = relay(begin(0, "{}"), begin(1, "{}"), more(0, late), client=client, stream=True)
         assert getattr(sight.failure, "fault", None) == fault
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequencer_waiting_deltas_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endless second call behind one that never ends fails the answer."""
     monkeypatch.setattr(in_turn, "MAX_WAITING", 1000)
     _, sight = relay(begin(0), begin(1), *[more(1, "x" * 50)] * 10, client=Api.MESSAGES, stream=True)

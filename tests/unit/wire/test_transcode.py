@@ -57,7 +57,7 @@ def failure(sight: AnswerSummary) -> UpstreamFailed:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_every_recorded_stream_is_judged_as_it_should_be(name: str) -> None:
+def test_stream_recorded_samples_have_the_expected_summary(name: str) -> None:
     """Content events, finish reason, completeness and kind of failure are seen, in every protocol."""
     recorded = STREAMS[name]
     _, sight = relay(recorded, recorded.api)
@@ -67,7 +67,7 @@ def test_every_recorded_stream_is_judged_as_it_should_be(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WHOLE_STREAMS)
-def test_a_whole_stream_passes_verbatim(name: str) -> None:
+def test_stream_own_dialect_passes_verbatim(name: str) -> None:
     """The same dialect on both sides changes no byte; what is missing at the very end is added."""
     recorded = WHOLE_STREAMS[name]
     added = {"chat_no_done": b"data: [DONE]\n\n", "chat_no_last_newline": b"\n\ndata: [DONE]\n\n"}.get(name, b"")
@@ -77,7 +77,7 @@ def test_a_whole_stream_passes_verbatim(name: str) -> None:
     assert got.endswith((b"\n\n", b"\r\n\r\n"))
 
 
-def test_nothing_of_a_broken_stream_looks_like_its_end() -> None:
+def test_stream_truncated_never_looks_complete() -> None:
     """What came before a failure passes; the failing event, all after it, and [DONE] do not."""
     for name, recorded in STREAMS.items():
         if recorded.fault is None:
@@ -88,7 +88,7 @@ def test_nothing_of_a_broken_stream_looks_like_its_end() -> None:
         assert b"error" not in got.replace(b'"error": null', b""), name
 
 
-def test_data_before_an_error_in_the_same_read_is_given() -> None:
+def test_stream_data_before_an_error_in_one_read_is_forwarded() -> None:
     """One read that holds content and then an error gives the content."""
     recorded = STREAMS["chat_error"]
     coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
@@ -100,7 +100,7 @@ def test_data_before_an_error_in_the_same_read_is_given() -> None:
     assert coder.finish() is None
 
 
-def test_what_follows_the_end_is_ignored() -> None:
+def test_stream_bytes_after_the_end_are_ignored() -> None:
     """Events after [DONE] reach nobody and change nothing."""
     coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
     whole = STREAMS["chat_text"].data
@@ -111,14 +111,14 @@ def test_what_follows_the_end_is_ignored() -> None:
     assert coder.sight.failure is None
 
 
-def test_an_event_without_end_is_malformed() -> None:
+def test_stream_endless_event_is_malformed() -> None:
     """What is held back is bounded: 4 MiB without the end of an event fail the answer."""
     coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
     assert coder.feed(b"data: " + b"x" * (4 << 20)) is None
     assert failure(coder.sight).fault == "malformed"
 
 
-def test_usage_that_only_we_asked_for_is_hidden() -> None:
+def test_stream_requested_usage_is_hidden() -> None:
     """The usage chunk is read but not shown, alone in its read and among others; comments stay."""
     usage = sse(chunk(None, usage=CHAT_USAGE))
     before = sse(ROLE, chunk({"content": "a"}), chunk({}, "stop"))
@@ -131,7 +131,7 @@ def test_usage_that_only_we_asked_for_is_hidden() -> None:
         assert coder.sight.is_complete
 
 
-def test_every_choice_must_finish() -> None:
+def test_stream_is_complete_only_when_every_choice_has_finished() -> None:
     """With n=2, one finish reason does not make the answer whole."""
     one = {"index": 0, "delta": {}, "finish_reason": "stop"}
     for choices, is_complete in (([one], False), ([one, one | {"index": 1}], True)):
@@ -141,7 +141,7 @@ def test_every_choice_must_finish() -> None:
         assert coder.sight.is_complete is is_complete
 
 
-def test_an_empty_finish_reason_is_none() -> None:
+def test_stream_empty_finish_reason_is_ignored() -> None:
     """Servers that say "" until they finish have not finished."""
     for data, is_complete in ((sse(chunk({"content": "a"}, ""), done=True), False),
                               (sse(chunk({"content": "a"}, ""), chunk({}, "stop"), done=True), True)):
@@ -152,7 +152,7 @@ def test_an_empty_finish_reason_is_none() -> None:
 @pytest.mark.parametrize("delta", [
     {"role": "assistant"}, {"role": "assistant", "content": ""}, {"content": None}, {"reasoning_content": ""},
     {"audio": {"expires_at": 1}}, {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}])
-def test_what_is_no_content_is_not_the_first_token(delta: Json) -> None:
+def test_stream_chunks_without_content_are_no_first_token(delta: Json) -> None:
     """Role-only, empty, encrypted-only and expiry-only chunks do not count."""
     coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
     part = coder.feed(sse(chunk(delta)))
@@ -161,7 +161,7 @@ def test_what_is_no_content_is_not_the_first_token(delta: Json) -> None:
 
 
 @pytest.mark.parametrize(("name", "client"), PAIRS)
-def test_translated_events_are_what_the_official_sdk_reads(name: str, client: Api) -> None:
+def test_translated_stream_validates_with_the_official_sdk(name: str, client: Api) -> None:
     """Every event of every translated stream validates against the SDK's own model of the client's dialect."""
     got, sight = relay(WHOLE_STREAMS[name], client)
     assert sight.is_complete
@@ -174,7 +174,7 @@ def test_translated_events_are_what_the_official_sdk_reads(name: str, client: Ap
 
 
 @pytest.mark.parametrize(("name", "client"), PAIRS)
-def test_a_translated_stream_says_the_same(name: str, client: Api) -> None:
+def test_translated_stream_has_the_same_text_and_calls(name: str, client: Api) -> None:
     """Read back in the client's dialect, a translation has the text, the calls, the usage and the end of the original."""
     recorded = WHOLE_STREAMS[name]
     got, sight = relay(recorded, client)
@@ -201,7 +201,7 @@ def meaning(api: Api, data: bytes) -> Json:
                       for call in message.get("tool_calls", [])]}
 
 
-def test_a_messages_stream_for_a_chat_client() -> None:
+def test_translated_stream_messages_to_chat() -> None:
     """Reasoning, text and two calls in chat's words, and usage because the client asked."""
     coder = transcoder(Api.MESSAGES, request(Api.CHAT, stream=True, stream_options={"include_usage": True}),
                        source_streams=True, upstream="up", created_at=77)
@@ -215,14 +215,14 @@ def test_a_messages_stream_for_a_chat_client() -> None:
     assert {event["created"] for event in got} == {77}
 
 
-def test_usage_is_told_to_a_chat_client_only_if_it_asked() -> None:
+def test_translated_stream_usage_for_chat_only_if_requested() -> None:
     """Without stream_options there is no usage chunk, as OpenAI does it."""
     got, sight = relay(STREAMS["messages_text"], Api.CHAT)
     assert all(event["choices"] for event in events(got))
     assert sight.usage == Usage(input_total=20, output=6, cached_read=8, cache_write_5m=2)
 
 
-def test_a_chat_stream_for_a_messages_client_is_one_block_at_a_time() -> None:
+def test_translated_stream_chat_to_messages_has_one_open_block() -> None:
     """Blocks start, grow and stop in order, and the end carries the reason and the usage."""
     got, _ = relay(STREAMS["chat_tools"], Api.MESSAGES)
     kinds = [(event["type"], event.get("index")) for event in events(got)]
@@ -233,7 +233,7 @@ def test_a_chat_stream_for_a_messages_client_is_one_block_at_a_time() -> None:
     assert events(got)[-2]["delta"]["stop_reason"] == "tool_use"
 
 
-def test_a_chat_stream_for_a_responses_client_is_one_numbered_sequence() -> None:
+def test_translated_stream_chat_to_responses_is_one_numbered_sequence() -> None:
     """Sequence numbers count from 0 without a gap, and the terminal event holds the output, the usage and the status."""
     got, _ = relay(STREAMS["chat_usage"], Api.RESPONSES)
     found = events(got)
@@ -246,7 +246,7 @@ def test_a_chat_stream_for_a_responses_client_is_one_numbered_sequence() -> None
                               "output_tokens": 6, "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 26}
 
 
-def test_an_answer_that_met_its_limit_ends_in_an_incomplete_item() -> None:
+def test_translated_stream_length_limit_makes_an_incomplete_item() -> None:
     """The last item of an incomplete response is incomplete, in the event of its end and in the response."""
     said = events(relay(STREAMS["chat_usage"], Api.RESPONSES)[0])
     last = said[-1]
@@ -255,7 +255,7 @@ def test_an_answer_that_met_its_limit_ends_in_an_incomplete_item() -> None:
     assert ended == [item["status"] for item in last["response"]["output"]] == ["incomplete"]
 
 
-def test_calls_that_all_have_index_0_are_told_apart_by_their_ids() -> None:
+def test_translated_stream_calls_with_index_0_are_separated_by_id() -> None:
     """Servers that number every call 0 still yield two calls."""
     calls = [chunk({"tool_calls": [{"index": 0, "id": name, "function": {"name": name, "arguments": "{}"}}]})
              for name in ("a", "b")]
@@ -267,7 +267,7 @@ def test_calls_that_all_have_index_0_are_told_apart_by_their_ids() -> None:
 
 @pytest.mark.parametrize("client", TALKERS)
 @pytest.mark.parametrize("name", ["chat_text", "chat_tools", "responses_text", "responses_tools", "messages_tools"])
-def test_a_stream_collected_for_a_client_that_does_not_stream(name: str, client: Api) -> None:
+def test_collected_stream_is_a_whole_answer(name: str, client: Api) -> None:
     """Content is reported as it comes, with no bytes; the body comes at the end and is a whole answer of its dialect."""
     recorded = STREAMS[name]
     coder = transcoder(recorded.api, request(client), source_streams=True, upstream="up")
@@ -282,7 +282,7 @@ def test_a_stream_collected_for_a_client_that_does_not_stream(name: str, client:
     assert again.sight.usage == coder.sight.usage or client is Api.MESSAGES
 
 
-def test_a_collected_chat_stream_keeps_what_only_chat_can_say() -> None:
+def test_collected_stream_keeps_unknown_chat_fields() -> None:
     """Log-probabilities and several choices survive the folding."""
     parts = [{"index": index, "delta": {"content": text}, "logprobs": {"content": [{"token": text}]},
               "finish_reason": None} for index, text in ((0, "a"), (1, "b"), (0, "c"))]
@@ -294,7 +294,7 @@ def test_a_collected_chat_stream_keeps_what_only_chat_can_say() -> None:
     assert [token["token"] for token in choices[0]["logprobs"]["content"]] == ["a", "c"]
 
 
-def test_a_call_cut_off_by_the_limit_and_a_broken_one() -> None:
+def test_collected_stream_broken_call_is_valid_only_at_the_limit() -> None:
     """Input that is no JSON is an empty object where the limit cut the last call, and a failure everywhere else."""
     half = block(0, {"type": "tool_use", "id": "t", "name": "f", "input": {}},
                  {"type": "input_json_delta", "partial_json": '{"a": '})
@@ -308,7 +308,7 @@ def test_a_call_cut_off_by_the_limit_and_a_broken_one() -> None:
     assert not sight.is_complete
 
 
-def test_pairs_that_make_no_sense_are_refused_at_once() -> None:
+def test_transcoder_unsupported_pairs_raise() -> None:
     """A whole answer for a client that streams, and pairs without a translation, are mistakes of the caller."""
     with pytest.raises(ValueError, match="cannot be streamed"):
         transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=False, upstream="up")

@@ -16,7 +16,7 @@ LENGTH = ("length", "max_tokens", "max_output_tokens")
 
 
 @pytest.mark.parametrize(("name", "client", "stream"), CASES)
-def test_every_cut_is_a_proper_end(name: str, client: Api, stream: bool) -> None:
+def test_early_end_at_every_byte_is_a_valid_end(name: str, client: Api, stream: bool) -> None:
     """At each byte behind the first content: every part so far, an end that its readers take, and never a second one."""
     recorded = WHOLE_STREAMS[name]
     n_cuts = 0
@@ -41,7 +41,7 @@ def test_every_cut_is_a_proper_end(name: str, client: Api, stream: bool) -> None
     assert n_cuts > 10
 
 
-def test_nothing_is_cut_that_has_ended() -> None:
+def test_early_end_after_the_end_is_none() -> None:
     """A whole answer has its end; so has one that failed."""
     for recorded in WHOLE_STREAMS.values():
         coder = transcoder(recorded.api, request(recorded.api), source_streams=True, upstream="up")
@@ -51,7 +51,7 @@ def test_nothing_is_cut_that_has_ended() -> None:
         assert not coder.sight.is_cut
 
 
-def test_half_a_document_is_no_answer() -> None:
+def test_early_end_of_a_whole_answer_is_none() -> None:
     """An upstream's answer in one piece cannot be cut."""
     coder = transcoder(Api.CHAT, request(Api.CHAT, stream=False), source_streams=False, upstream="up")
     coder.feed(b'{"choices":[')

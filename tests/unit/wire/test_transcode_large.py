@@ -33,7 +33,7 @@ def seen(sight: AnswerSummary) -> tuple[object, ...]:
     {}, {"error": {"message": "no", "type": "server_error"}}, {"choices": []}, {"choices": [{"text": 5}], "data": 5},
     {"choices": [{"message": {"content": "a"}, "finish_reason": 7}], "usage": None, "id": 4},
     {"choices": "none", "content": "none", "output": "none", "data": "none"}])
-def test_a_large_answer_tells_the_same_as_a_small_one(api: Api, change: dict[str, Any]) -> None:
+def test_large_answer_has_the_same_summary_as_a_small_one(api: Api, change: dict[str, Any]) -> None:
     """Usage, id, reason and failures; a body that is good passes verbatim."""
     said = {**ANSWERS[api], **change}
     small, large = read(api, api, said, 1), read(api, api, said, LARGE_BYTES)
@@ -42,7 +42,7 @@ def test_a_large_answer_tells_the_same_as_a_small_one(api: Api, change: dict[str
     assert large[0] is None or json.loads(large[0]) == {"padding": "x" * LARGE_BYTES, **said}
 
 
-def test_a_large_answer_is_translated_as_ever() -> None:
+def test_large_answer_is_translated_like_a_small_one() -> None:
     """Its texts are skipped only where they pass as they are."""
     small, large = (read(Api.CHAT, Api.MESSAGES, ANSWERS[Api.CHAT], n)[0] for n in (1, LARGE_BYTES))
     assert small is not None

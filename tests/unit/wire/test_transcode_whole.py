@@ -29,7 +29,7 @@ def answer(source: Api, client: Api, body: bytes, **fields: Any) -> tuple[bytes 
 
 
 @pytest.mark.parametrize("api", list(Api))
-def test_ones_own_dialect_passes_verbatim(api: Api) -> None:
+def test_whole_own_dialect_passes_verbatim(api: Api) -> None:
     """The bytes are the upstream's, spaces and unknown fields included, and usage is read from them."""
     body = json.dumps({**ANSWERS[api], "unknown": 1.50}, indent=1).encode()
     got, sight = answer(api, api, body)
@@ -38,7 +38,7 @@ def test_ones_own_dialect_passes_verbatim(api: Api) -> None:
     assert (sight.usage is None) is (api is Api.COUNT_TOKENS)
 
 
-def test_a_chat_answer_in_the_other_dialects() -> None:
+def test_whole_chat_answer_in_other_dialects() -> None:
     """Text, call, reason and usage, in models that the official SDKs validate."""
     got, _ = answer(Api.CHAT, Api.MESSAGES, json.dumps(CHAT).encode())
     message = Message.model_validate_json(got or b"")
@@ -54,7 +54,7 @@ def test_a_chat_answer_in_the_other_dialects() -> None:
     assert Completion.model_validate_json(got or b"").choices[0].text == "Hé"
 
 
-def test_a_message_in_the_other_dialects() -> None:
+def test_whole_message_in_other_dialects() -> None:
     """Reasoning and an empty input have their forms; ids and dates are kept or given."""
     got, _ = answer(Api.MESSAGES, Api.CHAT, json.dumps(MESSAGE).encode())
     said = ChatCompletion.model_validate_json(got or b"")
@@ -69,7 +69,7 @@ def test_a_message_in_the_other_dialects() -> None:
 
 
 @pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter"])
-def test_incomplete_responses(reason: str) -> None:
+def test_whole_incomplete_responses(reason: str) -> None:
     """Why a response is incomplete is said in the other dialects' reasons."""
     said = response("incomplete", [MESSAGE_ITEM], incomplete_details={"reason": reason})
     chat, sight = answer(Api.RESPONSES, Api.CHAT, json.dumps(said).encode())
@@ -82,7 +82,7 @@ def test_incomplete_responses(reason: str) -> None:
 
 
 @pytest.mark.parametrize("api", list(Api))
-def test_an_error_inside_200_is_a_failure(api: Api) -> None:
+def test_whole_error_inside_200_is_a_failure(api: Api) -> None:
     """An error object where the answer should be never reaches the client as an answer."""
     error: Json = {"error": {"type": "overloaded_error", "message": "secret trouble"}}
     got, sight = answer(api, api, json.dumps({"type": "error", **error} if api.is_anthropic else error).encode())
@@ -99,7 +99,7 @@ def test_an_error_inside_200_is_a_failure(api: Api) -> None:
     (b"[]", "malformed"), (b"null", "malformed"), (b"\xff\xfe", "malformed"),
     (b'{"choices": 1, "content": 1, "output": 1, "data": 1, "input_tokens": "x"}', "malformed"),
     (b'{"choices": [1], "content": {}, "output": {}, "data": {}}', "malformed")])
-def test_what_is_no_answer_is_a_failure(api: Api, body: bytes, fault: str) -> None:
+def test_whole_invalid_answer_is_a_failure(api: Api, body: bytes, fault: str) -> None:
     """Nothing, half of something and something else are told apart from an answer."""
     got, sight = answer(api, api, body)
     assert got is None
@@ -107,7 +107,7 @@ def test_what_is_no_answer_is_a_failure(api: Api, body: bytes, fault: str) -> No
     assert sight.failure.fault == fault
 
 
-def test_a_failed_response_is_a_failure() -> None:
+def test_whole_failed_response_is_a_failure() -> None:
     """Status failed inside HTTP 200 is the upstream's failure, with its code."""
     said = response("failed", [], error={"code": "rate_limit_exceeded", "message": "slow"})
     _, sight = answer(Api.RESPONSES, Api.RESPONSES, json.dumps(said).encode())
@@ -117,7 +117,7 @@ def test_a_failed_response_is_a_failure() -> None:
 
 @pytest.mark.parametrize("source", TALKERS)
 @pytest.mark.parametrize("client", TALKERS)
-def test_strange_parts_of_an_answer_never_raise(source: Api, client: Api) -> None:
+def test_whole_odd_parts_never_raise(source: Api, client: Api) -> None:
     """Parts of the wrong type are left out or fail the answer; no other exception leaves a transcoder."""
     strange: list[Json] = [
         {"choices": [{"message": {"content": 5, "tool_calls": [7, {"function": 3}, {"id": 1, "function": {"name": 2}}]}}]},
@@ -129,7 +129,7 @@ def test_strange_parts_of_an_answer_never_raise(source: Api, client: Api) -> Non
         assert (got is None) is (sight.failure is not None)
 
 
-def test_usage_of_a_whole_message() -> None:
+def test_whole_message_usage() -> None:
     """Anthropic's input counts are added up."""
     _, sight = answer(Api.MESSAGES, Api.CHAT, json.dumps(MESSAGE).encode())
     assert sight.usage == Usage(input_total=20, output=6, cached_read=8, cache_write_5m=2)

@@ -25,18 +25,18 @@ ANTHROPIC = {"input_tokens": 10, "cache_read_input_tokens": 8, "cache_creation_i
     ({"prompt_tokens": "many", "completion_tokens": True, "prompt_tokens_details": [1]}, Usage()),
     ({"prompt_tokens": -4, "completion_tokens": 1e300}, Usage()),
     (None, None), ({}, None), ([1], None), ("x", None)])
-def test_openai_and_compatible_usage(said: Any, expected: Usage | None) -> None:
+def test_usage_openai_and_compatible_servers(said: Any, expected: Usage | None) -> None:
     """Chat, responses, DeepSeek, embeddings, and objects that are strange or none."""
     assert usage.from_openai(said) == expected
 
 
-def test_anthropic_input_is_the_sum_of_three() -> None:
+def test_usage_anthropic_input_is_the_sum_of_three() -> None:
     """The total includes what was read from and written to the cache."""
     assert usage.from_anthropic(ANTHROPIC) == Usage(23, 3, 8, 2, 3, 1)
     assert usage.from_anthropic(None) is None
 
 
-def test_a_message_delta_adds_to_the_start() -> None:
+def test_usage_message_delta_extends_the_start() -> None:
     """The delta's counts are cumulative: they replace, and where it is silent the start stands."""
     start = usage.from_anthropic(ANTHROPIC)
     assert usage.from_anthropic({"output_tokens": 50}, start) == Usage(23, 50, 8, 2, 3, 1)
@@ -45,7 +45,7 @@ def test_a_message_delta_adds_to_the_start() -> None:
 
 
 @pytest.mark.parametrize("counts", [Usage(), Usage(20, 6), Usage(23, 3, 8, 5, 0, 1)])
-def test_what_is_said_is_read_back(counts: Usage) -> None:
+def test_usage_encoded_is_parsed_back(counts: Usage) -> None:
     """Each dialect's form holds every count that it has a place for."""
     assert usage.from_openai(usage.to_chat(counts)) == counts
     assert usage.from_openai(usage.to_responses(counts)) == counts

@@ -22,13 +22,13 @@ ENGLISH = "The quick brown fox jumps over the lazy dog, and then it sleeps in th
     ("1,2,3," * 100, 600, 600),  # digits and commas are tokens
     ('{"a":1,"b":23}' * 50, 450, 600),
 ])
-def test_what_texts_may_come_to(text: str, least: int, most: int) -> None:
+def test_text_tokens_of_samples(text: str, least: int, most: int) -> None:
     """Within these, by what real vocabularies make of such texts."""
     assert least <= text_tokens(text.encode()) <= most
 
 
 @given(st.text(max_size=200), st.text(max_size=200))
-def test_it_adds_up_and_is_no_more_than_bytes(one: str, other: str) -> None:
+def test_text_tokens_are_bounded_by_the_bytes(one: str, other: str) -> None:
     """Two texts are no less than each of them, at least a quarter of the bytes and never more than a token a byte."""
     tokens = text_tokens((one + other).encode())
     assert tokens >= text_tokens(one.encode()) + text_tokens(other.encode()) - 1e-6
@@ -37,7 +37,7 @@ def test_it_adds_up_and_is_no_more_than_bytes(one: str, other: str) -> None:
 
 @given(st.recursive(st.text(max_size=20) | st.integers(0, 9), lambda inner: st.lists(inner, max_size=4)
                     | st.dictionaries(st.sampled_from(["text", "content", "name"]), inner, max_size=3), max_leaves=20))
-def test_a_body_that_cannot_be_over_is_not(said: object) -> None:
+def test_may_be_over_small_body_is_not(said: object) -> None:
     """What the look at the length lets pass is within by the count, too."""
     body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": said}]})
     plain = decode(Api.CHAT, b'{"model":"m","messages":[{"role":"user","content":"x"}]}')
@@ -48,7 +48,7 @@ def test_a_body_that_cannot_be_over_is_not(said: object) -> None:
     assert input_tokens(request) <= most
 
 
-def test_tools_and_pictures_count() -> None:
+def test_input_tokens_include_tools_and_images() -> None:
     """The names in a tool's schema are read; a picture by its address is a few bytes and many tokens."""
     messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y"}}]}]
     body = msgspec.json.encode({"model": "m", "messages": messages})

@@ -15,7 +15,7 @@ from stayfast.testing import RecordingSink
     ("http://[::1]:80", BaseUrl(False, "::1", 80, "[::1]:80", "")),
     ("https://Bücher.example", BaseUrl(True, "xn--bcher-kva.example", 443, "xn--bcher-kva.example", "")),
 ])
-def test_base_url(text: str, base: BaseUrl) -> None:
+def test_base_url_parts(text: str, base: BaseUrl) -> None:
     """Scheme, host, port and path, with defaults by scheme; the Host header says the port only if the URL does."""
     assert split_base_url(text) == base
 
@@ -23,7 +23,7 @@ def test_base_url(text: str, base: BaseUrl) -> None:
 @pytest.mark.parametrize("text", ["", "ftp://h", "https://", "h:80", "http://h:99999", "http://h/a b", "http://h/é", "http://[::1",
                                   "http://u:secret@h", "http://h?secret", "http://h#secret", "http://h/secret\r\nx: y",
                                   "http://" + "a" * 70])
-def test_bad_base_url(text: str) -> None:
+def test_base_url_invalid_raises(text: str) -> None:
     """What is not a plain base URL is refused without being quoted."""
     with pytest.raises(ValueError, match="base_url") as failed:
         HttpConfig(text)
@@ -34,13 +34,13 @@ def test_bad_base_url(text: str) -> None:
     {"http": "3"}, {"max_connections": -1}, {"max_idle": -1}, {"keepalive_s": -1}, {"keepalive_s": 1e9},
     {"max_head_bytes": 10}, {"dns_ttl_s": -1}, {"tcp_keepalive_s": 1e6},
 ])
-def test_bad_values(wrong: dict[str, Any]) -> None:
+def test_http_config_invalid_values_raise(wrong: dict[str, Any]) -> None:
     """A value out of range is named."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         HttpConfig("http://h", **wrong)
 
 
-def test_nothing_happens_before_the_first_request() -> None:
+def test_http_client_opens_nothing_before_the_first_request() -> None:
     """A client can be made, shown and closed without a loop."""
     client = HttpClient("bench", HttpConfig("http://127.0.0.1:1/v1"), sink=RecordingSink(), clock=SystemClock())
     assert client.base_path == "/v1"

@@ -38,7 +38,7 @@ async def refreshed(resolver: Resolver) -> None:
     await asyncio.sleep(0)
 
 
-def test_literal_addresses() -> None:
+def test_resolver_literal_address_needs_no_lookup() -> None:
     """A literal address is its own answer, for ever."""
 
     async def main() -> None:
@@ -52,7 +52,7 @@ def test_literal_addresses() -> None:
     asyncio.run(main())
 
 
-def test_used_for_its_time() -> None:
+def test_resolver_result_is_used_for_its_ttl() -> None:
     """One look-up a `ttl_s`, shared by all who ask at once; each address once, in the system's order."""
 
     async def main() -> None:
@@ -67,7 +67,7 @@ def test_used_for_its_time() -> None:
     asyncio.run(main())
 
 
-def test_stale_while_refreshing() -> None:
+def test_resolver_stale_result_is_used_during_the_refresh() -> None:
     """An aged result is used at once while the new one is looked up; a very old one is not."""
 
     async def main() -> None:
@@ -88,7 +88,7 @@ def test_stale_while_refreshing() -> None:
     asyncio.run(main())
 
 
-def test_failed_refresh_keeps_the_old() -> None:
+def test_resolver_failed_refresh_keeps_the_old_result() -> None:
     """A failed refresh leaves the old addresses in use, and is tried again a little later."""
 
     async def main() -> None:
@@ -110,7 +110,7 @@ def test_failed_refresh_keeps_the_old() -> None:
     asyncio.run(main())
 
 
-def test_nothing_known() -> None:
+def test_resolver_first_lookup_failure_raises() -> None:
     """A failed first look-up is an error for all who wait, and the next one looks up anew."""
 
     async def main() -> None:
@@ -126,7 +126,7 @@ def test_nothing_known() -> None:
     asyncio.run(main())
 
 
-def test_forgotten() -> None:
+def test_resolver_forget_starts_a_new_lookup() -> None:
     """After `forget` nothing old is used."""
 
     async def main() -> None:
@@ -140,7 +140,7 @@ def test_forgotten() -> None:
     asyncio.run(main())
 
 
-def test_cancelled_caller() -> None:
+def test_resolver_cancelled_caller_does_not_cancel_the_lookup() -> None:
     """One who gives up leaves the look-up to the others."""
 
     async def main() -> None:
