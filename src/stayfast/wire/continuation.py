@@ -75,9 +75,6 @@ class SeamTrimmer:
         blanks = self._held[: len(self._held) - len(body)]
         return (blanks[len(self._blanks):] if blanks.startswith(self._blanks) else "") + body
 
-    def __repr__(self) -> str:
-        return f"<SeamTrimmer after {len(self.prefix)} characters, {'over' if self._is_over else 'open'}>"
-
 
 class Continuation:
     """The second half of one answer. Owned by one task.

@@ -253,7 +253,7 @@ class PromptLayout:
     __slots__ = ("_fields", "api", "blocks", "n_before", "n_end", "n_static")
 
     def __init__(self, body: bytes, api: Api) -> None:
-        """`api`: one of `LAID_OUT`. Raises ValueError for a prompt of unknown form."""
+        """`api`: chat, responses or messages. Raises ValueError for a prompt of unknown form."""
         self.api = api
         self._fields: dict[str, Raw] = _OBJECT.decode(body)
         self.blocks = [PromptBlock(TOOLS, at, -1, bytes(tool))
@@ -294,8 +294,8 @@ class PromptLayout:
         return part.type != _TEXTS[self.api] or bool(part.text)
 
     def write(self, marks: Mapping[int, bytes], extra_fields: Mapping[str, bytes]) -> bytes:
-        """The body with markers and extra top-level members. `marks`: the marker's JSON value by the number of blocks it
-        covers, as returned by `markable`.
+        """The body with markers and extra top-level members. `marks`: the JSON value of each marker, by the number of blocks
+        before it, whose last block must be markable.
         """
         fields: dict[str, Any] = {**{name: Raw(value) for name, value in extra_fields.items()}, **self._fields}
         for n in sorted(marks, reverse=True):  # instructions last: the inserted message shifts the others
@@ -371,7 +371,7 @@ def has_marks(body: bytes) -> bool:
 
 
 def mark_of(api: Api) -> str:
-    """The member name of a marker, for an API of `LAID_OUT`."""
+    """The member name of a marker in chat, responses or messages."""
     return _MEMBERS[api]
 
 

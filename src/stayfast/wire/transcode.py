@@ -1,9 +1,9 @@
 """Transcoders: an upstream's body in, bytes for the client out, and an `AnswerSummary` of the answer.
 
-    same dialect, streamed              events pass verbatim and are only read          Passthrough
-    other dialect, streamed             event -> deltas (wire.dialect) -> events        Translation
-    streamed, the client wants a body   events are collected into one body              Collection
-    whole, the client wants a body      verbatim, or translated by the same deltas      Whole, TranslatedWhole
+    same dialect, streamed              events pass verbatim and are only read
+    other dialect, streamed             event -> deltas (wire.dialect) -> events
+    streamed, the client wants a body   events are collected into one body
+    whole, the client wants a body      verbatim, or translated by the same deltas
 
 Embeddings and token counts are always whole and have one dialect.
 """

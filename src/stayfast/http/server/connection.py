@@ -244,7 +244,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._stalled_since = 0.0
         self._n_unsent = 0
         self.verdict: StayfastError | None = None  # why the running answer was cancelled; None: the client disconnected
-        self.is_full = False  # the write buffer is full: await `drained` before writing more
+        self.is_full = False  # the write buffer is full: wait until it has room before writing more
 
     # Called by the event loop.
 
