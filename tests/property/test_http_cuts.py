@@ -98,7 +98,7 @@ def reads(requests: list[bytes], cuts: list[int], *, is_whole: bool, is_split: b
 
 @settings(max_examples=1000, deadline=None)
 @given(_REQUESTS, st.lists(st.integers(0, 5000), max_size=3), st.booleans(), st.booleans())
-def test_how_it_is_cut_changes_nothing(requests: list[bytes], cuts: list[int], is_whole: bool, is_split: bool) -> None:
+def test_http_parser_splits_change_nothing(requests: list[bytes], cuts: list[int], is_whole: bool, is_split: bool) -> None:
     """Good requests, near misses and attempts to smuggle."""
     parts = reads(requests, cuts, is_whole=is_whole, is_split=is_split)
     assert parsed(parts) == parsed([b"".join(requests)])
@@ -106,7 +106,7 @@ def test_how_it_is_cut_changes_nothing(requests: list[bytes], cuts: list[int], i
 
 @pytest.mark.parametrize("head", _HEADS)
 @pytest.mark.parametrize("change", _STRANGE)
-def test_each_near_miss_beside_good_requests(head: str, change: tuple[str, str]) -> None:
+def test_http_parser_invalid_requests_beside_valid_ones(head: str, change: tuple[str, str]) -> None:
     """With every length of a body around the one that is said: in one read, in a read for each request, and in two."""
     body = b"0123456789" * 3
     for n_said in (1, 9, 10, 29, 30, 31, 100):

@@ -116,7 +116,7 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(_REQUESTS, min_size=1, max_size=6), _CUTS)
 @example([post(CHAT, "/v1/chat/completions", "x-request-timeout: 1")], [1])
-def test_no_bytes_break_the_edge(requests: list[bytes], sizes: list[int]) -> None:
+def test_http_server_any_bytes_never_raise(requests: list[bytes], sizes: list[int]) -> None:
     """Requests good and bad, glued and cut anywhere: only 1xx, 2xx and 4xx answers, and every connection ends.
 
     The one 5xx is the client's own doing: 504, where it gave its request a second and sent it more slowly than that.
@@ -133,7 +133,7 @@ def test_no_bytes_break_the_edge(requests: list[bytes], sizes: list[int]) -> Non
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([post(), post(STREAM), get("/livez"), post(b"{"), get("/nope")]), min_size=1, max_size=5),
        _CUTS)
-def test_a_split_changes_nothing(requests: list[bytes], sizes: list[int]) -> None:
+def test_http_server_result_is_independent_of_splits(requests: list[bytes], sizes: list[int]) -> None:
     """However good requests are cut, the statuses are those of one read, in order."""
     data = b"".join(requests)
     whole, _ = run(lambda loop: talk(loop, [data]))

@@ -99,7 +99,7 @@ def gateway(folder: Path, settings: str) -> Iterator[str]:
     assert "unexpected" not in said.read_text()
 
 
-def test_the_gateway_keeps_to_its_description(tmp_path: Path) -> None:
+def test_gateway_conforms_to_its_openapi_description(tmp_path: Path) -> None:
     """No 5xx, no undescribed status, media type or shape; what is valid is accepted, what is not is a 4xx."""
     command = ["run", "--phases", "coverage,fuzzing", "--max-examples", "30", "--generation-deterministic", "--workers", "1",
                "--checks", ",".join(CHECKS), "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off"]

@@ -36,14 +36,14 @@ def run(text: str) -> bool:
 
 @given(st.text(alphabet="abk:{}[]&*<!|>-#\n\t \"'${}%?,0\x00\ud7ff", max_size=60))
 @settings(max_examples=300, deadline=None)
-def test_any_text(text: str) -> None:
+def test_settings_any_text_loads_or_is_rejected(text: str) -> None:
     """Bytes of every kind, anchors and tags among them."""
     run(text)
 
 
 @given(TREES)
 @settings(max_examples=300, deadline=None)
-def test_any_tree(tree: Any) -> None:
+def test_settings_any_tree_loads_or_is_rejected(tree: Any) -> None:
     """YAML of any shape, with the words that settings know in places where they do not belong."""
     run(yaml.safe_dump(tree))
 
@@ -55,7 +55,7 @@ def test_any_tree(tree: Any) -> None:
     "workers": SCALARS,
 }))
 @settings(max_examples=300, deadline=None)
-def test_what_loads_fits_the_schema(tree: dict[str, Any]) -> None:
+def test_settings_loaded_values_fit_the_schema(tree: dict[str, Any]) -> None:
     """The checker takes nothing that the schema refuses (written as JSON, where nobody disagrees on types)."""
     text = json.dumps(tree)
     if "NaN" not in text and "Infinity" not in text and run(text):

@@ -14,9 +14,9 @@ from stayfast.wire import sse
 from stayfast.wire.errors import from_response, render, render_event
 from stayfast.wire.json_input import can_translate, check, conversation, decode, encode
 from stayfast.wire.transcode import transcoder
+from tests.unit.wire.full_requests import FULL
 from tests.unit.wire.recorded import STREAMS, body, request
-from tests.unit.wire.test_wire_encode import FULL
-from tests.unit.wire.test_wire_whole import ANSWERS
+from tests.unit.wire.whole_answers import ANSWERS
 
 NUMBER = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 LEAF = st.none() | st.booleans() | NUMBER | st.text(max_size=8)
@@ -58,14 +58,14 @@ def attempt(api: Api, raw: bytes) -> Request | None:
 
 @settings(max_examples=200, deadline=None)
 @given(api=st.sampled_from(Api), raw=st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
-def test_decode_of_anything(api: Api, raw: bytes) -> None:
+def test_decode_any_bytes_is_decoded_or_rejected(api: Api, raw: bytes) -> None:
     """Any bytes and any JSON give a request or a refusal."""
     attempt(api, raw)
 
 
 @settings(max_examples=400, deadline=None)
 @given(api=st.sampled_from(TALKERS), data=st.data())
-def test_what_decodes_can_be_translated_or_is_refused(api: Api, data: st.DataObject) -> None:
+def test_encode_any_decoded_request_is_translated_or_rejected(api: Api, data: st.DataObject) -> None:
     """One value of a full request replaced by anything: no translation crashes, and each makes valid JSON."""
     said = {"model": "m", **FULL[api]}
     path = data.draw(st.sampled_from(paths(said)[1:]))
@@ -81,7 +81,7 @@ def test_what_decodes_can_be_translated_or_is_refused(api: Api, data: st.DataObj
 
 @settings(max_examples=300, deadline=None)
 @given(source=st.sampled_from((*TALKERS, Api.COMPLETIONS)), data=st.data())
-def test_streams_of_anything(source: Api, data: st.DataObject) -> None:
+def test_transcode_any_stream_never_raises(source: Api, data: st.DataObject) -> None:
     """Fragments of protocols in any order give chunks, and an end that is whole or an UpstreamFailed."""
     client = data.draw(st.sampled_from([api for api in (*TALKERS, Api.COMPLETIONS) if can_translate(api, source)]))
     reads = data.draw(st.lists(st.lists(FRAGMENT, max_size=6).map(b"".join), max_size=6))
@@ -95,7 +95,7 @@ def test_streams_of_anything(source: Api, data: st.DataObject) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(name=st.sampled_from(sorted(STREAMS)), data=st.data())
-def test_recorded_streams_with_one_value_replaced(name: str, data: st.DataObject) -> None:
+def test_transcode_recorded_streams_with_one_value_replaced(name: str, data: st.DataObject) -> None:
     """An event whose types are wrong somewhere is passed, left out or a failure; nothing raises."""
     recorded = STREAMS[name]
     client = data.draw(st.sampled_from([api for api in TALKERS if can_translate(api, recorded.api)] or [recorded.api]))
@@ -117,7 +117,7 @@ def test_recorded_streams_with_one_value_replaced(name: str, data: st.DataObject
 
 @settings(max_examples=200, deadline=None)
 @given(source=st.sampled_from(TALKERS), client=st.sampled_from(TALKERS), data=st.data())
-def test_whole_answers_with_one_value_replaced(source: Api, client: Api, data: st.DataObject) -> None:
+def test_transcode_whole_answers_with_one_value_replaced(source: Api, client: Api, data: st.DataObject) -> None:
     """A whole answer whose types are wrong somewhere is translated or a failure; nothing raises."""
     path = data.draw(st.sampled_from(paths(ANSWERS[source])))
     coder = transcoder(source, request(client), source_streams=False, upstream="up")
@@ -131,7 +131,7 @@ def test_whole_answers_with_one_value_replaced(source: Api, client: Api, data: s
 @settings(max_examples=150, deadline=None)
 @given(source=st.sampled_from(Api), status=st.integers(300, 599), raw=st.binary(max_size=20) | JSON.map(
     lambda value: json.dumps({"error": value, "type": "error"}).encode()), after=st.text(max_size=8))
-def test_error_responses_of_anything(source: Api, status: int, raw: bytes, after: str) -> None:
+def test_from_response_any_error_response(source: Api, status: int, raw: bytes, after: str) -> None:
     """Any error response becomes one in every dialect: a status of an error and a body of JSON."""
     error = from_response("up", source, status, {"retry-after": after}, raw, now_wall=0.0)
     for api in Api:
@@ -143,7 +143,7 @@ def test_error_responses_of_anything(source: Api, status: int, raw: bytes, after
 
 @settings(max_examples=200, deadline=None)
 @given(reads=st.lists(st.lists(FRAGMENT, max_size=5).map(b"".join), max_size=6))
-def test_the_splitter_loses_no_byte(reads: list[bytes]) -> None:
+def test_splitter_loses_no_byte(reads: list[bytes]) -> None:
     """What it gives back verbatim, with what it still holds, is what it was fed."""
     splitter = sse.Splitter()
     out = b""
@@ -158,7 +158,7 @@ def test_the_splitter_loses_no_byte(reads: list[bytes]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(value=JSON, max_depth=st.integers(1, 6))
-def test_depth_without_parsing_is_depth(value: Any, max_depth: int) -> None:
+def test_check_depth_equals_parsed_depth(value: Any, max_depth: int) -> None:
     """The check that does not parse agrees with a walk through the parsed value, whatever stands in its strings."""
     def depth(inner: Any) -> int:
         children = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else None
@@ -175,7 +175,7 @@ def test_depth_without_parsing_is_depth(value: Any, max_depth: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(extra=st.dictionaries(st.text(min_size=1, max_size=6), JSON, max_size=4))
-def test_a_splice_keeps_every_unknown_value(extra: dict[str, Any]) -> None:
+def test_encode_new_model_keeps_every_unknown_value(extra: dict[str, Any]) -> None:
     """Whatever else a client sends is there, byte for byte, when the model is replaced."""
     extra = {f"x-{name}": value for name, value in extra.items()}
     raw = body(Api.CHAT, **extra)

@@ -33,7 +33,7 @@ def outcome(recorded: Recorded, client: Api, stream: bool, cuts: list[int]) -> t
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_every_single_cut(name: str) -> None:
+def test_transcode_every_single_split(name: str) -> None:
     """In its own dialect, a stream cut at each byte is the same stream."""
     recorded = STREAMS[name]
     whole = outcome(recorded, recorded.api, True, [])
@@ -42,7 +42,7 @@ def test_every_single_cut(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "client", "stream"), CASES)
-def test_byte_by_byte(name: str, client: Api, stream: bool) -> None:
+def test_transcode_byte_by_byte(name: str, client: Api, stream: bool) -> None:
     """Each pair of dialects, streamed and collected, fed one byte at a time."""
     recorded = STREAMS[name]
     assert outcome(recorded, client, stream, list(range(len(recorded.data)))) == outcome(recorded, client, stream, [])
@@ -50,7 +50,7 @@ def test_byte_by_byte(name: str, client: Api, stream: bool) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(case=st.sampled_from(CASES), data=st.data())
-def test_random_cuts(case: tuple[str, Api, bool], data: st.DataObject) -> None:
+def test_transcode_random_splits(case: tuple[str, Api, bool], data: st.DataObject) -> None:
     """Any number of cuts anywhere."""
     name, client, stream = case
     recorded = STREAMS[name]

@@ -127,7 +127,7 @@ def test_no_socket_is_left_by_a_failure(monkeypatch: pytest.MonkeyPatch, broken:
     async def main() -> None:
         async with listening() as peer:
             caller = Caller(peer.port)
-            monkeypatch.setattr(Dialer, "_tune", tune)
+            monkeypatch.setattr(Dialer, "_set_socket_options", tune)
             with pytest.raises(type(broken) if fault is None else UpstreamFailed) as failed:
                 await caller.send()
             assert getattr(failed.value, "fault", None) is fault

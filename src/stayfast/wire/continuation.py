@@ -75,9 +75,6 @@ class SeamTrimmer:
         blanks = self._held[: len(self._held) - len(body)]
         return (blanks[len(self._blanks):] if blanks.startswith(self._blanks) else "") + body
 
-    def __repr__(self) -> str:
-        return f"<SeamTrimmer after {len(self.prefix)} characters, {'over' if self._is_over else 'open'}>"
-
 
 class Continuation:
     """The second half of one answer. Owned by one task.
@@ -85,12 +82,12 @@ class Continuation:
     `request`: the request for it. `n_sent`: tokens of the first half, approximately.
     """
 
-    __slots__ = ("_source", "_splitter", "_writer", "n_sent", "request", "seam", "sight")
+    __slots__ = ("_decoder", "_encoder", "_splitter", "n_sent", "request", "seam", "sight")
 
     def __init__(self, request: Request, so_far: bytes, created_at: int) -> None:
         """`so_far`: all bytes of the answer that the client has. Raises CannotGoOn."""
         parsed = _parse_conversation(request)
-        self._writer = writer_of(request, created_at)
+        self._encoder = writer_of(request, created_at)
         try:
             replayed = self._replay(request, so_far)
         except WRONG_SHAPE:
@@ -100,7 +97,7 @@ class Continuation:
         self.seam = SeamTrimmer(text)
         self.request = _make_request(request, parsed, self.seam.prefix, self.n_sent)
         self.sight = AnswerSummary()
-        self._source = source_of(request.api, request, "", self.sight)
+        self._decoder = source_of(request.api, request, "", self.sight)
         self._splitter = sse.Splitter()
 
     def _replay(self, request: Request, so_far: bytes) -> list[str]:
@@ -108,18 +105,18 @@ class Continuation:
         if len(so_far) > MAX_SO_FAR_BYTES:
             raise CannotGoOn("length")
         check = _check_chunk if request.api in ENDS_WITH_DONE else _check_event
-        source = source_of(request.api, request, "", AnswerSummary())
+        decoder = source_of(request.api, request, "", AnswerSummary())
         texts: list[str] = []
         for data, name in sse.events(sse.Splitter(MAX_SO_FAR_BYTES), so_far):
-            source.see(data, name)
-            if source.ended:
+            decoder.see(data, name)
+            if decoder.ended:
                 raise CannotGoOn("over")
             parsed = object_in(data)
             if not parsed:
                 raise CannotGoOn("blocks")
             check(parsed)
-            deltas = source.deltas()
-            positions = [_position(event) for delta in deltas for event in self._writer.events(delta)]
+            deltas = decoder.deltas()
+            positions = [_position(event) for delta in deltas for event in self._encoder.events(delta)]
             if positions and check is _check_event and _position(parsed) not in positions:
                 raise CannotGoOn("blocks")  # the sender numbers events or blocks differently from the encoder
             for delta in deltas:
@@ -134,9 +131,9 @@ class Continuation:
         events: list[Json] = []
         try:
             for event, name in sse.events(self._splitter, data):
-                if not self._source.ended:
-                    self._source.see(event, name)
-                    for delta in self._source.deltas():
+                if not self._decoder.ended:
+                    self._decoder.see(event, name)
+                    for delta in self._decoder.deltas():
                         events += self._encode_delta(delta)
         except WRONG_SHAPE:
             raise CannotGoOn("blocks") from None
@@ -147,14 +144,14 @@ class Continuation:
             return []
         if isinstance(delta, TextDelta):
             return self._encode_text(self.seam.take(delta.text))
-        return [*self._encode_text(self.seam.take("", is_last=True)), *self._writer.events(delta)]
+        return [*self._encode_text(self.seam.take("", is_last=True)), *self._encoder.events(delta)]
 
     def _encode_text(self, text: str) -> list[Json]:
-        return self._writer.events(TextDelta(text)) if text else []
+        return self._encoder.events(TextDelta(text)) if text else []
 
     def end(self, usage: Usage | None) -> list[Json]:
         """The events that end a complete answer. `usage`: of both halves."""
-        return [*self._encode_text(self.seam.take("", is_last=True)), *self._writer.end(usage)]
+        return [*self._encode_text(self.seam.take("", is_last=True)), *self._encoder.end(usage)]
 
     def cut(self, usage: Usage | None) -> list[Json]:
         """The events that end the answer as if it had reached its length limit. `usage`: of both halves."""

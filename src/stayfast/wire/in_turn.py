@@ -18,10 +18,10 @@ class InTurn:
     other calls wait; at the end all are released. Calls that follow one another, as nearly all do, never wait.
     """
 
-    __slots__ = ("_arguments", "_n_waiting", "_ordinal", "_waiting", "_writer")
+    __slots__ = ("_arguments", "_encoder", "_n_waiting", "_ordinal", "_waiting")
 
-    def __init__(self, writer: StreamEncoder) -> None:
-        self._writer = writer
+    def __init__(self, encoder: StreamEncoder) -> None:
+        self._encoder = encoder
         self._ordinal = -1  # of the open call; -1: none
         self._arguments: list[str] = []  # of the open call
         self._waiting: list[Delta] = []
@@ -29,7 +29,7 @@ class InTurn:
 
     def events(self, delta: Delta) -> list[Json]:
         if isinstance(delta, Finish):
-            return [*self._release(is_last=True), *self._writer.events(delta)]
+            return [*self._release(is_last=True), *self._encoder.events(delta)]
         if isinstance(delta, ToolDelta) and delta.ordinal == self._ordinal:
             events = self._encode_now(delta)
             return [*events, *self._release()] if self._waiting else events
@@ -43,7 +43,7 @@ class InTurn:
         return self._encode_now(delta)
 
     def end(self, usage: Usage | None) -> list[Json]:
-        return [*self._release(is_last=True), *self._writer.end(usage)]
+        return [*self._release(is_last=True), *self._encoder.end(usage)]
 
     def _encode_now(self, delta: Delta) -> list[Json]:
         if isinstance(delta, ToolBegin):
@@ -55,7 +55,7 @@ class InTurn:
             self._arguments.append(delta.arguments)
         else:
             self._ordinal = -1  # any other delta closes the call's block
-        return self._writer.events(delta)
+        return self._encoder.events(delta)
 
     def _release(self, *, is_last: bool = False) -> list[Json]:
         """Encode waiting deltas, one call after another, until a call is incomplete. `is_last`: encode all."""

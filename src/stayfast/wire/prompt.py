@@ -78,18 +78,9 @@ class _Head(Struct, gc=False):
     type: Any = None
     role: Any = None
     text: Any = None
-    defer_loading: Any = None
-
-
-class _Metadata(Struct, gc=False):
-    user_id: Raw = ABSENT
-
-
-class _Named(Struct, gc=False):
     name: Any = None
-    type: Any = None
     function: Any = None
-    role: Any = None
+    defer_loading: Any = None
 
 
 class RequestPrompt(Struct, frozen=True, gc=False):
@@ -101,11 +92,9 @@ class RequestPrompt(Struct, frozen=True, gc=False):
 _SESSION: Final = msgspec.json.Decoder(_ClientFields)
 _BODY: Final = msgspec.json.Decoder(_Body)
 _HEAD: Final = msgspec.json.Decoder(_Head)
-_NAMED: Final = msgspec.json.Decoder(_Named)
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _LIST: Final = msgspec.json.Decoder(list[Raw])
 _TEXT: Final = msgspec.json.Decoder(str)
-_METADATA: Final = msgspec.json.Decoder(_Metadata)
 _encode: Final = msgspec.json.Encoder().encode
 _NO_FIELDS: Final = _ClientFields()
 _NO_SESSION: Final = RequestPrompt(b"", b"", "")
@@ -130,10 +119,8 @@ def _read_session_id(parsed: _ClientFields) -> bytes:
     for raw in (parsed.session_id, parsed.conversation, parsed.prompt_cache_key):
         if raw is not ABSENT and _is_present(raw):
             return bytes(raw)
-    if parsed.metadata is not ABSENT:
-        user_id = _user_id_in(parsed.metadata)
-        if user_id:
-            return user_id.encode()
+    if parsed.metadata is not ABSENT and (user_id := _user_id_in(parsed.metadata)):
+        return user_id.encode()
     for raw in (parsed.safety_identifier, parsed.user):
         if raw is not ABSENT and _is_present(raw):
             return bytes(raw)
@@ -150,7 +137,7 @@ def _text_in(raw: Raw) -> str:
 
 def _user_id_in(metadata: Raw) -> str:
     try:
-        return _text_in(_METADATA.decode(metadata).user_id)
+        return _text_in(_OBJECT.decode(metadata).get("user_id", ABSENT))
     except msgspec.DecodeError:
         return ""
 
@@ -199,7 +186,7 @@ def _sort_member(members: dict[str, Raw], name: str, key: Callable[[Raw], Any], 
 def _count_leading(messages: list[Raw]) -> int:
     """The number of instruction messages at the beginning."""
     for n, message in enumerate(messages):
-        role = _NAMED.decode(message).role
+        role = _HEAD.decode(message).role
         if not isinstance(role, str) or role not in _INSTRUCTION_ROLES:
             return n
     return len(messages)
@@ -210,7 +197,7 @@ def _is_dated(block: Raw) -> bool:
 
 
 def _tool_name(tool: Raw) -> str:
-    parsed = _NAMED.decode(tool)
+    parsed = _HEAD.decode(tool)
     name = parsed.function.get("name") if isinstance(parsed.function, dict) else parsed.name
     return name if isinstance(name, str) else str(parsed.type)
 
@@ -266,7 +253,7 @@ class PromptLayout:
     __slots__ = ("_fields", "api", "blocks", "n_before", "n_end", "n_static")
 
     def __init__(self, body: bytes, api: Api) -> None:
-        """`api`: one of `LAID_OUT`. Raises ValueError for a prompt of unknown form."""
+        """`api`: chat, responses or messages. Raises ValueError for a prompt of unknown form."""
         self.api = api
         self._fields: dict[str, Raw] = _OBJECT.decode(body)
         self.blocks = [PromptBlock(TOOLS, at, -1, bytes(tool))
@@ -307,8 +294,8 @@ class PromptLayout:
         return part.type != _TEXTS[self.api] or bool(part.text)
 
     def write(self, marks: Mapping[int, bytes], extra_fields: Mapping[str, bytes]) -> bytes:
-        """The body with markers and extra top-level members. `marks`: the marker's JSON value by the number of blocks it
-        covers, as returned by `markable`.
+        """The body with markers and extra top-level members. `marks`: the JSON value of each marker, by the number of blocks
+        before it, whose last block must be markable.
         """
         fields: dict[str, Any] = {**{name: Raw(value) for name, value in extra_fields.items()}, **self._fields}
         for n in sorted(marks, reverse=True):  # instructions last: the inserted message shifts the others
@@ -384,7 +371,7 @@ def has_marks(body: bytes) -> bool:
 
 
 def mark_of(api: Api) -> str:
-    """The member name of a marker, for an API of `LAID_OUT`."""
+    """The member name of a marker in chat, responses or messages."""
     return _MEMBERS[api]
 
 

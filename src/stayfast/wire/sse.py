@@ -1,8 +1,7 @@
 """Server-sent events in both directions (WHATWG HTML, 9.2): every split of the bytes gives the same events.
 
-A `Splitter` cuts a byte stream into blocks of one event each and can return their original bytes; `parse` reads one block.
-An incomplete event is buffered, up to `max_bytes`. A carriage return at the end of a read is buffered as well: a newline
-may follow.
+A splitter cuts a byte stream into blocks of one event each, and can return their original bytes. An incomplete event is
+buffered, up to `max_bytes`. A carriage return at the end of a read is buffered as well: a newline may follow.
 """
 
 import re
@@ -39,8 +38,8 @@ class Splitter:
     def feed(self, data: bytes) -> list[bytes]:
         """The blocks of the events that are complete now, without their blank lines. Raises EventTooLong.
 
-        If all events are single data lines, as in a running chat stream, the result is their data and `are_data` is set:
-        splitting at `\\n\\ndata: ` is twice as fast as splitting at `\\n\\n` and parsing each block.
+        If all events are single data lines, as in a running chat stream, the result is their data, and a flag is set.
+        Splitting at `\\n\\ndata: ` is twice as fast as splitting at `\\n\\n` and parsing each block.
         """
         held = self.held
         if held:

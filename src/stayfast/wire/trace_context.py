@@ -28,7 +28,7 @@ def caller_of(traceparent: str, tracestate: str = "") -> Trace | None:
 
 
 def below(parent: Trace, rng: Rng) -> Trace:
-    """A new span under `parent`; under the caller's span if `parent` came from `caller_of`."""
+    """A new span under `parent`, or under the caller's span if `parent` has no span of its own."""
     return Trace(parent.trace_id, _new_id(rng, 64), parent.span_id or parent.parent_id, parent.is_sampled, parent.state,
                  parent.is_random)
 

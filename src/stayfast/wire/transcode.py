@@ -1,9 +1,9 @@
 """Transcoders: an upstream's body in, bytes for the client out, and an `AnswerSummary` of the answer.
 
-    same dialect, streamed              events pass verbatim and are only read          Passthrough
-    other dialect, streamed             event -> deltas (wire.dialect) -> events        Translation
-    streamed, the client wants a body   events are collected into one body              Collection
-    whole, the client wants a body      verbatim, or translated by the same deltas      Whole, TranslatedWhole
+    same dialect, streamed              events pass verbatim and are only read
+    other dialect, streamed             event -> deltas (wire.dialect) -> events
+    streamed, the client wants a body   events are collected into one body
+    whole, the client wants a body      verbatim, or translated by the same deltas
 
 Embeddings and token counts are always whole and have one dialect.
 """
@@ -125,16 +125,16 @@ class Transcoder(Protocol):
 class _Events(ABC):
     """A streamed answer, event by event. Subclasses decide what the client gets of each."""
 
-    def __init__(self, source: StreamDecoder) -> None:
-        self.sight = source.sight
-        self._source = source
+    def __init__(self, decoder: StreamDecoder) -> None:
+        self.sight = decoder.sight
+        self._decoder = decoder
         self._splitter = sse.Splitter()
 
     n_held = 0
 
     @property
     def has_ended(self) -> bool:
-        return self._source.ended
+        return self._decoder.ended
 
     def feed(self, data: bytes) -> Chunk | None:
         out: list[bytes] = []
@@ -143,28 +143,28 @@ class _Events(ABC):
             event, name = (block, b"") if self._splitter.are_data else sse.parse(block)
             if event is not None:
                 n_content += self._convert_event(event, name, out)
-            if self._source.ended:
+            if self._decoder.ended:
                 break
         return Chunk(b"".join(out), n_content) if out or n_content else None
 
     def _split(self, data: bytes) -> list[bytes]:
-        if self._source.ended:
+        if self._decoder.ended:
             return []
         try:
             return self._splitter.feed(data)
         except sse.EventTooLong:
-            self._source.fail_malformed(f"an event of more than {sse.MAX_EVENT_BYTES} bytes")
+            self._decoder.fail_malformed(f"an event of more than {sse.MAX_EVENT_BYTES} bytes")
             return []
 
     def cut(self) -> Chunk | None:
-        if self._source.ended:
+        if self._decoder.ended:
             return None
         out: list[bytes] = []
         try:
             self._append_early_end(out)
         except WRONG_SHAPE:
             return None
-        self._source.ended = True
+        self._decoder.ended = True
         self.sight.is_cut = True
         return Chunk(b"".join(out))
 
@@ -172,10 +172,10 @@ class _Events(ABC):
         out: list[bytes] = []
         n_content = 0
         rest = self._splitter.rest()
-        if rest and not self._source.ended:
+        if rest and not self._decoder.ended:
             n_content = self._convert_rest(rest, out)
-        has_ended = self._source.ended
-        self._source.finish()
+        has_ended = self._decoder.ended
+        self._decoder.finish()
         if self.sight.is_complete:
             self._append_end(out, has_ended=has_ended)
         return Chunk(b"".join(out), n_content) if out or n_content else None
@@ -200,7 +200,7 @@ class _Events(ABC):
         if data is None:
             parsed = object_in(rest)
             if parsed.get("error"):
-                self._source.fail_in_band(parsed)
+                self._decoder.fail_in_band(parsed)
             return 0
         if data.strip() != b"[DONE]" and not object_in(data):
             return 0
@@ -210,36 +210,36 @@ class _Events(ABC):
 class Passthrough(_Events):
     """One dialect on both sides: events pass verbatim, comments included, and are only read."""
 
-    def __init__(self, source: StreamDecoder, *, ends_with_done: bool, hide_usage: bool) -> None:
-        super().__init__(source)
+    def __init__(self, decoder: StreamDecoder, *, ends_with_done: bool, hide_usage: bool) -> None:
+        super().__init__(decoder)
         self._held = self._splitter.held
         self._ends_with_done = ends_with_done
         self._hide_usage = hide_usage
 
     def feed(self, data: bytes) -> Chunk | None:
         """The fast path: most reads of a running answer are exactly one event with one data line."""
-        source = self._source
-        if data[-3:] != b"}\n\n" or _CR in data or self._held or source.ended:
+        decoder = self._decoder
+        if data[-3:] != b"}\n\n" or _CR in data or self._held or decoder.ended:
             return self._feed_blocks(self._split(data))
         last = len(data) - 2
         newline = data.find(_LF)
         if newline == last and data[:6] == b"data: ":
-            n_content = source.see(data[6:-2], b"")
+            n_content = decoder.see(data[6:-2], b"")
         elif (data[:7] == b"event: " and data[newline + 1 : newline + 7] == b"data: "
               and data.find(_LF, newline + 1) == last):
-            n_content = source.see(data[newline + 7 : -2], data[7:newline])
+            n_content = decoder.see(data[newline + 7 : -2], data[7:newline])
         else:
             return self._feed_blocks(self._split(data))
-        if self.sight.failure is not None or (self._hide_usage and source.is_only_usage):
+        if self.sight.failure is not None or (self._hide_usage and decoder.is_only_usage):
             return None
         return Chunk(data, n_content)
 
     def _feed_blocks(self, blocks: list[bytes]) -> Chunk | None:
         if not blocks:
             return None
-        source = self._source
+        decoder = self._decoder
         verbatim = self._splitter.verbatim
-        see = source.see
+        see = decoder.see
         start = n_content = at = 0
         out = b""
         are_data = self._splitter.are_data
@@ -248,22 +248,22 @@ class Passthrough(_Events):
             if data is None:
                 continue
             n_content += see(data, name)
-            if source.ended:
+            if decoder.ended:
                 break
-            if self._hide_usage and source.is_only_usage:
+            if self._hide_usage and decoder.is_only_usage:
                 out += verbatim(blocks, start, at - 1)
                 start = at
         out += verbatim(blocks, start, at if self.sight.failure is None else at - 1)
         return Chunk(out, n_content) if out else None
 
     def _convert_event(self, data: bytes, name: bytes, out: list[bytes]) -> int:
-        n_content = self._source.see(data, name)
-        if self.sight.failure is None and not (self._hide_usage and self._source.is_only_usage):
+        n_content = self._decoder.see(data, name)
+        if self.sight.failure is None and not (self._hide_usage and self._decoder.is_only_usage):
             out.append(sse.event(data, name.decode(errors="replace") or None))
         return n_content
 
     def _append_early_end(self, out: list[bytes]) -> None:
-        out.append(encode_events(self._source.ending(), ends_with_done=self._ends_with_done))
+        out.append(encode_events(self._decoder.ending(), ends_with_done=self._ends_with_done))
 
     def _append_end(self, out: list[bytes], *, has_ended: bool) -> None:
         if self._ends_with_done and not has_ended:
@@ -273,37 +273,37 @@ class Passthrough(_Events):
 class Translation(_Events):
     """A different dialect on each side: event -> deltas -> the client's events."""
 
-    def __init__(self, source: StreamDecoder, writer: StreamEncoder, *, is_named: bool) -> None:
-        super().__init__(source)
-        self._writer = writer
+    def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder, *, is_named: bool) -> None:
+        super().__init__(decoder)
+        self._encoder = encoder
         self._is_named = is_named  # the client's events have names, and the stream does not end with [DONE]
         self._is_end_written = False
 
     def _convert_event(self, data: bytes, name: bytes, out: list[bytes]) -> int:
-        n_content = self._source.see(data, name)
+        n_content = self._decoder.see(data, name)
         if self.sight.failure is not None:
             return n_content
         try:
-            for delta in self._source.deltas():
-                self._append_events(self._writer.events(delta), out)
+            for delta in self._decoder.deltas():
+                self._append_events(self._encoder.events(delta), out)
         except WRONG_SHAPE:
-            self._source.fail_malformed("an event that cannot be translated")
+            self._decoder.fail_malformed("an event that cannot be translated")
             return n_content
-        if self._source.ended:
+        if self._decoder.ended:
             self._append_end(out, has_ended=True)
         return n_content
 
     def _append_early_end(self, out: list[bytes]) -> None:
         if self.sight.finish_reason is None:
             self.sight.finish_reason = _LENGTH_LIMIT.reason
-            self._append_events(self._writer.events(_LENGTH_LIMIT), out)
+            self._append_events(self._encoder.events(_LENGTH_LIMIT), out)
         self._append_end(out, has_ended=True)
 
     def _append_end(self, out: list[bytes], *, has_ended: bool) -> None:
         if self._is_end_written:
             return
         self._is_end_written = True
-        out.append(encode_events(self._writer.end(self.sight.usage), ends_with_done=not self._is_named))
+        out.append(encode_events(self._encoder.end(self.sight.usage), ends_with_done=not self._is_named))
 
     def _append_events(self, events: list[Json], out: list[bytes]) -> None:
         self.sight.n_events += len(events)
@@ -319,61 +319,61 @@ def encode_events(events: list[Json], *, ends_with_done: bool) -> bytes:
 class Rewrite:
     """Encodes deltas as events of the client's dialect and collects these into its whole answer."""
 
-    def __init__(self, writer: StreamEncoder, fold: AnswerCollector) -> None:
-        self._writer = writer
-        self._fold = fold
+    def __init__(self, encoder: StreamEncoder, collector: AnswerCollector) -> None:
+        self._encoder = encoder
+        self._collector = collector
 
     def add(self, deltas: list[Delta]) -> None:
         for delta in deltas:
-            for event in self._writer.events(delta):
-                self._fold.add(event)
+            for event in self._encoder.events(delta):
+                self._collector.add(event)
 
     def end(self, summary: AnswerSummary) -> bytes:
-        for event in self._writer.end(summary.usage):
-            self._fold.add(event)
-        return self._fold.body()
+        for event in self._encoder.end(summary.usage):
+            self._collector.add(event)
+        return self._collector.body()
 
 
 class Collection(_Events):
     """A stream for a client that wants a body: content is counted as it arrives, the body follows at the end."""
 
-    def __init__(self, source: StreamDecoder, fold: AnswerCollector | Rewrite) -> None:
-        super().__init__(source)
-        self._fold = fold
+    def __init__(self, decoder: StreamDecoder, collector: AnswerCollector | Rewrite) -> None:
+        super().__init__(decoder)
+        self._collector = collector
         self.n_held = 0
 
     def _convert_event(self, data: bytes, name: bytes, out: list[bytes]) -> int:
         self.n_held += len(data)
         if self.n_held > MAX_ANSWER_BYTES:
-            self._source.fail_malformed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            self._decoder.fail_malformed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
             return 0
-        n_content = self._source.see(data, name)
+        n_content = self._decoder.see(data, name)
         if self.sight.failure is None:
             try:
-                if isinstance(self._fold, Rewrite):
-                    self._fold.add(self._source.deltas())
+                if isinstance(self._collector, Rewrite):
+                    self._collector.add(self._decoder.deltas())
                 elif data.strip() != b"[DONE]":
-                    self._fold.add(_ANY.decode(data))
+                    self._collector.add(_ANY.decode(data))
             except WRONG_SHAPE:
-                self._source.fail_malformed("an event that does not fit the ones before")
+                self._decoder.fail_malformed("an event that does not fit the ones before")
         return n_content
 
     def _append_early_end(self, out: list[bytes]) -> None:
-        if isinstance(self._fold, Rewrite):
+        if isinstance(self._collector, Rewrite):
             if self.sight.finish_reason is None:
                 self.sight.finish_reason = _LENGTH_LIMIT.reason
-                self._fold.add([_LENGTH_LIMIT])
-            out.append(self._fold.end(self.sight))
+                self._collector.add([_LENGTH_LIMIT])
+            out.append(self._collector.end(self.sight))
         else:
-            for event in self._source.ending():
-                self._fold.add(event)
-            out.append(self._fold.body())
+            for event in self._decoder.ending():
+                self._collector.add(event)
+            out.append(self._collector.body())
 
     def _append_end(self, out: list[bytes], *, has_ended: bool) -> None:
         try:
-            out.append(self._fold.end(self.sight) if isinstance(self._fold, Rewrite) else self._fold.body())
+            out.append(self._collector.end(self.sight) if isinstance(self._collector, Rewrite) else self._collector.body())
         except WRONG_SHAPE:
-            self._source.fail_malformed("events that do not form an answer")
+            self._decoder.fail_malformed("events that do not form an answer")
 
 
 class Whole:
@@ -381,9 +381,9 @@ class Whole:
 
     has_ended = False  # a whole answer ends with its body
 
-    def __init__(self, source: WholeSource) -> None:
-        self.sight = source.sight
-        self._source = source
+    def __init__(self, decoder: WholeSource) -> None:
+        self.sight = decoder.sight
+        self._decoder = decoder
         self._parts: list[bytes] = []
         self.n_held = 0
 
@@ -392,7 +392,7 @@ class Whole:
             self._parts.append(data)
             self.n_held += len(data)
             if self.n_held > MAX_ANSWER_BYTES:
-                self._source.fail_malformed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+                self._decoder.fail_malformed(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         return None
 
     def finish(self) -> Chunk | None:
@@ -400,31 +400,32 @@ class Whole:
         self._parts = []
         if self.sight.failure is None:
             if body.strip():
-                self._source.see_whole(body)
+                self._decoder.see_whole(body)
             else:
-                self._source.fail_truncated()
-        return self._encode_answer(body) if self.sight.failure is None else None
+                self._decoder.fail_truncated()
+        return Chunk(body, 1) if self.sight.failure is None else None
 
     def cut(self) -> Chunk | None:
         """None: a partial JSON document is no answer."""
         return None
 
-    def _encode_answer(self, body: bytes) -> Chunk | None:
-        return Chunk(body, 1)
-
 
 class TranslatedWhole(Whole):
-    def __init__(self, source: StreamDecoder, rewrite: Rewrite) -> None:
-        super().__init__(source)
-        self._decoder = source
+    """A whole answer in another dialect."""
+
+    def __init__(self, decoder: StreamDecoder, rewrite: Rewrite) -> None:
+        super().__init__(decoder)
+        self._stream_decoder = decoder
         self._rewrite = rewrite
 
-    def _encode_answer(self, body: bytes) -> Chunk | None:
+    def finish(self) -> Chunk | None:
+        if super().finish() is None:
+            return None
         try:
-            self._rewrite.add(self._decoder.whole())
+            self._rewrite.add(self._stream_decoder.whole())
             return Chunk(self._rewrite.end(self.sight), 1)
         except WRONG_SHAPE:
-            self._source.fail_malformed("an answer that cannot be translated")
+            self._decoder.fail_malformed("an answer that cannot be translated")
             return None
 
 

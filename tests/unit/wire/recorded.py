@@ -1,6 +1,7 @@
 """Streams and bodies in the shapes that providers and engines send, each with what must be seen in it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -225,3 +226,10 @@ def events(data: bytes) -> list[Json]:
     for part in data.split(b"\n\n"):
         found += [json.loads(line[6:]) for line in part.split(b"\n") if line.startswith(b"data: {")]
     return found
+
+
+def pieces_of(text: str, cuts: Sequence[int]) -> list[str]:
+    """A text in pieces."""
+    ends = sorted({cut % (len(text) + 1) for cut in cuts} | {len(text)})
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+

@@ -25,7 +25,7 @@ def state_of(text: str) -> str:
     (f"00-{ID}-{PARENT}-fc", False, False), (f" {VALID}\t", True, False), (f"cc-{ID}-{PARENT}-01", True, False),
     (f"cc-{ID}-{PARENT}-01-what-the-future-will-be-like", True, False), (f"01-{ID}-{PARENT}-09-", True, False),
 ])
-def test_valid_parents(header: str, is_sampled: bool, is_random: bool) -> None:
+def test_caller_of_valid_traceparent(header: str, is_sampled: bool, is_random: bool) -> None:
     """Of a later version, what agrees with 00 is read, and nothing else; so are flags."""
     assert caller_of(header) == Trace(ID, "", PARENT, is_sampled, "", is_random)
 
@@ -37,7 +37,7 @@ def test_valid_parents(header: str, is_sampled: bool, is_random: bool) -> None:
     f"00-{ID}-{PARENT}-.0", f"00-{ID}-{PARENT}-001", f"{VALID}-tail", f"{VALID}.", f"cc-{ID}-{PARENT}-01.tail",
     f"00-{ID}-{'A' * 16}-01", f"{VALID}, {VALID}", f"{VALID}\n", VALID.replace("1", "\u0661"),
 ])
-def test_invalid_parents(header: str) -> None:
+def test_caller_of_invalid_traceparent_is_none(header: str) -> None:
     """They are as if they had not been sent."""
     assert caller_of(header) is None
 
@@ -51,12 +51,12 @@ def test_invalid_parents(header: str) -> None:
     (",".join(f"k{n}=1" for n in range(32)), ",".join(f"k{n}=1" for n in range(32))),
     (",".join(f"k{n}=1" for n in range(33)), ""),
 ])
-def test_state(given_state: str, kept: str) -> None:
+def test_caller_of_tracestate(given_state: str, kept: str) -> None:
     """A list with one member that is none goes as a whole; the parent stays."""
     assert state_of(given_state) == kept
 
 
-def test_too_long_a_state_loses_its_long_members_first() -> None:
+def test_caller_of_long_tracestate_loses_long_members_first() -> None:
     """What is left fits, and begins with the caller's own."""
     long = f"long={'x' * 200}"
     short = [f"k{n}={'v' * 40}" for n in range(9)]
@@ -66,7 +66,7 @@ def test_too_long_a_state_loses_its_long_members_first() -> None:
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
-def test_any_text_is_read_or_left(parent: str, state: str) -> None:
+def test_caller_of_any_text_never_raises(parent: str, state: str) -> None:
     """Nothing raises, and what was read from garbage with a valid parent can be sent as ASCII on one line."""
     caller_of(parent, state)
     place = caller_of(VALID, state)
@@ -76,7 +76,7 @@ def test_any_text_is_read_or_left(parent: str, state: str) -> None:
 
 
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9_*/@-]{0,40}=[!-+\--<>-~]{1,200}", fullmatch=True), max_size=40))
-def test_a_state_passed_on_is_valid_and_bounded(members: list[str]) -> None:
+def test_caller_of_state_is_valid_and_bounded(members: list[str]) -> None:
     """However many members: at most 512 characters, in the order they came, valid again for the next."""
     kept = state_of(",".join(members))
     assert len(kept) <= MAX_STATE_CHARS
@@ -86,7 +86,7 @@ def test_a_state_passed_on_is_valid_and_bounded(members: list[str]) -> None:
 
 
 @given(st.randoms(use_true_random=False), st.floats(0, 1))
-def test_written_and_read_again(rng: Random, ratio: float) -> None:
+def test_headers_of_is_parsed_back(rng: Random, ratio: float) -> None:
     """A place that is told of is the parent that the next one reads."""
     root = new_trace(rng, ratio)
     assert root.parent_id is None
@@ -97,7 +97,7 @@ def test_written_and_read_again(rng: Random, ratio: float) -> None:
     assert caller_of(value) == Trace(root.trace_id, "", attempt.span_id, root.is_sampled, "", is_random=True)
 
 
-def test_the_caller_is_the_parent_and_its_state_and_flags_go_on() -> None:
+def test_below_keeps_state_and_flags_of_the_caller() -> None:
     """A request under a caller's span keeps trace, decision, state and the flag of random ids."""
     caller = caller_of(f"00-{ID}-{PARENT}-02", "foo=1")
     assert caller is not None
@@ -108,14 +108,14 @@ def test_the_caller_is_the_parent_and_its_state_and_flags_go_on() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.01, 0.5, 1.0])
-def test_sampling(ratio: float) -> None:
+def test_new_trace_samples_by_ratio(ratio: float) -> None:
     """The share of sampled traces is the ratio; all and none are exact."""
     rng = Random(3)
     share = sum(new_trace(rng, ratio).is_sampled for _ in range(20_000)) / 20_000
     assert share == ratio if ratio in (0.0, 1.0) else abs(share - ratio) < 0.015
 
 
-def test_ids_are_never_zero() -> None:
+def test_new_trace_ids_are_never_zero() -> None:
     """Zero is no id."""
     class Zeros(Random):
         def getrandbits(self, k: int) -> int:

@@ -144,7 +144,7 @@ class HttpClient:
             opened = None
             connection = None if is_fresh else self._pool.take()
             if connection is None:
-                connection, opened = await self._obtain(connect_by, is_fresh=is_fresh)
+                connection, opened = await self._acquire(connect_by, is_fresh=is_fresh)
             response = connection.request(request)
             if opened is None:  # emitted while the upstream works
                 self._sink.emit(self._reused)
@@ -192,7 +192,7 @@ class HttpClient:
         """Close idle connections now, busy ones after their requests. Later requests open and close their own."""
         self._pool.close()
 
-    async def _obtain(self, connect_by: float, *, is_fresh: bool) -> tuple[PooledConnection, DialedConnection | None]:
+    async def _acquire(self, connect_by: float, *, is_fresh: bool) -> tuple[PooledConnection, DialedConnection | None]:
         waiting_for = "a free connection"
         try:
             async with asyncio.timeout_at(connect_by):

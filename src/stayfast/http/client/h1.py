@@ -132,7 +132,8 @@ class H1Connection(PooledConnection):
         self._is_interim = status < 200
         if self._is_interim:
             return
-        if self._n_quiet > self._max_head_bytes and n_bytes_of(headers) > self._max_head_bytes:
+        if self._n_quiet > self._max_head_bytes and self._max_head_bytes < sum(
+                len(name) + len(value) + 4 for name, value in headers.items()):
             raise NotOurs
         self._n_quiet = 0
         response = self._response
@@ -197,8 +198,3 @@ def is_until_close(headers: Mapping[str, str]) -> bool:
     if "transfer-encoding" in headers:
         return not headers["transfer-encoding"].lower().endswith("chunked")
     return "content-length" not in headers
-
-
-def n_bytes_of(headers: Mapping[str, str]) -> int:
-    """The encoded size of header fields."""
-    return sum(len(name) + len(value) + 4 for name, value in headers.items())

@@ -2,7 +2,7 @@
 
 Rules: the most recently used connection is assigned first, so that surplus ones become idle and expire. A freed connection
 goes to the first waiter, before any new request. With HTTP/2 only one connection is opened at a time: all waiting requests
-may fit on it. Everything except `obtain` is synchronous, so no wake-up can be lost.
+may fit on it. Only the wait for a connection is asynchronous, so no wake-up can be lost.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from stayfast.http.client.response import EncodedRequest, HttpResponse
 
 
 class PooledConnection(asyncio.Protocol):
-    """A connection in a pool: HTTP/1.1 or HTTP/2. It calls its pool's `released` and `lost`."""
+    """A connection in a pool: HTTP/1.1 or HTTP/2. It reports to its pool when it has room and when it is closed."""
 
     __slots__ = ("idle_since", "is_listed", "n_active")
 
@@ -34,7 +34,7 @@ class PooledConnection(asyncio.Protocol):
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Close at once; calls the pool's `lost` before it returns."""
+        """Close at once; the connection has left the pool when this returns."""
         raise NotImplementedError
 
 
@@ -87,7 +87,7 @@ class ConnectionPool:
         return connection
 
     async def obtain(self, *, is_fresh: bool = False) -> PooledConnection | None:
-        """Wait for a connection with a reserved place. None: the caller must open one, then call `dialed` or `dial_failed`.
+        """Wait for a connection with a reserved place. None: the caller must open one and report the result to the pool.
 
         `is_fresh`: prefer a new connection to an idle one, which may be dead as well, but do not wait for it.
         """
@@ -109,7 +109,7 @@ class ConnectionPool:
             raise
 
     def dialed(self, connection: PooledConnection) -> None:
-        """Add the connection that the caller of `obtain` opened, with a reserved place."""
+        """Add a connection that a request has opened, with a reserved place for it."""
         self._n_dialing -= 1
         self._open.add(connection)
         if connection.reserve():
@@ -117,7 +117,7 @@ class ConnectionPool:
         self._serve_waiters()
 
     def dial_failed(self) -> None:
-        """The caller of `obtain` could not open a connection."""
+        """A request could not open its connection."""
         self._n_dialing -= 1
         self._serve_waiters()
 

@@ -1,7 +1,7 @@
 """Requests as templates, and responses: the connection (h1, h2) writes into a response, one task reads from it.
 
 Reading does not suspend while bytes are buffered. Memory is bounded by the connection: it pauses its peer when much is
-unread and resumes in `drained`.
+unread, and resumes when the reader has caught up.
 """
 
 import asyncio

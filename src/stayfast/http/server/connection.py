@@ -229,7 +229,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         app = server.app
         self._server = server
         self._parser = RequestParser(app.request_type, app.limits, server.clock, self._check_head)
-        self._timer = LazyTimer(self._tick)
+        self._timer = LazyTimer(self._check_timeouts)
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None] | None = None
         self._keepalive: Callable[[], None] | None = None
@@ -244,7 +244,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._stalled_since = 0.0
         self._n_unsent = 0
         self.verdict: StayfastError | None = None  # why the running answer was cancelled; None: the client disconnected
-        self.is_full = False  # the write buffer is full: await `drained` before writing more
+        self.is_full = False  # the write buffer is full: wait until it has room before writing more
 
     # Called by the event loop.
 
@@ -260,7 +260,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             return
         request = server.app.request_type(now)
         request.is_broken = True
-        self._refuse(request, refusal)
+        self._send_rejection(request, refusal)
         if refusal.code == "descriptors_exhausted":
             self.close()  # no lingering: it would hold a descriptor
 
@@ -276,7 +276,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
                 parser.stop(Rejected(f"More than {limit} bytes arrived while a request was being answered: wait for the "
                                      "answer, or use another connection.", code="too_far_ahead"))
             return
-        self._advance()
+        self._start_next()
         if parser.phase != IDLE and self._task is None:
             self._timer.set_by(parser.due_at())
 
@@ -303,7 +303,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         elif self._task is None:
-            self._advance()
+            self._start_next()
 
     # Called by an answer. `write` is the transport's method.
 
@@ -362,7 +362,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             if not parser.ready:
                 server.waiting.answered(self)
         if parser.ready or parser.owes_continue:
-            self._advance()
+            self._start_next()
 
     def close(self) -> None:
         """Close after all written data has been sent."""
@@ -412,14 +412,14 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         if task is not None:
             task.cancel()
 
-    def _advance(self) -> None:
+    def _start_next(self) -> None:
         """Start the next complete request, unless one is running."""
         parser, server = self._parser, self._server
         ready = parser.ready
         while ready and self._task is None and not self.is_full and self._closing_at == math.inf:
             request = ready.popleft()
             if request.refusal is not None:
-                self._refuse(request, request.refusal)
+                self._send_rejection(request, request.refusal)
             else:
                 self._n_ahead = 0
                 self._task = server.tasks.spawn(server.app.handle(self, request))
@@ -427,7 +427,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             parser.owes_continue = False
             self.write(CONTINUE)
 
-    def _refuse(self, request: R, error: StayfastError) -> None:
+    def _send_rejection(self, request: R, error: StayfastError) -> None:
         app = self._server.app
         self.write(app.render_error(request, error, keep_alive=self.will_stay(request)))
         app.note_refusal(request, error)
@@ -444,7 +444,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
-    def _tick(self) -> float:
+    def _check_timeouts(self) -> float:
         """Enforce the time-outs. Returns the next instant to check."""
         now, limits = self._server.clock.now(), self._server.app.limits
         due_at = min(self._closing_at, self._stall_deadline(now, limits.write_timeout_s))
@@ -478,7 +478,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             return self._idle_since + idle_s
         if parser.due_at() <= now:
             parser.time_out()
-            self._advance()
+            self._start_next()
         return parser.due_at()
 
     def __repr__(self) -> str:

@@ -6,8 +6,8 @@ malformed, repeated or beside Transfer-Encoding. This module rejects duplicate h
 targets other than a path, and a missing `host` (required by RFC 9112).
 
 Parsing continues while a request is answered, so several requests may be ready. Memory is bounded: `_n_quiet` counts the
-bytes since the last body byte, so trailers and chunk extensions are limited like a head. Of a rejected body at most
-`SWALLOWED_BYTES` are read.
+bytes since the last body byte, so trailers and chunk extensions are limited like a head. Of a rejected body at most 256 KiB
+are read.
 """
 
 import math

@@ -200,6 +200,7 @@ def conversation(request: ChatRequest) -> normal.Conversation:
         else:
             messages.append(_read_message(message, path))
     limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+    output = request.response_format
     return normal.Conversation(
         api=Api.CHAT,
         messages=dialect.join_neighbours(messages),
@@ -207,7 +208,8 @@ def conversation(request: ChatRequest) -> normal.Conversation:
         tools=tuple(_read_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
         tool_choice=_tool_choice(request.tool_choice),
         parallel_tool_calls=request.parallel_tool_calls,
-        output_format=_output_format(request.response_format),
+        output_format=None if output is None else dialect.read_output_format(
+            output.type, output.json_schema, "response_format", "response_format.json_schema"),
         sampling=_read_sampling(request),
         max_output_tokens=limit,
         stop=_stop_sequences(request.stop),
@@ -310,13 +312,6 @@ def _tool_choice(choice: str | NamedChoice | None) -> normal.ToolChoice | None:
     return dialect.read_tool_choice(choice, named.name if named is not None else None)
 
 
-def _output_format(response_format: ResponseFormat | None) -> normal.OutputFormat | None:
-    if response_format is None:
-        return None
-    return dialect.read_output_format(response_format.type, response_format.json_schema, "response_format",
-                                      "response_format.json_schema")
-
-
 def _read_sampling(request: ChatRequest | CompletionsRequest) -> normal.Sampling:
     top_k = request.top_k if isinstance(request, ChatRequest) else None
     return normal.Sampling(request.temperature, request.top_p, top_k, request.seed, request.presence_penalty,
@@ -336,13 +331,17 @@ def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
     if stream:
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
     if request.tools:
-        fields["tools"] = [{"type": "function", "function": _encode_function(tool)} for tool in request.tools]
+        fields["tools"] = [{"type": "function", "function": dialect.drop_none({
+            "name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": tool.strict})}
+            for tool in request.tools]
         if request.parallel_tool_calls is not None:
             fields["parallel_tool_calls"] = request.parallel_tool_calls
-        if request.tool_choice is not None:
-            fields["tool_choice"] = _encode_choice(request.tool_choice)
+        if (choice := request.tool_choice) is not None:
+            fields["tool_choice"] = choice.mode if choice.mode != "named" else {
+                "type": "function", "function": {"name": choice.name}}
     if request.output_format is not None:
-        fields["response_format"] = _encode_format(request.output_format)
+        fields["response_format"] = {"type": "json_object"} if request.output_format.schema is None else {
+            "type": "json_schema", "json_schema": dialect.encode_schema(request.output_format)}
     optional = {
         "max_completion_tokens": request.max_output_tokens,
         "temperature": request.sampling.temperature,
@@ -402,20 +401,3 @@ def _encode_content(parts: list[normal.Text | normal.Image]) -> str | list[Json]
             image = {"url": part.as_url} | ({"detail": part.detail} if part.detail is not None else {})
             encoded.append({"type": "image_url", "image_url": image})
     return encoded
-
-
-def _encode_function(tool: normal.Tool) -> Json:
-    return {"name": tool.name,
-            **dialect.drop_none({"description": tool.description, "parameters": tool.parameters, "strict": tool.strict})}
-
-
-def _encode_choice(choice: normal.ToolChoice) -> str | Json:
-    if choice.mode == "named":
-        return {"type": "function", "function": {"name": choice.name}}
-    return choice.mode
-
-
-def _encode_format(output_format: normal.OutputFormat) -> Json:
-    if output_format.schema is None:
-        return {"type": "json_object"}
-    return {"type": "json_schema", "json_schema": dialect.encode_schema(output_format)}

@@ -256,9 +256,11 @@ def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
         "top_k": request.sampling.top_k,
         "stop_sequences": list(request.stop) or None,
         "metadata": {"user_id": request.user} if request.user is not None else None,
-        "tools": [_encode_tool(tool) for tool in request.tools] or None,
+        "tools": [drop_none({
+            "name": tool.name, "input_schema": tool.parameters or {"type": "object", "properties": {}},
+            "description": tool.description, "strict": tool.strict}) for tool in request.tools] or None,
         "tool_choice": _encode_choice(request),
-        "thinking": _encode_thinking(request.effort),
+        "thinking": None if request.effort is None else {"type": "adaptive" if request.effort in _EFFORTS else "disabled"},
         "output_config": _encode_config(request) or None,
     }
     return fields | drop_none(optional)
@@ -305,11 +307,6 @@ def _encode_input(part: normal.ToolUse) -> normal.RawObject:
                        param="arguments") from None
 
 
-def _encode_tool(tool: normal.Tool) -> Json:
-    encoded: Json = {"name": tool.name, "input_schema": tool.parameters or {"type": "object", "properties": {}}}
-    return encoded | drop_none({"description": tool.description, "strict": tool.strict})
-
-
 def _encode_choice(request: normal.Conversation) -> Json | None:
     choice = request.tool_choice
     if not request.tools or (choice is None and request.parallel_tool_calls is not False):
@@ -321,12 +318,6 @@ def _encode_choice(request: normal.Conversation) -> Json | None:
     if request.parallel_tool_calls is False and encoded["type"] != "none":
         encoded["disable_parallel_tool_use"] = True
     return encoded
-
-
-def _encode_thinking(effort: str | None) -> Json | None:
-    if effort is None:
-        return None
-    return {"type": "adaptive"} if effort in _EFFORTS else {"type": "disabled"}
 
 
 def _encode_config(request: normal.Conversation) -> Json:

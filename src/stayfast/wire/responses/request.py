@@ -124,7 +124,8 @@ def conversation(request: ResponsesRequest) -> normal.Conversation:
         tools=tuple(_read_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
         tool_choice=_tool_choice(request.tool_choice),
         parallel_tool_calls=request.parallel_tool_calls,
-        output_format=_output_format(text.format),
+        output_format=None if text.format is None else dialect.read_output_format(
+            text.format.type, text.format, "text.format", "text.format"),
         sampling=normal.Sampling(request.temperature, request.top_p),
         max_output_tokens=request.max_output_tokens,
         effort=request.reasoning.effort if request.reasoning is not None else None,
@@ -196,11 +197,6 @@ def _tool_choice(choice: str | ResponsesToolChoice | None) -> normal.ToolChoice 
     return dialect.read_tool_choice(choice, name)
 
 
-def _output_format(text_format: ResponsesFormat | None) -> normal.OutputFormat | None:
-    return dialect.read_output_format(text_format.type, text_format, "text.format",
-                                      "text.format") if text_format is not None else None
-
-
 def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
     """Encode as a responses request that the provider does not store (`store: false`).
 
@@ -215,7 +211,8 @@ def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
                     "store": False}
     text: Json = {}
     if request.output_format is not None:
-        text["format"] = _encode_format(request.output_format)
+        text["format"] = {"type": "json_object"} if request.output_format.schema is None else {
+            "type": "json_schema", **dialect.encode_schema(request.output_format)}
     if request.verbosity is not None:
         text["verbosity"] = request.verbosity
     optional = {
@@ -286,9 +283,3 @@ def _encode_choice(choice: normal.ToolChoice | None) -> str | Json | None:
     if choice is None or choice.mode != "named":
         return None if choice is None else choice.mode
     return {"type": "function", "name": choice.name}
-
-
-def _encode_format(output_format: normal.OutputFormat) -> Json:
-    if output_format.schema is None:
-        return {"type": "json_object"}
-    return {"type": "json_schema", **dialect.encode_schema(output_format)}

@@ -12,7 +12,7 @@ from stayfast.http.client.response import EncodedRequest, RequestTemplate
 from tests.unit.http.client.h1_bench import CHUNKED, INTERIM, PLAIN, Bench, on_bench, request
 
 
-def test_request_as_written() -> None:
+def test_h1_request_bytes() -> None:
     """Host and content-length come from us, the rest as given, in one write."""
 
     async def check() -> None:
@@ -25,7 +25,7 @@ def test_request_as_written() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\r\nx: y", "a\nb", "a\rb", "a\0b", "caf\u0142"])
-def test_header_that_smuggles(value: str) -> None:
+def test_h1_header_with_line_end_is_rejected(value: str) -> None:
     """A value that would end its line or has no place in HTTP is refused, and not quoted."""
     with pytest.raises(UpstreamFailed) as failed:
         request(headers=[("authorization", value)])
@@ -37,7 +37,7 @@ def test_header_that_smuggles(value: str) -> None:
         EncodedRequest(template, [], b"")
 
 
-def test_a_preface_is_part_of_every_request() -> None:
+def test_h1_template_is_part_of_every_request() -> None:
     """Its fields go first, over HTTP/1.1 as over HTTP/2; what one request says besides is its own."""
     template = RequestTemplate("POST", "/v1/x", [("a", "b")], upstream="up", authority="host:1")
     first, second = EncodedRequest(template, [("c", "d")], b"{}"), EncodedRequest(template, [], b"")
@@ -47,7 +47,7 @@ def test_a_preface_is_part_of_every_request() -> None:
 
 
 @pytest.mark.parametrize("raw", [PLAIN, CHUNKED, INTERIM])
-def test_any_two_splits(raw: bytes) -> None:
+def test_h1_response_split_at_any_two_points(raw: bytes) -> None:
     """However an answer is cut into reads, it is the same answer and the connection is free after it."""
 
     @settings(max_examples=120, deadline=None)
@@ -67,7 +67,7 @@ def test_any_two_splits(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("raw", [PLAIN, CHUNKED, INTERIM])
-def test_byte_at_a_time(raw: bytes) -> None:
+def test_h1_response_byte_by_byte(raw: bytes) -> None:
     """Each byte in a read of its own."""
 
     async def check() -> None:
@@ -79,7 +79,7 @@ def test_byte_at_a_time(raw: bytes) -> None:
     on_bench(check)
 
 
-def test_headers() -> None:
+def test_h1_response_headers() -> None:
     """Names are lower-case; a repeated field's values are joined; bytes above ASCII survive."""
 
     async def check() -> None:
@@ -93,7 +93,7 @@ def test_headers() -> None:
 
 
 @pytest.mark.parametrize("status", [204, 304])
-def test_no_body_by_status(status: int) -> None:
+def test_h1_status_without_a_body(status: int) -> None:
     """204 and 304 end with their head, whatever their headers say."""
 
     async def check() -> None:
@@ -105,7 +105,7 @@ def test_no_body_by_status(status: int) -> None:
     on_bench(check)
 
 
-def test_head_request() -> None:
+def test_h1_head_response_has_no_body() -> None:
     """An answer to HEAD has a length and no body; its connection is not used again."""
 
     async def check() -> None:
@@ -118,7 +118,7 @@ def test_head_request() -> None:
     on_bench(check)
 
 
-def test_until_close() -> None:
+def test_h1_body_until_close() -> None:
     """Without a length the body ends with the connection; a reset there is a failure."""
 
     async def check() -> None:
@@ -138,7 +138,7 @@ def test_until_close() -> None:
     on_bench(check)
 
 
-def test_back_pressure() -> None:
+def test_h1_unread_body_pauses_the_socket() -> None:
     """Reading pauses above the high-water mark and goes on once the reader has taken what was there."""
 
     async def check() -> None:
@@ -155,7 +155,7 @@ def test_back_pressure() -> None:
     on_bench(check)
 
 
-def test_freed_while_paused() -> None:
+def test_h1_released_while_paused_resumes() -> None:
     """A connection whose answer ended while reading was paused listens again: it must notice the peer's close."""
 
     async def check() -> None:
@@ -171,7 +171,7 @@ def test_freed_while_paused() -> None:
     on_bench(check)
 
 
-def test_large_body_is_written_whole() -> None:
+def test_h1_large_body_is_written_whole() -> None:
     """A body too large to copy goes out unchanged."""
 
     async def check() -> None:

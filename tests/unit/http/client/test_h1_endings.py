@@ -13,7 +13,7 @@ from tests.unit.http.client.h1_bench import CHUNKED, PLAIN, Bench, on_bench, req
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4))
-def test_garbage_never_escapes(noise: bytes, cuts: list[int]) -> None:
+def test_h1_garbage_never_raises(noise: bytes, cuts: list[int]) -> None:
     """Whatever comes, no exception leaves the protocol, and the end is a whole answer or a named failure."""
 
     async def check() -> None:
@@ -31,7 +31,7 @@ def test_garbage_never_escapes(noise: bytes, cuts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("cut", [PLAIN[:-1], CHUNKED[:-3], PLAIN[:20]])
-def test_cut_short(cut: bytes) -> None:
+def test_h1_truncated_response_is_a_reset(cut: bytes) -> None:
     """A close before the promised end is a reset, never a clean end; bytes that came are still read."""
 
     async def check() -> None:
@@ -45,7 +45,7 @@ def test_cut_short(cut: bytes) -> None:
     on_bench(check)
 
 
-def test_untouched() -> None:
+def test_h1_close_before_the_first_byte_is_untouched() -> None:
     """A close before the first byte is told apart: only then may a request go out again."""
 
     async def check() -> None:
@@ -59,7 +59,7 @@ def test_untouched() -> None:
 
 
 @pytest.mark.parametrize("junk", [b"H", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b"nonsense\r\n", b"\x00" * 40])
-def test_junk_after_an_answer(junk: bytes) -> None:
+def test_h1_bytes_after_a_response_close_the_connection(junk: bytes) -> None:
     """Bytes behind an answer leave it whole and its connection unusable: they could pose as the next answer."""
 
     async def check() -> None:
@@ -82,7 +82,7 @@ def test_junk_after_an_answer(junk: bytes) -> None:
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
 ])
-def test_not_http(raw: bytes) -> None:
+def test_h1_invalid_response_is_malformed(raw: bytes) -> None:
     """What is not HTTP/1.1 is a named failure, and the socket is closed at once."""
 
     async def check() -> None:
@@ -102,7 +102,7 @@ def test_not_http(raw: bytes) -> None:
     [b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"] * 120,
     [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n0\r\n", *[b"X-T: " + b"z" * 900 + b"\r\n"] * 5],
 ])
-def test_head_without_an_end(parts: list[bytes]) -> None:
+def test_h1_endless_head_is_malformed(parts: list[bytes]) -> None:
     """Heads, interim answers and trailers cannot grow beyond the limit."""
 
     async def check() -> None:
@@ -118,7 +118,7 @@ def test_head_without_an_end(parts: list[bytes]) -> None:
     on_bench(check)
 
 
-def test_head_up_to_the_limit() -> None:
+def test_h1_head_up_to_the_limit_is_accepted() -> None:
     """A head within the limit is good even when it comes in one read with a long body."""
 
     async def check() -> None:
@@ -130,7 +130,7 @@ def test_head_up_to_the_limit() -> None:
     on_bench(check)
 
 
-def test_close_wakes_the_reader() -> None:
+def test_h1_close_wakes_the_reader() -> None:
     """Closing from elsewhere aborts the socket and ends a reader's wait; closing again changes nothing."""
 
     async def check() -> None:
@@ -148,7 +148,7 @@ def test_close_wakes_the_reader() -> None:
     on_bench(check)
 
 
-def test_idle_peer_speaks_or_leaves() -> None:
+def test_h1_idle_peer_that_sends_or_closes_is_removed() -> None:
     """Bytes or a close on an idle connection take it out of the pool."""
 
     async def check() -> None:
@@ -166,7 +166,7 @@ def test_idle_peer_speaks_or_leaves() -> None:
     on_bench(check)
 
 
-def test_request_on_a_lost_connection() -> None:
+def test_h1_request_on_a_closed_connection_is_refused() -> None:
     """A connection lost between being taken and being used refuses: nothing was sent."""
 
     async def check() -> None:
@@ -183,7 +183,7 @@ def test_request_on_a_lost_connection() -> None:
     on_bench(check)
 
 
-def test_answer_before_the_request_was_taken() -> None:
+def test_h1_response_before_the_request_was_sent_closes() -> None:
     """An answer that comes while the request is still being written does not free the connection."""
 
     async def check() -> None:
@@ -200,7 +200,7 @@ def test_answer_before_the_request_was_taken() -> None:
     b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
     b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
 ])
-def test_not_kept_alive(head: bytes) -> None:
+def test_h1_connection_close_is_not_reused(head: bytes) -> None:
     """`Connection: close` and HTTP/1.0 end the connection with the answer."""
 
     async def check() -> None:

@@ -11,7 +11,7 @@ from stayfast.http.client.response import EncodedRequest, RequestTemplate
 from tests.unit.http.client.h2_bench import HEAD, Bench, on_loop, whole
 
 
-def test_one_exchange() -> None:
+def test_h2_one_exchange() -> None:
     """Request and answer as HTTP says them; the connection is idle after."""
 
     async def check() -> None:
@@ -33,7 +33,7 @@ def test_one_exchange() -> None:
     on_loop(check)
 
 
-def test_many_at_a_time() -> None:
+def test_h2_many_streams_at_a_time() -> None:
     """Streams are interleaved and end in any order."""
 
     async def check() -> None:
@@ -50,7 +50,7 @@ def test_many_at_a_time() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.binary(max_size=400))
-def test_any_split(split: int, body: bytes) -> None:
+def test_h2_response_at_any_split(split: int, body: bytes) -> None:
     """Frames cut at any byte give the same answer."""
 
     async def check() -> None:
@@ -63,7 +63,7 @@ def test_any_split(split: int, body: bytes) -> None:
     on_loop(check)
 
 
-def test_interim_answers_are_skipped() -> None:
+def test_h2_interim_responses_are_skipped() -> None:
     """103 comes before the head and is not it."""
 
     async def check() -> None:
@@ -79,7 +79,7 @@ def test_interim_answers_are_skipped() -> None:
     on_loop(check)
 
 
-def test_large_request_waits_for_windows() -> None:
+def test_h2_large_request_waits_for_windows() -> None:
     """A body larger than the peer's windows goes out as they open, whole."""
 
     async def check() -> None:
@@ -104,7 +104,7 @@ def test_large_request_waits_for_windows() -> None:
     on_loop(check)
 
 
-def test_window_grows_with_settings() -> None:
+def test_h2_settings_enlarge_the_window() -> None:
     """A body that waits goes on when the peer's settings widen the window."""
 
     async def check() -> None:
@@ -120,7 +120,7 @@ def test_window_grows_with_settings() -> None:
     on_loop(check)
 
 
-def test_reader_that_stops() -> None:
+def test_h2_reader_that_stops_bounds_the_stream() -> None:
     """A reader that stops bounds what its stream can send, and holds up no other stream; reading opens the window again."""
 
     async def check() -> None:
@@ -155,7 +155,7 @@ def test_reader_that_stops() -> None:
     on_loop(check)
 
 
-def test_padding_counts() -> None:
+def test_h2_padding_counts_for_flow_control() -> None:
     """Padding uses up windows as data does; a long padded answer still comes whole."""
 
     async def check() -> None:
@@ -174,7 +174,7 @@ def test_padding_counts() -> None:
     on_loop(check)
 
 
-def test_answered_before_the_body_was_read() -> None:
+def test_h2_response_before_the_body_was_sent() -> None:
     """An answer that ends while the request is still being sent is whole; the rest is not sent."""
 
     async def check() -> None:
@@ -190,7 +190,7 @@ def test_answered_before_the_body_was_read() -> None:
     on_loop(check)
 
 
-def test_limit_on_streams() -> None:
+def test_h2_stream_limit_of_the_peer() -> None:
     """The peer's limit holds from its settings on: no place beyond it until a stream ends."""
 
     async def check() -> None:
@@ -207,7 +207,7 @@ def test_limit_on_streams() -> None:
     on_loop(check)
 
 
-def test_limit_before_settings() -> None:
+def test_h2_stream_limit_before_settings() -> None:
     """Until the peer has spoken, a hundred streams; a place held when a lower limit arrives is refused, not an exception."""
 
     async def check() -> None:
@@ -226,7 +226,7 @@ def test_limit_before_settings() -> None:
     on_loop(check)
 
 
-def test_ping_is_answered() -> None:
+def test_h2_ping_is_answered() -> None:
     """A peer that probes gets its answer."""
 
     async def check() -> None:

@@ -16,7 +16,7 @@ from tests.unit.http.client.h2_bench import HEAD, Bench, on_loop, whole
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(min_size=1, max_size=300))
-def test_garbage_never_escapes(noise: bytes) -> None:
+def test_h2_garbage_never_raises(noise: bytes) -> None:
     """Whatever comes, no exception leaves the protocol, and the end is a named failure."""
 
     async def check() -> None:
@@ -34,7 +34,7 @@ def test_garbage_never_escapes(noise: bytes) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4))
-def test_damaged_frames_never_escape(damages: list[tuple[int, int]]) -> None:
+def test_h2_damaged_frames_never_raise(damages: list[tuple[int, int]]) -> None:
     """Real frames with bytes changed: no exception leaves the protocol, and every answer ends."""
 
     async def check() -> None:
@@ -57,7 +57,7 @@ def test_damaged_frames_never_escape(damages: list[tuple[int, int]]) -> None:
     on_loop(check)
 
 
-def test_not_http2() -> None:
+def test_h2_http1_peer_is_malformed() -> None:
     """A peer that speaks something else: MALFORMED for all, and the socket is closed."""
 
     async def check() -> None:
@@ -73,7 +73,7 @@ def test_not_http2() -> None:
     on_loop(check)
 
 
-def test_release_gives_the_end_a_moment() -> None:
+def test_h2_release_waits_for_the_end() -> None:
     """An answer that its protocol has ended: the stream's end is waited for, and then it is reset."""
 
     async def check() -> None:
@@ -97,7 +97,7 @@ def test_release_gives_the_end_a_moment() -> None:
     on_loop(check)
 
 
-def test_close_resets_the_stream() -> None:
+def test_h2_close_resets_the_stream() -> None:
     """Leaving an answer resets its stream with CANCEL and keeps the connection; late bytes for it are dropped."""
 
     async def check() -> None:
@@ -123,7 +123,7 @@ def test_close_resets_the_stream() -> None:
 
 
 @pytest.mark.parametrize(("code", "was_refused"), [(ErrorCodes.REFUSED_STREAM, True), (ErrorCodes.INTERNAL_ERROR, False)])
-def test_reset_by_the_peer(code: ErrorCodes, was_refused: bool) -> None:
+def test_h2_reset_by_the_peer(code: ErrorCodes, was_refused: bool) -> None:
     """A reset is a failure; REFUSED_STREAM says that nothing was processed."""
 
     async def check() -> None:
@@ -141,7 +141,7 @@ def test_reset_by_the_peer(code: ErrorCodes, was_refused: bool) -> None:
     on_loop(check)
 
 
-def test_goaway() -> None:
+def test_h2_goaway_refuses_later_streams() -> None:
     """Streams that the peer took go on to their end; the others are refused; nobody new comes on; then the socket closes."""
 
     async def check() -> None:
@@ -166,7 +166,7 @@ def test_goaway() -> None:
     on_loop(check)
 
 
-def test_goaway_when_idle() -> None:
+def test_h2_goaway_when_idle_closes() -> None:
     """A connection without streams closes at once."""
 
     async def check() -> None:
@@ -180,7 +180,7 @@ def test_goaway_when_idle() -> None:
     on_loop(check)
 
 
-def test_place_held_over_a_goaway() -> None:
+def test_h2_reservation_across_a_goaway_is_refused() -> None:
     """A place that was held when the peer said GOAWAY refuses: nothing was sent."""
 
     async def check() -> None:
@@ -196,7 +196,7 @@ def test_place_held_over_a_goaway() -> None:
     on_loop(check)
 
 
-def test_connection_lost() -> None:
+def test_h2_connection_lost_fails_all_streams() -> None:
     """All streams fail; those without a head may be sent again."""
 
     async def check() -> None:

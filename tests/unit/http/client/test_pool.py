@@ -56,7 +56,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_last_used_first() -> None:
+def test_pool_most_recently_used_connection_first() -> None:
     """The connection used last is taken first, so that the others can age."""
 
     async def main(loop: SimLoop) -> None:
@@ -75,7 +75,7 @@ def test_last_used_first() -> None:
     run(main)
 
 
-def test_limit_and_order() -> None:
+def test_pool_limit_and_order_of_waiters() -> None:
     """At the limit requests wait; freed connections and freed places go to them in order."""
 
     async def main(loop: SimLoop) -> None:
@@ -99,7 +99,7 @@ def test_limit_and_order() -> None:
     run(main)
 
 
-def test_no_place_overtakes_a_waiter() -> None:
+def test_pool_new_request_does_not_overtake_a_waiter() -> None:
     """Somebody new cannot take what was given to one who waits, even before that one runs."""
 
     async def main(loop: SimLoop) -> None:
@@ -116,7 +116,7 @@ def test_no_place_overtakes_a_waiter() -> None:
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_cancelled_when_already_served(is_lost: bool) -> None:
+def test_pool_waiter_cancelled_after_being_served_passes_the_connection_on(is_lost: bool) -> None:
     """A waiter cancelled in the same turn of the loop as it was served passes on what it got."""
 
     async def main(loop: SimLoop) -> None:
@@ -138,7 +138,7 @@ def test_cancelled_when_already_served(is_lost: bool) -> None:
     run(main)
 
 
-def test_one_dial_while_sharing_is_possible() -> None:
+def test_pool_one_dial_at_a_time_while_shared() -> None:
     """While one connection may serve all, only one is opened; if it cannot, everybody opens at once."""
 
     async def main(loop: SimLoop) -> None:
@@ -155,7 +155,7 @@ def test_one_dial_while_sharing_is_possible() -> None:
     run(main)
 
 
-def test_shared_connection_serves_waiters() -> None:
+def test_pool_shared_connection_serves_all_waiters() -> None:
     """A shared connection takes as many as it has room for; the next one opens another."""
 
     async def main(loop: SimLoop) -> None:
@@ -173,7 +173,7 @@ def test_shared_connection_serves_waiters() -> None:
     run(main)
 
 
-def test_lowered_limit() -> None:
+def test_pool_lowered_stream_limit() -> None:
     """A connection whose peer lowered its limit is not taken until it is released again."""
 
     async def main(loop: SimLoop) -> None:
@@ -189,7 +189,7 @@ def test_lowered_limit() -> None:
     run(main)
 
 
-def test_fresh_replaces_the_oldest_idle() -> None:
+def test_pool_fresh_replaces_the_oldest_idle_connection() -> None:
     """One who rather opens anew gets the place of the oldest idle connection when there is no other."""
 
     async def main(loop: SimLoop) -> None:
@@ -204,7 +204,7 @@ def test_fresh_replaces_the_oldest_idle() -> None:
     run(main)
 
 
-def test_fresh_takes_what_is_in_use() -> None:
+def test_pool_fresh_uses_a_busy_connection_at_the_limit() -> None:
     """One who rather opens anew but may not takes room on a shared connection in use, and does not wait."""
 
     async def main(loop: SimLoop) -> None:
@@ -216,7 +216,7 @@ def test_fresh_takes_what_is_in_use() -> None:
     run(main)
 
 
-def test_idle_connections_age() -> None:
+def test_pool_idle_connections_expire() -> None:
     """An idle connection is closed after keepalive_s, one that is used in between is not, and one timer does it."""
 
     async def main(loop: SimLoop) -> None:
@@ -235,7 +235,7 @@ def test_idle_connections_age() -> None:
     run(main)
 
 
-def test_shared_connection_ages_only_when_unused() -> None:
+def test_pool_shared_connection_expires_only_when_unused() -> None:
     """A shared connection with requests on it is not idle, however long it has had room."""
 
     async def main(loop: SimLoop) -> None:
@@ -253,7 +253,7 @@ def test_shared_connection_ages_only_when_unused() -> None:
     run(main)
 
 
-def test_max_idle() -> None:
+def test_pool_surplus_idle_connections_are_closed() -> None:
     """Beyond max_idle the one that has been idle longest goes."""
 
     async def main(loop: SimLoop) -> None:
@@ -267,7 +267,7 @@ def test_max_idle() -> None:
     run(main)
 
 
-def test_close() -> None:
+def test_pool_close() -> None:
     """Closing ends idle connections at once and busy ones when they are released."""
 
     async def main(loop: SimLoop) -> None:
@@ -345,7 +345,7 @@ class Crowd:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 4), st.integers(1, 3),
        st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.booleans()), max_size=60))
-def test_no_wakeup_is_lost(max_connections: int, n_places: int, steps: list[tuple[int, int, bool]]) -> None:
+def test_pool_no_wakeup_is_lost(max_connections: int, n_places: int, steps: list[tuple[int, int, bool]]) -> None:
     """Whatever comes in whatever order, also within one turn of the loop: no place is lost and none is given twice."""
 
     async def main(loop: SimLoop) -> None:
@@ -374,7 +374,7 @@ def test_no_wakeup_is_lost(max_connections: int, n_places: int, steps: list[tupl
     run(main)
 
 
-def test_released_after_it_was_lost() -> None:
+def test_pool_release_after_removal_is_ignored() -> None:
     """A connection that left the pool cannot come back."""
     pool = new_pool(clock=SetClock())
     pool._n_dialing = 1

@@ -10,7 +10,7 @@ from tests.unit.http.client.fakes import FakeTransport, new_pool
 
 @pytest.mark.parametrize(("max_connections", "is_shared", "is_full"), [
     (1, False, True), (2, False, False), (0, True, False)])
-def test_full_is_our_own_limit(max_connections: int, *, is_shared: bool, is_full: bool) -> None:
+def test_pool_full_is_a_limit_of_the_gateway(max_connections: int, *, is_shared: bool, is_full: bool) -> None:
     """Who waits behind connections in use waits for us; who waits behind a dial that hangs waits for the peer."""
 
     async def main() -> None:

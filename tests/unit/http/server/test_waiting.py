@@ -24,7 +24,7 @@ def opened(waiting: WaitingConnections[Client], n: int, address: str, now: float
     return clients
 
 
-def test_the_oldest_of_one_address_go_and_no_others() -> None:
+def test_waiting_oldest_of_one_address_are_closed() -> None:
     """Those above its own cap, however few there are in all."""
     waiting: WaitingConnections[Client] = WaitingConnections()
     others, crowd = opened(waiting, 3, "a", 0.0), opened(waiting, 5, "b", 0.0)
@@ -34,7 +34,7 @@ def test_the_oldest_of_one_address_go_and_no_others() -> None:
     assert waiting.close_surplus("a", 100, 0, GRACE_S) == 0  # 0: any number
 
 
-def test_the_oldest_of_all_go_above_the_cap_in_all() -> None:
+def test_waiting_oldest_of_all_are_closed_above_the_total_limit() -> None:
     """Whatever their addresses; a connection without one counts here alone."""
     waiting: WaitingConnections[Client] = WaitingConnections()
     first, nameless = opened(waiting, 1, "a", 0.0), Client()
@@ -44,7 +44,7 @@ def test_the_oldest_of_all_go_above_the_cap_in_all() -> None:
     assert [client.end for client in (*first, nameless, *last)] == ["aborted", "aborted", "", ""]
 
 
-def test_a_burst_of_honest_clients_is_left_alone() -> None:
+def test_waiting_burst_within_the_grace_time_is_not_closed() -> None:
     """A thousand connect in one turn of the loop, and their first bytes are not read yet: none is older than the grace."""
     waiting: WaitingConnections[Client] = WaitingConnections()
     burst = opened(waiting, 1000, "a", 5.0)
@@ -56,7 +56,7 @@ def test_a_burst_of_honest_clients_is_left_alone() -> None:
     assert not waiting._by_address
 
 
-def test_where_every_place_is_taken_silence_goes_before_idleness() -> None:
+def test_waiting_at_the_connection_limit_silent_before_idle() -> None:
     """The silent one at once, one between two requests once all of its answer is sent; one at work never."""
     waiting: WaitingConnections[Client] = WaitingConnections()
     idle, silent, busy = opened(waiting, 3, "a", 0.0)
@@ -68,7 +68,7 @@ def test_where_every_place_is_taken_silence_goes_before_idleness() -> None:
     assert [client.end for client in (silent, idle, busy)] == ["aborted", "closed", ""]
 
 
-def test_what_counts_as_one_address() -> None:
+def test_address_of_peers() -> None:
     """IPv4 as it is, mapped or not; of IPv6 the network that one host has; a Unix socket has none."""
     assert address_of(("10.0.0.7", 1)) == address_of(("::ffff:10.0.0.7", 2, 0, 0)) == "10.0.0.7"
     assert address_of(("2001:db8::1", 1, 0, 0)) == address_of(("2001:db8::ffff", 1, 0, 0))

@@ -1,0 +1,53 @@
+"""Token counts of every provider, in one form and back."""
+
+from typing import Any
+
+import pytest
+
+from stayfast.core.types import Usage
+from stayfast.wire import usage
+
+ANTHROPIC = {"input_tokens": 10, "cache_read_input_tokens": 8, "cache_creation_input_tokens": 5, "output_tokens": 3,
+             "cache_creation": {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3},
+             "output_tokens_details": {"thinking_tokens": 1}}
+
+
+@pytest.mark.parametrize(("said", "expected"), [
+    ({"prompt_tokens": 20, "completion_tokens": 6, "prompt_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 4},
+      "completion_tokens_details": {"reasoning_tokens": 2}}, Usage(20, 6, 8, 4, 0, 2)),
+    ({"input_tokens": 20, "output_tokens": 6, "input_tokens_details": {
+        "cached_tokens": 8, "cache_write_tokens": 4, "cache_write_tokens_details": {"ttl_12h_tokens": 3}},
+      "output_tokens_details": {"reasoning_tokens": 2}}, Usage(20, 6, 8, 1, 3, 2)),
+    ({"prompt_tokens": 20, "completion_tokens": 6, "prompt_cache_hit_tokens": 15, "prompt_cache_miss_tokens": 5},
+     Usage(20, 6, 15)),
+    ({"prompt_tokens": 3, "total_tokens": 3}, Usage(3)),
+    ({"prompt_tokens": 3, "prompt_tokens_details": None, "completion_tokens": None}, Usage(3)),
+    ({"prompt_tokens": "many", "completion_tokens": True, "prompt_tokens_details": [1]}, Usage()),
+    ({"prompt_tokens": -4, "completion_tokens": 1e300}, Usage()),
+    (None, None), ({}, None), ([1], None), ("x", None)])
+def test_usage_openai_and_compatible_servers(said: Any, expected: Usage | None) -> None:
+    """Chat, responses, DeepSeek, embeddings, and objects that are strange or none."""
+    assert usage.from_openai(said) == expected
+
+
+def test_usage_anthropic_input_is_the_sum_of_three() -> None:
+    """The total includes what was read from and written to the cache."""
+    assert usage.from_anthropic(ANTHROPIC) == Usage(23, 3, 8, 2, 3, 1)
+    assert usage.from_anthropic(None) is None
+
+
+def test_usage_message_delta_extends_the_start() -> None:
+    """The delta's counts are cumulative: they replace, and where it is silent the start stands."""
+    start = usage.from_anthropic(ANTHROPIC)
+    assert usage.from_anthropic({"output_tokens": 50}, start) == Usage(23, 50, 8, 2, 3, 1)
+    assert usage.from_anthropic({"input_tokens": 40, "output_tokens": 50}, start) == Usage(53, 50, 8, 2, 3, 1)
+    assert usage.from_anthropic(None, start) == start
+
+
+@pytest.mark.parametrize("counts", [Usage(), Usage(20, 6), Usage(23, 3, 8, 5, 0, 1)])
+def test_usage_encoded_is_parsed_back(counts: Usage) -> None:
+    """Each dialect's form holds every count that it has a place for."""
+    assert usage.from_openai(usage.to_chat(counts)) == counts
+    assert usage.from_openai(usage.to_responses(counts)) == counts
+    assert usage.from_anthropic(usage.to_messages(counts)) == counts
+    assert usage.to_chat(counts)["total_tokens"] == counts.input_total + counts.output
