@@ -11,8 +11,8 @@ from stayfast.cli import main
 from stayfast.cli.cache import table
 from stayfast.server.backend import PurgeFilter
 from tests.server.fakes import FakeBackend, get, serving
+from tests.server.gateway_process import running
 from tests.server.test_requests import ADMIN, KEY, KEYS
-from tests.server.test_workers_as_one import running
 
 SETTINGS = """\
 upstreams:

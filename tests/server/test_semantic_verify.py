@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.flow.real_embedder import weights
-from tests.server.test_workers_as_one import Gateway, running, until
+from tests.server.gateway_process import Gateway, running, until
 
 __all__ = ["weights"]
 pytestmark = pytest.mark.sockets

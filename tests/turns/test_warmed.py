@@ -62,8 +62,8 @@ def test_places(tmp_path: Path) -> None:
     assert isinstance(file, RemoteStore)
     assert isinstance(server, RemoteStore)
     assert file.is_shared
-    assert repr(file._door) == f"<SqliteDoor {tmp_path / 'none' / 'found.db'}>"
-    assert repr(server._door).startswith("<RedisDoor")
+    assert repr(file._backend) == f"<SqliteDoor {tmp_path / 'none' / 'found.db'}>"
+    assert repr(server._backend).startswith("<RedisDoor")
     assert not (tmp_path / "none").exists()
     with pytest.raises(ValueError, match="max_bytes"):
         store_at("found.db", max_bytes=0)
