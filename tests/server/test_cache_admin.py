@@ -30,7 +30,7 @@ def delete(path: str, *headers: str) -> bytes:
 
 
 @pytest.mark.sockets
-def test_it_is_for_admins() -> None:
+def test_cache_admin_needs_admin_key() -> None:
     """401 without a key, 403 with any key, an answer with an admin's: to look, to look into one, and to forget."""
     async def run() -> None:
         async with serving(FakeBackend(KEYS)) as running_:
@@ -55,7 +55,7 @@ def test_it_is_for_admins() -> None:
     (delete("/admin/cache?tag=a&tag=b"), 400, "tag"), (delete("/admin/cache?all=true&tag=a"), 400, "all"),
     (get("/admin/cache/nonsense"), 400, "key"), (get(f"/admin/cache/{'1' * 64}"), 404, "key"),
     (delete("/admin/cache/nonsense"), 400, "key"), (get("/admin/cache/"), 404, None)])
-def test_wrong_questions(request_: bytes, status: int, param: str | None) -> None:
+def test_cache_admin_invalid_parameters_are_400(request_: bytes, status: int, param: str | None) -> None:
     """A 4xx that names what is wrong, and nothing is forgotten."""
     async def run() -> None:
         async with serving() as running_:
@@ -101,7 +101,7 @@ def purge_by_key(url: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.sockets
-def test_of_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_admin_covers_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Statistics add up, a key from `explain` is found wherever it is kept, and what is purged is gone everywhere."""
     with running(tmp_path, 2, SETTINGS) as gateway:
         results = [ask(gateway.url, "m", "one") for _ in range(12)]
@@ -144,13 +144,13 @@ def test_of_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "cannot be asked" in capsys.readouterr().err
 
 
-def test_a_key_that_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_inspect_command_empty_key_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody is asked for it."""
     assert main(["cache", "inspect", ""]) == 2
     assert "`stayfast explain REQUEST-ID` prints the key" in capsys.readouterr().err
 
 
-def test_purge_wants_to_be_told_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_purge_command_needs_a_condition(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is forgotten by a command without words, nor by one that says both."""
     assert main(["cache", "purge"]) == 2
     assert main(["cache", "purge", "--all", "--route", "m"]) == 2
@@ -162,7 +162,7 @@ def test_purge_wants_to_be_told_what(capsys: pytest.CaptureFixture[str]) -> None
     assert "--tag is given twice" in capsys.readouterr().err
 
 
-def test_the_table() -> None:
+def test_cache_stats_command_prints_table() -> None:
     """A line for each kind that is in use, with the bounds of what may be wrong, and what is no column below."""
     store = {"kind": "memory", "n_entries": 7, "n_bytes": 4096, "why_not": ""}
     plain = {"hits": 3, "hit_ratio": 0.3, "saved_s": 1.25, "saved_usd": 0.5}
@@ -186,7 +186,7 @@ def test_the_table() -> None:
     ("live", "y: semantic live by 12 labels; 40 questions remembered; audits: 1 right, 2 wrong, of 4 begun"),
     ("fixed", "y: semantic by a fixed threshold, whose error nobody bounds; 40 questions"),
     ("off", "y: semantic off: there is nothing to embed with"), ("waiting", "y: semantic waits for its embedder")])
-def test_a_semantic_cache_before_its_first_hit(state: str, said: str) -> None:
+def test_cache_stats_of_semantic_cache_without_hits(state: str, said: str) -> None:
     """It has its line, and its state below."""
     kind = {"hits": 0, "hit_ratio": None, "saved_s": 0.0, "saved_usd": 0.0}
     semantic: dict[str, object] = {"state": state, "workers": {state: 1}, "labels": 12, "min_labels": 300, "questions": 40,

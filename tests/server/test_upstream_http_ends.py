@@ -109,7 +109,7 @@ async def whole_but_for_the_body(it: Bench, api: Api, client: Api) -> Talk:
 
 @pytest.mark.parametrize("client", [Api.CHAT, Api.MESSAGES])
 @pytest.mark.parametrize("api", [Api.CHAT, Api.MESSAGES, Api.RESPONSES])
-def test_the_protocols_own_end_ends_the_answer(api: Api, client: Api) -> None:
+def test_http_stream_ends_with_last_event(api: Api, client: Api) -> None:
     """The client has its end at once; a body that never ends costs a connection after a moment, pings or not."""
 
     async def main() -> None:
@@ -123,7 +123,7 @@ def test_the_protocols_own_end_ends_the_answer(api: Api, client: Api) -> None:
     on_sockets(main)
 
 
-def test_an_end_that_follows_keeps_the_connection() -> None:
+def test_http_stream_body_end_keeps_connection() -> None:
     """The body's end comes a few milliseconds later, as from any server: the next request goes out on the same line."""
 
     async def main() -> None:
@@ -142,7 +142,7 @@ def test_an_end_that_follows_keeps_the_connection() -> None:
     on_sockets(main)
 
 
-def test_a_client_that_leaves_before_the_end_closes_at_once() -> None:
+def test_http_stream_disconnect_closes_upstream() -> None:
     """The moment of grace is for whole answers only."""
 
     async def main() -> None:
@@ -160,7 +160,7 @@ def test_a_client_that_leaves_before_the_end_closes_at_once() -> None:
 
 
 @pytest.mark.parametrize("client", [Api.CHAT, Api.RESPONSES])
-def test_pings_are_life(client: Api) -> None:
+def test_http_stream_pings_reset_idle_timeout(client: Api) -> None:
     """A read that holds nothing for a client of another dialect still comes up, empty, so that no idle time-out runs."""
 
     async def main() -> None:
@@ -179,7 +179,7 @@ def test_pings_are_life(client: Api) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_compressed_answer_is_named(*, stream: bool) -> None:
+def test_upstream_compressed_answer_is_reported(*, stream: bool) -> None:
     """Identity is asked for; who compresses all the same is told apart from who sends nonsense."""
 
     async def main() -> None:
@@ -198,7 +198,7 @@ def test_a_compressed_answer_is_named(*, stream: bool) -> None:
     on_sockets(main)
 
 
-def test_a_redirect_is_named() -> None:
+def test_upstream_redirect_is_reported() -> None:
     """It is not followed (the key would go along), and the same upstream is not asked again."""
 
     async def main() -> None:
@@ -214,7 +214,7 @@ def test_a_redirect_is_named() -> None:
 @pytest.mark.parametrize("answer", [
     b"HTTP/1.1 204 No Content\r\n\r\n", plain("202 Accepted", b"{}"), plain("200 OK", b"<html>", "X: y"),
     plain("501 Not Implemented", b"no")])
-def test_an_answer_of_another_kind_is_not_asked_for_twice(answer: bytes) -> None:
+def test_upstream_whole_answer_to_stream_request_is_not_retried(answer: bytes) -> None:
     """Its server is set up so: it would be the same again, and paid for again."""
 
     async def main() -> None:
@@ -232,7 +232,7 @@ BODY = json.dumps(ERROR).encode()
     (plain("400 Bad Request", BODY), True), (plain("400 Bad Request", BODY), False),
     (plain("200 OK", BODY), True), (plain("200 OK", BODY), False),
     (HEAD + framed(b"data: " + BODY + b"\n\n") + LAST, True), (HEAD + framed(b"data: " + BODY + b"\n\n") + LAST, False)])
-def test_an_echoed_key_does_not_travel_on(answer: bytes, *, stream: bool) -> None:
+def test_upstream_echoed_key_is_scrubbed(answer: bytes, *, stream: bool) -> None:
     """By status, in a whole answer and in a stream: the error keeps its words and loses the key."""
 
     async def main() -> None:
@@ -245,7 +245,7 @@ def test_an_echoed_key_does_not_travel_on(answer: bytes, *, stream: bool) -> Non
 
 
 @pytest.mark.parametrize("always_streams", [False, True])
-def test_an_answer_that_does_not_come_as_expected(*, always_streams: bool) -> None:
+def test_upstream_stream_instead_of_whole_answer_and_vice_versa_is_accepted(*, always_streams: bool) -> None:
     """A stream where a whole answer was asked for, or the other way round: the client gets its whole answer of both."""
     streamed = (HEAD + framed(b'data: {"choices":[{"index":0,"delta":{"content":"hey"},"finish_reason":"stop"}]}\n\n'
                               b"data: [DONE]\n\n") + LAST)
@@ -266,7 +266,7 @@ def test_an_answer_that_does_not_come_as_expected(*, always_streams: bool) -> No
     on_sockets(main)
 
 
-def test_nothing_is_left_when_an_answer_cannot_be_understood() -> None:
+def test_upstream_unreadable_answer_leaves_no_connection() -> None:
     """What fails while the answer is awaited closes the connection."""
 
     async def main() -> None:

@@ -120,7 +120,7 @@ def shared_by(n: int, folder: Path) -> Iterator[tuple[RedisServer, list[int]]]:
         yield server, ports
 
 
-def test_two_gateways_share_their_answers(tmp_path: Path) -> None:
+def test_redis_two_gateways_share_answers(tmp_path: Path) -> None:
     """What one was told the other knows, streamed or not; what is asked of both at once is one call."""
     with shared_by(2, tmp_path) as (server, (one, other)):
         assert ask(one, "What?") == "miss"
@@ -143,7 +143,7 @@ def test_two_gateways_share_their_answers(tmp_path: Path) -> None:
         assert n_shared > 0
 
 
-def test_a_server_that_dies_and_comes_back_fails_no_request(tmp_path: Path) -> None:
+def test_redis_restart_fails_no_request(tmp_path: Path) -> None:
     """Killed, gone, back and empty; frozen and thawed. Hits come back each time."""
     with shared_by(2, tmp_path) as (server, ports), load(ports) as clients:
         clients.wait_for_hits(0.9)

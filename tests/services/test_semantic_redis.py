@@ -89,7 +89,7 @@ def settled(one: int, other: int) -> float:
     return seen[-1][0]
 
 
-def test_what_one_learned_the_other_gives(tmp_path: Path, weights: tuple[object, Path]) -> None:
+def test_redis_semantic_cache_learns_from_other_gateway(tmp_path: Path, weights: tuple[object, Path]) -> None:
     """A question in other words is a hit at the other one, and at one that starts later."""
     settings = SETTINGS.replace("GRAPHS", str(weights[1]))
     with ExitStack() as stack:

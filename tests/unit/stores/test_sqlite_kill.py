@@ -51,7 +51,7 @@ def check(path: Path) -> None:
     file.close()
 
 
-def test_a_killed_process_loses_nothing_that_it_has_kept(tmp_path: Path) -> None:
+def test_sqlite_killed_process_loses_no_committed_answer(tmp_path: Path) -> None:
     """Several times, at moments of chance, in the middle of transactions and evictions."""
     path = tmp_path / "answers.db"
     first = 0
