@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 import uvloop
@@ -10,18 +9,10 @@ import uvloop
 from stayfast.cli import main
 from stayfast.cli.cache import table
 from stayfast.server.backend import PurgeFilter
+from tests.server.cached_gateway import SETTINGS, ask, hit
 from tests.server.fakes import FakeBackend, get, serving
 from tests.server.gateway_process import running
-from tests.server.test_requests import ADMIN, KEY, KEYS
-
-SETTINGS = """\
-upstreams:
-  sim: {kind: simulated, script: steady, prices: {"*": {input_per_mtok: 1000, output_per_mtok: 1000}}}
-routes:
-  m: {upstreams: [sim], cache: {mode: exact, max_temperature: 1}}
-  other: {upstreams: [sim], cache: {mode: exact, max_temperature: 1}}
-server: {drain_grace_s: 0}
-"""
+from tests.server.keys import ADMIN, KEY, KEYS
 
 
 def delete(path: str, *headers: str) -> bytes:
@@ -66,20 +57,6 @@ def test_cache_admin_invalid_parameters_are_400(request_: bytes, status: int, pa
             assert not running_.backend.forgotten
 
     uvloop.run(run())
-
-
-def ask(url: str, model: str, text: str, tags: str = "") -> str:
-    """One chat; what the cache said, in a word."""
-    return hit(url, model, text, tags).split(";")[0]
-
-
-def hit(url: str, model: str, text: str, tags: str = "") -> str:
-    """One chat; what the cache said."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
-    headers = {"content-type": "application/json", "x-request-id": text, **({"x-cache-tags": tags} if tags else {})}
-    with urlopen(Request(f"{url}/v1/chat/completions", body, headers), timeout=20) as answer:
-        answer.read()
-        return str(answer.headers["x-cache"])
 
 
 def purge_by_key(url: str, capsys: pytest.CaptureFixture[str]) -> None:

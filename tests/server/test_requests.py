@@ -11,15 +11,11 @@ from stayfast.cli.explain import picture
 from stayfast.core.types import Outcome, Usage
 from stayfast.observe.waterfall import Waterfall, waterfall
 from stayfast.policy.histogram import LogHistogram
-from stayfast.server.auth import digest
 from stayfast.server.backend import RecentRequestsQuery
-from stayfast.server.config import ServerConfig
 from tests.server.fakes import FakeBackend, get, serving
+from tests.server.keys import ADMIN, KEY, KEYS
 from tests.unit.observe.test_metrics import attempt, done
 from tests.unit.observe.test_waterfall import JAGGED
-
-KEY, ADMIN = "k" * 20, "a" * 20
-KEYS = ServerConfig(port=0, keys={"app": digest(KEY), "ops": digest(ADMIN)}, admins=("ops",))
 
 
 @pytest.mark.sockets

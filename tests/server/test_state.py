@@ -6,7 +6,7 @@ import pytest
 import uvloop
 
 from tests.server.fakes import FakeBackend, get, serving
-from tests.server.test_requests import ADMIN, KEY, KEYS
+from tests.server.keys import ADMIN, KEY, KEYS
 
 
 @pytest.mark.sockets

@@ -10,7 +10,7 @@ from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
 from stayfast.upstreams import dialect
 from stayfast.wire.encode import encode
-from tests.server.test_upstream_http_ends import HEAD, LAST, bench, framed, plain, rest
+from tests.server.upstream_rig import HEAD, LAST, bench, framed, plain, rest
 from tests.unit.http.client.peers import Talk, on_sockets
 from tests.unit.wire.recorded import ROLE, chunk, sse
 

@@ -12,8 +12,8 @@ from stayfast.cli import main
 from stayfast.cli.warm import read, read_arguments
 from stayfast.turns.cached import Cached
 from stayfast.turns.kept import store_at
+from tests.server.cached_gateway import SETTINGS, ask
 from tests.server.gateway_process import running
-from tests.server.test_cache_admin import SETTINGS, ask
 
 
 def test_warm_reads_requests() -> None:

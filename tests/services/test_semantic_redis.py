@@ -11,8 +11,8 @@ import pytest
 
 from tests.flow.real_embedder import weights
 from tests.services.redis_server import RedisServer, redis_server
+from tests.services.redis_traffic import SLOW_S, metric
 from tests.services.running import gateway
-from tests.services.test_redis_restart import SLOW_S, metric
 
 __all__ = ["weights"]
 pytestmark = pytest.mark.sockets

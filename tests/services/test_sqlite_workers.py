@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.redis_traffic import ask, metric
 from tests.services.running import gateway
-from tests.services.test_redis_restart import ask, metric
 
 pytestmark = pytest.mark.sockets
 SETTINGS = """

@@ -1,7 +1,6 @@
 """A shared store on virtual time: what is near, what is slow, what is gone, and what waits."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -14,29 +13,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.events import StoreCallDone, StoreChanged
+from stayfast.core.events import StoreChanged
 from stayfast.stores import remote_store as shared
 from stayfast.stores.base import CachedAnswer, Get, Lead, Led, Order, Put, Reply, Store, StoreUnavailable
 from stayfast.stores.remote_store import VERSION, RemoteStore, SharedConfig, packed, unpacked
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
+from tests.unit.stores.shared_rig import Rig
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
-
-FAR = SharedConfig(near_bytes=0)
-
-
-class Rig:
-    """A store and its door."""
-
-    def __init__(self, loop: SimLoop, config: SharedConfig = FAR, place: Place | None = None, seed: int = 1) -> None:
-        self.loop = loop
-        self.sink = RecordingSink()
-        self.door = FakeDoor(place if place is not None else Place(), loop)
-        self.store = RemoteStore("s", self.door, config, loop, self.sink, rng=Random(seed))
-
-    def counts(self, what: str = "get") -> Counter[str]:
-        """What came of it, how often."""
-        return Counter(fact.result for fact in self.sink.of(StoreCallDone) if fact.what == what)
 
 
 class TestShared(StoreSuite):

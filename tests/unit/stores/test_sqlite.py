@@ -3,25 +3,15 @@
 import asyncio
 import sqlite3
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.stores.base import CachedAnswer, IsLed, Lead, Led, Order, Reply, Store, StoreBackend, StoreUnavailable
-from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.stores.sqlite import SqliteDoor
-from stayfast.testing import RecordingSink
 from tests.unit.stores.journal_suite import JournalSuite
+from tests.unit.stores.sqlite_rig import opened
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
-
-ONLY_THERE = SharedConfig(timeout_s=10, near_bytes=0)
-
-
-def opened(path: Path, max_bytes: int = 1 << 20, seed: int = 1) -> RemoteStore:
-    """A store in this file, as one of several processes has it."""
-    return RemoteStore("file", SqliteDoor(path, max_bytes, SystemClock()), ONLY_THERE, SystemClock(), RecordingSink(),
-                  rng=Random(seed))
 
 
 class TestSqlite(StoreSuite):

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.unit.stores.test_sqlite import opened
+from tests.unit.stores.sqlite_rig import opened
 
 N_KILLS = 4
 WRITER = """
 import asyncio, sys
 from pathlib import Path
 from tests.unit.stores.suite import kept
-from tests.unit.stores.test_sqlite import opened
+from tests.unit.stores.sqlite_rig import opened
 
 async def main(path, first):
     store = opened(Path(path), max_bytes=4_000_000)
