@@ -246,11 +246,11 @@ class _BreakerSync:
         if any(evidence):
             self._counts.add(evidence)
         for n, cell in enumerate(self._published):
-            own_state = cells[cell]
-            if n != self._n and own_state != self._seen[n]:
-                self._seen[n] = own_state
+            state = cells[cell]
+            if n != self._n and state != self._seen[n]:
+                self._seen[n] = state
                 later_s = (self._n - n) % len(self._published) * PROBES_APART_S
-                breaker.adopt(own_state + later_s if own_state > 0 else own_state, now)
+                breaker.adopt(state + later_s if state > 0 else state, now)
         for n_good, n_failed, n_slow in self._counts.news():
             breaker.add_evidence(Evidence(int(n_good), int(n_failed), int(n_slow)), now)
         if breaker.published_state:
