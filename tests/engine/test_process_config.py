@@ -24,13 +24,13 @@ CRASH = "/src/ggml.c:123: GGML_ASSERT(n_tokens <= n_batch) failed"
     ("restart_base_s", 31.0, "restart_base_s <= restart_cap_s"),
     ("healthy_after_s", -1.0, "healthy_after_s must be at least 0"),
 ])
-def test_config_names_what_is_wrong(field: str, value: Any, says: str) -> None:
+def test_engine_config_out_of_bounds_is_rejected(field: str, value: Any, says: str) -> None:
     """Every range is checked, and the message names the field."""
     with pytest.raises(ValueError, match=says):
         EngineConfig(**{field: value})
 
 
-def test_tiny_is_the_model_in_the_package() -> None:
+def test_engine_config_tiny_is_packaged_model() -> None:
     """The default needs no path."""
     assert EngineConfig().model_path == TINY_PATH
     assert TINY_PATH.parent.is_dir()
@@ -40,7 +40,7 @@ def test_tiny_is_the_model_in_the_package() -> None:
     (None, "model.gguf' cannot be read: No such file or directory"), (b"", "is not a GGUF file"),
     (b"PK\3\4 a zip", "is not a GGUF file"),
 ])
-def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, says: str) -> None:
+def test_check_runnable_other_file_is_rejected(tmp_path: Path, content: bytes | None, says: str) -> None:
     """The first bytes decide, before any process is made."""
     path = tmp_path / "model.gguf"
     if content is not None:
@@ -49,27 +49,27 @@ def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, says: st
         check_runnable(EngineConfig(model=str(path)))
 
 
-def test_a_folder_is_no_model(tmp_path: Path) -> None:
+def test_check_runnable_folder_is_rejected(tmp_path: Path) -> None:
     """A folder or a pipe is refused without being opened."""
     with pytest.raises(ValueError, match="is not a file"):
         check_runnable(EngineConfig(model=str(tmp_path)))
 
 
-def test_a_gguf_file_is_runnable(tmp_path: Path) -> None:
+def test_check_runnable_accepts_gguf_file(tmp_path: Path) -> None:
     """The magic is enough for the first look."""
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF\3\0\0\0")
     check_runnable(EngineConfig(model=str(path)))
 
 
-def test_a_missing_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_runnable_missing_runtime_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, the message says what to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install '\.\[embedded\]'"):
         check_runnable(EngineConfig())
 
 
-def test_command_leaves_a_core_to_the_gateway() -> None:
+def test_engine_command_leaves_one_core() -> None:
     """The child is told everything on its command line, with threads counted out."""
     *start, launch = command(EngineConfig(model="/m.gguf", n_slots=3), 23_456)
     assert start == [sys.executable, "-P", "-m", "stayfast.engine.child"]
@@ -78,13 +78,13 @@ def test_command_leaves_a_core_to_the_gateway() -> None:
                                   "temperature": None, "alias": "m"}
 
 
-def test_the_tiny_model_answers_calmly() -> None:
+def test_engine_tiny_model_has_low_temperature() -> None:
     """Only the shipped model gets a temperature of its own; any other has llama.cpp's."""
     *_, launch = command(EngineConfig(), 23_456)
     assert json.loads(launch)["temperature"] == 0.1
 
 
-def test_the_first_error_is_the_cause() -> None:
+def test_last_words_cause_is_first_error() -> None:
     """llama.cpp follows an error with its echoes; a Python traceback ends with its cause."""
     words = LastWords()
     words.feed(b"0.00.004.021 E gguf_init: version 9 is not supported\n0.00.004.035 E failed to load\n")
@@ -95,7 +95,7 @@ def test_the_first_error_is_the_cause() -> None:
     assert LastWords().cause() is None
 
 
-def test_while_serving_only_a_crash_is_kept() -> None:
+def test_last_words_while_serving_keeps_crash_messages_only() -> None:
     """What was said before is forgotten, what quotes a request is never taken."""
     words = LastWords()
     words.feed(b"loading\nhalf a li")
@@ -105,7 +105,7 @@ def test_while_serving_only_a_crash_is_kept() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8), st.lists(st.integers(0, 500), max_size=6))
-def test_where_stderr_is_cut_does_not_matter(lines: list[bytes], cuts: list[int]) -> None:
+def test_last_words_do_not_depend_on_splits(lines: list[bytes], cuts: list[int]) -> None:
     """The same lines come out of the same bytes, however a pipe delivers them."""
     data = b"".join(line + b"\n" for line in lines)
     whole, cut = LastWords(), LastWords()
@@ -116,7 +116,7 @@ def test_where_stderr_is_cut_does_not_matter(lines: list[bytes], cuts: list[int]
     assert cut.lines() == whole.lines()
 
 
-def test_long_words_are_cut() -> None:
+def test_last_words_long_lines_are_truncated() -> None:
     """A line without end costs no memory."""
     words = LastWords()
     for _ in range(100):

@@ -23,7 +23,7 @@ from stayfast.wire.errors import render
 from tests.flow.cache_rig import HELLO, CacheRig
 from tests.flow.dialects import DIALECTS, ask
 from tests.flow.rig import Rig, chat, read
-from tests.unit.stores.test_shared import Rig as SharedRig
+from tests.unit.stores.shared_rig import Rig as SharedRig
 
 EXACT = CacheConfig("exact")
 

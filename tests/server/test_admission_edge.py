@@ -38,7 +38,7 @@ class Counting(FakeGateway):
     ("/v1/chat/completions", b"\r\nx-ratelimit-remaining-requests: 0\r\n", b'"type":"rate_limit_error"'),
     ("/v1/messages", b"\r\nanthropic-ratelimit-requests-remaining: 0\r\n", b'"type":"rate_limit_error"'),
 ])
-def test_a_quota_that_is_used_up(path: str, header: bytes, kind: bytes) -> None:
+def test_quota_used_up_is_429_with_retry_after(path: str, header: bytes, kind: bytes) -> None:
     """429 in the client's dialect, with its own limits, when to come back, and no retry where that would be in vain."""
     async def main() -> None:
         async with serving(FakeBackend(gateway=Refusing())) as running:
@@ -56,7 +56,7 @@ def test_a_quota_that_is_used_up(path: str, header: bytes, kind: bytes) -> None:
 
 @pytest.mark.sockets
 @pytest.mark.parametrize("body", [CHAT, STREAM])
-def test_answers_say_what_is_left(body: bytes) -> None:
+def test_quota_headers_have_remaining_amounts(body: bytes) -> None:
     """Whole ones and streams, as OpenAI's do."""
     async def main() -> None:
         async with serving(FakeBackend(gateway=Counting())) as running:
@@ -71,13 +71,13 @@ def test_answers_say_what_is_left(body: bytes) -> None:
 
 @pytest.mark.parametrize(("said", "meant"), [
     (b"batch", Urgency.BATCH), (b"REALTIME", Urgency.REALTIME), (b"plain", Urgency.PLAIN)])
-def test_urgency(said: bytes, meant: Urgency) -> None:
+def test_priority_header_sets_band(said: bytes, meant: Urgency) -> None:
     """Three words, in any case; nothing said, nothing meant."""
     assert urgency({b"x-stayfast-priority": said}) is meant
     assert urgency({}) is None
 
 
-def test_another_word_is_refused() -> None:
+def test_priority_header_unknown_value_is_400() -> None:
     """400 naming the header."""
     with pytest.raises(Rejected, match=r"^x-stayfast-priority must be one of realtime, plain, batch\.$") as refused:
         urgency({b"x-stayfast-priority": b"high\xff"})

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.sockets
     (f"authorization: Bearer {'x' * 5000}", None),
     ("authorization: Bearer", None),
 ])
-def test_a_key_becomes_a_tenant(line: str, tenant: str | None) -> None:
+def test_auth_valid_key_sets_tenant(line: str, tenant: str | None) -> None:
     """Three headers are accepted; anything else is 401 with a challenge, and never reaches the gateway."""
 
     async def main() -> None:
@@ -60,7 +60,7 @@ MetricsAccess = Literal["admin", "key", "open"]
     ("/", "admin", 200), ("/openapi.json", "admin", 200), ("/metrics", "admin", 401), ("/metrics", "key", 401),
     ("/metrics", "open", 200), ("/v1/models", "open", 401), ("/v1/models/m", "open", 401), ("/nowhere", "open", 401),
 ])
-def test_what_is_open_without_a_key(path: str, metrics_access: MetricsAccess, status: int) -> None:
+def test_auth_open_paths_need_no_key(path: str, metrics_access: MetricsAccess, status: int) -> None:
     """Health is for balancers; names, numbers and even what does not exist are for those with a key."""
 
     async def main() -> None:
@@ -77,7 +77,7 @@ _PAGES = ("/metrics", "/debug/state", "/admin/cache", f"/admin/cache/{'0' * 64}"
 
 
 @pytest.mark.parametrize(("metrics_access", "shown"), [("admin", ()), ("key", ("/metrics",)), ("open", ("/metrics",))])
-def test_figures_of_all_tenants_are_for_admins(metrics_access: MetricsAccess, shown: tuple[str, ...]) -> None:
+def test_auth_metrics_need_admin_key(metrics_access: MetricsAccess, shown: tuple[str, ...]) -> None:
     """A client's key reads none of them, but for /metrics where the operator says so; an admin's reads all; without keys,
     everybody does.
     """
@@ -99,7 +99,7 @@ def test_figures_of_all_tenants_are_for_admins(metrics_access: MetricsAccess, sh
     uvloop.run(main())
 
 
-def test_requests_without_a_valid_key_are_slowed_down_and_valid_ones_are_not() -> None:
+def test_auth_invalid_keys_get_429_and_valid_keys_are_served() -> None:
     """After so many in a minute: 429 with Retry-After; one line for the log, however many they are; a valid key from the
     same address, even on the same connection, is served.
     """
@@ -126,7 +126,7 @@ def test_requests_without_a_valid_key_are_slowed_down_and_valid_ones_are_not() -
     uvloop.run(main())
 
 
-def test_failures_are_counted_by_address_and_forgotten_with_time() -> None:
+def test_failed_keys_are_counted_by_address_and_refill() -> None:
     """Each address has its own; they come back evenly; an IPv6 customer's addresses count as one; memory is bounded."""
     failed = FailedKeys()
     one, other = ("10.0.0.1", 1), ("10.0.0.2", 1)
@@ -148,7 +148,7 @@ def test_failures_are_counted_by_address_and_forgotten_with_time() -> None:
     assert repr(failed) == f"<FailedKeys: {FailedKeys.MAX_ADDRESSES} addresses>"
 
 
-def test_an_idempotency_key_goes_on_as_its_tenants_own() -> None:
+def test_idempotency_key_is_hashed_by_tenant() -> None:
     """The provider's account is one for all tenants: the same word of two must not be one key there. A tenant's own is the
     same each time; where there are no tenants it goes on as it came.
     """
@@ -169,7 +169,7 @@ def test_an_idempotency_key_goes_on_as_its_tenants_own() -> None:
     uvloop.run(main())
 
 
-def test_401_comes_in_the_dialect_of_the_path() -> None:
+def test_auth_401_has_dialect_of_path() -> None:
     """Anthropic's clients read Anthropic's errors."""
 
     async def main() -> None:
@@ -182,7 +182,7 @@ def test_401_comes_in_the_dialect_of_the_path() -> None:
     uvloop.run(main())
 
 
-def test_a_foreign_web_page_cannot_spend_an_open_gateway() -> None:
+def test_auth_cross_site_request_without_keys_is_403() -> None:
     """A page that the operator visits could post to 127.0.0.1; where no key is asked, the browser's word decides."""
 
     async def main() -> None:
@@ -201,7 +201,7 @@ _HOSTS = {"localhost": 200, "LocalHost:8090": 200, "127.0.0.1": 200, "127.8.9.1:
 
 
 @pytest.mark.parametrize("name", _HOSTS)
-def test_a_rebound_name_cannot_spend_an_open_gateway(name: str) -> None:
+def test_auth_foreign_host_without_keys_is_403(name: str) -> None:
     """A page whose own name was made to mean 127.0.0.1 is its own site to the browser: only the host's name tells."""
 
     async def main() -> None:
@@ -223,7 +223,7 @@ def test_a_rebound_name_cannot_spend_an_open_gateway(name: str) -> None:
 @pytest.mark.parametrize(("config", "line"), [
     (GUARDED, f"x-api-key: {KEY}"), (ServerConfig(host="0.0.0.0", port=0, auth="off"), "accept: */*"),
 ])
-def test_any_name_will_do_with_keys_or_for_other_machines(config: ServerConfig, line: str) -> None:
+def test_auth_any_host_is_accepted_with_keys(config: ServerConfig, line: str) -> None:
     """A key is proof enough; a published container port has whatever name its network gives it."""
 
     async def main() -> None:
@@ -235,7 +235,7 @@ def test_any_name_will_do_with_keys_or_for_other_machines(config: ServerConfig, 
     uvloop.run(main())
 
 
-def test_health_has_no_name() -> None:
+def test_auth_health_accepts_any_host() -> None:
     """What needs no key needs no name either."""
 
     async def main() -> None:
@@ -247,7 +247,7 @@ def test_health_has_no_name() -> None:
     uvloop.run(main())
 
 
-def test_a_reload_changes_keys_for_the_next_request() -> None:
+def test_auth_reload_changes_keys_for_next_request() -> None:
     """On the very connection that used the old one."""
 
     async def main() -> None:
@@ -263,7 +263,7 @@ def test_a_reload_changes_keys_for_the_next_request() -> None:
     uvloop.run(main())
 
 
-def test_keys_are_long_random_and_kept_as_digests() -> None:
+def test_auth_keys_are_random_and_stored_as_digests() -> None:
     """A new key matches its digest; short keys and too little entropy are refused."""
     assert digest(KEY) == KEPT
     assert len(KEY) >= 22
@@ -278,7 +278,7 @@ def test_keys_are_long_random_and_kept_as_digests() -> None:
     ("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),
     ("10.0.0.1", False), ("example.org", False), ("", False),
 ])
-def test_an_open_gateway_listens_on_loopback_only(host: str, *, is_local: bool) -> None:
+def test_auth_without_keys_listens_on_loopback_only(host: str, *, is_local: bool) -> None:
     """Elsewhere it needs a key, or the operator's explicit word."""
     assert is_loopback(host) is is_local
     if is_local:
@@ -298,20 +298,20 @@ def test_an_open_gateway_listens_on_loopback_only(host: str, *, is_local: bool) 
     ("keys", {"a b": KEPT}, "not a valid name"),
     ("keys", {"acme": "sha256:12"}, "64 hex digits"), ("keys", {"acme": KEY}, "64 hex digits"),
 ])
-def test_settings_are_checked_where_they_are_made(setting: str, value: object, said: str) -> None:
+def test_server_config_invalid_values_are_rejected(setting: str, value: object, said: str) -> None:
     """A wrong value names itself; a key given in place of its digest is not repeated."""
     with pytest.raises(ValueError, match=said) as caught:
         ServerConfig(**{setting: value})  # type: ignore[arg-type]
     assert KEY not in str(caught.value)
 
 
-def test_every_depth_that_can_be_set_can_be_used() -> None:
+def test_server_config_largest_max_depth_decodes() -> None:
     """One bound for the setting and for the decoder: the largest makes a system, the next names itself."""
     assert ActiveSystem(FakeBackend(ServerConfig(max_depth=MAX_DEPTH))).limits.max_depth == MAX_DEPTH
     with pytest.raises(ValueError, match=f"max_depth must be from 8 to {MAX_DEPTH}"):
         ServerConfig(max_depth=MAX_DEPTH + 1)
 
 
-def test_a_config_does_not_show_its_keys() -> None:
+def test_server_config_repr_hides_keys() -> None:
     """Digests are no secrets, but they do not belong in logs either."""
     assert KEPT not in repr(GUARDED)

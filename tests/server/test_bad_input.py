@@ -75,7 +75,7 @@ _BROKEN = {
 
 
 @pytest.mark.parametrize("shape", _BROKEN)
-def test_a_broken_request_is_answered_400_and_ends_the_connection(shape: str) -> None:
+def test_malformed_request_is_400_and_closes(shape: str) -> None:
     """One 400, as JSON, with connection: close; the request behind it is never looked at."""
 
     async def main() -> None:
@@ -92,7 +92,7 @@ def test_a_broken_request_is_answered_400_and_ends_the_connection(shape: str) ->
     uvloop.run(main())
 
 
-def test_http_2_without_tls_is_named() -> None:
+def test_http2_preface_is_reported() -> None:
     """And not in the parser's own words."""
 
     async def main() -> None:
@@ -122,7 +122,7 @@ _REFUSED = [
 
 
 @pytest.mark.parametrize(("request_bytes", "status", "code"), _REFUSED)
-def test_a_refused_request_keeps_its_connection(request_bytes: bytes, status: int, code: str) -> None:
+def test_refused_request_keeps_connection(request_bytes: bytes, status: int, code: str) -> None:
     """What is whole but wrong gets its 4xx, and the next request on the connection its answer."""
 
     async def main() -> None:
@@ -143,7 +143,7 @@ _MEDIA = {"application/json": 200, "application/json; charset=utf-8": 200, "appl
 
 
 @pytest.mark.parametrize("media", _MEDIA)
-def test_only_json_in_utf_8_is_read(media: str) -> None:
+def test_content_type_other_than_utf8_json_is_415(media: str) -> None:
     """415 for another content type; one that is empty passes."""
 
     async def main() -> None:
@@ -155,7 +155,7 @@ def test_only_json_in_utf_8_is_read(media: str) -> None:
     uvloop.run(main())
 
 
-def test_an_absent_content_type_passes() -> None:
+def test_content_type_absent_is_accepted() -> None:
     """curl -d without -H is a common first try, and harmless."""
 
     async def main() -> None:
@@ -167,7 +167,7 @@ def test_an_absent_content_type_passes() -> None:
     uvloop.run(main())
 
 
-def test_errors_speak_the_dialect_of_the_path() -> None:
+def test_errors_have_dialect_of_path() -> None:
     """Anthropic's shape on Anthropic's paths, even when the head is broken after the path."""
 
     async def main() -> None:
@@ -188,7 +188,7 @@ def test_errors_speak_the_dialect_of_the_path() -> None:
     + b"400\r\n" + b"x" * 1024 + b"\r\n" + b"1\r\nx\r\n",
     post(b"x" * 10, "/v1/chat/completions", "expect: 100-continue").replace(b"content-length: 10", b"content-length: 9999"),
 ])
-def test_a_body_too_large_is_413(data: bytes) -> None:
+def test_body_too_large_is_413(data: bytes) -> None:
     """Whether its length was announced or not; nothing of it is kept."""
 
     async def main() -> None:
@@ -200,7 +200,7 @@ def test_a_body_too_large_is_413(data: bytes) -> None:
     uvloop.run(main())
 
 
-def test_a_client_that_still_sends_reads_its_413() -> None:
+def test_body_too_large_is_413_while_client_sends() -> None:
     """The refusal is not wiped out by a reset while megabytes are on their way."""
 
     async def main() -> None:
@@ -220,7 +220,7 @@ def test_a_client_that_still_sends_reads_its_413() -> None:
     b"GET / HTTP/1.1\r\nhost: t\r\n" + b"x: a\r\n" * 11 + b"\r\n",
     _P + b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n0\r\n" + b"x: a\r\n" * 30 + b"y: b",
 ])
-def test_a_head_too_large_is_431(data: bytes) -> None:
+def test_head_too_large_is_431(data: bytes) -> None:
     """One long line, many short ones, or trailers without end; whole or not, in one read or in many."""
 
     async def main() -> None:
@@ -235,7 +235,7 @@ def test_a_head_too_large_is_431(data: bytes) -> None:
     uvloop.run(main())
 
 
-def test_half_a_request_and_goodbye_is_closed_quietly() -> None:
+def test_partial_request_and_eof_closes_without_report() -> None:
     """No answer, no exception, no trace of it."""
 
     async def main() -> None:
@@ -251,7 +251,7 @@ def test_half_a_request_and_goodbye_is_closed_quietly() -> None:
     uvloop.run(main())
 
 
-def test_an_upgrade_is_declined_by_ignoring_it() -> None:
+def test_upgrade_header_is_ignored() -> None:
     """JDK's client offers h2c with every first request: it is served, its body included, and so is what follows."""
 
     async def main() -> None:
@@ -267,7 +267,7 @@ def test_an_upgrade_is_declined_by_ignoring_it() -> None:
     uvloop.run(main())
 
 
-def test_absolute_targets_and_queries_are_understood() -> None:
+def test_absolute_target_and_query_are_accepted() -> None:
     """RFC 9112, 3.2.2: a server must accept the absolute form."""
 
     async def main() -> None:

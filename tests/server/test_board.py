@@ -8,7 +8,7 @@ from stayfast.workers import shared_memory as board
 from stayfast.workers.shared_memory import OutOfSlots, SharedCounters, prepare
 
 
-def test_all_see_the_same_numbers(tmp_path: Path) -> None:
+def test_shared_counters_are_seen_by_all_workers(tmp_path: Path) -> None:
     """By name, whoever asks first; names that nobody wrote are 0."""
     prepare(tmp_path)
     one, two = SharedCounters(tmp_path), SharedCounters(tmp_path)
@@ -20,7 +20,7 @@ def test_all_see_the_same_numbers(tmp_path: Path) -> None:
     assert two.numbers[two.cell("another")] == 0.0
 
 
-def test_a_board_that_is_full_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_counters_full_raises_out_of_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And names that it has are still found."""
     monkeypatch.setattr(board, "N_CELLS", 8)
     prepare(tmp_path)
@@ -32,7 +32,7 @@ def test_a_board_that_is_full_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     assert SharedCounters(tmp_path).cell("3") == cells[3]
 
 
-def test_without_memory_there_is_no_board(tmp_path: Path) -> None:
+def test_shared_counters_without_memory_are_not_created(tmp_path: Path) -> None:
     """Where the file could not be made, workers learn it at their start."""
     with pytest.raises(OSError, match="No such file"):
         SharedCounters(tmp_path)

@@ -15,12 +15,12 @@ from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, S
     ("grpc-timeout", "2H", 7200.0), ("grpc-timeout", "3M", 180.0), ("grpc-timeout", "4S", 4.0),
     ("grpc-timeout", "250m", 0.25), ("grpc-timeout", "1500u", 0.0015), ("grpc-timeout", "99999999n", 0.099999999),
 ])
-def test_a_clients_deadline(name: str, said: str, expected_s: float) -> None:
+def test_deadline_header_limits_request(name: str, said: str, expected_s: float) -> None:
     """In each form that clients and proxies use, as seconds."""
     assert client_timeout_s({name.encode(): said.encode()}) == pytest.approx(expected_s)
 
 
-def test_the_shortest_of_several_counts() -> None:
+def test_deadline_headers_shortest_counts() -> None:
     """A proxy that adds its own deadline does not lengthen the client's."""
     assert client_timeout_s({b"x-request-timeout": b"3", b"x-deadline-ms": b"1500", b"grpc-timeout": b"2S"}) == 1.5
     assert client_timeout_s({}) is None
@@ -32,7 +32,7 @@ def test_the_shortest_of_several_counts() -> None:
     ({b"x-stainless-timeout": b"Timeout(connect=5.0)"}, None), ({b"x-stainless-timeout": b"-1"}, None),
     ({b"x-stainless-timeout": b"nan"}, None), ({b"x-stainless-timeout": b"600, 600"}, None), ({}, None),
 ])
-def test_what_an_sdk_says_of_itself(said: dict[bytes, bytes], expected_s: float | None) -> None:
+def test_deadline_from_sdk_headers(said: dict[bytes, bytes], expected_s: float | None) -> None:
     """Numbers are taken; whatever else SDKs write there is ignored, since no user wrote it."""
     assert sdk_silence_s(said) == expected_s
 
@@ -46,7 +46,7 @@ def test_what_an_sdk_says_of_itself(said: dict[bytes, bytes], expected_s: float 
     ("grpc-timeout: 0S", "grpc-timeout must be digits"), ("grpc-timeout: 123456789S", "grpc-timeout must be digits"),
 ])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-def test_a_deadline_that_is_none(path: str, line: str, words: str) -> None:
+def test_deadline_header_malformed_is_400(path: str, line: str, words: str) -> None:
     """400 in the client's dialect, naming the header."""
 
     async def main() -> None:
@@ -63,7 +63,7 @@ def test_a_deadline_that_is_none(path: str, line: str, words: str) -> None:
 
 @pytest.mark.sockets
 @pytest.mark.parametrize("extension", [b'{"deadline_ms":0}', b'{"deadline_ms":"soon"}', b'{"deadline":1}', b"[]", b"5"])
-def test_a_deadline_in_the_body_that_is_none(extension: bytes) -> None:
+def test_deadline_in_body_malformed_is_400(extension: bytes) -> None:
     """400 naming the field."""
 
     async def main() -> None:
@@ -78,7 +78,7 @@ def test_a_deadline_in_the_body_that_is_none(extension: bytes) -> None:
 
 
 @pytest.mark.sockets
-def test_the_gateway_hears_of_every_deadline() -> None:
+def test_deadline_of_every_api_reaches_gateway() -> None:
     """Header, SDK and body; the body's own member goes no further."""
 
     async def main() -> None:
@@ -96,7 +96,7 @@ def test_the_gateway_hears_of_every_deadline() -> None:
 
 @pytest.mark.sockets
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_degraded_answer_is_marked(stream: bool) -> None:
+def test_degraded_answer_has_header(stream: bool) -> None:
     """By a header; a stream says it once more at its end, where a partial answer first knows."""
 
     async def main() -> None:

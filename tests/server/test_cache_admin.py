@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 import uvloop
@@ -10,18 +9,10 @@ import uvloop
 from stayfast.cli import main
 from stayfast.cli.cache import table
 from stayfast.server.backend import PurgeFilter
+from tests.server.cached_gateway import SETTINGS, ask, hit
 from tests.server.fakes import FakeBackend, get, serving
-from tests.server.test_requests import ADMIN, KEY, KEYS
-from tests.server.test_workers_as_one import running
-
-SETTINGS = """\
-upstreams:
-  sim: {kind: simulated, script: steady, prices: {"*": {input_per_mtok: 1000, output_per_mtok: 1000}}}
-routes:
-  m: {upstreams: [sim], cache: {mode: exact, max_temperature: 1}}
-  other: {upstreams: [sim], cache: {mode: exact, max_temperature: 1}}
-server: {drain_grace_s: 0}
-"""
+from tests.server.gateway_process import running
+from tests.server.keys import ADMIN, KEY, KEYS
 
 
 def delete(path: str, *headers: str) -> bytes:
@@ -30,7 +21,7 @@ def delete(path: str, *headers: str) -> bytes:
 
 
 @pytest.mark.sockets
-def test_it_is_for_admins() -> None:
+def test_cache_admin_needs_admin_key() -> None:
     """401 without a key, 403 with any key, an answer with an admin's: to look, to look into one, and to forget."""
     async def run() -> None:
         async with serving(FakeBackend(KEYS)) as running_:
@@ -55,7 +46,7 @@ def test_it_is_for_admins() -> None:
     (delete("/admin/cache?tag=a&tag=b"), 400, "tag"), (delete("/admin/cache?all=true&tag=a"), 400, "all"),
     (get("/admin/cache/nonsense"), 400, "key"), (get(f"/admin/cache/{'1' * 64}"), 404, "key"),
     (delete("/admin/cache/nonsense"), 400, "key"), (get("/admin/cache/"), 404, None)])
-def test_wrong_questions(request_: bytes, status: int, param: str | None) -> None:
+def test_cache_admin_invalid_parameters_are_400(request_: bytes, status: int, param: str | None) -> None:
     """A 4xx that names what is wrong, and nothing is forgotten."""
     async def run() -> None:
         async with serving() as running_:
@@ -66,20 +57,6 @@ def test_wrong_questions(request_: bytes, status: int, param: str | None) -> Non
             assert not running_.backend.forgotten
 
     uvloop.run(run())
-
-
-def ask(url: str, model: str, text: str, tags: str = "") -> str:
-    """One chat; what the cache said, in a word."""
-    return hit(url, model, text, tags).split(";")[0]
-
-
-def hit(url: str, model: str, text: str, tags: str = "") -> str:
-    """One chat; what the cache said."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
-    headers = {"content-type": "application/json", "x-request-id": text, **({"x-cache-tags": tags} if tags else {})}
-    with urlopen(Request(f"{url}/v1/chat/completions", body, headers), timeout=20) as answer:
-        answer.read()
-        return str(answer.headers["x-cache"])
 
 
 def purge_by_key(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +78,7 @@ def purge_by_key(url: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.sockets
-def test_of_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_admin_covers_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Statistics add up, a key from `explain` is found wherever it is kept, and what is purged is gone everywhere."""
     with running(tmp_path, 2, SETTINGS) as gateway:
         results = [ask(gateway.url, "m", "one") for _ in range(12)]
@@ -144,13 +121,13 @@ def test_of_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "cannot be asked" in capsys.readouterr().err
 
 
-def test_a_key_that_is_not_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_inspect_command_empty_key_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody is asked for it."""
     assert main(["cache", "inspect", ""]) == 2
     assert "`stayfast explain REQUEST-ID` prints the key" in capsys.readouterr().err
 
 
-def test_purge_wants_to_be_told_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_purge_command_needs_a_condition(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is forgotten by a command without words, nor by one that says both."""
     assert main(["cache", "purge"]) == 2
     assert main(["cache", "purge", "--all", "--route", "m"]) == 2
@@ -162,7 +139,7 @@ def test_purge_wants_to_be_told_what(capsys: pytest.CaptureFixture[str]) -> None
     assert "--tag is given twice" in capsys.readouterr().err
 
 
-def test_the_table() -> None:
+def test_cache_stats_command_prints_table() -> None:
     """A line for each kind that is in use, with the bounds of what may be wrong, and what is no column below."""
     store = {"kind": "memory", "n_entries": 7, "n_bytes": 4096, "why_not": ""}
     plain = {"hits": 3, "hit_ratio": 0.3, "saved_s": 1.25, "saved_usd": 0.5}
@@ -186,7 +163,7 @@ def test_the_table() -> None:
     ("live", "y: semantic live by 12 labels; 40 questions remembered; audits: 1 right, 2 wrong, of 4 begun"),
     ("fixed", "y: semantic by a fixed threshold, whose error nobody bounds; 40 questions"),
     ("off", "y: semantic off: there is nothing to embed with"), ("waiting", "y: semantic waits for its embedder")])
-def test_a_semantic_cache_before_its_first_hit(state: str, said: str) -> None:
+def test_cache_stats_of_semantic_cache_without_hits(state: str, said: str) -> None:
     """It has its line, and its state below."""
     kind = {"hits": 0, "hit_ratio": None, "saved_s": 0.0, "saved_usd": 0.0}
     semantic: dict[str, object] = {"state": state, "workers": {state: 1}, "labels": 12, "min_labels": 300, "questions": 40,

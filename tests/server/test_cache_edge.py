@@ -27,7 +27,7 @@ class Remembering(FakeGateway):
 
 @pytest.mark.sockets
 @pytest.mark.parametrize("body", [CHAT, STREAM])
-def test_answers_say_where_they_came_from(body: bytes) -> None:
+def test_x_cache_header_has_result(body: bytes) -> None:
     """Whole ones and streams; and what the client said has come through."""
     async def main() -> None:
         gateway = Remembering()
@@ -53,13 +53,13 @@ def test_answers_say_where_they_came_from(body: bytes) -> None:
     (b'no-store=1, no-cache="x"', CacheControl(no_store=True, no_cache=True)),
     (b'x="a, no-store, \\", only-if-cached", max-ages=5', CacheControl()),
 ])
-def test_the_words_of_the_header(said: bytes, meant: CacheControl) -> None:
+def test_cache_control_header_directives_are_parsed(said: bytes, meant: CacheControl) -> None:
     """In any case and company; words of others mean nothing."""
     assert cache_control({b"cache-control": said}) == meant
     assert cache_control({}) is None
 
 
-def test_tags_come_by_header_and_body() -> None:
+def test_cache_tags_from_header_and_body() -> None:
     """Both lists count; blanks around a tag do not."""
     assert cache_control({b"x-cache-tags": b"faq, v2 ,,a/b"}) == CacheControl(tags=("faq", "v2", "a/b"))
     both = {b"x-cache-tags": b"faq", b"cache-control": b"no-cache"}
@@ -69,7 +69,7 @@ def test_tags_come_by_header_and_body() -> None:
 
 
 @pytest.mark.parametrize("said", [b"a b", b"x" * 65, "\u00fc".encode("latin-1"), b",".join(b"t%d" % n for n in range(17))])
-def test_a_wrong_tag_is_refused(said: bytes) -> None:
+def test_cache_tag_invalid_is_400(said: bytes) -> None:
     """Names the header."""
     with pytest.raises(Rejected) as refused:
         cache_control({b"x-cache-tags": said})
@@ -77,14 +77,14 @@ def test_a_wrong_tag_is_refused(said: bytes) -> None:
 
 
 @pytest.mark.parametrize("said", [b"max-age", b"max-age=", b"max-age=-1", b"max-age=1.5", b"max-age=\"", b"max-age=1 2"])
-def test_an_age_that_is_none(said: bytes) -> None:
+def test_cache_control_malformed_max_age_is_400(said: bytes) -> None:
     """400, by the header's name."""
     with pytest.raises(Rejected) as refused:
         cache_control({b"cache-control": said})
     assert (refused.value.status, refused.value.param) == (400, "cache-control")
 
 
-def test_the_same_words_in_a_body() -> None:
+def test_cache_control_in_body() -> None:
     """In the member `stayfast`, which no upstream sees."""
     body = b'{"model":"m","messages":[{"role":"user","content":"a"}],"stayfast":{"cache":{"no-cache":true,"max-age":5}}}'
     request = decode(Api.CHAT, body)
@@ -95,7 +95,7 @@ def test_the_same_words_in_a_body() -> None:
 @pytest.mark.parametrize(("cache", "param"), [
     (b'{"no-cash":true}', "stayfast.cache"), (b'{"max-age":-1}', "stayfast.cache.max-age"),
     (b'{"tags":["a,b"]}', "stayfast.cache.tags[0]"), (b'{"tags":"a"}', "stayfast.cache.tags"), (b'"off"', "stayfast.cache")])
-def test_a_wrong_word_in_a_body_is_refused(cache: bytes, param: str) -> None:
+def test_cache_control_in_body_unknown_field_is_400(cache: bytes, param: str) -> None:
     """400, by its path."""
     with pytest.raises(Rejected) as refused:
         decode(Api.CHAT, b'{"model":"m","messages":[{"role":"user","content":"a"}],"stayfast":{"cache":%b}}' % cache)
@@ -110,7 +110,7 @@ HEAD = b'{"model":"m","messages":[{"role":"user","content":"say \\"cache\\""}]'
     (b'{"ttl":300,"s-maxage":600}', CacheControl(keep_s=300, max_age_s=600)),
     (b'{"namespace":"mine","type":"redis"}', CacheControl(namespace="mine")), (b'{"use-cache":true}', CacheControl()),
     (b"{}", CacheControl()), (b"null", CacheControl())])
-def test_the_body_field_of_litellms_clients(said: bytes, meant: CacheControl) -> None:
+def test_cache_field_of_litellm_is_accepted(said: bytes, meant: CacheControl) -> None:
     """It is read, and goes to no upstream."""
     request = decode(Api.CHAT, HEAD + b',"cache":%b}' % said)
     assert request.cache == meant
@@ -118,7 +118,7 @@ def test_the_body_field_of_litellms_clients(said: bytes, meant: CacheControl) ->
 
 
 @pytest.mark.parametrize("said", [b'{"dir":"/tmp"}', b"true", b'"on"', b"[1]"])
-def test_another_servers_own_cache_field_is_left_alone(said: bytes) -> None:
+def test_cache_field_of_other_servers_is_forwarded(said: bytes) -> None:
     """It goes on as it came."""
     body = HEAD + b', "cache":%b}' % said
     request = decode(Api.CHAT, body)
@@ -129,14 +129,14 @@ def test_another_servers_own_cache_field_is_left_alone(said: bytes) -> None:
     (b'"cache":{"ttl":"soon"}', "cache.ttl"), (b'"cache":{"s-maxage":-1}', "cache.s-maxage"),
     (b'"cache":{"no-cache":1}', "cache.no-cache"), (b'"cache":{"ttl":0}', "cache.ttl"),
     (b'"cache":{"ttl":9},"stayfast":{"cache":{"no-cache":true}}', "cache")])
-def test_a_wrong_word_of_theirs_is_refused(more: bytes, param: str) -> None:
+def test_cache_field_of_litellm_invalid_value_is_400(more: bytes, param: str) -> None:
     """400, by its path; and both ways at once say too much."""
     with pytest.raises(Rejected) as refused:
         decode(Api.CHAT, HEAD + b"," + more + b"}")
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
-def test_their_words_stand_in_the_own_member_as_well() -> None:
+def test_cache_fields_of_litellm_are_accepted_in_stayfast_member() -> None:
     """A time to keep, and a namespace."""
     request = decode(Api.CHAT, HEAD + b',"cache":null,"stayfast":{"cache":{"ttl":9,"namespace":"n"}}}')
     assert request.cache == CacheControl(keep_s=9, namespace="n")

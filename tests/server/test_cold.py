@@ -22,7 +22,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-def test_pages() -> None:
+def test_admin_endpoints_return_pages() -> None:
     """Each answers GET with JSON, except metrics, and HEAD with the same head and no body."""
 
     async def main() -> None:
@@ -44,7 +44,7 @@ def test_pages() -> None:
     uvloop.run(main())
 
 
-def test_models_can_be_listed_and_looked_up() -> None:
+def test_models_endpoint_lists_and_finds_models() -> None:
     """With slashes in their names, quoted or not; a missing one is a 404 in the client's dialect."""
 
     async def main() -> None:
@@ -62,7 +62,7 @@ def test_models_can_be_listed_and_looked_up() -> None:
     uvloop.run(main())
 
 
-def test_readiness_says_why_not() -> None:
+def test_readyz_503_has_reason() -> None:
     """503 with the reason until an upstream has answered; liveness does not care."""
 
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_readiness_says_why_not() -> None:
     uvloop.run(main())
 
 
-def test_the_description_names_every_endpoint_and_resolves() -> None:
+def test_openapi_document_covers_all_endpoints() -> None:
     """Each $ref points at something that is there."""
     told = document("1.2.3")
     assert {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages",
@@ -102,7 +102,7 @@ async def with_app(app: AsgiApp, talk: Callable[[Client], Awaitable[None]]) -> l
     return [str(error) for error in errors]
 
 
-def test_an_application_streams_in_chunks_or_says_its_length() -> None:
+def test_asgi_response_is_chunked_or_has_length() -> None:
     """Unknown length: chunked. One part: its length. Its own length: kept."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +132,7 @@ def test_an_application_streams_in_chunks_or_says_its_length() -> None:
     assert uvloop.run(with_app(app, talk)) == []
 
 
-def test_an_application_reads_the_body_and_the_query() -> None:
+def test_asgi_application_receives_body_and_query() -> None:
     """Whole, once."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -147,7 +147,7 @@ def test_an_application_reads_the_body_and_the_query() -> None:
     assert uvloop.run(with_app(app, talk)) == []
 
 
-def test_an_application_is_cancelled_when_its_client_leaves() -> None:
+def test_asgi_application_is_cancelled_with_its_client() -> None:
     """Also while it waits for http.disconnect."""
     ended_at = []
 
@@ -170,7 +170,7 @@ def test_an_application_is_cancelled_when_its_client_leaves() -> None:
 
 
 @pytest.mark.parametrize(("n_sent", "said"), [(0, b"HTTP/1.1 500 "), (1, b"HTTP/1.1 200 ")])
-def test_an_application_that_fails_is_reported(n_sent: int, said: bytes) -> None:
+def test_asgi_application_exception_is_reported(n_sent: int, said: bytes) -> None:
     """500 before its first byte; after it the answer breaks off."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -188,7 +188,7 @@ def test_an_application_that_fails_is_reported(n_sent: int, said: bytes) -> None
     assert uvloop.run(with_app(app, talk)) == ["a bug"]
 
 
-def test_an_application_that_forgets_to_end_is_reported() -> None:
+def test_asgi_application_without_end_is_reported() -> None:
     """A start without a body is no answer."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,7 +19,7 @@ def named(model: str, *, stream: bool = False) -> bytes:
     return json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": stream}).encode()
 
 
-def test_pipelined_answers_come_in_order() -> None:
+def test_connection_pipelined_responses_are_in_order() -> None:
     """The slow first one holds the quick second one back; a cold and a refused one keep their places."""
 
     def script(request: Request) -> list[Step]:
@@ -36,7 +36,7 @@ def test_pipelined_answers_come_in_order() -> None:
     uvloop.run(main())
 
 
-def test_one_request_of_a_connection_runs_at_a_time() -> None:
+def test_connection_runs_one_request_at_a_time() -> None:
     """Pipelining is no way around admission."""
     running_now = 0
     most = 0
@@ -59,7 +59,7 @@ def test_one_request_of_a_connection_runs_at_a_time() -> None:
     uvloop.run(main())
 
 
-def test_a_client_far_ahead_is_answered_what_was_whole_and_then_refused() -> None:
+def test_connection_read_ahead_limit_serves_complete_requests_then_refuses() -> None:
     """Reading must go on, so that its leaving shows; what comes above the read-ahead is dropped, not kept."""
 
     async def main() -> None:
@@ -90,7 +90,7 @@ def test_a_client_far_ahead_is_answered_what_was_whole_and_then_refused() -> Non
     uvloop.run(main())
 
 
-def test_http_10_closes_unless_asked_to_stay() -> None:
+def test_connection_http_10_closes_without_keep_alive() -> None:
     """And it says `connection: keep-alive` when it stays, as 1.0 clients expect."""
 
     async def main() -> None:
@@ -106,7 +106,7 @@ def test_http_10_closes_unless_asked_to_stay() -> None:
     uvloop.run(main())
 
 
-def test_a_stream_over_http_10_is_not_chunked_and_ends_with_the_connection() -> None:
+def test_connection_http_10_stream_is_not_chunked() -> None:
     """1.0 has no other way to say where a body of unknown length ends."""
 
     async def main() -> None:
@@ -120,7 +120,7 @@ def test_a_stream_over_http_10_is_not_chunked_and_ends_with_the_connection() -> 
     uvloop.run(main())
 
 
-def test_100_continue_invites_the_body_when_its_turn_has_come() -> None:
+def test_connection_100_continue_is_sent_in_turn() -> None:
     """At once on a free line, after the running answer on a busy one, never unasked."""
 
     async def main() -> None:
@@ -153,7 +153,7 @@ _HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 100\r
     (b"", b""),
     (b"\r\n\r\n", b""),
 ])
-def test_slow_clients_run_out_of_time(sent: bytes, said: bytes) -> None:
+def test_connection_slow_client_gets_408(sent: bytes, said: bytes) -> None:
     """Half a head or body: 408. Nothing at all: closed without a word."""
 
     async def main() -> None:
@@ -166,7 +166,7 @@ def test_slow_clients_run_out_of_time(sent: bytes, said: bytes) -> None:
     uvloop.run(main())
 
 
-def test_a_head_dripped_byte_by_byte_has_one_deadline() -> None:
+def test_connection_slow_head_has_one_deadline() -> None:
     """Each byte is no new lease: slow-loris ends in head_timeout_s."""
 
     async def main() -> None:
@@ -182,7 +182,7 @@ def test_a_head_dripped_byte_by_byte_has_one_deadline() -> None:
     uvloop.run(main())
 
 
-def test_an_idle_connection_ends_after_its_last_answer() -> None:
+def test_connection_idle_timeout_starts_after_last_response() -> None:
     """Keep-alive is counted from the answer, not from the connection's start."""
 
     async def main() -> None:
@@ -199,7 +199,7 @@ def test_an_idle_connection_ends_after_its_last_answer() -> None:
     uvloop.run(main())
 
 
-def test_a_long_answer_is_no_idle_connection() -> None:
+def test_connection_long_response_is_not_idle() -> None:
     """Only waiting for a request counts."""
 
     async def main() -> None:
@@ -214,7 +214,7 @@ def test_a_long_answer_is_no_idle_connection() -> None:
     uvloop.run(main())
 
 
-def test_connections_above_the_limit_are_turned_away() -> None:
+def test_connections_above_limit_are_refused() -> None:
     """503 with Retry-After, and room again when one leaves."""
 
     async def main() -> None:
@@ -237,7 +237,7 @@ def test_connections_above_the_limit_are_turned_away() -> None:
     uvloop.run(main())
 
 
-def test_a_hundred_at_once() -> None:
+def test_connections_hundred_concurrent() -> None:
     """Every client gets its own answer, streamed or not."""
 
     def script(request: Request) -> list[Step]:
@@ -264,7 +264,7 @@ def test_a_hundred_at_once() -> None:
     uvloop.run(main())
 
 
-def test_small_segments_are_sent_at_once() -> None:
+def test_connection_small_segments_are_sent_at_once() -> None:
     """TCP_NODELAY: a second small chunk does not wait for the client's acknowledgement."""
 
     async def main() -> None:

@@ -102,7 +102,7 @@ async def upstream() -> AsyncIterator[int]:
     server.close()
 
 
-def test_a_silent_crowd_costs_no_request(tmp_path: Path) -> None:
+def test_descriptors_silent_connections_do_not_block_requests(tmp_path: Path) -> None:
     """More silent connections than descriptors: requests are served all the same, and the log has a line, not hundreds."""
 
     async def main() -> None:
@@ -123,7 +123,7 @@ def test_a_silent_crowd_costs_no_request(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_no_descriptor_for_an_upstream_is_no_failure_of_the_upstream(tmp_path: Path) -> None:
+def test_descriptors_exhausted_is_not_an_upstream_failure(tmp_path: Path) -> None:
     """503 with a code of its own, one line that names descriptors and their limit; the breaker stays shut, and when there
     are descriptors again the same upstream answers at once.
     """
@@ -155,7 +155,7 @@ def test_no_descriptor_for_an_upstream_is_no_failure_of_the_upstream(tmp_path: P
     asyncio.run(main())
 
 
-def test_the_limit_is_raised_and_never_lowered() -> None:
+def test_descriptors_limit_is_raised_and_never_lowered() -> None:
     """To the hard one; a second time changes nothing."""
     before, after = raise_descriptor_limit()
     assert after >= before

@@ -102,7 +102,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
             gateway.stop()
 
 
-def test_first_contact(running: Running) -> None:
+def test_embedded_model_answers(running: Running) -> None:
     """The printed curl line's request streams an answer with its Server-Timing, and the gateway drains cleanly."""
     answer = running.ask(stream=True)
     assert answer.status == 200
@@ -119,14 +119,14 @@ def test_first_contact(running: Running) -> None:
     assert "TTFT" not in running.log.read_text()
 
 
-def test_one_answer_at_a_time(running: Running) -> None:
+def test_embedded_model_rejects_several_choices(running: Running) -> None:
     """What llama.cpp's stream cannot say is refused by name, not failed after three attempts."""
     answer = running.ask(n=2)
     assert answer.status == 400
     assert json.loads(answer.read())["error"]["param"] == "n"
 
 
-def test_crash_in_mid_answer(running: Running) -> None:
+def test_embedded_crash_during_whole_answer(running: Running) -> None:
     """kill -9 of the engine while it answers: the client is told clearly, and the next request works after the restart."""
     pid = running.engine_pid()
     os.kill(pid, signal.SIGSTOP)  # it has been asked, and will never go on
@@ -144,7 +144,7 @@ def test_crash_in_mid_answer(running: Running) -> None:
     assert running.engine_pid(other_than=pid) != pid
 
 
-def test_crash_in_mid_stream(running: Running) -> None:
+def test_embedded_crash_during_stream(running: Running) -> None:
     """Content has been sent: the stream ends with an error event and without [DONE], and the connection breaks off."""
     pid = 0
     for _ in range(20):  # the little model is quick: some answers are whole before the signal arrives
@@ -172,7 +172,7 @@ def test_crash_in_mid_stream(running: Running) -> None:
     assert json.loads(again.read())["choices"][0]["message"]["content"]
 
 
-def test_two_reloads_keep_a_stream(tmp_path: Path) -> None:
+def test_embedded_stream_survives_two_reloads(tmp_path: Path) -> None:
     """An unrelated reload, then one that removes the embedded model: the answer under way still gets to its end."""
     simulated = "upstreams: {{played: {{kind: simulated}}{more}}}\nroutes: {{simulated: [played]{route}}}\n"
     both = simulated.format(more=", tiny: {kind: embedded}", route=", stayfast-tiny: [tiny]")

@@ -18,7 +18,7 @@ def fetch(caller: Caller, *, timeout_s: float = 5.0, max_body_bytes: int = 100) 
         "POST", "/x", [("a", "b")], b"hi", timeout_s=timeout_s, max_body_bytes=max_body_bytes))
 
 
-def test_the_whole_response_and_the_connection_is_used_again() -> None:
+def test_http_fetch_returns_body_and_reuses_connection() -> None:
     """Three exchanges, one connection."""
 
     async def main() -> None:
@@ -36,7 +36,7 @@ def test_the_whole_response_and_the_connection_is_used_again() -> None:
     on_sockets(main)
 
 
-def test_no_more_than_the_limit_is_read() -> None:
+def test_http_fetch_reads_at_most_the_limit() -> None:
     """The rest of a long body is left, and its connection closed."""
 
     async def main() -> None:
@@ -64,7 +64,7 @@ async def _slow(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("answer", [_silent, _slow])
-def test_the_time_limit_is_of_the_whole_exchange(answer: Callable[[Talk], Awaitable[None]]) -> None:
+def test_http_fetch_time_limit_covers_whole_exchange(answer: Callable[[Talk], Awaitable[None]]) -> None:
     """Its socket is closed by then."""
 
     async def main() -> None:
@@ -82,7 +82,7 @@ def test_the_time_limit_is_of_the_whole_exchange(answer: Callable[[Talk], Awaita
     on_sockets(main)
 
 
-def test_a_request_that_may_have_been_heard_is_not_sent_again() -> None:
+def test_http_fetch_does_not_repeat_a_sent_request() -> None:
     """The peer closes the used connection when it has read the second request."""
 
     async def main() -> None:

@@ -102,7 +102,7 @@ async def echoing() -> AsyncIterator[Running]:
     assert errors == []
 
 
-def test_handler_head_check_and_error_renderer_are_the_applications() -> None:
+def test_http_server_uses_handler_and_errors_of_app() -> None:
     """An answer, a refusal by the head that keeps the connection, and a broken request that does not."""
 
     async def main() -> None:
@@ -120,7 +120,7 @@ def test_handler_head_check_and_error_renderer_are_the_applications() -> None:
     uvloop.run(main())
 
 
-def test_a_deadline_that_the_head_check_sets_bounds_the_body() -> None:
+def test_http_server_deadline_of_head_check_limits_body() -> None:
     """408 by default; a request type may say otherwise."""
 
     async def main() -> None:
@@ -133,7 +133,7 @@ def test_a_deadline_that_the_head_check_sets_bounds_the_body() -> None:
 
 
 @pytest.mark.parametrize("reuse_port", [False, True])
-def test_every_address_of_ipv6_is_every_address(reuse_port: bool) -> None:
+def test_http_server_ipv6_any_includes_ipv4(reuse_port: bool) -> None:
     """On `::` a client over IPv4 is served as well, and counts as one address with itself over IPv6's way of writing it."""
 
     async def main() -> None:
@@ -155,7 +155,7 @@ def test_every_address_of_ipv6_is_every_address(reuse_port: bool) -> None:
     uvloop.run(main())
 
 
-def test_an_answer_may_be_reset() -> None:
+def test_http_server_response_can_be_reset() -> None:
     """Half of it, then RST; what `finish` then does is nothing."""
 
     async def main() -> None:
@@ -170,7 +170,7 @@ def test_an_answer_may_be_reset() -> None:
     uvloop.run(main())
 
 
-def test_leaving_cancels_and_limits_hold() -> None:
+def test_http_server_disconnect_cancels_request() -> None:
     """A client that leaves, one that says nothing, one too many, and a drain."""
 
     async def main() -> None:
@@ -197,7 +197,7 @@ def test_leaving_cancels_and_limits_hold() -> None:
     uvloop.run(main())
 
 
-def test_a_new_connection_takes_the_place_of_one_without_a_request() -> None:
+def test_http_server_new_connection_replaces_silent_one() -> None:
     """Never of one with a request under way; of the silent ones the oldest goes first, then one that was answered."""
 
     async def main() -> None:
@@ -217,7 +217,7 @@ def test_a_new_connection_takes_the_place_of_one_without_a_request() -> None:
     uvloop.run(main())
 
 
-def test_a_refused_request_leaves_its_connection_silent() -> None:
+def test_http_server_refused_request_keeps_connection_silent() -> None:
     """Without a key nobody earns a place that silence does not have."""
 
     async def main() -> None:
@@ -233,13 +233,13 @@ def test_a_refused_request_leaves_its_connection_silent() -> None:
     uvloop.run(main())
 
 
-def test_no_request_type_can_leave_out_what_frames_a_request() -> None:
+def test_http_server_framing_headers_are_always_read() -> None:
     """Whatever headers it keeps: content-length given twice is refused in any case."""
     assert FRAMING_HEADERS < NamedRequest.READ_HEADERS
     assert b"connection" in NamedRequest.LIST_HEADERS
 
 
-def test_a_lazy_timer_moves_earlier_only() -> None:
+def test_lazy_timer_moves_earlier_only() -> None:
     """When it fires early it looks again; nothing wakes it once it is cancelled."""
 
     async def main(loop: SimLoop) -> list[float]:

@@ -29,7 +29,7 @@ def chat(n_bytes: int) -> bytes:
 @pytest.mark.serial
 @pytest.mark.parametrize(("path", "ask", "answer"), [
     ("/v1/embeddings", ASK_EMBEDDINGS, EMBEDDINGS), ("/v1/chat/completions", ASK_CHAT, chat(40_000_000))])
-def test_the_loop_goes_on_while_a_large_answer_is_read(path: str, ask: bytes, answer: bytes, tmp_path: Path,
+def test_large_answer_does_not_block_loop(path: str, ask: bytes, answer: bytes, tmp_path: Path,
                                                        capsys: pytest.CaptureFixture[str]) -> None:
     """The least of three; the answer comes byte for byte. The bound is generous: another process may have the core."""
 
@@ -50,7 +50,7 @@ def test_the_loop_goes_on_while_a_large_answer_is_read(path: str, ask: bytes, an
     assert min(lags_s) < 0.15
 
 
-def test_what_is_held_for_slow_readers_is_bounded(tmp_path: Path) -> None:
+def test_large_answers_of_slow_readers_are_bounded(tmp_path: Path) -> None:
     """Ten clients that read nothing of 20 MB each: those beyond the limit get 503, small answers and streams still come,
     and when the clients are gone there is room again.
     """

@@ -44,7 +44,7 @@ _HALF_WAY = [
 
 @pytest.mark.parametrize("leave", ["close", "half-close", "reset"])
 @pytest.mark.parametrize(("state", "body", "gateway"), _HALF_WAY)
-def test_leaving_cancels_at_once(state: str, body: bytes, gateway: FakeGateway, leave: str) -> None:
+def test_disconnect_cancels_request_at_once(state: str, body: bytes, gateway: FakeGateway, leave: str) -> None:
     """FIN or RST, whatever the state: the Task is gone and the reply closed at once."""
     gateway.seen.clear()
     gateway.replies.clear()
@@ -68,7 +68,7 @@ def test_leaving_cancels_at_once(state: str, body: bytes, gateway: FakeGateway, 
 
 @pytest.mark.parametrize("leave", ["close", "half-close", "reset"])
 @pytest.mark.parametrize(("state", "body", "gateway"), _HALF_WAY)
-def test_leaving_shows_behind_what_was_sent_ahead(state: str, body: bytes, gateway: FakeGateway, leave: str) -> None:
+def test_disconnect_is_noticed_behind_pipelined_bytes(state: str, body: bytes, gateway: FakeGateway, leave: str) -> None:
     """A client that pipelines megabytes behind a running answer and then goes has gone as well."""
     gateway.seen.clear()
     gateway.replies.clear()
@@ -98,7 +98,7 @@ async def begun(running: Running, client: Client, state: str) -> None:
         await client.until(b"data: a\n\n")
 
 
-def test_leaving_with_requests_in_the_queue_drops_them() -> None:
+def test_disconnect_drops_queued_requests() -> None:
     """What was pipelined behind the running one is never served."""
 
     async def main() -> None:
@@ -114,7 +114,7 @@ def test_leaving_with_requests_in_the_queue_drops_them() -> None:
     uvloop.run(main())
 
 
-def test_a_client_that_stops_reading_stops_the_pull() -> None:
+def test_slow_reader_pauses_upstream_reads() -> None:
     """Of 64 MiB, no more is pulled than the sockets and one buffer hold; after it reads again, it gets it all."""
     chunk = b"data: " + b"x" * 16_000 + b"\n\n"
     n_chunks = 4096
@@ -153,7 +153,7 @@ async def settled(reading: Callable[[], int]) -> None:
             last = reading()
 
 
-def test_a_client_that_reads_nothing_for_too_long_is_cut_off() -> None:
+def test_slow_reader_is_disconnected_after_write_stall() -> None:
     """write_timeout_s after the last byte it took; its reply is closed."""
 
     async def main() -> None:
@@ -171,7 +171,7 @@ def test_a_client_that_reads_nothing_for_too_long_is_cut_off() -> None:
     uvloop.run(main())
 
 
-def test_the_deadline_holds_for_a_client_that_stops_reading() -> None:
+def test_slow_reader_has_the_same_deadline() -> None:
     """The upstream is closed at total_s, long before write_timeout_s; a client that reads again finds the error."""
 
     async def main() -> None:
@@ -192,7 +192,7 @@ def test_the_deadline_holds_for_a_client_that_stops_reading() -> None:
     uvloop.run(main())
 
 
-def test_requests_do_not_pile_up_behind_an_answer_that_nobody_reads() -> None:
+def test_slow_reader_pauses_request_reading() -> None:
     """The answer is whole and unsent: what the client sends on meanwhile is bounded like behind a running one."""
 
     async def main() -> None:
@@ -211,7 +211,7 @@ def test_requests_do_not_pile_up_behind_an_answer_that_nobody_reads() -> None:
     uvloop.run(main())
 
 
-def test_answers_that_nobody_reads_do_not_pile_up() -> None:
+def test_slow_reader_pauses_pipelined_responses() -> None:
     """A client that pipelines and never reads: no further request is served once its buffer is full."""
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.sockets
 QUICK = ServerConfig(port=0, drain_grace_s=0.2, drain_s=2.0)
 
 
-def test_a_drain_serves_until_readiness_has_failed_for_the_grace() -> None:
+def test_drain_serves_new_requests_for_the_grace() -> None:
     """Readiness ends at once; new requests, on old connections and new ones, are served for the grace, and close."""
 
     async def main() -> None:
@@ -44,7 +44,7 @@ def test_a_drain_serves_until_readiness_has_failed_for_the_grace() -> None:
     uvloop.run(main())
 
 
-def test_a_drain_lets_running_answers_finish_and_then_refuses_new_ones() -> None:
+def test_drain_finishes_running_answers_and_refuses_new_ones() -> None:
     """After the grace what still comes gets 503 with Retry-After and close, the stream gets to its end, status 0."""
 
     async def main() -> None:
@@ -86,7 +86,7 @@ async def _outlasting(gateway: FakeGateway, body: bytes, has_begun: Callable[[],
 
 
 @pytest.mark.parametrize(("body", "says"), [(STREAM, b"shutting down"), (CHAT, b"HTTP/1.1 503 ")])
-def test_what_outlasts_the_drain_is_told_so(body: bytes, says: bytes) -> None:
+def test_drain_late_stream_gets_error_event(body: bytes, says: bytes) -> None:
     """After drain_s: an event in a stream, which breaks off; 503 where nothing was sent; the status says so too."""
 
     async def main() -> None:
@@ -102,7 +102,7 @@ def test_what_outlasts_the_drain_is_told_so(body: bytes, says: bytes) -> None:
     uvloop.run(main())
 
 
-def test_what_has_no_token_yet_is_told_why_it_ends() -> None:
+def test_drain_late_request_without_token_gets_503() -> None:
     """The gateway is cancelled with the reason, and does not take it for a client that left."""
 
     async def main() -> None:
@@ -124,7 +124,7 @@ def test_what_has_no_token_yet_is_told_why_it_ends() -> None:
     uvloop.run(main())
 
 
-def test_a_second_stop_does_not_wait() -> None:
+def test_drain_second_stop_closes_at_once() -> None:
     """An operator in a hurry presses Ctrl-C twice."""
 
     async def main() -> None:
@@ -143,7 +143,7 @@ def test_a_second_stop_does_not_wait() -> None:
     uvloop.run(main())
 
 
-def test_a_request_half_read_when_the_drain_begins_is_answered() -> None:
+def test_drain_partially_read_request_is_answered() -> None:
     """Its head was let in before: it is served, and the connection closes after it."""
 
     async def main() -> None:
@@ -164,7 +164,7 @@ def test_a_request_half_read_when_the_drain_begins_is_answered() -> None:
     uvloop.run(main())
 
 
-def test_the_grace_is_for_who_is_reached_by_others() -> None:
+def test_drain_grace_default_depends_on_address() -> None:
     """Unless it is set: five seconds, and none on this machine alone."""
     assert [ServerConfig(host).grace_s for host in ("127.0.0.1", "localhost", "0.0.0.0", "::")] == [0, 0, 5, 5]
     assert ServerConfig("0.0.0.0", drain_grace_s=0).grace_s == 0
@@ -197,7 +197,7 @@ def test_signals_reload_and_drain(number: signal.Signals, grace_s: float) -> Non
     assert told == ["listening", "reload", "draining"]
 
 
-def test_a_reload_lets_a_stream_end_with_the_system_it_began_with() -> None:
+def test_reload_running_stream_keeps_old_system() -> None:
     """New requests go to the new gateway; no stream is dropped."""
 
     async def main() -> None:
@@ -215,7 +215,7 @@ def test_a_reload_lets_a_stream_end_with_the_system_it_began_with() -> None:
     uvloop.run(main())
 
 
-def test_it_listens_on_a_socket_that_is_bound_already() -> None:
+def test_server_listens_on_bound_socket() -> None:
     """For a supervisor that opens the port, or systemd."""
 
     async def main() -> None:
@@ -232,7 +232,7 @@ def test_it_listens_on_a_socket_that_is_bound_already() -> None:
     uvloop.run(main())
 
 
-def test_two_processes_may_share_a_port_when_asked_to() -> None:
+def test_server_reuse_port_shares_port() -> None:
     """SO_REUSEPORT for workers; without it the port is taken."""
 
     async def main() -> None:
@@ -250,7 +250,7 @@ def test_two_processes_may_share_a_port_when_asked_to() -> None:
     uvloop.run(main())
 
 
-def test_an_open_door_is_not_opened() -> None:
+def test_server_reachable_address_without_keys_is_refused() -> None:
     """No key and every address: refused before the socket is bound."""
 
     async def main() -> None:
@@ -262,7 +262,7 @@ def test_an_open_door_is_not_opened() -> None:
     uvloop.run(main())
 
 
-def test_tasks_report_what_nobody_caught() -> None:
+def test_connection_tasks_report_unhandled_exceptions() -> None:
     """An exception that leaves a Task is heard; a cancellation is not one."""
 
     async def main() -> None:

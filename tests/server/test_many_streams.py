@@ -32,7 +32,7 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
-def test_an_upstream_has_no_bound_of_its_own_on_connections() -> None:
+def test_upstream_has_no_default_connection_limit() -> None:
     """A thousand and more calls at a time go out, each on its connection; all are let go without the collector's help."""
     assert HttpUpstream(kind="openai", base_url="http://127.0.0.1:1").max_connections is None
 
@@ -55,7 +55,7 @@ def test_an_upstream_has_no_bound_of_its_own_on_connections() -> None:
     on_sockets(main)
 
 
-def test_connections_that_are_gone_hold_no_memory(no_collection: None) -> None:
+def test_closed_connections_release_their_parsers(no_collection: None) -> None:
     """Of clients and to upstreams: a parser and its connection refer to each other no more."""
     before = n_alive(RequestParser), n_alive(H1Connection)
 

@@ -11,19 +11,15 @@ from stayfast.cli.explain import picture
 from stayfast.core.types import Outcome, Usage
 from stayfast.observe.waterfall import Waterfall, waterfall
 from stayfast.policy.histogram import LogHistogram
-from stayfast.server.auth import digest
 from stayfast.server.backend import RecentRequestsQuery
-from stayfast.server.config import ServerConfig
 from tests.server.fakes import FakeBackend, get, serving
+from tests.server.keys import ADMIN, KEY, KEYS
 from tests.unit.observe.test_metrics import attempt, done
 from tests.unit.observe.test_waterfall import JAGGED
 
-KEY, ADMIN = "k" * 20, "a" * 20
-KEYS = ServerConfig(port=0, keys={"app": digest(KEY), "ops": digest(ADMIN)}, admins=("ops",))
-
 
 @pytest.mark.sockets
-def test_each_tenant_sees_its_own_and_admins_all() -> None:
+def test_requests_endpoint_tenant_sees_own_and_admin_all() -> None:
     """Without a key nothing; with keys the tenant is passed on; without any keys everybody's are shown."""
     async def main() -> None:
         async with serving(FakeBackend(KEYS)) as running:
@@ -52,7 +48,7 @@ def test_each_tenant_sees_its_own_and_admins_all() -> None:
     ("/admin/requests/none", 404, "id"), ("/admin/requests?n=0", 400, "n"), ("/admin/requests?n=1001", 400, "n"),
     ("/admin/requests?n=%D9%A1", 400, "n"), ("/admin/requests?n=1e3", 400, "n"), ("/admin/requests?which=bad", 400, "which"),
     ("/admin/requests/", 404, None), ("/admin", 404, None)])
-def test_wrong_questions(path: str, status: int, param: str | None) -> None:
+def test_requests_endpoint_invalid_parameters_are_400(path: str, status: int, param: str | None) -> None:
     """A 4xx that names what is wrong."""
     async def main() -> None:
         async with serving() as running:
@@ -64,7 +60,7 @@ def test_wrong_questions(path: str, status: int, param: str | None) -> None:
     uvloop.run(main())
 
 
-def test_admins_must_have_keys() -> None:
+def test_server_config_admins_must_have_keys() -> None:
     """A name that no key belongs to is a mistake."""
     with pytest.raises(ValueError, match="admins: 'nobody'"):
         replace(KEYS, admins=("nobody",))
@@ -76,7 +72,7 @@ def told(**changes: object) -> Waterfall:
     return msgspec.json.decode(msgspec.json.encode(waterfall(fact, LogHistogram())), type=Waterfall)
 
 
-def test_the_picture() -> None:
+def test_explain_prints_waterfall() -> None:
     """Stages on one scale with their allowances, attempts as lanes, the broken budget, the verdict."""
     assert picture(told(), 80) == """\
 r  m -> v  chat  200 ok  3.00 s of 3.00 s  0.250000 USD
@@ -99,13 +95,13 @@ Of the time to the first token 200 ms were the gateway's own.
 """
 
 
-def test_more_than_the_deadline_is_told_in_one_unit() -> None:
+def test_explain_overrun_uses_one_unit() -> None:
     """As stages are."""
     first = picture(told(total_s=0.98, ended_at=2.02), 80).splitlines()[0]
     assert "  1.02 s of 0.98 s  " in first
 
 
-def test_the_loser_of_a_race() -> None:
+def test_explain_shows_lost_hedge() -> None:
     """It was closed for being slower: it neither failed nor was it ignored, and it wrote nothing to be counted."""
     none = Usage()
     lost = attempt(outcome=Outcome.IGNORED, is_lost=True, ttft_s=None, usage=none, cost_usd=None)
@@ -114,14 +110,14 @@ def test_the_loser_of_a_race() -> None:
         "lost the race", "success, 0 tokens"]
 
 
-def test_no_name_steers_the_terminal() -> None:
+def test_explain_escapes_control_characters() -> None:
     """Escape sequences in what a client or an upstream chose are printed as question marks."""
     text = picture(told(route=None, model="\x1b[2J\r\nx", status=502, error="\x1b]0;owned\x07"), 80, is_red=True)
     assert not [char for char in text if not char.isprintable() and char != "\n"]
     assert "?[2J??x" in text
 
 
-def test_the_broken_stage_is_red() -> None:
+def test_explain_failed_stage_is_red() -> None:
     """One line, and only on a terminal."""
     text = picture(told(), 80, is_red=True)
     assert [line for line in text.splitlines() if "\x1b[31m" in line] == [

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.flow.real_embedder import weights
-from tests.server.test_workers_as_one import Gateway, running, until
+from tests.server.gateway_process import Gateway, running, until
 
 __all__ = ["weights"]
 pytestmark = pytest.mark.sockets
@@ -95,7 +95,7 @@ def known(gateway: Gateway) -> float:
     return gateway.count("stayfast_semantic_entries", route="faq")
 
 
-def test_all_but_a_yes_is_a_miss(model: Model, tmp_path: Path, weights: tuple[object, Path]) -> None:
+def test_semantic_verify_anything_but_yes_is_a_miss(model: Model, tmp_path: Path, weights: tuple[object, Path]) -> None:
     """Yes is a hit. No, chatter, an error and silence are misses with an answer of their own, within the look-up's time."""
     settings = SETTINGS.replace("PORT", str(model.server_address[1])).replace("GRAPHS", str(weights[1])).replace(
         "WITHIN", str(WITHIN_S))

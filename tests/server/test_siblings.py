@@ -19,7 +19,7 @@ async def shout(question: bytes) -> bytes:
     return question.upper()
 
 
-def test_everybody_else_is_asked() -> None:
+def test_worker_peers_query_reaches_all_others() -> None:
     """Each of three gets the answers of the two others, by their numbers, also large ones."""
     async def main(folder: Path) -> None:
         workers = [WorkerPeers(folder, n, 3) for n in range(3)]
@@ -36,7 +36,7 @@ def test_everybody_else_is_asked() -> None:
         uvloop.run(main(Path(folder)))
 
 
-def test_the_silent_and_the_babbling_are_left_out_in_time() -> None:
+def test_worker_peers_silent_and_oversized_replies_are_none() -> None:
     """One that takes the question and says nothing, one that breaks off, one that was never there: none of them for long."""
     async def main(folder: Path) -> None:
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -60,7 +60,7 @@ def test_the_silent_and_the_babbling_are_left_out_in_time() -> None:
         uvloop.run(main(Path(folder)))
 
 
-def test_strangers_with_nonsense_do_no_harm() -> None:
+def test_worker_peers_malformed_query_is_ignored() -> None:
     """Half a question, a length beyond all bounds: closed without an answer, and the next question is answered."""
     async def main(folder: Path) -> None:
         worker = WorkerPeers(folder, 0, 2, patience_s=0.2)
@@ -79,7 +79,7 @@ def test_strangers_with_nonsense_do_no_harm() -> None:
         uvloop.run(main(Path(folder)))
 
 
-def test_the_folder_is_private_and_goes_away() -> None:
+def test_runtime_directory_is_private_and_removed() -> None:
     """Nobody else can enter it; afterwards it is gone, whatever is in it."""
     with meeting_place() as folder:
         assert folder is not None
@@ -88,7 +88,7 @@ def test_the_folder_is_private_and_goes_away() -> None:
     assert not Path(folder).exists()
 
 
-def test_what_a_killed_parent_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_directory_of_killed_parent_is_removed_by_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But not what belongs to a parent or a worker that lives, nor what is too young to be judged, nor other folders."""
     def made(name: str, age_s: float) -> Path:
         folder = tmp_path / name
@@ -113,7 +113,7 @@ def test_what_a_killed_parent_left_is_removed_by_the_next(tmp_path: Path, monkey
         assert [its.exists() for its in (young, other, of_a_worker)] == [True, True, False]
 
 
-def test_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_directory_without_writable_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A system where nothing can be written: no folder, and no error."""
     def refuse(**_: str | None) -> str:
         raise OSError(30, "Read-only file system")
@@ -123,7 +123,7 @@ def test_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
         assert folder is None
 
 
-def test_one_alone_asks_nobody() -> None:
+def test_worker_peers_single_worker_queries_none() -> None:
     """Without a folder there are no others."""
     async def main() -> None:
         alone = WorkerPeers()

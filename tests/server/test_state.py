@@ -6,11 +6,11 @@ import pytest
 import uvloop
 
 from tests.server.fakes import FakeBackend, get, serving
-from tests.server.test_requests import ADMIN, KEY, KEYS
+from tests.server.keys import ADMIN, KEY, KEYS
 
 
 @pytest.mark.sockets
-def test_it_is_for_admins() -> None:
+def test_debug_state_needs_admin_key() -> None:
     """401 without a key, 403 with any key, the state with an admin's."""
     async def main() -> None:
         async with serving(FakeBackend(KEYS)) as running:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sockets
 FAILED = UpstreamFailed("fake", Fault.RESET, "the connection broke")
 
 
-def test_every_answer_says_who_and_how_long() -> None:
+def test_response_has_upstream_and_timing_headers() -> None:
     """Request id, server-timing, upstream and attempts; for streams the timing comes again at the end."""
 
     async def main() -> None:
@@ -47,7 +47,7 @@ def test_every_answer_says_who_and_how_long() -> None:
 @pytest.mark.parametrize(("stages", "expected"), [
     (None, r"total;dur=\d+\.\d\d"), ("route;dur=0.02, call;dur=5.31", r"route;dur=0.02, call;dur=5.31, total;dur=\d+\.\d\d"),
 ])
-def test_an_error_says_how_long_it_took(stages: str | None, expected: str) -> None:
+def test_error_has_timing_header(stages: str | None, expected: str) -> None:
     """With the stages that were begun, where it ended a story."""
     failed = UpstreamFailed("fake", Fault.RESET, "the connection broke")
     failed.server_timing = stages
@@ -64,7 +64,7 @@ def test_an_error_says_how_long_it_took(stages: str | None, expected: str) -> No
 
 
 @pytest.mark.parametrize(("asked", "honoured"), [("my-id_1!~", True), ("a" * 128, True), ("a" * 129, False), ("a b", False)])
-def test_a_client_may_name_its_request(asked: str, *, honoured: bool) -> None:
+def test_client_request_id_is_used(asked: str, *, honoured: bool) -> None:
     """1 to 128 visible ASCII characters come back and go to the gateway; anything else is replaced."""
 
     async def main() -> None:
@@ -78,7 +78,7 @@ def test_a_client_may_name_its_request(asked: str, *, honoured: bool) -> None:
     uvloop.run(main())
 
 
-def test_what_the_gateway_is_told() -> None:
+def test_arrival_has_headers_and_deadlines() -> None:
     """Patience, and the headers that go on; no secret is among them."""
 
     async def main() -> None:
@@ -98,7 +98,7 @@ def test_what_the_gateway_is_told() -> None:
     uvloop.run(main())
 
 
-def test_silence_is_broken_by_comments_until_the_first_token() -> None:
+def test_keepalive_comments_before_first_token() -> None:
     """Head and comment after keepalive_s, more comments, then the tokens, and no comment among them."""
 
     async def main() -> None:
@@ -118,7 +118,7 @@ def test_silence_is_broken_by_comments_until_the_first_token() -> None:
     uvloop.run(main())
 
 
-def test_an_sdk_that_waits_for_less_hears_of_us_sooner() -> None:
+def test_keepalive_interval_follows_sdk_timeout() -> None:
     """Half of the silence that it bears, so that it does not give up on an answer that is on its way."""
 
     async def main() -> None:
@@ -136,7 +136,7 @@ def test_an_sdk_that_waits_for_less_hears_of_us_sooner() -> None:
     uvloop.run(main())
 
 
-def test_no_client_sets_a_pace_of_comments_that_takes_all_time() -> None:
+def test_keepalive_interval_has_minimum() -> None:
     """A patience of a nanosecond gets a comment each 100 ms, not one each turn of the loop."""
 
     async def main() -> None:
@@ -154,7 +154,7 @@ def test_no_client_sets_a_pace_of_comments_that_takes_all_time() -> None:
 
 
 @pytest.mark.parametrize(("keepalive_s", "line"), [(0, "x: y"), (0.02, "x-stayfast-keepalive: off")])
-def test_comments_can_be_declined(keepalive_s: float, line: str) -> None:
+def test_keepalive_can_be_disabled_by_header(keepalive_s: float, line: str) -> None:
     """By the operator, or by the client that wants a real status for a late error."""
 
     async def main() -> None:
@@ -167,7 +167,7 @@ def test_comments_can_be_declined(keepalive_s: float, line: str) -> None:
     uvloop.run(main())
 
 
-def test_an_answer_that_is_not_streamed_gets_no_comments() -> None:
+def test_keepalive_not_for_whole_answers() -> None:
     """A comment in a JSON answer would break it."""
 
     async def main() -> None:
@@ -182,7 +182,7 @@ def test_an_answer_that_is_not_streamed_gets_no_comments() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
 @pytest.mark.parametrize("steps", [[b"data: a\n\n", FAILED], [0.1, FAILED]])
-def test_after_the_first_byte_an_error_is_an_event_and_the_answer_breaks_off(path: str, steps: list[Step]) -> None:
+def test_error_after_first_byte_is_an_event(path: str, steps: list[Step]) -> None:
     """After a token, or after no more than a comment: the error in-band, and no last chunk."""
     body = {"/v1/messages": STREAM.replace(b"{", b'{"max_tokens":9,', 1),
             "/v1/responses": b'{"model":"m","input":"hi","stream":true}'}.get(path, STREAM)
@@ -202,7 +202,7 @@ def test_after_the_first_byte_an_error_is_an_event_and_the_answer_breaks_off(pat
 
 
 @pytest.mark.parametrize("body", [CHAT, STREAM])
-def test_before_the_first_byte_an_error_has_its_status(body: bytes) -> None:
+def test_error_before_first_byte_has_its_status(body: bytes) -> None:
     """And the connection stays usable."""
 
     async def main() -> None:
@@ -221,7 +221,7 @@ def test_before_the_first_byte_an_error_has_its_status(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("body", "ends"), [(CHAT, b"}"), (STREAM, b"}\n\n\r\n")])
-def test_a_bug_is_a_500_without_its_words_and_is_reported(body: bytes, ends: bytes) -> None:
+def test_unexpected_exception_is_500_and_reported(body: bytes, ends: bytes) -> None:
     """An unexpected exception reaches the operator; the client learns only that there was one."""
 
     async def bug() -> None:
@@ -239,7 +239,7 @@ def test_a_bug_is_a_500_without_its_words_and_is_reported(body: bytes, ends: byt
     uvloop.run(main())
 
 
-def test_a_cancellation_from_elsewhere_leaves_no_client_waiting() -> None:
+def test_cancellation_without_disconnect_closes_connection() -> None:
     """If something in the gateway is cancelled by mistake, the connection ends instead of hanging."""
 
     async def cancelled() -> None:
@@ -255,7 +255,7 @@ def test_a_cancellation_from_elsewhere_leaves_no_client_waiting() -> None:
     uvloop.run(main())
 
 
-def test_empty_chunks_do_not_end_a_stream() -> None:
+def test_empty_chunks_do_not_end_stream() -> None:
     """A chunk that holds content for the counters but no bytes is not written: it would be the last."""
 
     async def main() -> None:
@@ -270,7 +270,7 @@ def test_empty_chunks_do_not_end_a_stream() -> None:
     uvloop.run(main())
 
 
-def test_a_client_that_is_gone_at_the_first_token() -> None:
+def test_disconnect_at_first_token() -> None:
     """Its reset came, but the loop has not read it: the write fails, and nothing else does."""
 
     async def main() -> None:

@@ -172,7 +172,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [line for line in said if line["event"] == "request"]
 
 
-def test_a_request_from_its_caller_to_its_upstreams(tmp_path: Path) -> None:
+def test_trace_links_caller_request_and_upstream_calls(tmp_path: Path) -> None:
     """A retried request under a caller's span: each upstream is told of its own call's span, all of it is exported at the
     stop at the latest, with the key, and without a word of the prompt.
     """
@@ -197,7 +197,7 @@ def test_a_request_from_its_caller_to_its_upstreams(tmp_path: Path) -> None:
     assert "secret" not in str(net.groups)
 
 
-def test_a_client_that_left(tmp_path: Path) -> None:
+def test_trace_of_disconnected_client(tmp_path: Path) -> None:
     """Its request and its call say so; the trace is the gateway's own, and the upstream was told of it."""
     with network() as (net, port), gateway(tmp_path, port) as own:
         ask(own, "slow", until=b'"hi"')
@@ -210,7 +210,7 @@ def test_a_client_that_left(tmp_path: Path) -> None:
     assert told["traceparent"] == f"00-{root.trace_id.hex()}-{call.span_id.hex()}-03"
 
 
-def test_without_tracing_the_callers_context_passes_through(tmp_path: Path) -> None:
+def test_trace_context_is_forwarded_without_tracing(tmp_path: Path) -> None:
     """Unchanged, even where it is not valid; a valid one is in the log. The collector hears nothing."""
     with network() as (net, port), gateway(tmp_path, port, exporter="none") as own:
         ask(own, "chat", f"traceparent: {CALLER}", "tracestate: foo=1,,bar=2")
@@ -223,7 +223,7 @@ def test_without_tracing_the_callers_context_passes_through(tmp_path: Path) -> N
     assert "/v1/traces" not in net.seen
 
 
-def test_every_worker_exports(tmp_path: Path) -> None:
+def test_trace_every_worker_exports(tmp_path: Path) -> None:
     """Each under an instance id of its own, and nothing is lost when they stop."""
     with network() as (net, port), gateway(tmp_path, port, workers=2) as own:
         eventually(lambda: (ask(own, "chat"), len({line["pid"] for line in started(tmp_path)}) == 2)[1])
@@ -246,7 +246,7 @@ def exporter(port: int) -> OtlpExporter:
     return OtlpExporter(TraceConfig(f"http://127.0.0.1:{port}/", timeout_s=2.0), "1", Random(1))
 
 
-def test_what_a_collector_may_answer() -> None:
+def test_trace_collector_responses() -> None:
     """Taken, try again, never, or nothing at all."""
     with network() as (net, port):
         net.statuses = [200, 503, 429, 400]
@@ -262,7 +262,7 @@ def test_what_a_collector_may_answer() -> None:
     assert (gone.is_taken, gone.can_retry, gone.reason) == (False, True, "ConnectionRefusedError")
 
 
-def test_a_kept_connection_that_was_closed_is_made_anew() -> None:
+def test_trace_closed_collector_connection_is_replaced() -> None:
     """One that the collector closed between two batches costs nothing but a new one."""
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -18,7 +18,7 @@ def fields(*headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
     return read_fields([(b"host", b"localhost"), *headers], LlmHttpRequest, is_http_10=False)
 
 
-def test_a_context_in_several_lines() -> None:
+def test_trace_context_in_several_lines() -> None:
     """`tracestate` may be split, names may have capitals; two parents are none."""
     found = caller_trace(fields((b"TraceParent", PARENT), (b"tracestate", b"a=1"), (b"Tracestate", b"b=2")))
     assert found is not None
@@ -27,7 +27,7 @@ def test_a_context_in_several_lines() -> None:
     assert caller_trace(fields((b"tracestate", b"a=1"))) is None
 
 
-def test_what_goes_on() -> None:
+def test_trace_headers_forwarded() -> None:
     """Without a span of our own the caller's headers, with one none of them; what is no ASCII never."""
     given = fields((b"traceparent", PARENT), (b"tracestate", b"a=\xe9"), (b"anthropic-beta", b"x"))
     caller = caller_trace(given)
@@ -36,7 +36,7 @@ def test_what_goes_on() -> None:
 
 
 @pytest.mark.sockets
-def test_no_context_fails_a_request() -> None:
+def test_trace_malformed_context_fails_no_request() -> None:
     """Two parents, garbage, bytes that are not ASCII: the request is served."""
 
     async def main() -> None:

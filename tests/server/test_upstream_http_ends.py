@@ -1,28 +1,20 @@
 """An upstream over HTTP: where its answer ends, what counts as life, and what its errors may say."""
 
 import asyncio
-import contextlib
 import gzip
 import json
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
-from stayfast.core.clock import SystemClock
-from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Chunk
 from stayfast.http.client import response
-from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from tests.unit.http.client.peers import PROMPT_S, Caller, Peer, Talk, listening, on_sockets, until
-from tests.unit.wire.recorded import ROLE, STREAMS, chunk, request, sse
+from tests.server.upstream_rig import HEAD, KEY, LAST, Bench, bench, framed, plain, rest
+from tests.unit.http.client.peers import PROMPT_S, Caller, Talk, listening, on_sockets, until
+from tests.unit.wire.recorded import ROLE, STREAMS, chunk, sse
 
 pytestmark = pytest.mark.sockets
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-LAST = b"0\r\n\r\n"
-KEY = "sk-live-4f9a0c77e1"
 WAIT_S = 2.0  # for what would come late or never
 GRACE_S = 0.5  # longer than the real one, to tell it from "at once" on a busy machine
 
@@ -30,66 +22,6 @@ GRACE_S = 0.5  # longer than the real one, to tell it from "at once" on a busy m
 @pytest.fixture(autouse=True)
 def _grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response, "GRACE_S", GRACE_S)
-
-
-class Bench:
-    """A peer, an upstream that speaks to it, and the client beneath."""
-
-    def __init__(self, peer: Peer, api: Api, *, always_streams: bool = False) -> None:
-        self.peer = peer
-        self.caller = Caller(peer.port)
-        config = DialectConfig("openai", frozenset({api}), KEY, always_streams=always_streams)
-        self.upstream = DialectUpstream("up", config, self.caller.client, SystemClock())
-
-    def open(self, client: Api = Api.CHAT, *, stream: bool = True,
-             wants_parts: bool = False) -> "asyncio.Task[AnswerStream]":
-        """Ask in a task."""
-        now = time.monotonic()
-        call = Call(request(client, stream=stream), "m", "req_1", Deadline(now + 5), 5.0, wants_parts=wants_parts)
-        return asyncio.get_running_loop().create_task(self.upstream.open(call))
-
-    async def failure(self, answer: bytes, *, stream: bool = True) -> UpstreamFailed:
-        """How the upstream fails at one answer, in its head or in its body."""
-        opening = self.open(stream=stream)
-        talk = await self.peer.accept()
-        await talk.request()
-        talk.say(answer)
-        with pytest.raises(UpstreamFailed) as failed:
-            await rest(await opening)
-        return failed.value
-
-
-@contextlib.asynccontextmanager
-async def bench(api: Api = Api.CHAT, *, always_streams: bool = False) -> AsyncIterator[Bench]:
-    """A bench, with all its connections closed at the end."""
-    async with listening() as peer:
-        it = Bench(peer, api, always_streams=always_streams)
-        try:
-            yield it
-        finally:
-            it.upstream.close()
-
-
-def framed(data: bytes) -> bytes:
-    """One chunk of a chunked body."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def plain(status: str, body: bytes, *fields: str) -> bytes:
-    """A whole answer with a length."""
-    head = "\r\n".join([f"HTTP/1.1 {status}", "Content-Type: application/json", f"Content-Length: {len(body)}", *fields])
-    return head.encode() + b"\r\n\r\n" + body
-
-
-async def rest(stream: AnswerStream) -> list[Chunk]:
-    """All that still comes; the stream is closed."""
-    found = []
-    try:
-        while (one := await stream.next()) is not None:
-            found.append(one)
-    finally:
-        stream.close()
-    return found
 
 
 async def whole_but_for_the_body(it: Bench, api: Api, client: Api) -> Talk:
@@ -109,7 +41,7 @@ async def whole_but_for_the_body(it: Bench, api: Api, client: Api) -> Talk:
 
 @pytest.mark.parametrize("client", [Api.CHAT, Api.MESSAGES])
 @pytest.mark.parametrize("api", [Api.CHAT, Api.MESSAGES, Api.RESPONSES])
-def test_the_protocols_own_end_ends_the_answer(api: Api, client: Api) -> None:
+def test_http_stream_ends_with_last_event(api: Api, client: Api) -> None:
     """The client has its end at once; a body that never ends costs a connection after a moment, pings or not."""
 
     async def main() -> None:
@@ -123,7 +55,7 @@ def test_the_protocols_own_end_ends_the_answer(api: Api, client: Api) -> None:
     on_sockets(main)
 
 
-def test_an_end_that_follows_keeps_the_connection() -> None:
+def test_http_stream_body_end_keeps_connection() -> None:
     """The body's end comes a few milliseconds later, as from any server: the next request goes out on the same line."""
 
     async def main() -> None:
@@ -142,7 +74,7 @@ def test_an_end_that_follows_keeps_the_connection() -> None:
     on_sockets(main)
 
 
-def test_a_client_that_leaves_before_the_end_closes_at_once() -> None:
+def test_http_stream_disconnect_closes_upstream() -> None:
     """The moment of grace is for whole answers only."""
 
     async def main() -> None:
@@ -160,7 +92,7 @@ def test_a_client_that_leaves_before_the_end_closes_at_once() -> None:
 
 
 @pytest.mark.parametrize("client", [Api.CHAT, Api.RESPONSES])
-def test_pings_are_life(client: Api) -> None:
+def test_http_stream_pings_reset_idle_timeout(client: Api) -> None:
     """A read that holds nothing for a client of another dialect still comes up, empty, so that no idle time-out runs."""
 
     async def main() -> None:
@@ -179,7 +111,7 @@ def test_pings_are_life(client: Api) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_compressed_answer_is_named(*, stream: bool) -> None:
+def test_upstream_compressed_answer_is_reported(*, stream: bool) -> None:
     """Identity is asked for; who compresses all the same is told apart from who sends nonsense."""
 
     async def main() -> None:
@@ -198,7 +130,7 @@ def test_a_compressed_answer_is_named(*, stream: bool) -> None:
     on_sockets(main)
 
 
-def test_a_redirect_is_named() -> None:
+def test_upstream_redirect_is_reported() -> None:
     """It is not followed (the key would go along), and the same upstream is not asked again."""
 
     async def main() -> None:
@@ -214,7 +146,7 @@ def test_a_redirect_is_named() -> None:
 @pytest.mark.parametrize("answer", [
     b"HTTP/1.1 204 No Content\r\n\r\n", plain("202 Accepted", b"{}"), plain("200 OK", b"<html>", "X: y"),
     plain("501 Not Implemented", b"no")])
-def test_an_answer_of_another_kind_is_not_asked_for_twice(answer: bytes) -> None:
+def test_upstream_whole_answer_to_stream_request_is_not_retried(answer: bytes) -> None:
     """Its server is set up so: it would be the same again, and paid for again."""
 
     async def main() -> None:
@@ -232,7 +164,7 @@ BODY = json.dumps(ERROR).encode()
     (plain("400 Bad Request", BODY), True), (plain("400 Bad Request", BODY), False),
     (plain("200 OK", BODY), True), (plain("200 OK", BODY), False),
     (HEAD + framed(b"data: " + BODY + b"\n\n") + LAST, True), (HEAD + framed(b"data: " + BODY + b"\n\n") + LAST, False)])
-def test_an_echoed_key_does_not_travel_on(answer: bytes, *, stream: bool) -> None:
+def test_upstream_echoed_key_is_scrubbed(answer: bytes, *, stream: bool) -> None:
     """By status, in a whole answer and in a stream: the error keeps its words and loses the key."""
 
     async def main() -> None:
@@ -245,7 +177,7 @@ def test_an_echoed_key_does_not_travel_on(answer: bytes, *, stream: bool) -> Non
 
 
 @pytest.mark.parametrize("always_streams", [False, True])
-def test_an_answer_that_does_not_come_as_expected(*, always_streams: bool) -> None:
+def test_upstream_stream_instead_of_whole_answer_and_vice_versa_is_accepted(*, always_streams: bool) -> None:
     """A stream where a whole answer was asked for, or the other way round: the client gets its whole answer of both."""
     streamed = (HEAD + framed(b'data: {"choices":[{"index":0,"delta":{"content":"hey"},"finish_reason":"stop"}]}\n\n'
                               b"data: [DONE]\n\n") + LAST)
@@ -266,7 +198,7 @@ def test_an_answer_that_does_not_come_as_expected(*, always_streams: bool) -> No
     on_sockets(main)
 
 
-def test_nothing_is_left_when_an_answer_cannot_be_understood() -> None:
+def test_upstream_unreadable_answer_leaves_no_connection() -> None:
     """What fails while the answer is awaited closes the connection."""
 
     async def main() -> None:

@@ -10,7 +10,7 @@ from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
 from stayfast.upstreams import dialect
 from stayfast.wire.json_input import encode
-from tests.server.test_upstream_http_ends import HEAD, LAST, bench, framed, plain, rest
+from tests.server.upstream_rig import HEAD, LAST, bench, framed, plain, rest
 from tests.unit.http.client.peers import Talk, on_sockets
 from tests.unit.wire.recorded import ROLE, chunk, sse
 
@@ -30,7 +30,7 @@ async def asked(talk: Talk) -> tuple[bool, bool]:
     return body.get("stream", False), body.get("stream_options") == {"include_usage": True}
 
 
-def test_a_model_that_may_not_be_streamed_is_asked_whole() -> None:
+def test_dialect_refused_stream_falls_back_to_whole_answer() -> None:
     """Refused by name, the same is asked again without it, within the same attempt; from then on at once."""
 
     async def main() -> None:
@@ -50,7 +50,7 @@ def test_a_model_that_may_not_be_streamed_is_asked_whole() -> None:
     on_sockets(main)
 
 
-def test_another_refusal_is_the_clients() -> None:
+def test_dialect_other_refusal_is_passed_on() -> None:
     """What has nothing to do with the stream is not asked twice."""
 
     async def main() -> None:
@@ -67,7 +67,7 @@ def test_another_refusal_is_the_clients() -> None:
 
 
 @pytest.mark.parametrize("has_usage", [True, False])
-def test_an_upstream_whose_streams_report_no_usage(*, has_usage: bool) -> None:
+def test_dialect_stream_without_usage_falls_back_to_whole_answers(*, has_usage: bool) -> None:
     """Its whole answers do: after the first one they are fetched whole again."""
 
     async def main() -> None:
@@ -88,7 +88,7 @@ def test_an_upstream_whose_streams_report_no_usage(*, has_usage: bool) -> None:
     on_sockets(main)
 
 
-def test_a_client_that_streams_is_asked_nothing_else() -> None:
+def test_dialect_streaming_client_is_unaffected() -> None:
     """Parts are for whole answers; embeddings have none."""
 
     async def main() -> None:
@@ -111,7 +111,7 @@ def test_a_client_that_streams_is_asked_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("spoken", "is_elsewhere"), [(Api.MESSAGES, True), (Api.CHAT, False)])
-def test_a_large_request_is_translated_off_the_loop(spoken: Api, is_elsewhere: bool,
+def test_dialect_large_request_is_translated_in_thread(spoken: Api, is_elsewhere: bool,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """One that goes on in its own protocol needs no thread."""
     threads = []

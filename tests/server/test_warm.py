@@ -12,11 +12,11 @@ from stayfast.cli import main
 from stayfast.cli.warm import read, read_arguments
 from stayfast.turns.cached import CachedFunction
 from stayfast.turns.shared_store import open_shared_store
-from tests.server.test_cache_admin import SETTINGS, ask
-from tests.server.test_workers_as_one import running
+from tests.server.cached_gateway import SETTINGS, ask
+from tests.server.gateway_process import running
 
 
-def test_what_is_read() -> None:
+def test_warm_reads_requests() -> None:
     """Questions, requests of three kinds, comments; requests are never streamed."""
     found = read('# hot\nWhat is it?\n\n{"model":"m","messages":[],"stream":true}\n{"model":"e","input":["a"]}\n'
                  '{"model":"c","prompt":"p"}\n', "faq")
@@ -27,7 +27,7 @@ def test_what_is_read() -> None:
     assert "stream" not in bodies[2]
 
 
-def test_texts_to_embed() -> None:
+def test_warm_reads_texts_to_embed() -> None:
     """Each line as clients ask for it, by itself; requests stay what they are."""
     found = read('A document.\n{"model":"m","messages":[]}\n', "vectors", embeds=True)
     assert [question.path for question in found] == ["/v1/embeddings", "/v1/chat/completions"]
@@ -37,7 +37,7 @@ def test_texts_to_embed() -> None:
 @pytest.mark.parametrize(("text", "why"), [
     ("Hello?", "line 1 is a question: say with --model"), ('\n{"model": 1', "line 2 is no JSON object"),
     ('{"model":"m"}', "line 1 needs"), ('{"input":"m"}', "line 1 needs"), ("# nothing\n", "no question")])
-def test_what_cannot_be_read(text: str, why: str) -> None:
+def test_warm_unreadable_line_is_reported(text: str, why: str) -> None:
     """The error names the line."""
     with pytest.raises(ValueError, match=why):
         read(text, None)
@@ -45,7 +45,7 @@ def test_what_cannot_be_read(text: str, why: str) -> None:
 
 @pytest.mark.parametrize("wrong", [["--every", "soon"], ["--every", "0s"], ["--cron", "0 6"], ["--per-second", "0"],
                                    ["--at-once", "0"], ["--fresh-for", "1"]])
-def test_wrong_usage(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warm_wrong_usage_is_status_2(wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 2 before anything is asked."""
     file = tmp_path / "hot"
     file.write_text("Hello?\n")
@@ -92,7 +92,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_what_turns_will_look_up(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warm_fills_cached_functions_of_turns(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each line is looked up once, by any form of arguments; another process finds it, until it is too old."""
     file, calls = tmp_path / "hot", tmp_path / "calls"
     file.write_text('# hot\nrefunds\n["prices", 2]\n{"question": "hours", "k": 1}\n')
@@ -130,7 +130,7 @@ def test_what_turns_will_look_up(module: str, tmp_path: Path, capsys: pytest.Cap
     (["search", "--model", "m"], "--call asks no gateway"), (["search", "--embed"], "--call asks no gateway"),
     (["search", "--budget", "1"], "--call asks no gateway"), (["alone"], "in its own process only: give it a store"),
     (["find"], "keeps nothing: it must be a stayfast.turns.CachedFunction"), (["nothing"], "has no nothing")])
-def test_what_cannot_be_called(words: list[str], why: str, module: str, tmp_path: Path,
+def test_warm_unknown_function_is_reported(words: list[str], why: str, module: str, tmp_path: Path,
                                capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 2, and nothing was called."""
     (tmp_path / "hot").write_text("refunds\n")
@@ -139,7 +139,7 @@ def test_what_cannot_be_called(words: list[str], why: str, module: str, tmp_path
     assert not (tmp_path / "calls").exists()
 
 
-def test_lines_to_call_with() -> None:
+def test_warm_malformed_arguments_line_is_reported() -> None:
     """The error names the line."""
     assert read_arguments('a\n[1, "b"]\n{"k": 2}') == [(("a",), {}), ((1, "b"), {}), ((), {"k": 2})]
     with pytest.raises(ValueError, match="line 2 is no JSON"):
@@ -149,7 +149,7 @@ def test_lines_to_call_with() -> None:
 
 
 @pytest.mark.sockets
-def test_what_no_cache_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warm_uncacheable_requests_are_status_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It says why, once for each reason, and that it was for nothing, exit status 5; one that is kept is something."""
     file, none = tmp_path / "hot", '{"model":"none","messages":[{"role":"user","content":"three"}]}\n'
     with running(tmp_path, 1, COLD) as gateway:
@@ -171,7 +171,7 @@ def test_what_no_cache_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.sockets
-def test_the_first_users_hit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warm_makes_first_request_a_hit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each question is made once, found the next time, and asked again where it is too old; a budget ends a round."""
     file = tmp_path / "hot"
     file.write_text("one\ntwo\n" + '{"model":"other","messages":[{"role":"user","content":"three"}]}\n')

@@ -147,14 +147,14 @@ def is_alive(pid: int) -> bool:
     ([(-9, 1.0, True), (-9, 99.0, True), (-9, 1.0, True)], [0.5, 0.5, 1.0]),
     ([(1, 0.1, False), (1, 0.1, False), (-9, 1.0, True), (1, 0.1, False)], [0.5, 1.0, 2.0, 4.0]),
 ])
-def test_restarts(exits: list[tuple[int, float, bool]], waits: list[float | None]) -> None:
+def test_restarts_wait_doubles_until_give_up(exits: list[tuple[int, float, bool]], waits: list[float | None]) -> None:
     """Waits double up to the cap, start afresh after a healthy life, and end for what cannot start."""
     config = WorkersConfig(1, 1.0, restart_base_s=0.5, restart_cap_s=4.0, healthy_after_s=10.0, max_failed_starts=3)
     restarts = Restarts(config)
     assert [restarts.wait_after(status, lived_s, was_ready=ready) for status, lived_s, ready in exits] == waits
 
 
-def test_start_and_drain(tmp_path: Path) -> None:
+def test_supervisor_starts_and_drains_workers(tmp_path: Path) -> None:
     """All workers get the briefing, readiness is told once, SIGTERM reaches all, the companion outlives them."""
     rig = Rig(tmp_path, config_of(2), ["good", "good"])
 
@@ -168,7 +168,7 @@ def test_start_and_drain(tmp_path: Path) -> None:
     assert rig.reports == []
 
 
-def test_crashed_worker_starts_again_with_the_latest_briefing(tmp_path: Path) -> None:
+def test_supervisor_restarts_crashed_worker(tmp_path: Path) -> None:
     """kill -9 of one worker: another takes its place, and the rest never notice."""
     rig = Rig(tmp_path, config_of(2), ["good", "good"])
 
@@ -187,7 +187,7 @@ def test_crashed_worker_starts_again_with_the_latest_briefing(tmp_path: Path) ->
     assert rig.calls.count("ready") == 1
 
 
-def test_wrong_settings_are_not_loaded(tmp_path: Path) -> None:
+def test_supervisor_wrong_settings_are_not_loaded(tmp_path: Path) -> None:
     """SIGHUP with a wrong file: the reason is reported, nobody reloads; mended, everybody does."""
     rig = Rig(tmp_path, config_of(1), ["good"])
 
@@ -206,7 +206,7 @@ def test_wrong_settings_are_not_loaded(tmp_path: Path) -> None:
     assert rig.journal() == ["ready:one", "reload:three", "term1", "end"]
 
 
-def test_a_reload_that_changes_nothing_is_one_line(tmp_path: Path) -> None:
+def test_supervisor_unchanged_reload_is_reported(tmp_path: Path) -> None:
     """The parent says so, because no worker has anything to say."""
     rig = Rig(tmp_path, config_of(1), ["good"])
 
@@ -221,7 +221,7 @@ def test_a_reload_that_changes_nothing_is_one_line(tmp_path: Path) -> None:
     assert rig.journal() == ["ready:one", "term1", "end"]
 
 
-def test_reload_before_a_worker_is_ready_is_not_lost(tmp_path: Path) -> None:
+def test_supervisor_reload_before_worker_is_ready_is_not_lost(tmp_path: Path) -> None:
     """A worker that started with the old settings gets the new ones as soon as it can take the signal."""
     rig = Rig(tmp_path, config_of(2), ["good", "late"])
 
@@ -240,7 +240,7 @@ def test_reload_before_a_worker_is_ready_is_not_lost(tmp_path: Path) -> None:
     assert journal == ["end", "end", "ready:one", "ready:one", "reload:two", "reload:two", "term1", "term1"]
 
 
-def test_worker_that_cannot_start_ends_everything(tmp_path: Path) -> None:
+def test_supervisor_worker_that_cannot_start_stops_all(tmp_path: Path) -> None:
     """After the last attempt the parent says so, stops the others and exits with a status of its own."""
     rig = Rig(tmp_path, config_of(2, max_failed_starts=3), ["good", "1"])
     assert rig.run(lambda: None) == EXIT_WORKERS_FAIL
@@ -249,14 +249,14 @@ def test_worker_that_cannot_start_ends_everything(tmp_path: Path) -> None:
     assert rig.calls[-2:] == ["stopping", "companion down"]
 
 
-def test_hopeless_status_is_passed_on_at_once(tmp_path: Path) -> None:
+def test_supervisor_final_exit_status_is_passed_on(tmp_path: Path) -> None:
     """A worker that finds its settings wrong is not started again."""
     rig = Rig(tmp_path, config_of(1), [str(EXIT_BAD_SETTINGS)])
     assert rig.run(lambda: None) == EXIT_BAD_SETTINGS
     assert rig.journal() == ["failed"]
 
 
-def test_second_stop_reaches_the_workers(tmp_path: Path) -> None:
+def test_supervisor_second_stop_reaches_workers(tmp_path: Path) -> None:
     """A worker that drains for long is told a second time, which is its sign to abort."""
     rig = Rig(tmp_path, config_of(1), ["slow"])
 
@@ -271,7 +271,7 @@ def test_second_stop_reaches_the_workers(tmp_path: Path) -> None:
     assert rig.calls.count("stopping") == 1
 
 
-def test_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+def test_supervisor_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     """After the drain's limit and a margin nothing is left, and the status says that it was not clean."""
     rig = Rig(tmp_path, config_of(1, margin_s=0.1), ["deaf"])
 
@@ -283,7 +283,7 @@ def test_worker_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     assert rig.reports == ["1 workers did not stop in time and were killed", "worker 0 was ended by SIGKILL while stopping"]
 
 
-def test_stop_ends_a_wait_between_restarts(tmp_path: Path) -> None:
+def test_supervisor_stop_ends_wait_before_restart(tmp_path: Path) -> None:
     """A parent that is told to stop does not sit out its back-off."""
     config = WorkersConfig(1, drain_s=0.2, restart_base_s=600, restart_cap_s=600)
     rig = Rig(tmp_path, config, ["1"])
@@ -297,7 +297,7 @@ def test_stop_ends_a_wait_between_restarts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["good", "deaf"])
-def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path, mode: str) -> None:
+def test_workers_end_with_killed_parent(tmp_path: Path, mode: str) -> None:
     """kill -9 of the parent: workers drain by themselves, and one that hangs is gone soon after."""
     journal = tmp_path / "journal"
     parent = subprocess.Popen([sys.executable, "-c", PARENT, "-c", WORKER, str(journal), mode])
@@ -317,7 +317,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path, mode: str) -> No
     assert journal.read_text().count("term1") == 2
 
 
-def test_lifeline_reads_frames_however_they_come() -> None:
+def test_parent_channel_reads_split_frames() -> None:
     """A briefing arrives whole from any split; the line's end before the first one is an error."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -331,7 +331,7 @@ def test_lifeline_reads_frames_however_they_come() -> None:
 
 
 @pytest.mark.sockets
-def test_reserve_holds_a_port_for_sharing() -> None:
+def test_reserve_reserves_port_for_sharing() -> None:
     """Port 0 becomes a free one; workers may listen there, a second gateway may not."""
     with reserve("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
@@ -346,7 +346,7 @@ def test_reserve_holds_a_port_for_sharing() -> None:
     reserve("127.0.0.1", port).close()
 
 
-def test_notify_speaks_to_the_service_manager(tmp_path: Path) -> None:
+def test_notify_sends_to_service_manager(tmp_path: Path) -> None:
     """One datagram to the named socket, abstract or in the file system; without one, or with a dead one, nothing."""
     for address in (str(tmp_path / "n"), f"@stayfast-test-{os.getpid()}"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -359,13 +359,13 @@ def test_notify_speaks_to_the_service_manager(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"n_workers": 0}, {"drain_s": -1}, {"restart_base_s": 0}, {"restart_base_s": 99},
                                     {"max_failed_starts": 0}, {"margin_s": -1}])
-def test_config_is_checked(change: dict[str, Any]) -> None:
+def test_workers_config_invalid_values_are_rejected(change: dict[str, Any]) -> None:
     """A config out of its range cannot be made."""
     with pytest.raises(ValueError, match="must"):
         replace(WorkersConfig(1, drain_s=1), **change)
 
 
-def test_a_port_of_every_address_is_held_for_ipv4_too() -> None:
+def test_reserve_any_address_includes_ipv4() -> None:
     """On `::`: one who listens there over IPv4 alone is in the way, and told of before any worker starts."""
     if not socket.has_dualstack_ipv6():
         pytest.skip("this system has no IPv6 that takes IPv4 too")

@@ -52,7 +52,7 @@ async def _most_at_a_time(gateway: Gateway, clients: list[Client], n_each: int, 
 
 
 @pytest.mark.parametrize("spread", [(2, 2, 2, 2), (8, 0, 0, 0), (5, 1, 1, 0)])
-def test_a_quota_is_one_whatever_the_spread(tmp_path: Path, spread: tuple[int, ...]) -> None:
+def test_workers_share_quota(tmp_path: Path, spread: tuple[int, ...]) -> None:
     """600 a minute: 600 at once, and ten a second after that, in all; and after a reload no more than that."""
     async def main() -> None:
         async with running(tmp_path, QUOTA, N_WORKERS) as gateway:
@@ -69,7 +69,7 @@ def test_a_quota_is_one_whatever_the_spread(tmp_path: Path, spread: tuple[int, .
 
 
 @pytest.mark.parametrize("settings", [PLACES, LIMIT], ids=["places", "limit"])
-def test_places_are_one_number(tmp_path: Path, settings: str) -> None:
+def test_workers_share_admission_slots(tmp_path: Path, settings: str) -> None:
     """20 of them: not one more than 22 at a time from all workers, and all of them where one worker has all the traffic."""
     async def main() -> None:
         async with running(tmp_path, settings, N_WORKERS) as gateway:
@@ -86,7 +86,7 @@ def test_places_are_one_number(tmp_path: Path, settings: str) -> None:
     uvloop.run(main())
 
 
-def test_a_reload_is_one_for_all(tmp_path: Path) -> None:
+def test_workers_reload_together(tmp_path: Path) -> None:
     """Fewer places, then an upstream's limit in their place, then 20 again: each time as many as the settings say."""
     async def main() -> None:
         async with running(tmp_path, PLACES, N_WORKERS) as gateway:
@@ -101,7 +101,7 @@ def test_a_reload_is_one_for_all(tmp_path: Path) -> None:
     uvloop.run(main())
 
 
-def test_what_a_killed_worker_held_is_free_again(tmp_path: Path) -> None:
+def test_workers_killed_worker_releases_slots(tmp_path: Path) -> None:
     """All places at one worker, kill -9: within two seconds the others have them all."""
     async def main() -> None:
         async with running(tmp_path, PLACES, N_WORKERS) as gateway:
@@ -123,7 +123,7 @@ def test_what_a_killed_worker_held_is_free_again(tmp_path: Path) -> None:
     uvloop.run(main())
 
 
-def test_a_breaker_opens_and_closes_for_all(tmp_path: Path) -> None:
+def test_workers_share_breaker(tmp_path: Path) -> None:
     """Five failures, spread over the workers or not, open it in all of them within a second; probes close it for all."""
     async def main() -> None:
         async with running(tmp_path, BREAKER, N_WORKERS) as gateway:

@@ -210,24 +210,24 @@ def promtool(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("case", BURNS, ids=lambda case: case.what)
-def test_budgets(tmp_path: Path, case: Case) -> None:
+def test_alerts_error_budget_rules_fire(tmp_path: Path, case: Case) -> None:
     """Fast and slow burns, spikes, recoveries, thin traffic, failures that look quick."""
     run(tmp_path, SLOS, [as_test(case)], case.step)
 
 
-def test_causes(tmp_path: Path) -> None:
+def test_alerts_cause_rules_fire(tmp_path: Path) -> None:
     """Every plain alert: after its wait, not before it, not inside its line."""
     run(tmp_path, {}, [as_test(case) for case in CAUSES])
 
 
-def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
+def test_alerts_each_rule_has_a_firing_and_a_silent_case() -> None:
     """A new alert without its cases fails here."""
     fired = {name.partition("/")[0] for case in (*BURNS, *CAUSES) for name in case.fires}
     alerts = {rule.name for group in groups(SLOS, CONFIG) for rule in group.rules if isinstance(rule, Alert)}
     assert fired == alerts
 
 
-def test_what_the_page_says(tmp_path: Path) -> None:
+def test_alerts_annotation_texts(tmp_path: Path) -> None:
     """The words that reach a pager, whole."""
     labels = {"severity": "page", "route": "chat", "slo": "availability", "sloth_service": "stayfast",
               "sloth_slo": "chat-availability", "sloth_id": "stayfast-chat-availability"}
@@ -249,13 +249,13 @@ MANY = {"*": Slo(0.9, Latency(0.5), Latency(1), Latency(60), Latency(0.05)), 'od
 
 
 @pytest.mark.parametrize("slos", [{}, SLOS, MANY], ids=["no routes", "one", "many promises"])
-def test_the_file_is_taken(tmp_path: Path, slos: dict[str, Slo]) -> None:
+def test_alerts_file_is_accepted_by_promtool(tmp_path: Path, slos: dict[str, Slo]) -> None:
     """`promtool check rules` finds nothing, whatever the settings."""
     (tmp_path / "rules.yml").write_text(prometheus(slos, CONFIG))
     promtool(tmp_path, "check", "rules", "rules.yml")
     assert yaml.safe_load(sloth(slos, CONFIG))["version"] == "prometheus/v1"
 
 
-def test_what_is_shipped_is_whole() -> None:
+def test_alerts_shipped_rules_are_valid() -> None:
     """Prometheus takes the files in deploy/ as a clone has them: the rules that they name are there."""
     promtool(PROMETHEUS, "check", "config", "prometheus.yml")

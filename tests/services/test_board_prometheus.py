@@ -79,7 +79,7 @@ def scraping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 
 @pytest.mark.parametrize("queries", [board_queries(), rule_queries()], ids=["board", "rules"])
-def test_every_query_has_data(scraping: Prometheus, queries: list[str]) -> None:
+def test_dashboard_queries_return_data(scraping: Prometheus, queries: list[str]) -> None:
     """Some only once rare things have happened; none that is merely well-formed."""
     missing = set(queries)
     assert missing
@@ -90,7 +90,7 @@ def test_every_query_has_data(scraping: Prometheus, queries: list[str]) -> None:
     assert missing == set()
 
 
-def test_every_variable_has_choices(scraping: Prometheus) -> None:
+def test_dashboard_variables_have_values(scraping: Prometheus) -> None:
     """What the board's menus ask for: a metric that is there, with that label."""
     asked = [variable["definition"] for variable in BOARD["templating"]["list"] if variable["type"] == "query"]
     assert len(asked) == 3
@@ -99,7 +99,7 @@ def test_every_variable_has_choices(scraping: Prometheus) -> None:
         assert scraping.ask(f"label/{label}/values", **{"match[]": metric}), definition
 
 
-def test_every_rule_is_well(scraping: Prometheus) -> None:
+def test_prometheus_rules_evaluate(scraping: Prometheus) -> None:
     """Prometheus evaluates each without an error, and the annotations' query parses."""
     made = scraping.ask("rules")["groups"]
     assert len(made) == len(groups({name: route.slo for name, route in settings().routes.items()}, settings().alerts))
@@ -108,7 +108,7 @@ def test_every_rule_is_well(scraping: Prometheus) -> None:
     scraping.values(BOARD["annotations"]["list"][0]["expr"])
 
 
-def test_promised_bounds_are_buckets(scraping: Prometheus) -> None:
+def test_slo_bounds_are_histogram_buckets(scraping: Prometheus) -> None:
     """Each promise is counted at exactly its bound: the settings' way into the gateway's histograms."""
     for name, route in settings().routes.items():
         for metric, latency in route.slo.latencies():

@@ -1,9 +1,7 @@
 """Gateways that share a Redis, under load, while it is killed, frozen and started again: no request notices."""
 
-import json
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.services.redis_server import RedisServer, redis_server
+from tests.services.redis_traffic import SLOW_S, ask, metric
 from tests.services.running import gateway
 
 pytestmark = pytest.mark.sockets
 N_CLIENTS, N_QUESTIONS = 8, 40
-SLOW_S = 5.0  # no request may take longer, on a machine whose cores others use as well
 PATIENCE_S = 30.0
 SETTINGS = """
 server: {host: 127.0.0.1}
@@ -32,23 +30,6 @@ stores:
 routes:
   chat: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: hot}}
 """
-
-
-def ask(port: int, question: str, *, stream: bool = False, model: str = "chat") -> str:
-    """One question; returns what the cache had to say. Raises for any answer but a whole one."""
-    body = json.dumps({"model": model, "stream": stream, "messages": [{"role": "user", "content": question}]}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body,
-                                     {"content-type": "application/json", "x-cache-tags": "faq"})
-    with urllib.request.urlopen(request, timeout=SLOW_S) as answer:
-        said = answer.read()
-        assert b"data: [DONE]" in said if stream else json.loads(said)["choices"][0]["message"]["content"]
-        return str(answer.headers["x-cache"]).split(";")[0]
-
-
-def metric(port: int, name: str) -> float:
-    """The sum of all series that begin so."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SLOW_S) as answer:
-        return sum(float(line.rsplit(" ", 1)[1]) for line in answer.read().decode().splitlines() if line.startswith(name))
 
 
 class Load:
@@ -120,7 +101,7 @@ def shared_by(n: int, folder: Path) -> Iterator[tuple[RedisServer, list[int]]]:
         yield server, ports
 
 
-def test_two_gateways_share_their_answers(tmp_path: Path) -> None:
+def test_redis_two_gateways_share_answers(tmp_path: Path) -> None:
     """What one was told the other knows, streamed or not; what is asked of both at once is one call."""
     with shared_by(2, tmp_path) as (server, (one, other)):
         assert ask(one, "What?") == "miss"
@@ -143,7 +124,7 @@ def test_two_gateways_share_their_answers(tmp_path: Path) -> None:
         assert n_shared > 0
 
 
-def test_a_server_that_dies_and_comes_back_fails_no_request(tmp_path: Path) -> None:
+def test_redis_restart_fails_no_request(tmp_path: Path) -> None:
     """Killed, gone, back and empty; frozen and thawed. Hits come back each time."""
     with shared_by(2, tmp_path) as (server, ports), load(ports) as clients:
         clients.wait_for_hits(0.9)

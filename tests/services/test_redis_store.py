@@ -60,7 +60,7 @@ class TestRedis(StoreSuite):
         self.server.say(b"CONFIG", b"SET", b"maxmemory-policy", b"volatile-ttl")
         return opened(self.server)
 
-    def test_room_is_bounded(self) -> None:
+    def test_store_size_is_bounded(self) -> None:
         """By the server, which throws away answers and leaves their sets, so that purging still finds the others."""
         async def story(store: Store) -> None:
             base = int(self.server.say(b"INFO", b"memory").split(b"used_memory:")[1].split(b"\r\n")[0])
@@ -78,11 +78,11 @@ class TestRedis(StoreSuite):
 
         self.tell(story)
 
-    def test_what_is_asked_for_stays(self) -> None:
+    def test_store_keeps_used_answers(self) -> None:
         """Not here: what goes first is for the server's settings."""
         assert (self.server.say(b"CONFIG", b"GET", b"maxmemory-policy"))
 
-    def test_the_last_word_of_many_is_remembered(self) -> None:
+    def test_store_note_returns_last_text(self) -> None:
         """Under its name, for all who share it; none under another."""
         async def main() -> None:
             one, other = opened(self.server), opened(self.server, seed=2)
@@ -115,7 +115,7 @@ class TestRedisJournal(JournalSuite):
         """One more to the same server."""
         return RedisDoor(self.server.url, "test", SystemClock())
 
-    def test_records_go_a_month_after_the_last_one(self) -> None:
+    def test_redis_log_expires_a_month_after_last_record(self) -> None:
         """The server forgets what nobody adds to; somebody else's key of the name is as if it were gone."""
         async def story(one: StoreBackend, other: StoreBackend) -> None:
             await one.append_log("abc", [b"a"], 20)
@@ -129,7 +129,7 @@ class TestRedisJournal(JournalSuite):
         self.tell_it(story)
 
 
-def test_two_processes_have_the_same(server: RedisServer) -> None:
+def test_store_is_shared_by_two_processes(server: RedisServer) -> None:
     """What one puts the other has; what one purges the other has no longer."""
     async def story() -> None:
         one, other = opened(server, seed=1), opened(server, seed=2)
@@ -143,7 +143,7 @@ def test_two_processes_have_the_same(server: RedisServer) -> None:
     asyncio.run(story())
 
 
-def test_an_answer_goes_when_its_time_is_over(server: RedisServer) -> None:
+def test_redis_answer_expires_at_drop_at(server: RedisServer) -> None:
     """The server drops it by itself, and the sets it is in at last."""
     async def story() -> None:
         store, wall = opened(server), SystemClock().wall()
@@ -165,7 +165,7 @@ def test_an_answer_goes_when_its_time_is_over(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x01\x00\x00\x00\x00\x80", b"\x02whatever", b"GIF89a", b"\x01" * 100])
-def test_what_cannot_be_read_is_a_miss(server: RedisServer, data: bytes) -> None:
+def test_store_unreadable_data_is_a_miss(server: RedisServer, data: bytes) -> None:
     """Whatever it is; and it is counted as such, not as an outage."""
     async def story() -> None:
         sink = RecordingSink()
@@ -179,7 +179,7 @@ def test_what_cannot_be_read_is_a_miss(server: RedisServer, data: bytes) -> None
     asyncio.run(story())
 
 
-def test_a_key_of_another_kind_is_a_miss(server: RedisServer) -> None:
+def test_redis_key_of_other_type_is_a_miss(server: RedisServer) -> None:
     """Somebody else's list under our name."""
     async def story() -> None:
         store = opened(server)
@@ -190,7 +190,7 @@ def test_a_key_of_another_kind_is_a_miss(server: RedisServer) -> None:
     asyncio.run(story())
 
 
-def test_one_leads_and_the_others_have_what_it_makes(server: RedisServer) -> None:
+def test_redis_followers_get_answer_of_leader(server: RedisServer) -> None:
     """Nobody else may lead; who waits has the answer soon after it is there; then anybody may lead again."""
     async def story() -> None:
         one, other = opened(server, seed=1), opened(server, seed=2)
@@ -212,7 +212,7 @@ def test_one_leads_and_the_others_have_what_it_makes(server: RedisServer) -> Non
     asyncio.run(story())
 
 
-def test_nobody_waits_for_a_leader_that_made_nothing(server: RedisServer) -> None:
+def test_redis_followers_stop_when_leader_ends_without_answer(server: RedisServer) -> None:
     """One that failed says so; one that died is waited for as long as it may lead, and no longer."""
     async def story() -> None:
         clock = SystemClock()
@@ -233,7 +233,7 @@ def test_nobody_waits_for_a_leader_that_made_nothing(server: RedisServer) -> Non
     asyncio.run(story())
 
 
-def test_a_server_that_is_gone_has_nothing_and_comes_back(tmp_path: Path) -> None:
+def test_redis_unavailable_server_is_a_miss_and_recovers(tmp_path: Path) -> None:
     """Misses, counted; then it is left alone; then it is used again, and empty."""
     async def story(server: RedisServer) -> None:
         sink, clock = RecordingSink(), SystemClock()
@@ -267,7 +267,7 @@ def test_a_server_that_is_gone_has_nothing_and_comes_back(tmp_path: Path) -> Non
         asyncio.run(story(server))
 
 
-def test_a_full_server_gives_what_it_has(tmp_path: Path) -> None:
+def test_redis_full_server_can_be_read(tmp_path: Path) -> None:
     """With `noeviction` nothing more is kept, and what is there is a hit as often as before."""
     async def story(server: RedisServer) -> None:
         server.say(b"CONFIG", b"SET", b"maxmemory-policy", b"noeviction")
@@ -299,7 +299,7 @@ def test_a_full_server_gives_what_it_has(tmp_path: Path) -> None:
         asyncio.run(story(server))
 
 
-def test_a_server_that_hangs_costs_its_allowance_and_no_more(tmp_path: Path) -> None:
+def test_redis_hanging_server_costs_timeout_only(tmp_path: Path) -> None:
     """Every look-up is over in time; those of a request with less time, in that; the rest at once."""
     async def story(server: RedisServer) -> None:
         sink, clock = RecordingSink(), SystemClock()
@@ -327,7 +327,7 @@ def test_a_server_that_hangs_costs_its_allowance_and_no_more(tmp_path: Path) -> 
         asyncio.run(story(server))
 
 
-def test_those_who_leave_break_nothing(server: RedisServer) -> None:
+def test_redis_cancelled_lookups_break_no_connection(server: RedisServer) -> None:
     """A thousand look-ups, every second of which is given up by its request: the others have their answer."""
     async def story() -> None:
         store = opened(server)

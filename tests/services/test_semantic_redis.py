@@ -11,8 +11,8 @@ import pytest
 
 from tests.flow.real_embedder import weights
 from tests.services.redis_server import RedisServer, redis_server
+from tests.services.redis_traffic import SLOW_S, metric
 from tests.services.running import gateway
-from tests.services.test_redis_restart import SLOW_S, metric
 
 __all__ = ["weights"]
 pytestmark = pytest.mark.sockets
@@ -89,7 +89,7 @@ def settled(one: int, other: int) -> float:
     return seen[-1][0]
 
 
-def test_what_one_learned_the_other_gives(tmp_path: Path, weights: tuple[object, Path]) -> None:
+def test_redis_semantic_cache_learns_from_other_gateway(tmp_path: Path, weights: tuple[object, Path]) -> None:
     """A question in other words is a hit at the other one, and at one that starts later."""
     settings = SETTINGS.replace("GRAPHS", str(weights[1]))
     with ExitStack() as stack:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.redis_traffic import ask, metric
 from tests.services.running import gateway
-from tests.services.test_redis_restart import ask, metric
 
 pytestmark = pytest.mark.sockets
 SETTINGS = """
@@ -32,7 +32,7 @@ def said(port: int, question: str, model: str = "chat") -> list[str]:
     return heard
 
 
-def test_an_epoch_that_was_left_does_not_come_back(tmp_path: Path) -> None:
+def test_sqlite_old_epoch_answers_do_not_return(tmp_path: Path) -> None:
     """Another word forgets what was kept, for good: also when the first one is set again, in another run. Any other change
     of the settings forgets nothing, and no other route's answers go.
     """
@@ -50,7 +50,7 @@ def test_an_epoch_that_was_left_does_not_come_back(tmp_path: Path) -> None:
         assert ask(port, "one", model="other") == "hit"
 
 
-def test_workers_have_one_cache_and_it_outlives_them(tmp_path: Path) -> None:
+def test_sqlite_cache_is_shared_by_workers_and_survives_them(tmp_path: Path) -> None:
     """Whatever worker a connection meets: each question is one call, in all runs together."""
     questions = [f"Question {n}" for n in range(5)]
     with gateway(tmp_path, SETTINGS) as port:

@@ -221,11 +221,6 @@ class Engine:
         """The child's process id; None without a child."""
         return self._pid
 
-    @property
-    def last_words(self) -> tuple[str, ...]:
-        """The last lines of stderr of the current or last child, without content of requests."""
-        return self._last_words.lines()
-
     async def start(self) -> None:
         """Start the child; returns before it is ready. Raises ValueError (cannot run here), OSError (no free port)."""
         if self._task is not None:

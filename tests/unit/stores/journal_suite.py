@@ -29,7 +29,7 @@ class JournalSuite:
 
         asyncio.run(whole())
 
-    def test_what_one_tells_the_other_is_told(self) -> None:
+    def test_backend_log_records_are_read_by_other_process_in_order(self) -> None:
         """All of it, in its order, any bytes, and only what comes after the place that is named."""
         records = [b"", b"\x00\xff\r\n", b"one", "\u00fc".encode(), b"x" * 100_000]
 
@@ -47,7 +47,7 @@ class JournalSuite:
 
         self.tell_it(story)
 
-    def test_names_are_apart(self) -> None:
+    def test_backend_log_names_do_not_mix(self) -> None:
         """A record is told under its own."""
         async def story(one: StoreBackend, other: StoreBackend) -> None:
             await one.append_log("abc", [b"a"], 100)
@@ -57,7 +57,7 @@ class JournalSuite:
 
         self.tell_it(story)
 
-    def test_the_oldest_go(self) -> None:
+    def test_backend_log_drops_oldest_records(self) -> None:
         """About the last `most` are kept, of one name, and the newest is among them."""
         async def story(one: StoreBackend, other: StoreBackend) -> None:
             await one.append_log("abd", [b"other"], 20)

@@ -41,7 +41,7 @@ class StoreSuite:
 
         asyncio.run(whole())
 
-    def test_what_was_put_is_there(self) -> None:
+    def test_store_put_answer_is_returned_unchanged(self) -> None:
         """Whole, with its time, its usage, its end and its tags."""
         one = kept("one", route="r", tenant="t", tags=("a", "ü"))
 
@@ -56,7 +56,7 @@ class StoreSuite:
 
         self.tell(story)
 
-    def test_a_key_has_its_newest_answer(self) -> None:
+    def test_store_second_put_replaces_answer(self) -> None:
         """The second one takes the place of the first."""
         async def story(store: Store) -> None:
             await filled(store, (KEY, kept("one")), (KEY, kept("two", 9.0)))
@@ -65,7 +65,7 @@ class StoreSuite:
 
         self.tell(story)
 
-    def test_what_is_removed_is_gone(self) -> None:
+    def test_store_remove_deletes_only_that_key(self) -> None:
         """And only that; removing it again is nothing."""
         async def story(store: Store) -> None:
             await filled(store, (KEY, kept("one")), (OTHER, kept("two")))
@@ -76,7 +76,7 @@ class StoreSuite:
 
         self.tell(story)
 
-    def test_purging_forgets_what_all_is_true_of(self) -> None:
+    def test_store_purge_removes_answers_that_match_all_conditions(self) -> None:
         """By route, by tenant, by tag, by some of them, and everything; and says how many."""
         answers = [(bytes([n]) * 32, kept(str(n), route=f"r{n % 2}", tenant=f"t{n % 3}", tags=(f"g{n % 5}", "all")))
                    for n in range(30)]
@@ -95,7 +95,7 @@ class StoreSuite:
 
         self.tell(story)
 
-    def test_a_purged_answer_may_come_again(self) -> None:
+    def test_store_purged_key_can_be_put_again(self) -> None:
         """Forgetting is no ban."""
         async def story(store: Store) -> None:
             await filled(store, (KEY, kept("one", tags=("a",))))
@@ -106,7 +106,7 @@ class StoreSuite:
 
         self.tell(story)
 
-    def test_room_is_bounded(self) -> None:
+    def test_store_size_is_bounded(self) -> None:
         """A thousand answers do not take up more than it was given, and the newest are among those that stay."""
         async def story(store: Store) -> None:
             await filled(store, *[(n.to_bytes(32, "big"), kept("x" * 500)) for n in range(1000)])
@@ -120,7 +120,7 @@ class StoreSuite:
 
         self.tell(story, max_bytes=50_000)
 
-    def test_what_is_asked_for_stays(self) -> None:
+    def test_store_keeps_used_answers(self) -> None:
         """Ten answers that are had again and again outlast a thousand that are not."""
         async def story(store: Store) -> None:
             for n in range(1000):

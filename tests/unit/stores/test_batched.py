@@ -58,7 +58,7 @@ def on(check: Callable[[Batched, Words], Awaitable[None]], config: EmbedderConfi
     asyncio.run(main())
 
 
-def test_rows_come_in_the_order_of_the_texts() -> None:
+def test_embedder_rows_have_order_of_texts() -> None:
     """Known ones and new ones, of all lengths; none at all is an empty array."""
     async def check(embedder: Batched, model: Words) -> None:
         await embedder.embed(["a bc"])
@@ -70,7 +70,7 @@ def test_rows_come_in_the_order_of_the_texts() -> None:
     on(check)
 
 
-def test_what_was_embedded_is_known() -> None:
+def test_embedder_caches_vectors() -> None:
     """Also with other white space, around it and within, and other line ends; other words are another text."""
     async def check(embedder: Batched, model: Words) -> None:
         await embedder.embed(["caf\u00e9 one\ntwo"])
@@ -84,7 +84,7 @@ def test_what_was_embedded_is_known() -> None:
     on(check)
 
 
-def test_texts_that_come_while_the_model_runs_go_together_by_length() -> None:
+def test_embedder_batches_waiting_texts_of_equal_length() -> None:
     """The first goes alone; of those who wait, equal ones share a batch, oldest first."""
     async def check(embedder: Batched, model: Words) -> None:
         model.gate.clear()
@@ -97,7 +97,7 @@ def test_texts_that_come_while_the_model_runs_go_together_by_length() -> None:
     on(check, EmbedderConfig(max_batch_wait_s=10))
 
 
-def test_whoever_leaves_is_not_encoded() -> None:
+def test_embedder_cancelled_text_is_not_encoded() -> None:
     """A text whose asker is gone before its turn leaves the queue; the others get theirs."""
     async def check(embedder: Batched, model: Words) -> None:
         model.gate.clear()
@@ -115,7 +115,7 @@ def test_whoever_leaves_is_not_encoded() -> None:
     on(check)
 
 
-def test_a_model_that_fails_says_so_without_the_text() -> None:
+def test_embedder_model_failure_raises_without_the_text() -> None:
     """NoEmbedder for the texts of that batch; the next ones are tried again."""
     async def check(embedder: Batched, model: Words) -> None:
         model.is_broken = True
@@ -127,7 +127,7 @@ def test_a_model_that_fails_says_so_without_the_text() -> None:
     on(check)
 
 
-def test_a_closed_embedder_says_so() -> None:
+def test_embedder_closed_raises() -> None:
     """NoEmbedder, at once."""
     async def check(embedder: Batched, model: Words) -> None:
         embedder.close()
@@ -137,7 +137,7 @@ def test_a_closed_embedder_says_so() -> None:
     on(check)
 
 
-def test_a_slow_model_is_known_to_be_slow() -> None:
+def test_embedder_slow_model_does_not_fit_short_time() -> None:
     """What one text took is what the next is expected to take."""
     async def check(embedder: Batched, model: Words) -> None:
         assert embedder.fits(0.0)
@@ -148,7 +148,7 @@ def test_a_slow_model_is_known_to_be_slow() -> None:
     on(check)
 
 
-def test_what_is_cut_is_not_whole() -> None:
+def test_embedder_truncated_text_is_not_whole() -> None:
     """A caller can tell before it compares."""
     async def check(embedder: Batched, model: Words) -> None:
         assert embedder.is_whole("one two three")
@@ -157,7 +157,7 @@ def test_what_is_cut_is_not_whole() -> None:
     on(check)
 
 
-def test_a_text_is_read_once() -> None:
+def test_embedder_tokenizes_text_once() -> None:
     """To tell whether it is whole, and to embed it then; one of more words than tokens are read is not read at all."""
     async def check(embedder: Batched, model: Words) -> None:
         for n, text in enumerate(("a bc def", "b", "a bc def"), 1):
@@ -175,13 +175,13 @@ def test_a_text_is_read_once() -> None:
 @pytest.mark.parametrize(("name", "value"), [("max_tokens", 7), ("threads", 0), ("max_batch_tokens", 0),
                                              ("max_batch_wait_s", -1.0),
                                              ("cache_bytes", 1)])
-def test_settings_out_of_bounds_are_named(name: str, value: Any) -> None:
+def test_embedder_settings_out_of_bounds_are_rejected(name: str, value: Any) -> None:
     """ValueError with the field."""
     with pytest.raises(ValueError, match=f"^{name} must be"):
         replace(EmbedderConfig(), **{name: value})
 
 
-def test_the_same_text_asked_for_by_many_is_encoded_once() -> None:
+def test_embedder_concurrent_callers_of_same_text_share_one_encoding() -> None:
     """All get it; one of them may leave, and the last one that leaves takes it out of the queue."""
     async def check(embedder: Batched, model: Words) -> None:
         model.gate.clear()

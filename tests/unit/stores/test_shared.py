@@ -1,7 +1,6 @@
 """A shared store on virtual time: what is near, what is slow, what is gone, and what waits."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -14,29 +13,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.events import StoreCallDone, StoreChanged
+from stayfast.core.events import StoreChanged
 from stayfast.stores import remote_store as shared
 from stayfast.stores.base import CachedAnswer, Get, Lead, Led, Order, Put, Reply, Store, StoreUnavailable
 from stayfast.stores.remote_store import VERSION, RemoteStore, SharedConfig, packed, unpacked
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
+from tests.unit.stores.shared_rig import Rig
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
-
-FAR = SharedConfig(local_bytes=0)
-
-
-class Rig:
-    """A store and its door."""
-
-    def __init__(self, loop: SimLoop, config: SharedConfig = FAR, place: Place | None = None, seed: int = 1) -> None:
-        self.loop = loop
-        self.sink = RecordingSink()
-        self.door = FakeDoor(place if place is not None else Place(), loop)
-        self.store = RemoteStore("s", self.door, config, loop, self.sink, rng=Random(seed))
-
-    def counts(self, what: str = "get") -> Counter[str]:
-        """What came of it, how often."""
-        return Counter(fact.result for fact in self.sink.of(StoreCallDone) if fact.what == what)
 
 
 class TestShared(StoreSuite):
@@ -47,7 +31,7 @@ class TestShared(StoreSuite):
         clock = SystemClock()
         return RemoteStore("s", FakeDoor(Place(), clock), SharedConfig(timeout_s=10), clock, RecordingSink(), rng=Random(1))
 
-    def test_room_is_bounded(self) -> None:
+    def test_store_size_is_bounded(self) -> None:
         """What is near is."""
         async def main(loop: SimLoop) -> None:
             rig = Rig(loop, SharedConfig(local_bytes=50_000))
@@ -58,7 +42,7 @@ class TestShared(StoreSuite):
 
         run(main)
 
-    def test_what_is_asked_for_stays(self) -> None:
+    def test_store_keeps_used_answers(self) -> None:
         """A look-up counts near as well as there."""
         async def main(loop: SimLoop) -> None:
             rig = Rig(loop, SharedConfig(local_bytes=50_000, local_ttl_s=3600))
@@ -70,7 +54,7 @@ class TestShared(StoreSuite):
         run(main)
 
 
-def test_unknown_is_not_missing() -> None:
+def test_remote_store_ask_distinguishes_miss_from_no_reply() -> None:
     """What is there, near, not there, late, gone or left alone: only a store that answered says that there is nothing."""
 
     async def main(loop: SimLoop) -> None:
@@ -115,7 +99,7 @@ def test_remote_store_expired_answer_is_a_miss() -> None:
     run(main)
 
 
-def test_what_was_had_lately_is_near() -> None:
+def test_remote_store_local_copy_is_used_for_local_ttl_s() -> None:
     """For `local_ttl_s` nobody is asked for it; then the store is, which others may have changed."""
 
     async def main(loop: SimLoop) -> None:
@@ -140,7 +124,7 @@ def test_what_was_had_lately_is_near() -> None:
     run(main)
 
 
-def test_a_slow_store_costs_its_time_and_is_left_alone() -> None:
+def test_remote_store_slow_backend_opens_breaker_after_five_timeouts() -> None:
     """Five misses of `timeout_s`; then none for a second; then one at a time until it is well."""
 
     async def main(loop: SimLoop) -> None:
@@ -166,7 +150,7 @@ def test_a_slow_store_costs_its_time_and_is_left_alone() -> None:
     run(main)
 
 
-def test_a_full_store_still_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_store_failing_writes_do_not_stop_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders that write are left alone while they fail, and told of; look-ups go on, and nobody may not lead."""
 
     async def main(loop: SimLoop) -> None:
@@ -195,7 +179,7 @@ def test_a_full_store_still_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -
     run(main)
 
 
-def test_a_request_with_less_time_waits_less_and_blames_nobody() -> None:
+def test_remote_store_short_deadline_does_not_count_as_failure() -> None:
     """It is not the store's fault."""
 
     async def main(loop: SimLoop) -> None:
@@ -215,7 +199,7 @@ def test_a_request_with_less_time_waits_less_and_blames_nobody() -> None:
     run(main)
 
 
-def test_a_burst_is_a_few_round_trips() -> None:
+def test_remote_store_burst_is_sent_in_few_round_trips() -> None:
     """Whatever waits goes together; puts have their turn."""
 
     async def main(loop: SimLoop) -> None:
@@ -233,7 +217,7 @@ def test_a_burst_is_a_few_round_trips() -> None:
     run(main)
 
 
-def test_who_has_left_is_not_asked_for() -> None:
+def test_remote_store_cancelled_lookup_is_not_sent() -> None:
     """A look-up whose request is gone before it is carried costs the store nothing."""
 
     async def main(loop: SimLoop) -> None:
@@ -250,7 +234,7 @@ def test_who_has_left_is_not_asked_for() -> None:
     run(main)
 
 
-def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_store_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look-ups by number, puts by bytes; what is too much is told at once, and there is room again later."""
     monkeypatch.setattr(shared, "MOST_WAITING", 10)
     monkeypatch.setattr(shared, "PUTS_BYTES", 5000)
@@ -271,7 +255,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     run(main)
 
 
-def test_one_that_is_gone_is_no_error() -> None:
+def test_remote_store_unavailable_backend_is_a_miss() -> None:
     """A miss, a put that is not kept, a call that is led, an answer that is near; but purging says that it was not done."""
 
     async def main(loop: SimLoop) -> None:
@@ -296,7 +280,7 @@ def test_one_that_is_gone_is_no_error() -> None:
     run(main)
 
 
-def test_a_door_that_breaks_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_store_unexpected_backend_error_blocks_no_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake of ours in it: whoever waits goes on in time, the loop is told, and the next one is carried."""
 
     async def main(loop: SimLoop) -> None:
@@ -314,7 +298,7 @@ def test_a_door_that_breaks_hangs_nobody(monkeypatch: pytest.MonkeyPatch) -> Non
     run(main)
 
 
-def test_closing_writes_what_waits() -> None:
+def test_remote_store_close_sends_queued_writes() -> None:
     """Then it has nothing any more, and nothing runs."""
 
     async def main(loop: SimLoop) -> None:
@@ -333,7 +317,7 @@ def test_closing_writes_what_waits() -> None:
     run(main)
 
 
-def test_closing_does_not_wait_for_ever() -> None:
+def test_remote_store_close_is_bounded_in_time() -> None:
     """For a store that hangs."""
 
     async def main(loop: SimLoop) -> None:
@@ -347,7 +331,7 @@ def test_closing_does_not_wait_for_ever() -> None:
     run(main)
 
 
-def test_what_broke_off_is_not_remembered_for_ever() -> None:
+def test_remote_store_leads_without_release_are_dropped() -> None:
     """A call of which nobody says that it is over may be led by anybody soon; and takes no room here."""
 
     async def main(loop: SimLoop) -> None:
@@ -360,7 +344,7 @@ def test_what_broke_off_is_not_remembered_for_ever() -> None:
     run(main)
 
 
-def test_only_who_leads_says_that_it_is_over() -> None:
+def test_remote_store_led_without_lead_sends_nothing() -> None:
     """And what it has put is there before."""
 
     async def main(loop: SimLoop) -> None:
@@ -380,7 +364,7 @@ def test_only_who_leads_says_that_it_is_over() -> None:
 @pytest.mark.parametrize(("wrong", "field"), [
     ({"timeout_s": 0}, "timeout_s"), ({"timeout_s": 11}, "timeout_s"), ({"coalesce_wait_s": -1}, "coalesce_wait_s"),
     ({"local_bytes": -1}, "local_bytes"), ({"local_ttl_s": 0}, "local_ttl_s")])
-def test_wrong_settings_are_named(wrong: dict[str, Any], field: str) -> None:
+def test_shared_config_out_of_bounds_is_rejected(wrong: dict[str, Any], field: str) -> None:
     """By the field."""
     with pytest.raises(ValueError, match=f"^{field} must be"):
         SharedConfig(**wrong)
@@ -388,20 +372,20 @@ def test_wrong_settings_are_named(wrong: dict[str, Any], field: str) -> None:
 
 @given(st.binary(), st.booleans())
 @example(b"\x81\xa1x" + b"\x91" * 100_000, True)
-def test_other_bytes_are_no_answer(said: bytes, is_signed: bool) -> None:
+def test_unpacked_random_bytes_raise_value_error(said: bytes, is_signed: bool) -> None:
     """Whatever they are, and even with a checksum that is right: of a version that says other things."""
     data = VERSION + crc32(said, crc32(KEY)).to_bytes(4, "big") + said if is_signed else said
     with pytest.raises(ValueError, match=r"written by|wrong|not an answer"):
         unpacked(KEY, data)
 
 
-def test_a_newer_version_may_say_more() -> None:
+def test_unpacked_ignores_fields_of_newer_version() -> None:
     """What is not known of it is left out."""
     said = msgspec.msgpack.encode({"body": b"x", "kept_at": 1.0, "colour": "red"})
     assert unpacked(KEY, VERSION + crc32(said, crc32(KEY)).to_bytes(4, "big") + said) == CachedAnswer(b"x", 1.0)
 
 
-def test_an_answer_is_the_same_after_its_way_out_and_back() -> None:
+def test_packed_answer_round_trips_and_detects_changes() -> None:
     """With all its members; and no other bytes are an answer."""
     one = CachedAnswer(b"\x00body", 1.5, None, None, 9.5, "r", "t", ("a",))
     data = packed(KEY, one)

@@ -3,25 +3,15 @@
 import asyncio
 import sqlite3
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.stores.base import CachedAnswer, IsLed, Lead, Led, Order, Reply, Store, StoreBackend, StoreUnavailable
-from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.stores.sqlite import SqliteDoor
-from stayfast.testing import RecordingSink
 from tests.unit.stores.journal_suite import JournalSuite
+from tests.unit.stores.sqlite_rig import opened
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
-
-ONLY_THERE = SharedConfig(timeout_s=10, local_bytes=0)
-
-
-def opened(path: Path, max_bytes: int = 1 << 20, seed: int = 1) -> RemoteStore:
-    """A store in this file, as one of several processes has it."""
-    return RemoteStore("file", SqliteDoor(path, max_bytes, SystemClock()), ONLY_THERE, SystemClock(), RecordingSink(),
-                  rng=Random(seed))
 
 
 class TestSqlite(StoreSuite):
@@ -38,7 +28,7 @@ class TestSqlite(StoreSuite):
         """An empty one."""
         return opened(self.folder / "answers.db", max_bytes)
 
-    def test_the_last_word_of_many_is_remembered(self) -> None:
+    def test_store_note_returns_last_text(self) -> None:
         """Under its name, for all who share it; none under another."""
         async def main() -> None:
             one, other = opened(self.folder / "a.db"), opened(self.folder / "a.db", seed=2)
@@ -69,7 +59,7 @@ class TestSqliteJournal(JournalSuite):
         """One more to the same file."""
         return SqliteDoor(self.folder / "answers.db", 1 << 20, SystemClock())
 
-    def test_a_closed_one_is_gone(self) -> None:
+    def test_backend_closed_raises_unavailable(self) -> None:
         """And raises nothing else."""
         async def story(one: StoreBackend, other: StoreBackend) -> None:
             third = self.door()
@@ -82,7 +72,7 @@ class TestSqliteJournal(JournalSuite):
         self.tell_it(story)
 
 
-def test_what_is_larger_than_the_store_takes_nobodys_room(tmp_path: Path) -> None:
+def test_sqlite_answer_larger_than_store_evicts_none(tmp_path: Path) -> None:
     """It is not kept, nor is what it was to replace; all others stay."""
     async def story() -> None:
         store = opened(tmp_path / "a.db", max_bytes=50_000)
@@ -118,7 +108,7 @@ def fill_once(path: Path, *answers: tuple[bytes, CachedAnswer]) -> None:
     asyncio.run(fill())
 
 
-def test_it_outlives_its_process(tmp_path: Path) -> None:
+def test_sqlite_file_survives_process_and_is_private(tmp_path: Path) -> None:
     """And nobody else on the machine may read it."""
     path = tmp_path / "answers.db"
     fill_once(path, (KEY, kept("one")))
@@ -134,7 +124,7 @@ def test_it_outlives_its_process(tmp_path: Path) -> None:
     assert not is_open_to_others(path)
 
 
-def test_two_processes_have_the_same(tmp_path: Path) -> None:
+def test_store_is_shared_by_two_processes(tmp_path: Path) -> None:
     """What one puts the other has; what one purges the other has no longer."""
     async def story() -> None:
         one, other = opened(tmp_path / "a.db", seed=1), opened(tmp_path / "a.db", seed=2)
@@ -196,7 +186,7 @@ def test_sqlite_lead_of_a_dead_process_expires_and_passes_to_the_next(tmp_path: 
     "UPDATE answers SET data = x'0100000000' || substr(data, 6)", "UPDATE answers SET data = x'02' || substr(data, 2)",
     "UPDATE answers SET data = substr(data, 1, 20)", "UPDATE answers SET data = x''",
 ])
-def test_what_cannot_be_read_is_a_miss(tmp_path: Path, harm: str) -> None:
+def test_store_unreadable_data_is_a_miss(tmp_path: Path, harm: str) -> None:
     """Broken, of another version, cut off, empty."""
     path = tmp_path / "answers.db"
     fill_once(path, (KEY, kept("one")))
@@ -206,7 +196,7 @@ def test_what_cannot_be_read_is_a_miss(tmp_path: Path, harm: str) -> None:
     assert get_once(path) is None
 
 
-def test_an_answer_is_not_read_under_another_key(tmp_path: Path) -> None:
+def test_sqlite_answer_of_other_key_is_a_miss(tmp_path: Path) -> None:
     """Even where a file says so."""
     path = tmp_path / "answers.db"
     fill_once(path, (KEY, kept("one")))
@@ -216,7 +206,7 @@ def test_an_answer_is_not_read_under_another_key(tmp_path: Path) -> None:
     assert get_once(path, OTHER) is None
 
 
-def test_a_file_of_another_version_is_emptied(tmp_path: Path) -> None:
+def test_sqlite_file_of_other_version_is_emptied(tmp_path: Path) -> None:
     """And then used."""
     path = tmp_path / "answers.db"
     fill_once(path, (KEY, kept("one")))
@@ -229,7 +219,7 @@ def test_a_file_of_another_version_is_emptied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["text", "database"])
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, what: str) -> None:
+def test_sqlite_file_of_other_application_is_not_changed(tmp_path: Path, what: str) -> None:
     """It is not a store, and stays what it is."""
     path = tmp_path / "precious"
     if what == "text":
@@ -254,7 +244,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, what: str) -> Non
     assert path.read_bytes() == before
 
 
-def test_a_file_that_cannot_be_made_is_a_miss(tmp_path: Path) -> None:
+def test_sqlite_missing_folder_is_a_miss(tmp_path: Path) -> None:
     """No folder; when there is one, it is used."""
     async def story() -> None:
         store = opened(tmp_path / "none" / "answers.db")

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.unit.stores.test_sqlite import opened
+from tests.unit.stores.sqlite_rig import opened
 
 N_KILLS = 4
 WRITER = """
 import asyncio, sys
 from pathlib import Path
 from tests.unit.stores.suite import kept
-from tests.unit.stores.test_sqlite import opened
+from tests.unit.stores.sqlite_rig import opened
 
 async def main(path, first):
     store = opened(Path(path), max_bytes=4_000_000)
@@ -51,7 +51,7 @@ def check(path: Path) -> None:
     file.close()
 
 
-def test_a_killed_process_loses_nothing_that_it_has_kept(tmp_path: Path) -> None:
+def test_sqlite_killed_process_loses_no_committed_answer(tmp_path: Path) -> None:
     """Several times, at moments of chance, in the middle of transactions and evictions."""
     path = tmp_path / "answers.db"
     first = 0

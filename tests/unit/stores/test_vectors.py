@@ -23,7 +23,7 @@ def made(n: int, n_dims: int = 16, seed: int = 1) -> Floats:
     return unit
 
 
-def test_the_nearest_come_first() -> None:
+def test_vectors_nearest_are_sorted_by_cosine() -> None:
     """With their cosines, and no more than there are."""
     some = made(30)
     index = Vectors(16)
@@ -38,7 +38,7 @@ def test_the_nearest_come_first() -> None:
     assert len(index.nearest(SCOPE, some[7], 100)) == len(index) == 30
 
 
-def test_no_scope_sees_another() -> None:
+def test_vectors_scopes_do_not_mix() -> None:
     """The same key in two scopes is two vectors."""
     some = made(3)
     index = Vectors(16)
@@ -54,7 +54,7 @@ def test_no_scope_sees_another() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=120))
-def test_it_is_a_dictionary_with_a_search(steps: list[tuple[bool, int]]) -> None:
+def test_vectors_add_and_remove_match_a_dictionary(steps: list[tuple[bool, int]]) -> None:
     """After any adding and removing, while a scope grows into a graph: what is there is found, what is gone is not."""
     some = made(13)
     index, keys = Vectors(16), set[int]()
@@ -71,7 +71,7 @@ def test_it_is_a_dictionary_with_a_search(steps: list[tuple[bool, int]]) -> None
     assert len(index) == len(keys)
 
 
-def test_a_graph_finds_what_is_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_graph_has_high_recall(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scope grows into one while it is used; cosines are exact to a thousandth."""
     monkeypatch.setattr(module, "N_EXACT", 100)
     some = made(2000, 64)
@@ -88,7 +88,7 @@ def test_a_graph_finds_what_is_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert n_found >= 170
 
 
-def test_the_libraries_bear_each_other() -> None:
+def test_onnxruntime_and_usearch_can_be_imported_together() -> None:
     """usearch before onnxruntime crashes a process; whoever imports this first is safe."""
     code = "import stayfast.stores.vectors, onnxruntime; print(len(stayfast.stores.vectors.Vectors(3)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"

@@ -98,7 +98,7 @@ def of(mixture: Mixture) -> Draw:
 
 
 @pytest.mark.parametrize("name", [*PRESETS, "tail"])
-def test_no_preset_is_taken_for_sick(name: str) -> None:
+def test_healthy_presets_open_no_breaker_and_lower_no_limit(name: str) -> None:
     """Whatever the traffic is like: nobody is held up and no breaker opens, in 18,000 calls each."""
     mixture = PRESETS[name].ttft if name in PRESETS else TAIL
     for number, arrivals in enumerate(ARRIVALS):
@@ -111,14 +111,14 @@ def test_no_preset_is_taken_for_sick(name: str) -> None:
        mixture=st.builds(Mixture, st.floats(0.005, 3), st.floats(0, 0.7), st.floats(0, 0.07), st.floats(0.005, 60),
                          st.just(0.7)),
        seed=st.integers(0, 2**32))
-def test_no_pattern_of_arrivals_makes_a_tail_a_sickness(sizes: list[tuple[int, float]], mixture: Mixture, seed: int) -> None:
+def test_healthy_tail_with_bursts_opens_no_breaker(sizes: list[tuple[int, float]], mixture: Mixture, seed: int) -> None:
     """Any bursts and lulls before any stationary heavy tail."""
     played = play(bursts(sizes), of(mixture), seed)
     assert (played.n_held_up, played.n_opened) == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-like", "haiku-4.5-like", "gemini-flash-lite-like"])
-def test_a_brown_out_opens_the_breaker_and_leaves_the_limit(name: str) -> None:
+def test_brownout_opens_breaker_and_keeps_limit(name: str) -> None:
     """Ten times slower from 60 s on: within 3 s; and nobody is held up, as nothing that we do makes it so."""
     mixture = PRESETS[name].ttft
     played = play(arriving("poisson@60", Random(1), 4200),
@@ -127,13 +127,13 @@ def test_a_brown_out_opens_the_breaker_and_leaves_the_limit(name: str) -> None:
     assert 60 < played.opened_at < 63
 
 
-def test_a_breaker_opens_while_all_hang() -> None:
+def test_hanging_calls_open_breaker() -> None:
     """Nothing is answered any more, and still it is known."""
     played = play(arriving("poisson@60", Random(1), 4200), lambda rng, at, n_beside: 0.5 if at < 60 else 1000.0, 1)
     assert (played.n_opened, played.member.breaker.state) == (1, BreakerState.OPEN)
 
 
-def test_refusals_bring_the_limit_down() -> None:
+def test_refusals_lower_limit() -> None:
     """An upstream that runs forty and refuses the rest with 429 is soon asked for about forty."""
     played = play(arriving("poisson@60", Random(1), 6000), lambda rng, at, n_beside: 0.5 if n_beside <= 40 else None, 1)
     assert played.n_held_up > 1000
@@ -141,7 +141,7 @@ def test_refusals_bring_the_limit_down() -> None:
     assert played.n_opened == 0
 
 
-def test_a_queue_of_our_making_brings_the_limit_down() -> None:
+def test_own_queue_lowers_limit() -> None:
     """An engine that runs 32 at a time, each for two seconds, and is asked for twice that."""
     mixture = Mixture(0.05, 0.2)
 

@@ -41,7 +41,7 @@ TEXT = {"type": "text", "text": 'an "image" or "file"'}
     (asked(Api.CHAT, messages=user(TEXT)), None),
     (asked(Api.CHAT, messages=user(TEXT), tools=[{"function": {"parameters": {"type": "image"}}}]), None),
     (asked(Api.RESPONSES, input="image"), None)])
-def test_media_are_found_where_they_stand(request_: Request, path: str | None) -> None:
+def test_path_of_media_finds_nested_media(request_: Request, path: str | None) -> None:
     """Pictures, sound and files, in messages and in what tools gave back; words about them are words."""
     assert path_of_media(request_) == path
 
@@ -53,13 +53,13 @@ def test_media_are_found_where_they_stand(request_: Request, path: str | None) -
     ({"type": "allowed_tools", "mode": "required", "tools": []}, True),
     ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}}, True),
     ({"type": "auto"}, False), ({"type": "none"}, False), ({"type": "any"}, True), ({"type": "tool", "name": "f"}, True)])
-def test_who_demands_a_call_of_a_tool(choice: object, must: bool) -> None:
+def test_must_call_tool_in_all_dialects(choice: object, must: bool) -> None:
     """In the words of all three protocols; a prompt about it is a prompt."""
     said = user({"type": "text", "text": '"tool_choice": "required"'})
     assert must_call_tool(asked(Api.CHAT, messages=said, tool_choice=choice)) is must
 
 
-def test_a_call_of_a_tool_is_refused_where_the_model_knows_none() -> None:
+def test_local_upstream_forced_tool_without_support_is_rejected() -> None:
     """It would answer with words, as if nothing had been asked of it."""
 
     def dial(address: Address) -> Upstream:
@@ -78,7 +78,7 @@ def test_a_call_of_a_tool_is_refused_where_the_model_knows_none() -> None:
         open_at(calls_tools=True)
 
 
-def test_a_picture_is_refused_by_name() -> None:
+def test_local_upstream_image_is_rejected_with_its_path() -> None:
     """The client learns which part the model cannot read, before anything is sent to it."""
 
     def dial(address: Address) -> Upstream:

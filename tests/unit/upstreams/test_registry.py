@@ -30,7 +30,7 @@ def enter(of: UpstreamState, now: float) -> Permit:
     return acquire_permit(of, of.usual.norm("m", 20, False), now)
 
 
-def test_clients_that_leave_are_no_sample() -> None:
+def test_upstream_state_cancelled_calls_are_no_samples() -> None:
     """A storm of hang-ups, after two seconds or, when each was a slow call, after four."""
     for left_after_s in (2.0, 4.0):
         made = member()
@@ -41,7 +41,7 @@ def test_clients_that_leave_are_no_sample() -> None:
         assert (made.breaker.state, made.limit.value) == (BreakerState.CLOSED, 10_000)
 
 
-def test_who_leaves_a_slow_call_at_ordinary_concurrency_is_one() -> None:
+def test_upstream_state_cancelled_slow_call_at_normal_concurrency_is_a_sample() -> None:
     """One after another: after two seconds nothing is known, after nine each was slow with nobody beside it."""
     for left_after_s, state in ((2.0, BreakerState.CLOSED), (9.0, BreakerState.OPEN)):
         made = member()
@@ -51,7 +51,7 @@ def test_who_leaves_a_slow_call_at_ordinary_concurrency_is_one() -> None:
         assert made.breaker.state is state
 
 
-def test_races_that_are_lost_late_count_as_slow() -> None:
+def test_upstream_state_late_loss_to_hedge_counts_as_slow() -> None:
     """At 1.6 times the usual, not at 1.2."""
     for lost_after_s, state in ((1.2, BreakerState.CLOSED), (1.7, BreakerState.OPEN)):
         made = member()
@@ -62,7 +62,7 @@ def test_races_that_are_lost_late_count_as_slow() -> None:
         assert made.breaker.state is state
 
 
-def test_an_answer_that_breaks_off_long_after_counts_as_dropped() -> None:
+def test_upstream_state_late_broken_answer_counts_as_drop() -> None:
     """Sixty calls were answered in time, judged, and then cut in the middle."""
     made = member()
     places = [enter(made, 100.0 + number / 60) for number in range(60)]
@@ -77,7 +77,7 @@ def test_an_answer_that_breaks_off_long_after_counts_as_dropped() -> None:
     assert made.limit.value < 10_000
 
 
-def test_a_second_answer_or_end_counts_for_nothing() -> None:
+def test_permit_second_answer_or_release_is_ignored() -> None:
     """Whoever comes first has said it."""
     made = member()
     place = enter(made, 100.0)
@@ -89,7 +89,7 @@ def test_a_second_answer_or_end_counts_for_nothing() -> None:
     assert (made.n_in_flight, len(made.pending), made.n_failed_in_row) == (0, 0, 0)
 
 
-def test_a_long_prompt_is_before_others_until_it_is_read() -> None:
+def test_upstream_state_prefill_backlog_raises_load_until_first_token() -> None:
     """However its call goes on or ends, once; and it is no more than one request from then on."""
     for end in ("answered", "lost", *Outcome):
         made = member()
@@ -110,7 +110,7 @@ def test_a_long_prompt_is_before_others_until_it_is_read() -> None:
         assert (made.backlog.work, made.n_in_flight) == (0, 0)
 
 
-def test_aimd_waits_until_it_is_known_who_is_over_its_bound() -> None:
+def test_upstream_state_aimd_classifies_after_its_bound() -> None:
     """A bound of five seconds where three are slow: calls of four seconds are none of its business, those of six are."""
     for seconds, is_cut in ((4.0, False), (6.0, True)):
         made = member(LimitConfig("aimd", max=500, p95_low_s=2.0, p95_high_s=5.0))
@@ -127,7 +127,7 @@ def test_aimd_waits_until_it_is_known_who_is_over_its_bound() -> None:
         assert (made.limit.value < 500) is is_cut
 
 
-def test_what_runs_in_other_processes_counts() -> None:
+def test_upstream_state_counts_calls_of_other_processes() -> None:
     """Ten here and ninety elsewhere are a hundred: slow beside so many is no sign that they would be with few."""
     for n_elsewhere, is_cut in ((90, True), (10, False)):
         made = member()
@@ -149,7 +149,7 @@ def test_what_runs_in_other_processes_counts() -> None:
         assert (made.limit.value < 10_000) is is_cut
 
 
-def test_each_lane_learns_of_its_own_calls() -> None:
+def test_upstream_state_lanes_learn_separately() -> None:
     """What long prompts are refused cuts the long lane's limit, and no other; a fixed limit is not divided."""
     made = member()
     made.split_by_lane(("short", "long"))

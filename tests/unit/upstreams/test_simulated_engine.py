@@ -23,7 +23,7 @@ def provider(loop: SimLoop, **fields: Any) -> Provider:
     return Provider("p", ProviderConfig(engine=model, **fields), loop)
 
 
-def test_one_alone_is_exact() -> None:
+def test_simulated_engine_single_request_has_exact_times() -> None:
     """Prefill by its length, then a step a token."""
     async def main(loop: SimLoop) -> Heard:
         return await hear(provider(loop), chat(11, n_prompt_tokens=500))
@@ -35,7 +35,7 @@ def test_one_alone_is_exact() -> None:
     assert gaps == pytest.approx([0.011] * 10)
 
 
-def test_prefills_queue_first_come_first_served() -> None:
+def test_simulated_engine_prefills_are_fifo() -> None:
     """Three prompts of half a second each: the third has waited for two."""
     async def main(loop: SimLoop) -> list[Heard]:
         return await hear_many(loop, provider(loop), [(0, chat(2, n_prompt_tokens=500)) for _ in range(3)])
@@ -43,7 +43,7 @@ def test_prefills_queue_first_come_first_served() -> None:
     assert [heard.head_at for heard in run(main)] == pytest.approx([0.5, 1.0, 1.5])
 
 
-def test_a_prompt_that_begins_like_another_needs_only_its_rest() -> None:
+def test_simulated_engine_shared_prefix_is_not_prefilled_again() -> None:
     """Two thirds of it are cached, and usage says so; an engine without a cache computes all of it."""
     async def main(loop: SimLoop) -> list[Heard]:
         first, second = (chat(2, n_prompt_tokens=n, blocks=tuple(range(n // 64)), include_usage=True)
@@ -56,7 +56,7 @@ def test_a_prompt_that_begins_like_another_needs_only_its_rest() -> None:
     assert [heard.head_at for heard in run(main)] == pytest.approx([0.64, 0.32, 0.96])
 
 
-def test_gaps_grow_with_the_batch() -> None:
+def test_simulated_engine_token_gaps_grow_with_batch() -> None:
     """Twenty together decode at a step of 10 + 20 ms, one alone at 11 ms."""
     async def main(loop: SimLoop) -> list[Heard]:
         return await hear_many(loop, provider(loop), [(0, chat(101)) for _ in range(20)])
@@ -65,7 +65,7 @@ def test_gaps_grow_with_the_batch() -> None:
         assert heard.took_s == pytest.approx(100 * 0.030, rel=0.01)
 
 
-def test_a_prefill_slows_what_decodes() -> None:
+def test_simulated_engine_prefill_slows_decoding() -> None:
     """With a share of one half, a token during a prefill takes two steps."""
     async def main(loop: SimLoop) -> Heard:
         one = provider(loop, decode_share=0.5, decode_step_per_sequence_s=0.0)
@@ -74,7 +74,7 @@ def test_a_prefill_slows_what_decodes() -> None:
     assert run(main).took_s == pytest.approx(1.0 + 0.25)
 
 
-def test_latency_rises_with_load() -> None:
+def test_simulated_engine_latency_rises_with_load() -> None:
     """The median of the time to the end at half, once and twice an engine's capacity: each worse than the one before."""
     def median_s(per_s: float) -> float:
         async def main(loop: SimLoop) -> list[Heard]:
@@ -90,7 +90,7 @@ def test_latency_rises_with_load() -> None:
     assert over > 5 * slack
 
 
-def test_memory_holds_so_many_tokens_and_the_rest_waits() -> None:
+def test_simulated_engine_memory_limit_queues_requests() -> None:
     """With room for two of them, the third starts when the first has ended."""
     async def main(loop: SimLoop) -> list[Heard]:
         small = provider(loop, kv_tokens=250, decode_step_per_sequence_s=0.0, prefill_tokens_per_s=1e6)
@@ -102,7 +102,7 @@ def test_memory_holds_so_many_tokens_and_the_rest_waits() -> None:
     assert heads[2] == pytest.approx(1.0, rel=0.01)
 
 
-def test_a_full_queue_is_refused() -> None:
+def test_simulated_engine_full_queue_is_refused() -> None:
     """With `max_waiting`, one more gets 503 at once."""
     async def main(loop: SimLoop) -> list[Heard]:
         small = provider(loop, max_running=1, max_waiting=1)
@@ -111,7 +111,7 @@ def test_a_full_queue_is_refused() -> None:
     assert [heard.head.status for heard in run(main) if heard.head is not None] == [200, 200, 503]
 
 
-def test_static_batches_wait_for_their_longest() -> None:
+def test_static_engine_batch_waits_for_longest_answer() -> None:
     """A whole answer of 10 tokens beside one of 200 leaves with it; continuous batching lets it go. The next batch waits."""
     def took_s(batching: str) -> list[float]:
         async def main(loop: SimLoop) -> list[Heard]:
@@ -125,7 +125,7 @@ def test_static_batches_wait_for_their_longest() -> None:
     assert took_s("continuous") == pytest.approx([0.1, 2.0, 0.1], rel=0.01)
 
 
-def test_static_prompts_are_padded_to_the_longest() -> None:
+def test_static_engine_pads_prompts_to_longest() -> None:
     """Two prompts of 10 and 500 tokens cost as much as two of 500."""
     async def main(loop: SimLoop) -> list[Heard]:
         asks = [(0.0, chat(2, n_prompt_tokens=10)), (0.0, chat(2, n_prompt_tokens=500))]
@@ -135,7 +135,7 @@ def test_static_prompts_are_padded_to_the_longest() -> None:
 
 
 @pytest.mark.parametrize("batching", ["continuous", "static"])
-def test_who_leaves_makes_room(batching: str) -> None:
+def test_simulated_engine_cancelled_request_frees_memory(batching: str) -> None:
     """Everybody leaves in every state; the engine is empty and serves the next one as if nothing had been."""
     async def main(loop: SimLoop) -> float:
         one = provider(loop, batching=batching, max_running=3, kv_tokens=2000)
@@ -151,7 +151,7 @@ def test_who_leaves_makes_room(batching: str) -> None:
     assert run(main) == pytest.approx(0.11 + (0.05 if batching == "static" else 0.0), rel=0.01)
 
 
-def test_hangups_unnoticed_keep_their_place() -> None:
+def test_simulated_engine_unnoticed_hangup_keeps_its_slot() -> None:
     """A provider that does not notice goes on decoding for nobody: the next one decodes beside it, and all is counted."""
     async def main(loop: SimLoop) -> tuple[Heard, Provider]:
         one = provider(loop, cancels_on_disconnect=False)
@@ -169,7 +169,7 @@ def test_hangups_unnoticed_keep_their_place() -> None:
 
 
 @pytest.mark.parametrize(("left_s", "n_after"), [(0.5, 101), (1.05, 101), (2.0, 91)])
-def test_hangups_unnoticed_before_the_engine_has_it(left_s: float, n_after: int) -> None:
+def test_simulated_engine_unnoticed_hangup_before_start(left_s: float, n_after: int) -> None:
     """Who leaves before, in or after the prefill still gets all of it made: one second of waiting, one of prefill."""
     async def main(loop: SimLoop) -> Provider:
         model = EngineModel(prefill_tokens_per_s=100, decode_step_s=0.01, decode_step_per_sequence_s=0.0)
@@ -185,7 +185,7 @@ def test_hangups_unnoticed_before_the_engine_has_it(left_s: float, n_after: int)
     assert (counts.n_tokens_unread, counts.n_tokens_after_hangup) == (101, n_after)
 
 
-def test_stalls_hold_up_what_the_engine_made() -> None:
+def test_simulated_engine_stalls_delay_tokens() -> None:
     """After a stall of a second the tokens made meanwhile come at once."""
     async def main(loop: SimLoop) -> Heard:
         rule = FaultRule(FaultKind.STALL, seconds=1.0, after_chunks=3)
@@ -197,7 +197,7 @@ def test_stalls_hold_up_what_the_engine_made() -> None:
 
 
 @pytest.mark.parametrize("batching", ["continuous", "static"])
-def test_it_runs_on_a_real_loop(batching: Any) -> None:
+def test_simulated_engine_runs_on_real_loop(batching: Any) -> None:
     """uvloop rounds timers to milliseconds: nothing is early by more, and nothing spins or breaks."""
     async def main() -> list[Heard]:
         model = EngineModel(batching, decode_step_s=0.0015, batch_window_s=0.01)
@@ -215,7 +215,7 @@ def test_it_runs_on_a_real_loop(batching: Any) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 2), st.integers(0, 300), st.integers(1, 60), st.floats(0.01, 3), st.booleans()),
                 min_size=1, max_size=25), st.sampled_from(["continuous", "static"]), st.integers(300, 1000))
-def test_whatever_comes_and_goes_nothing_is_lost(
+def test_simulated_engine_random_requests_leave_no_state(
         asks: list[tuple[float, int, int, float, bool]], batching: str, kv_tokens: int) -> None:
     """Every request ends or is left, memory and places all come back, and no answer is faster than the engine can."""
     async def main(loop: SimLoop) -> None:

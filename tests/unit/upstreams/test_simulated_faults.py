@@ -36,7 +36,7 @@ def events(body: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.REFUSED, FaultKind.RESET])
-def test_the_connection_may_fail_before_the_head(kind: FaultKind) -> None:
+def test_fault_connection_fails_before_head(kind: FaultKind) -> None:
     """At once, and told apart."""
     heard = struck(FaultRule(kind), chat())
     assert (heard.head, heard.broke, heard.answering.outcome) == (None, kind.value, kind.value)
@@ -44,7 +44,7 @@ def test_the_connection_may_fail_before_the_head(kind: FaultKind) -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.HANG, FaultKind.SILENT])
 @pytest.mark.parametrize("stream", [True, False])
-def test_it_may_never_answer(kind: FaultKind, stream: bool) -> None:
+def test_fault_never_answers(kind: FaultKind, stream: bool) -> None:
     """Nothing comes however long one waits; a silent one has sent a good head before."""
     async def main(loop: SimLoop) -> tuple[str | None, int]:
         one = Provider("p", ProviderConfig(faults=(FaultRule(kind),), **BASE), loop)
@@ -60,7 +60,7 @@ def test_it_may_never_answer(kind: FaultKind, stream: bool) -> None:
     assert run(main) == (kind.value, 0)
 
 
-def test_a_slow_head_holds_up_all_that_follows() -> None:
+def test_fault_slow_head_delays_all_tokens() -> None:
     """Ten seconds more before the head."""
     heard = struck(FaultRule(FaultKind.SLOW_HEADERS, seconds=10), chat(2))
     assert heard.head_at == pytest.approx(11.0)
@@ -72,7 +72,7 @@ def test_a_slow_head_holds_up_all_that_follows() -> None:
     (429, "requests", "rate_limit_error"), (500, "server_error", "api_error"),
     (503, "service_unavailable_error", "api_error"), (529, "server_error", "overloaded_error"),
 ])
-def test_error_answers_have_their_bodies(status: int, openai: str, anthropic: str) -> None:
+def test_fault_error_status_has_vendor_body(status: int, openai: str, anthropic: str) -> None:
     """Status, content type, type of the error in each dialect, and when to come again."""
     rule = FaultRule(FaultKind.STATUS, status=status, retry_after_s=7)
     for api, wanted in ((Api.CHAT, openai), (Api.RESPONSES, openai), (Api.EMBEDDINGS, openai), (Api.MESSAGES, anthropic)):
@@ -87,7 +87,7 @@ def test_error_answers_have_their_bodies(status: int, openai: str, anthropic: st
         assert ("param" in said["error"]) == (api is not Api.MESSAGES)
 
 
-def test_quotas_that_never_refill_say_not_to_retry() -> None:
+def test_fault_permanent_quota_has_no_retry_after() -> None:
     """`insufficient_quota` and Anthropic's spend limit carry their words and `x-should-retry: false`."""
     heard = struck(FaultRule(FaultKind.STATUS, status=429, code="insufficient_quota"), chat())
     assert heard.head is not None
@@ -100,7 +100,7 @@ def test_quotas_that_never_refill_say_not_to_retry() -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.RESET_MID, FaultKind.CUT, FaultKind.TRUNCATED])
 @pytest.mark.parametrize("api", STREAMED)
-def test_a_stream_may_end_in_its_middle(kind: FaultKind, api: Api) -> None:
+def test_fault_stream_is_truncated(kind: FaultKind, api: Api) -> None:
     """After three chunks, by a broken connection or a clean end; the protocol's own end never comes."""
     heard = struck(FaultRule(kind, after_chunks=3), SimulatedRequest(api, "m", True, n_output=10))
     assert heard.broke == {FaultKind.RESET_MID: "reset", FaultKind.CUT: "cut", FaultKind.TRUNCATED: None}[kind]
@@ -111,7 +111,7 @@ def test_a_stream_may_end_in_its_middle(kind: FaultKind, api: Api) -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.RESET_MID, FaultKind.CUT, FaultKind.TRUNCATED])
-def test_a_whole_answer_may_end_in_its_middle(kind: FaultKind) -> None:
+def test_fault_whole_answer_is_truncated(kind: FaultKind) -> None:
     """Half of the body, then the end that the kind says."""
     heard = struck(FaultRule(kind), chat(10, stream=False))
     assert heard.head is not None
@@ -121,7 +121,7 @@ def test_a_whole_answer_may_end_in_its_middle(kind: FaultKind) -> None:
         msgspec.json.decode(heard.body)
 
 
-def test_a_short_answer_fails_before_its_end() -> None:
+def test_fault_short_answer_fails_before_end() -> None:
     """A fault after 50 chunks strikes an answer of two chunks as well; after none it comes right behind the opening."""
     heard = struck(FaultRule(FaultKind.TRUNCATED, after_chunks=50), chat(2))
     assert heard.body.count(b'"content":"') == 3
@@ -139,7 +139,7 @@ def test_a_short_answer_fails_before_its_end() -> None:
     (Api.RESPONSES, "failed", {"type": "response.failed", "response": {"status": "failed"}}),
     (Api.MESSAGES, "usual", {"type": "error", "error": {"type": "api_error"}}),
 ])
-def test_errors_inside_streams_have_every_form(api: Api, form: Any, expected: dict[str, Any]) -> None:
+def test_fault_in_stream_errors_have_all_forms(api: Api, form: Any, expected: dict[str, Any]) -> None:
     """The error is the last event, in the form asked for, and nothing follows it."""
     heard = struck(FaultRule(FaultKind.IN_BAND, after_chunks=2, form=form), SimulatedRequest(api, "m", True, n_output=9))
     last = events(heard.body)[-1]
@@ -151,7 +151,7 @@ def test_errors_inside_streams_have_every_form(api: Api, form: Any, expected: di
     assert heard.answering.outcome == "in_band"
 
 
-def test_whole_answers_may_be_errors_with_200() -> None:
+def test_fault_whole_answer_is_error_with_status_200() -> None:
     """An error body under a good status."""
     heard = struck(FaultRule(FaultKind.IN_BAND), chat(3, stream=False))
     assert heard.head is not None
@@ -160,7 +160,7 @@ def test_whole_answers_may_be_errors_with_200() -> None:
 
 
 @pytest.mark.parametrize("form", ["nested", "flat", "failed"])
-def test_errors_inside_responses_go_on_with_the_stream(form: Any) -> None:
+def test_fault_error_in_responses_stream_continues(form: Any) -> None:
     """The next number of the sequence; a failed response is the one that was created, and nobody's else."""
     heard = struck(FaultRule(FaultKind.IN_BAND, after_chunks=2, form=form), SimulatedRequest(Api.RESPONSES, "m", True,
                                                                                              n_output=9))
@@ -173,7 +173,7 @@ def test_errors_inside_responses_go_on_with_the_stream(form: Any) -> None:
         assert last["error"] == {"code": "server_error", "message": found[-1]["response"]["error"]["message"]}
 
 
-def test_a_nested_error_has_its_headers() -> None:
+def test_fault_nested_error_has_headers() -> None:
     """What a refusal would have carried over its head stands inside the event."""
     rule = FaultRule(FaultKind.IN_BAND, status=429, retry_after_s=5, form="nested", api=Api.RESPONSES)
     heard = struck(rule, SimulatedRequest(Api.RESPONSES, "m", True, n_output=9), quota=VendorQuota(tokens_per_min=6000))
@@ -190,7 +190,7 @@ def test_a_nested_error_has_its_headers() -> None:
     ("anthropic", Api.MESSAGES, VendorQuota(input_tokens_per_min=6000), "anthropic-ratelimit-input-tokens-remaining",
      "rate limit of 6,000 input tokens per minute"),
 ])
-def test_an_injected_429_has_its_reason(vendor: Any, api: Api, quota: VendorQuota | None, name: str, said: str) -> None:
+def test_fault_429_has_reason(vendor: Any, api: Api, quota: VendorQuota | None, name: str, said: str) -> None:
     """A limit stands at 0, and the body speaks of that one."""
     rule = FaultRule(FaultKind.STATUS, status=429, retry_after_s=7)
     heard = struck(rule, SimulatedRequest(api, "m"), vendor=vendor, quota=quota)
@@ -206,7 +206,7 @@ def test_an_injected_429_has_its_reason(vendor: Any, api: Api, quota: VendorQuot
     (Api.RESPONSES, None, b"response.output_text.delta", b'"}'), (Api.MESSAGES, None, b"content_block_delta", b'"}}'),
     (Api.RESPONSES, "f", b"response.function_call_arguments.delta", b'"}'),
     (Api.MESSAGES, "f", b"content_block_delta", b'"}}')])
-def test_broken_json_has_the_dialects_own_form(api: Api, tool: str | None, name: bytes | None, lacks: bytes) -> None:
+def test_fault_malformed_json_has_form_of_dialect(api: Api, tool: str | None, name: bytes | None, lacks: bytes) -> None:
     """The last event is one of the dialect's content events, under its own name, and ends in the middle of its text."""
     ask = SimulatedRequest(api, "m", True, n_output=5, tool=tool, value='{"a":"some words"}' if tool else None)
     heard = struck(FaultRule(FaultKind.MALFORMED, after_chunks=2), ask)
@@ -219,7 +219,7 @@ def test_broken_json_has_the_dialects_own_form(api: Api, tool: str | None, name:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_json_may_be_broken(stream: bool) -> None:
+def test_fault_malformed_json(stream: bool) -> None:
     """An event, or the whole body, that no parser takes; then the body ends."""
     heard = struck(FaultRule(FaultKind.MALFORMED, after_chunks=1), chat(5, stream=stream))
     last = heard.body.strip().split(b"\n\n")[-1].removeprefix(b"data: ")
@@ -228,7 +228,7 @@ def test_json_may_be_broken(stream: bool) -> None:
     assert heard.answering.outcome == "malformed"
 
 
-def test_pace_may_fail() -> None:
+def test_fault_slow_token_pace() -> None:
     """A stall before the fourth chunk; every gap three times as long."""
     stalled = struck(FaultRule(FaultKind.STALL, seconds=5, after_chunks=3), chat(5))
     assert [at for at, _ in stalled.parts] == pytest.approx([1.0, 1.1, 1.2, 6.3, 6.4])
@@ -237,7 +237,7 @@ def test_pace_may_fail() -> None:
     assert struck(FaultRule(FaultKind.SLOW, factor=3), chat(5)).took_s == pytest.approx(1 + 4 * 0.3)
 
 
-def test_rates_schedules_and_counts() -> None:
+def test_fault_rates_schedules_and_counts() -> None:
     """A rule strikes its share, between its instants, so often, and only the API that it names."""
     rules = (FaultRule(FaultKind.RESET, rate=0.25, from_s=0, until_s=1000),
              FaultRule(FaultKind.STATUS, status=500, from_s=2000, max_count=2),
@@ -258,14 +258,14 @@ def test_rates_schedules_and_counts() -> None:
     run(main)
 
 
-def test_a_form_strikes_those_that_have_it() -> None:
+def test_fault_form_applies_to_its_dialects_only() -> None:
     """A rule for all APIs in a form that only responses have leaves the others alone."""
     rule = FaultRule(FaultKind.IN_BAND, form="failed")
     assert struck(rule, chat(4)).answering.outcome == "completed"
     assert struck(rule, SimulatedRequest(Api.RESPONSES, "m", True, n_output=4)).answering.outcome == "in_band"
 
 
-def test_faults_come_and_go_while_it_runs() -> None:
+def test_faults_can_change_at_run_time() -> None:
     """Injected rules count their schedule from then on; clearing leaves the configuration's."""
     async def main(loop: SimLoop) -> list[str | None]:
         own = FaultRule(FaultKind.RESET, api=Api.MESSAGES)
@@ -286,7 +286,7 @@ def test_faults_come_and_go_while_it_runs() -> None:
     assert run(main) == ["completed", "status_503", "completed", "refused", "completed"]
 
 
-def test_a_fault_more_changes_no_latency() -> None:
+def test_fault_rule_does_not_change_latency_draws() -> None:
     """The dice of faults are their own: who is not struck waits as long as without the rule."""
     def heads(*rules: FaultRule) -> list[float | None]:
         async def main(loop: SimLoop) -> list[float | None]:
@@ -301,7 +301,7 @@ def test_a_fault_more_changes_no_latency() -> None:
     assert all(other is None or other == pytest.approx(one) for one, other in zip(without, with_rule, strict=True))
 
 
-def test_left_while_it_hangs() -> None:
+def test_fault_cancelled_while_hanging() -> None:
     """A caller that gives up on a hanging provider is counted by the fault, and holds nothing."""
     async def main(loop: SimLoop) -> Provider:
         one = Provider("p", ProviderConfig(faults=(FaultRule(FaultKind.HANG),)), loop)
@@ -319,7 +319,7 @@ def test_left_while_it_hangs() -> None:
     ({"api": Api.CHAT, "form": "failed"}, "form of chat must be one of usual, flat, named, not failed"),
     ({"api": Api.MESSAGES, "form": "flat"}, "form of messages"), ({"api": Api.RESPONSES, "form": "named"}, "form"),
 ])
-def test_senseless_rules_are_refused(fields: dict[str, Any], words: str) -> None:
+def test_fault_rules_invalid_values_are_rejected(fields: dict[str, Any], words: str) -> None:
     """The message names the field."""
     with pytest.raises(ValueError, match=words):
         FaultRule(FaultKind.STATUS, **fields)

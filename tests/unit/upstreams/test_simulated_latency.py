@@ -32,7 +32,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("preset", PUBLISHED)
-def test_presets_have_their_published_percentiles(preset: str) -> None:
+def test_latency_presets_have_published_percentiles(preset: str) -> None:
     """The closed form of each preset meets the figures it was fitted to within 1 %."""
     ttft = PRESETS[preset].ttft
     for p, published_ms in zip((0.5, 0.95, 0.99), PUBLISHED[preset], strict=True):
@@ -40,7 +40,7 @@ def test_presets_have_their_published_percentiles(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", ["gpt-4o-like", "sonnet-4.6-like"])
-def test_draws_have_the_percentiles_of_the_closed_form(preset: str) -> None:
+def test_latency_draws_match_closed_form_percentiles(preset: str) -> None:
     """200,000 draws: p50 and p95 within 1 %, p99 within 3 %, the mean within 1 %."""
     ttft, rng = PRESETS[preset].ttft, Random(5)
     drawn = sorted(ttft.draw(rng, rng.random()) for _ in range(200_000))
@@ -50,7 +50,7 @@ def test_draws_have_the_percentiles_of_the_closed_form(preset: str) -> None:
 
 
 @given(st.floats(0.001, 10), st.floats(0, 1.5), st.floats(0, 1), st.floats(0.001, 10), st.floats(0.001, 0.999))
-def test_quantile_is_the_inverse_of_cdf(median_s: float, sigma: float, share: float, tail_s: float, p: float) -> None:
+def test_latency_quantile_inverts_cdf(median_s: float, sigma: float, share: float, tail_s: float, p: float) -> None:
     """cdf reaches p at its quantile and not before."""
     mixture = Mixture(median_s, sigma, share, tail_s)
     at = mixture.quantile(p)
@@ -58,7 +58,7 @@ def test_quantile_is_the_inverse_of_cdf(median_s: float, sigma: float, share: fl
     assert mixture.cdf(at * (1 - 1e-6)) <= p + 1e-4
 
 
-def test_a_constant_is_a_mixture_too() -> None:
+def test_latency_constant_mixture() -> None:
     """Without spread every quantile is the median, and `instant` is 0."""
     assert Mixture(0.2).quantile(0.01) == pytest.approx(0.2)
     assert Mixture(0.2).quantile(0.99) == pytest.approx(0.2)
@@ -66,7 +66,7 @@ def test_a_constant_is_a_mixture_too() -> None:
     assert PRESETS["instant"].ttft.quantile(0.5) == pytest.approx(0, abs=1e-9)
 
 
-def test_prompts_lengthen_the_first_wait() -> None:
+def test_latency_grows_with_prompt() -> None:
     """With 0.0001 a token, 10,000 tokens double it, drawn and in closed form."""
     config = ProviderConfig(ttft=Mixture(0.5), prefill_per_token=0.0001)
     ask = SimulatedRequest(Api.CHAT, "m", n_prompt_tokens=10_000, n_output=1)
@@ -74,7 +74,7 @@ def test_prompts_lengthen_the_first_wait() -> None:
     assert config.ttft_for(10_000).quantile(0.5) == pytest.approx(1.0)
 
 
-def test_gaps_of_bundles_have_their_closed_form() -> None:
+def test_latency_bundle_gaps_match_closed_form() -> None:
     """A chunk of four tokens takes four gaps, and its median is that of the closed form."""
     gaps, rng = GapConfig(0.01, 0.3, 4), Random(3)
     drawn = sorted(gaps.draw(rng, 4) for _ in range(50_000))
@@ -85,7 +85,7 @@ def test_gaps_of_bundles_have_their_closed_form() -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3])
-def test_stalls_strike_their_share_of_chunks(share: float) -> None:
+def test_latency_stalls_hit_their_share_of_chunks(share: float) -> None:
     """Skipping to the next stall gives the share asked for."""
     rng, n_chunks, n_struck, at = Random(1), 100_000, 0, -1
     while (at := at + 1 + chunks_until(share, rng)) < n_chunks:
@@ -95,7 +95,7 @@ def test_stalls_strike_their_share_of_chunks(share: float) -> None:
     assert chunks_until(0.0, rng) > 1e9
 
 
-def test_whole_answers_take_as_long_as_their_chunks() -> None:
+def test_latency_whole_answer_takes_as_long_as_stream() -> None:
     """Gaps, stalls and sag of an answer that nobody sees growing add up to their means."""
     config = ProviderConfig(gaps=GapConfig(0.01, 0.0), stalls=StallConfig(0.1, Mixture(0.5)), slowdown=Sag(1.0, 0.25))
     ask = SimulatedRequest(Api.CHAT, "m", n_output=101)
@@ -108,7 +108,7 @@ def test_whole_answers_take_as_long_as_their_chunks() -> None:
     assert total_s / 2000 == pytest.approx(1.0 * (1 + 3 / 2) + 100 * 0.1 * 0.5, rel=0.02)
 
 
-def test_answers_have_azures_lengths() -> None:
+def test_latency_answer_lengths_match_azure_trace() -> None:
     """Median 151 tokens; a limit cuts them and says so; a wanted length is kept."""
     config = ProviderConfig()
     drawn = []
@@ -123,7 +123,7 @@ def test_answers_have_azures_lengths() -> None:
     assert (wanted.n_output, wanted.reason) == (77, "stop")
 
 
-def test_dice_repeat_and_differ() -> None:
+def test_latency_draws_repeat_by_seed() -> None:
     """The same seed, name and number throw the same; another of any of them does not."""
     thrown = [Dice(seed, name).of_request(number).random()
               for seed, name, number in ((1, "a", 1), (1, "a", 1), (2, "a", 1), (1, "b", 1), (1, "a", 2))]
@@ -132,7 +132,7 @@ def test_dice_repeat_and_differ() -> None:
     assert Dice(1, "a").of_faults(1).random() != thrown[0]
 
 
-def test_weather_is_its_own_process() -> None:
+def test_latency_regime_changes_are_independent_of_requests() -> None:
     """It repeats by seed, does not depend on who looks when, and spends its time as the mean stays say."""
     regimes = Regimes(Regime(60), Regime(20), Regime(10), Regime(5))
     one, other = Forecast(regimes, Random(1)), Forecast(regimes, Random(1))
@@ -152,7 +152,7 @@ def test_weather_is_its_own_process() -> None:
     (lambda: ProviderConfig("gpt-9"), "preset must be one of gpt-4o"),
     (lambda: ProviderConfig(tail_correlation=1.5), "tail_correlation"),
 ])
-def test_senseless_knobs_are_refused(make: object, words: str) -> None:
+def test_latency_invalid_settings_are_rejected(make: object, words: str) -> None:
     """The message names the knob."""
     assert callable(make)
     with pytest.raises(ValueError, match=words):

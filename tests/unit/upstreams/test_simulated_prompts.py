@@ -74,7 +74,7 @@ class Rig:
         return str(msgspec.json.decode(heard.head.body or b"")["error"]["message"])
 
 
-def test_anthropic_reads_what_was_marked_and_nothing_else() -> None:
+def test_simulated_anthropic_cache_reads_marked_prefix_only() -> None:
     """Unmarked prompts are plain; the marked beginning is written once and read by whoever begins alike."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, ANTHROPIC)
@@ -88,7 +88,7 @@ def test_anthropic_reads_what_was_marked_and_nothing_else() -> None:
     run(main)
 
 
-def test_anthropic_keeps_nothing_short_and_nothing_long_gone() -> None:
+def test_simulated_anthropic_cache_needs_minimum_length_and_expires() -> None:
     """Under the floor in silence; after five minutes from the last use, or an hour."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, ANTHROPIC)
@@ -110,7 +110,7 @@ def test_anthropic_keeps_nothing_short_and_nothing_long_gone() -> None:
 
 
 @pytest.mark.parametrize(("n_between", "is_read"), [(18, True), (20, False)])
-def test_anthropic_looks_back_twenty_blocks(n_between: int, is_read: bool) -> None:
+def test_simulated_anthropic_cache_looks_back_twenty_blocks(n_between: int, is_read: bool) -> None:
     """From each mark; what was kept further back is lost."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, ANTHROPIC)
@@ -122,7 +122,7 @@ def test_anthropic_looks_back_twenty_blocks(n_between: int, is_read: bool) -> No
     run(main)
 
 
-def test_anthropic_can_be_read_only_once_an_answer_begins() -> None:
+def test_simulated_anthropic_cache_is_readable_from_first_token() -> None:
     """Two at once both write; a third one after them reads."""
     async def main(loop: SimLoop) -> None:
         rig, body = Rig(loop, ANTHROPIC), messages("hi", system=[text(LONG, mark=MARK)])
@@ -140,7 +140,7 @@ def test_anthropic_can_be_read_only_once_an_answer_begins() -> None:
     (messages("a", [{"type": "thinking", "thinking": "t", "signature": "s", "cache_control": MARK}], "b"), "thinking"),
     (messages([text("a"), text("", mark=MARK)]), "empty text"),
 ])
-def test_anthropic_refuses_wrong_marks(body: bytes, words: str) -> None:
+def test_simulated_anthropic_refuses_invalid_breakpoints(body: bytes, words: str) -> None:
     """400, as the provider does."""
     async def main(loop: SimLoop) -> None:
         assert words in await Rig(loop, ANTHROPIC).refusal(body)
@@ -148,7 +148,7 @@ def test_anthropic_refuses_wrong_marks(body: bytes, words: str) -> None:
     run(main)
 
 
-def test_a_stable_beginning_and_another_question_read_nothing_without_a_breakpoint() -> None:
+def test_simulated_openai_without_breakpoint_reads_nothing_for_other_question() -> None:
     """OpenAI from 5.6 on keeps up to the latest message; with a mark after the instructions they are read."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, POINTS)
@@ -162,7 +162,7 @@ def test_a_stable_beginning_and_another_question_read_nothing_without_a_breakpoi
     run(main)
 
 
-def test_an_automatic_cache_counts_in_steps_and_refuses_marks() -> None:
+def test_simulated_automatic_cache_counts_in_steps_and_refuses_breakpoints() -> None:
     """OpenAI before 5.6: from 1024 tokens on, in steps of 128, whatever follows."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, AUTOMATIC)
@@ -178,7 +178,7 @@ def test_an_automatic_cache_counts_in_steps_and_refuses_marks() -> None:
     run(main)
 
 
-def test_more_than_a_machine_takes_goes_to_one_that_knows_nothing() -> None:
+def test_simulated_cache_overloaded_machine_passes_to_cold_one() -> None:
     """The sixteenth in a minute."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, AUTOMATIC)
@@ -188,7 +188,7 @@ def test_more_than_a_machine_takes_goes_to_one_that_knows_nothing() -> None:
     run(main)
 
 
-def test_what_is_read_costs_less_and_comes_sooner() -> None:
+def test_simulated_cache_reads_are_cheaper_and_faster() -> None:
     """A tenth of the price, and no wait for its part of the prompt."""
     async def main(loop: SimLoop) -> None:
         rig, body = Rig(loop, ANTHROPIC), messages("hi", system=[text(LONG, mark=MARK)])

@@ -29,14 +29,14 @@ from tests.unit.upstreams.simulated_rig import Heard, chat, hear, hear_for, hear
 SLOW = ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0))
 
 
-def test_first_token_and_pace_are_apart() -> None:
+def test_simulated_first_token_and_pace_are_independent() -> None:
     """One second, then a tenth for each further chunk; the last one brings the end."""
     heard = run(lambda loop: hear(Provider("p", SLOW, loop), chat(4)))
     assert [at for at, _ in heard.parts] == pytest.approx([1.0, 1.1, 1.2, 1.3])
     assert heard.parts[-1][1].endswith(b"data: [DONE]\n\n")
 
 
-def test_a_late_reader_finds_what_is_due() -> None:
+def test_simulated_late_reader_gets_due_chunks() -> None:
     """A provider does not wait for its reader: chunks keep their instants."""
     async def main(loop: SimLoop) -> float:
         answering = Provider("p", SLOW, loop).ask(chat(4))
@@ -49,7 +49,7 @@ def test_a_late_reader_finds_what_is_due() -> None:
     assert run(main) == 6.0
 
 
-def test_bundles_and_writes() -> None:
+def test_simulated_bundles_tokens_in_writes() -> None:
     """Ten tokens by four are three chunks; two chunks a write are two writes, at the pace of their tokens."""
     config = ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0, tokens_per_chunk=4, chunks_per_write=2))
     heard = run(lambda loop: hear(Provider("p", config, loop), chat(10)))
@@ -57,7 +57,7 @@ def test_bundles_and_writes() -> None:
     assert heard.body.count(b'"content":"') == 3 + 1  # and the role
 
 
-def test_the_head_may_come_early() -> None:
+def test_simulated_head_can_precede_first_token() -> None:
     """With `head_share` 0.4 the head and the role come before the first content."""
     config = ProviderConfig(ttft=Mixture(1.0), head_share=0.4)
     heard = run(lambda loop: hear(Provider("p", config, loop), chat(1)))
@@ -65,7 +65,7 @@ def test_the_head_may_come_early() -> None:
     assert [(round(at, 6), b'"role"' in data) for at, data in heard.parts] == [(0.4, True), (1.0, False)]
 
 
-def test_stalls_and_sag_are_felt() -> None:
+def test_simulated_stalls_and_slowdowns_delay_chunks() -> None:
     """A stall before every chunk but the first; a sag from some point on."""
     stalled = ProviderConfig(gaps=GapConfig(0.1, 0.0), stalls=StallConfig(1.0, Mixture(2.0)))
     assert run(lambda loop: hear(Provider("p", stalled, loop), chat(3))).took_s == pytest.approx(4.2)
@@ -74,7 +74,7 @@ def test_stalls_and_sag_are_felt() -> None:
     assert 10.0 < took_s <= 40.0
 
 
-def test_a_run_repeats_bit_for_bit() -> None:
+def test_simulated_run_repeats_by_seed() -> None:
     """Two runs of everything that draws have the same instants and bytes; another seed has others."""
     def story(seed: int) -> list[tuple[float, bytes]]:
         config = ProviderConfig("haiku-4.5-like", seed, stalls=StallConfig(0.05), slowdown=Sag(0.2),
@@ -91,7 +91,7 @@ def test_a_run_repeats_bit_for_bit() -> None:
     assert story(1) != story(2)
 
 
-def test_a_number_fixes_the_dice() -> None:
+def test_simulated_request_number_fixes_draws() -> None:
     """Whatever was asked before, request 7 gets the latency of request 7."""
     async def main(loop: SimLoop) -> tuple[float, float]:
         config = ProviderConfig("gpt-4o-like")
@@ -103,7 +103,7 @@ def test_a_number_fixes_the_dice() -> None:
     assert first == pytest.approx(second)
 
 
-def test_percentiles_are_the_closed_forms() -> None:
+def test_simulated_percentiles_match_closed_form() -> None:
     """Asked by the thousand, a provider has the percentiles that it says it has."""
     async def main(loop: SimLoop) -> list[float]:
         one = Provider("p", ProviderConfig("gpt-4o-mini-like", 3), loop)
@@ -116,7 +116,7 @@ def test_percentiles_are_the_closed_forms() -> None:
     assert took[3800] == pytest.approx(ttft.quantile(0.95), rel=0.05)
 
 
-def test_the_tail_correlates_within_a_session() -> None:
+def test_simulated_tail_correlates_within_session() -> None:
     """Two requests of one session at one time are both in the tail with correlation rho; of two sessions, with none."""
     config = ProviderConfig(ttft=Mixture(0.1, tail_share=0.2, tail_median_s=10.0, tail_sigma=0.0), tail_correlation=0.5)
 
@@ -138,7 +138,7 @@ def test_the_tail_correlates_within_a_session() -> None:
     assert correlation("two") == pytest.approx(0.0, abs=0.04)
 
 
-def test_a_cold_start_holds_up_everybody_who_comes_meanwhile() -> None:
+def test_simulated_cold_start_delays_all_requests() -> None:
     """The first request wakes it, the next ones wait for the same start; after a silence it is cold again."""
     cold = ColdStart(after_idle_s=100, container_min_s=2, container_max_s=2, load_min_s=3, load_max_s=3)
 
@@ -151,7 +151,7 @@ def test_a_cold_start_holds_up_everybody_who_comes_meanwhile() -> None:
     assert [heard.head_at for heard in run(main)] == pytest.approx([5, 1, 0, 0, 5])
 
 
-def test_weather_holds_for_all() -> None:
+def test_simulated_regime_applies_to_all_requests() -> None:
     """In a brownout everything takes five times as long; in an outage everybody gets the vendor's overload answer."""
     regimes = Regimes(brownout=Regime(30, 5.0, 4.0, 0.0))
 
@@ -172,7 +172,7 @@ def test_weather_holds_for_all() -> None:
     assert b"server_is_overloaded" in down.body
 
 
-def test_anthropic_is_overloaded_with_529() -> None:
+def test_simulated_anthropic_overload_is_529() -> None:
     """The vendor and the dialect decide the status and the body."""
     async def main(loop: SimLoop) -> Heard:
         one = Provider("p", ProviderConfig("haiku-4.5-like", regimes=Regimes()), loop)
@@ -197,7 +197,7 @@ def test_anthropic_is_overloaded_with_529() -> None:
         "anthropic-ratelimit-output-tokens-limit": "1000", "retry-after": "30"}),
     ("openrouter", Api.CHAT, {}),
 ])
-def test_limits_are_told_in_the_vendors_own_words(vendor: Any, api: Api, expected: dict[str, str]) -> None:
+def test_simulated_rate_limit_headers_are_the_vendors(vendor: Any, api: Api, expected: dict[str, str]) -> None:
     """The third request of a minute that allows two gets 429, its reason, and when to come again."""
     quota = VendorQuota(requests_per_min=2, tokens_per_min=6000, output_tokens_per_min=1000 if vendor == "anthropic"
                         else None)
@@ -221,7 +221,7 @@ def test_limits_are_told_in_the_vendors_own_words(vendor: Any, api: Api, expecte
         assert b"Please try again in 30s." in refused.body
 
 
-def test_quotas_refill_and_correct_their_estimates() -> None:
+def test_simulated_quotas_refill_and_correct_estimates() -> None:
     """An answer that used less than it was charged for gives the rest back; more comes back with time."""
     async def main(loop: SimLoop) -> list[int]:
         one = Provider("p", ProviderConfig(quota=VendorQuota(tokens_per_min=600)), loop)
@@ -238,7 +238,7 @@ def test_quotas_refill_and_correct_their_estimates() -> None:
 
 @pytest.mark.parametrize(("vendor", "api"), [("openai", Api.CHAT), ("anthropic", Api.MESSAGES)])
 @pytest.mark.parametrize("burst_s", [6.0, 120.0])
-def test_headers_and_errors_tell_the_same_limit(vendor: Any, api: Api, burst_s: float) -> None:
+def test_simulated_limit_headers_match_errors(vendor: Any, api: Api, burst_s: float) -> None:
     """The limit, what is left of it and when it is full belong to one bucket, whatever it holds."""
     n_good = int(burst_s)
 
@@ -260,7 +260,7 @@ def test_headers_and_errors_tell_the_same_limit(vendor: Any, api: Api, burst_s: 
         assert f"rate limit of {n_good} requests per {burst_s:g} seconds" in refused.body.decode()
 
 
-def test_anthropic_sums_its_token_limits() -> None:
+def test_simulated_anthropic_sums_token_limits() -> None:
     """With limits on input and output, tokens have one too: their sum, full when both are."""
     async def main(loop: SimLoop) -> dict[str, str]:
         quota = VendorQuota(input_tokens_per_min=3000, output_tokens_per_min=600)
@@ -277,7 +277,7 @@ def test_anthropic_sums_its_token_limits() -> None:
     assert headers["anthropic-ratelimit-tokens-reset"] == headers["anthropic-ratelimit-input-tokens-reset"]
 
 
-def test_anthropic_refuses_in_its_own_words() -> None:
+def test_simulated_anthropic_errors_have_vendor_texts() -> None:
     """Its 429 names the limit as Anthropic does, not as OpenAI does."""
     async def main(loop: SimLoop) -> Heard:
         one = Provider("p", ProviderConfig(vendor="anthropic", quota=VendorQuota(input_tokens_per_min=30_000)), loop)
@@ -288,7 +288,7 @@ def test_anthropic_refuses_in_its_own_words() -> None:
     assert b"TPM" not in heard.body
 
 
-def test_what_can_never_fit_says_so() -> None:
+def test_simulated_request_above_quota_is_refused_for_good() -> None:
     """A request above the limit itself is not told to come again."""
     async def main(loop: SimLoop) -> Heard:
         one = Provider("p", ProviderConfig(quota=VendorQuota(tokens_per_min=100)), loop)
@@ -301,7 +301,7 @@ def test_what_can_never_fit_says_so() -> None:
 
 
 @pytest.mark.parametrize(("notices", "n_unread", "n_after"), [(True, 6, 0), (False, 100, 94)])
-def test_who_leaves_is_counted(notices: bool, n_unread: int, n_after: int) -> None:
+def test_simulated_cancelled_request_is_counted(notices: bool, n_unread: int, n_after: int) -> None:
     """Six chunks are out after 1.55 s; what comes after the hang-up is counted where it is not noticed."""
     config = ProviderConfig(ttft=Mixture(1.0), gaps=GapConfig(0.1, 0.0), cancels_on_disconnect=notices,
                             tariff=Tariff(5e5, 1e6))
@@ -331,7 +331,7 @@ def test_who_leaves_is_counted(notices: bool, n_unread: int, n_after: int) -> No
 
 
 @pytest.mark.parametrize(("stream", "left_s", "ends_s"), [(True, 0.5, 2.9), (False, 0.5, 2.9), (False, 2.0, 2.9)])
-def test_work_unnoticed_holds_its_quota_to_its_end(stream: bool, left_s: float, ends_s: float) -> None:
+def test_simulated_unnoticed_hangup_holds_quota(stream: bool, left_s: float, ends_s: float) -> None:
     """What an abandoned request was charged in advance comes back when it is over, not when it is left."""
     async def main(loop: SimLoop) -> Provider:
         quota = VendorQuota(tokens_per_min=1000, burst_s=60)
@@ -347,7 +347,7 @@ def test_work_unnoticed_holds_its_quota_to_its_end(stream: bool, left_s: float, 
     assert run(main).counts.outcomes == {"cancelled": 1}
 
 
-def test_a_whole_answer_left_half_way_is_half_generated() -> None:
+def test_simulated_cancelled_whole_answer_counts_generated_tokens() -> None:
     """Nobody saw it grow, but it had."""
     async def main(loop: SimLoop) -> int:
         return (await hear_for(6.0, Provider("p", SLOW, loop), chat(101, stream=False))).n_generated
@@ -355,7 +355,7 @@ def test_a_whole_answer_left_half_way_is_half_generated() -> None:
     assert run(main) == pytest.approx(50, abs=1)
 
 
-def test_counts_start_anew() -> None:
+def test_simulated_counts_can_be_reset() -> None:
     """A reset forgets what was, and keeps count of what runs."""
     async def main(loop: SimLoop) -> Provider:
         one = Provider("p", SLOW, loop)
@@ -369,7 +369,7 @@ def test_counts_start_anew() -> None:
     assert (counts.n_asked, counts.n_running, counts.outcomes) == (0, 0, {"cancelled": 1})
 
 
-def test_closed_before_it_began_or_after_its_end() -> None:
+def test_simulated_close_before_start_and_after_end() -> None:
     """Closing twice, early or late counts once."""
     async def main(loop: SimLoop) -> Provider:
         one = Provider("p", SLOW, loop)
@@ -382,7 +382,7 @@ def test_closed_before_it_began_or_after_its_end() -> None:
     assert run(main).counts.outcomes == {"cancelled": 1, "completed": 1}
 
 
-def test_who_leaves_in_the_instant_of_the_first_token_leaves_quietly() -> None:
+def test_simulated_cancel_at_first_token() -> None:
     """The timer that wakes an answer finds it cancelled, in the same turn of the loop, and that is no error."""
     async def main(loop: SimLoop) -> list[object]:
         said: list[object] = []

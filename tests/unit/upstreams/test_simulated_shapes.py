@@ -39,7 +39,7 @@ def heard(api: Api, **fields: Any) -> Heard:
 
 @pytest.mark.parametrize("api", BODIES)
 @pytest.mark.parametrize("stream", [True, False])
-def test_every_answer_is_whole_by_its_own_protocol(api: Api, stream: bool) -> None:
+def test_simulated_answers_are_complete_in_every_protocol(api: Api, stream: bool) -> None:
     """The readers that judge real upstreams find the answer complete, with its usage, streamed or not."""
     stream = stream and api.can_stream
     limit = {"max_tokens": 20} if api in (Api.CHAT, Api.COMPLETIONS, Api.MESSAGES) else {}
@@ -60,7 +60,7 @@ def test_every_answer_is_whole_by_its_own_protocol(api: Api, stream: bool) -> No
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES])
-def test_streamed_and_whole_say_the_same(api: Api) -> None:
+def test_simulated_stream_and_whole_answer_are_equal(api: Api) -> None:
     """Folding a stream gives the whole answer of the same dice, but for the instant in it."""
     whole = transcoder(api, request(api), source_streams=True, upstream="p")
     whole.feed(heard(api, stream=True).body)
@@ -74,7 +74,7 @@ def test_streamed_and_whole_say_the_same(api: Api) -> None:
     assert streamed == plain
 
 
-def test_chat_has_openais_extras() -> None:
+def test_simulated_chat_has_openai_fields() -> None:
     """Every chunk carries what OpenAI's carry; with usage asked for, all but the last say null."""
     body = heard(Api.CHAT, stream=True, max_tokens=9, stream_options={"include_usage": True}).body
     chunks = [msgspec.json.decode(line[6:]) for line in body.split(b"\n\n") if line.startswith(b"data: {")]
@@ -90,7 +90,7 @@ def test_chat_has_openais_extras() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_several_choices(stream: bool) -> None:
+def test_simulated_chat_several_choices(stream: bool) -> None:
     """Each has its own index and end; usage counts all."""
     asked = request(Api.CHAT, stream=stream, n=3, max_tokens=5, stream_options={"include_usage": stream})
     reader = transcoder(Api.CHAT, asked, source_streams=stream, upstream="p")
@@ -103,7 +103,7 @@ def test_several_choices(stream: bool) -> None:
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
 @pytest.mark.parametrize("stream", [True, False])
-def test_choices_say_different_things(api: Api, stream: bool) -> None:
+def test_simulated_chat_choices_differ(api: Api, stream: bool) -> None:
     """As samples do; a stream and a whole answer of the same dice have the same three."""
     body = heard(api, stream=stream, n=3, max_tokens=12).body
     texts = ["", "", ""]
@@ -116,7 +116,7 @@ def test_choices_say_different_things(api: Api, stream: bool) -> None:
     assert len(set(texts)) == 3
 
 
-def test_a_message_has_anthropics_extras() -> None:
+def test_simulated_message_has_anthropic_fields() -> None:
     """A ping between the start and the first content; usage with all its counts and the tier."""
     body = heard(Api.MESSAGES, stream=True).body
     names = [line[7:] for line in body.decode().split("\n") if line.startswith("event: ")]
@@ -130,7 +130,7 @@ def test_a_message_has_anthropics_extras() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_response_repeats_what_was_asked(stream: bool) -> None:
+def test_simulated_response_echoes_request(stream: bool) -> None:
     """Tools, the choice among them and the rest of the request stand in every form of the response."""
     asked = {**TOOLS[Api.RESPONSES], "instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.5,
              "max_output_tokens": 1000}
@@ -145,7 +145,7 @@ def test_a_response_repeats_what_was_asked(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_incomplete_response_has_an_incomplete_item(stream: bool) -> None:
+def test_simulated_incomplete_response_has_incomplete_item(stream: bool) -> None:
     """Cut at its limit, the message is no more complete than the response."""
     body = heard(Api.RESPONSES, stream=stream, max_output_tokens=7).body
     if stream:
@@ -168,7 +168,7 @@ TOOLS: dict[Api, dict[str, Any]] = {
 
 @pytest.mark.parametrize("api", TOOLS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_forced_tools_are_called_with_arguments_that_fit(api: Api, stream: bool) -> None:
+def test_simulated_forced_tool_call_has_valid_arguments(api: Api, stream: bool) -> None:
     """The call names the tool, and its arguments fit the tool's schema, in each dialect."""
     body = heard(api, stream=stream, **TOOLS[api]).body
     if stream:
@@ -198,7 +198,7 @@ def test_forced_tools_are_called_with_arguments_that_fit(api: Api, stream: bool)
     (Api.MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
     (Api.CHAT, {"response_format": {"type": "json_object"}}),
 ])
-def test_json_mode_says_json(api: Api, fields: dict[str, Any]) -> None:
+def test_simulated_json_mode_returns_json(api: Api, fields: dict[str, Any]) -> None:
     """An object that fits the schema, or any object where there is none."""
     said = msgspec.json.decode(heard(api, **fields).body)
     match api:
@@ -215,7 +215,7 @@ def test_json_mode_says_json(api: Api, fields: dict[str, Any]) -> None:
         assert FITS.items() <= value.items()
 
 
-def test_embeddings_depend_on_their_text_alone() -> None:
+def test_simulated_embeddings_depend_on_text_only() -> None:
     """The same text, the same vector, about as long as 1, in either encoding; tokens count as inputs too."""
     said = msgspec.json.decode(heard(Api.EMBEDDINGS, input=["a", "b", "a"]).body)
     vectors = [item["embedding"] for item in said["data"]]
@@ -230,7 +230,7 @@ def test_embeddings_depend_on_their_text_alone() -> None:
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES])
 @pytest.mark.parametrize("n_words", [4, 40, 2000])
-def test_a_word_asked_is_a_token_counted(api: Api, n_words: int) -> None:
+def test_simulated_word_prompts_count_one_token_a_word(api: Api, n_words: int) -> None:
     """The bench's words, of which it makes prompts of known lengths, count one each: traces replay with their lengths."""
     text = FillerText(3).prompt(11, n_words)
     fields: dict[Api, dict[str, Any]] = {Api.COMPLETIONS: {"prompt": text}, Api.RESPONSES: {"input": text}}
@@ -242,12 +242,12 @@ def test_a_word_asked_is_a_token_counted(api: Api, n_words: int) -> None:
     ("", 0), ("x" * 4000, 999), ("of a b", 3), ([{"type": "text", "text": "two words"}], 2),
     ([{"type": "image_url", "image_url": {"url": "data:" + "A" * 9000}}], 1600), ("ж" * 400, 199),
 ])
-def test_other_prompts_count_by_their_bytes(said: Any, n_tokens: int) -> None:
+def test_simulated_other_prompts_count_by_bytes(said: Any, n_tokens: int) -> None:
     """What is no plain words counts four bytes a token; a picture has a price of its own."""
     assert ask_of(request(Api.CHAT, messages=[{"role": "user", "content": said}])).n_prompt_tokens == n_tokens
 
 
-def test_what_is_asked_is_read_from_the_body() -> None:
+def test_simulated_options_are_read_from_body() -> None:
     """Prompt tokens, a session from `user`, an exact length from `ignore_eos`."""
     said = [{"role": "user", "content": "x" * 4000}]
     ask = ask_of(request(Api.CHAT, messages=said, user="u", max_tokens=7, ignore_eos=True))
@@ -263,12 +263,12 @@ WORDS = st.sampled_from(["type", "properties", "items", "required", "enum", "any
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | WORDS,
                     lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner)))
-def test_any_schema_gets_some_json(schema: Any) -> None:
+def test_simulated_any_json_schema_gets_valid_json(schema: Any) -> None:
     """However wild a schema is, the answer is JSON."""
     msgspec.json.decode(json_for(schema if isinstance(schema, dict) else None, 0))
 
 
-def test_words_go_round() -> None:
+def test_simulated_text_repeats_its_words() -> None:
     """Words need no escape, and the passage begins anew at its end."""
     assert words(0, 3) == "Average latency is "
     assert words(5, 1000).split() == (words(5, 400) + words(405, 600)).split()
@@ -276,7 +276,7 @@ def test_words_go_round() -> None:
 
 
 @pytest.mark.parametrize("rules", [None, "anthropic"])
-def test_a_number_that_no_double_holds_is_refused(rules: CacheRules | None) -> None:
+def test_simulated_huge_number_is_refused(rules: CacheRules | None) -> None:
     """In a field that is not known to the gateway, but read here."""
     content = b'[{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":1e999}}]'
     body = b'{"model":"m","max_tokens":5,"messages":[{"role":"user","content":%b}]}' % content

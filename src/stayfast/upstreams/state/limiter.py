@@ -61,11 +61,11 @@ class LimiterWaiter:
     priority band, then the tenant with the least service, then the earliest `ends_at` (policy/admission/queue.py).
     """
 
-    __slots__ = ("_clock", "_decision", "_positions", "band", "ends_at", "queued_at", "tenant", "weight")
+    __slots__ = ("_clock", "_decision", "band", "ends_at", "positions", "queued_at", "tenant", "weight")
 
     def __init__(self, clock: Clock, ends_at: float, band: int = 0, tenant: str = "", weight: float = 1.0) -> None:
         self._clock = clock
-        self._positions: dict[ConcurrencyLimiter, _QueuePosition] = {}
+        self.positions: dict[ConcurrencyLimiter, _QueuePosition] = {}  # changed by the limiters
         self._decision: asyncio.Future[ConcurrencyLimiter | Shed | None] = asyncio.get_running_loop().create_future()
         self.band = band
         self.ends_at = ends_at
@@ -92,7 +92,7 @@ class LimiterWaiter:
             refusal = choice.limited.line_up(self, share)
             if refusal is not None and (shed is None or (refusal.retry_after_s or 0) < (shed.retry_after_s or 0)):
                 shed = refusal
-        if shed is not None and not self._positions and not self._decision.done():
+        if shed is not None and not self.positions and not self._decision.done():
             raise shed
         self._normalize_shares()
         try:
@@ -126,24 +126,18 @@ class LimiterWaiter:
 
     def refused(self, shed: Shed) -> None:
         """One limiter has refused it; the last one ends the wait."""
-        if self._positions:
+        if self.positions:
             self._normalize_shares()
         elif not self._decision.done():
             self._decision.set_result(shed)
 
-    def enter_queue(self, limiter: "ConcurrencyLimiter", position: _QueuePosition) -> None:
-        self._positions[limiter] = position
-
-    def leave_queue(self, limiter: "ConcurrencyLimiter") -> _QueuePosition:
-        return self._positions.pop(limiter)
-
     def _leave_all(self) -> None:
-        for limiter in list(self._positions):
+        for limiter in list(self.positions):
             limiter.forget(self)
 
     def _normalize_shares(self) -> None:
-        total = sum(position.share for position in self._positions.values())
-        for limiter, position in self._positions.items():
+        total = sum(position.share for position in self.positions.values())
+        for limiter, position in self.positions.items():
             share = position.share / total
             limiter.n_due += share - position.share
             position.share = share
@@ -221,10 +215,10 @@ class ConcurrencyLimiter:
                              self.wait_s(turn, share))
         self._shares[turn.tenant] = tenant
         self.n_due += share
-        turn.enter_queue(self, _QueuePosition(share, entry))
+        turn.positions[self] = _QueuePosition(share, entry)
         if evicted is not None:
             waiter = evicted.item
-            self._forget_position(waiter.leave_queue(self))
+            self._forget_position(waiter.positions.pop(self))
             waiter.refused(self.shed(f"its queue is full ({n_others} waiting) and others have priority",
                                      self.wait_s(waiter)))
         if self.common is not None and not self.common.is_watched:
@@ -233,7 +227,7 @@ class ConcurrencyLimiter:
 
     def forget(self, turn: LimiterWaiter) -> None:
         """Remove a waiter from the queue."""
-        position = turn.leave_queue(self)
+        position = turn.positions.pop(self)
         self._queue.remove(position.entry)
         self._forget_position(position)
 
@@ -267,7 +261,7 @@ class ConcurrencyLimiter:
                 return
             turn = entry.item
             entry.share.served += 1 / entry.share.weight
-            self._forget_position(turn.leave_queue(self))
+            self._forget_position(turn.positions.pop(self))
             if turn.is_over:
                 continue
             if turn.is_late(self.quickest.seconds):
@@ -282,7 +276,7 @@ class ConcurrencyLimiter:
     def send_on(self) -> None:
         """Empty the queue; all waiters choose their limiters again."""
         while (entry := self._queue.pop(_accept_any)) is not None:
-            self._forget_position(entry.item.leave_queue(self))
+            self._forget_position(entry.item.positions.pop(self))
             entry.item.called(None)
 
     def _tenant_share(self, turn: LimiterWaiter) -> TenantShare:

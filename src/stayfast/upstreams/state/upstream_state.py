@@ -172,7 +172,7 @@ class RunningCall(CallRecord):
 class UpstreamState:
     """One upstream and its live state. Changed only on the event loop; nothing here awaits."""
 
-    __slots__ = ("_breaker_config", "_limit_config", "_n_refused", "_pace", "_rng", "_sink", "_unjudged", "backlog",
+    __slots__ = ("_breaker_config", "_limit_config", "_n_refused", "_pace", "_rng", "_sink", "_unclassified", "backlog",
                  "concurrency", "flow", "has_news", "is_not_idempotent", "is_proven", "lanes", "models", "n_in_flight",
                  "own_health", "pending", "predictor", "quickest", "retry_budget", "slow_factor", "upstream", "usual",
                  "whole_limiter")
@@ -203,7 +203,7 @@ class UpstreamState:
         self._pace = LatencyEstimate()
         self.own_health = ModelHealth(upstream.name, None, Breaker(breaker, self._rng), self._sink)
         self.pending: dict[RunningCall, None] = {}  # without a first token, oldest first
-        self._unjudged: DueBuckets[RunningCall] = DueBuckets()
+        self._unclassified: DueBuckets[RunningCall] = DueBuckets()
         self._n_refused = 0  # keys, in a row
 
     @property
@@ -226,8 +226,8 @@ class UpstreamState:
         waiting = self.all_limited
         self.lanes = {lane: ConcurrencyLimiter(self.upstream.name, self._limit_config, lane, self._rng, self.quickest)
                       for lane in wanted} or None
-        for limited in waiting:
-            limited.send_on()
+        for limiter in waiting:
+            limiter.send_on()
 
     def limited(self, lane: str) -> ConcurrencyLimiter:
         """The limiter of a lane; the common one, if the lane has none."""
@@ -240,7 +240,7 @@ class UpstreamState:
     @property
     def n_waiting(self) -> int:
         """Requests that wait for a permit; one that waits at several upstreams counts once over all of them."""
-        return sum(limited.n_waiting for limited in self.all_limited)
+        return sum(limiter.n_waiting for limiter in self.all_limited)
 
     @property
     def has_room(self) -> bool:
@@ -278,8 +278,8 @@ class UpstreamState:
         return (self.own_health,) if self.models is None else self.models.named
 
     def load(self, now: float, model: str = "") -> CandidateLoad:
-        if now >= self._unjudged.next_at:
-            self._judge(now)
+        if now >= self._unclassified.next_at:
+            self._classify_due_calls(now)
         health = self.own_health if self.models is None else self.health(model)
         breaker = health.breaker
         share = breaker.share(now) if health.is_preferred(now) else 0.0
@@ -306,7 +306,7 @@ class UpstreamState:
     def why_alone(self, now: float, model: str) -> str:
         """Why it is suspended; empty if it is not."""
         health = self.health(model)
-        self.has_news = any(not one.is_preferred(now) for one in self.healths)
+        self.has_news = any(not health.is_preferred(now) for health in self.healths)
         if now < health.refused_until:
             return health.why_refused
         return health.why_alone if now < health.alone_until else ""
@@ -314,15 +314,15 @@ class UpstreamState:
     def started(self, call: RunningCall, now: float) -> None:
         """An attempt with a permit starts."""
         self.n_in_flight += 1
-        judged_at = call.slow_at
-        if judged_at == inf:
+        classify_at = call.slow_at
+        if classify_at == inf:
             call.norm.n_unknown += 1
-            judged_at = now + UNKNOWN_JUDGED_AFTER_S
+            classify_at = now + UNKNOWN_JUDGED_AFTER_S
         self.pending[call] = None
-        unjudged, limit = self._unjudged, self._limit_config
-        unjudged.add(call, max(judged_at, now + limit.p95_high_s) if limit.mode == "aimd" else judged_at)
-        if now >= unjudged.next_at:
-            self._judge(now)
+        unclassified, limit = self._unclassified, self._limit_config
+        unclassified.add(call, max(classify_at, now + limit.p95_high_s) if limit.mode == "aimd" else classify_at)
+        if now >= unclassified.next_at:
+            self._classify_due_calls(now)
 
     def succeeded(self) -> None:
         self.is_proven = True
@@ -341,7 +341,7 @@ class UpstreamState:
         call.health.accepted()
         self.quickest.learn(ttft_s)
         usual_s, ratio = usual.all.baseline_s, norm.ratio(ttft_s)
-        self.concurrency.answered(call.n_running + self._n_elsewhere(), ttft_s, norm.baseline_s)
+        self.concurrency.answered(call.n_running + self._n_in_other_workers(), ttft_s, norm.baseline_s)
         call.n_answered = self.concurrency.n_answered - call.n_answered_before
         call.health.breaker.succeeded(call.mark, now, is_slow=now >= call.slow_at and not self.is_own_load(call, now))
         self._pace.took(ratio * usual_s if ratio is not None else ttft_s, usual_s, now)
@@ -361,7 +361,7 @@ class UpstreamState:
 
     def is_ordinary(self, call: RunningCall) -> bool:
         """Whether concurrency at its start was no higher than what recently went well: if slow, not because of it."""
-        return self.concurrency.is_ordinary(call.n_running + self._n_elsewhere())
+        return self.concurrency.is_ordinary(call.n_running + self._n_in_other_workers())
 
     def learned_nothing(self, now: float) -> None:
         """A call ended without a first token, and not by the upstream's failure."""
@@ -393,7 +393,7 @@ class UpstreamState:
                                f"its Retry-After is {retry_after_s:.3g} s")
         self._pace.failed(self.usual.all.baseline_s, now)
         if call.became is JUDGED:
-            self._unjudged.add(call, now)
+            self._unclassified.add(call, now)
         call.became = FAILED if is_endpoint else REFUSED
         health.report_changes()
 
@@ -401,25 +401,25 @@ class UpstreamState:
         """Its breakers or limits have adopted news of another process."""
         for health in self.healths:
             health.learned()
-        for limited in self.all_limited:
-            limited.call_up()
+        for limiter in self.all_limited:
+            limiter.call_up()
 
-    def _judge(self, now: float) -> None:
+    def _classify_due_calls(self, now: float) -> None:
         """Classify calls that are old enough to be known as fast or slow, and update limits and breakers."""
-        for at, calls in self._unjudged.due(now):
+        for at, calls in self._unclassified.due(now):
             for call in calls:
                 call.is_queued = (call.became is LOST or call.is_slow) and self.is_own_load(call, now)
             if self.models is not None:
-                self._judge_models(calls, now)
+                self._update_model_breakers(calls, now)
             n_slow = n_quick = 0
-            for limited, its_calls in self._by_limit(calls):
-                judged = self._judge_limited(limited, its_calls, at)
-                n_slow, n_quick = n_slow + judged.n_slow, n_quick + judged.n_quick
+            for limiter, its_calls in self._group_by_limiter(calls):
+                tally = self._update_limit(limiter, its_calls, at)
+                n_slow, n_quick = n_slow + tally.n_slow, n_quick + tally.n_quick
             if self.models is None:
                 self.breaker.judged(n_slow, n_quick, now)
         self.own_health.report_changes()
-        for limited in self.all_limited:
-            limited.call_up()
+        for limiter in self.all_limited:
+            limiter.call_up()
 
     def is_own_load(self, call: RunningCall, now: float) -> bool:
         """Whether a slow call was slow because of this gateway's own load."""
@@ -427,35 +427,35 @@ class UpstreamState:
         if n_answered is None:
             n_answered = self.concurrency.n_answered - call.n_answered_before
         waited_s = call.took_s if call.took_s is not None else now - call.began_at
-        n_running = n_here + self._n_elsewhere()
+        n_running = n_here + self._n_in_other_workers()
         return self.concurrency.explains(n_running, n_answered * n_running / n_here, waited_s, self.slow_factor)
 
-    def _n_elsewhere(self) -> int:
+    def _n_in_other_workers(self) -> int:
         """Calls of other processes at this upstream, if known."""
         if self.whole_limiter.common is None:
             return 0
-        return sum(limited.common.n_elsewhere() for limited in self.all_limited if limited.common is not None)
+        return sum(limiter.common.n_elsewhere() for limiter in self.all_limited if limiter.common is not None)
 
-    def _by_limit(self, calls: Sequence[RunningCall]) -> Iterable[tuple[ConcurrencyLimiter, Sequence[RunningCall]]]:
+    def _group_by_limiter(self, calls: Sequence[RunningCall]) -> Iterable[tuple[ConcurrencyLimiter, Sequence[RunningCall]]]:
         """Group calls by the limiter that admitted them."""
         if self.lanes is None:
             return ((self.whole_limiter, calls),)
-        return [(limited, [call for call in calls if call.limited is limited])
-                for limited in dict.fromkeys([call.limited for call in calls])]
+        return [(limiter, [call for call in calls if call.limited is limiter])
+                for limiter in dict.fromkeys([call.limited for call in calls])]
 
-    def _judge_limited(self, limited: ConcurrencyLimiter, calls: Sequence[RunningCall], at: float) -> CallTally:
-        limit, common = limited.limit, limited.common
-        usual = None if limited.n_due else self.usual  # latency under overload must not become the baseline
-        judged = classify(calls, usual, self.breaker.mark, wants_seconds=limit.learns_seconds)
-        if limit.learns and judged.n:
-            samples, n_peak = judged.samples, judged.n_peak
+    def _update_limit(self, limiter: ConcurrencyLimiter, calls: Sequence[RunningCall], at: float) -> CallTally:
+        limit, common = limiter.limit, limiter.common
+        baselines = None if limiter.n_due else self.usual  # latency under overload must not become the baseline
+        tally = classify(calls, baselines, self.breaker.mark, wants_seconds=limit.learns_seconds)
+        if limit.learns and tally.n:
+            samples, n_peak = tally.samples, tally.n_peak
             if common is not None:
                 n_elsewhere = common.n_elsewhere()
                 samples, n_peak = [(took, n + n_elsewhere) for took, n in samples], n_peak + n_elsewhere
-            limit.judged(samples, judged.n, judged.n_dropped, n_peak, at)
-        return judged
+            limit.judged(samples, tally.n, tally.n_dropped, n_peak, at)
+        return tally
 
-    def _judge_models(self, calls: Sequence[RunningCall], now: float) -> None:
+    def _update_model_breakers(self, calls: Sequence[RunningCall], now: float) -> None:
         for health in dict.fromkeys([call.health for call in calls]):
             breaker = health.breaker
             breaker.judged(*of_mark([call for call in calls if call.health is health], breaker.mark), now)

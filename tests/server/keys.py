@@ -1,0 +1,7 @@
+"""Keys of a client and an admin, for tests."""
+
+from stayfast.server.auth import digest
+from stayfast.server.config import ServerConfig
+
+KEY, ADMIN = "k" * 20, "a" * 20
+KEYS = ServerConfig(port=0, keys={"app": digest(KEY), "ops": digest(ADMIN)}, admins=("ops",))
