@@ -1,4 +1,4 @@
-"""`stayfast explain REQUEST-ID`: where the time of one request went, asked of a running gateway."""
+"""`stayfast explain REQUEST-ID`: shows where the time of one request went."""
 
 import argparse
 import shutil
@@ -22,7 +22,7 @@ _MAX_DEPTH = 3
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the picture; 1 where the request is not known (any more), 2 where the gateway cannot be asked."""
+    """Print the waterfall. Status 1: the request is unknown or no longer stored; 2: the gateway is unreachable."""
     try:
         body = send(arguments, "GET", f"/admin/requests/{quote(arguments.request_id, safe='')}")
     except (GatewayUnreachable, AdminRequestFailed) as error:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def picture(waterfall: Waterfall, n_columns: int, *, is_red: bool = False) -> str:
-    """The waterfall and the verdict, for a terminal of so many columns."""
+    """The waterfall and the explanation as text with lines of `n_columns`."""
     n_bar = max(20, min(n_columns, 160) - _N_NAME - _N_FIGURES - 2)
     whole_ms = max(waterfall.ms, 0.001)
 
