@@ -88,7 +88,7 @@ r  m -> v  chat  200 ok  3.00 s of 3.00 s  0.250000 USD
   settle                                           █  0.00 ms of 0.00 ms
   1 u              ·········                          status 503
   2 v                        ··················▶█▒▒▒  success, 20 tokens
-                  · waits for a token  ▶ the first one  █ answers  ▒ stalls
+                  · waiting  ▶ first token  █ answering  ▒ stalled
 
 Answered in 3.00 s; first token after 2.60 s.
 Stage call broke its budget: 2.50 s of 2.00 s.
