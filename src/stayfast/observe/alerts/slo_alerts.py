@@ -1,6 +1,6 @@
 """Rules for SLOs: the share of bad requests, the remaining error budget, and burn-rate alerts (`policy.slo`).
 
-Names and labels are sloth's, so its dashboards work. The share is bad / all over a window, and exact, as `compose` makes each
+Names and labels are sloth's, so its dashboards work. The share is bad / all over a window. It is exact: `compose` makes each
 `under_s` a bucket of the histogram. Latencies come from answered requests; failed ones are added to both sides of the
 fraction, so fast failures do not count as fast.
 """

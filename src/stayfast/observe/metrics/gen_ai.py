@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from stayfast.core.events import AttemptDone, Fact, RequestDone
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
-from stayfast.observe.tracing.config import OPERATIONS, Peer, is_turn
-from stayfast.observe.tracing.error_type import error_type
+from stayfast.observe.tracing.config import OPERATIONS, Peer, error_type, is_turn
 
 MAX_MODELS = 100  # names, as clients may choose them; further ones are "other"
 _OTHER = "other"
