@@ -158,7 +158,7 @@ def test_explain_and_metrics(served: Gateway) -> None:
         ("kb", "ok", 0.001), ("web", "cancelled", 0.001)]
     drawn = picture(told, 120)
     assert "    kb" in drawn
-    assert "Cut, or without a result: web (cancelled" in drawn
+    assert "Steps without a result: web (cancelled" in drawn
     metrics = httpx.get(f"{served.origin}/metrics").text
     assert 'stayfast_turn_steps_total{upstream="desk",step="kb",result="ok"}' in metrics
     assert 'stayfast_turn_step_seconds_count{upstream="desk",step="web"}' in metrics

@@ -84,14 +84,14 @@ r  m -> v  chat  200 ok  3.00 s of 3.00 s  0.250000 USD
   settle                                           █  0.00 ms of 0.00 ms
   1 u              ·········                          status 503
   2 v                        ··················▶█▒▒▒  success, 20 tokens
-                  · waits for a token  ▶ the first one  █ answers  ▒ stalls
+                  · waiting  ▶ first token  █ answering  ▒ stalled
 
-Answered in 3.00 s; the first token came after 2.60 s.
+Answered in 3.00 s; first token after 2.60 s.
 Stage call broke its budget: 2.50 s of 2.00 s.
 Attempt 1 at u failed after 800 ms: status 503.
-v stalled once in the middle of its answer, at most for 300 ms.
-Most of the time went to stage call: 2.50 s of 3.00 s.
-Of the time to the first token 200 ms were the gateway's own.
+v stalled once during its answer, for at most 300 ms.
+Longest stage: call, 2.50 s of 3.00 s.
+Gateway overhead before the first token: 200 ms.
 """
 
 

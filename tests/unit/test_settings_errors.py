@@ -86,7 +86,7 @@ def test_one_mistake(text: str, complaint: str) -> None:
     ("{kind: opnai}", ('upstreams.a.kind: must be one of openai, anthropic, embedded, turn, simulated, not "opnai", '
                       "did you mean openai?")),
     ("{kind: simulated, key: x}", "upstreams.a.key: unknown setting"),
-    ("{kind: openai}", "upstreams.a.key: is missing: api.openai.com asks for one, for example ${OPENAI_API_KEY}"),
+    ("{kind: openai}", "upstreams.a.key: is missing: api.openai.com requires one, for example ${OPENAI_API_KEY}"),
     ("{kind: openai, base_url: 'ftp://h'}",
      "upstreams.a.base_url: must be like https://host/v1, without user, password, ? and #"),
     ("{kind: openai, base_url: 'http://u:hunter2@h/v1'}",
@@ -98,7 +98,8 @@ def test_one_mistake(text: str, complaint: str) -> None:
      "did you mean chat?")),
     ("{kind: openai, key: k, headers: {'x:y': v}}", "upstreams.a.headers: 'x:y' is not a header's name"),
     ('{kind: openai, key: k, headers: {x: "a\\r\\nb: c"}}', "upstreams.a.headers.x: must be ASCII characters on one line"),
-    ('{kind: openai, key: "hunter2\\n"}', "upstreams.a.key: must be visible ASCII characters, without blanks or line ends"),
+    ('{kind: openai, key: "hunter2\\n"}',
+     "upstreams.a.key: must be visible ASCII characters, without spaces or line breaks"),
     ('{kind: openai, key: k, http: "1\\n2"}', 'upstreams.a.http: must be one of auto, 1.1, 2, not "1\\n2"'),
     ("{kind: openai, key: k, ca_file: /nope.pem}", "upstreams.a.ca_file: no such file"),
     ("{kind: openai, key: k, http: 3}", 'upstreams.a.http: must be one of auto, 1.1, 2, not 3'),
@@ -150,7 +151,7 @@ routes:
 @pytest.mark.parametrize(("text", "complaint"), [
     ("a: [1\n", "f.yaml:2:1: not YAML: did not find expected ',' or ']'"),
     ("a: {key: ${X}}",
-     "f.yaml:1:11: not YAML: did not find expected ',' or '}'; between { } a ${...} needs quotes: \"${...}\""),
+     "f.yaml:1:11: not YAML: did not find expected ',' or '}'; inside { } write \"${...}\" with quotes"),
     ("\tx: 1", "f.yaml:1:1: not YAML: found character that cannot start any token"),
     ("- a\n- b", "f.yaml:1:1: must be a mapping (server, upstreams, routes, ...)"),
     ("a: *b", "f.yaml:1:4: not YAML: found undefined alias"),

@@ -58,7 +58,7 @@ routes: {{m: {{upstreams: [u], cache: {{mode: exact, store: hot}}}}}}
     ("{kind: memory, max_bytes: 5}", "stores.s.max_bytes", "from 1024 to"),
     ("{kind: sqlite}", "stores.s", "`path` is missing"),
     ("{kind: sqlite, path: /no/such/folder/a.db}", "stores.s.path", "no such folder"),
-    ("{kind: sqlite, path: ''}", "stores.s.path", "must name a file"),
+    ("{kind: sqlite, path: ''}", "stores.s.path", "must not be empty"),
     ("{kind: redis}", "stores.s", "`url` is missing"),
     ("{kind: redis, url: 'http://:hush@h/'}", "stores.s.url", "must be like redis://user:password@host:6379/0"),
     ("{kind: redis, url: 'redis://:hu/sh@h'}", "stores.s.url", "%2F"),

@@ -1,4 +1,4 @@
-"""`stayfast explain REQUEST-ID`: where the time of one request went, asked of a running gateway."""
+"""`stayfast explain REQUEST-ID`: shows where the time of one request went."""
 
 import argparse
 import shutil
@@ -22,7 +22,7 @@ _MAX_DEPTH = 3
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the picture; 1 where the request is not known (any more), 2 where the gateway cannot be asked."""
+    """Print the waterfall. Status 1: the request is unknown or no longer stored; 2: the gateway is unreachable."""
     try:
         body = send(arguments, "GET", f"/admin/requests/{quote(arguments.request_id, safe='')}")
     except (GatewayUnreachable, AdminRequestFailed) as error:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def picture(waterfall: Waterfall, n_columns: int, *, is_red: bool = False) -> str:
-    """The waterfall and the verdict, for a terminal of so many columns."""
+    """The waterfall and the explanation as text with lines of `n_columns`."""
     n_bar = max(20, min(n_columns, 160) - _N_NAME - _N_FIGURES - 2)
     whole_ms = max(waterfall.ms, 0.001)
 
@@ -58,14 +58,14 @@ def picture(waterfall: Waterfall, n_columns: int, *, is_red: bool = False) -> st
     for number, lane in enumerate(waterfall.attempts, 1):
         name = f"{number} {lane.upstream}"[:_N_NAME - 3]
         bar = _lane_bar(lane, n_bar, at)
-        lines.append(f"  {name:{_N_NAME - 2}}{bar}  {_of_lane(lane)}".rstrip())
+        lines.append(f"  {name:{_N_NAME - 2}}{bar}  {_describe_lane(lane)}".rstrip())
         for step in lane.steps:
             name = f"{'  ' * min(step.depth, _MAX_DEPTH)}{step.step}"[:_N_NAME - 5]
             bar = _bar(n_bar, at(step.began_ms), at(step.began_ms + step.spent_ms), _RUNNING)
-            lines.append(f"    {name:{_N_NAME - 4}}{bar}  {_of_step(step)}")
+            lines.append(f"    {name:{_N_NAME - 4}}{bar}  {_describe_step(step)}")
     if waterfall.attempts:
-        lines.append(f"{margin}{_WAITING} waits for a token  {_FIRST} the first one  {_RUNNING} answers  {_STALLED} stalls")
-    # names and codes may be a client's or an upstream's choice: none of them may steer the terminal
+        lines.append(f"{margin}{_WAITING} waiting  {_FIRST} first token  {_RUNNING} answering  {_STALLED} stalled")
+    # names and codes may come from clients or upstreams: no control characters
     printed = ["".join(char if char.isprintable() else "?" for char in line) for line in (*lines, "", *waterfall.verdict)]
     return "\n".join(f"{_RED}{line}{_PLAIN}" if is_red and line.endswith(_BROKE) else line for line in printed) + "\n"
 
@@ -100,7 +100,7 @@ def _lane_bar(lane: AttemptLane, n_bar: int, at: Callable[[float], int]) -> str:
     return "".join(cells)
 
 
-def _of_lane(lane: AttemptLane) -> str:
+def _describe_lane(lane: AttemptLane) -> str:
     status = f" {lane.upstream_status}" if lane.upstream_status is not None else ""
     parts = [f"{lane.fault}{status}" if lane.fault is not None else "lost the race" if lane.is_lost else lane.outcome]
     if lane.output_tokens or (lane.output_tokens == 0 and not lane.is_lost):
@@ -108,7 +108,7 @@ def _of_lane(lane: AttemptLane) -> str:
     return ", ".join(parts)
 
 
-def _of_step(step: StepSpent) -> str:
+def _describe_step(step: StepSpent) -> str:
     figures = spent_of(step.spent_ms / 1e3, step.allowance_ms / 1e3)
     parts = [figures] if step.how == "ok" else [figures, step.how]
     if step.cost_usd is not None:

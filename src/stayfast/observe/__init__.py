@@ -1,1 +1,1 @@
-"""F3: sinks for the facts in `core.events`: log lines, metrics."""
+"""Consumers of the facts in `core.events`: log lines, metrics, traces, recent requests, alert rules."""

@@ -1,8 +1,8 @@
-"""Facts, handed on some dozens at a time.
+"""Collects facts and passes them to the consumers in batches.
 
-Problem: told one by one, each fact walks through code that the processor has forgotten since the last one; with sixty-four
-connections that doubles what telling costs. Rule: facts wait until there are MOST of them, or for WAIT_S. Whoever reads
-what has been counted calls `flush` before. Listeners see every fact once, in the order they were told.
+One by one, each fact runs code that has left the processor's caches since the last one, which doubles the cost with 64
+connections. So facts wait until there are MOST of them, or for WAIT_S. A reader of counts calls `flush` first. Consumers
+get every fact once, in order.
 """
 
 import asyncio
@@ -11,19 +11,19 @@ from typing import Protocol
 
 from stayfast.core.events import Fact
 
-MOST = 64  # some twenty requests: about the time that one request takes
-WAIT_S = 0.1  # at a hundred requests a second, some thirty facts
+MOST = 64  # the facts of about twenty requests
+WAIT_S = 0.1
 
 
 class Listener(Protocol):
-    """Who is told. `take` must be cheap, must not raise and must not await."""
+    """A consumer of facts. `take` must be fast and must not raise."""
 
     def take(self, facts: Sequence[Fact]) -> None:
-        """Some facts, oldest first; never none."""
+        """Consume at least one fact, oldest first."""
 
 
 class Batch:
-    """A sink in front of listeners. One loop's."""
+    """A sink that batches facts for its listeners. For one event loop."""
 
     __slots__ = ("_facts", "_is_armed", "_listeners")
 
@@ -49,7 +49,7 @@ class Batch:
     def _arm(self) -> None:
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # before the loop's start, or after its end: there is no later
+        except RuntimeError:  # before the loop starts or after it ends
             self.flush()
             return
         self._is_armed = True

@@ -1,7 +1,7 @@
-"""One line a request: JSON, or text for a person at a terminal (`observe.log_text`). The loop only appends to a list: a
-thread writes, so a slow disk or a full pipe delays nobody.
+"""One log line per request: JSON, or text for a terminal (`observe.log_text`).
 
-No prompt, answer or key is ever in a fact, so none can be in a line.
+The event loop only appends to a list; a thread writes, so a slow disk or a full pipe delays no request. Facts hold no
+prompts, answers or keys, so lines hold none.
 """
 
 import math
@@ -35,18 +35,18 @@ from stayfast.core.events import (
 )
 from stayfast.observe.log_text import TextLines
 
-_OF_NO_LINE = (AttemptDone, ConnectionReused, StoreCallDone)  # of those that every request brings
-ONCE_IN_S = 10.0  # for kinds of lines that an attacker, or one full table, could make thousands of a second
+_WITHOUT_LINE = (AttemptDone, ConnectionReused, StoreCallDone)  # the frequent ones, skipped first
+ONCE_IN_S = 10.0  # shortest interval between lines that an attacker or one full table could cause by the thousand
 _ROUNDING_S = 1e-6
 SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What is logged, how, and where to. `max_pending_bytes` bounds what waits for a slow reader; beyond it lines are
-    counted. has_colour: of text."""
+    """What is logged, in which form, and to which file descriptor. Beyond `max_pending_bytes` of unwritten lines, further
+    lines are dropped and counted. `has_colour`: for text."""
 
-    level: str = "info"  # the least severe kind of line that is written
+    level: str = "info"  # lowest severity written
     requests: bool = True
     form: Literal["json", "text"] = "json"
     has_colour: bool = False
@@ -62,7 +62,7 @@ class LogConfig:
 
 
 class LineWriter:
-    """Collects lines and writes them from its own thread. `write` is for the loop's thread only, `close` too."""
+    """Collects lines and writes them in its own thread. Call `write` and `close` in the event loop's thread."""
 
     def __init__(self, config: LogConfig) -> None:
         self._config = config
@@ -79,7 +79,7 @@ class LineWriter:
         self._thread.start()
 
     def write(self, line: bytes) -> None:
-        """Take one line (with its newline). Never blocks."""
+        """Queue one line, with its newline. Never blocks."""
         if self._n_pending_bytes > self._config.max_pending_bytes:
             self.n_dropped += 1
             return
@@ -87,7 +87,7 @@ class LineWriter:
         self._lines.append(line)
 
     def close(self) -> None:
-        """Write what is left and stop; waits at most a second for a reader that does not read."""
+        """Write the remaining lines and stop; waits at most one second for a blocked reader."""
         self._is_closing = True
         self._wake.set()
         if self._thread is not None:
@@ -100,7 +100,7 @@ class LineWriter:
         self._flush()
 
     def _flush(self) -> None:
-        lines, self._lines = self._lines, []  # the swap is one bytecode's work: the loop appends to one list or the other
+        lines, self._lines = self._lines, []  # an atomic swap: the loop appends to either list
         n_dropped = self.n_dropped
         if n_dropped > self._n_reported:
             line = {"event": "log_lines_dropped", "n": n_dropped - self._n_reported}
@@ -114,12 +114,12 @@ class LineWriter:
                 while data:
                     data = data[os.write(self._config.fd, data):]
         except OSError:
-            self.n_dropped += len(lines)  # nobody reads any more; the gateway goes on
+            self.n_dropped += len(lines)  # the reader is gone; the gateway continues
         self._n_pending_bytes = 0
 
 
 def _pieces(lines: list[bytes]) -> Iterator[bytes]:
-    """Whole lines, joined to at most PIPE_BUF bytes: such a write is not torn apart by another worker's on the same pipe."""
+    """Join whole lines to at most PIPE_BUF bytes, so that writes of several workers to one pipe do not interleave."""
     piece: list[bytes] = []
     n_bytes = 0
     for line in lines:
@@ -132,7 +132,7 @@ def _pieces(lines: list[bytes]) -> Iterator[bytes]:
 
 
 class _Try(msgspec.Struct, omit_defaults=True):
-    """One attempt of a request that took several, or that stalled."""
+    """One attempt, for requests with several attempts or stalls."""
 
     upstream: str
     ms: float
@@ -151,7 +151,7 @@ class _Try(msgspec.Struct, omit_defaults=True):
 
 
 class _RequestLine(msgspec.Struct, omit_defaults=True):
-    """The line of one request; absent fields had nothing to say. Times in milliseconds."""
+    """The line of one request. Times in milliseconds; default values are omitted."""
 
     ts: float
     event: str
@@ -191,16 +191,16 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
 
 
 class LogSink:
-    """Turns facts into lines. Task-safe: one loop."""
+    """Converts facts into lines. For one event loop."""
 
     def __init__(self, config: LogConfig, writer: LineWriter, clock: Clock) -> None:
         self.configure(config)
         self._writer = writer
         self._clock = clock
-        self._crowded: dict[str, tuple[float, int]] = {}  # by event: when its last line was, and how many are not in one
+        self._crowded: dict[str, tuple[float, int]] = {}  # by event: time of its last line, and number since then
 
     def configure(self, config: LogConfig) -> None:
-        """Another level or format, or request lines on or off; the file stays."""
+        """Apply another level, format or `requests`; the file descriptor stays."""
         self._config = config
         self._encoder = encoder_of(config)
         self._least = SEVERITY[config.level]
@@ -211,11 +211,11 @@ class LogSink:
             if isinstance(fact, RequestDone):
                 if level and _severity(fact.status) >= self._least:
                     self._line(_request_line(fact))
-            elif not isinstance(fact, _OF_NO_LINE):
+            elif not isinstance(fact, _WITHOUT_LINE):
                 self.emit(fact)
 
     def emit(self, fact: Fact) -> None:
-        """Take one fact that is not the end of a served request."""
+        """Write the line of a fact other than RequestDone."""
         if isinstance(fact, RequestRefused):
             if self._config.requests and _severity(fact.status) >= self._least:
                 self._line(_RequestLine(ts=round(fact.wall_at, 3), event="request", request_id=fact.request_id,
@@ -247,15 +247,15 @@ class LogSink:
                      detail=fact.detail)
         elif isinstance(fact, KeysFailed):
             self.log("invalid_keys", level="warning", n=fact.n, address=fact.address,
-                     detail=f"more than {fact.limit} requests a minute without a valid key from one address: answered 429")
+                     detail=f"more than {fact.limit} requests per minute without a valid key from one address: answered 429")
 
     def log(self, event: str, *, level: str = "info", **fields: str | float | None) -> None:
-        """A line about the gateway itself: starting, reloaded, stopped."""
+        """Write a line about the gateway itself, for example starting, reloaded, stopped."""
         if SEVERITY[level] >= self._least:
             self._line({"ts": round(self._clock.wall(), 3), "event": event, "level": level, **fields})
 
     def _log_crowding(self, fact: DescriptorsExhausted | ConnectionsClosed) -> None:
-        """A line at most every ONCE_IN_S; its `n` counts what happened since the one before."""
+        """Write at most one line per event every ONCE_IN_S; `n` counts the events since the previous line."""
         event, n = ("connections_closed", fact.n) if isinstance(fact, ConnectionsClosed) else ("descriptors_exhausted", 1)
         now = self._clock.now()
         last_at, n_before = self._crowded.get(event, (-math.inf, 0))
@@ -265,31 +265,30 @@ class LogSink:
         self._crowded[event] = now, 0
         if isinstance(fact, ConnectionsClosed):
             self.log(event, level="warning", n=n_before + n, open=fact.n_open, pending=fact.n_silent,
-                     detail="client connections without a request were closed to make room (server.max_connections, "
+                     detail="idle client connections were closed to make room for new ones (server.max_connections, "
                      "max_pending_connections, max_pending_per_address)")
             return
         wanted_by = f"a connection to upstream {fact.upstream}" if fact.upstream is not None else "a client's connection"
         self.log(event, level="error", n=n_before + n, what=fact.what, limit=fact.limit, upstream=fact.upstream,
-                 detail=f"no file descriptor was left for {wanted_by}: this process may have {fact.limit}; raise its "
-                 "limit (ulimit -n, LimitNOFILE=), or lower server.max_connections")
+                 detail=f"no file descriptor was left for {wanted_by}: the limit of this process is {fact.limit}; raise it "
+                 "(ulimit -n, LimitNOFILE=) or lower server.max_connections")
 
     def _line(self, line: object) -> None:
         self._writer.write(self._encoder.encode(line) + b"\n")
 
 
 def encoder_of(config: LogConfig) -> msgspec.json.Encoder | TextLines:
-    """What makes a line of a struct or a mapping."""
     return TextLines(config.fd, has_colour=config.has_colour) if config.form == "text" else msgspec.json.Encoder()
 
 
 def _severity(status: int) -> int:
-    """A request that failed by our fault or an upstream's is a warning; one that its client got wrong is not."""
+    """5xx is a warning; 4xx is the client's error and is not."""
     return SEVERITY["warning" if status >= 500 else "info"]
 
 
 def _request_line(fact: RequestDone) -> _RequestLine:
     usage, trace = fact.usage, fact.trace
-    # _value_: before Python 3.12, `.value` takes five times as long
+    # _value_: before Python 3.12, `.value` is five times as slow
     return _RequestLine(
         ts=int(fact.wall_at * 1e3) / 1e3, event="request", request_id=fact.request_id, status=fact.status,
         ms=_ms(fact.ended_at - fact.accepted_at), api=fact.api._value_, route=fact.route,
@@ -308,7 +307,7 @@ def _request_line(fact: RequestDone) -> _RequestLine:
 
 
 def _allowed_ms(fact: RequestDone) -> dict[str, float] | None:
-    """What stages might have used, of those that might not use all that was left until the deadline."""
+    """The allowances of stages that could not use all the time until the deadline."""
     if fact.total_s is None:
         return None
     deadline_at = fact.accepted_at + fact.total_s
@@ -317,7 +316,7 @@ def _allowed_ms(fact: RequestDone) -> dict[str, float] | None:
 
 
 def _cost_by_role(fact: RequestDone) -> dict[str, float] | None:
-    """Where it is not all the first attempt's."""
+    """The cost by role, unless the first attempt caused all of it."""
     attempts = fact.attempts
     if len(attempts) < 2 and not (attempts and attempts[0].role != "first"):
         return None
@@ -325,7 +324,7 @@ def _cost_by_role(fact: RequestDone) -> dict[str, float] | None:
 
 
 def _tries(fact: RequestDone) -> list[_Try] | None:
-    """The attempts, where there is more to say of them than the line does."""
+    """The attempts, if there are several, or if the only one stalled or failed to connect."""
     attempts = fact.attempts
     if len(attempts) < 2 and not (attempts and (attempts[0].stalls or attempts[0].detail)):
         return None
@@ -342,5 +341,5 @@ def _ms_or_none(seconds: float | None) -> float | None:
 
 
 def _ms(seconds: float) -> float:
-    """Milliseconds to three places, cheaper than round()."""
+    """Milliseconds with three decimals; faster than round()."""
     return int(seconds * 1e6 + 0.5) / 1e3

@@ -1,7 +1,7 @@
-"""A log line for a person: time, level, event, and of a request what one looks at first, in one line of the terminal.
+"""Log lines as text for a terminal: time, level, event, and a request's most important fields, cut to the terminal's width.
 
-Nothing is in it that is not in the line of JSON. What others wrote (a model's name, a path, an upstream's words) is shown
-without characters that a terminal would act on.
+A text line holds no more than the JSON line. Foreign text (a model's name, a path, an upstream's message) is shown without
+control characters.
 """
 
 import os
@@ -14,19 +14,19 @@ import msgspec
 from stayfast.core.units import printable, seconds
 
 _COLOURS: Final = {"debug": "2", "info": "32", "warning": "33", "error": "1;31"}
-_USUAL_COLUMNS: Final = 80
-_KNOWN: Final = frozenset(("ts", "event", "level", "detail"))
+_DEFAULT_COLUMNS: Final = 80
+_STANDARD_FIELDS: Final = frozenset(("ts", "event", "level", "detail"))
 
 
 class TextLines:
-    """Renders log lines for the terminal at `fd`; where that is none, for one of 80 columns."""
+    """Renders log lines for the terminal at `fd`; 80 columns if it is not a terminal."""
 
     def __init__(self, fd: int, *, has_colour: bool) -> None:
         self._fd = fd
         self._has_colour = has_colour
 
     def encode(self, line: object) -> bytes:
-        """A struct or a mapping, as it would be encoded in JSON, as a line without its end."""
+        """Encode a struct or mapping as a line without its newline."""
         fields: Mapping[str, Any] = msgspec.to_builtins(line)
         text = _request(fields, self._columns()) if fields["event"] == "request" else _event(fields)
         return self._coloured(text, _level(fields)).encode(errors="backslashreplace")
@@ -39,13 +39,13 @@ class TextLines:
 
     def _columns(self) -> int:
         try:
-            return os.get_terminal_size(self._fd).columns or _USUAL_COLUMNS
+            return os.get_terminal_size(self._fd).columns or _DEFAULT_COLUMNS
         except OSError:
-            return _USUAL_COLUMNS
+            return _DEFAULT_COLUMNS
 
 
 def _level(fields: Mapping[str, Any]) -> str:
-    """A request has none of its own: it is a warning where it failed by our fault or an upstream's."""
+    """The level of a line; a request without one is a warning for 5xx, else info."""
     level = fields.get("level") or ("warning" if fields.get("status", 0) >= 500 else "info")
     return str(level)
 
@@ -56,16 +56,16 @@ def _head(fields: Mapping[str, Any]) -> str:
 
 
 def _event(fields: Mapping[str, Any]) -> str:
-    """Event, fields, detail; as long as it must be, for such lines are few."""
+    """Event, fields, detail; never cut."""
     parts = [str(fields["event"]), *(f"{name}={_word(value)}" for name, value in fields.items()
-                                    if name not in _KNOWN and value is not None)]
+                                    if name not in _STANDARD_FIELDS and value is not None)]
     if fields.get("detail"):
         parts.append(f"- {printable(str(fields['detail']))}")
     return _head(fields) + " ".join(parts)
 
 
 def _request(fields: Mapping[str, Any], columns: int) -> str:
-    """What there is room for, the most important first; the line of one that failed by our fault is never cut."""
+    """As many fields as fit, the most important first. Warnings are never cut."""
     line = f"{_head(fields)}{fields['status']} {_ms(fields['ms'])}"
     may_cut = _level(fields) == "info"
     for part in _parts(fields):
@@ -76,7 +76,6 @@ def _request(fields: Mapping[str, Any], columns: int) -> str:
 
 
 def _parts(fields: Mapping[str, Any]) -> list[str]:
-    """Absent fields have nothing to say."""
     found = []
     if "error" in fields:
         found.append(f"{_word(fields['error'])}{' in ' + fields['over_stage'] if 'over_stage' in fields else ''}")
@@ -102,6 +101,6 @@ def _ms(value: float) -> str:
 
 
 def _word(value: object) -> str:
-    """One word of a line: what has blanks in it stands in quotes."""
+    """A printable value; in quotes if it has spaces."""
     text = printable(str(value))
     return f'"{text}"' if " " in text else text

@@ -1,8 +1,8 @@
-"""The last requests, kept as the very facts that were told of them, for `stayfast explain` and whoever looks on.
+"""The last requests in memory, for `stayfast explain` and /admin/requests.
 
-Two rings: all requests, and those worth a look (slow, failed, left, degraded, stalled, tried more than once), which busy
-traffic would push out of the first within seconds. Facts are kept as msgpack: the objects of a thousand requests are two
-megabytes, through which every later request's objects would wander, and a processor's cache holds one.
+Two rings: all requests, and the notable ones (slow, failed, abandoned, degraded, stalled, retried), which busy traffic would
+push out of the first within seconds. Facts are stored as msgpack: as objects, a thousand requests take 2 MB and would
+displace other data from the processor's cache.
 """
 
 from collections import deque
@@ -20,8 +20,6 @@ _MAX_FACT_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RecentConfig:
-    """How many requests each ring keeps, in numbers and in memory; 0 keeps none."""
-
     size: Annotated[int, SettingDoc(
         "Requests remembered, and as many slow or failed ones; 0: none.", minimum=0, maximum=100_000)] = 1000
     slow_s: Annotated[float, SettingDoc("A later first token is slow.", more_than=0)] = 2.0
@@ -33,7 +31,7 @@ class RecentConfig:
 
 
 class Ring:
-    """The newest facts, within both bounds."""
+    """The newest facts, up to `size` and `max_bytes`."""
 
     __slots__ = ("_config", "_facts", "_n_bytes")
 
@@ -43,10 +41,10 @@ class Ring:
         self._n_bytes = 0
 
     def add(self, fact: bytes) -> None:
-        """Keep it, and let go of the oldest that no longer fit."""
+        """Append a fact and drop the oldest beyond the bounds."""
         facts, config = self._facts, self._config
         if len(fact) > _MAX_FACT_BYTES:
-            return  # one that is so odd shall not push out all the others
+            return  # one huge fact must not displace all others
         facts.append(fact)
         self._n_bytes += len(fact)
         while len(facts) > config.size or (self._n_bytes > config.max_bytes and facts):
@@ -60,7 +58,7 @@ class Ring:
 
 
 class Recent:
-    """A listener that keeps both rings. One loop's."""
+    """Consumes facts into both rings. For one event loop."""
 
     def __init__(self, config: RecentConfig) -> None:
         self._config = config
@@ -78,17 +76,15 @@ class Recent:
                     self._notable.add(packed)
 
     def is_notable(self, fact: RequestDone) -> bool:
-        """Whether somebody may want to know why."""
         return (fact.status >= 400 or len(fact.attempts) > 1 or fact.over_stage is not None or fact.degraded is not None
                 or (fact.ttft_s is not None and fact.ttft_s >= self._config.slow_s)
                 or bool(fact.attempts and fact.attempts[0].stalls))
 
     def named(self, request_id: str) -> Iterator[RequestDone]:
-        """The requests that are still kept under this id (clients choose it, so there may be several), newest first."""
+        """Requests with this id, newest first. Clients may choose the id, so several can have the same."""
         key = request_id.encode()
         found = (self._decoder.decode(packed) for ring in (self._all, self._notable) for packed in ring if key in packed)
         return (fact for fact in found if fact.request_id == request_id)
 
     def newest(self, *, is_notable: bool = False) -> Iterator[RequestDone]:
-        """All that are kept, newest first."""
         return map(self._decoder.decode, self._notable if is_notable else self._all)

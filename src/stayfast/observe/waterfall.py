@@ -1,7 +1,7 @@
-"""A request told after the fact: where its time went, stage by stage and attempt by attempt, and in words, why.
+"""One finished request as a waterfall: the time of each stage and attempt, and an explanation in words.
 
-All times are milliseconds after the first byte of the request was read. Names, codes and numbers only: nothing that was
-asked or answered is in a fact, so none can be here.
+Times are milliseconds since the first byte of the request was read. Names, codes and numbers only: facts hold no prompts or
+answers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,24 +21,22 @@ _OF_LIMITS = {"total_s_exceeded": "its deadline passed", "budget_s_exceeded": "a
 
 
 class StageSpent(msgspec.Struct, omit_defaults=True):
-    """One stage: what it took of what it might have taken."""
+    """The time of one stage, and its allowance."""
 
     stage: str
     began_ms: float
     spent_ms: float
     allowance_ms: float
-    is_over: bool = False  # this is the stage that broke the budget
+    is_over: bool = False  # the first stage that exceeded its allowance
 
 
 class StallSeen(msgspec.Struct):
-    """A wait that was felt."""
-
     at_ms: float
     ms: float
 
 
 class StepSpent(msgspec.Struct, omit_defaults=True):
-    """One step of a turn that is served as a model."""
+    """One step of a served turn."""
 
     step: str
     began_ms: float
@@ -48,12 +46,10 @@ class StepSpent(msgspec.Struct, omit_defaults=True):
     detail: str = ""
     depth: int = 0
     cost_usd: float | None = None
-    is_over: bool = False  # it used all that the turn had for it
+    is_over: bool = False  # it used its whole allowance
 
 
 class AttemptLane(msgspec.Struct, omit_defaults=True):
-    """One attempt at one upstream."""
-
     upstream: str
     model: str
     began_ms: float
@@ -71,11 +67,11 @@ class AttemptLane(msgspec.Struct, omit_defaults=True):
     is_hedge: bool = False
     is_lost: bool = False
     steps: list[StepSpent] = []
-    detail: str = ""  # of a fault; for operators alone
+    detail: str = ""  # of a fault; for admins only
 
 
 class UsualTimes(msgspec.Struct):
-    """What is usual: times to the first token on this route in the last hour, in the process that answered."""
+    """Times to the first token on this route in the last hour, in the worker that answered."""
 
     n: int
     p50_ms: float
@@ -83,8 +79,6 @@ class UsualTimes(msgspec.Struct):
 
 
 class Waterfall(msgspec.Struct, omit_defaults=True):
-    """One request."""
-
     request_id: str
     ended_at: float  # seconds since the epoch
     status: int
@@ -113,14 +107,12 @@ class Waterfall(msgspec.Struct, omit_defaults=True):
     normal: UsualTimes | None = None
     stages: list[StageSpent] = []
     attempts: list[AttemptLane] = []
-    cache: str | None = None  # what the cache of its route had to say
-    cache_key: str | None = None  # of the answer that a cache gave, or under which its own is kept
-    saved_usd: float | None = None  # what the answer of a cache had cost
+    cache: str | None = None  # result of the route's cache
+    cache_key: str | None = None  # of the answer from the cache, or of its own stored answer
+    saved_usd: float | None = None  # cost of the cached answer when it was made
 
 
 class Listed(msgspec.Struct, omit_defaults=True):
-    """One request in a list."""
-
     request_id: str
     ended_at: float
     status: int
@@ -133,20 +125,19 @@ class Listed(msgspec.Struct, omit_defaults=True):
 
 
 def without_details(fact: RequestDone) -> RequestDone:
-    """The same for a client: without our network's addresses."""
+    """A copy for clients, without addresses of the internal network."""
     if not any(attempt.detail for attempt in fact.attempts):
         return fact
     return replace(fact, attempts=tuple([replace(attempt, detail="") for attempt in fact.attempts]))
 
 
 def listed(fact: RequestDone) -> Listed:
-    """A request in one line."""
     return Listed(fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - fact.accepted_at),
                   next(verdict(fact, None)), fact.route, fact.upstream, _ms_or_none(fact.ttft_s))
 
 
 def waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
-    """A request in full. `usual` holds its route's times to the first token, in seconds."""
+    """`usual`: the route's times to the first token, in seconds."""
     start = fact.accepted_at
     normal = _normal(usual)
     return Waterfall(
@@ -163,10 +154,10 @@ def waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
 
 
 def verdict(fact: RequestDone, normal: UsualTimes | None) -> Iterator[str]:
-    """What happened and what took the time, a sentence each; the first one says how it ended."""
+    """Sentences about what happened and what took the time; the first one is the outcome."""
     yield _ending(fact)
     for note in fact.notes:
-        yield f"{note}."  # as it is: many begin with the name of an upstream
+        yield f"{note}."  # not capitalized: many begin with the name of an upstream
     yield from _of_cache(fact)
     over = next((done for done in fact.stages if done.stage is fact.over_stage), None)
     if over is not None:
@@ -176,26 +167,25 @@ def verdict(fact: RequestDone, normal: UsualTimes | None) -> Iterator[str]:
     longest = max(fact.stages, key=lambda done: done.spent_s, default=None)
     whole_s = fact.ended_at - fact.accepted_at
     if longest is not None and whole_s > 0:
-        yield f"Most of the time went to stage {longest.stage.value}: {format_s(longest.spent_s)} of {format_s(whole_s)}."
+        yield f"Longest stage: {longest.stage.value}, {format_s(longest.spent_s)} of {format_s(whole_s)}."
     if fact.own_s is not None:
-        yield f"Of the time to the first token {format_s(fact.own_s)} were the gateway's own."
+        yield f"Gateway overhead before the first token: {format_s(fact.own_s)}."
     if normal is not None and fact.ttft_s is not None:
         ratio = fact.ttft_s * 1e3 / normal.p50_ms
-        yield (f"Usual on this route: first token after {format_s(normal.p50_ms / 1e3)} (p50) to "
-               f"{format_s(normal.p99_ms / 1e3)} "
-               f"(p99); this one took {ratio:.1f} times the p50.")
+        yield (f"Typical on this route: first token after {format_s(normal.p50_ms / 1e3)} (p50) to "
+               f"{format_s(normal.p99_ms / 1e3)} (p99); this request took {ratio:.1f} times the p50.")
 
 
 def _ending(fact: RequestDone) -> str:
     whole = format_s(fact.ended_at - fact.accepted_at)
-    first = "no token had come" if fact.ttft_s is None else f"the first token came after {format_s(fact.ttft_s)}"
+    first = "no token arrived" if fact.ttft_s is None else f"first token after {format_s(fact.ttft_s)}"
     match outcome_of(fact):
         case "ok":
             return f"Answered in {whole}; {first}."
         case "degraded":
-            return f"Served in a lesser form ({fact.degraded}) in {whole}; {first}."
+            return f"Answered in degraded form ({fact.degraded}) in {whole}; {first}."
         case "client_left":
-            return f"The client left after {whole}, in stage {ended_in(fact.stages)}; {first}."
+            return f"The client disconnected after {whole}, in stage {ended_in(fact.stages)}; {first}."
         case "rejected":
             return f"Refused with {fact.status} {fact.error} after {whole}."
         case _ if fact.shed is not None:
@@ -206,20 +196,20 @@ def _ending(fact: RequestDone) -> str:
 
 
 def _of_cache(fact: RequestDone) -> Iterator[str]:
-    """What the cache of its route had to do with it; why it had not is one of the notes."""
-    saved = f", which had cost {fact.saved_usd:.6f} USD" if fact.saved_usd is not None else ""
+    """The result of the route's cache. The reason for a bypass is one of the notes."""
+    saved = f" (it had cost {fact.saved_usd:.6f} USD)" if fact.saved_usd is not None else ""
     match fact.cache:
         case "hit" | "semantic" | "stale":
-            yield f"The cache of its route had an answer{saved}: no upstream was asked for this one."
+            yield f"Answered from the route's cache{saved}, without a call to an upstream."
         case "coalesced":
-            yield "It shared the call of another request for the same."
+            yield "Shared the call of an equal request."
         case "miss":
-            yield "The cache of its route gave no answer to it."
+            yield "The route's cache had no answer."
     if fact.cache_key is not None:
         key = fact.cache_key.hex()
         is_given = fact.cache in ("hit", "semantic", "stale")
-        yield (f"To forget that answer: stayfast cache purge --key {key} (inspect {key} says what it is)" if is_given else
-               f"What is kept of its question, if anything: stayfast cache inspect {key}")
+        yield (f"To delete this answer: stayfast cache purge --key {key} (to see it: stayfast cache inspect {key})"
+               if is_given else f"Its own answer, if stored: stayfast cache inspect {key}")
 
 
 def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator[str]:
@@ -229,26 +219,25 @@ def _of_attempt(number: int, attempt: AttemptDone, *, is_last: bool) -> Iterator
         detail = f" ({attempt.detail})" if attempt.detail else ""
         yield f"Attempt {number} at {attempt.upstream} failed after {took}: {attempt.fault}{status}{detail}."
     elif attempt.is_lost:
-        yield f"Attempt {number} at {attempt.upstream} lost against a quicker one after {took}."
+        yield f"Attempt {number} at {attempt.upstream} was cancelled after {took}: another attempt was faster."
     elif attempt.outcome is not Outcome.SUCCESS and not is_last:
-        yield f"Attempt {number} at {attempt.upstream} was given up after {took}."
+        yield f"Attempt {number} at {attempt.upstream} was abandoned after {took}."
     yield from _of_steps(attempt.steps)
     if attempt.stalls:
         longest = max(attempt.stalls, key=lambda stall: stall.seconds)
         times = "once" if len(attempt.stalls) == 1 else f"{len(attempt.stalls)} times"
-        yield f"{attempt.upstream} stalled {times} in the middle of its answer, at most for {format_s(longest.seconds)}."
+        yield f"{attempt.upstream} stalled {times} during its answer, for at most {format_s(longest.seconds)}."
 
 
 def _of_steps(steps: Sequence[StepDone]) -> Iterator[str]:
-    """Which step broke the turn's budget, and what its answer had to do without."""
+    """The step that used up its allowance, and the steps without a result."""
     over = next((step for step in steps if step.broke_budget), None)
     if over is not None:
-        yield (f"Step {over.name} used all that the turn had for it: "
-               f"{spent_of(over.ended_at - over.began_at, over.allowance_s)}.")
+        yield f"Step {over.name} used its whole allowance: {spent_of(over.ended_at - over.began_at, over.allowance_s)}."
     cut = [f"{step.name} ({step.how}{f', {step.detail}' if step.detail else ''})" for step in steps
            if step.how not in ("ok", "running")]
     if cut:
-        yield f"Cut, or without a result: {', '.join(cut)}."
+        yield f"Steps without a result: {', '.join(cut)}."
 
 
 def _steps(steps: Sequence[StepDone], start: float) -> list[StepSpent]:
@@ -288,13 +277,13 @@ def _ms_or_none(seconds: float | None) -> float | None:
 
 
 def format_s(seconds: float) -> str:
-    """A duration as a person would say it: 0.41 ms, 812 ms, 2.31 s."""
-    if seconds >= 0.9995:  # it would be 1000 ms
+    """For example 0.41 ms, 812 ms, 2.31 s."""
+    if seconds >= 0.9995:  # would be shown as 1000 ms
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2f} ms"
 
 
 def spent_of(spent_s: float, allowance_s: float) -> str:
-    """What was spent of what might have been, in one unit where it is more than that: 100 ms of 2.00 s, 1.02 s of 0.98 s."""
+    """Time spent, of its allowance: 100 ms of 2.00 s; in one unit if it is exceeded: 1.02 s of 0.98 s."""
     is_over = spent_s > allowance_s and format_s(spent_s).endswith(" s")
     return f"{format_s(spent_s)} of {f'{allowance_s:.2f} s' if is_over else format_s(allowance_s)}"

@@ -151,7 +151,7 @@ def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
             message = f"no other route is named {quoted(offline)}{did_you_mean(offline, others)}"
             add_problem(("routes", name, "oversize_route"), message)
         if "*" in name and name != "*":
-            add_problem(("routes", name), 'patterns are not supported: name each model, or use the route "*" for other names')
+            add_problem(("routes", name), 'no patterns: name each model, or use the route "*" for other names')
 
 
 def _check_caches(settings: Settings, tree: Tree, add_problem: AddProblem) -> None:

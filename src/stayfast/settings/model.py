@@ -37,7 +37,7 @@ from stayfast.stores.embedder import EmbedderConfig
 
 @dataclass(frozen=True, slots=True)
 class FallbackTier:
-    """Who answers when those before have not. A list alone means `upstreams`."""
+    """One more tier of a fallback. A list alone means `upstreams`."""
 
     SHORTHAND: ClassVar[str] = "upstreams"
 
@@ -51,7 +51,7 @@ class FallbackTier:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """Who answers when a route's own upstreams failed or took too long. A list alone means `upstreams`."""
+    """Upstreams for when a route's own failed or took too long. A list alone means `upstreams`."""
 
     SHORTHAND: ClassVar[str] = "upstreams"
 
@@ -75,7 +75,7 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class OnOverrun:
-    """What is done instead of failing, when time runs out or all upstreams failed. Nothing: the request fails, at once."""
+    """What happens when time runs out or all upstreams fail. With none of these the request fails at once."""
 
     fallback: Annotated[Fallback | None, SettingDoc("Other upstreams, tried before the first token.")] = None
     template: Annotated[str, SettingDoc(
@@ -87,7 +87,7 @@ class OnOverrun:
 
 @dataclass(frozen=True, slots=True)
 class RouteSettings:
-    """A name that clients send as `model`, and where such requests go. A list alone means `upstreams`."""
+    """One `model` name of clients, and its upstreams. A list alone means `upstreams`."""
 
     SHORTHAND: ClassVar[str] = "upstreams"
 
@@ -147,13 +147,13 @@ class RouteSettings:
 
     @property
     def total_s(self) -> float:
-        """The time of a request, from accept to its last byte."""
+        """The deadline of a request in seconds, from accept to its last byte."""
         return self.timeouts.total_s if self.deadline is None else self.deadline
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What routes and upstreams have where they say nothing else."""
+    """Values for routes and upstreams that do not set their own."""
 
     timeouts: Annotated[Timeouts, SettingDoc("Time limits.")] = field(default_factory=Timeouts)
     budget: Annotated[BudgetConfig, SettingDoc("Parts of the deadline per stage.")] = field(default_factory=BudgetConfig)
@@ -168,7 +168,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """Lines on standard output. They never hold prompts, answers or keys."""
+    """Log lines on standard output. Never prompts, answers or keys."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], SettingDoc("Lowest severity written.")] = "info"
     requests: Annotated[bool, SettingDoc("One line per request.")] = True
@@ -179,8 +179,6 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Prometheus text at /metrics."""
-
     enabled: Annotated[bool, SettingDoc("Collect and serve metrics.")] = True
     gen_ai: Annotated[bool, SettingDoc(
         "Also OpenTelemetry's GenAI metrics (gen_ai_client_*, gen_ai_server_*). Read at start only.")] = False
@@ -188,7 +186,7 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True)
 class TracingSettings:
-    """Spans of requests, as OpenTelemetry names them. They never hold prompts, answers or keys. Read at the start only."""
+    """OpenTelemetry spans of requests, without prompts, answers or keys. Read at start only."""
 
     exporter: Annotated[Literal["none", "otlp"], SettingDoc(
         "otlp: to a collector, over HTTP in protobuf; needs pip install '.[otel]' in Stayfast's checkout. none: no spans; "
@@ -210,7 +208,7 @@ class TracingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a gateway is told. Every name that a route uses is an upstream's."""
+    """A complete settings file, checked."""
 
     server: Annotated[ServerConfig, SettingDoc(
         "Listening, limits, time-outs and client keys.")] = field(default_factory=ServerConfig)
@@ -250,24 +248,23 @@ class Settings:
 
     @property
     def admits_all(self) -> bool:
-        """Whether there is nothing that could keep a request out."""
+        """Whether no setting can reject or queue a request."""
         return not self.tenants and self.admission.max_in_flight is None
 
     @property
     def engines(self) -> dict[str, EngineConfig]:
-        """The engines that it asks for, by upstream."""
         return {name: upstream_settings.engine for name, upstream_settings in self.upstreams.items()
                 if isinstance(upstream_settings, EmbeddedUpstream)}
 
     def model_at(self, route: str, upstream: str) -> str | None:
-        """The model's name at one upstream of one route; None: as the client said it."""
+        """The model name at one upstream of a route; None: as the client sent it."""
         return self.upstreams[upstream].models.get(route) or self.routes[route].model
 
     def prices_at(self, upstream: str) -> Prices:
-        """What tokens cost at one upstream; nothing is known of the embedded model's, and a turn says it itself."""
+        """The prices at one upstream. The embedded model has none; a turn reports its own costs."""
         upstream_settings = self.upstreams[upstream]
         return {} if isinstance(upstream_settings, EmbeddedUpstream | TurnUpstreamSettings) else upstream_settings.prices
 
     def tier_model_at(self, route: str, tier: FallbackTier, upstream: str) -> str | None:
-        """The same for one upstream of a tier of the route's fallback, whose own word stands first."""
+        """The same for an upstream of a fallback tier; the tier's own model name takes precedence."""
         return tier.model or self.model_at(route, upstream)

@@ -1,4 +1,4 @@
-"""What a settings file says of those who can answer, and of places where answers are kept."""
+"""Settings of upstreams and of answer stores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def nothing() -> Mapping[str, Any]:
 
 
 def check_headers(headers: Mapping[str, Secret]) -> None:
-    """Raises ValueError for what could not be sent."""
+    """Raises ValueError for names and values that cannot be sent."""
     for name, value in headers.items():
         if not fullmatch(r"[A-Za-z0-9_-]+", name):
             raise ValueError(f"headers: {name!r} is not a header's name")
@@ -48,7 +48,7 @@ def check_headers(headers: Mapping[str, Secret]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpUpstream:
-    """An endpoint on the network that speaks OpenAI's or Anthropic's protocol: a provider, or an engine of one's own."""
+    """A provider or engine on the network, with OpenAI's or Anthropic's protocol."""
 
     kind: Annotated[Literal["openai", "anthropic"], SettingDoc("A provider or engine on the network; its protocol.")]
     base_url: Annotated[str, SettingDoc(
@@ -82,10 +82,9 @@ class HttpUpstream:
         url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
         for endpoint in _ENDPOINTS:
             if urlsplit(url).path.endswith(endpoint):
-                raise ValueError(f"base_url must stop before {endpoint}, which is added for each request: write what stands "
-                                 "before it")
+                raise ValueError(f"base_url must end before {endpoint}, which is appended to it")
         if not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1")):
-            url += "/v1"  # a host alone means the usual place; Anthropic's own base_url stops before it
+            url += "/v1"  # a host alone; Anthropic's own base_url has no /v1 either
         split_base_url(url)
         object.__setattr__(self, "base_url", url)
         allowed = NATIVE_APIS[self.kind]
@@ -97,9 +96,9 @@ class HttpUpstream:
         if self.key is None or not self.key.reveal():
             object.__setattr__(self, "key", None)
             if self.base_url == PROVIDERS[self.kind]:
-                raise ValueError(f"key is missing: {self.host} asks for one, for example ${{{self.kind.upper()}_API_KEY}}")
+                raise ValueError(f"key is missing: {self.host} requires one, for example ${{{self.kind.upper()}_API_KEY}}")
         elif not fullmatch(r"[!-~]+", self.key.reveal()):
-            raise ValueError("key must be visible ASCII characters, without blanks or line ends")
+            raise ValueError("key must be visible ASCII characters, without spaces or line breaks")
 
     @property
     def host(self) -> str:
@@ -107,7 +106,6 @@ class HttpUpstream:
 
     @property
     def native_apis(self) -> frozenset[Api]:
-        """What it speaks natively, as given or by kind."""
         if self.apis:
             return frozenset(self.apis)
         everything = NATIVE_APIS[self.kind]
@@ -116,7 +114,7 @@ class HttpUpstream:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedUpstream:
-    """A model that the gateway runs by itself, in a process beside it."""
+    """A model that the gateway runs in a child process."""
 
     kind: Annotated[Literal["embedded"], SettingDoc("A model in a process of the gateway.")] = "embedded"
     engine: Annotated[EngineConfig, SettingDoc(
@@ -128,7 +126,7 @@ class EmbeddedUpstream:
 
 
 class AddedUpstream(ABC):
-    """A kind of upstream that is not built in: a frozen dataclass whose `kind` is a Literal. `load` takes such classes."""
+    """Base of kinds that are not built in: frozen dataclasses whose `kind` is a Literal, passed to `load`."""
 
     __slots__ = ()
 
@@ -141,12 +139,12 @@ class AddedUpstream(ABC):
 
     @abstractmethod
     def make(self, name: str, clock: Clock) -> UpstreamProtocol:
-        """The upstream of these settings."""
+        """The upstream with these settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnUpstreamSettings:
-    """A function of your own that is served as a model: it retrieves, calls tools and models, and writes the answer."""
+    """A user's async function, served as a model: it retrieves, calls tools and models, and writes the answer."""
 
     turn: Annotated[str, SettingDoc(
         "Async function, as package.module:function, also from the current folder.",
@@ -168,16 +166,14 @@ class TurnUpstreamSettings:
 Upstream = HttpUpstream | EmbeddedUpstream | TurnUpstreamSettings | AddedUpstream
 
 
-_WHO = r"([^\s/?#@]*@)?"  # a password with / or @ in it is written %2F or %40
-REDIS_URL = rf"rediss?://{_WHO}([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{{1,5}})?(/[0-9]{{0,5}})?|unix://{_WHO}/[^\s?#@]+(\?db=[0-9]{{1,5}})?"
+_USER = r"([^\s/?#@]*@)?"  # a password with / or @ must have %2F or %40
+REDIS_URL = rf"rediss?://{_USER}([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{{1,5}})?(/[0-9]{{0,5}})?|unix://{_USER}/[^\s?#@]+(\?db=[0-9]{{1,5}})?"
 _SHARED = SettingDoc("Settings of shared stores.", is_inline=True)
 _MAX_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryStoreSettings:
-    """Memory of each worker, for several routes together."""
-
     kind: Annotated[Literal["memory"], SettingDoc("Memory of each worker, for several routes.")] = "memory"
     max_bytes: Annotated[int, SettingDoc("Memory for answers, per worker.", minimum=1024, maximum=_MAX_BYTES)] = 64 << 20
 
@@ -187,8 +183,6 @@ class MemoryStoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class SqliteStoreSettings:
-    """A file, for all workers of this machine; it outlives them."""
-
     kind: Annotated[Literal["sqlite"], SettingDoc("A file for all workers of this machine; survives restarts.")]
     path: Annotated[str, SettingDoc("The file, created in an existing folder if missing.")]
     max_bytes: Annotated[int, SettingDoc(
@@ -198,13 +192,11 @@ class SqliteStoreSettings:
     def __post_init__(self) -> None:
         check_bounds(self)
         if not self.path:
-            raise ValueError("path must name a file")
+            raise ValueError("path must not be empty")
 
 
 @dataclass(frozen=True, slots=True)
 class RedisStoreSettings:
-    """A Redis or Valkey server, for all gateways that name it."""
-
     kind: Annotated[Literal["redis"], SettingDoc(
         "A Redis or Valkey server, for several gateways; needs pip install '.[redis]' in Stayfast's checkout.")]
     url: Annotated[Secret, SettingDoc("Address: redis://:password@host:6379/0, rediss:// for TLS, or unix:///path?db=0.")]
@@ -216,7 +208,7 @@ class RedisStoreSettings:
         check_bounds(self)
         if not fullmatch(REDIS_URL, self.url.reveal()):
             raise ValueError("url must be like redis://user:password@host:6379/0, rediss://host or unix:///path?db=0, with "
-                             "/ and @ of a password as %2F and %40")
+                             "%2F and %40 for / and @ in a password")
 
 
 StoreSettings = MemoryStoreSettings | SqliteStoreSettings | RedisStoreSettings

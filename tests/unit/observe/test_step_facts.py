@@ -93,8 +93,8 @@ def test_the_picture_of_a_turn() -> None:
     assert "\n      kb " in drawn
     assert "300 ms of 400 ms, 0.002000 USD" in drawn
     assert "300 ms of 300 ms, timeout  broke its budget\n" in drawn
-    assert "Step web used all that the turn had for it: 300 ms of 300 ms." in drawn
-    assert ("Cut, or without a result: web (timeout, not done within the 0.3 s that the turn had for it), crm (timeout, not "
+    assert "Step web used its whole allowance: 300 ms of 300 ms." in drawn
+    assert ("Steps without a result: web (timeout, not done within the 0.3 s that the turn had for it), crm (timeout, not "
             "done within its cap of 0.05 s), notes (failed, KeyError).") in drawn
 
 

@@ -37,18 +37,18 @@ def test_times_are_milliseconds_from_accept() -> None:
 def test_the_verdict_names_the_stage_that_broke_its_budget() -> None:
     """How it ended, what was over, what each attempt did, where the time went, whose it was."""
     assert of(JAGGED).verdict == [
-        "Answered in 3.00 s; the first token came after 2.60 s.",
+        "Answered in 3.00 s; first token after 2.60 s.",
         "Stage call broke its budget: 2.50 s of 2.00 s.",
         "Attempt 1 at u failed after 800 ms: status 503.",
-        "v stalled once in the middle of its answer, at most for 300 ms.",
-        "Most of the time went to stage call: 2.50 s of 3.00 s.",
-        "Of the time to the first token 200 ms were the gateway's own.",
+        "v stalled once during its answer, for at most 300 ms.",
+        "Longest stage: call, 2.50 s of 3.00 s.",
+        "Gateway overhead before the first token: 200 ms.",
     ]
 
 
 @pytest.mark.parametrize(("cache", "words"), [
-    ("hit", "To forget that answer: stayfast cache purge --key "), ("semantic", "To forget that answer: "),
-    ("stale", "To forget that answer: "), ("miss", "What is kept of its question, if anything: stayfast cache inspect ")])
+    ("hit", "To delete this answer: stayfast cache purge --key "), ("semantic", "To delete this answer: "),
+    ("stale", "To delete this answer: "), ("miss", "Its own answer, if stored: stayfast cache inspect ")])
 def test_the_key_of_its_answer(cache: str, words: str) -> None:
     """Of one that was given it is the key of that; else the one of its own."""
     told = of(done(cache=cache, cache_key=b"k" * 32))
@@ -58,14 +58,14 @@ def test_the_key_of_its_answer(cache: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"status": 499, "ttft_s": None}, "The client left after 3.00 s, in stage relay; no token had come."),
+    ({"status": 499, "ttft_s": None}, "The client disconnected after 3.00 s, in stage relay; no token arrived."),
     ({"status": 504, "error": "total_s_exceeded"}, "Failed with 504 total_s_exceeded (its deadline passed) after 3.00 s,"),
     ({"status": 504, "error": "budget_s_exceeded"},
-     "Failed with 504 budget_s_exceeded (a stage used up its part of the deadline) after 3.00 s, in stage relay; the first"),
-    ({"status": 504, "error": "idle_s_exceeded"}, "Failed with 504 idle_s_exceeded after 3.00 s, in stage relay; the first"),
+     "Failed with 504 budget_s_exceeded (a stage used up its part of the deadline) after 3.00 s, in stage relay; first"),
+    ({"status": 504, "error": "idle_s_exceeded"}, "Failed with 504 idle_s_exceeded after 3.00 s, in stage relay; first"),
     ({"status": 404, "error": "model_not_found"}, "Refused with 404 model_not_found after 3.00 s."),
     ({"status": 503, "error": "overloaded", "shed": "queue_full"}, "Rejected with 503 overloaded (queue_full) after"),
-    ({"degraded": "template"}, "Served in a lesser form (template) in 3.00 s"),
+    ({"degraded": "template"}, "Answered in degraded form (template) in 3.00 s"),
 ])
 def test_how_it_ended(changes: dict[str, object], words: str) -> None:
     """The first sentence, in the list as well."""
@@ -108,7 +108,7 @@ def test_compared_with_what_is_usual() -> None:
     told = of(JAGGED, usual)
     assert told.normal is not None
     assert told.normal.p50_ms == pytest.approx(650, rel=0.011)
-    assert told.verdict[-1].endswith("this one took 4.0 times the p50.")
+    assert told.verdict[-1].endswith("this request took 4.0 times the p50.")
     few = LogHistogram()
     few.add(1.0)
     assert of(JAGGED, few).normal is None

@@ -1,1 +1,1 @@
-"""Prometheus's rules, made from the settings: what to record, and what to wake somebody for. Pure: settings in, text out."""
+"""Prometheus rules, derived from the settings: recordings and alerts. Pure functions of the settings."""

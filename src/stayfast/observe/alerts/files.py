@@ -1,4 +1,4 @@
-"""All rules of one set of settings, as the files that Prometheus and sloth read."""
+"""The rule files for Prometheus and sloth."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +11,13 @@ from stayfast.observe.alerts.symptom_alerts import causes
 from stayfast.policy.slo import Slo
 
 HEAD = """\
-# Made by `stayfast alerts` from the settings: change them, not this file.
-# Boundaries, reasons and what to do: docs/alerts.md.
+# Written by `stayfast alerts` from the settings: change these, not this file.
+# Thresholds and actions: docs/alerts.md.
 """
 
 
 class _Dumper(yaml.SafeDumper):
-    """Queries of several lines as blocks, and no aliases: for people."""
+    """Multi-line queries as blocks, no aliases: readable."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -31,17 +31,17 @@ _Dumper.add_representer(str, _text)
 
 
 def groups(slos: Mapping[str, Slo], config: AlertsConfig) -> list[Group]:
-    """Every group of rules; `slos` by route."""
+    """All groups of rules. `slos`: by route."""
     return [latency(), *(group for promise in promises(slos, config) for group in promise.groups()), *causes(config)]
 
 
 def prometheus(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
-    """A rule file for `rule_files`."""
+    """A file for Prometheus's `rule_files`."""
     return HEAD + _yaml({"groups": [group.document(config.runbook) for group in groups(slos, config) if group.rules]})
 
 
 def sloth(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
-    """A specification for `sloth generate`, for those who have their own rules made by it. It holds the promises only."""
+    """A specification for `sloth generate`, with the SLOs only."""
     return HEAD + _yaml({
         "version": "prometheus/v1", "service": "stayfast",
         "slos": [_sloth(promise, config) for promise in promises(slos, config)],

@@ -1,7 +1,6 @@
-"""A rule before it is text, the pieces of PromQL that rules are made of, and the thresholds of alerts.
+"""Rules as objects, helpers for PromQL, and the thresholds of symptom alerts.
 
-Thresholds are of symptoms and causes; promises to users (`slo`) are another matter. Plain alerts look at percentiles
-and counts over 5 minutes, by route.
+Symptom alerts use percentiles and counts over 5 minutes, by route. SLO alerts are in `slo_alerts`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,13 +10,13 @@ from typing import Annotated, Any, NamedTuple
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.slo import DAY_S, HOUR_S, Severity
 
-FAILED = "5..|429"  # what a request may end with that its user must not have to see: ours, or the upstreams'
-ANSWERED = 'outcome=~"ok|degraded"'  # the requests whose times count; failures are counted by status, and never as quick
-COUNTED = "[235]..|429"  # other 4xx, and 499, are the client's own doing: neither good nor bad
+FAILED = "5..|429"  # statuses of failed requests
+ANSWERED = 'outcome=~"ok|degraded"'  # requests whose times count; failures count by status
+COUNTED = "[235]..|429"  # other 4xx, and 499, are client errors: neither good nor bad
 
 
 def span(seconds: int) -> str:
-    """A duration as Prometheus writes it: 5m, 6h, 30d."""
+    """A duration in Prometheus syntax: 5m, 6h, 30d."""
     for unit, letter in ((DAY_S, "d"), (HOUR_S, "h"), (60, "m")):
         if seconds % unit == 0:
             return f"{seconds // unit}{letter}"
@@ -29,33 +28,31 @@ def quoted(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """A number in a query: short, and never rounded by more than a millionth."""
     return f"{value:.7g}"
 
 
 def bound(under_s: float) -> str:
-    """A histogram's `le` for this bound, as the exposition writes it."""
+    """The value of a histogram's `le` label for this bound."""
     return quoted(repr(float(under_s)))
 
 
 def or_none(query: str) -> str:
-    """0 where there is no series yet: a failure that never happened has none."""
+    """0 if the series does not exist yet."""
     return f"({query} or vector(0))"
 
 
 def percent(share: float) -> str:
-    """A share for people: 14.4 %."""
+    """For example 14.4 %."""
     return f"{share * 100:.3g} %"
 
 
 def rate_by(label: str, metric: str, matchers: str = "", window: str = "5m") -> str:
-    """A counter's rate, summed by one label."""
     return f"sum by ({label}) (rate({metric}{matchers}[{window}]))"
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A query whose answer is kept under a name of its own."""
+    """A recording rule."""
 
     name: str
     expr: str
@@ -67,7 +64,7 @@ class Recording:
 
 
 class Condition(NamedTuple):
-    """`value` beyond `limit`. The value alone can be asked for, to see that it has data."""
+    """`value` beyond `limit`. Tests query the value alone."""
 
     value: str
     limit: float
@@ -79,16 +76,13 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something that somebody must hear of: all `conditions` at once, for `for_s` seconds.
-
-    `on` names the labels by which the conditions belong together; None: all of them.
-    """
+    """An alert: all `conditions` hold for `for_s` seconds. `on`: the labels that join them; None: all labels."""
 
     name: str
     severity: Severity
     conditions: tuple[Condition, ...]
     summary: str
-    action: str  # what to do, in a sentence or two
+    action: str  # what to do, in one or two sentences
     for_s: int = 300
     on: tuple[str, ...] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -109,11 +103,11 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rules that are evaluated together, one after another."""
+    """Rules that are evaluated in sequence."""
 
     name: str
     rules: tuple[Recording | Alert, ...]
-    every_s: int | None = None  # None: as Prometheus is told for all
+    every_s: int | None = None  # None: Prometheus's default interval
 
     def document(self, runbook: str) -> dict[str, Any]:
         every = {"interval": span(self.every_s)} if self.every_s else {}
@@ -126,7 +120,7 @@ QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 def percentile(metric: str, quantile: str) -> str:
-    """The name under which a percentile over 5 minutes is recorded."""
+    """The name of a recorded percentile over 5 minutes."""
     return f"stayfast:{metric}_seconds:{quantile}_5m"
 
 
@@ -135,7 +129,6 @@ ATTEMPTS_5M = "stayfast:attempts:increase5m"  # by upstream
 
 
 def latency() -> Group:
-    """The group of recording rules."""
     return Group("stayfast-latency", tuple(_recordings()))
 
 
@@ -148,7 +141,7 @@ def _recordings() -> Iterator[Recording]:
     yield Recording(ATTEMPTS_5M, "sum by (upstream) (increase(stayfast_attempts_total[5m]))")
 
 
-def _line(doc: str) -> SettingDoc:
+def _positive(doc: str) -> SettingDoc:
     return SettingDoc(doc, more_than=0)
 
 
@@ -158,17 +151,17 @@ def _ratio(doc: str) -> SettingDoc:
 
 @dataclass(frozen=True, slots=True)
 class AlertsConfig:
-    """Thresholds. Latencies in seconds over 5 minutes; null: no such alert. Ratios are shares of 1."""
+    """Thresholds of symptom alerts. Ratios are shares of 1."""
 
-    ttft_p95_s: Annotated[float | None, _line("p95 of the time to the first token, by route; null: no such alert.")] = 2.0
-    ttft_p99_s: Annotated[float | None, _line("The same for p99.")] = 5.0
-    usable_p95_s: Annotated[float | None, _line("p95 of the time to a usable answer; null: no such alert.")] = 2.0
-    usable_p99_s: Annotated[float | None, _line("The same for p99.")] = 5.0
-    e2e_p95_s: Annotated[float | None, _line(
+    ttft_p95_s: Annotated[float | None, _positive(
+        "p95 of the time to the first token, by route; null: no such alert.")] = 2.0
+    ttft_p99_s: Annotated[float | None, _positive("The same for p99.")] = 5.0
+    usable_p95_s: Annotated[float | None, _positive("p95 of the time to a usable answer; null: no such alert.")] = 2.0
+    usable_p99_s: Annotated[float | None, _positive("The same for p99.")] = 5.0
+    e2e_p95_s: Annotated[float | None, _positive(
         "p95 of the whole time; null: no such alert, as long answers take long.")] = None
-    e2e_p99_s: Annotated[float | None, _line("The same for p99.")] = None
+    e2e_p99_s: Annotated[float | None, _positive("The same for p99.")] = None
     min_requests: Annotated[int, SettingDoc("Fewest requests in the long window for a burn-rate alert.", minimum=1)] = 100
-    # so many bad requests are no accident
     min_bad: Annotated[int, SettingDoc("Fewest bad requests for a burn-rate alert.", minimum=1)] = 5
     min_requests_5m: Annotated[int, SettingDoc(
         "Fewest requests in 5 minutes for percentiles and ratios; five times as many for p99.", minimum=1)] = 20
@@ -183,10 +176,10 @@ class AlertsConfig:
     rate_limited_ratio: Annotated[float, _ratio("Share of an upstream's attempts answered 429 or 529.")] = 0.05
     failed_attempts_ratio: Annotated[float, _ratio("Share of an upstream's attempts that fail.")] = 0.1
     retry_amplification: Annotated[float, SettingDoc("Attempts per request, by route.", more_than=1)] = 1.2
-    spike_factor: Annotated[float, _line("p99 over p50 of the time to the first token, by route.")] = 8.0
-    loop_lag_s: Annotated[float, _line("Lateness of the gateway's event loop (p95).")] = 0.05
-    queue_wait_p95_s: Annotated[float, _line("p95 of the wait between accept and the start of processing.")] = 0.1
-    handshake_p95_s: Annotated[float, _line("p95 of TCP and TLS for new connections to an upstream.")] = 1.0
+    spike_factor: Annotated[float, _positive("p99 over p50 of the time to the first token, by route.")] = 8.0
+    loop_lag_s: Annotated[float, _positive("Lateness of the gateway's event loop (p95).")] = 0.05
+    queue_wait_p95_s: Annotated[float, _positive("p95 of the wait between accept and the start of processing.")] = 0.1
+    handshake_p95_s: Annotated[float, _positive("p95 of TCP and TLS for new connections to an upstream.")] = 1.0
     job: Annotated[str, SettingDoc(
         "Job name of the gateway in Prometheus's scrape_configs.",
         pattern=r"[A-Za-z0-9_./-]+", form="letters, digits and _ . / -")] = "stayfast"

@@ -1,8 +1,8 @@
-"""Promises as rules: the share of bad requests, the budget that is left, and the alerts when it burns (policy.slo).
+"""Rules for SLOs: the share of bad requests, the remaining error budget, and burn-rate alerts (`policy.slo`).
 
-Names and labels are sloth's, so that its boards read these rules, too. A share is bad over all, both counted over the
-window: exact where `under_s` is a bound of the histogram, which `compose` sees to. Of the histograms only answers are
-taken; a request that failed is added to both sides, so that failing fast never looks like being quick.
+Names and labels are sloth's, so its dashboards work. The share is bad / all over a window. It is exact: `compose` makes each
+`under_s` a bucket of the histogram. Latencies come from answered requests; failed ones are added to both sides of the
+fraction, so fast failures do not count as fast.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,20 +27,20 @@ from stayfast.observe.alerts.rule import (
 )
 from stayfast.policy.slo import BURNS, DAY_S, Burn, Objective, Slo
 
-_NEVER_OF_TEMPLATES = ("ttft", "usable")  # metrics that hold no answer from a template, which is as bad as none
-SLOW_FROM_S = DAY_S  # windows this long change slowly, and are dear to read
-SLOW_EVERY_S = 120  # well within the 5 minutes after which Prometheus forgets a value
+_WITHOUT_TEMPLATES = ("ttft", "usable")  # these histograms hold no template answers, which count as bad
+SLOW_FROM_S = DAY_S  # longer windows change slowly and are expensive to query
+SLOW_EVERY_S = 120  # below the 5 minutes after which Prometheus considers a series stale
 _WINDOWS_S = tuple(sorted({window_s for burn in BURNS for window_s in (burn.short_s, burn.long_s)}))
 
 
 class Promise:
-    """One objective of one route, and its rules."""
+    """The rules of one objective of one route."""
 
     def __init__(self, route: str, objective: Objective, config: AlertsConfig) -> None:
         self.route = route
         self.objective = objective
         self._config = config
-        self.name = f"{_plain(route)}-{objective.name}"
+        self.name = f"{_sloth_name(route)}-{objective.name}"
         self.labels = {"sloth_service": "stayfast", "sloth_slo": self.name, "sloth_id": f"stayfast-{self.name}",
                        "route": route, "slo": objective.name}
         self._which = f"{{sloth_id={quoted(self.labels['sloth_id'])}}}"
@@ -48,53 +48,53 @@ class Promise:
     def bad(self, window: str) -> str:
         late = ""
         if self.objective.under_s is not None:
-            late = f"{or_none(self._answered('count', window))} - {or_none(self._answered('bucket', window))}"
-        given_up = or_none(self._templates(window)) if self.objective.metric in _NEVER_OF_TEMPLATES else ""
-        return " + ".join(filter(None, (late, or_none(self._ended(FAILED, window)), given_up)))
+            late = f"{or_none(self._answered_rate('count', window))} - {or_none(self._answered_rate('bucket', window))}"
+        templates = or_none(self._template_rate(window)) if self.objective.metric in _WITHOUT_TEMPLATES else ""
+        return " + ".join(filter(None, (late, or_none(self._requests_rate(FAILED, window)), templates)))
 
     def counted(self, window: str) -> str:
         if self.objective.metric is None:
-            return self._ended(COUNTED, window)
-        counted = f"{or_none(self._answered('count', window))} + {or_none(self._ended(FAILED, window))}"
-        if self.objective.metric in _NEVER_OF_TEMPLATES:
-            counted += f" + {or_none(self._templates(window))}"
+            return self._requests_rate(COUNTED, window)
+        counted = f"{or_none(self._answered_rate('count', window))} + {or_none(self._requests_rate(FAILED, window))}"
+        if self.objective.metric in _WITHOUT_TEMPLATES:
+            counted += f" + {or_none(self._template_rate(window))}"
         return counted
 
     def ratio(self, window: str) -> str:
-        return f"{_whole(self.bad(window))}\n/\n{_whole(self.counted(window))}"
+        return f"{_parenthesize(self.bad(window))}\n/\n{_parenthesize(self.counted(window))}"
 
     def groups(self) -> Iterator[Group]:
-        """Everything: shares over windows, the quick ones and the slow ones apart, what they mean, and the alerts."""
+        """The bad shares over short and long windows, the budget, and the alerts."""
         quick = [window_s for window_s in _WINDOWS_S if window_s < SLOW_FROM_S]
         slow = [window_s for window_s in _WINDOWS_S if window_s >= SLOW_FROM_S] + [self.objective.window_days * DAY_S]
-        yield Group(f"stayfast-slo-shares-{self.name}", tuple(self._shares(quick)))
-        yield Group(f"stayfast-slo-slow-shares-{self.name}", tuple(self._shares(slow)), SLOW_EVERY_S)
-        yield Group(f"stayfast-slo-budget-{self.name}", tuple(self._meaning()))
+        yield Group(f"stayfast-slo-shares-{self.name}", tuple(self._share_recordings(quick)))
+        yield Group(f"stayfast-slo-slow-shares-{self.name}", tuple(self._share_recordings(slow)), SLOW_EVERY_S)
+        yield Group(f"stayfast-slo-budget-{self.name}", tuple(self._budget_recordings()))
         yield Group(f"stayfast-slo-alerts-{self.name}", tuple(map(self._alert, self.objective.alerts)))
 
-    def _answered(self, part: str, window: str) -> str:
+    def _answered_rate(self, part: str, window: str) -> str:
         under = f",le={bound(self.objective.under_s)}" if part == "bucket" and self.objective.under_s is not None else ""
         which = f"route={quoted(self.route)},{ANSWERED}{under}"
         return f"sum(rate(stayfast_{self.objective.metric}_seconds_{part}{{{which}}}[{window}]))"
 
-    def _templates(self, window: str) -> str:
-        """Requests a second that got a template in place of an answer: nothing of it is timed."""
+    def _template_rate(self, window: str) -> str:
+        """Requests per second answered by a template; their times are not in the histograms."""
         return f'sum(rate(stayfast_degraded_total{{route={quoted(self.route)},kind="template"}}[{window}]))'
 
-    def _ended(self, status: str, window: str) -> str:
+    def _requests_rate(self, status: str, window: str) -> str:
         return f'sum(rate(stayfast_requests_total{{route={quoted(self.route)},status=~"{status}"}}[{window}]))'
 
-    def _shares(self, windows_s: list[int]) -> Iterator[Recording]:
+    def _share_recordings(self, windows_s: list[int]) -> Iterator[Recording]:
         long_windows_s = {burn.long_s for burn in BURNS}
         for window_s in windows_s:
             window = span(window_s)
             labels = {**self.labels, "sloth_window": window}
             yield Recording(f"slo:sli_error:ratio_rate{window}", self.ratio(window), labels)
             if window_s in long_windows_s:
-                counted = f"{_whole(self.counted(window))} * {window_s}"
+                counted = f"{_parenthesize(self.counted(window))} * {window_s}"
                 yield Recording(f"stayfast:slo_events:increase{window}", counted, self.labels)
 
-    def _meaning(self) -> Iterator[Recording]:
+    def _budget_recordings(self) -> Iterator[Recording]:
         objective = self.objective
         window = span(objective.window_days * DAY_S)
         yield Recording("sloth_slo_info", "vector(1)", {
@@ -126,20 +126,20 @@ class Promise:
             "too fast",
             f"More than {percent(limit)} of its requests {what}, over {long} and still over {short}; "
             f"{percent(objective.budget)} may over {objective.window_days} days. "
-            "Now: {{ $value | humanizePercentage }}. Look at the board's upstreams and stages: which of them changed?",
+            "Now: {{ $value | humanizePercentage }}. Which upstream or stage changed on the dashboard?",
             for_s=0, on=("sloth_id",), labels={**self.labels, "long_window": long})
 
 
-def _whole(sum_of: str) -> str:
+def _parenthesize(sum_of: str) -> str:
     return f"({sum_of})" if " + " in sum_of else sum_of
 
 
-def _plain(route: str) -> str:
-    """A route's name as far as sloth takes it; where that changes it, a checksum keeps two routes apart."""
+def _sloth_name(route: str) -> str:
+    """The route's name in sloth's characters; a checksum keeps changed names unique."""
     plain = sub(r"[^A-Za-z0-9._-]+", "-", route).strip("._-")
     return plain if plain == route else f"{plain}-{crc32(route.encode()):08x}".lstrip("-")
 
 
 def promises(slos: Mapping[str, Slo], config: AlertsConfig) -> list[Promise]:
-    """Every objective of every route, in the settings' order."""
+    """All objectives of all routes, in the order of the settings."""
     return [Promise(route, objective, config) for route, slo in slos.items() for objective in slo.objectives()]

@@ -1,1 +1,1 @@
-"""Metrics: their definitions, their counts, and the text that Prometheus reads."""
+"""Metrics: definitions, counters, and the Prometheus text."""

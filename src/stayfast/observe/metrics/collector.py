@@ -1,11 +1,11 @@
-"""Facts into counts. On the request's path a fact costs a few look-ups and additions; text is made at the scrape only.
+"""Counts facts. A fact costs a few lookups and additions; the Prometheus text is built at the scrape.
 
-What caches saved: hits, seconds and money, by route and kind.
+Cache savings, by route and kind:
 
-    seconds = (usual time to the first token of what was no hit, p50 of the last minutes of that route) - (the hit's own)
-    money   = prices x the usage that was kept with the answer: what it had cost to make
+    seconds = (p50 of the route's time to the first token without hits, last 5 minutes) - (the hit's own)
+    USD     = prices x the usage stored with the answer: its cost when it was made
 
-The seconds are an estimate: they are what the median request would have waited just then, not what this one would have.
+The seconds are an estimate: the wait of the median request at that time, not of this one.
 """
 
 from collections import defaultdict
@@ -38,22 +38,22 @@ from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Histogram, Labels, MetricsSnapshot, Rows, Totals
 from stayfast.policy.histogram import LogHistogram, Window, merged
 
-USUAL_FOR_S = 10.0  # how long a median is taken for usual before it is made anew
+MEDIAN_TTL_S = 10.0  # lifetime of a computed median
 WINDOW_S = 300.0
 KINDS = {"hit": "exact", "stale": "exact", "semantic": "semantic"}
 
 
 class Saved:
-    """Counts it into `totals`. One loop's."""
+    """Counts cache savings into `totals`. For one event loop."""
 
-    __slots__ = ("_clock", "_first_tokens", "_seconds", "_usd", "_usual")
+    __slots__ = ("_clock", "_first_tokens", "_medians", "_seconds", "_usd")
 
     def __init__(self, totals: Totals, clock: Clock, first_tokens: Callable[[str | None, float], LogHistogram]) -> None:
         self._clock = clock
-        self._first_tokens = first_tokens  # of a route, in so many last seconds, without hits
+        self._first_tokens = first_tokens  # (route, last seconds): without cache hits
         self._usd: defaultdict[Labels, float] = totals.counters[known.CACHE_SAVED_USD.name]
         self._seconds: defaultdict[Labels, float] = totals.counters[known.CACHE_SAVED_S.name]
-        self._usual: dict[str, tuple[float, float]] = {}  # by route: until when, seconds
+        self._medians: dict[str, tuple[float, float]] = {}  # by route: valid until, median in seconds
 
     def take(self, fact: RequestDone) -> None:
         route, kind = fact.route or "", KINDS.get(fact.cache or "")
@@ -62,28 +62,28 @@ class Saved:
         if fact.saved_usd:
             self._usd[route, kind] += fact.saved_usd
         if fact.ttft_s is not None:
-            saved_s = self._usual_s(route) - fact.ttft_s
+            saved_s = self._median_s(route) - fact.ttft_s
             if saved_s > 0:
                 self._seconds[route, kind] += saved_s
 
-    def _usual_s(self, route: str) -> float:
+    def _median_s(self, route: str) -> float:
         now = self._clock.now()
-        until, seconds = self._usual.get(route, (-inf, 0.0))
+        until, seconds = self._medians.get(route, (-inf, 0.0))
         if now >= until:
             seconds = self._first_tokens(route, WINDOW_S).quantile(0.5) or 0.0
             if seconds:
-                self._usual[route] = now + USUAL_FOR_S, seconds
+                self._medians[route] = now + MEDIAN_TTL_S, seconds
         return seconds
 
 
 Read = Callable[[], Iterable[tuple[str, int]]]
-LIMIT_CODES = "_s_exceeded"  # ours; an upstream that says 504 has a code of its own choice
+LIMIT_CODES = "_s_exceeded"  # suffix of the gateway's own codes; an upstream's 504 has another code
 LIVE_S = 300.0
-_Like = tuple[str, str, Outcome, str | None, int | None]  # route, upstream, outcome, fault, upstream's status
+_AttemptKey = tuple[str, str, Outcome, str | None, int | None]  # route, upstream, outcome, fault, upstream's status
 
 
 def outcome_of(fact: RequestDone) -> str:
-    """How a request ended: ok and degraded were served; 429 is a failure, any other 4xx the client's own."""
+    """ok, degraded, client_left, failed (5xx, 429), or rejected (other 4xx)."""
     status = fact.status
     if status < 400:
         return "ok" if fact.degraded is None else "degraded"
@@ -93,20 +93,20 @@ def outcome_of(fact: RequestDone) -> str:
 
 
 class MetricsSink:
-    """A listener that counts. One loop's; reading at scrape time happens on the same loop.
+    """Counts facts. For one event loop, which also serves the scrapes.
 
-    `slo_bounds_s` adds exact buckets to the histograms ttft, usable, e2e, tpot and gap: a share "within 0.5 s" is then a
-    count and not an interpolation. ValueError for any other name.
+    `slo_bounds_s` adds exact buckets to the histograms ttft, usable, e2e, tpot and gap, so that a share "within 0.5 s" is
+    counted, not interpolated. Raises ValueError for other names.
     """
 
     def __init__(self, clock: Clock, slo_bounds_s: Mapping[str, Iterable[float]] | None = None,
                  in_flight: Read = tuple, lost: Read = tuple) -> None:
         self._clock = clock
-        self.in_flight = in_flight  # requests in flight at the moment of the scrape, by upstream
-        self.queued: Callable[[], Iterable[tuple[Labels, int]]] = tuple  # requests that wait, by upstream and lane
-        self.limits: Callable[[], Rows] = dict  # what upstreams' limits and breakers say
-        self.counted: Callable[[], Rows] = dict  # what others count: choices of upstreams
-        self.lost = lost  # log lines and spans that were thrown away since the start
+        self.in_flight = in_flight  # requests in flight now, by upstream
+        self.queued: Callable[[], Iterable[tuple[Labels, int]]] = tuple  # waiting requests, by upstream and lane
+        self.limits: Callable[[], Rows] = dict  # gauges of upstreams' limits and breakers
+        self.counted: Callable[[], Rows] = dict  # counters kept elsewhere: choices of upstreams
+        self.lost = lost  # log lines and spans dropped since the start
         self.totals = Totals(known.bounds_of(slo_bounds_s or {}))
         self._live: defaultdict[Labels, Window] = defaultdict(Window)  # route, upstream: times to the first token
         counters, histograms = self.totals.counters, self.totals.histograms
@@ -116,34 +116,34 @@ class MetricsSink:
         self._gap_s = histograms[known.GAP.name]
         self._stage_s = {stage: histograms[known.STAGE.name][(stage.value,)] for stage in Stage}
         self._saved = Saved(self.totals, clock, self.first_tokens)
-        self._places: dict[Labels, _Place] = {}  # route, upstream, outcome
-        self._steps: defaultdict[str, set[str]] = defaultdict(set)  # of turns that are served, by upstream
+        self._series: dict[Labels, _RequestSeries] = {}  # route, upstream, outcome
+        self._steps: defaultdict[str, set[str]] = defaultdict(set)  # names of served turns' steps, by upstream
 
     def take(self, facts: Sequence[Fact]) -> None:
         requests: list[RequestDone] = []
-        attempts: dict[_Like, list[AttemptDone]] = {}
+        attempts: dict[_AttemptKey, list[AttemptDone]] = {}
         for fact in facts:
             if isinstance(fact, RequestDone):
                 requests.append(fact)
             elif isinstance(fact, AttemptDone):
-                like = (fact.route, fact.upstream, fact.outcome, fact.fault, fact.upstream_status)
-                if like in attempts:
-                    attempts[like].append(fact)
+                key = (fact.route, fact.upstream, fact.outcome, fact.fault, fact.upstream_status)
+                if key in attempts:
+                    attempts[key].append(fact)
                 else:
-                    attempts[like] = [fact]
+                    attempts[key] = [fact]
             elif isinstance(fact, ConnectionReused):
                 self._reused[(fact.upstream,)] += 1
             elif isinstance(fact, GapsSeen):
                 self._gap_s[fact.route, fact.upstream].add_sorted(sorted(fact.gaps_s))
             else:
-                self._take_rare(fact)
-        for like, same in attempts.items():
-            self._take_attempts(like, same)
+                self._count_rare(fact)
+        for key, same in attempts.items():
+            self._count_attempts(key, same)
         if requests:
-            self._take_requests(requests)
+            self._count_requests(requests)
 
     def snapshot(self) -> MetricsSnapshot:
-        """All that this process has counted."""
+        """All counts of this process."""
         in_flight: list[tuple[Labels, float]] = [((upstream,), n) for upstream, n in self.in_flight()]
         lost: list[tuple[Labels, float]] = [((what,), n) for what, n in self.lost()]
         routes = {route for route, _ in self._live}
@@ -153,18 +153,16 @@ class MetricsSink:
         return self.totals.snapshot({known.LOST.name: lost, **self.counted()}, gauges, live)
 
     def first_tokens(self, route: str | None, seconds: float) -> LogHistogram:
-        """Times to the first token on a route, from accept, in the last `seconds`. What a cache answered is not among them:
-        it says nothing of what is usual.
-        """
+        """Times to the first token on a route in the last `seconds`, from accept, without answers from the cache."""
         now, of = self._clock.now(), route or known.NO_ROUTE
         return merged(window.last(seconds, now) for (name, upstream), window in self._live.items()
                       if name == of and upstream != FROM_CACHE)
 
     def resume(self, snapshot: MetricsSnapshot) -> None:
-        """Go on from what another process of this place had counted before it ended."""
+        """Add the counts of the ended process that this one replaces."""
         self.totals.add(snapshot, is_of_now=False)
 
-    def _take_rare(self, fact: Fact) -> None:
+    def _count_rare(self, fact: Fact) -> None:
         count = self.totals.counters
         if isinstance(fact, ConnectionOpened):
             tls = "none" if not fact.tls else "resumed" if fact.tls_resumed else "full"
@@ -180,9 +178,9 @@ class MetricsSink:
         elif isinstance(fact, RetryWithheld):
             count[known.RETRIES_WITHHELD.name][fact.route, fact.upstream] += 1
         else:
-            self._take_rarest(fact)
+            self._count_rarest(fact)
 
-    def _take_rarest(self, fact: Fact) -> None:
+    def _count_rarest(self, fact: Fact) -> None:
         count = self.totals.counters
         if isinstance(fact, LoopLag):
             self.totals.histograms[known.LOOP_LAG.name][()].add(fact.seconds)
@@ -194,15 +192,15 @@ class MetricsSink:
             if fact.is_out:
                 count[known.EJECTIONS.name][fact.route, fact.upstream] += 1
         elif isinstance(fact, Renewed):
-            count[known.CACHE_RENEWALS.name][fact.route, fact.result] += 1
+            count[known.CACHE_REFRESHES.name][fact.route, fact.result] += 1
         elif isinstance(fact, RequestRefused):
             count[known.REFUSED.name][str(fact.status), fact.code] += 1
         elif isinstance(fact, EngineState):
             count[known.ENGINE_STATES.name][(fact.state,)] += 1
 
-    def _take_attempts(self, like: _Like, facts: list[AttemptDone]) -> None:
-        route, upstream, outcome, fault, status = like
-        # _value_: `.value` at a fifth of the cost
+    def _count_attempts(self, key: _AttemptKey, facts: list[AttemptDone]) -> None:
+        route, upstream, outcome, fault, status = key
+        # _value_: a fifth of the cost of `.value`
         self._attempts[route, upstream, outcome._value_, fault or "", "" if status is None else str(status)] += len(facts)
         tokens, n_input, n_cached, n_output, is_counted = self._tokens, 0, 0, 0, False
         for fact in facts:
@@ -218,14 +216,13 @@ class MetricsSink:
             if fact.cost_usd:
                 self._cost_usd[route, upstream, fact.role] += fact.cost_usd
             if fact.is_hedge or fact.n_attempt > 1 or fact.stalls or fact.steps:
-                self._take_extra(fact)
+                self._count_extra(fact)
         if is_counted:
             tokens[route, upstream, "input"] += n_input
             tokens[route, upstream, "cached"] += n_cached
             tokens[route, upstream, "output"] += n_output
 
-    def _take_extra(self, fact: AttemptDone) -> None:
-        """One that was not alone, that stalled, or that has steps."""
+    def _count_extra(self, fact: AttemptDone) -> None:
         count, where = self.totals.counters, (fact.route, fact.upstream)
         if fact.is_hedge:
             result = "won" if fact.ttft_s is not None else "lost" if fact.fault is None else "failed"
@@ -242,43 +239,43 @@ class MetricsSink:
             count[known.TURN_STEPS.name][fact.upstream, name, step.how] += 1
             self.totals.histograms[known.STEP_SECONDS.name][fact.upstream, name].add(step.ended_at - step.began_at)
 
-    def _take_requests(self, facts: list[RequestDone]) -> None:
-        by_place: dict[tuple[str, str, str], list[RequestDone]] = {}
+    def _count_requests(self, facts: list[RequestDone]) -> None:
+        by_series: dict[tuple[str, str, str], list[RequestDone]] = {}
         spent_s: dict[Stage, list[float]] = {stage: [] for stage in Stage}
         requests, cached = self._requests, list[RequestDone]()
         for fact in facts:
             route, outcome = fact.route or known.NO_ROUTE, outcome_of(fact)
             requests[route, fact.api._value_, str(fact.status)] += 1
             series_key = (route, fact.upstream or "", outcome)
-            if series_key in by_place:
-                by_place[series_key].append(fact)
+            if series_key in by_series:
+                by_series[series_key].append(fact)
             else:
-                by_place[series_key] = [fact]
+                by_series[series_key] = [fact]
             for done in fact.stages:
                 spent_s[done.stage].append(done.ended_at - done.began_at)
             if outcome != "ok" or fact.over_stage is not None:
-                self._went_wrong(route, fact)
+                self._count_problems(route, fact)
             if fact.cache is not None:
                 self._cache[route, fact.cache] += 1
                 if fact.cache in KINDS:
                     cached.append(fact)
-        for series_key, same in by_place.items():
-            (self._places.get(series_key) or self._place(series_key)).take(same)
+        for series_key, same in by_series.items():
+            (self._series.get(series_key) or self._create_series(series_key)).take(same)
         for fact in cached:
             self._saved.take(fact)
         for stage, histogram in self._stage_s.items():
             histogram.add_all(spent_s[stage])
 
-    def _place(self, series_key: tuple[str, str, str]) -> "_Place":
+    def _create_series(self, series_key: tuple[str, str, str]) -> "_RequestSeries":
         histograms, route, upstream = self.totals.histograms, series_key[0], series_key[1]
-        place = _Place(histograms[known.TTFT.name][series_key], histograms[known.USABLE.name][series_key],
+        series = _RequestSeries(histograms[known.TTFT.name][series_key], histograms[known.USABLE.name][series_key],
                        histograms[known.E2E.name][series_key],
                        histograms[known.TPOT.name][series_key], histograms[known.QUEUE_WAIT.name][(route,)],
                        histograms[known.OVERHEAD.name][(route,)], self._live[route, upstream])
-        self._places[series_key] = place
-        return place
+        self._series[series_key] = series
+        return series
 
-    def _went_wrong(self, route: str, fact: RequestDone) -> None:
+    def _count_problems(self, route: str, fact: RequestDone) -> None:
         count = self.totals.counters
         if fact.over_stage is not None:
             count[known.STAGE_OVERRUNS.name][route, fact.over_stage._value_] += 1
@@ -296,8 +293,8 @@ class MetricsSink:
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where requests of one route, upstream and outcome are counted: one look-up for all."""
+class _RequestSeries:
+    """The histograms of one route, upstream and outcome."""
 
     ttft_s: Histogram
     usable_s: Histogram
@@ -327,5 +324,5 @@ class _Place:
 
 
 def ended_in(stages: tuple[StageDone, ...]) -> str:
-    """The stage that a request was in when it ended; settling is what follows."""
+    """The stage in which a request ended; SETTLE comes after that."""
     return next((done.stage._value_ for done in reversed(stages) if done.stage is not Stage.SETTLE), "")

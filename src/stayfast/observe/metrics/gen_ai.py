@@ -1,7 +1,7 @@
-"""OpenTelemetry's GenAI metrics in Prometheus's form: the names, attributes and buckets that any instrumented client has.
+"""OpenTelemetry's GenAI metrics in Prometheus form, with the conventions' names, attributes and buckets.
 
-A call to an upstream is an operation of a client; what clients of this gateway wait for is a server's time to first token.
-Off unless the settings ask for it: they tell what the gateway's own metrics tell, under names that boards share.
+A call to an upstream is a client operation; the gateway's own time to first token is a server metric. Off by default: the
+figures are the same as in the gateway's metrics, under names that standard dashboards know.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,20 +9,19 @@ from collections.abc import Mapping, Sequence
 from stayfast.core.events import AttemptDone, Fact, RequestDone
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
-from stayfast.observe.tracing.config import OPERATIONS, Peer, is_turn
-from stayfast.observe.tracing.error_type import error_type
+from stayfast.observe.tracing.config import OPERATIONS, Peer, error_type, is_turn
 
-MAX_MODELS = 100  # names; where clients choose them freely the rest is "other"
+MAX_MODELS = 100  # names, as clients may choose them; further ones are "other"
 _OTHER = "other"
 
 
 class GenAi:
-    """A listener that counts into `totals`. One loop's."""
+    """Counts facts into `totals`. For one event loop."""
 
     __slots__ = ("_duration_s", "_first_chunk_s", "_models", "_tokens", "_ttft_s", "peers")
 
     def __init__(self, totals: Totals) -> None:
-        self.peers: Mapping[str, Peer] = {}  # upstreams by name; replaced as a whole by a reload
+        self.peers: Mapping[str, Peer] = {}  # by upstream; replaced by a reload
         histograms = totals.histograms
         self._duration_s = histograms[known.GEN_AI_DURATION.name]
         self._first_chunk_s = histograms[known.GEN_AI_FIRST_CHUNK.name]
@@ -33,14 +32,14 @@ class GenAi:
     def take(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
             if isinstance(fact, AttemptDone):
-                if not is_turn(fact):  # which is no call to a model
-                    self._operation(fact)
+                if not is_turn(fact):
+                    self._count_operation(fact)
             elif isinstance(fact, RequestDone) and fact.ttft_s is not None and fact.stream:
-                provider = self._provider(fact.upstream or "", fact.attempts[-1].kind if fact.attempts else "stayfast")
+                provider = self._provider_name(fact.upstream or "", fact.attempts[-1].kind if fact.attempts else "stayfast")
                 self._ttft_s[OPERATIONS[fact.api], provider, fact.route or known.NO_ROUTE].add(fact.ttft_s)
 
-    def _operation(self, done: AttemptDone) -> None:
-        labels = (OPERATIONS[done.api], self._provider(done.upstream, done.kind), self._model(done.model))
+    def _count_operation(self, done: AttemptDone) -> None:
+        labels = (OPERATIONS[done.api], self._provider_name(done.upstream, done.kind), self._model_name(done.model))
         self._duration_s[(*labels, error_type(done) or "")].add(done.ended_at - done.began_at)
         if done.ttft_s is not None and done.is_stream:
             self._first_chunk_s[labels].add(done.ttft_s)
@@ -49,11 +48,11 @@ class GenAi:
             self._tokens[(*labels, "input")].add(usage.input_total)
             self._tokens[(*labels, "output")].add(usage.output)
 
-    def _provider(self, upstream: str, kind: str) -> str:
+    def _provider_name(self, upstream: str, kind: str) -> str:
         peer = self.peers.get(upstream)
         return peer.provider if peer is not None else kind
 
-    def _model(self, model: str) -> str:
+    def _model_name(self, model: str) -> str:
         if model not in self._models:
             if len(self._models) >= MAX_MODELS:
                 return _OTHER

@@ -1,1 +1,1 @@
-"""Spans, made after the fact: the request's path queues one record, a thread makes spans of it and sends them by OTLP."""
+"""Traces: the request path queues one record per request; a thread converts it to spans and sends them by OTLP."""

@@ -1,6 +1,5 @@
-"""Settings of tracing: where spans go, and of how many requests.
-
-What OpenTelemetry calls things: operations, providers, paths (semantic conventions of HTTP and GenAI, autumn 2026).
+"""Configuration of tracing, and OpenTelemetry's names: operations, providers, paths, error types (semantic conventions of
+HTTP and GenAI, autumn 2026).
 """
 
 from collections.abc import Mapping
@@ -11,23 +10,23 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stayfast.core.events import AttemptDone
-from stayfast.core.types import Api
+from stayfast.core.types import Api, Outcome
 
-ENDPOINT = "http://127.0.0.1:4318"  # where collectors listen for OTLP over HTTP
+ENDPOINT = "http://127.0.0.1:4318"  # default port of OTLP over HTTP
 _PATH = "/v1/traces"
 
 
 @dataclass(frozen=True, slots=True)
 class TraceConfig:
-    """How to export. `headers` hold keys: never in reprs, logs or errors. `endpoint` may end before /v1/traces."""
+    """How to export. `headers` may hold keys: never in reprs, logs or errors. `endpoint`: /v1/traces is optional."""
 
     endpoint: str = ENDPOINT
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    sample: float = 1.0  # of the requests whose caller has not decided already, the share that is traced
-    timeout_s: float = 10.0  # for one batch; OpenTelemetry's own default
+    sample: float = 1.0  # share of traced requests, unless the caller has decided
+    timeout_s: float = 10.0  # per batch; OpenTelemetry's default
     service_name: str = "stayfast"
     flush_every_s: float = 0.5
-    max_pending: int = 8192  # requests that wait to be exported, of about 3 KB each; beyond it the oldest are dropped
+    max_pending: int = 8192  # requests waiting for export, about 3 KB each; beyond it the oldest are dropped
 
     def __post_init__(self) -> None:
         try:
@@ -45,13 +44,12 @@ class TraceConfig:
 
     @property
     def url(self) -> str:
-        """The full address of the endpoint for traces."""
         base = self.endpoint.rstrip("/")
         return base if base.endswith(_PATH) else base + _PATH
 
 
 def why_not_otlp() -> str | None:
-    """Why spans cannot be exported here; None when they can."""
+    """Why spans cannot be exported on this machine; None if they can."""
     try:
         found = find_spec("opentelemetry.proto.trace.v1.trace_pb2")
     except ModuleNotFoundError:
@@ -63,15 +61,15 @@ def why_not_otlp() -> str | None:
 
 OPERATIONS: Mapping[Api, str] = {
     Api.CHAT: "chat", Api.MESSAGES: "chat", Api.RESPONSES: "chat", Api.COMPLETIONS: "text_completion",
-    Api.EMBEDDINGS: "embeddings", Api.COUNT_TOKENS: "count_tokens",  # the last one is ours: there is no word for it
+    Api.EMBEDDINGS: "embeddings", Api.COUNT_TOKENS: "count_tokens",  # not in the conventions
 }
-INVOKE_AGENT = "invoke_agent"  # a turn that is served as a model
-STEPS: Mapping[str, str] = {"tool": "execute_tool", "retrieval": "retrieval"}  # of turns, by their kind
+INVOKE_AGENT = "invoke_agent"  # a served turn
+STEPS: Mapping[str, str] = {"tool": "execute_tool", "retrieval": "retrieval"}  # by kind of step
 PATHS: Mapping[Api, str] = {
     Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions", Api.EMBEDDINGS: "/v1/embeddings",
     Api.RESPONSES: "/v1/responses", Api.MESSAGES: "/v1/messages", Api.COUNT_TOKENS: "/v1/messages/count_tokens",
 }
-_BY_HOST = (  # hosts, and domains of which any host is meant
+_BY_HOST = (  # hosts, and domains with all their hosts
     ("api.openai.com", "openai"), ("api.anthropic.com", "anthropic"), ("openai.azure.com", "azure.ai.openai"),
     ("services.ai.azure.com", "azure.ai.inference"), ("amazonaws.com", "aws.bedrock"), ("api.aws", "aws.bedrock"),
     ("generativelanguage.googleapis.com", "gcp.gemini"), ("aiplatform.googleapis.com", "gcp.vertex_ai"),
@@ -83,12 +81,12 @@ _BY_HOST = (  # hosts, and domains of which any host is meant
 
 
 def is_turn(done: AttemptDone) -> bool:
-    """Whether a turn of the operator's own answered, not a model."""
+    """Whether a served turn answered, not a model."""
     return done.kind == "turn"
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """Who stands behind an upstream, and where."""
+    """The provider of an upstream, and its address."""
 
     provider: str
     host: str | None = None
@@ -96,5 +94,16 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 def provider_of(kind: str, host: str) -> str:
-    """`gen_ai.provider.name`: by the host where that is a known provider's, else the kind, which names the protocol."""
+    """`gen_ai.provider.name`: by the host if it is a known provider's, else the kind."""
     return next((provider for known, provider in _BY_HOST if host == known or host.endswith(f".{known}")), kind)
+
+
+def error_type(done: AttemptDone) -> str | None:
+    """`error.type` of a call to an upstream, in spans and metrics: the error status, the fault, or cancelled. None: it
+    was answered, or another attempt was faster.
+    """
+    if done.outcome is Outcome.SUCCESS or (done.is_lost and done.fault is None):
+        return None
+    if done.fault == "status" and done.upstream_status is not None:
+        return str(done.upstream_status)
+    return done.fault or "cancelled"

@@ -1,7 +1,7 @@
-"""Requests that are to be traced: given their place in a trace when they come, queued when they are over, sent by a thread.
+"""Starts a trace for each new request, queues finished requests, and exports them in a thread.
 
-The request's path pays for a few random digits and an append. What it cannot avoid paying for is the interpreter's lock,
-which the thread holds while it makes spans: so it makes them a few requests at a time and lets go in between.
+The request path pays for a few random digits and an append. The thread holds the interpreter's lock while it encodes spans,
+so it encodes a few requests at a time and pauses in between.
 """
 
 import threading
@@ -17,16 +17,16 @@ from stayfast.observe.tracing.config import Peer, TraceConfig
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.wire.trace_context import below, new_trace
 
-N_AT_A_TIME = 8  # requests encoded before the thread lets go: about half a millisecond
+N_AT_A_TIME = 8  # requests encoded before a pause: about 0.5 ms
 LET_GO_S = 0.001
-N_IN_BATCH = 256  # requests sent at a time: about half a megabyte
+N_IN_BATCH = 256  # requests per message: about 0.5 MB
 RETRY_BASE_S, RETRY_CAP_S = 1.0, 30.0
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What came of a batch. `reason` is for the log: never what the other side wrote."""
+    """The result of sending a batch. `reason`: for the log; never text from the collector."""
 
-    status: int | None = None  # None: no answer
+    status: int | None = None  # None: no response
     is_taken: bool = False
     can_retry: bool = False
     reason: str = ""
@@ -34,22 +34,22 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Exporter(Protocol):
-    """Where spans go. Used by one thread; nothing may raise."""
+    """Encodes and sends spans. Used by one thread; must not raise."""
 
     def encode(self, requests: Sequence[RequestDone], peers: Mapping[str, Peer]) -> bytes:
-        """A message, which may be joined with others end to end."""
+        """A message; messages can be concatenated."""
 
     def send(self, body: bytes) -> Verdict: ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 LogLine = Callable[[str, str, str], None]  # level, event, reason
 
 
 class SpanExporter:
-    """A sink for the ends of requests, and the giver of their places. `place` and `take` are the loop's, `close` too."""
+    """Assigns traces to requests and exports finished ones. Call `place`, `take` and `close` in the event loop's thread."""
 
     def __init__(self, config: TraceConfig, make_exporter: Callable[[], Exporter], log: LogLine, rng: Random) -> None:
         self._config = config
@@ -59,15 +59,15 @@ class SpanExporter:
         self._ended: deque[RequestDone] = deque(maxlen=config.max_pending)
         self._wake = threading.Event()
         self._is_closing = False
-        self._news: tuple[str, str, str] | None = None  # from the thread, said by the loop
+        self._log_entry: tuple[str, str, str] | None = None  # set by the thread, logged by the loop
         self._thread: threading.Thread | None = None
-        self.peers: Mapping[str, Peer] = {}  # upstreams by name; replaced as a whole by a reload
-        self.n_dropped = 0  # requests that found the queue full: the loop counts
-        self.n_sent = 0  # requests whose spans were taken, and those refused for good: the thread counts
+        self.peers: Mapping[str, Peer] = {}  # by upstream; replaced by a reload
+        self.n_dropped = 0  # requests dropped from a full queue; counted by the loop
+        self.n_sent = 0  # requests exported, and rejected; counted by the thread
         self.n_refused = 0
 
     def place(self, caller: Trace | None) -> Trace:
-        """A request's own span: under its caller's, with the caller's decision, or the first of a new trace."""
+        """The request's span: under its caller's, with the caller's sampling decision, or the root of a new trace."""
         return below(caller, self._rng) if caller is not None else new_trace(self._rng, self._config.sample)
 
     def take(self, facts: Sequence[Fact]) -> None:
@@ -76,30 +76,30 @@ class SpanExporter:
                 if len(self._ended) == self._config.max_pending:
                     self.n_dropped += 1
                 self._ended.append(fact)
-        if self._news is not None:
+        if self._log_entry is not None:
             self._log_failures()
 
     def start(self) -> None:
-        """Import what exporting needs, and start the thread."""
+        """Import the exporter's packages and start the thread."""
         exporter = self._make_exporter()
         self._thread = threading.Thread(target=self._run, args=(exporter,), name="stayfast-traces", daemon=True)
         self._thread.start()
 
     def close(self, within_s: float) -> None:
-        """Send what is left and stop; gives up after `within_s`."""
+        """Send the remaining requests and stop; gives up after `within_s`."""
         self._is_closing = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join(within_s)
-        if self._news is not None:
+        if self._log_entry is not None:
             self._log_failures()
 
     def _log_failures(self) -> None:
-        news, self._news = self._news, None
-        if news is not None:
-            self._log(*news)
+        entry, self._log_entry = self._log_entry, None
+        if entry is not None:
+            self._log(*entry)
 
-    # The thread's.
+    # The methods below run in the thread.
 
     def _run(self, exporter: Exporter) -> None:
         while True:
@@ -107,40 +107,40 @@ class SpanExporter:
                 self._wake.wait(self._config.flush_every_s)
             batch = [self._ended.popleft() for _ in range(min(N_IN_BATCH, len(self._ended)))]
             if batch:
-                self._export(exporter, batch)
+                self._export_batch(exporter, batch)
             elif self._is_closing:
                 break
         exporter.close()
 
-    def _export(self, exporter: Exporter, batch: Sequence[RequestDone]) -> None:
+    def _export_batch(self, exporter: Exporter, batch: Sequence[RequestDone]) -> None:
         parts, n_encoded = list[bytes](), 0
         for start in range(0, len(batch), N_AT_A_TIME):
             some = batch[start:start + N_AT_A_TIME]
             try:
                 parts.append(exporter.encode(some, self.peers))
                 n_encoded += len(some)
-            except ValueError:  # a number that an upstream made up may have more digits than the format
+            except ValueError:  # an upstream's number may exceed the format's range
                 self.n_refused += len(some)
             self._wake.wait(LET_GO_S)
-        verdict = self._deliver(exporter, b"".join(parts))
+        verdict = self._send_with_retries(exporter, b"".join(parts))
         if verdict.is_taken:
             self.n_sent += n_encoded
         else:
             self.n_refused += n_encoded
-            self._news = "warning", "traces_refused", verdict.reason
+            self._log_entry = "warning", "traces_refused", verdict.reason
 
-    def _deliver(self, exporter: Exporter, body: bytes) -> Verdict:
-        """Send until it is taken or refused for good; when closing, once. A collector that is down is told of once."""
+    def _send_with_retries(self, exporter: Exporter, body: bytes) -> Verdict:
+        """Retry until the batch is accepted or rejected; when closing, send once. An outage is logged once."""
         n_failed, is_reported = 0, False
         while True:
             verdict = exporter.send(body)
             if verdict.is_taken or not verdict.can_retry or self._is_closing:
                 if is_reported and verdict.is_taken:
-                    self._news = "info", "traces_taken_again", ""
+                    self._log_entry = "info", "traces_taken_again", ""
                 return verdict
             if not is_reported:
                 is_reported = True
-                self._news = "warning", "traces_not_taken", verdict.reason
+                self._log_entry = "warning", "traces_not_taken", verdict.reason
             n_failed += 1
             wait_s = verdict.retry_after_s or backoff_s(n_failed, RETRY_BASE_S, RETRY_CAP_S)
             self._wake.wait(min(wait_s, RETRY_CAP_S))

@@ -1,8 +1,7 @@
 """Spans of requests, sent by OTLP over HTTP in protobuf (https://opentelemetry.io/docs/specs/otlp/).
 
-Imported only where tracing is on. One request gives a SERVER span, an INTERNAL one a stage, a CLIENT one each call to an
-upstream. Made with the messages of opentelemetry-proto themselves: OpenTelemetry's SDK takes six times as long for the same
-bytes (docs/traces.md), in a process that has one thread's worth of Python to give.
+Imported only with tracing on. A request becomes a SERVER span, each stage an INTERNAL one, each upstream call a CLIENT one.
+Uses the messages of opentelemetry-proto directly: OpenTelemetry's SDK takes six times as long (docs/traces.md).
 """
 
 import http.client
@@ -21,22 +20,21 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, 
 from stayfast.core.events import AttemptDone, RequestDone, RequestParams, Trace
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Usage
-from stayfast.observe.tracing.config import INVOKE_AGENT, OPERATIONS, PATHS, STEPS, Peer, TraceConfig, is_turn
-from stayfast.observe.tracing.error_type import error_type
+from stayfast.observe.tracing.config import INVOKE_AGENT, OPERATIONS, PATHS, STEPS, Peer, TraceConfig, error_type, is_turn
 from stayfast.observe.tracing.exporter import Verdict
 
-MAX_NAME_CHARS = 128  # of what a client chose freely
+MAX_NAME_CHARS = 128  # of names that clients choose
 CLIENT_LEFT = 499
 _NO_PEER = Peer("")
 _LOCAL = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _REMOTE = _LOCAL | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 _SAMPLED, _RANDOM = 1, 2
 
-Value = str | float | None  # a whole number and a truth are sent as what they are
+Value = str | float | None  # int and bool keep their types
 
 
 class Spans:
-    """Makes spans of requests. `about` describes this process. One thread's."""
+    """Converts requests to spans. `about`: attributes of this process. For one thread."""
 
     def __init__(self, about: Mapping[str, Value], version: str, rng: Random) -> None:
         self._about = about
@@ -44,7 +42,7 @@ class Spans:
         self._rng = rng
 
     def encode(self, requests: Iterable[RequestDone], peers: Mapping[str, Peer]) -> bytes:
-        """An OTLP message; such messages may be joined end to end into one. `peers` are upstreams by name."""
+        """An OTLP message; messages can be concatenated. `peers`: by upstream."""
         message = ExportTraceServiceRequest()
         group = message.resource_spans.add()
         _put(group.resource.attributes, self._about)
@@ -53,22 +51,23 @@ class Spans:
         scope.scope.version = self._version
         for request in requests:
             if request.trace is not None:
-                self._request(scope, request, request.trace, peers)
+                self._add_request(scope, request, request.trace, peers)
         encoded: bytes = message.SerializeToString()
         return encoded
 
-    def _request(self, scope: ScopeSpans, done: RequestDone, trace: Trace, peers: Mapping[str, Peer]) -> None:
-        # one difference of the clocks for all of a request's spans: they nest as the instants did
+    def _add_request(self, scope: ScopeSpans, done: RequestDone, trace: Trace, peers: Mapping[str, Peer]) -> None:
+        # one clock difference for all spans of a request, so that they nest exactly
         wall_ns = int(done.wall_at * 1e9) - int(done.ended_at * 1e9)
         own_id = bytes.fromhex(trace.span_id)
-        made = _Made(scope, trace, wall_ns)
-        root = made.span(f"POST {PATHS[done.api]}", Span.SPAN_KIND_SERVER, done.accepted_at, done.ended_at, span_id=own_id,
-                         parent_id=bytes.fromhex(trace.parent_id) if trace.parent_id is not None else None)
+        builder = _SpanBuilder(scope, trace, wall_ns)
+        parent_id = bytes.fromhex(trace.parent_id) if trace.parent_id is not None else None
+        root = builder.span(f"POST {PATHS[done.api]}", Span.SPAN_KIND_SERVER, done.accepted_at, done.ended_at,
+                            span_id=own_id, parent_id=parent_id)
         if trace.parent_id is not None:
             root.flags |= _REMOTE
         _describe_request(root, done)
         for stage in done.stages:
-            span = made.span(stage.stage._value_, Span.SPAN_KIND_INTERNAL, stage.began_at, stage.ended_at,
+            span = builder.span(stage.stage._value_, Span.SPAN_KIND_INTERNAL, stage.began_at, stage.ended_at,
                              span_id=self._new_id(), parent_id=own_id)
             _add(span.attributes, "stayfast.allowance_ms", stage.allowance_s * 1e3)
             if stage.ended_at - stage.began_at > stage.allowance_s:
@@ -77,32 +76,31 @@ class Spans:
             span_id = bytes.fromhex(attempt.span_id) if attempt.span_id is not None else self._new_id()
             name = f"{OPERATIONS[attempt.api]} {attempt.model[:MAX_NAME_CHARS]}"
             kind: Span.SpanKind.ValueType = Span.SPAN_KIND_CLIENT
-            if is_turn(attempt):  # it runs in this process, or in one that is told of the trace
+            if is_turn(attempt):  # runs in this process, or in one that receives the trace context
                 name, kind = f"{INVOKE_AGENT} {attempt.upstream}", Span.SPAN_KIND_INTERNAL
-            span = made.span(name, kind, attempt.began_at, attempt.ended_at, span_id=span_id, parent_id=own_id)
+            span = builder.span(name, kind, attempt.began_at, attempt.ended_at, span_id=span_id, parent_id=own_id)
             _describe_attempt(span, attempt, peers.get(attempt.upstream, _NO_PEER), is_stream=done.stream)
             _describe_params(span, done.params)
-            made.events(span, attempt)
+            builder.add_events(span, attempt)
             if attempt.steps:
-                self._steps(made, attempt.steps, span_id)
+                self._add_steps(builder, attempt.steps, span_id)
 
-    def _steps(self, made: "_Made", steps: Iterable[StepDone], below: bytes) -> None:
-        """A turn's steps, each below the one that it ran in."""
+    def _add_steps(self, builder: "_SpanBuilder", steps: Iterable[StepDone], below: bytes) -> None:
         ids: list[bytes] = []
         for step in steps:
             ids.append(self._new_id())
             parent_id = ids[step.parent] if step.parent >= 0 else below
             operation = STEPS.get(step.kind)
             name = f"{operation} {step.name}" if operation is not None else step.name
-            _describe_step(made.span(name, Span.SPAN_KIND_INTERNAL, step.began_at, step.ended_at, span_id=ids[-1],
+            _describe_step(builder.span(name, Span.SPAN_KIND_INTERNAL, step.began_at, step.ended_at, span_id=ids[-1],
                                      parent_id=parent_id), step)
 
     def _new_id(self) -> bytes:
         return (self._rng.getrandbits(64) or 1).to_bytes(8, "big")
 
 
-class _Made:
-    """What the spans of one request have in common."""
+class _SpanBuilder:
+    """Adds spans of one request, with their common fields."""
 
     __slots__ = ("_flags", "_scope", "_state", "_trace_id", "_wall_ns")
 
@@ -129,7 +127,7 @@ class _Made:
             added.trace_state = self._state
         return added
 
-    def events(self, span: Span, attempt: AttemptDone) -> None:
+    def add_events(self, span: Span, attempt: AttemptDone) -> None:
         if attempt.ttft_s is not None:
             first_at = attempt.began_at + attempt.ttft_s
             span.events.add(name="first_token", time_unix_nano=self._wall_ns + int(first_at * 1e9))
@@ -146,7 +144,7 @@ def _describe_request(span: Span, done: RequestDone) -> None:
     _put(span.attributes, {
         "http.request.method": "POST", "http.route": PATHS[done.api], "url.path": PATHS[done.api], "url.scheme": "http",
         "http.response.status_code": None if is_left else done.status,
-        "error.type": done.error if is_left or is_error else None,  # a 4xx is no error of a server's, by the convention
+        "error.type": done.error if is_left or is_error else None,  # by convention, a 4xx is not a server error
         "stayfast.request_id": done.request_id, "stayfast.route": done.route, "stayfast.model": done.model[:MAX_NAME_CHARS],
         "stayfast.stream": done.stream, "stayfast.upstream": done.upstream, "stayfast.attempts": done.n_attempts,
         "stayfast.cache": done.cache,
@@ -215,7 +213,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 class _Attributes(Protocol):
-    """Where attributes go: protobuf's repeated field."""
+    """Protobuf's repeated field of attributes."""
 
     def add(self) -> KeyValue: ...
 
@@ -239,12 +237,12 @@ def _add(attributes: _Attributes, key: str, value: str | float) -> None:
         added.value.double_value = value
 
 
-_CAN_RETRY = (429, 502, 503, 504)  # by the specification; any other refusal is for good
+_CAN_RETRY = (429, 502, 503, 504)  # by the specification; other statuses are final
 _MAX_ANSWER_BYTES = 64 * 1024
 
 
 class OtlpExporter:
-    """Encodes and sends. One thread's; the connection is kept between batches."""
+    """Encodes and sends batches over one kept connection. For one thread."""
 
     def __init__(self, config: TraceConfig, version: str, rng: Random) -> None:
         about = {
@@ -271,7 +269,7 @@ class OtlpExporter:
     def send(self, body: bytes) -> Verdict:
         """Post a message. Never raises."""
         was_open, verdict = self._is_open, self._post(body)
-        if was_open and verdict.status is None:  # what was kept open may have been closed at the other end
+        if was_open and verdict.status is None:  # the collector may have closed the idle connection
             verdict = self._post(body)
         return verdict
 
@@ -293,6 +291,6 @@ class OtlpExporter:
         status = response.status
         if 200 <= status < 300:
             return Verdict(status, is_taken=True)
-        after = response.headers.get("retry-after", "")  # in seconds; the form with a date is rare: the usual wait will do
+        after = response.headers.get("retry-after", "")  # seconds only; with a date the default back-off applies
         return Verdict(status, can_retry=status in _CAN_RETRY, reason=f"HTTP {status}",
                        retry_after_s=float(after) if after.isascii() and after.isdigit() else None)
