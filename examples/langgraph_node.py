@@ -1,7 +1,7 @@
 """A LangGraph graph whose nodes share one deadline.
 
-LangGraph has time-outs for each node; a budget around the graph's run is one for all of them. Nodes find it by `current_budget()`:
-they need no argument for it, and run as well without one.
+LangGraph has a timeout per node; a budget around the run of the graph is one deadline for all nodes. A node gets the
+budget from `current_budget()`, so no node needs an extra argument.
 """
 
 import asyncio

@@ -26,9 +26,11 @@ class Scripted:
         """See `stayfast.turns.model.Model`."""
         results = [json.loads(message["content"]) for message in messages if message["role"] == "tool"]
         if may_call and not results:
-            return ModelReply(calls=(ToolCallRequest("1", "stock", '{"item": "tea"}'), ToolCallRequest("2", "delivery", '{"order": "17"}')))
+            return ModelReply(calls=(ToolCallRequest("1", "stock", '{"item": "tea"}'),
+                                     ToolCallRequest("2", "delivery", '{"order": "17"}')))
         stock, delivery = results
-        return ModelReply(f"There are {stock['result']['n']} in stock; when it comes I could not find out ({delivery['status']}).")
+        return ModelReply(f"There are {stock['result']['n']} in stock; when it comes I could not find out "
+                          f"({delivery['status']}).")
 
 
 async def main() -> str:

@@ -153,7 +153,7 @@ def test_other_budgets(total_s: float) -> None:
 def test_a_terminal_that_fell_behind() -> None:
     """Is given a snapshot, and shows what it has not shown: no text, source or shortfall twice."""
     async def main(loop: SimLoop) -> str:
-        a, seen = Answer(capacity=2), Seen()
+        a, seen = Answer(max_events=2), Seen()
         shown = ""
         async with a:
             reader = a.read(late=True)

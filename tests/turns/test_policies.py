@@ -22,7 +22,7 @@ def test_a_breaker_leaves_a_failing_step_alone() -> None:
                 with pytest.raises((LookupError, StepTimeout)):
                     await b.run(fails, 0.1, cap=0.2, breaker=crm)
             began_at = loop.now()
-            with pytest.raises(StepSkipped, match="left alone: 5 failures in a row"):
+            with pytest.raises(StepSkipped, match="breaker open: 5 failures in a row"):
                 await b.run(fails, 0.1, breaker=crm)
             assert await b.run(fails, 0.1, breaker=crm, fallback="cached") == "cached"
             assert loop.now() == began_at

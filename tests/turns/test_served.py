@@ -258,7 +258,7 @@ def test_an_exception_midway_breaks_the_answer_off() -> None:
 
 
 @pytest.mark.parametrize(("made", "words"), [
-    (None, "returned nothing: let it return its text"), ("", "returned nothing"), (7, "returned a int: it must be text"),
+    (None, "returned nothing: return its text"), ("", "returned nothing"), (7, "returned a int: it must be text"),
 ])
 def test_an_answer_that_is_none(made: Any, words: str) -> None:
     """Says what to write instead."""
