@@ -96,7 +96,7 @@ def test_hedge_that_cannot_finish_before_the_deadline_is_not_started() -> None:
             return n_calls - before
 
         for number in range(400):
-            await count_calls(2.0 if number % 10 == 0 else 0.1, 5.0)
+            await count_calls(2.0 if number % 15 == 0 else 0.1, 5.0)
         hedge_at_s = search.after_s(loop.now())
         assert 0.05 < hedge_at_s < 1.0  # a typical call takes 0.1 s
         assert await count_calls(2.0, hedge_at_s + 0.05) == 1
