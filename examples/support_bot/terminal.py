@@ -52,7 +52,7 @@ class TerminalOutput:
             case CitationEvent() | DegradedEvent():
                 self._notes.append(_format_note(event.payload))
             case SnapshotEvent() as snapshot:  # if the terminal is slower than the events
-                notes = [_format_note(item) for item in (*snapshot.citations, *snapshot.degraded)]
+                notes = [*map(_format_note, snapshot.citations), *map(_format_note, snapshot.degraded)]
                 self._notes += [note for note in notes if note not in self._notes]
             case PatchEvent(operations) if self._is_final:
                 return "".join(f"  patch: {one['op']} {one['path']} {one.get('value', '')}\n" for one in operations)

@@ -281,7 +281,7 @@ def test_in_a_terminal() -> None:
     assert "`hedge: {mode: off}`" in said
     assert "source: docs/concepts/hedging.md#when-to-turn-it-off" in said
     assert "stayfast-tiny, from memory: " in said or "without answer: " in said
-    assert re.search(r"final: ok.*still to come: changes\n  patch: (replace|add|remove) /changes", said)
+    assert re.search(r"final: ok.*pending: changes\n  patch: (replace|add|remove) /changes", said)
     assert re.search(r"words +\|.*ok\n", said)
 
 
