@@ -1,7 +1,7 @@
-"""A FastAPI endpoint that has as long as its caller waits.
+"""A FastAPI endpoint with a deadline from its client.
 
-The caller says so in `x-stayfast-deadline-ms` (a Stayfast gateway, a turn's own HTTP client, or anybody); the endpoint's
-total is the most it takes. Run it with any ASGI server: `uvicorn examples.fastapi_endpoint:app`.
+The client sends its timeout in `x-stayfast-deadline-ms`; the endpoint's total is the upper limit. Run it with any ASGI
+server: `uvicorn examples.fastapi_endpoint:app`.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from stayfast.turns import HedgePolicy, current_budget, remaining, step
 from stayfast.turns.asgi import with_budget
 
 app = FastAPI()
-searching = HedgePolicy()  # learns from all requests when a second search is worth its while
+searching = HedgePolicy()  # learns from all requests when a second search helps
 
 
 class Question(BaseModel):
-    """What is asked."""
+    """The request."""
 
     text: str
     customer: str
 
 
 class Answer(BaseModel):
-    """What is answered; `missing` says without what."""
+    """The response; `missing`: the reason per missing part."""
 
     text: str
     missing: dict[str, str]
@@ -32,18 +32,18 @@ class Answer(BaseModel):
 
 
 async def search(text: str) -> list[str]:
-    """Stands for a vector search: a read, which may be asked twice."""
+    """Stands for a vector search: a read, so it may run twice."""
     await asyncio.sleep(0.02)
     return [f"a page about {text}"]
 
 
 def look_up(customer: str) -> str:
-    """Stands for a driver that blocks: it runs in a thread."""
+    """Stands for a blocking driver: it runs in a thread."""
     return f"{customer} is a customer"
 
 
 async def model(text: str, pages: list[str]) -> str:
-    """Stands for a model's client, which gets what is left as its time-out."""
+    """Stands for a model's client, with the time left as its timeout."""
     await asyncio.sleep(min(0.05, remaining()))
     return f"{text}: see {len(pages)} page(s)"
 

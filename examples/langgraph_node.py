@@ -1,7 +1,7 @@
 """A LangGraph graph whose nodes share one deadline.
 
-LangGraph has time-outs for each node; a budget around the graph's run is one for all of them. Nodes find it by `current_budget()`:
-they need no argument for it, and run as well without one.
+LangGraph has a timeout per node; a budget around the run of the graph is one deadline for all nodes. A node gets the
+budget from `current_budget()`, so no node needs an extra argument.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from stayfast.turns import budget, current_budget, remaining, step
 
 
 class State(TypedDict, total=False):
-    """What the nodes hand on."""
+    """The state of the graph."""
 
     question: str
     found: list[str]
@@ -30,13 +30,13 @@ async def search(question: str) -> list[str]:
 
 
 async def look_up_account(question: str) -> list[str]:
-    """Stands for a slow system of somebody else."""
+    """Stands for a slow external system."""
     await asyncio.sleep(30)
     return [f"the account behind {question}"]
 
 
 async def retrieve(state: State) -> State:
-    """A node: two sources side by side; what is not there in time is said to be missing."""
+    """A node: two concurrent sources; late ones are listed as missing."""
     question = state["question"]
     found = await current_budget().gather(pages=step(search, question, cap=0.4),
                                           account=step(look_up_account, question, cap=0.2))
@@ -44,18 +44,18 @@ async def retrieve(state: State) -> State:
 
 
 async def model(state: State) -> str:
-    """Stands for a model's client, which is told what is left."""
+    """Stands for a model's client."""
     without = f", without {', '.join(state['missing'])}" if state["missing"] else ""
     return f"From {len(state['found'])} page(s){without}, with {remaining():.1f} s to write it."
 
 
 async def answer(state: State) -> State:
-    """A node: the step that time was reserved for."""
+    """A node: the step with reserved time."""
     return {"answer": await current_budget().run(model, state, name="answer", fallback="I do not know yet.")}
 
 
 def graph() -> "CompiledStateGraph[State, None, State, State]":
-    """Made once, run many times."""
+    """Compiled once, run many times."""
     made = StateGraph(State)
     made.add_node("retrieve", retrieve)
     made.add_node("answer", answer)

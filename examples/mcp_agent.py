@@ -1,7 +1,7 @@
-"""An agent with the tools of an MCP server, which is started as a child and speaks over stdio.
+"""An agent with the tools of an MCP server, which runs as a child process over stdio.
 
-Each call has its time-out, and ends with the turn at the latest; the model is told in words what was not done, so that it
-can answer with what it has.
+Each call has a timeout, and ends with the turn at the latest. The model gets the status of a failed call, and answers
+without its result.
 """
 
 import asyncio
@@ -19,16 +19,17 @@ SERVER = [sys.executable, str(Path(__file__).with_name("mcp_shop.py"))]
 
 
 class Scripted:
-    """Stands for a model: it asks both tools at once, and answers with what they said."""
+    """Stands for a model: it calls both tools at once, and answers with their results."""
 
     async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
-                  max_tokens: int) -> ModelReply:
-        """See `stayfast.turns.model.Model`."""
+                       max_tokens: int) -> ModelReply:
         results = [json.loads(message["content"]) for message in messages if message["role"] == "tool"]
         if may_call and not results:
-            return ModelReply(calls=(ToolCallRequest("1", "stock", '{"item": "tea"}'), ToolCallRequest("2", "delivery", '{"order": "17"}')))
+            return ModelReply(calls=(ToolCallRequest("1", "stock", '{"item": "tea"}'),
+                                     ToolCallRequest("2", "delivery", '{"order": "17"}')))
         stock, delivery = results
-        return ModelReply(f"There are {stock['result']['n']} in stock; when it comes I could not find out ({delivery['status']}).")
+        return ModelReply(f"There are {stock['result']['n']} in stock; when it comes I could not find out "
+                          f"({delivery['status']}).")
 
 
 async def main() -> str:

@@ -1,4 +1,4 @@
-"""A small MCP server over stdio: one tool that answers, one that hangs today. Started by `examples/mcp_agent.py`."""
+"""A small MCP server over stdio: one tool that answers, one that hangs. Started by `examples/mcp_agent.py`."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ async def stock(item: str) -> dict[str, int]:
 
 @server.tool()
 async def delivery(order: str) -> str:
-    """When an order arrives; its system hangs today."""
+    """When an order arrives; its system hangs."""
     await asyncio.sleep(30)
     return f"order {order} comes tomorrow"
 

@@ -1,7 +1,7 @@
 """A PydanticAI agent whose tools share one deadline with the model.
 
-PydanticAI has a time-out for each tool, and turns it into a retry. Through a budget a tool may take its cap or what the turn
-has left, whichever is less, and the model is told in words that it was not done, so that it can answer with what it has.
+PydanticAI has a timeout per tool, and turns it into a retry. In a budget a tool may use its cap or the time left in the
+turn, whichever is less. The model gets the status of a tool that timed out, and answers without its result.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from stayfast.turns import budget, current_budget
 
 
 async def fetch_order(number: str) -> str:
-    """Stands for a shop's system, which hangs today."""
+    """Stands for a shop's system that hangs."""
     await asyncio.sleep(30)
     return f"order {number} has left"
 
 
 async def order(number: str) -> dict[str, str]:
-    """Where an order is. A read that may be slow: the model gets an answer either way."""
+    """Where an order is. A slow read: the model gets a result in any case."""
     return await current_budget().run(_order, number, name="order", cap=0.2, fallback={"status": "timeout"})
 
 
@@ -30,7 +30,7 @@ async def _order(number: str) -> dict[str, str]:
 
 
 def scripted(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Stands for a model: it asks the tool once, and answers with what that said."""
+    """Stands for a model: it calls the tool once, and answers with its result."""
     for part in messages[-1].parts:
         if isinstance(part, ToolReturnPart):
             return ModelResponse(parts=[TextPart(f"The shop says: {part.content}")])

@@ -1,4 +1,4 @@
-"""What all turns share, opened once: the pages, their vectors where an embedder is installed, and a model."""
+"""The state shared by all turns: the docs, their vectors if an embedder is installed, and a model."""
 
 import asyncio
 import os
@@ -11,8 +11,8 @@ from random import Random
 
 from openai import AsyncOpenAI
 
-from examples.support_bot.passages import changes, passages
-from examples.support_bot.turn import SLOW_S, Desk, Finds, Writer
+from examples.support_bot.passages import load_changes, load_passages
+from examples.support_bot.turn import SLOW_S, Desk, MeaningSearch, Writer
 from examples.support_bot.words import Words
 from stayfast.core.clock import SystemClock
 from stayfast.core.deadline import Deadline
@@ -28,42 +28,42 @@ _READY_S = 30.0
 
 
 class Unavailable(Exception):
-    """Something that this machine does not have; its text says what to do about it."""
+    """A part is not installed on this machine; the message has the remedy."""
 
 
-class _Quiet:
-    """What the engine says of itself goes nowhere: when it is not there, the answer says so."""
+class _NullSink:
+    """Drops the events of the engine: a missing model is reported in the answer."""
 
     def emit(self, fact: Fact) -> None:
-        """Take one."""
+        pass
 
 
-def words(root: Path = ROOT) -> tuple[Words, Words]:
-    """The pages and the change log, by their words. Blocks for some 100 ms."""
-    return Words(passages(root)), Words(changes(root))
+def load_words(root: Path = ROOT) -> tuple[Words, Words]:
+    """Full text indexes of the docs and the change log. Blocks for some 100 ms."""
+    return Words(load_passages(root)), Words(load_changes(root))
 
 
-async def meaning(docs: Words) -> Finds:
-    """The pages by their meaning; the first time that takes some seconds of another thread. Raises Unavailable."""
+async def load_meaning(docs: Words) -> MeaningSearch:
+    """The semantic index of the docs; the first time it takes seconds, in a thread. Raises Unavailable."""
     try:
-        return await asyncio.to_thread(_meaning, docs)
+        return await asyncio.to_thread(_load_meaning, docs)
     except ImportError as error:
         raise Unavailable(f"{error.name} is not installed: {HOW_TO}") from error
     except (NoEmbedder, OSError, sqlite3.Error) as error:
         raise Unavailable(str(error)) from error
 
 
-def _meaning(docs: Words) -> Finds:
+def _load_meaning(docs: Words) -> MeaningSearch:
     cache_dir = cache_home(environment())
     cache_dir.mkdir(parents=True, exist_ok=True)
-    found: Finds = import_module("examples.support_bot.meaning").opened(docs.passages, cache_dir)
-    return found
+    search: MeaningSearch = import_module("examples.support_bot.meaning").open_meaning(docs.passages, cache_dir)
+    return search
 
 
 @asynccontextmanager
-async def embedded() -> AsyncIterator[Writer]:
-    """The little model that ships with the project, in a process of its own. Raises Unavailable."""
-    engine = Engine(EngineConfig(n_slots=2), _Quiet(), SystemClock(), Random(os.urandom(16)))
+async def embedded_writer() -> AsyncIterator[Writer]:
+    """The embedded model, in its own process. Raises Unavailable."""
+    engine = Engine(EngineConfig(n_slots=2), _NullSink(), SystemClock(), Random(os.urandom(16)))
     try:
         await engine.start()
     except (ValueError, OSError) as error:
@@ -79,26 +79,27 @@ async def embedded() -> AsyncIterator[Writer]:
 
 
 @asynccontextmanager
-async def remote(base_url: str, name: str) -> AsyncIterator[Writer]:
+async def remote_writer(base_url: str, name: str) -> AsyncIterator[Writer]:
     """Any model behind OpenAI's chat API."""
     async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
         yield Writer(ChatModel(client, name), name, reads=name != TINY_ALIAS)
 
 
 @asynccontextmanager
-async def desk(writer: AbstractAsyncContextManager[Writer], slow_s: Mapping[str, float] = SLOW_S) -> AsyncIterator[Desk]:
-    """All of it, with what is not here named."""
+async def open_desk(writer: AbstractAsyncContextManager[Writer],
+                    slow_s: Mapping[str, float] = SLOW_S) -> AsyncIterator[Desk]:
+    """Open everything; missing parts are listed in `without`."""
     without: dict[str, str] = {}
-    docs, log = words()
-    async with AsyncExitStack() as opened:
-        its_meaning, its_writer = None, None
+    docs, log = load_words()
+    async with AsyncExitStack() as stack:
+        search, open_writer = None, None
         try:
-            its_meaning = await meaning(docs)
-            opened.callback(its_meaning.close)
+            search = await load_meaning(docs)
+            stack.callback(search.close)
         except Unavailable as error:
             without["meaning"] = str(error)
         try:
-            its_writer = await opened.enter_async_context(writer)
+            open_writer = await stack.enter_async_context(writer)
         except Unavailable as error:
             without["answer"] = str(error)
-        yield Desk(docs, log, its_meaning, its_writer, without, slow_s)
+        yield Desk(docs, log, search, open_writer, without, slow_s)

@@ -1,4 +1,4 @@
-"""The project's pages cut into passages: what is found, and what of it is quoted."""
+"""The project's docs, split into passages, and the sentences to quote."""
 
 import re
 from collections.abc import Iterator
@@ -21,32 +21,32 @@ _STEM_CHARS = 5  # "hedging", "hedged" and "hedges" are one word
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of a page. `heading`: with those above it; `text`: without links and pictures, and with code indented."""
+    """A piece of a page. `heading`: with its parent headings; `text`: without links and pictures, code indented."""
 
     source: str  # "docs/concepts/hedging.md#when-it-is-sent"
     heading: str
     text: str
 
     def quote(self, question: str) -> str:
-        """The sentence that has most of the question's words, and the next one where there is room."""
+        """The sentence with most words of the question, and the next one if there is room."""
         wanted = stems(question)
         sentences = list(_sentences(self.text)) or [self.text]
         best = max(range(len(sentences)), key=lambda n: len(wanted & stems(sentences[n])))
-        said = sentences[best]
+        quote = sentences[best]
         for more in sentences[best + 1:best + 2]:
-            if len(said) + len(more) < MAX_QUOTE_CHARS:
-                said = f"{said} {more}"
-        return said if len(said) <= MAX_QUOTE_CHARS else f"{said[:MAX_QUOTE_CHARS].rpartition(' ')[0]} ..."
+            if len(quote) + len(more) < MAX_QUOTE_CHARS:
+                quote = f"{quote} {more}"
+        return quote if len(quote) <= MAX_QUOTE_CHARS else f"{quote[:MAX_QUOTE_CHARS].rpartition(' ')[0]} ..."
 
 
-def passages(root: Path) -> list[Passage]:
-    """Those of the README and of all pages in `docs`, in their order."""
+def load_passages(root: Path) -> list[Passage]:
+    """The passages of the README and of all pages in `docs`, in order."""
     pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
-    return [passage for page in pages if page.exists() for passage in _of_page(page, str(page.relative_to(root)))]
+    return [passage for page in pages if page.exists() for passage in _split_page(page, str(page.relative_to(root)))]
 
 
-def changes(root: Path) -> list[Passage]:
-    """The entries of the change log, one by one."""
+def load_changes(root: Path) -> list[Passage]:
+    """The entries of the change log."""
     page = root / "CHANGELOG.md"
     if not page.exists():
         return []
@@ -56,11 +56,11 @@ def changes(root: Path) -> list[Passage]:
 
 
 def stems(text: str) -> set[str]:
-    """The words that say something, cut short."""
+    """The words except stop words, cut to stems."""
     return {word[:_STEM_CHARS] for word in _WORD.findall(text.lower()) if word not in STOP_WORDS}
 
 
-def _of_page(page: Path, name: str) -> Iterator[Passage]:
+def _split_page(page: Path, name: str) -> Iterator[Passage]:
     heads: list[str] = []
     lines: list[str] = []
     in_code = False
@@ -71,15 +71,15 @@ def _of_page(page: Path, name: str) -> Iterator[Passage]:
         elif in_code:
             lines.append(f"    {line}")
         elif heading := _HEADING.match(line):
-            yield from _cut(name, heads, lines)
+            yield from _split_section(name, heads, lines)
             heads, lines = [*heads[:len(heading[1]) - 1], heading[2]], []
         else:
             lines.append(line)
-    yield from _cut(name, heads, lines)
+    yield from _split_section(name, heads, lines)
 
 
-def _cut(name: str, heads: list[str], lines: list[str]) -> Iterator[Passage]:
-    """The lines under one heading, in pieces that are not too long."""
+def _split_section(name: str, heads: list[str], lines: list[str]) -> Iterator[Passage]:
+    """The lines of one section, in pieces of limited length."""
     anchor = re.sub(r"[^\w\- ]", "", heads[-1].lower()).replace(" ", "-") if len(heads) > 1 else ""
     source = f"{name}#{anchor}" if anchor else name
     piece = ""
@@ -93,7 +93,7 @@ def _cut(name: str, heads: list[str], lines: list[str]) -> Iterator[Passage]:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Those of its prose, and the rows of its tables; no code."""
+    """The sentences of its prose and the rows of its tables; no code."""
     prose = ""
     for line in [*text.splitlines(), ""]:
         if line.startswith("|"):

@@ -1,4 +1,4 @@
-"""One turn in a terminal: the content as it comes, then what the metadata said, then what was late."""
+"""One turn in a terminal: the text as it is written, then the metadata, then late patches."""
 
 import asyncio
 import sys
@@ -17,8 +17,8 @@ from stayfast.turns.events import (
 )
 
 
-async def turn(question: str, a: Answer, desk: Desk, total_s: float) -> Budget:
-    """A whole turn, what is late included; the budget around all of it."""
+async def run_turn(question: str, a: Answer, desk: Desk, total_s: float) -> Budget:
+    """Run a turn including its late steps. Returns the outer budget."""
     async with budget(total_s + LATE_S) as late:
         async with a:
             await support(question, a, desk, late, total_s)
@@ -26,50 +26,50 @@ async def turn(question: str, a: Answer, desk: Desk, total_s: float) -> Budget:
     return late
 
 
-async def ask(question: str, desk: Desk, total_s: float) -> None:
-    """Ask, and write what is said to standard output."""
-    a, seen = Answer(), Seen()
-    async with asyncio.TaskGroup() as running:
-        asked = running.create_task(turn(question, a, desk, total_s))
+async def print_answer(question: str, desk: Desk, total_s: float) -> None:
+    """Run a turn and write its events to standard output."""
+    a, output = Answer(), TerminalOutput()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(run_turn(question, a, desk, total_s))
         async for event in a.read(late=True):
-            _write(seen.of(event))
-    _write(f"\n{asked.result().report()}\n")
+            _write(output.render(event))
+    _write(f"\n{running.result().report()}\n")
 
 
-class Seen:
-    """What a terminal has shown of one answer. Give it each event in turn."""
+class TerminalOutput:
+    """Renders the events of one answer, in order."""
 
     def __init__(self) -> None:
-        self._n_given = 0  # characters of the text
+        self._n_written = 0  # characters of the text
         self._notes: list[str] = []
         self._is_final = False
 
-    def of(self, event: AnswerEvent) -> str:
-        """What is to be written now: text as it comes, with the final event all notes, then what the late patches say."""
+    def render(self, event: AnswerEvent) -> str:
+        """The text to write now: content at once, metadata with the final event, then late patches."""
         match event.payload:
             case ProgressEvent(stage, status):
                 self._notes.append(f"{stage}: {status}")
             case CitationEvent() | DegradedEvent():
-                self._notes.append(_noted(event.payload))
-            case SnapshotEvent() as snapshot:  # of all up to here, for whoever fell behind
-                self._notes += [note for note in (*map(_noted, snapshot.citations), *map(_noted, snapshot.degraded))
-                                if note not in self._notes]
+                self._notes.append(_format_note(event.payload))
+            case SnapshotEvent() as snapshot:  # if the terminal is slower than the events
+                notes = [*map(_format_note, snapshot.citations), *map(_format_note, snapshot.degraded)]
+                self._notes += [note for note in notes if note not in self._notes]
             case PatchEvent(operations) if self._is_final:
                 return "".join(f"  patch: {one['op']} {one['path']} {one.get('value', '')}\n" for one in operations)
-            case FinalEvent(how, detail, _, pending):
+            case FinalEvent(outcome, detail, _, pending):
                 self._is_final = True
-                waits = f"; still to come: {', '.join(pending)}" if pending else ""
-                self._notes.append(f"final: {how}{detail and f', {detail}'}{waits}")
+                waits = f"; pending: {', '.join(pending)}" if pending else ""
+                self._notes.append(f"final: {outcome}{detail and f', {detail}'}{waits}")
                 return "\n\n" + "".join(f"  {note}\n" for note in self._notes)
-        text = event_text(event, self._n_given)
-        self._n_given += len(text)
+        text = event_text(event, self._n_written)
+        self._n_written += len(text)
         return text
 
 
-def _noted(told: CitationEvent | DegradedEvent) -> str:
-    if isinstance(told, DegradedEvent):
-        return f"without {told.part}: {told.reason}"
-    return f"source: {told.source}, characters {told.start} to {told.end}"
+def _format_note(event: CitationEvent | DegradedEvent) -> str:
+    if isinstance(event, DegradedEvent):
+        return f"without {event.part}: {event.reason}"
+    return f"source: {event.source}, characters {event.start} to {event.end}"
 
 
 def _write(text: str) -> None:

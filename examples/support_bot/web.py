@@ -1,4 +1,4 @@
-"""The page and the events behind it, on 127.0.0.1. A browser that was cut off comes back by itself, by `Last-Event-ID`."""
+"""The page and its events, on 127.0.0.1. Browsers reconnect by themselves with `Last-Event-ID`."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from examples.support_bot.terminal import turn
+from examples.support_bot.terminal import run_turn
 from examples.support_bot.turn import STAGES, Desk
 from stayfast.turns import Answer, Budget
 from stayfast.turns.events import parse_last_event_id
@@ -27,8 +27,8 @@ _HEADERS = {"content-security-policy": "default-src 'none'; connect-src 'self'; 
                                        "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"}
 
 
-class Site:
-    """The turns that are kept, by the name that the page gave them."""
+class BotPage:
+    """The page and the latest turns, by the id that the page chose."""
 
     def __init__(self, desk: Desk, total_s: float) -> None:
         self._desk = desk
@@ -36,27 +36,25 @@ class Site:
         self._turns: OrderedDict[str, tuple[Answer, asyncio.Task[Budget]]] = OrderedDict()
 
     def app(self) -> Starlette:
-        """What to serve."""
         return Starlette(routes=[Route("/", self.page), Route("/about", self.about), Route("/turn", self.events)])
 
     async def page(self, _: Request) -> Response:
-        """The page itself."""
         return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=_HEADERS)
 
     async def about(self, _: Request) -> Response:
-        """What there is, and what is missing."""
+        """The installed parts, and the missing ones."""
         desk = self._desk
         return JSONResponse({"n_pages": desk.docs.n_pages, "n_passages": len(desk.docs.passages), "total_s": self._total_s,
                              "slow_s": dict(desk.slow_s), "without": dict(desk.without)})
 
     async def events(self, request: Request) -> Response:
-        """One turn's events: of a new turn, or from `Last-Event-ID` on of one that was begun."""
+        """The events of a new turn, or of an existing one after `Last-Event-ID`."""
         try:
             name = request.query_params.get("id", "")
             if not name or len(name) > 64:
                 raise ValueError("id: must be a name for the turn")
             if name not in self._turns:
-                self._turns[name] = self._begun(request)
+                self._turns[name] = self._start_turn(request)
                 while len(self._turns) > MAX_KEPT:
                     self._turns.popitem(last=False)[1][1].cancel()
             answer, _ = self._turns[name]
@@ -64,25 +62,26 @@ class Site:
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
 
-        async def said() -> AsyncIterator[bytes]:
+        async def stream() -> AsyncIterator[bytes]:
             async for event in reader:
                 yield event.sse()
 
-        return StreamingResponse(said(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return StreamingResponse(stream(), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
-    def _begun(self, request: Request) -> tuple[Answer, asyncio.Task[Budget]]:
-        asked = request.query_params
-        question = asked.get("question", "").strip()
+    def _start_turn(self, request: Request) -> tuple[Answer, asyncio.Task[Budget]]:
+        query = request.query_params
+        question = query.get("question", "").strip()
         if not 0 < len(question) <= MAX_QUESTION_CHARS:
             raise ValueError(f"question: must be 1 to {MAX_QUESTION_CHARS} characters")
-        slow_s = {stage: _seconds(f"slow.{stage}", asked[f"slow.{stage}"]) for stage in STAGES if f"slow.{stage}" in asked}
-        total_s = _seconds("total_s", asked.get("total_s", str(self._total_s)))
+        slow_s = {stage: _parse_seconds(f"slow.{stage}", query[f"slow.{stage}"]) for stage in STAGES
+                  if f"slow.{stage}" in query}
+        total_s = _parse_seconds("total_s", query.get("total_s", str(self._total_s)))
         answer = Answer()
-        work = turn(question, answer, replace(self._desk, slow_s={**self._desk.slow_s, **slow_s}), max(0.1, total_s))
+        work = run_turn(question, answer, replace(self._desk, slow_s={**self._desk.slow_s, **slow_s}), max(0.1, total_s))
         return answer, asyncio.get_running_loop().create_task(work)
 
 
-def _seconds(name: str, text: str) -> float:
+def _parse_seconds(name: str, text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
@@ -93,9 +92,9 @@ def _seconds(name: str, text: str) -> float:
 
 
 async def serve(desk: Desk, port: int, total_s: float) -> None:
-    """Serve until it is told to stop."""
+    """Serve until interrupted."""
     with socket.create_server(("127.0.0.1", port)) as listening:
         sys.stdout.write(f"http://127.0.0.1:{listening.getsockname()[1]}/\n")
         sys.stdout.flush()
-        config = uvicorn.Config(Site(desk, total_s).app(), log_level="error", timeout_graceful_shutdown=1, ws="none")
+        config = uvicorn.Config(BotPage(desk, total_s).app(), log_level="error", timeout_graceful_shutdown=1, ws="none")
         await uvicorn.Server(config).serve([listening])

@@ -1,4 +1,4 @@
-"""Search by words: SQLite's full text index, in memory. It takes a millisecond, and blocks: a turn gives it a thread."""
+"""Full text search with SQLite, in memory. It takes a millisecond and blocks: a turn runs it in a thread."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from examples.support_bot.passages import STOP_WORDS, Passage, stems
 
 _MAKE = "CREATE VIRTUAL TABLE passages USING fts5 (heading, text, tokenize = 'porter unicode61')"
 _FIND = "SELECT rowid FROM passages WHERE passages MATCH ? ORDER BY bm25(passages, 4.0, 1.0) LIMIT ?"
-_N_LOOKED_AT = 50
-LEAST_SHARE = 0.5  # of the question's words: a passage that has one of four by chance does not speak of it
+_MAX_CANDIDATES = 50
+MIN_SHARE = 0.5  # of the question's words; fewer may match by chance
 
 
 class Words:
@@ -23,16 +23,17 @@ class Words:
 
     @property
     def n_pages(self) -> int:
-        """How many pages the passages are of."""
+        """The number of pages."""
         return len({one.source.partition("#")[0] for one in self.passages})
 
-    def find(self, question: str, at_most: int = 8, least_share: float = LEAST_SHARE) -> list[Passage]:
-        """Passages with so many of the question's words, the best first; none where it is about other things."""
-        asked = "".join(letter if letter.isalnum() else " " for letter in question).lower().split()
-        words = [f'"{word}"' for word in asked if word not in STOP_WORDS]
+    def find(self, question: str, at_most: int = 8, min_share: float = MIN_SHARE) -> list[Passage]:
+        """Passages with at least this share of the question's words, the best first."""
+        terms = "".join(letter if letter.isalnum() else " " for letter in question).lower().split()
+        words = [f'"{word}"' for word in terms if word not in STOP_WORDS]
         if not words:
             return []
-        near = (self.passages[n] for n, in self._database.execute(_FIND, (" OR ".join(words), _N_LOOKED_AT)))
-        wanted = stems(question)
-        least = least_share * len(wanted)
-        return [one for one in near if len(wanted & stems(f"{one.heading} {one.text}")) >= least][:at_most]
+        near = (self.passages[n] for n, in self._database.execute(_FIND, (" OR ".join(words), _MAX_CANDIDATES)))
+        question_stems = stems(question)
+        min_common = min_share * len(question_stems)
+        return [passage for passage in near
+                if len(question_stems & stems(f"{passage.heading} {passage.text}")) >= min_common][:at_most]

@@ -13,12 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from examples.support_bot.__main__ import arguments
-from examples.support_bot.desk import ROOT, Unavailable, meaning
-from examples.support_bot.passages import Passage, changes, passages
-from examples.support_bot.terminal import Seen
-from examples.support_bot.turn import TOTAL_S, Desk, Writer, fused, support
-from examples.support_bot.web import Site
+from examples.support_bot.__main__ import parse_arguments
+from examples.support_bot.desk import ROOT, Unavailable, load_meaning
+from examples.support_bot.passages import Passage, load_changes, load_passages
+from examples.support_bot.terminal import TerminalOutput
+from examples.support_bot.turn import TOTAL_S, Desk, Writer, fuse_rankings, support
+from examples.support_bot.web import BotPage
 from examples.support_bot.words import Words
 from stayfast.testing import SimLoop, VirtualThreads, run
 from stayfast.turns import Answer, budget
@@ -105,7 +105,7 @@ def test_the_answer_is_there_before_the_slow_system() -> None:
     assert came_at["final"] < 0.3
     assert 3.0 <= came_at["patch"] < 3.1
     assert a.state["changes"]["value"] == {"source": "CHANGELOG.md", "text": "Hedging is on by default."}
-    assert {name: stage["how"] for name, stage in a.state["turn"]["stages"].items()} == {
+    assert {name: stage["outcome"] for name, stage in a.state["turn"]["stages"].items()} == {
         "changes": "running", "words": "ok", "meaning": "ok", "answer": "ok"}
     assert "[1] Hedging > Off\nHedging costs a little." in model.asked[0]["content"]
     assert "degraded" not in names
@@ -131,7 +131,7 @@ def test_a_model_that_reads_nothing(says: str, shown: bool) -> None:
 @pytest.mark.parametrize(("slow", "without", "says"), [
     (["meaning"], ["meaning"], "`mode: off`"), (["words"], ["words"], "`mode: off`"),
     (["answer"], ["answer"], "`mode: off`"),
-    (["words", "meaning", "answer"], ["words", "meaning", "answer"], "could not be searched in time")])
+    (["words", "meaning", "answer"], ["words", "meaning", "answer"], "search was not done in time")])
 def test_what_hangs_is_cut_and_named(slow: list[str], without: list[str], says: str) -> None:
     """The answer is out within its 2.5 s whatever hangs, and says what it is without; what is late is ended at its cap."""
     events, came_at, a = told(dict.fromkeys([*slow, "changes"], 60.0))
@@ -153,14 +153,14 @@ def test_other_budgets(total_s: float) -> None:
 def test_a_terminal_that_fell_behind() -> None:
     """Is given a snapshot, and shows what it has not shown: no text, source or shortfall twice."""
     async def main(loop: SimLoop) -> str:
-        a, seen = Answer(capacity=2), Seen()
+        a, seen = Answer(max_events=2), TerminalOutput()
         shown = ""
         async with a:
             reader = a.read(late=True)
             a.write("One. ")
-            shown += seen.of(await anext(reader))
+            shown += seen.render(await anext(reader))
             a.cite("docs/one.md", 0, 5)
-            shown += seen.of(await anext(reader))
+            shown += seen.render(await anext(reader))
             for word in ("Two. ", "Three. ", "Four."):
                 a.write(word)
             a.mark_degraded("meaning", "timeout")
@@ -169,7 +169,7 @@ def test_a_terminal_that_fell_behind() -> None:
         names = []
         async for event in reader:
             names.append(event.payload.name)
-            shown += seen.of(event)
+            shown += seen.render(event)
         assert names == ["snapshot", "patch", "patch", "final"]
         return shown
 
@@ -204,20 +204,20 @@ def test_without_an_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing is named, with what to install."""
     monkeypatch.setitem(sys.modules, "examples.support_bot.meaning", None)
     with pytest.raises(Unavailable, match=r"is not installed: pip install '\.\[semantic\]'"):
-        asyncio.run(meaning(Words([HEDGING])))
+        asyncio.run(load_meaning(Words([HEDGING])))
 
 
 @pytest.mark.parametrize("typed", [[], ["--slow", "x=1", "Why?"], ["--slow", "words=-1", "Why?"], ["--total", "0", "Why?"]])
 def test_wrong_arguments(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """They are refused, and the usage is shown."""
     with pytest.raises(SystemExit):
-        arguments(typed)
+        parse_arguments(typed)
     assert "usage: python -m examples.support_bot" in capsys.readouterr().err
 
 
 def test_passages_of_the_docs() -> None:
     """Each has a heading that its page has; none is very long; code is no quote; links are their text."""
-    found = passages(ROOT)
+    found = load_passages(ROOT)
     assert len(found) > 300
     for passage in found:
         name, _, anchor = passage.source.partition("#")
@@ -229,33 +229,33 @@ def test_passages_of_the_docs() -> None:
     assert Passage("a.md", "A", "    code = 1\n\nProse about code. More.").quote("code") == "Prose about code. More."
     table = Passage("a.md", "A", "| a | b |\n|---|---|\n| `hedge.mode` | off or auto |")
     assert table.quote("hedge") == "`hedge.mode`: off or auto"
-    assert len(changes(ROOT)) > 10
+    assert len(load_changes(ROOT)) > 10
 
 
 @pytest.mark.parametrize("question", ["Who won the football match yesterday?", "How do I bake bread?",
                                       "Which bus goes to the airport on Sunday morning?", "xyzzy plugh"])
 def test_what_the_docs_do_not_say_is_not_found(question: str) -> None:
     """A passage that happens to have one of the words does not speak of it: then the bot says that nothing does."""
-    assert Words(passages(ROOT)).find(question) == []
+    assert Words(load_passages(ROOT)).find(question) == []
 
 
 def test_what_the_docs_say_in_part_is_found() -> None:
     """Half of a question's words are enough."""
-    index = Words(passages(ROOT))
+    index = Words(load_passages(ROOT))
     for question in ("hedging", "How do I rotate the keys of clients?", "What if an upstream stalls in its middle?"):
         assert index.find(question)
 
 
 def test_rankings_as_one() -> None:
     """What both lists have comes first."""
-    assert fused([[CACHE, HEDGING], [HEDGING]]) == [HEDGING, CACHE]
+    assert fuse_rankings([[CACHE, HEDGING], [HEDGING]]) == [HEDGING, CACHE]
     assert Words([HEDGING]).find("how do I \"'*()") == []
 
 
 def test_the_events_behind_the_page() -> None:
     """Bad input is a 400 that names the field; a turn is found again under its id, from the last event seen on."""
     async def main() -> None:
-        site = httpx.ASGITransport(Site(desk({"changes": 0.05}), 2.5).app())
+        site = httpx.ASGITransport(BotPage(desk({"changes": 0.05}), 2.5).app())
         async with httpx.AsyncClient(transport=site, base_url="http://bot") as client:
             for query, field in (({"id": "1"}, "question"), ({"question": "Why?"}, "id"),
                                  ({"id": "1", "question": "Why?", "total_s": "x"}, "total_s"),
@@ -281,7 +281,7 @@ def test_in_a_terminal() -> None:
     assert "`hedge: {mode: off}`" in said
     assert "source: docs/concepts/hedging.md#when-to-turn-it-off" in said
     assert "stayfast-tiny, from memory: " in said or "without answer: " in said
-    assert re.search(r"final: ok.*still to come: changes\n  patch: (replace|add|remove) /changes", said)
+    assert re.search(r"final: ok.*pending: changes\n  patch: (replace|add|remove) /changes", said)
     assert re.search(r"words +\|.*ok\n", said)
 
 

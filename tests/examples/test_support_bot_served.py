@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from examples.support_bot.desk import ROOT
-from examples.support_bot.served import gateway as address_of_gateway
+from examples.support_bot.served import gateway_url as address_of_gateway
 from tests.clients.gateway import Gateway, started
 
 SETTINGS = ROOT / "examples" / "support_bot" / "stayfast.yaml"

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from stayfast import cli
-from stayfast.cli.sim import in_file, presets
+from stayfast.cli.sim import format_presets, load_providers
 from stayfast.lab.simulated import PRESETS, ProviderConfig
 from stayfast.settings import SettingsError
 
@@ -137,7 +137,7 @@ def test_wrong_usage_is_named(arguments: tuple[str, ...], status: int, named: st
 
 def test_presets_are_listed_with_their_percentiles() -> None:
     """Every preset, one a line."""
-    lines = presets().splitlines()
+    lines = format_presets().splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == list(PRESETS)
     assert "0.639" in lines[1]
 
@@ -146,7 +146,7 @@ def test_a_file_of_providers(tmp_path: Path) -> None:
     """What a provider does not say comes from the command line."""
     path = tmp_path / "providers.yaml"
     path.write_text("providers:\n  a: {}\n  b: {preset: instant, seed: 3, faults: [{kind: hang, rate: 0.01}]}\n")
-    found = in_file(path, BASE)
+    found = load_providers(path, BASE)
     assert found["a"] == BASE
     assert (found["b"].preset, found["b"].seed, found["b"].faults[0].rate) == ("instant", 3, 0.01)
 
@@ -156,7 +156,7 @@ def test_a_model_of_its_own_stands_on_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "providers.yaml"
     path.write_text("providers:\n  a: {engine: {}}\n  b: {ttft: {median_s: 1}}\n  c: {gaps: {median_s: 1}}\n"
                     "  d: {quota: {requests_per_min: 5}}\n  e: {preset: steady, engine: {}}\n")
-    found = in_file(path, BASE)
+    found = load_providers(path, BASE)
     assert [found[name].preset for name in "abcde"] == ["", "", "", "gpt-4o-like", "steady"]
     assert found["a"].numbers.ttft == PRESETS["instant"].ttft
     assert {one.seed for one in found.values()} == {7}
@@ -176,6 +176,6 @@ def test_a_wrong_file_is_told_by_place_and_field(tmp_path: Path, text: str, name
     path = tmp_path / "providers.yaml"
     path.write_text(text)
     with pytest.raises(SettingsError) as raised:
-        in_file(path, BASE)
+        load_providers(path, BASE)
     assert named in str(raised.value)
     assert str(raised.value).startswith((f"{path}:1:", f"{path}:2:1:"))

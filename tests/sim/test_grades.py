@@ -2,7 +2,7 @@
 
 import pytest
 
-from stayfast.lab.sim_server.recording import MAX_CLIENTS, MAX_OPEN, Grade, Grades
+from stayfast.lab.sim_server.recording import MAX_CLIENTS, MAX_REFUSED, Grade, Grades
 from stayfast.lab.simulated import SimulatedHead
 
 GOOD = SimulatedHead(200, (), b"")
@@ -59,8 +59,8 @@ def test_keys_are_not_told() -> None:
 def test_memory_is_bounded(*, is_one_client: bool) -> None:
     """By client and by refused request."""
     grades = Grades()
-    for at in range(2 * max(MAX_OPEN, MAX_CLIENTS)):
+    for at in range(2 * max(MAX_REFUSED, MAX_CLIENTS)):
         name = b"%d" % at
         grades.note_answer(b"key" if is_one_client else name, name, 0.0, FAILED)
     assert len(grades.report()) == (1 if is_one_client else MAX_CLIENTS)
-    assert sum(len(refused) for refused in grades._refused.values()) <= MAX_OPEN
+    assert sum(len(refused) for refused in grades._refused.values()) <= MAX_REFUSED

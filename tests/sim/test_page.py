@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stayfast.cli.sim import in_file, presets
+from stayfast.cli.sim import format_presets, load_providers
 from stayfast.lab.simulated import FaultKind, ProviderConfig
 from tests.docs.pages import ROOT, blocks
 from tests.sim.running import Sim
@@ -20,14 +20,14 @@ def test_its_files_load(tmp_path: Path) -> None:
     for text in files:
         path = tmp_path / "providers.yaml"
         path.write_text(text)
-        assert in_file(path, ProviderConfig())
+        assert load_providers(path, ProviderConfig())
 
 
 def test_every_preset_stands_there_with_its_figures() -> None:
     """The table is what `--list-presets` prints."""
     rows = [line.replace("`", "").replace("|", " ").split() for line in PAGE.read_text().splitlines()
             if line.startswith("| `")]
-    listed = [line.split() for line in presets().splitlines()[1:-1]]
+    listed = [line.split() for line in format_presets().splitlines()[1:-1]]
     assert [row for row in rows if row[0] in {line[0] for line in listed}] == listed
 
 

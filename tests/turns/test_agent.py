@@ -288,9 +288,9 @@ class Nothing:
 @pytest.mark.parametrize(("wrong", "why"), [
     (lambda: Agent(Scripted([]), [quick, quick]), "two tools have the same name"),
     (lambda: Agent(Scripted([]), answer_s=0), "answer_s=0"),
-    (lambda: Agent(NAME), r"'large' is no model: .* ChatModel\(client, \"large\"\)"),
-    (lambda: Agent(Scripted([]), plan=NAME), "'large' is no model"),
-    (lambda: Agent(Scripted([]), max_steps=-1), "max_steps=-1: a whole number, 0 or more"),
+    (lambda: Agent(NAME), r"'large' is not a model: .* ChatModel\(client, \"large\"\)"),
+    (lambda: Agent(Scripted([]), plan=NAME), "'large' is not a model"),
+    (lambda: Agent(Scripted([]), max_steps=-1), "max_steps=-1: an integer, 0 or more"),
     (lambda: asyncio.run(Agent(Scripted([])).run(ASK)), r"write budget\(total=2.5\)"),
     (lambda: turn(Agent(Nothing())), r"Nothing.generate returned a NoneType: return ModelReply\(text, calls\)")])
 def test_wrong_use_is_told(wrong: Callable[[], Awaitable[object]], why: str) -> None:

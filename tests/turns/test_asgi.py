@@ -60,7 +60,7 @@ async def broken() -> None:
 @with_budget(total=1)
 async def alone() -> None:
     """One of its steps is left alone."""
-    raise StepSkipped("crm", "suspended: 5 failures in a row")
+    raise StepSkipped("crm", "breaker open: 5 failures in a row")
 
 
 @with_budget(total=5.0)

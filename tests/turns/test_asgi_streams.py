@@ -215,5 +215,5 @@ def test_an_endpoint_that_yields_is_refused() -> None:
         yield "piece"
 
     wrong: Any = endpoint
-    with pytest.raises(TypeError, match=r"yields: let the endpoint return StreamingResponse\(pieces\(\)\)"):
+    with pytest.raises(TypeError, match=r"yields: return StreamingResponse\(pieces\(\)\)"):
         with_budget(1.0)(wrong)

@@ -41,7 +41,7 @@ def test_beside_a_step_that_blocks(then_s: float) -> None:
     b = in_turn(body)
     innocent = b.step_runs[1]
     assert (innocent.outcome, innocent.detail) == (
-        "timeout", "not done within the 1 s that the turn had for it, at whose end the event loop was blocked for 0.5 s")
+        "timeout", "not done within the 1 s that the turn had for it; the event loop was blocked for 0.5 s at its end")
     assert b.broken_by == report.find_blamed_anywhere(b) == "the event loop"
     assert b.report().endswith("broke the budget: the event loop")
 
@@ -58,7 +58,7 @@ def test_after_a_step_that_blocks() -> None:
     b = in_turn(body)
     assert b.broken_by == "the event loop"
     assert "ok, ended 500 ms late, as the event loop was blocked" in b.report()
-    assert "0 ms of 0 ms, timeout, fallback used, no time was left for it to begin" in b.report()
+    assert "0 ms of 0 ms, timeout, fallback used, no time was left to start it" in b.report()
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
@@ -120,7 +120,7 @@ def test_a_breaker_learns_nothing_of_it() -> None:
         async with budget(100) as b:
             for _ in range(9):
                 loop.call_at(loop.now() + 0.099, loop.stall, 0.3)
-                with pytest.raises(StepTimeout, match=r"its cap of 0\.1 s, at whose end the .* blocked for 0\.299"):
+                with pytest.raises(StepTimeout, match=r"its cap of 0\.1 s; the event loop was blocked for 0\.299"):
                     await b.run(takes, 60, cap=0.1, breaker=crm)
             assert await b.run(takes, 0.01, "well", breaker=crm) == "well"
         assert b.broken_by is None

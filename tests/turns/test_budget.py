@@ -114,6 +114,50 @@ def test_nested_budgets_take_the_earlier_end() -> None:
     assert in_turn(body)[1] == pytest.approx(1.0)
 
 
+async def run_inner(b: Budget, function: Callable[[], Awaitable[None]]) -> None:
+    await b.run(function, name="inner", cap=1.0)
+
+
+async def gather_inner(b: Budget, function: Callable[[], Awaitable[None]]) -> None:
+    await b.gather(inner=step(function, cap=1.0))
+
+
+async def open_inner(_: Budget, function: Callable[[], Awaitable[None]]) -> None:
+    async with budget(1.0) as inner:
+        await inner.run(function, name="inner")
+
+
+@pytest.mark.parametrize("start_inner", [run_inner, gather_inner, open_inner])
+def test_step_inside_a_step_is_limited_by_the_outer_cap(
+        start_inner: Callable[[Budget, Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
+    """The inner step has a longer cap; it knows the earlier end, and is over then."""
+    left_s: list[float] = []
+    ended_at: list[float] = []
+
+    async def inner() -> None:
+        left_s.append(remaining())
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended_at.append(asyncio.get_running_loop().time())
+
+    async def body(b: Budget) -> None:
+        async def outer() -> None:
+            await asyncio.sleep(0.1)
+            assert b.remaining() == pytest.approx(0.3)
+            await start_inner(b, inner)
+
+        assert await b.run(outer, cap=0.4, fallback="cut") == "cut"
+        runs = [b.step_runs[0], *[row for row in b.step_runs if row.name == "inner"]]
+        for opened in b.step_runs[0].inner or ():
+            runs += opened.step_runs
+        assert [row.ends_at for row in runs] == [pytest.approx(0.4)] * 2
+
+    in_turn(body)
+    assert left_s == [pytest.approx(0.3)]
+    assert ended_at == [pytest.approx(0.4)]
+
+
 def test_code_that_does_not_know_us_is_told() -> None:
     """`remaining` in a step is its own; outside of any budget it is infinite."""
     async def body(b: Budget) -> None:
@@ -181,7 +225,7 @@ def test_what_cannot_be_cancelled_is_abandoned() -> None:
     b, ended_at = in_turn(body)
     assert ended_at == pytest.approx(1.01)
     assert b.abandoned == ["stubborn"]
-    assert "abandoned, and maybe still running: stubborn" in b.report()
+    assert "abandoned, may still be running: stubborn" in b.report()
 
 
 def test_what_refused_once_is_asked_again_at_the_end() -> None:
@@ -258,7 +302,7 @@ def test_a_step_that_was_cancelled_from_elsewhere() -> None:
         async def lost() -> None:
             raise asyncio.CancelledError
 
-        with pytest.raises(StepCancelled, match="another hand"):
+        with pytest.raises(StepCancelled, match="cancelled from outside of its budget"):
             await b.run(lost)
 
     in_turn(body)
@@ -307,7 +351,7 @@ def test_what_is_abandoned_may_be_inside() -> None:
 
     b, _ = in_turn(body)
     assert b.abandoned == ["inner"]
-    assert "abandoned, and maybe still running: inner" in b.report()
+    assert "abandoned, may still be running: inner" in b.report()
 
 
 def test_a_loop_that_was_blocked_at_the_end_still_gives_the_fallback() -> None:

@@ -133,7 +133,8 @@ def test_a_server_that_does_not_come_up_is_said() -> None:
         async with mcp_tools(server, open_timeout=1.0):
             raise AssertionError("it has opened")
 
-    for server, said in ((["sleep", "1000"], "told no tools within 1 s"), (["true"], "the MCP server 'true' cannot be used"),
+    for server, said in ((["sleep", "1000"], "listed no tools within 1 s"),
+                         (["true"], "the MCP server 'true' cannot be used"),
                          (["/no/such/program"], "cannot be used"), ("http://127.0.0.1:9/mcp", "cannot be used")):
         with pytest.raises(ConnectionError, match=said):
             asyncio.run(open_it(server))

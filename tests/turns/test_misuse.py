@@ -15,24 +15,24 @@ Body = Callable[[Any], Coroutine[Any, Any, object]]  # Any: as for who uses no t
 WRONG: list[tuple[Body, type[Exception], str]] = [
     (lambda b: b.run(lambda: 1), TypeError, r'a step needs a name, .* b\.run\(\.\.\., name="kb"\)'),
     (lambda b: b.run(partial(lambda: 1)), TypeError, "a step needs a name"),
-    (lambda b: b.run(takes, 1, cap=-1), ValueError, r"cap=-1: .* more than 0, as in cap=0\.4"),
+    (lambda b: b.run(takes, 1, cap=-1), ValueError, r"cap=-1: .* above 0, as in cap=0\.4"),
     (lambda b: b.run(takes, 1, cap=0), ValueError, "cap=0: "),
     (lambda b: b.run("kb", name="kb"), TypeError, r"a step is a function and its arguments, b\.run\(find"),
-    (lambda b: b.run(stream, name="s"), TypeError, "a step returns once, and an async generator does not"),
+    (lambda b: b.run(stream, name="s"), TypeError, "a step returns once, an async generator does not"),
     (lambda b: b.run(stream(), name="s"), TypeError, "a step returns once"),
     (lambda b: b.run(takes), TypeError, r"step 'takes': .* given 0 .*: 'seconds': write b\.run\(takes, seconds\)"),
     (lambda b: b.run(plain), TypeError, r"write b\.run\(plain, name\), or plain=step\(plain, name\) in b\.gather"),
     (lambda b: b.run(plain, "a", "b", "c", fallback=None), TypeError, "step 'plain': .* 3 argument.s., too many positional"),
     (lambda b: b.run(partial(plain, day="today")), TypeError, "missing a required argument: 'name'"),
-    (lambda b: b.run(takes(1), 1, name="kb"), TypeError, r"a coroutine .* has its arguments: .* b\.run\(find\(question\)\)"),
-    (lambda b: b.run(takes, 1, fallback=takes(1)), TypeError, r"a fallback is a value .* as in fallback=\[\]"),
+    (lambda b: b.run(takes(1), 1, name="kb"), TypeError, r"coroutine has its arguments .* b\.run\(find\(question\)\)"),
+    (lambda b: b.run(takes, 1, fallback=takes(1)), TypeError, r"a fallback is a value, as in fallback=\[\]"),
     (lambda b: b.gather(good=takes(1), own=plain, other=takes(1)), TypeError, r"step 'own': .* own=step\(plain, name\)"),
     (lambda b: b.gather(good=step(takes(1)), own=takes, other=step(takes(1))), TypeError, r"own=step\(takes, seconds\)"),
     (lambda b: b.gather(own=5, other=takes(1)), TypeError, r"own=5: a step is a .*; here own=step\(find, question\)"),
     (lambda b: b.run(takes, 1, hedge=0.3), TypeError, r"search = HedgePolicy\(\)"),
     (lambda b: b.run(takes, 1, breaker=True), TypeError, r"crm = BreakerPolicy\(\)"),
-    (lambda b: b.run(step(takes, 1, cap=-1)), ValueError, r"cap=-1: .* more than 0, as in cap=0\.4"),
-    (lambda b: b.run(step(takes, 1, kind="tools")), ValueError, "kind='tools': what the step is .*, tool or retrieval"),
+    (lambda b: b.run(step(takes, 1, cap=-1)), ValueError, r"cap=-1: .* above 0, as in cap=0\.4"),
+    (lambda b: b.run(step(takes, 1, kind="tools")), ValueError, "kind='tools': the kind of the step .*, tool or retrieval"),
     (lambda b: b.gather(), TypeError, "nothing to run"),
     (lambda b: b.gather(takes, need=1), TypeError, r"a step without a name: .* b\.gather\(kb=step\(search, question\)"),
     (lambda b: b.gather(a=takes, need=2), ValueError, "need=2: of 1 steps"),
@@ -74,7 +74,7 @@ def test_wrong_steps(body: Body, kind: type[Exception], says: str) -> None:
 @pytest.mark.parametrize(("made", "says"), [
     (lambda: budget(0), r"total=0: .* budget\(total=2\.5\)"), (lambda: budget(-1), "total=-1"),
     (lambda: budget(float("nan")), "total=nan"), (lambda: budget(1, {"answer": 0}), "reserve={'answer': 0}"),
-    (lambda: budget(1, {"a": 0.5, "b": 0.5}), "reserve comes to 1 s, which leaves nothing of total=1"),
+    (lambda: budget(1, {"a": 0.5, "b": 0.5}), "reserve adds up to 1 s, which leaves nothing of total=1"),
     (lambda: HedgePolicy(0), r"share=0: .* HedgePolicy\(share=0\.05\)"),
     (lambda: HedgePolicy(after_s=-1), r"after_s=-1: .* HedgePolicy\(after_s=0\.2\)"),
     (lambda: budget(1, caller_timeout=-1), r"caller_timeout=-1: .* leave it out"),
@@ -89,7 +89,7 @@ def test_wrong_budgets(made: Callable[[], object], says: str) -> None:
     (("2.5",), r"total='2\.5': .* budget\(total=2\.5\)"),
     ((1, ["answer"]), r"reserve=\['answer'\]: .* reserve={\"answer\": 1\.6}"),
     ((1, {"answer": "0.5"}), r"reserve={'answer': '0\.5'}: .* as in reserve="),
-    ((1, 0), r"reserve=0: .* reserve={\"answer\": 1\.6}"), ((1, {5: 0.5}), r"reserve={5: 0\.5}: .* by its name"),
+    ((1, 0), r"reserve=0: .* reserve={\"answer\": 1\.6}"), ((1, {5: 0.5}), r"reserve={5: 0\.5}: a key is the name"),
     ((True,), r"total=True: .* budget\(total=2\.5\)"), ((1, {"answer": True}), "reserve={'answer': True}")])
 def test_what_is_no_number(arguments: tuple[Any, ...], says: str) -> None:
     """Is a TypeError that says what to write."""
@@ -113,7 +113,7 @@ def test_a_budget_outside_of_its_time() -> None:
             await budget().__aenter__()
         async with budget(1) as b:
             late = b.run(takes, 0.1)
-        with pytest.raises(RuntimeError, match="step 'takes' was begun outside of its budget: await it inside"):
+        with pytest.raises(RuntimeError, match="step 'takes' was started outside of its budget: await it inside"):
             await late
         with pytest.raises(RuntimeError, match="outside of its budget"):
             await b.gather(kb=step(takes, 1))

@@ -32,7 +32,7 @@ def test_the_tier_that_fits() -> None:
     assert choose_model([large, small], 100, seconds=3.0, now=0) is large
     assert choose_model([large, small], 100, seconds=1.0, now=0) is small
     assert choose_model([large, small], 100, seconds=0.1, now=0) is small
-    with pytest.raises(ValueError, match="choose needs a model"):
+    with pytest.raises(ValueError, match="choose_model needs a model"):
         choose_model([], 100, seconds=1.0, now=0)
-    with pytest.raises(ValueError, match="more than 0"):
+    with pytest.raises(ValueError, match="above 0"):
         ModelSpeed("m", tokens_per_s=0)

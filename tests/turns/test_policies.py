@@ -22,7 +22,7 @@ def test_a_breaker_leaves_a_failing_step_alone() -> None:
                 with pytest.raises((LookupError, StepTimeout)):
                     await b.run(fails, 0.1, cap=0.2, breaker=crm)
             began_at = loop.now()
-            with pytest.raises(StepSkipped, match="suspended: 5 failures in a row"):
+            with pytest.raises(StepSkipped, match="breaker open: 5 failures in a row"):
                 await b.run(fails, 0.1, breaker=crm)
             assert await b.run(fails, 0.1, breaker=crm, fallback="cached") == "cached"
             assert loop.now() == began_at
@@ -73,6 +73,61 @@ def test_a_slow_read_is_asked_a_second_time() -> None:
         assert sorted(took_s[100:])[-3] < 0.5
         assert n_calls <= 400 * 1.2 + 15
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+
+
+def test_hedge_that_cannot_finish_before_the_deadline_is_not_started() -> None:
+    """A second call is made only if a typical call fits into the rest of the step's time."""
+    search = HedgePolicy(share=0.2)
+    n_calls = 0
+
+    async def main(loop: SimLoop) -> None:
+        async def read(durations_s: list[float]) -> str:
+            nonlocal n_calls
+            n_calls += 1
+            await asyncio.sleep(durations_s.pop(0))
+            return "found"
+
+        async def count_calls(first_s: float, cap_s: float) -> int:
+            before = n_calls
+            async with budget(5) as b:
+                await b.run(read, [first_s, 0.1], cap=cap_s, hedge=search, fallback=None)
+            return n_calls - before
+
+        for number in range(400):
+            await count_calls(2.0 if number % 15 == 0 else 0.1, 5.0)
+        hedge_at_s = search.after_s(loop.now())
+        assert 0.05 < hedge_at_s < 1.0  # a typical call takes 0.1 s
+        assert await count_calls(2.0, hedge_at_s + 0.05) == 1
+        assert await count_calls(2.0, hedge_at_s + 0.3) == 2
+
+    run(main)
+
+
+def test_breaker_step_cancelled_as_surplus_is_no_evidence() -> None:
+    """A fan-out cancels a step because enough others are done: that is neither a failure nor a success of the step."""
+    crm = BreakerPolicy(BreakerConfig(consecutive_failures=5))
+
+    async def main(_: SimLoop) -> None:
+        async def run_as_surplus() -> None:
+            async with budget(2) as b:
+                found = await b.gather(kb=takes(0.01), crm=step(takes, 1.0, cap=1.5, breaker=crm), need=1)
+                assert found.missing["crm"].reason == "cancelled"
+
+        async def fail() -> None:
+            async with budget(2) as b:
+                await b.run(fails, 0.01, breaker=crm, fallback=None)
+                assert b.step_runs[0].outcome == "failed"
+
+        for _call in range(4):
+            await fail()
+        for _call in range(7):
+            await run_as_surplus()
+        await fail()  # the fifth in a row: it was still called, and opens the breaker
+        async with budget(2) as b:
+            with pytest.raises(StepSkipped):
+                await b.run(takes, 0.01, breaker=crm)
 
     run(main)
 

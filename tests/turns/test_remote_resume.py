@@ -90,7 +90,7 @@ def test_the_other_process_ends() -> None:
             asked += 1
             return await here.served.find_turn(sought) if asked < 3 else None
 
-        there.served._ask_others = once
+        there.served.resume_remotely = once
         with pytest.raises(UpstreamFailed) as failed:
             await read(await there.ask(events=EventsWish(after=1), total_s=9))
         return failed.value

@@ -258,7 +258,7 @@ def test_an_exception_midway_breaks_the_answer_off() -> None:
 
 
 @pytest.mark.parametrize(("made", "words"), [
-    (None, "returned nothing: let it return its text"), ("", "returned nothing"), (7, "returned a int: it must be text"),
+    (None, "returned nothing: return its text"), ("", "returned nothing"), (7, "returned a int: it must be text"),
 ])
 def test_an_answer_that_is_none(made: Any, words: str) -> None:
     """Says what to write instead."""
@@ -385,6 +385,6 @@ def test_steps_and_what_they_cost() -> None:
     assert attempt.steps[2].is_capped
     assert attempt.steps[0].cost_usd == 0.002
     assert attempt.cost_usd == pytest.approx(0.003)
-    assert 'turn.kb;dur=100.00;desc="ok of 1000", turn.inner' in early
+    assert 'turn.kb;dur=100.00;desc="ok, limit 1000 ms", turn.inner' in early
     assert 'turn.web;dur=200.00;desc="timeout of 200"' in early
     assert "turn.an_answer;dur=100.00" in timing

@@ -168,7 +168,7 @@ def test_steps_are_told_of_once() -> None:
 
 def test_too_much_kept_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of turns that have ended: the oldest go, and what is left can be come back to."""
-    monkeypatch.setattr(served, "MAX_KEPT_CHARS", 150)
+    monkeypatch.setattr(served, "MAX_TURN_CHARS", 150)
 
     async def desk(asked: TurnRequest) -> str:
         return "x" * 60

@@ -124,7 +124,7 @@ def test_there_are_not_more_than_so_many(gate: threading.Event, monkeypatch: pyt
         async with budget(5) as b:
             for name in ("crm", "erp"):
                 await b.run(gate.wait, name=name, cap=0.02, fallback=None)
-            with pytest.raises(StepSkipped, match="2 threads are busy, 2 of them abandoned, with crm, erp"):
+            with pytest.raises(StepSkipped, match="2 threads are busy, 2 of them abandoned, in steps crm, erp"):
                 await b.run(gate.wait, name="more")
 
     asyncio.run(main())

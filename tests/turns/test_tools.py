@@ -100,7 +100,7 @@ def test_long_and_odd_results() -> None:
     assert len(called(reads, f'{{"n": {MAX_RESULT_CHARS}}}')["result"]) == MAX_RESULT_CHARS
     long = called(reads, '{"n": 1000000}')
     assert (len(long["result"]), long["cut"]) == (MAX_RESULT_CHARS, "the first 20000 of 1000000 characters")
-    assert called(reads, '{"n": -1}')["error"] == "its result cannot be said in JSON"
+    assert called(reads, '{"n": -1}')["error"] == "its result cannot be encoded as JSON"
 
 
 async def silent(city: str) -> None:
@@ -124,12 +124,12 @@ def plain(city: str) -> None:
 
 @pytest.mark.parametrize(("wrong", "why"), [
     (lambda: tool(timeout=1)(silent), "has no docstring"),
-    (lambda: tool(timeout=1)(untyped), "say the type of city, as in city: str"),
-    (lambda: tool(timeout=1)(many), "cities must be a parameter that has one"),
+    (lambda: tool(timeout=1)(untyped), "annotate the type of city, as in city: str"),
+    (lambda: tool(timeout=1)(many), "cities must be a keyword parameter"),
     (lambda: tool(timeout=0)(plain), "timeout=0"),
     (lambda: tool(timeout=1, cost=-1)(plain), "cost"),
-    (lambda: tool(timeout=1, speculative=True)(plain), "say idempotent=True"),
-    (lambda: tool(timeout=1, idempotent=True, cache_ttl_s=9)(plain), "kept_s needs an async function")])
+    (lambda: tool(timeout=1, speculative=True)(plain), "set idempotent=True"),
+    (lambda: tool(timeout=1, idempotent=True, cache_ttl_s=9)(plain), "cache_ttl_s needs an async function")])
 def test_wrong_use_is_told(wrong: Callable[[], object], why: str) -> None:
     """When the tool is made, with what to write instead."""
     with pytest.raises((TypeError, ValueError), match=why):

@@ -15,16 +15,15 @@ from tests.turns.test_events import read_all
     (lambda a: a.write(b"x"), TypeError, r"a\.write: its text must be text, not bytes"),
     (lambda a: a.write(None), TypeError, "not NoneType"),
     (lambda a: a.write_prefix([]), TypeError, r"a\.write_prefix: .* not list"),
-    (lambda a: a.report_progress("kb", object()), TypeError, r"a\.report_progress: its status must be text, .* "
-                                                             r"a\.put\(name, value\)"),
+    (lambda a: a.report_progress("kb", object()), TypeError, r"a\.report_progress: its status must be text"),
     (lambda a: a.cite(7), TypeError, r"a\.cite: its source must be text"),
-    (lambda a: a.cite("kb", "0"), ValueError, "start='0', end=None: they are characters of the text"),
+    (lambda a: a.cite("kb", "0"), ValueError, "start='0', end=None: character offsets of the text"),
     (lambda a: a.cite("kb", 5, 2), ValueError, "start is not after end"),
     (lambda a: a.mark_degraded("kb", None), TypeError, r"a\.mark_degraded: its reason must be text"),
     (lambda a: a.put(5, 1), TypeError, r"a\.put: its name must be text"),
     (lambda a: a.put("x", deep(101)), ValueError, "nested more than 100 deep"),
-    (lambda a: a.put("x", deep(5000)), ValueError, "cannot be said in JSON|nested more than 100 deep"),
-    (lambda a: a.put_later("x", None), TypeError, r"None is no straggler: write a\.put_later\('x', found\.late\['x'\]\)")])
+    (lambda a: a.put("x", deep(5000)), ValueError, "cannot be encoded as JSON|nested more than 100 deep"),
+    (lambda a: a.put_later("x", None), TypeError, r"None is not a late step: write a\.put_later\('x', found\.late")])
 def test_what_cannot_be_told_is_refused_where_it_is_written(write: Callable[[Any], None], kind: type[Exception],
                                                             says: str) -> None:
     """With what to write; nothing of it is told, and what is written after it is."""

@@ -63,12 +63,13 @@ SECONDS: list[tuple[str, Takes]] = [  # finite, above 0
 AMOUNTS: list[tuple[str, Takes]] = [  # finite, 0 or more
     ("caller_timeout=", lambda s: budget(5, caller_timeout=s)), ("charge", charge),
     ("after_s=", lambda s: HedgePolicy(after_s=s)),
-    ("cost=", lambda usd: tool(timeout=1, cost=usd)(find)), ("kept_s=", lambda s: tool(timeout=1, cache_ttl_s=s)(find)),
+    ("cost=", lambda usd: tool(timeout=1, cost=usd)(find)), ("cache_ttl_s=", lambda s: tool(timeout=1, cache_ttl_s=s)(find)),
     ("ttl_s=", lambda s: cached(ttl_s=s)), ("stale_if_error_s=", lambda s: cached(stale_if_error_s=s)),
     ("stale_while_revalidate_s=", lambda s: cached(stale_while_revalidate_s=s))]
 COUNTS: list[tuple[str, Takes]] = [
     ("max_steps=", lambda n: agent(max_steps=n)), ("max_calls=", lambda n: agent(max_calls=n)),
-    ("max_tokens=", lambda n: agent(max_tokens=n)), ("n_kept=", Answer), ("max_entries=", lambda n: cached(max_entries=n)),
+    ("max_tokens=", lambda n: agent(max_tokens=n)), ("max_events=", Answer),
+    ("max_entries=", lambda n: cached(max_entries=n)),
     ("max_bytes=", lambda n: open_shared_store("found.db", max_bytes=n)),
     ("at_most=", lambda n: ModelSpeed("large").max_tokens(2.0, n, 0.0))]
 
@@ -107,7 +108,7 @@ WRONG: list[tuple[Takes, object, str]] = [
     (lambda key: cached(key=key), "question", "key='question'"), (lambda function: cached(should_cache=function), True,
                                                                   "should_cache=True"),
     (lambda function: tool(function, timeout=1), find, r"write @tool\(timeout=0\.8\) above the function"),
-    (lambda one: agent(tools=[one]), find, r"is no tool: write @tool\(timeout=0\.8\)"),
+    (lambda one: agent(tools=[one]), find, r"is not a tool: write @tool\(timeout=0\.8\)"),
     (lambda one: agent(tools=one), 5, r"as in Agent\(model, \[weather, orders\]\)"),
     (lambda name: agent(speed=name), "large", r"speed=ModelSpeed\(\"large\""),
     (lambda breaker: tool(timeout=1, breaker=breaker)(find), True, "breaker=True"),

@@ -26,7 +26,7 @@ from stayfast.settings.yaml_nodes import parse
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE
 
 EXIT_USAGE = 2
-FIRST_PRESET = "gpt-4o-like"
+DEFAULT_PRESET = "gpt-4o-like"
 _CANNOT_LISTEN = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 
 Providers = dict[str, ProviderConfig]
@@ -34,7 +34,7 @@ Providers = dict[str, ProviderConfig]
 
 @dataclass(frozen=True, slots=True)
 class ProvidersFile:
-    """What `--config` reads. A provider's settings are those of an upstream of kind `simulated`."""
+    """The file of `--config`. A provider has the settings of an upstream of kind `simulated`."""
 
     providers: Annotated[Mapping[str, ProviderConfig], SettingDoc("Each provider's name and settings.")]
 
@@ -49,20 +49,20 @@ class ProvidersFile:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate until a signal; returns the exit status."""
+    """Run until a signal; returns the exit status."""
     if arguments.list_presets:
-        sys.stdout.write(presets())
+        sys.stdout.write(format_presets())
         return 0
     try:
         listen = ListenConfig(arguments.host, arguments.port, arguments.key, arguments.control_anywhere)
-        base = ProviderConfig(FIRST_PRESET, arguments.seed)
+        base = ProviderConfig(DEFAULT_PRESET, arguments.seed)
         providers = _parse_providers(arguments.provider, base)
     except ValueError as error:
         print_message(f"stayfast sim: {error}")
         return EXIT_USAGE
     try:
         if arguments.config is not None:
-            providers |= in_file(Path(arguments.config), base)
+            providers |= load_providers(Path(arguments.config), base)
     except SettingsError as error:
         print_message(str(error))
         return EXIT_BAD_SETTINGS
@@ -72,18 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
     providers = providers or {"sim": base}
     try:
         return uvloop.run(_serve(listen, providers, as_json=arguments.json))
-    except BrokenPipeError:  # whoever read our lines has gone: what is left of them must not fail again at exit
+    except BrokenPipeError:  # the reader of stdout has closed it; the flush at exit must not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
         print_message(f"stayfast sim: cannot listen on {listen.host} port {listen.port}: {error.strerror}; choose another "
-                      f"--port")
+                      "--port")
         return EXIT_PORT_IN_USE
 
 
-def presets() -> str:
+def format_presets() -> str:
     lines = [f"{'preset':24}{'vendor':12}{'TTFT p50':>10}{'p95':>8}{'p99':>8}{'tokens/s':>10}"]
     for name, preset in PRESETS.items():
         p50, p95, p99 = (f"{preset.ttft.quantile(p):.3f}" for p in (0.5, 0.95, 0.99))
@@ -92,28 +92,28 @@ def presets() -> str:
     return "\n".join([*lines, "TTFT in seconds, small prompts: fits to third-party pings, not ground truth.", ""])
 
 
-def in_file(path: Path, base: ProviderConfig) -> Providers:
-    """The providers of a YAML file; `base` stands in for what they do not say. Raises SettingsError and OSError. The preset
-    of `base` is for those that say nothing of how quick they are: an engine, a `ttft` or `gaps` alone stand on their own, on
-    `instant`."""
+def load_providers(path: Path, base: ProviderConfig) -> Providers:
+    """The providers of a YAML file, defaults from `base`. Raises SettingsError and OSError. The preset of `base` applies
+    only to providers without a preset, `engine`, `ttft` and `gaps`; else the default is `instant`.
+    """
     tree, problems = parse(path.read_text(encoding="utf-8"), str(path))
     decoder = Decoder(environment(), {ProviderConfig: replace(base, preset="")})
-    found = decoder.value(RecordField(ProvidersFile), tree, ())
+    file = decoder.value(RecordField(ProvidersFile), tree, ())
     if problems or decoder.problems:
         raise SettingsError([*problems, *decoder.problems])
-    return {name: of if of.preset or of.engine or of.ttft or of.gaps else replace(of, preset=base.preset)
-            for name, of in found.providers.items()}
+    return {name: config if config.preset or config.engine or config.ttft or config.gaps
+            else replace(config, preset=base.preset) for name, config in file.providers.items()}
 
 
 def _parse_providers(given: list[str], base: ProviderConfig) -> Providers:
-    """What `--provider` asks for: NAME=PRESET, or a preset alone, which is then its name as well."""
+    """The providers of `--provider`: NAME=PRESET, or a preset alone, which is then also the name."""
     providers = {}
     for text in given:
         name, _, preset = text.rpartition("=")
         name = name or preset
         check_name(name)
         if preset not in PRESETS:
-            raise ValueError(f"--provider {text}: there is no preset {preset!r}; `--list-presets` lists them")
+            raise ValueError(f"--provider {text}: unknown preset {preset!r}; `--list-presets` lists them")
         if name in providers:
             raise ValueError(f"--provider {text}: {name!r} is given twice")
         providers[name] = replace(base, preset=preset)
@@ -121,10 +121,10 @@ def _parse_providers(given: list[str], base: ProviderConfig) -> Providers:
 
 
 async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -> int:
-    site = Site(listen, providers, SystemClock(), _report)
+    site = Site(listen, providers, SystemClock(), _report_unexpected)
     gc.collect()
-    gc.freeze()  # a full collection over what was imported takes 10 ms, which would count as a provider's
-    with signalled() as has_come:  # before anybody is told the address, and may send one
+    gc.freeze()  # a full collection of imported objects takes 10 ms, which adds to a latency
+    with signalled() as is_stopped:  # before the address is printed: a signal may follow at once
         port = await site.listen()
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         url = f"http://{host}:{port}"
@@ -133,9 +133,9 @@ async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -
         else:
             sys.stdout.write(f"{url}/v1\n")
             sys.stdout.flush()
-            print_message(_hello(site, url))
+            print_message(_start_message(site, url))
         try:
-            await has_come.wait()
+            await is_stopped.wait()
         finally:
             site.close()
     if as_json:
@@ -143,17 +143,17 @@ async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -
     return 0
 
 
-def _hello(site: Site, url: str) -> str:
+def _start_message(site: Site, url: str) -> str:
     key = '-H "authorization: Bearer $KEY"' if site.config.key is not None else ""
     return "\n".join([
         f"stayfast {__version__} simulates:",
-        *(f"  {url}/{name}/v1  {_kind(config)}" for name, config in site.control.configs.items()),
+        *(f"  {url}/{name}/v1  {_describe_provider(config)}" for name, config in site.control.configs.items()),
         "try:", curl(f"{url}/v1", "any", key),
         *([f"  curl {url}/_sim/counts {key}".rstrip()] if site.config.has_control else [])])
 
 
-def _kind(config: ProviderConfig) -> str:
-    """The preset, and what stands in its place."""
+def _describe_provider(config: ProviderConfig) -> str:
+    """The preset and its overrides."""
     overridden = [f"its own {name}" for name in ("ttft", "gaps", "engine") if getattr(config, name)]
     return ", ".join([config.preset] * bool(config.preset) + overridden) or "instant"
 
@@ -163,7 +163,7 @@ def _print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def _report(error: BaseException) -> None:
-    """An exception that nobody expected: its place, never its message, which may quote a prompt."""
+def _report_unexpected(error: BaseException) -> None:
+    """Print the traceback of an unexpected exception without its message, which may quote a prompt."""
     where = "".join(traceback.format_tb(error.__traceback__))
     print_message(f"stayfast sim: unexpected {type(error).__name__}\n{where}")

@@ -135,9 +135,9 @@ _NO_TOKEN = re.compile(r"[^A-Za-z0-9_.-]+")  # RFC 9110, 5.6.2 allows more
 
 
 def steps_timing(steps: Sequence[StepDone]) -> str:
-    """The steps of a turn, appended to the stages: `, turn.kb;dur=41.20;desc="timeout of 400"`."""
+    """The steps of a turn, appended to the stages: `, turn.kb;dur=41.20;desc="timeout, limit 400 ms"`."""
     return "".join([f', turn.{_NO_TOKEN.sub("_", step.name)};dur={(step.ended_at - step.began_at) * 1e3:.2f};'
-                    f'desc="{step.how} of {step.allowance_s * 1e3:.0f}"' for step in steps[:_MAX_STEPS]])
+                    f'desc="{step.how}, limit {step.allowance_s * 1e3:.0f} ms"' for step in steps[:_MAX_STEPS]])
 
 
 def _timing(done: StageDone, *, has_allowance: bool) -> str:

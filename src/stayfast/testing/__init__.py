@@ -1,10 +1,10 @@
-"""F5, public: virtual time, scripted upstreams and recording sinks for tests of anything built on Stayfast.
+"""Public test tools: virtual time, scripted upstreams and a recording sink.
 
     from stayfast.testing import Say, Scripted, SimLoop, Wait, run
 
-    def test_first_word_at_250_ms():
+    def test_first_word_after_250_ms():
         async def main(loop: SimLoop) -> float: ...
-        assert run(main) == 0.25      # virtual seconds, exact, in no real time
+        assert run(main) == 0.25      # virtual seconds: exact, and without waiting
 """
 
 from typing import TypeVar
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class RecordingSink:
-    """Keeps every fact in order."""
+    """Records all facts in order."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
@@ -29,5 +29,5 @@ class RecordingSink:
         self.facts.append(fact)
 
     def of(self, kind: type[T]) -> list[T]:
-        """The facts of one kind, in order."""
+        """The facts of one type, in order."""
         return [fact for fact in self.facts if isinstance(fact, kind)]

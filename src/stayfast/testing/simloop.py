@@ -1,15 +1,14 @@
-"""Virtual time: an asyncio event loop on which waiting costs nothing and every instant is exact.
+"""Virtual time: an asyncio event loop that skips waits, with exact and reproducible instants.
 
-When nothing is ready to run, the clock moves to the next timer. So `asyncio.sleep`, `timeout_at` and `call_at` work
-unchanged, in no real time. No real sockets and no threads: use scripted or simulated upstreams. If every task waits for
-something that no timer will bring, the run fails at once instead of hanging.
+When no callback is ready, the clock advances to the next timer. So `asyncio.sleep`, `timeout_at` and `call_at` work without
+real waits. No real sockets, no threads: use scripted or simulated upstreams. If all tasks wait and no timer is set, the run
+raises Deadlocked instead of hanging.
 
-Timers that are due at the same instant run in the order in which they were set, so that a run repeats bit for bit. They are
-kept as tuples and the selector is left alone while there is work: a million requests of simulated traffic are tens of
-millions of timers, and asyncio's own turn (a system call, and a comparison in Python for each step of its heap) would be
-half of what they cost.
+Timers due at the same instant run in the order in which they were set, so runs are reproducible. Timers are tuples, and the
+selector is not called while callbacks are ready: with tens of millions of timers, asyncio's own iteration (a system call,
+and a Python comparison per heap step) would double the cost.
 
-`VirtualThreads` are threads in virtual time: plain functions that take as long as they say, without a thread.
+`VirtualThreads` runs plain functions in virtual time, without threads.
 """
 
 import asyncio
@@ -24,17 +23,17 @@ from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-WALL_AT_ZERO = 1_750_000_000.0  # what the wall clock says when virtual time is 0
-_SAME_INSTANT_S = 1e-9  # sums of floats
-_FEW_CANCELLED = 1000  # timers; fewer are not worth a clean-up
+WALL_AT_ZERO = 1_750_000_000.0  # the wall clock at virtual time 0
+_SAME_INSTANT_S = 1e-9  # rounding of float sums
+_MIN_CANCELLED = 1000  # timers, before a clean-up is worthwhile
 
 
 class Deadlocked(RuntimeError):
     """Every task is blocked and no timer is set."""
 
 
-class _Soon(asyncio.Handle):
-    """asyncio's handle, made in one step: a chunk of simulated traffic makes two."""
+class _ReadyHandle(asyncio.Handle):
+    """asyncio's handle with a faster constructor: each chunk of simulated traffic creates two."""
 
     __slots__ = ()
 
@@ -48,8 +47,8 @@ class _Soon(asyncio.Handle):
         this._repr = this._source_traceback = None
 
 
-class _Timer(asyncio.TimerHandle):
-    """The same of a timer."""
+class _TimerHandle(asyncio.TimerHandle):
+    """asyncio's timer handle with a faster constructor."""
 
     __slots__ = ()
 
@@ -68,7 +67,7 @@ class _Timer(asyncio.TimerHandle):
         this: Any = self
         if not this._cancelled:
             this._cancelled = True
-            if this._scheduled:  # not when it has run, as every `asyncio.sleep` cancels its timer at its end
+            if this._scheduled:  # False after it ran: `asyncio.sleep` cancels its timer at its end
                 this._loop._timer_handle_cancelled(self)
             this._callback = this._args = None
 
@@ -76,14 +75,14 @@ class _Timer(asyncio.TimerHandle):
 class SimLoop(asyncio.SelectorEventLoop):
     """An event loop in virtual seconds, starting at 0. Also a `core.clock.Clock`, so that policies see the same time."""
 
-    _ready: deque[Any]  # of handles; asyncio's own, as are the next three
+    _ready: deque[Any]  # of handles; an attribute of asyncio, like the next three
     _closed: bool
     _selector: selectors.BaseSelector
     _process_events: Callable[[Any], None]
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._timers: list[tuple[float, int, Any]] = []  # when, in which order, handle
+        self._timers: list[tuple[float, int, Any]] = []  # instant, order, handle
         self._n_cancelled = 0
         self._order = count()
         super().__init__(selectors.SelectSelector())
@@ -92,12 +91,12 @@ class SimLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def stall(self, seconds: float) -> None:
-        """Let time pass at once, as for a loop that was kept from running: timers fire late."""
+        """Advance the clock at once, like a blocked loop: timers fire late."""
         self._now += seconds
 
     @property
     def n_timers(self) -> int:
-        """Timers that are set; not those that were cancelled."""
+        """Active timers, without cancelled ones."""
         return sum(not timer.cancelled() for _, _, timer in self._timers)
 
     def now(self) -> float:
@@ -109,40 +108,40 @@ class SimLoop(asyncio.SelectorEventLoop):
         return WALL_AT_ZERO + self._now
 
     def cpu(self) -> float:
-        """Nothing: work takes no virtual time."""
+        """0: work takes no virtual time."""
         return 0.0
 
     def call_at(self, when: float, callback: Callable[[*Ts], object], *args: *Ts,
                 context: Context | None = None) -> asyncio.TimerHandle:
-        timer = _Timer(when, callback, args, self, context)
+        timer = _TimerHandle(when, callback, args, self, context)
         heappush(self._timers, (when, next(self._order), timer))
         return timer
 
     def call_later(self, delay: float, callback: Callable[[*Ts], object], *args: *Ts,
                    context: Context | None = None) -> asyncio.TimerHandle:
-        timer = _Timer(self._now + delay, callback, args, self, context)
+        timer = _TimerHandle(self._now + delay, callback, args, self, context)
         heappush(self._timers, (self._now + delay, next(self._order), timer))
         return timer
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
         if self._closed:
             raise RuntimeError("Event loop is closed")
-        handle = _Soon(callback, args, self, context)
+        handle = _ReadyHandle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         self._n_cancelled += 1
-        if self._n_cancelled > _FEW_CANCELLED and self._n_cancelled * 2 > len(self._timers):
+        if self._n_cancelled > _MIN_CANCELLED and self._n_cancelled * 2 > len(self._timers):
             self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
             heapify(self._timers)
             self._n_cancelled = 0
 
     def _run_once(self) -> None:
-        """One turn of the loop, in place of asyncio's."""
+        """One iteration of the loop; replaces asyncio's."""
         ready = self._ready
         if not ready:
-            self._skip()
+            self._advance_clock()
         timers, due_at = self._timers, self._now + _SAME_INSTANT_S
         while timers and timers[0][0] <= due_at:
             handle = heappop(timers)[2]
@@ -156,8 +155,8 @@ class SimLoop(asyncio.SelectorEventLoop):
             if not handle._cancelled:
                 handle._run()
 
-    def _skip(self) -> None:
-        """Move the clock to the next timer."""
+    def _advance_clock(self) -> None:
+        """Advance the clock to the next timer."""
         timers = self._timers
         while timers and timers[0][2]._cancelled:
             heappop(timers)
@@ -167,19 +166,19 @@ class SimLoop(asyncio.SelectorEventLoop):
             return
         self._process_events(self._selector.select(0))  # a thread that has just ended
         if not self._ready:
-            raise Deadlocked("every task waits and no timer is set: this would hang for ever")
+            raise Deadlocked("all tasks wait and no timer is set: the run would hang")
 
 
 def run(main: Callable[[SimLoop], Coroutine[Any, Any, T]]) -> T:
-    """Run `main(loop)` on a fresh SimLoop to its end; returns its result. Tasks left over are cancelled."""
+    """Run `main(loop)` on a new SimLoop and return its result. Remaining tasks are cancelled."""
     with asyncio.Runner(loop_factory=SimLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, SimLoop)
         return runner.run(main(loop))
 
 
-class _Outcome(Future[Any]):
-    """That of a function that runs: it can no longer be cancelled, only left alone."""
+class _VirtualFuture(Future[Any]):
+    """The result of a running function, which can be abandoned but not cancelled."""
 
     is_abandoned = False
 
@@ -191,39 +190,40 @@ class _Outcome(Future[Any]):
 class VirtualThreads:
     """Starts plain functions on the running virtual loop: `budget(2.5, threads=VirtualThreads())`.
 
-    In such a function `sleep(seconds)` stands for what would block. It is run at once, to the end; its result comes later.
+    In such a function `sleep(seconds)` stands for a blocking call. The function runs at once to its end; its result is
+    delivered later.
     """
 
     def __init__(self) -> None:
-        self._took_s = 0.0
-        self.running: dict[Future[Any], str] = {}  # what has not ended, by the step's name
+        self._call_s = 0.0
+        self.running: dict[Future[Any], str] = {}  # calls that have not ended, with the name of the step
 
     def sleep(self, seconds: float) -> None:
-        """The function that runs takes so much longer."""
-        self._took_s += seconds
+        """The current function takes that much longer."""
+        self._call_s += seconds
 
     def __call__(self, step: str, call: Callable[[], Any]) -> "Future[Any]":
-        outcome = _Outcome()
-        self._took_s = 0.0
+        future = _VirtualFuture()
+        self._call_s = 0.0
         done = Future[Any]()
         done.set_running_or_notify_cancel()
-        with _Into(done):
+        with _ExceptionTo(done):
             done.set_result(call())
-        self.running[outcome] = step
-        asyncio.get_running_loop().call_later(self._took_s, self._end, outcome, done)
-        return outcome
+        self.running[future] = step
+        asyncio.get_running_loop().call_later(self._call_s, self._deliver, future, done)
+        return future
 
-    def _end(self, outcome: "Future[Any]", done: "Future[Any]") -> None:
-        del self.running[outcome]
+    def _deliver(self, future: "Future[Any]", done: "Future[Any]") -> None:
+        del self.running[future]
         error = done.exception()
         if error is None:
-            outcome.set_result(done.result())
+            future.set_result(done.result())
         else:
-            outcome.set_exception(error)
+            future.set_exception(error)
 
 
-class _Into:
-    """Hands what is raised inside to a future."""
+class _ExceptionTo:
+    """Sets an exception raised inside on a future."""
 
     def __init__(self, future: "Future[Any]") -> None:
         self._future = future

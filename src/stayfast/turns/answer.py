@@ -1,20 +1,20 @@
-"""The answer of a turn as it is written, and as it is read: from the start, late, again after a cut, by several at once.
+"""The answer of a turn as a stream of events, for one writer and any number of readers.
 
     async with budget(30) as afterwards:
         async with budget(2.5) as b, Answer() as a:
-            a.write_prefix("Let me see. ")                    # there at once
+            a.write_prefix("Let me see. ")              # available at once
             found = await b.gather(orders=..., weather=..., by=0.6, late=afterwards)
-            a.put_later("weather", found.late["weather"])   # a placeholder in the state; a patch when the straggler returns
+            a.put_later("weather", found.late["weather"])   # a placeholder in the state now, a patch when the step is done
             a.write("Your order has left.")
-        await a.wait_settled()                               # the final event is out; patches follow
+        await a.wait_settled()                          # the final event is out; patches follow
 
     async for event in a.read(after=parse_last_event_id(header), late=True):
-        write(event.sse())
+        send(event.sse())
 
-The last N_KEPT events are kept; older ones are folded into one snapshot, so that what is kept does not grow with the number
-of events, and a reader that is too slow, or comes back too late, goes on from the snapshot. `final` and what follows are
-always kept. Written and read on one loop; nothing here waits but a reader.
-When wrong: the text itself is kept whole, once in the snapshot and once in the answer, as long as the Answer lives.
+The last `max_events` events are kept; older ones are folded into one snapshot, so memory does not grow with the number of
+events. A reader that is too slow, or reconnects too late, continues from the snapshot. The final event and the patches after
+it are never folded. Single loop; only readers wait.
+When wrong: the whole text is kept twice, in the snapshot and in the answer, as long as the Answer lives.
 """
 
 import asyncio
@@ -42,29 +42,29 @@ from stayfast.turns.step import StepTimeout
 from stayfast.turns.step_run import StepRun, current_scope
 from stayfast.turns.validation import argument_error, is_count
 
-N_KEPT = 512
-MAX_DEPTH = 100  # of a value in the state: what is nested deeper cannot be told, or not be read, everywhere
+MAX_EVENTS = 512
+MAX_DEPTH = 100  # nesting of a value in the state; some JSON parsers reject deeper values
 
 
 class Answer:
-    """See the module. One task enters it; steps of that turn may write as well. What is written must be text where text is
-    said: TypeError tells what is not. Raises ValueError for `n_kept` below 1.
+    """One task enters it; any step of the turn may write. Writing anything but text where text is expected raises TypeError.
+    Raises ValueError for `max_events` below 1.
     """
 
-    def __init__(self, capacity: int = N_KEPT) -> None:
-        if not is_count(capacity, 1):
-            raise argument_error(f"n_kept={capacity!r:.80}: how many events are kept, a whole number, 1 or more", capacity)
-        self._capacity = capacity
+    def __init__(self, max_events: int = MAX_EVENTS) -> None:
+        if not is_count(max_events, 1):
+            raise argument_error(f"max_events={max_events!r:.80}: events to keep, an integer, 1 or more", max_events)
+        self._max_events = max_events
         self._events: deque[AnswerEvent] = deque()
         self._n_events = 0
-        self._folded = _FoldedEvents()  # those that are not in `_events` any more
+        self._folded = _FoldedEvents()
         self._event_added = asyncio.Event()
         self._state: dict[str, Json] = {}
         self._texts: list[str] = []
         self._missing: dict[str, None] = {}
         self._pending: dict[str, None] = {}
         self.is_open = False  # for writing
-        self.final_id = 0  # of the final event; 0 while there is none
+        self.final_id = 0  # of the final event; 0 before it
 
     @property
     def text(self) -> str:
@@ -72,12 +72,12 @@ class Answer:
 
     @property
     def state(self) -> dict[str, Json]:
-        """What readers hold once they have read everything; replaced, never changed, by what follows."""
+        """The state after all events. A later change replaces the dict and does not modify it."""
         return self._state
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can come, late patches included."""
+        """Whether no event can follow, late patches included."""
         return self.final_id > 0 and not self._pending
 
     def write_prefix(self, text: str) -> None:
@@ -85,47 +85,45 @@ class Answer:
         self._write_text(PrefixEvent, text)
 
     def write(self, text: str) -> None:
-        """A piece of the answer; nothing where it is empty."""
+        """A piece of the answer. Empty text writes no event."""
         self._write_text(DeltaEvent, text)
 
     def report_progress(self, stage: str, status: str) -> None:
-        self._emit(ProgressEvent(_check_text(stage, "report_progress", "stage"), _check_text(status, "report_progress",
-                                                                                             "status")))
+        self._emit(ProgressEvent(_check_text(stage, "report_progress", "stage"),
+                                 _check_text(status, "report_progress", "status")))
 
     def cite(self, source: str, start: int | None = None, end: int | None = None) -> None:
-        """A source of characters `start` to `end` of the text, or of all of it. Raises ValueError for what cannot be."""
-        is_place = all(at is None or (type(at) is int and at >= 0) for at in (start, end))
-        if not is_place or (start is not None and end is not None and end < start):
-            raise ValueError(f"a.cite(source, start, end): start={start!r:.80}, end={end!r:.80}: they are characters of the "
-                             "text, counted from 0, and start is not after end")
+        """A source of characters `start` to `end` of the text, or of all of it. Raises ValueError for a wrong range."""
+        is_range = all(at is None or (type(at) is int and at >= 0) for at in (start, end))
+        if not is_range or (start is not None and end is not None and end < start):
+            raise ValueError(f"a.cite(source, start, end): start={start!r:.80}, end={end!r:.80}: character offsets of the "
+                             "text, 0 or more, and start is not after end")
         self._emit(CitationEvent(_check_text(source, "cite", "source"), start, end))
 
     def mark_degraded(self, part: str, reason: str) -> None:
-        """The answer is without this part, or has it in a lesser form."""
+        """The answer lacks this part, or has it in a lesser form."""
         event = DegradedEvent(_check_text(part, "mark_degraded", "part"), _check_text(reason, "mark_degraded", "reason"))
         self._emit(event)
         self._missing[event.part] = None
 
     def put(self, name: str, value: Any) -> None:
-        """Set one field of the state; readers get what differs. Raises ValueError where it is no JSON, or nested deeper than
-        MAX_DEPTH.
+        """Set a field of the state; readers get the difference. Raises ValueError if the value is not JSON, or nested deeper
+        than MAX_DEPTH.
         """
         self._check_open()
         self._put(_check_text(name, "put", "name"), _state_value(value))
 
     def put_later(self, name: str, straggler: StepRun) -> None:
-        """Put a placeholder into the state, `{"status": "pending"}`, and what the straggler brings when it is over:
-        `{"status": "ok", "value": ..., "elapsed_ms": ...}`, or the status timeout, failed, skipped or cancelled.
-        Raises ValueError where that name is pending already.
+        """Set a field of the state to `{"status": "pending"}`, and when the step is done to `{"status": "ok", "value": ...,
+        "elapsed_ms": ...}`, or to the status timeout, failed, skipped or cancelled. Raises ValueError if it is pending.
         """
         self._check_open()
         name = _check_text(name, "put_later", "name")
         if not isinstance(straggler, StepRun):
-            raise TypeError(f"{straggler!r:.80} is no straggler: write a.put_later({name!r}, found.late[{name!r}]), with "
-                            f"what "
-                            "b.gather(..., late=afterwards) left behind")
+            raise TypeError(f"{straggler!r:.80} is not a late step: write a.put_later({name!r}, found.late[{name!r}]), with "
+                            "the result of b.gather(..., late=afterwards)")
         if name in self._pending:
-            raise ValueError(f"{name!r} is pending already: each straggler needs a name of its own")
+            raise ValueError(f"{name!r} is already pending: each late step needs its own name")
         if straggler.is_done:
             self._put_result(name, straggler)
             return
@@ -134,18 +132,18 @@ class Answer:
         straggler.done_future().add_done_callback(lambda _: self._put_result(name, straggler))
 
     def read(self, after: int = 0, *, late: bool = False) -> "AnswerReader":
-        """The events after that id, as they come, to `final`; with `late` the patches that follow it, too.
+        """The events after the id `after`, as they are written, up to the final one; with `late`, also the patches after it.
 
-        Raises ValueError where no such event was told.
+        Raises ValueError if there is no such id yet.
         """
         if type(after) is not int:
             raise TypeError(f"after={after!r:.80}: the id of an event, as in a.read(after=parse_last_event_id(header))")
         if not 0 <= after <= self._n_events:
-            raise ValueError(f"Last-Event-ID: {after} was not told yet; this turn is at {self._n_events}")
+            raise ValueError(f"Last-Event-ID: there is no event {after} yet; this turn is at {self._n_events}")
         return AnswerReader(self, after, late=late)
 
     async def wait_settled(self) -> None:
-        """Wait until nothing more can come: inside the budget that the stragglers go on under, which ends what does not."""
+        """Wait until no event can follow. Call it inside the budget of the late steps, which ends them."""
         while not self.is_over:
             await self._event_added.wait()
 
@@ -159,27 +157,28 @@ class Answer:
                         where: TracebackType | None) -> None:
         match error:
             case None:
-                how = "ok"
+                outcome = "ok"
             case OutOfTime() | StepTimeout():
-                how = "timeout"
+                outcome = "timeout"
             case asyncio.CancelledError():
                 scope = current_scope.get()
-                how = "timeout" if scope is not None and scope.is_cut_off else "cancelled"
+                outcome = "timeout" if scope is not None and scope.is_cut_off else "cancelled"
             case _:
-                how = "failed"
+                outcome = "failed"
         self.final_id = self._n_events + 1
-        detail = type(error).__name__ if how == "failed" else ""
-        self._emit(FinalEvent(how, detail, tuple(self._missing), tuple(self._pending)))
+        detail = type(error).__name__ if outcome == "failed" else ""
+        self._emit(FinalEvent(outcome, detail, tuple(self._missing), tuple(self._pending)))
         self.is_open = False
 
-    def event_after(self, seen: int) -> AnswerEvent | None:
-        """The next one for whoever has seen so many; None where there is none yet."""
-        n_gone = self._folded.n
-        if seen < n_gone:
-            return AnswerEvent(n_gone, self._folded.snapshot())
-        return self._events[seen - n_gone] if seen < self._n_events else None
+    def event_after(self, event_id: int) -> AnswerEvent | None:
+        """The next event after that id; None if there is none yet."""
+        n_folded = self._folded.n
+        if event_id < n_folded:
+            return AnswerEvent(n_folded, self._folded.snapshot())
+        return self._events[event_id - n_folded] if event_id < self._n_events else None
 
     async def wait_for_event(self) -> None:
+        """Wait until the next event is added."""
         await self._event_added.wait()
 
     def _put_result(self, name: str, straggler: StepRun) -> None:
@@ -188,7 +187,7 @@ class Answer:
             try:
                 fields["value"] = _state_value(straggler.result())
             except ValueError:
-                fields = {"status": "failed", "detail": "what it brought cannot be said in JSON"}
+                fields = {"status": "failed", "detail": "its result cannot be encoded as JSON"}
         fields["elapsed_ms"] = round(straggler.spent_s * 1e3)
         self._pending.pop(name, None)
         if not self.final_id and fields["status"] == "ok":
@@ -200,28 +199,28 @@ class Answer:
         operations = patch.diff(self._state, new)
         self._state = new
         if operations:
-            self._apply(PatchEvent(operations))
+            self._append(PatchEvent(operations))
 
     def _write_text(self, kind: type[PrefixEvent | DeltaEvent], text: str) -> None:
-        text_written = text if type(text) is str and text.isascii() else _check_text(text, "write" if kind is DeltaEvent
-                                                                                     else "write_prefix", "text")
-        if text_written:
-            self._emit(kind(text_written))
-            self._texts.append(text_written)
+        if type(text) is not str or not text.isascii():
+            text = _check_text(text, "write" if kind is DeltaEvent else "write_prefix", "text")
+        if text:
+            self._emit(kind(text))
+            self._texts.append(text)
 
     def _emit(self, event: EventPayload) -> None:
         self._check_open()
-        self._apply(event)
+        self._append(event)
 
     def _check_open(self) -> None:
         if not self.is_open:
-            raise RuntimeError("this answer is not being written: write inside `async with Answer() as a:`, and give what "
-                               'comes after it to a.put_later("weather", found.late["weather"])')
+            raise RuntimeError("this answer is not open: write inside `async with Answer() as a:`, and pass results that "
+                               'arrive after it to a.put_later("weather", found.late["weather"])')
 
-    def _apply(self, event: EventPayload) -> None:
+    def _append(self, event: EventPayload) -> None:
         self._n_events += 1
         self._events.append(AnswerEvent(self._n_events, event))
-        if len(self._events) > self._capacity and not self.final_id:
+        if len(self._events) > self._max_events and not self.final_id:
             self._folded.add(self._events.popleft())
         self._event_added.set()
         self._event_added.clear()
@@ -231,12 +230,12 @@ class Answer:
 
 
 class AnswerReader:
-    """One reader's way through an answer. Closing it leaves the answer alone."""
+    """An async iterator over the events of an answer. Abandoning it does not affect the answer."""
 
-    def __init__(self, of: Answer, seen: int, *, late: bool) -> None:
-        self._answer = of
+    def __init__(self, answer: Answer, last_id: int, *, late: bool) -> None:
+        self._answer = answer
         self._late = late
-        self.seen = seen  # the id of the last event that it gave
+        self.last_id = last_id  # of the last event returned
 
     def __aiter__(self) -> "AnswerReader":
         return self
@@ -251,27 +250,27 @@ class AnswerReader:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was given all that it wants."""
-        of = self._answer
-        if of.final_id and self.seen >= of.final_id and not self._late:
+        """Whether this reader got all its events."""
+        answer = self._answer
+        if answer.final_id and self.last_id >= answer.final_id and not self._late:
             return True
-        return of.is_over and of.event_after(self.seen) is None
+        return answer.is_over and answer.event_after(self.last_id) is None
 
     @property
     def is_ready(self) -> bool:
-        """Whether nobody has to wait for the next event, or for the end."""
-        return self.is_over or self._answer.event_after(self.seen) is not None
+        """Whether the next event, or the end, is available without waiting."""
+        return self.is_over or self._answer.event_after(self.last_id) is not None
 
     def next_ready(self) -> AnswerEvent | None:
-        """The next event where it is there already."""
-        event = self._answer.event_after(self.seen) if not self.is_over else None
+        """The next event if it is available; else None."""
+        event = self._answer.event_after(self.last_id) if not self.is_over else None
         if event is not None:
-            self.seen = event.id
+            self.last_id = event.id
         return event
 
 
 class _FoldedEvents:
-    """Events that were told and are not kept one by one."""
+    """The sum of the events that are no longer kept one by one."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -299,14 +298,14 @@ class _FoldedEvents:
 
 
 def replace_surrogates(text: str) -> str:
-    """Text that can be said in JSON: half of a surrogate pair becomes a question mark."""
+    """Text that can be encoded as UTF-8: a lone surrogate becomes a question mark."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _check_text(text: str, call: str, what: str) -> str:
+def _check_text(text: str, method: str, argument: str) -> str:
     if not isinstance(text, str):
-        raise TypeError(f"a.{call}: its {what} must be text, not {type(text).__name__}: what else there is to tell goes "
-                        "into a.put(name, value)")
+        raise TypeError(f"a.{method}: its {argument} must be text, not {type(text).__name__}: other values go into "
+                        "a.put(name, value)")
     return replace_surrogates(text)
 
 

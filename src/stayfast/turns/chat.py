@@ -1,10 +1,10 @@
-"""A model for agents behind OpenAI's client: a gateway, or anything else that speaks its chat API.
+"""A model for agents behind OpenAI's client, for a gateway or any server with OpenAI's chat API.
 
     client = AsyncOpenAI(base_url="http://127.0.0.1:8090/v1")
     agent = Agent(ChatModel(client, "large"), tools, plan=ChatModel(client, "small", temperature=0))
 
-What the turn has left goes along with each request, as its time-out and as the header that a gateway takes for its deadline.
-The library is not imported here.
+Each request carries the time left in the turn, as its timeout and as the deadline header of the gateway. The library is not
+imported here.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from stayfast.turns.tools import ToolCallRequest
 
 
 class ChatModel:
-    """See the module. `options`: more arguments of `chat.completions.create`, like temperature or tool_choice."""
+    """`options`: more arguments of `chat.completions.create`, such as temperature or tool_choice."""
 
     def __init__(self, client: Any, model: str, **options: Any) -> None:
         self._client = client
@@ -26,18 +26,18 @@ class ChatModel:
         self._options = options
 
     async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
-                  max_tokens: int) -> ModelReply:
+                       max_tokens: int) -> ModelReply:
         options: dict[str, Any] = {"max_completion_tokens": max_tokens, "stream_options": {"include_usage": True},
                                    **self._options}
-        in_time = sdk_options(timeout=options.pop("timeout", None), extra_headers=options.pop("extra_headers", None))
+        deadline = sdk_options(timeout=options.pop("timeout", None), extra_headers=options.pop("extra_headers", None))
         choice = options.pop("tool_choice", "auto")
         if tools:
             options |= {"tools": list(tools), "tool_choice": choice if may_call else "none"}
         collected = _CollectedAnswer(on_piece)
         async with await self._client.chat.completions.create(model=self._model, messages=list(messages), stream=True,
-                                                              **options | in_time) as stream:
+                                                              **options | deadline) as stream:
             async for chunk in stream:
-                collected.chunk(chunk)
+                collected.add_chunk(chunk)
         return collected.finish()
 
     def __repr__(self) -> str:
@@ -45,7 +45,7 @@ class ChatModel:
 
 
 class _PartialToolCall:
-    """A call whose arguments are still coming."""
+    """A tool call whose arguments are still arriving."""
 
     def __init__(self, index: int) -> None:
         self.id = f"call_{index}"
@@ -54,8 +54,8 @@ class _PartialToolCall:
         self.is_reported = False
 
     @property
-    def is_whole(self) -> bool:
-        """Whether its arguments are an object already; nothing can follow that."""
+    def is_complete(self) -> bool:
+        """Whether its arguments are a complete JSON object; nothing can follow one."""
         if not self.arguments.rstrip().endswith("}"):
             return False
         try:
@@ -69,7 +69,7 @@ class _PartialToolCall:
 
 
 class _CollectedAnswer:
-    """What has come of one answer."""
+    """The chunks of one answer so far."""
 
     def __init__(self, on_piece: OnPiece) -> None:
         self._on_piece = on_piece
@@ -77,7 +77,7 @@ class _CollectedAnswer:
         self._calls: dict[int, _PartialToolCall] = {}
         self._n_tokens = 0
 
-    def chunk(self, chunk: Any) -> None:
+    def add_chunk(self, chunk: Any) -> None:
         if chunk.usage is not None:
             self._n_tokens = chunk.usage.completion_tokens
         if not chunk.choices:
@@ -87,14 +87,14 @@ class _CollectedAnswer:
             self._texts.append(delta.content)
             self._on_piece(delta.content)
         for piece in delta.tool_calls or ():
-            writing = self._calls.setdefault(piece.index, _PartialToolCall(piece.index))
-            writing.id = piece.id or writing.id
+            call = self._calls.setdefault(piece.index, _PartialToolCall(piece.index))
+            call.id = piece.id or call.id
             if piece.function is not None:
-                writing.name += piece.function.name or ""
-                writing.arguments += piece.function.arguments or ""
-            if not writing.is_reported and writing.is_whole:
-                writing.is_reported = True
-                self._on_piece(writing.build())
+                call.name += piece.function.name or ""
+                call.arguments += piece.function.arguments or ""
+            if not call.is_reported and call.is_complete:
+                call.is_reported = True
+                self._on_piece(call.build())
 
     def finish(self) -> ModelReply:
         calls = tuple(self._calls[index].build() for index in sorted(self._calls))

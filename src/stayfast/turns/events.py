@@ -1,17 +1,17 @@
-"""What a turn tells while it runs: typed events on two channels, content and metadata, with ids that only grow.
+"""The events of a turn's answer: typed, on two channels (content and metadata), with increasing ids.
 
-    content   prefix    text that is there at once, from no model          delta   text as the model writes it
-    metadata  progress, citation, degraded; patch: what has changed in the state (RFC 6902); snapshot: all of it up to here;
-              final: the end of the answer, once. After it come only the patches of what it calls pending
+    content   prefix    text that is available at once, without a model      delta   text as the model writes it
+    metadata  progress, citation, degraded; patch: a change of the state (RFC 6902); snapshot: everything up to here;
+              final: the end of the answer, exactly once. Only the patches of its pending fields follow it
 
-The text of an answer is the content events in their order, nothing else. As server-sent events each has its id and its name:
+The text of an answer is the content events in order. As server-sent events each has its id and its name:
 
     id: 7
     event: delta
     data: {"text":"It has left."}
 
-A reader that was cut off says the last id that it saw (`Last-Event-ID`) and gets what came after that, or, where that is not
-kept any more, a snapshot and what came after the snapshot. Those who know nothing of this get `text_of` each event.
+A reader that reconnects sends the last id it received (`Last-Event-ID`) and gets the events after it; if they were dropped,
+a snapshot and the events after the snapshot. Plain clients get the `event_text` of each event.
 """
 
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ MAX_ID_DIGITS = 18
 
 
 class PrefixEvent(msgspec.Struct, frozen=True):
-    """Text that is there at once and needs no model."""
+    """Text that is available at once, without a model."""
 
     name: ClassVar = "prefix"
     text: str
@@ -38,7 +38,7 @@ class DeltaEvent(msgspec.Struct, frozen=True):
 
 
 class ProgressEvent(msgspec.Struct, frozen=True):
-    """A stage has come so far; `status`: as it is called there, like "searching", or how it ended."""
+    """The status of a stage: the application's own text, such as "searching", or an outcome."""
 
     name: ClassVar = "progress"
     stage: str
@@ -46,7 +46,7 @@ class ProgressEvent(msgspec.Struct, frozen=True):
 
 
 class CitationEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A source. `start` and `end`: which characters of the text rest on it; None: all of it."""
+    """A source of the characters `start` to `end` of the text; None: of all of it."""
 
     name: ClassVar = "citation"
     source: str
@@ -55,7 +55,7 @@ class CitationEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DegradedEvent(msgspec.Struct, frozen=True):
-    """What the answer is without, or has in a lesser form, and why: "weather", "timeout"."""
+    """A part that the answer lacks, or has in a lesser form, and the reason: "weather", "timeout"."""
 
     name: ClassVar = "degraded"
     part: str
@@ -63,14 +63,14 @@ class DegradedEvent(msgspec.Struct, frozen=True):
 
 
 class PatchEvent(msgspec.Struct, frozen=True):
-    """What has changed in the state."""
+    """A change of the state."""
 
     name: ClassVar = "patch"
     patch: list[Operation]
 
 
 class SnapshotEvent(msgspec.Struct, frozen=True):
-    """All that was told up to here: for readers that come late, or back."""
+    """The sum of all events up to here, for readers that are slow or reconnect."""
 
     name: ClassVar = "snapshot"
     text: str
@@ -80,8 +80,8 @@ class SnapshotEvent(msgspec.Struct, frozen=True):
 
 
 class FinalEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The end. `how`: ok, timeout, failed or cancelled; `detail`: of an error its kind; `missing`: parts that it is without;
-    `pending`: those of the state that a patch will still come for.
+    """The end. `outcome`: ok, timeout, failed or cancelled. `detail`: the class of an exception. `missing`: the parts that
+    the answer lacks. `pending`: fields of the state that a later patch will set.
     """
 
     name: ClassVar = "final"
@@ -91,12 +91,13 @@ class FinalEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     pending: tuple[str, ...] = ()
 
 
-EventPayload = PrefixEvent | DeltaEvent | ProgressEvent | CitationEvent | DegradedEvent | PatchEvent | SnapshotEvent | FinalEvent
+EventPayload = (PrefixEvent | DeltaEvent | ProgressEvent | CitationEvent | DegradedEvent | PatchEvent | SnapshotEvent
+                | FinalEvent)
 CONTENT = (PrefixEvent, DeltaEvent)
 
 
 class AnswerEvent(msgspec.Struct, frozen=True):
-    """One of them. `id`: 1 for the first of a turn; a snapshot has that of the last event in it."""
+    """`id`: 1 for the first event of a turn; a snapshot has the id of the last event it includes."""
 
     id: int
     payload: EventPayload
@@ -107,14 +108,14 @@ class AnswerEvent(msgspec.Struct, frozen=True):
         return isinstance(self.payload, CONTENT)
 
     def sse(self) -> bytes:
-        """As a server-sent event."""
+        """The event as a server-sent event."""
         payload = self.payload
         return b"id: %d\nevent: %b\ndata: %b\n\n" % (self.id, payload.name.encode(), msgspec.json.encode(payload))
 
 
 def event_text(event: AnswerEvent, n_sent: int = 0) -> str:
-    """What a plain client is given of it, which has read from the start and was given `n_given` characters up to here: the
-    text of content, of a snapshot what it has not been given yet, else nothing.
+    """The text of the event for a plain client that got `n_sent` characters so far: the text of a content event, the rest
+    of a snapshot's text, else nothing.
     """
     payload = event.payload
     if isinstance(payload, SnapshotEvent):
@@ -123,18 +124,18 @@ def event_text(event: AnswerEvent, n_sent: int = 0) -> str:
 
 
 def parse_last_event_id(header: str) -> int:
-    """What a `Last-Event-ID` says, 0 where it is empty. Raises ValueError, which names the header."""
+    """The id in a `Last-Event-ID` header, 0 if it is empty. Raises ValueError, with the name of the header."""
     value = header.strip()
     if not value:
         return 0
     if not (value.isascii() and value.isdigit()) or len(value) > MAX_ID_DIGITS:
-        raise ValueError("Last-Event-ID: must be the id of an event of this turn, which is a whole number")
+        raise ValueError("Last-Event-ID: must be the id of an event of this turn, an integer")
     return int(value)
 
 
 def to_json_value(value: Any) -> Json:
-    """A value as plain JSON that nobody else can change. Raises ValueError where it cannot be said in JSON."""
+    """A copy of the value as plain JSON types. Raises ValueError if it cannot be encoded as JSON."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"a {type(value).__name__} that cannot be said in JSON") from error
+        raise ValueError(f"a {type(value).__name__} that cannot be encoded as JSON") from error

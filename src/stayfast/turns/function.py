@@ -1,10 +1,10 @@
-"""The function that serves a turn: how a setting names it, what it may look like, and what it is given.
+"""The function of a served turn: how it is imported from a setting, which shapes it may have, and its argument.
 
-    async def answer(request: TurnRequest, a: Answer) -> None:          # named "package.module:answer"
+    async def answer(request: TurnRequest, a: Answer) -> None:          # in the settings: "package.module:answer"
 
-What is wrong with a function is told before the first request for it. A module whose file has changed is loaded anew, beside
-the old one: turns that run end with the code that they began with, and caches and breakers beside a function that did not
-change keep what they know. When wrong: only that module is loaded anew, not what it imports.
+Errors in the function are reported before its first request. A module whose file has changed is loaded again, next to the
+old one: running turns keep the old code, and caches and breakers in unchanged modules keep their state.
+When wrong: only the named module is loaded again, not the modules it imports.
 """
 
 import inspect
@@ -22,16 +22,16 @@ from stayfast.core.conversation import Conversation, Message
 from stayfast.turns.budget import Budget
 from stayfast.wire.chat import request as chat
 
-_STAMP = "__stayfast_file__"  # of the module: what its file was when it was loaded
-_SHAPES = ("write `async def {name}(request: TurnRequest) -> str`, the same that yields pieces of text, or "
-           "`async def {name}(request: TurnRequest, a: Answer) -> None` that writes into the answer")
+_STAMP = "__stayfast_file__"  # attribute of a loaded module: the stamp of its file
+_SHAPES = ("write `async def {name}(request: TurnRequest) -> str`, the same as an async generator of text, or "
+           "`async def {name}(request: TurnRequest, a: Answer) -> None`, which writes into the answer")
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFunction:
-    """One that can be served. `of` is called with what is asked, and with the answer where it `writes` that itself."""
+    """`call` takes the request, and also the answer if it `writes` that itself. `name`: as in the setting."""
 
-    name: str  # as in the setting
+    name: str
     call: Callable[..., Any]
     writes: bool
     yields: bool
@@ -39,10 +39,10 @@ class TurnFunction:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """One request. `model`: the name that this turn is asked for. `stream`: whether its client reads along. `tenant`: whose
-    key it is, None without keys. `headers`: those of the client that may go on to others, lower-case, and the trace context.
-    `conversation`: all that was said, tools and sampling included. `late`: the budget that stragglers may go on under, once
-    the answer is final, as in `b.gather(..., late=asked.late)`; it ends with the request's deadline.
+    """One request. `model`: the name under which the turn was requested. `stream`: whether the client streams. `tenant`: of
+    the API key, None without keys. `headers`: client headers that may be forwarded, lower-case, and the trace context.
+    `conversation`: all messages, tools and parameters. `late`: the budget for steps that continue after the final event, as
+    in `b.gather(..., late=request.late)`; it ends with the request's deadline.
     """
 
     model: str
@@ -55,82 +55,82 @@ class TurnRequest:
 
     @property
     def text(self) -> str:
-        """What the user said last; empty where that was no text."""
+        """The text of the last user message; empty if it has none."""
         return next((message.text for message in reversed(self.conversation.messages) if message.role == "user"), "")
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What was said before, and last, in its order; without the instructions."""
+        """All messages in order, without the system prompt."""
         return self.conversation.messages
 
     @property
     def system(self) -> str:
-        """The instructions that stand in front."""
+        """The system prompt."""
         return "\n\n".join(self.conversation.system)
 
     @property
     def max_tokens(self) -> int | None:
-        """How long the answer may be, where the client says so."""
+        """The client's limit of output tokens, if it has one."""
         return self.conversation.max_output_tokens
 
     def chat_messages(self) -> list[dict[str, Any]]:
-        """All of it as OpenAI's chat API says it, to be sent on. Raises Rejected for what that cannot say."""
+        """All messages in the form of OpenAI's chat API. Raises Rejected for content without such a form."""
         messages: list[dict[str, Any]] = chat.body(self.conversation, self.model, stream=False)["messages"]
         return messages
 
 
 class TurnRefused(Exception):
-    """For turns that are served to raise: what the client asks for cannot be answered. It is told so, in these words."""
+    """Raise it in a served turn to reject the request: the client gets status 400 with this message."""
 
 
-def import_turn_function(named: str) -> TurnFunction:
-    """The function of that name. Raises ValueError, which says what to write instead."""
-    module_name, _, name = named.partition(":")
+def import_turn_function(path: str) -> TurnFunction:
+    """Import "package.module:function". Raises ValueError with the correction to make."""
+    module_name, _, name = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
-        raise ValueError(f"{named!r} names no function: write it as package.module:function")
-    found: Any = _import_module(module_name)
+        raise ValueError(f"{path!r} does not name a function: write it as package.module:function")
+    value: Any = _import_module(module_name)
     for part in name.split("."):
-        if not hasattr(found, part):
-            meant = get_close_matches(part, [known for known in vars(found) if callable(getattr(found, known))], 1)
-            hint = f"; did you mean {meant[0]}?" if meant else ""
+        if not hasattr(value, part):
+            close = get_close_matches(part, [known for known in vars(value) if callable(getattr(value, known))], 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
             raise ValueError(f"module {module_name} has no {name}{hint}")
-        found = getattr(found, part)
-    return check_turn_function(named, found)
+        value = getattr(value, part)
+    return check_turn_function(path, value)
 
 
-def file_state(named: str) -> str:
-    """What the file of a function that was found is like: another text where `find` would load it anew."""
-    return str(_file_stamp(sys.modules[named.partition(":")[0]]))
+def file_state(path: str) -> str:
+    """The state of the file of an imported function; it differs if `import_turn_function` would load the file again."""
+    return str(_file_stamp(sys.modules[path.partition(":")[0]]))
 
 
-def check_turn_function(named: str, found: Any) -> TurnFunction:
-    """The same of one that is at hand; `named`: how it is called in errors, as in a setting."""
-    name = named.rpartition(":")[2]
+def check_turn_function(path: str, value: Any) -> TurnFunction:
+    """Check a function object; `path` is its name in errors. Raises ValueError with the correction to make."""
+    name = path.rpartition(":")[2]
     shapes = _SHAPES.format(name=name.rpartition(".")[2])
-    is_callable = callable(found)
+    is_callable = callable(value)
     if not is_callable:
-        raise ValueError(f"{named} is a {type(found).__name__}, no function: {shapes}")
-    if inspect.isclass(found):
-        raise ValueError(f"{named} is a class: name an async function, or an object that is called like one")
-    call = type(found).__call__
-    yields = inspect.isasyncgenfunction(found) or inspect.isasyncgenfunction(call)
-    if not yields and not inspect.iscoroutinefunction(found) and not inspect.iscoroutinefunction(call):
-        raise ValueError(f"{named} is a plain function, which nobody can end: {shapes}; what blocks goes into a step, "
-                         "await current_budget().run(look_up, asked.text)")
-    signature = inspect.signature(found)
+        raise ValueError(f"{path} is a {type(value).__name__}, not a function: {shapes}")
+    if inspect.isclass(value):
+        raise ValueError(f"{path} is a class: name an async function, or an object with an async __call__")
+    call = type(value).__call__
+    yields = inspect.isasyncgenfunction(value) or inspect.isasyncgenfunction(call)
+    if not yields and not inspect.iscoroutinefunction(value) and not inspect.iscoroutinefunction(call):
+        raise ValueError(f"{path} is a plain function, which cannot be cancelled: {shapes}; run blocking code in a step, "
+                         "await current_budget().run(look_up, request.text)")
+    signature = inspect.signature(value)
     for n, writes in ((1, False), (2, True)):
         try:
             signature.bind(*range(n))
         except TypeError:
             continue
-        return TurnFunction(named, found, writes, yields)
-    raise ValueError(f"{named} takes {signature}: {shapes}")
+        return TurnFunction(path, value, writes, yields)
+    raise ValueError(f"{path} takes {signature}: {shapes}")
 
 
 def _import_module(name: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)
     module = sys.modules.get(name)
     try:
         if module is None:
@@ -139,9 +139,9 @@ def _import_module(name: str) -> ModuleType:
             module = _reload_module(name, module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"module {name} cannot be imported: it imports {error.name}, which is not there") from error
-        raise ValueError(f"there is no module {name}, neither in {here} nor on PYTHONPATH") from error
-    except BaseException as error:  # a script that ends in sys.exit() is no reason for this process to end
+            raise ValueError(f"module {name} cannot be imported: it imports {error.name}, which was not found") from error
+        raise ValueError(f"there is no module {name} in {folder} or on PYTHONPATH") from error
+    except BaseException as error:  # a script that calls sys.exit() must not end this process
         raise ValueError(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
     vars(module).setdefault(_STAMP, _file_stamp(module))
     return module
@@ -157,7 +157,7 @@ def _file_stamp(module: ModuleType) -> tuple[int, int] | None:
 
 
 def _reload_module(name: str, old: ModuleType) -> ModuleType:
-    """The module as its file says now; where that fails, the old one stays."""
+    """Load the module from its changed file; if that fails, the old one stays."""
     spec = old.__spec__
     if spec is None or spec.loader is None:
         return old

@@ -1,11 +1,11 @@
-"""The deadline on its way out: what a turn has left becomes the time-out of each HTTP request, and a header that tells it.
+"""The deadline of outgoing HTTP requests: the time left in the turn becomes their timeout, and a header.
 
-    client = httpx.AsyncClient(event_hooks={"request": [httpx_hook]})                     # made once
+    client = httpx.AsyncClient(event_hooks={"request": [httpx_hook]})                     # created once
     session = aiohttp.ClientSession(middlewares=[aiohttp_middleware])
     answer = await openai.chat.completions.create(..., **sdk_options())                   # the same for anthropic
 
-A Stayfast gateway, or whoever else reads the header, then works within the same deadline. Outside of a budget nothing is
-changed. None of these libraries is imported here.
+A Stayfast gateway, or any server that reads the header, works within the same deadline. Outside of a budget nothing changes.
+None of these libraries is imported here.
 """
 
 import asyncio
@@ -21,48 +21,48 @@ T = TypeVar("T")
 
 
 def deadline_headers() -> dict[str, str]:
-    """What is left, in whole milliseconds, as headers; empty outside of a budget. Raises OutOfTime where nothing is left."""
+    """The time left, in whole milliseconds, as a header; empty outside of a budget. Raises OutOfTime if no time is left."""
     left_s = _left_s()
-    return {} if left_s == inf else {HEADER: _format_timeout(left_s)}
+    return {} if left_s == inf else {HEADER: _format_ms(left_s)}
 
 
 def sdk_options(*, timeout: float | None = None, extra_headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Options of one call through the OpenAI or the Anthropic SDK: `create(..., **sdk_options())`. Raises OutOfTime.
+    """Options of one call of the OpenAI or Anthropic SDK: `create(..., **sdk_options())`. Raises OutOfTime.
 
-    Your own go in here, as both cannot be given: `create(..., **sdk_options(timeout=5, extra_headers={"x-team": "a"}))`.
+    Pass your own timeout and headers here: `create(..., **sdk_options(timeout=5, extra_headers={"x-team": "a"}))`.
     """
     if timeout is not None and not is_seconds(timeout):
-        raise argument_error(f"timeout={timeout!r:.80}: seconds, more than 0, as in sdk_options(timeout=5)", timeout)
+        raise argument_error(f"timeout={timeout!r:.80}: seconds, above 0, as in sdk_options(timeout=5)", timeout)
     left_s = _left_s()
     headers = dict(extra_headers or ())
     if left_s < inf:
         timeout = left_s if timeout is None else min(left_s, timeout)
-        headers[HEADER] = _format_timeout(left_s)
+        headers[HEADER] = _format_ms(left_s)
     options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     return options | {"extra_headers": headers} if headers else options
 
 
 async def httpx_hook(request: Any) -> None:
-    """A request hook of `httpx.AsyncClient`: no wait of a request is longer than what is left. Raises OutOfTime."""
+    """A request hook of `httpx.AsyncClient`: limits its timeouts to the time left. Raises OutOfTime."""
     httpx_sync_hook(request)
 
 
 def httpx_sync_hook(request: Any) -> None:
-    """The same of `httpx.Client`."""
+    """The same for `httpx.Client`."""
     left_s = _left_s()
     if left_s < inf:
-        request.headers[HEADER] = _format_timeout(left_s)
-        waits_s = request.extensions.get("timeout", {})
-        request.extensions["timeout"] = {wait: min(left_s, waits_s.get(wait) or inf)
-                                         for wait in ("connect", "read", "write", "pool")}
+        request.headers[HEADER] = _format_ms(left_s)
+        timeouts_s = request.extensions.get("timeout", {})
+        request.extensions["timeout"] = {phase: min(left_s, timeouts_s.get(phase) or inf)
+                                         for phase in ("connect", "read", "write", "pool")}
 
 
 async def aiohttp_middleware(request: Any, handler: Callable[[Any], Awaitable[T]]) -> T:
-    """A client middleware of aiohttp: a response that has not begun when the time is over never will. Raises OutOfTime."""
+    """A client middleware of aiohttp: the response must begin within the time left. Raises OutOfTime."""
     left_s = _left_s()
     if left_s == inf:
         return await handler(request)
-    request.headers[HEADER] = _format_timeout(left_s)
+    request.headers[HEADER] = _format_ms(left_s)
     async with asyncio.timeout(left_s):
         return await handler(request)
 
@@ -74,5 +74,5 @@ def _left_s() -> float:
     return left_s
 
 
-def _format_timeout(left_s: float) -> str:
+def _format_ms(left_s: float) -> str:
     return str(max(1, int(left_s * 1e3)))

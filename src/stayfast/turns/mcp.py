@@ -1,11 +1,11 @@
-"""Tools of MCP servers, for agents: over stdio, where the server is started as a child, or over HTTP. Needs `.[mcp]`.
+"""Tools of MCP servers for agents, over stdio (the server runs as a child process) or HTTP. Needs `.[mcp]`.
 
     async with mcp_tools(["python", "server.py"], timeout=2.0) as files, mcp_tools("http://127.0.0.1:8000/mcp") as pages:
         agent = Agent(model, [*files, *pages])
 
-What a server says of a tool (`idempotentHint`, `readOnlyHint`) is a hint of a stranger: it counts only with `trust_hints`. An open
-server is shared by turns; open it and close it in one task. A call that is cut off by its time-out is cancelled at the
-server, too; a server that has died answers every call by an error, which the breaker of the tool then spares.
+The hints of a server about a tool (`idempotentHint`, `readOnlyHint`) are not verified: they apply only with `trust_hints`.
+Turns share an open server; open and close it in the same task. A call that times out is also cancelled at the server. If the
+server has died, every call fails, and the breaker of the tool opens.
 """
 
 import asyncio
@@ -29,73 +29,72 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 async def mcp_tools(server: Any, *, timeout: float = 5.0, trust_hints: bool = False, prefix: str = "",
                     environment: Mapping[str, str] = MappingProxyType({}),
                     open_timeout: float = 10.0) -> AsyncIterator[list[AgentTool[..., Any]]]:
-    """The tools of one server while it is open: a command and its arguments, a URL, or what `mcp.Client` takes.
+    """The tools of one server while it is open: a command with its arguments, a URL, or an argument of `mcp.Client`.
 
-    `timeout`: the most seconds of one call. `trust_hints`: tools that the server calls read-only or idempotent may be called
-    twice and, if read-only, be begun while the model still writes. `prefix`: of their names, where two servers have the
-    same. `environment`: more variables for a command. `open_timeout`: the most seconds until it has told its tools. Raises
-    ConnectionError where it has not, or cannot be reached or started, ValueError and TypeError for what cannot be.
+    `timeout`: seconds per call. `trust_hints`: tools that the server declares read-only or idempotent may be called twice,
+    and read-only ones speculatively. `prefix`: of tool names, if two servers share a name. `environment`: extra variables
+    for a command. `open_timeout`: seconds to connect and list the tools. Raises ConnectionError if that fails, ValueError
+    and TypeError for wrong arguments.
     """
     for name, seconds in (("timeout", timeout), ("open_timeout", open_timeout)):
         if not is_seconds(seconds):
-            raise argument_error(f"{name}={seconds!r:.80}: seconds, more than 0, as in mcp_tools(server, {name}=5.0)",
-                                 seconds)
-    named = _describe_server(server)
+            raise argument_error(f"{name}={seconds!r:.80}: seconds, above 0, as in mcp_tools(server, {name}=5.0)", seconds)
+    description = _describe_server(server)
     if isinstance(server, Sequence) and not isinstance(server, str):
         server = StdioServerParameters(command=server[0], args=list(server[1:]), env=dict(environment))
-    async with AsyncExitStack() as opened:
+    async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(open_timeout):
-                client = await opened.enter_async_context(Client(server))
-                tools = await _list_tools(client, timeout, prefix, trust=trust_hints)
+                client = await stack.enter_async_context(Client(server))
+                tools = await _list_tools(client, timeout, prefix, trust_hints=trust_hints)
         except TimeoutError:
-            raise ConnectionError(f"{named} told no tools within {open_timeout:g} s: is it an MCP server?") from None
+            raise ConnectionError(f"{description} listed no tools within {open_timeout:g} s: is it an MCP server?") from None
         except (BaseExceptionGroup, OSError, MCPError) as error:
             cause: BaseException = error
-            while isinstance(cause, BaseExceptionGroup):  # the package's task groups wrap it
+            while isinstance(cause, BaseExceptionGroup):  # the task groups of the package wrap it
                 cause = cause.exceptions[0]
-            raise ConnectionError(f"{named} cannot be used: {cause!r}") from error
+            raise ConnectionError(f"{description} cannot be used: {cause!r}") from error
         yield tools
 
 
 def _describe_server(server: Any) -> str:
     if isinstance(server, str):
         if not server.startswith(("http://", "https://")):
-            raise ValueError(f"mcp_tools({server!r}): a string is a URL; a server that is to be started is a list, as in "
+            raise ValueError(f"mcp_tools({server!r}): a string is a URL; to start a server, pass a list, as in "
                              'mcp_tools(["python", "server.py"])')
         return f"the MCP server at {server}"
     if isinstance(server, Sequence):
         if not server:
-            raise ValueError('an empty command: a server is started as in mcp_tools(["python", "server.py"])')
+            raise ValueError('an empty command: to start a server, write mcp_tools(["python", "server.py"])')
         return f"the MCP server {server[0]!r}"
     return "the MCP server"
 
 
-async def _list_tools(client: Client, timeout_s: float, prefix: str, *, trust: bool) -> list[AgentTool[..., Any]]:
+async def _list_tools(client: Client, timeout_s: float, prefix: str, *, trust_hints: bool) -> list[AgentTool[..., Any]]:
     tools: list[AgentTool[..., Any]] = []
     cursor: str | None = None
     while True:
         page = await client.list_tools(cursor=cursor)
-        for one in page.tools:
-            hints = one.annotations if trust else None
-            only_reads = hints is not None and bool(hints.read_only_hint)
-            tools.append(AgentTool(partial(_call_tool, client, one.name, timeout_s), prefix + one.name,
-                              one.description or one.title or one.name, dict(one.input_schema), parse=_OBJECT.decode,
-                              timeout=timeout_s, speculative=only_reads,
-                              idempotent=only_reads or (hints is not None and bool(hints.idempotent_hint))))
+        for tool in page.tools:
+            hints = tool.annotations if trust_hints else None
+            is_read_only = hints is not None and bool(hints.read_only_hint)
+            tools.append(AgentTool(partial(_call_tool, client, tool.name, timeout_s), prefix + tool.name,
+                                   tool.description or tool.title or tool.name, dict(tool.input_schema),
+                                   parse=_OBJECT.decode, timeout=timeout_s, speculative=is_read_only,
+                                   idempotent=is_read_only or (hints is not None and bool(hints.idempotent_hint))))
         cursor = page.next_cursor
         if not cursor:
             return tools
 
 
 async def _call_tool(client: Client, name: str, timeout_s: float, /, **arguments: Any) -> Any:
-    """What the server says. Raises ToolError in its words where it could not do it."""
+    """The result of the server. Raises ToolError with the server's message if the tool failed."""
     result = await client.call_tool(name, arguments, read_timeout_seconds=timeout_s)
     if result.is_error:
-        raise ToolError(_result_text(result) or "it failed")
+        raise ToolError(_result_text(result) or "the tool failed")
     return result.structured_content if result.structured_content is not None else _result_text(result)
 
 
 def _result_text(result: CallToolResult) -> str:
-    """Its text; of pictures and the like only the kind."""
+    """The text of the result; other content as its type in brackets."""
     return "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)

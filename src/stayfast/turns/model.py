@@ -1,4 +1,4 @@
-"""What an agent asks: any model that can be asked like this. `turns.chat` has one for OpenAI's client."""
+"""The interface of the models that an agent calls. `turns.chat` implements it for OpenAI's client."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ OnPiece = Callable[[str | ToolCallRequest], None]
 
 
 class ModelReply(msgspec.Struct, frozen=True):
-    """What a model said in one step. `n_tokens`: of the output; 0: not known."""
+    """The reply of a model to one request. `n_tokens`: output tokens; 0: unknown."""
 
     text: str = ""
     calls: tuple[ToolCallRequest, ...] = ()
@@ -20,12 +20,12 @@ class ModelReply(msgspec.Struct, frozen=True):
 
 
 class Model(Protocol):
-    """See the module. One object may be asked by many turns at once."""
+    """One object may serve many turns at once."""
 
     async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
-                  max_tokens: int) -> ModelReply:
-        """Answer. Messages and tools are in the form of OpenAI's chat API; they are not to be changed.
+                       max_tokens: int) -> ModelReply:
+        """Generate a reply. Messages and tools have the form of OpenAI's chat API; do not change them.
 
-        `hear` is told each piece of text as it comes, and each call as soon as its arguments are whole; then it is not
-        told again. Not `may_call`: the answer is wanted now.
+        Call `on_piece` with each piece of text as it arrives, and with each tool call once, when its arguments are complete.
+        If not `may_call`, tool calls are not allowed: answer now.
         """

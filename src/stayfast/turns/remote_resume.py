@@ -1,8 +1,8 @@
-"""A turn that runs in another process of the same machine, for a client that comes back to this one.
+"""Resuming a turn that runs in another process of the same machine.
 
-Whoever has it is asked again and again for what came after the last event that is known; it answers at once where there is
-something, else after WAITS_S. While it is asked, somebody reads it.
-When wrong: a step that ends after the last question is told of nowhere.
+The process with the client polls the process with the turn for the events after the last known one. A poll returns at once
+if there are events, else after POLL_WAIT_S. While it is polled, the turn has a reader.
+When wrong: a step that ends after the last poll is reported nowhere.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.steps import StepDone, TurnSeen
 from stayfast.upstreams.turn import TurnPiece
 
-WAITS_S = 0.4
-MOST_PIECES = 200  # at a time
+POLL_WAIT_S = 0.4
+MAX_PIECES = 200  # per poll
 
 
 class ResumeRequest(msgspec.Struct, frozen=True):
-    """A turn that somebody comes back to, and what it wants of it."""
+    """The turn to resume, and the last event id of its client. `late`: also the patches after the final event."""
 
     upstream: str
     tenant: str | None
@@ -31,8 +31,8 @@ class ResumeRequest(msgspec.Struct, frozen=True):
 
 
 class RemoteTurnPart(msgspec.Struct, frozen=True):
-    """What has come of it. `failed`: with which status, code and message it ended. `steps`: those that have ended since
-    somebody was told of steps; instants are the machine's, and so the same in all its processes.
+    """The reply to a poll. `failed`: status, code and message of a failed turn. `steps`: those that ended since they were
+    last reported; their instants are of the machine's clock, which all its processes share.
     """
 
     pieces: list[TurnPiece]
@@ -53,17 +53,17 @@ class _Reading(Protocol):
 
 
 async def read_turn_part(reading: _Reading) -> RemoteTurnPart:
-    """What there is to be told, or will be in a moment."""
-    pieces = await _read_pieces(reading)
+    """The pieces that are available, or the first one within POLL_WAIT_S."""
+    part = await _read_pieces(reading)
     steps = [msgspec.structs.replace(step, parent=-1) for step in reading.seen().steps if step.how != "running"]
-    return msgspec.structs.replace(pieces, steps=tuple(steps))
+    return msgspec.structs.replace(part, steps=tuple(steps))
 
 
 async def _read_pieces(reading: _Reading) -> RemoteTurnPart:
     pieces: list[TurnPiece] = []
     try:
-        async with asyncio.timeout(WAITS_S):
-            while len(pieces) < MOST_PIECES and (not pieces or reading.ready()):
+        async with asyncio.timeout(POLL_WAIT_S):
+            while len(pieces) < MAX_PIECES and (not pieces or reading.ready()):
                 piece = await reading.next()
                 if piece is None:
                     return RemoteTurnPart(pieces, is_over=True)
@@ -76,40 +76,40 @@ async def _read_pieces(reading: _Reading) -> RemoteTurnPart:
 
 
 class RemoteTurnStream:
-    """One client's way through it: a `TurnRun`. One task reads it."""
+    """A `TurnRun` of one client over polls. One task reads it."""
 
-    def __init__(self, sought: ResumeRequest, first: RemoteTurnPart, ask: ResumeRemotely) -> None:
-        self._sought = sought
-        self._resume = ask
+    def __init__(self, request: ResumeRequest, first: RemoteTurnPart, resume: ResumeRemotely) -> None:
+        self._request = request
+        self._resume = resume
         self._pieces: deque[TurnPiece] = deque()
         self._steps: list[StepDone] = []
         self._add_part(first)
 
     async def next(self) -> TurnPiece | None:
-        """Also raises UpstreamFailed where whoever ran it is gone."""
+        """Also raises UpstreamFailed if the process with the turn has ended."""
         while not self._pieces:
             if self._last.failed is not None:
                 status, code, message = self._last.failed
-                failed = UpstreamFailed(self._sought.upstream, Fault.RAISED, message, code=code)
+                failed = UpstreamFailed(self._request.upstream, Fault.RAISED, message, code=code)
                 failed.status = status
                 raise failed
             if self._last.is_over:
                 return None
-            event = await self._resume(self._sought)
-            if event is None:
-                raise UpstreamFailed(self._sought.upstream, Fault.RESET, "the process that ran this turn has ended")
-            self._add_part(event)
+            part = await self._resume(self._request)
+            if part is None:
+                raise UpstreamFailed(self._request.upstream, Fault.RESET, "the process that ran this turn has ended")
+            self._add_part(part)
         return self._pieces.popleft()
 
-    def _add_part(self, event: RemoteTurnPart) -> None:
-        self._last = event
-        self._pieces.extend(event.pieces)
-        self._steps += event.steps
-        if event.pieces:
-            self._sought = msgspec.structs.replace(self._sought, after=event.pieces[-1].id)
+    def _add_part(self, part: RemoteTurnPart) -> None:
+        self._last = part
+        self._pieces.extend(part.pieces)
+        self._steps += part.steps
+        if part.pieces:
+            self._request = msgspec.structs.replace(self._request, after=part.pieces[-1].id)
 
     def seen(self) -> TurnSeen:
         return TurnSeen(tuple(self._steps), sum(step.cost_usd for step in self._steps if step.cost_usd) or None)
 
     def close(self) -> None:
-        """Whoever runs it is asked no more."""
+        """Nothing to release: polling stops with the reader."""

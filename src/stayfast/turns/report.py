@@ -1,6 +1,6 @@
-"""A turn as those who watch it see it: what each step took of its time, what it cost, what was cut, which step broke it.
+"""A turn seen from outside: per step its time, cost and outcome, and the step that broke the budget.
 
-As a waterfall in text for people, and as `StepDone`s for those who watch requests.
+As a text waterfall for people, and as `StepDone` records for the gateway's traces and metrics.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,128 +16,130 @@ MAX_STEPS = 200
 MAX_NAME = 64
 
 
-def render_waterfall(of: BudgetState) -> str:
-    end_at = of.ended_at if of.ended_at < inf else of.now()
-    spent_s, total_s = end_at - of.began_at, of.deadline_at - of.began_at
+def render_waterfall(budget: BudgetState) -> str:
+    """A header, one line per step with its bar, then the step that broke the budget and the abandoned steps."""
+    end_at = budget.ended_at if budget.ended_at < inf else budget.now()
+    spent_s, total_s = end_at - budget.began_at, budget.deadline_at - budget.began_at
     head = f"turn: {_format_s(spent_s)} of {_format_s(total_s)}"
-    cost_usd = total_cost_usd(of)
+    cost_usd = total_cost_usd(budget)
     if cost_usd:
         head += f", ${cost_usd:.6g}"
-    lines = [head, *_lines(of, of.began_at, max(spent_s, 1e-9), 1)]
-    broken_by, abandoned = find_broken_by(of), list_abandoned(of)
+    lines = [head, *_render_steps(budget, budget.began_at, max(spent_s, 1e-9), 1)]
+    broken_by, abandoned = find_broken_by(budget), list_abandoned(budget)
     if broken_by is not None:
         lines.append(f"broke the budget: {broken_by}")
     if abandoned:
-        lines.append(f"abandoned, and maybe still running: {', '.join(abandoned)}")
+        lines.append(f"abandoned, may still be running: {', '.join(abandoned)}")
     return "\n".join(lines)
 
 
-def find_blamed(rows: Iterable[StepRun]) -> str | None:
-    """Who used all the time that the turn had, of these steps in their order, or EVENT_LOOP; None where nobody did."""
-    late: str | None = None  # that had no time to begin: whoever was before it is to blame, if that can be said
-    for row in rows:
-        if row.is_capped:
+def find_blamed(runs: Iterable[StepRun]) -> str | None:
+    """The first of these steps that used all the time the turn had, or EVENT_LOOP; None if there is none."""
+    late: str | None = None  # a step with no time to start; an earlier step is to blame, if there is one
+    for run in runs:
+        if run.is_capped:
             continue
-        if row.blocked_s:
+        if run.blocked_s:
             return EVENT_LOOP
-        if row.outcome == "timeout":
-            if row.n_calls:
-                return row.name
-            late = late or row.name
+        if run.outcome == "timeout":
+            if run.n_calls:
+                return run.name
+            late = late or run.name
     return late
 
 
-def total_cost_usd(of: BudgetState) -> float:
-    """What all steps said they cost, in dollars, those of budgets inside included."""
-    return sum(scope.cost_usd + sum(total_cost_usd(inner) for inner in scope.inner or ()) for scope in of.scopes)
+def total_cost_usd(budget: BudgetState) -> float:
+    """Dollars charged in all steps, including those of inner budgets."""
+    return sum(scope.cost_usd + sum(total_cost_usd(inner) for inner in scope.inner or ()) for scope in budget.scopes)
 
 
-def list_abandoned(of: BudgetState) -> list[str]:
-    """The names of the steps that were cancelled and go on all the same, those of budgets inside last."""
-    own = [row.name for row in of.step_runs if row.is_abandoned]
-    return own + [name for inner in _inside(of) for name in list_abandoned(inner)]
+def list_abandoned(budget: BudgetState) -> list[str]:
+    """The names of steps that were cancelled but still run; those of inner budgets last."""
+    own = [run.name for run in budget.step_runs if run.is_abandoned]
+    return own + [name for inner in _list_inner(budget) for name in list_abandoned(inner)]
 
 
-def find_broken_by(of: BudgetState) -> str | None:
-    """The first step that used all that the turn had, or EVENT_LOOP; else that of a budget inside which was shortened."""
-    own = find_blamed(of.step_runs)
+def find_broken_by(budget: BudgetState) -> str | None:
+    """The first step that used all the turn's time, or EVENT_LOOP; else that of an inner budget which was shortened."""
+    own = find_blamed(budget.step_runs)
     if own is not None:
         return own
-    by = (find_broken_by(inner) for inner in _inside(of) if inner.deadline_at < inner.began_at + (inner.total_s or inf))
-    return next(filter(None, by), None)
+    by_inner = (find_broken_by(inner) for inner in _list_inner(budget)
+                if inner.deadline_at < inner.began_at + (inner.total_s or inf))
+    return next(filter(None, by_inner), None)
 
 
-def find_blamed_anywhere(of: BudgetState) -> str | None:
-    """The first step, in whichever budget inside, that used all the time that there was for it and not just its own cap."""
-    return find_blamed(row for row, _ in _walk(of, None))
+def find_blamed_anywhere(budget: BudgetState) -> str | None:
+    """The first step, in this budget or any inner one, that used all its time and not only its own cap."""
+    return find_blamed(run for run, _ in _walk(budget, None))
 
 
-def list_steps(of: BudgetState, *, since: float = -inf, is_ending: bool = False) -> TurnSeen:
-    """The steps of a turn, budgets inside included, in the order in which they began; those that were not over by the
-    instant `since`. What has not ended ends now: it is `running`, or `cancelled` where all of the turn `is_ending`.
+def list_steps(budget: BudgetState, *, since: float = -inf, is_ending: bool = False) -> TurnSeen:
+    """The steps of a turn, including inner budgets, in start order; without those that ended before the instant `since`.
+    The outcome of an unfinished step is `running`, or `cancelled` if the whole turn `is_ending`.
     """
-    found = [(row, parent) for row, parent in _walk(of, None) if row.ended_at > since]
-    found.sort(key=lambda one: one[0].began_at)
+    found = [(run, parent) for run, parent in _walk(budget, None) if run.ended_at > since]
+    found.sort(key=lambda pair: pair[0].began_at)
     del found[MAX_STEPS:]
-    places = {id(row): place for place, (row, _) in enumerate(found)}
-    now = of.now()
-    left = "cancelled" if is_ending else "running"
-    steps = tuple([_step(row, now, places.get(id(parent), -1), left) for row, parent in found])
+    indexes = {id(run): index for index, (run, _) in enumerate(found)}
+    now = budget.now()
+    unfinished = "cancelled" if is_ending else "running"
+    steps = tuple([_to_step_done(run, now, indexes.get(id(parent), -1), unfinished) for run, parent in found])
     if since == -inf:
-        return TurnSeen(steps, total_cost_usd(of) or None)
+        return TurnSeen(steps, total_cost_usd(budget) or None)
     return TurnSeen(steps, sum(step.cost_usd for step in steps if step.cost_usd) or None)
 
 
-def _inside(of: BudgetState) -> list[BudgetState]:
-    return [inner for scope in of.scopes for inner in scope.inner or ()]
+def _list_inner(budget: BudgetState) -> list[BudgetState]:
+    return [inner for scope in budget.scopes for inner in scope.inner or ()]
 
 
-def _walk(of: BudgetState, parent: StepRun | None) -> Iterator[tuple[StepRun, StepRun | None]]:
-    """Each step, and the one that it was begun in: those of the budgets that the body opened, then its own."""
-    for inner in of.inner_budgets:
+def _walk(budget: BudgetState, parent: StepRun | None) -> Iterator[tuple[StepRun, StepRun | None]]:
+    """Each step with its parent step: first the budgets opened in the body, then the own steps."""
+    for inner in budget.inner_budgets:
         yield from _walk(inner, parent)
-    for row in of.step_runs:
-        yield row, parent
-        for inner in row.inner or ():
-            yield from _walk(inner, row)
+    for run in budget.step_runs:
+        yield run, parent
+        for inner in run.inner or ():
+            yield from _walk(inner, run)
 
 
-def _step(row: StepRun, now: float, parent: int, left: str) -> StepDone:
-    detail = f"{row.detail}, goes on all the same" if row.is_abandoned else row.detail
-    cost_usd = row.cost_usd + sum(total_cost_usd(inner) for inner in row.inner or ())
-    is_excused = row.is_capped or row.blocked_s > 0  # it is not what broke the budget
-    return StepDone(row.name[:MAX_NAME], row.began_at, min(row.ended_at, now), row.ends_at - row.began_at,
-                    row.outcome if row.is_done else left, detail, is_excused, cost_usd or None, parent, row.kind)
+def _to_step_done(run: StepRun, now: float, parent: int, unfinished: str) -> StepDone:
+    detail = f"{run.detail}, still running" if run.is_abandoned else run.detail
+    cost_usd = run.cost_usd + sum(total_cost_usd(inner) for inner in run.inner or ())
+    is_excused = run.is_capped or run.blocked_s > 0  # not the cause of a broken budget
+    return StepDone(run.name[:MAX_NAME], run.began_at, min(run.ended_at, now), run.ends_at - run.began_at,
+                    run.outcome if run.is_done else unfinished, detail, is_excused, cost_usd or None, parent, run.kind)
 
 
-def _lines(of: BudgetState, since: float, whole_s: float, depth: int) -> list[str]:
+def _render_steps(budget: BudgetState, since: float, total_s: float, depth: int) -> list[str]:
     lines = []
-    for inner in of.inner_budgets:
-        lines += _lines(inner, since, whole_s, depth + 1)
-    for row in of.step_runs:
-        lines.append(_line(row, since, whole_s, depth))
-        for inner in row.inner or ():
-            lines += _lines(inner, since, whole_s, depth + 1)
+    for inner in budget.inner_budgets:
+        lines += _render_steps(inner, since, total_s, depth + 1)
+    for run in budget.step_runs:
+        lines.append(_render_step(run, since, total_s, depth))
+        for inner in run.inner or ():
+            lines += _render_steps(inner, since, total_s, depth + 1)
     return lines
 
 
-def _line(row: StepRun, since: float, whole_s: float, depth: int) -> str:
-    end_at = min(row.ended_at, since + whole_s)
-    first = min(N_COLUMNS - 1, int((row.began_at - since) / whole_s * N_COLUMNS))
-    n_filled = max(1, round((end_at - row.began_at) / whole_s * N_COLUMNS))
+def _render_step(run: StepRun, since: float, total_s: float, depth: int) -> str:
+    end_at = min(run.ended_at, since + total_s)
+    first = min(N_COLUMNS - 1, int((run.began_at - since) / total_s * N_COLUMNS))
+    n_filled = max(1, round((end_at - run.began_at) / total_s * N_COLUMNS))
     bar = (" " * first + "#" * n_filled)[:N_COLUMNS].ljust(N_COLUMNS)
-    words = [f"{_format_s(end_at - row.began_at)} of {_format_s(max(0.0, row.ends_at - row.began_at))}", row.outcome]
-    if row.n_calls > 1:
-        words.append(f"{row.n_calls} calls")
-    if row.cost_usd:
-        words.append(f"${row.cost_usd:.6g}")
-    if row.used_fallback:
+    words = [f"{_format_s(end_at - run.began_at)} of {_format_s(max(0.0, run.ends_at - run.began_at))}", run.outcome]
+    if run.n_calls > 1:
+        words.append(f"{run.n_calls} calls")
+    if run.cost_usd:
+        words.append(f"${run.cost_usd:.6g}")
+    if run.used_fallback:
         words.append("fallback used")
-    if row.detail:
-        words.append(row.detail)
-    elif row.blocked_s:
-        words.append(f"ended {_format_s(row.blocked_s)} late, as the event loop was blocked")
-    return f"{'  ' * depth}{row.name:<{_NAME_WIDTH}} |{bar}| {', '.join(words)}"
+    if run.detail:
+        words.append(run.detail)
+    elif run.blocked_s:
+        words.append(f"ended {_format_s(run.blocked_s)} late, as the event loop was blocked")
+    return f"{'  ' * depth}{run.name:<{_NAME_WIDTH}} |{bar}| {', '.join(words)}"
 
 
 def _format_s(seconds: float) -> str:

@@ -1,13 +1,13 @@
-"""A turn served as a model: the function that a setting names, run for each request in the time that it has.
+"""A turn served as a model: a function named in the settings runs for each request, within the request's deadline.
 
-    upstreams: {support: {kind: turn, turn: "support:answer"}}          async def answer(request: TurnRequest, a: Answer) -> None
-    routes:    {support: {upstreams: [support], deadline: 4}}               a.write(await current_budget().run(look_up, asked.text))
+    upstreams: {support: {kind: turn, turn: "support:answer"}}   # async def answer(request: TurnRequest, a: Answer) -> None
+    routes: {support: {upstreams: [support], deadline: 4}}
 
-It runs in a budget that ends END_MARGIN_S before the request must be over, so that what it has by then still gets out. When
-its client leaves it is cancelled at once, with all that it runs; a client of the typed events may come back, with the same
-x-request-id and the Last-Event-ID that it saw, for `resume_s` after it was cut off. Until then the turn goes on.
-When wrong: turns are kept where they run. The other workers of the same parent are asked (`turns.remote_resume`); a client
-that comes back to another replica is told by a 404 that it is not there.
+The turn's budget ends END_MARGIN_S before the request's deadline, so that a partial answer can still be sent. When the
+client disconnects, the turn is cancelled with all its steps. A client of typed events may reconnect within `resume_s`, with
+the same x-request-id and a Last-Event-ID; until then the turn continues.
+When wrong: a turn is kept in its process. Other workers of the same parent find it (`turns.remote_resume`); a client that
+reconnects to another replica gets a 404.
 """
 
 import asyncio
@@ -33,39 +33,39 @@ from stayfast.wire.dialect import unsayable
 from stayfast.wire.json_input import conversation
 from stayfast.wire.trace_context import headers_of
 
-END_MARGIN_S = 0.025  # of the budget's own grace and clean-up, and a busy loop's timers
-MAX_KEPT = 1000
-MAX_KEPT_CHARS = 64_000_000  # of turns that have ended
-OBEYS_S = 1.0  # what a cancelled turn has to close what it holds before it is told of as abandoned
+END_MARGIN_S = 0.025  # for the budget's grace and clean-up, and late timers of a busy loop
+MAX_TURNS = 1000
+MAX_TURN_CHARS = 64_000_000  # of all turns that have ended
+CANCEL_WAIT_S = 1.0  # a cancelled turn that still runs after this is reported as abandoned
 
 
 class InvalidTurnAnswer(TypeError):
-    """The function did not bring an answer; in words for whoever wrote it."""
+    """The function returned no answer; the message is for its author."""
 
 
 class ResumableTurns:
-    """Turns that their clients may come back to, by tenant and request id. One loop's; outlives a reload."""
+    """Turns whose clients may reconnect, by tenant and request id. Bound to one loop; survives a reload."""
 
     def __init__(self) -> None:
         self._turns: dict[tuple[str | None, str], RunningTurn] = {}
         self._n_chars = 0
 
     def add(self, turn: "RunningTurn") -> None:
-        """Keep it; with too many, the oldest goes."""
+        """Keep a turn; above MAX_TURNS the oldest is dropped."""
         before = self._turns.get(turn.key)
         if before is not None:
             self.drop(before)
-        elif len(self._turns) >= MAX_KEPT:
+        elif len(self._turns) >= MAX_TURNS:
             self.drop(next(iter(self._turns.values())))
         self._turns[turn.key] = turn
 
     def record_end(self, turn: "RunningTurn") -> None:
-        """It has ended; with too much text, the oldest of those that have go."""
+        """The turn has ended; above MAX_TURN_CHARS the oldest ended turns are dropped."""
         if self._turns.get(turn.key) is turn:
             turn.n_chars = len(turn.answer.text)
             self._n_chars += turn.n_chars
-        while self._n_chars > MAX_KEPT_CHARS:
-            self.drop(next(one for one in self._turns.values() if one.n_chars))
+        while self._n_chars > MAX_TURN_CHARS:
+            self.drop(next(other for other in self._turns.values() if other.n_chars))
 
     def find(self, tenant: str | None, request_id: str) -> "RunningTurn | None":
         return self._turns.get((tenant, request_id))
@@ -86,9 +86,9 @@ class ServedTurn(TurnUpstream):
     def __init__(self, name: str, function: TurnFunction, clock: Clock, sink: Sink, *, resume_s: float = 15.0,
                  is_idempotent: bool = False, ask_others: ResumeRemotely | None = None) -> None:
         super().__init__(name, clock)
-        self.function = function  # for turns that begin from now on
+        self.function = function  # of new turns; a reload replaces it
         self.resumable = ResumableTurns()
-        self._ask_others = ask_others
+        self.resume_remotely = ask_others
         self._sink = sink
         self._resume_s = resume_s
         self._is_idempotent = is_idempotent
@@ -101,26 +101,26 @@ class ServedTurn(TurnUpstream):
         turn = self._start_turn(call)
         return TurnReading(turn, turn.answer.read(late=wish is not None and wish.late), is_plain=wish is None)
 
-    async def _resume(self, sought: ResumeRequest) -> TurnRun:
-        turn = self.resumable.find(sought.tenant, sought.request_id)
+    async def _resume(self, request: ResumeRequest) -> TurnRun:
+        turn = self.resumable.find(request.tenant, request.request_id)
         if turn is not None:
             try:
-                return TurnReading(turn, turn.answer.read(sought.after, late=sought.late))
+                return TurnReading(turn, turn.answer.read(request.after, late=request.late))
             except ValueError as error:
                 raise Rejected(f"{error}.", param="last-event-id") from error
-        first = await self._ask_others(sought) if self._ask_others is not None else None
-        if first is None or self._ask_others is None:
-            raise Rejected("This turn is not kept here any more: ask anew, without last-event-id.", status=404,
+        first = await self.resume_remotely(request) if self.resume_remotely is not None else None
+        if first is None or self.resume_remotely is None:
+            raise Rejected("This turn can no longer be resumed: send the request again without last-event-id.", status=404,
                            code="turn_not_kept", param="last-event-id")
-        return RemoteTurnStream(sought, first, self._ask_others)
+        return RemoteTurnStream(request, first, self.resume_remotely)
 
-    async def find_turn(self, sought: ResumeRequest) -> RemoteTurnPart | None:
-        """What another process is to be told of a turn that is kept here; None where it is not."""
-        turn = self.resumable.find(sought.tenant, sought.request_id)
+    async def find_turn(self, request: ResumeRequest) -> RemoteTurnPart | None:
+        """The reply to a poll from another process; None if the turn is not in this process."""
+        turn = self.resumable.find(request.tenant, request.request_id)
         if turn is None:
             return None
         try:
-            reading = TurnReading(turn, turn.answer.read(sought.after, late=sought.late))
+            reading = TurnReading(turn, turn.answer.read(request.after, late=request.late))
         except ValueError:
             return None
         try:
@@ -135,13 +135,12 @@ class ServedTurn(TurnUpstream):
         headers = dict(call.headers) | dict(headers_of(call.trace) if call.trace is not None else ())
         left_s = call.deadline.remaining(self._clock.now())
         late = budget(max(left_s - END_MARGIN_S, left_s / 2, 1e-3))
-        turn_request = TurnRequest(call.model, parsed, late, call.request.stream, call.request_id, call.tenant, headers)
+        request = TurnRequest(call.model, parsed, late, call.request.stream, call.request_id, call.tenant, headers)
         wish = call.events
         is_resumable = wish is not None and self._resume_s > 0
-        turn = RunningTurn(self.name, self.function, turn_request, is_idempotent=self._is_idempotent,
-                    waits=wish is not None and wish.late, stays_s=self._resume_s if is_resumable else 0.0,
-                           drop=self.resumable.drop,
-                    abandon=self._report_abandoned)
+        turn = RunningTurn(self.name, self.function, request, is_idempotent=self._is_idempotent,
+                           sends_late=wish is not None and wish.late, resume_s=self._resume_s if is_resumable else 0.0,
+                           drop=self.resumable.drop, report_abandoned=self._report_abandoned)
         if is_resumable:
             self.resumable.add(turn)
         self._running.add(turn)
@@ -149,7 +148,7 @@ class ServedTurn(TurnUpstream):
         return turn
 
     def end(self) -> None:
-        """Cancel what runs, as the process ends."""
+        """Cancel the running turns, as the process ends."""
         for turn in self._running:
             turn.cancel()
 
@@ -162,34 +161,34 @@ class ServedTurn(TurnUpstream):
             self._sink.emit(TurnFailed(self.name, turn.request.request_id, error_kind(error), where))
 
     def _report_abandoned(self, turn: "RunningTurn") -> None:
-        self._sink.emit(TurnFailed(self.name, turn.request.request_id, "abandoned", f"{turn.name} was cancelled and goes "
-                                                                                    f"on: "
-                                   "let asyncio.CancelledError through"))
+        self._sink.emit(TurnFailed(self.name, turn.request.request_id, "abandoned",
+                                   f"{turn.name} was cancelled but still runs: let it raise asyncio.CancelledError"))
 
     def __repr__(self) -> str:
-        return f"<ServedTurn {self.name}: {self.function.name}, {len(self._running)} running, {len(self.resumable)} kept>"
+        return (f"<ServedTurn {self.name}: {self.function.name}, {len(self._running)} running, {len(self.resumable)} "
+                "resumable>")
 
 
 class RunningTurn:
-    """One turn, while it runs and while its client may come back."""
+    """One turn, while it runs and while its client may reconnect."""
 
-    def __init__(self, upstream: str, function: TurnFunction, request: TurnRequest, *, is_idempotent: bool, waits: bool,
-                 stays_s: float,
-                 drop: "Callable[[RunningTurn], None]", abandon: "Callable[[RunningTurn], None]") -> None:
+    def __init__(self, upstream: str, function: TurnFunction, request: TurnRequest, *, is_idempotent: bool,
+                 sends_late: bool, resume_s: float, drop: "Callable[[RunningTurn], None]",
+                 report_abandoned: "Callable[[RunningTurn], None]") -> None:
         self.request = request
-        self.late = request.late  # the budget of all of it
+        self.late = request.late  # the budget of the whole turn
         self.answer = Answer()
         self.key = (request.tenant, request.request_id)
         self.n_chars = 0  # of its text, once it has ended
-        self.reported_at = -inf  # when some reader was the last to tell of its steps
+        self.reported_at = -inf  # when a reader last reported its steps
         self._upstream = upstream
         self.name = function.name
         self._function = function
         self._is_idempotent = is_idempotent
-        self._waits = waits
-        self._stays_s = stays_s
+        self._sends_late = sends_late
+        self._resume_s = resume_s
         self._drop = drop
-        self._abandon = abandon
+        self._report_abandoned = report_abandoned
         self._is_cancelled = False
         self._n_readers = 0
         self._leave_timer: asyncio.TimerHandle | None = None
@@ -197,44 +196,45 @@ class RunningTurn:
 
     def add_reader(self) -> None:
         self._n_readers += 1
-        if self._leave_timer is not None:
-            self._leave_timer.cancel()
-            self._leave_timer = None
+        self._stop_leave_timer()
 
     def remove_reader(self) -> None:
-        """One less does; the last one ends it, or will."""
+        """Without readers the turn is cancelled, after `resume_s` if its client may reconnect."""
         self._n_readers -= 1
         if self._n_readers:
             return
-        if self._stays_s:
-            self._leave_timer = asyncio.get_running_loop().call_later(self._stays_s, self._drop, self)
+        if self._resume_s:
+            self._leave_timer = asyncio.get_running_loop().call_later(self._resume_s, self._drop, self)
         else:
             self.cancel()
 
     def stop_waiting(self) -> None:
-        """Nobody can come back to it any more."""
-        self._stays_s = 0.0
+        """The client can no longer reconnect."""
+        self._resume_s = 0.0
+        self._stop_leave_timer()
+        if not self._n_readers:
+            self.cancel()
+
+    def _stop_leave_timer(self) -> None:
         if self._leave_timer is not None:
             self._leave_timer.cancel()
             self._leave_timer = None
-        if not self._n_readers:
-            self.cancel()
 
     def cancel(self) -> None:
         if self._is_cancelled or self.task.done():
             return
         self._is_cancelled = True
         self.task.cancel()
-        alarm = asyncio.get_running_loop().call_later(OBEYS_S, self._abandon, self)
-        self.task.add_done_callback(lambda _: alarm.cancel())
+        timer = asyncio.get_running_loop().call_later(CANCEL_WAIT_S, self._report_abandoned, self)
+        self.task.add_done_callback(lambda _: timer.cancel())
 
     @property
     def is_ending(self) -> bool:
-        """Whether its steps are over, or about to be."""
+        """Whether its steps are done, or being cancelled."""
         return self.task.done() or self.task.cancelling() > 0
 
     async def failure(self) -> UpstreamFailed:
-        """What a turn whose final event says so has failed with, once what it held is closed."""
+        """The error of a turn whose final event is not ok. Waits until the task has ended."""
         await asyncio.wait([self.task])
         error = None if self.task.cancelled() else self.task.exception()
         return self._failure_of(error or asyncio.CancelledError())
@@ -244,36 +244,35 @@ class RunningTurn:
             async with self.late:
                 async with self.answer as a:
                     await self._write(a)
-                if self._waits:
+                if self._sends_late:
                     await a.wait_settled()
         except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
                 raise
-            raise ContainedError(f"{self.name} raised {type(error).__name__}, which ends nothing but the turn") from error
+            raise ContainedError(f"{self.name} raised {type(error).__name__}, which ends the turn only") from error
 
     async def _write(self, a: Answer) -> None:
         function, request = self._function, self.request
-        made = function.call(request, a) if function.writes else function.call(request)
-        error_text = None
-        if function.yields and inspect.isasyncgen(made):
-            async with aclosing(made) as pieces:
+        result = function.call(request, a) if function.writes else function.call(request)
+        text = None
+        if function.yields and inspect.isasyncgen(result):
+            async with aclosing(result) as pieces:
                 async for piece in pieces:
                     a.write(_check_text(function, piece, "yielded"))
-                    await asyncio.sleep(0)  # one that awaits nothing would have the loop to itself
+                    await asyncio.sleep(0)  # a generator that never awaits must not block the loop
         else:
-            error_text = await made
-        if error_text is not None:
-            a.write(_check_text(function, error_text, "returned"))
+            text = await result
+        if text is not None:
+            a.write(_check_text(function, text, "returned"))
         if not a.text:
-            raise InvalidTurnAnswer(f"the turn {function.name} returned nothing: let it return its text, yield it in "
-                                    f"pieces, or "
-                            "take the answer as its second argument and write a.write(text)")
+            raise InvalidTurnAnswer(f"the turn {function.name} returned nothing: return its text, yield it in pieces, or "
+                                    "take the answer as second argument and call a.write(text)")
 
     def _failure_of(self, error: BaseException) -> UpstreamFailed:
         match error:
             case TurnRefused():
-                words = str(error) or "this turn does not answer that"
-                refused = UpstreamFailed(self._upstream, Fault.STATUS, words, upstream_status=400, is_final=True,
+                message = str(error) or "this turn does not answer that"
+                refused = UpstreamFailed(self._upstream, Fault.STATUS, message, upstream_status=400, is_final=True,
                                          code="turn_refused", kind="invalid_request_error")
                 refused.status = 400
                 return refused
@@ -287,7 +286,7 @@ class RunningTurn:
                 failed = UpstreamFailed(self._upstream, Fault.RAISED, str(error), code="turn_without_answer")
             case _:
                 failed = UpstreamFailed(self._upstream, Fault.RAISED, f"the turn {self._upstream} failed with "
-                                        f"{error_kind(error)}; the gateway's log says where")
+                                        f"{error_kind(error)}; the gateway's log has the location")
         failed.is_once = not self._is_idempotent
         return failed
 
@@ -296,21 +295,21 @@ class RunningTurn:
 
 
 class TurnReading:
-    """One client's way through a turn: a `TurnRun`. One task reads it."""
+    """One client reading a turn: a `TurnRun`. One task reads it."""
 
     def __init__(self, turn: RunningTurn, reader: AnswerReader, *, is_plain: bool = False) -> None:
         self._turn = turn
         self._reader = reader
         self._is_plain = is_plain
-        self._n_given = 0  # characters
+        self._n_sent = 0  # characters
         self._since = turn.reported_at
-        self._has_given = reader.seen > 0  # by this reading, or one before it
+        self._has_sent = reader.last_id > 0  # this reading, or one before it
         self._failed: UpstreamFailed | None = None
         self._is_closed = False
         turn.add_reader()
 
     async def next(self) -> TurnPiece | None:
-        """The final event of a turn that failed is given to whoever has seen something of it."""
+        """The final event of a failed turn is sent only after other events; else the failure is raised at once."""
         if self._failed is not None:
             raise self._failed
         event = await anext(self._reader, None)
@@ -318,11 +317,11 @@ class TurnReading:
             return None
         if isinstance(event.payload, FinalEvent) and event.payload.outcome != "ok":
             self._failed = await self._turn.failure()
-            if not self._has_given:
+            if not self._has_sent:
                 raise self._failed
-        self._has_given = True
-        text = event_text(event, self._n_given)
-        self._n_given += len(text)
+        self._has_sent = True
+        text = event_text(event, self._n_sent)
+        self._n_sent += len(text)
         return TurnPiece(text, b"" if self._is_plain else event.sse(), event.id)
 
     def ready(self) -> bool:
@@ -338,7 +337,7 @@ class TurnReading:
             self._turn.remove_reader()
 
 
-def _check_text(function: TurnFunction, piece: object, how: str) -> str:
+def _check_text(function: TurnFunction, piece: object, verb: str) -> str:
     if not isinstance(piece, str):
-        raise InvalidTurnAnswer(f"the turn {function.name} {how} a {type(piece).__name__}: it must be text")
+        raise InvalidTurnAnswer(f"the turn {function.name} {verb} a {type(piece).__name__}: it must be text")
     return piece

@@ -1,6 +1,6 @@
-"""Where what is looked up can be kept for several processes: a file on this machine, or a server.
+"""A store that several processes share, for `CachedFunction`: a file on this machine, or a server.
 
-    search = CachedFunction(find, ttl_s=300, store=store_at("found.db"), name="acme search")
+    search = CachedFunction(find, ttl_s=300, store=open_shared_store("found.db"), name="acme search")
 """
 
 import os
@@ -19,21 +19,18 @@ _REDIS = ("redis://", "rediss://", "unix://")
 
 
 def open_shared_store(where: str, *, max_bytes: int = 1 << 30, timeout_s: float = 0.05) -> Store:
-    """A path of a file (SQLite, at most `max_bytes`), or the URL of a Redis or Valkey server, as in redis://host:6379/0.
+    """`where`: the path of a file (SQLite, up to `max_bytes`), or a Redis or Valkey URL, as in redis://host:6379/0.
 
-    Nothing is opened yet; nothing it does raises: a place that is slow or gone has nothing. Needs `pip install
-    '.[redis]'` in Stayfast's checkout for a server. Raises ValueError for values out of bounds.
+    Connects on first use. Operations of the store never raise: a slow or unreachable store is a cache miss. A server needs
+    `pip install '.[redis]'` in Stayfast's checkout. Raises ValueError for values out of range.
     """
     if not is_count(max_bytes, 1):
-        raise argument_error(f"max_bytes={max_bytes!r:.80}: how large the file may get, a whole number, 1 or more",
-                             max_bytes)
+        raise argument_error(f"max_bytes={max_bytes!r:.80}: the maximum size of the file, an integer, 1 or more", max_bytes)
     if not is_seconds(timeout_s):
-        raise argument_error(f"timeout_s={timeout_s!r:.80}: seconds that one look may take, more than 0, as in "
-                             f"timeout_s=0.05",
-                    timeout_s)
+        raise argument_error(f"timeout_s={timeout_s!r:.80}: seconds per access, above 0, as in timeout_s=0.05", timeout_s)
     clock = SystemClock()
     if where.startswith(_REDIS):
-        door: StoreBackend = import_module("stayfast.stores.redis").RedisDoor(where, "stayfast", clock)
+        backend: StoreBackend = import_module("stayfast.stores.redis").RedisDoor(where, "stayfast", clock)
     else:
-        door = SqliteDoor(Path(where).expanduser(), max_bytes, clock)
-    return RemoteStore("turns", door, SharedConfig(timeout_s=timeout_s), clock, Fanout(), rng=Random(os.urandom(16)))
+        backend = SqliteDoor(Path(where).expanduser(), max_bytes, clock)
+    return RemoteStore("turns", backend, SharedConfig(timeout_s=timeout_s), clock, Fanout(), rng=Random(os.urandom(16)))

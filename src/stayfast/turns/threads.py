@@ -1,7 +1,7 @@
-"""Steps that are plain functions: each runs in a thread of its own, and one that is not waited for is abandoned visibly.
+"""Threads for steps that are plain functions. Each call has its own daemon thread; an abandoned one stays visible.
 
-A thread cannot be cancelled. A pool of them fills up with what hangs, and keeps the program from ending; so each call gets
-a thread that ends with the program, their number is bounded, and who is still there can be asked (`running`).
+A thread cannot be cancelled. A thread pool fills up with hanging calls and keeps the process from exiting. Here each call
+gets a daemon thread, their number is bounded, and `running_threads` lists them.
 """
 
 import threading
@@ -16,11 +16,11 @@ StartThread = Callable[[str, Callable[[], Any]], "Future[Any]"]
 
 
 class TooManyThreads(RuntimeError):
-    """Nothing was started."""
+    """MAX_THREADS are busy; no thread was started."""
 
 
 class _ThreadFuture(Future[Any]):
-    """What a call comes to. A running one cannot be cancelled: who tries abandons it."""
+    """The result of a call. A running call cannot be cancelled; trying to marks it as abandoned."""
 
     is_abandoned = False
 
@@ -30,7 +30,7 @@ class _ThreadFuture(Future[Any]):
 
 
 class StepThread(threading.Thread):
-    """One call. As a context it hands what is raised to whoever waits."""
+    """The thread of one call. As a context manager it passes an exception on to the future."""
 
     def __init__(self, step: str, call: Callable[[], Any]) -> None:
         super().__init__(name=f"stayfast-step-{step}", daemon=True)
@@ -40,7 +40,7 @@ class StepThread(threading.Thread):
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether the step no longer waits for this thread."""
         return self.future.is_abandoned
 
     def run(self) -> None:
@@ -58,17 +58,17 @@ class StepThread(threading.Thread):
 
 
 def running_threads() -> list[StepThread]:
-    """The threads of steps that have not ended, of all turns; those that nobody waits for say `is_abandoned`."""
+    """The threads of all turns that have not ended, abandoned ones included."""
     return [thread for thread in threading.enumerate() if isinstance(thread, StepThread)]
 
 
 def start_thread(step: str, call: Callable[[], Any]) -> "Future[Any]":
-    """Start `call` in a thread. Raises TooManyThreads at MAX_THREADS, naming what is there."""
+    """Start `call` in a thread. Raises TooManyThreads at MAX_THREADS, with the names of the running steps."""
     others = running_threads()
     if len(others) >= MAX_THREADS:
         n_abandoned = sum(thread.is_abandoned for thread in others)
         names = ", ".join(sorted({thread.step for thread in others}))
-        raise TooManyThreads(f"{len(others)} threads are busy, {n_abandoned} of them abandoned, with {names}")
+        raise TooManyThreads(f"{len(others)} threads are busy, {n_abandoned} of them abandoned, in steps {names}")
     thread = StepThread(step, call)
     thread.start()
     return thread.future

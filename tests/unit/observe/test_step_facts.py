@@ -101,7 +101,7 @@ def test_the_picture_of_a_turn() -> None:
 def test_server_timing_of_steps() -> None:
     """Names become tokens; of many steps the first are told."""
     odd = StepDone("ask the CRM;", 1.0, 1.25, 0.5, "ok")
-    assert steps_timing((odd,)) == ', turn.ask_the_CRM_;dur=250.00;desc="ok of 500"'
+    assert steps_timing((odd,)) == ', turn.ask_the_CRM_;dur=250.00;desc="ok, limit 500 ms"'
     assert steps_timing([STEPS[0]] * 99).count("turn.agent") == 32
 
 

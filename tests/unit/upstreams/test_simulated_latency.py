@@ -20,7 +20,7 @@ from stayfast.lab.simulated import (
     StallConfig,
 )
 from stayfast.lab.simulated.faults import CALM, Forecast
-from stayfast.lab.simulated.timing_plan import Dice, chunks_until, plan, rest_s
+from stayfast.lab.simulated.timing_plan import Dice, chunks_until, draw_timing, rest_s
 
 # What reference percentiles the fits were made to, in milliseconds: p50, p95, p99.
 PUBLISHED = {
@@ -70,7 +70,7 @@ def test_latency_grows_with_prompt() -> None:
     """With 0.0001 a token, 10,000 tokens double it, drawn and in closed form."""
     config = ProviderConfig(ttft=Mixture(0.5), prefill_per_token=0.0001)
     ask = SimulatedRequest(Api.CHAT, "m", n_prompt_tokens=10_000, n_output=1)
-    assert plan(config, config.numbers, ask, Random(1), luck=None, regime=CALM).ttft_s == pytest.approx(1.0)
+    assert draw_timing(config, config.numbers, ask, Random(1), luck=None, regime=CALM).ttft_s == pytest.approx(1.0)
     assert config.ttft_for(10_000).quantile(0.5) == pytest.approx(1.0)
 
 
@@ -102,7 +102,7 @@ def test_latency_whole_answer_takes_as_long_as_stream() -> None:
     total_s = 0.0
     for number in range(2000):
         rng = Random(number)
-        pace = plan(config, config.numbers, ask, rng, luck=None, regime=CALM)
+        pace = draw_timing(config, config.numbers, ask, rng, luck=None, regime=CALM)
         total_s += rest_s(config, config.numbers.gaps, pace, rng)
     # 100 gaps; from a uniform point on four times as long; 100 chances of a stall of half a second
     assert total_s / 2000 == pytest.approx(1.0 * (1 + 3 / 2) + 100 * 0.1 * 0.5, rel=0.02)
@@ -113,13 +113,14 @@ def test_latency_answer_lengths_match_azure_trace() -> None:
     config = ProviderConfig()
     drawn = []
     for number in range(20_000):
-        pace = plan(config, config.numbers, SimulatedRequest(Api.CHAT, "m"), Random(number), luck=None, regime=CALM)
+        pace = draw_timing(config, config.numbers, SimulatedRequest(Api.CHAT, "m"), Random(number), luck=None, regime=CALM)
         drawn.append(pace.n_output)
     assert sorted(drawn)[10_000] == pytest.approx(151, rel=0.03)
-    cut = plan(config, config.numbers, SimulatedRequest(Api.CHAT, "m", max_output_tokens=2), Random(1), luck=None,
+    cut = draw_timing(config, config.numbers, SimulatedRequest(Api.CHAT, "m", max_output_tokens=2), Random(1), luck=None,
                regime=CALM)
     assert (cut.n_output, cut.reason) == (2, "length")
-    wanted = plan(config, config.numbers, SimulatedRequest(Api.CHAT, "m", n_output=77), Random(1), luck=None, regime=CALM)
+    request = SimulatedRequest(Api.CHAT, "m", n_output=77)
+    wanted = draw_timing(config, config.numbers, request, Random(1), luck=None, regime=CALM)
     assert (wanted.n_output, wanted.reason) == (77, "stop")
 
 

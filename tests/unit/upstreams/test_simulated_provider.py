@@ -341,7 +341,7 @@ def test_simulated_unnoticed_hangup_holds_quota(stream: bool, left_s: float, end
         await hear_for(left_s, one, chat(20, stream=stream, max_output_tokens=900))
         for at, n_most in ((ends_s - 0.01, 150), (ends_s + 0.01, 980)):
             await asyncio.sleep(at - loop.now())
-            assert one.limits()[0].remaining == pytest.approx(n_most, abs=50)
+            assert one.list_limits()[0].remaining == pytest.approx(n_most, abs=50)
         return one
 
     assert run(main).counts.outcomes == {"cancelled": 1}

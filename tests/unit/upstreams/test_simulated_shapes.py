@@ -13,7 +13,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.lab.load.lengths import FillerText
 from stayfast.lab.simulated import GapConfig, Provider, ProviderConfig, ask_of
-from stayfast.lab.simulated.filler_text import json_for, word_bytes, words
+from stayfast.lab.simulated.filler_text import json_for, make_words, word_bytes
 from stayfast.lab.simulated.prompt_cache import CacheRules
 from stayfast.testing import run
 from stayfast.wire.json_input import decode
@@ -270,9 +270,9 @@ def test_simulated_any_json_schema_gets_valid_json(schema: Any) -> None:
 
 def test_simulated_text_repeats_its_words() -> None:
     """Words need no escape, and the passage begins anew at its end."""
-    assert words(0, 3) == "Average latency is "
-    assert words(5, 1000).split() == (words(5, 400) + words(405, 600)).split()
-    assert msgspec.json.encode(words(0, 300)) == b'"' + word_bytes(0, 300) + b'"'
+    assert make_words(0, 3) == "Average latency is "
+    assert make_words(5, 1000).split() == (make_words(5, 400) + make_words(405, 600)).split()
+    assert msgspec.json.encode(make_words(0, 300)) == b'"' + word_bytes(0, 300) + b'"'
 
 
 @pytest.mark.parametrize("rules", [None, "anthropic"])

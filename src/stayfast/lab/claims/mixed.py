@@ -42,7 +42,7 @@ from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, R
 from stayfast.lab.simulated.faults import CALM
 from stayfast.lab.simulated.request import SimulatedRequest
 from stayfast.lab.simulated.timing_plan import Dice
-from stayfast.lab.simulated.timing_plan import plan as draw_plan
+from stayfast.lab.simulated.timing_plan import draw_timing as draw_plan
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call

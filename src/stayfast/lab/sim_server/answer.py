@@ -1,4 +1,4 @@
-"""One request to the simulator: ask the provider, write what it says as it says it, break off as it breaks off."""
+"""One request to the simulator: call the provider, and write its answer as it is generated, connection faults included."""
 
 import asyncio
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ from stayfast.http.server.response import (
     stream_head,
     whole_response,
 )
-from stayfast.lab.sim_server.recording import LEFT, WHOLE, Grades, Records, RequestRecord
+from stayfast.lab.sim_server.recording import CLIENT_LEFT, COMPLETE, Grades, Records, RequestRecord
 from stayfast.lab.simulated import Answering, Broke, Provider, SimulatedHead, SimulatedRequest
 
 
 class SimRequest(HttpRequest):
-    """What the simulator reads of a request's head: who is asking."""
+    """The simulator reads only the API key of a request's head."""
 
     READ_HEADERS = frozenset((b"authorization", b"x-api-key"))
 
@@ -31,17 +31,17 @@ class SimRequest(HttpRequest):
 
     @property
     def key(self) -> bytes:
-        """The API key that came with it; empty without one."""
+        """The API key; empty without one."""
         return self.fields.get(b"x-api-key") or self.fields.get(b"authorization", b"").removeprefix(b"Bearer ")
 
 
 Headers = Iterable[tuple[str, str]]
-_FRAMING = frozenset(("connection", "content-length", "date", "transfer-encoding"))  # which are the server's to set
+_FRAMING = frozenset(("connection", "content-length", "date", "transfer-encoding"))  # set by the server
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatorState:
-    """What all answers of a simulator share."""
+    """The shared state of a simulator."""
 
     clock: Clock
     dates: DateLine
@@ -50,66 +50,65 @@ class SimulatorState:
 
 
 class AnswerRun:
-    """One answer on its way to its client. One Task runs it."""
+    """One answer to a client. One Task runs it."""
 
-    __slots__ = ("_ask", "_connection", "_desk", "_provider", "_received_at", "_record", "_request")
+    __slots__ = ("_connection", "_provider", "_received_at", "_record", "_request", "_simulated_request", "_state")
 
     def __init__(self, provider: Provider, ask: SimulatedRequest, connection: ServerConnection[SimRequest],
-                 request: SimRequest,
-                 desk: SimulatorState) -> None:
+                 request: SimRequest, state: SimulatorState) -> None:
         self._provider = provider
-        self._ask = ask
+        self._simulated_request = ask
         self._connection = connection
         self._request = request
-        self._desk = desk
-        self._received_at = desk.clock.now()
-        self._record = RequestRecord(desk.records.next_number(), provider.name, ask.api.value, ask.model, ask.stream,
-                              desk.clock.wall(), ask.n_prompt_tokens)
+        self._state = state
+        self._received_at = state.clock.now()
+        self._record = RequestRecord(state.records.next_number(), provider.name, ask.api.value, ask.model, ask.stream,
+                                     state.clock.wall(), ask.n_prompt_tokens)
 
     async def run(self) -> None:
-        """From the question to the last byte, or to the client's leaving, which cancels this."""
-        record, desk = self._record, self._desk
-        desk.records.keep(record)
-        desk.grades.note_request(self._request.key, self._request.body, self._received_at)
-        answering = self._provider.ask(self._ask)
+        """Send the whole answer. A disconnect of the client cancels this."""
+        record, state = self._record, self._state
+        state.records.add(record)
+        state.grades.note_request(self._request.key, self._request.body, self._received_at)
+        answering = self._provider.ask(self._simulated_request)
         answering.on_end = partial(_note_unread, record, answering)
         try:
             head = await answering.begin()
             record.status = head.status
-            record.first_byte_s = desk.clock.now() - self._received_at
-            desk.grades.note_answer(self._request.key, self._request.body, desk.clock.now(), head)
+            record.first_byte_s = state.clock.now() - self._received_at
+            state.grades.note_answer(self._request.key, self._request.body, state.clock.now(), head)
             if head.body is None:
-                await self._stream(head, answering)
+                await self._send_stream(head, answering)
             else:
                 self._connection.write(whole_response(
-                    head_lines(head.status, head.headers, desk.dates), head.body,
+                    head_lines(head.status, head.headers, state.dates), head.body,
                     connection_line(self._request, keep_alive=self._request.keep_alive)))
-            record.ended = WHOLE
+            record.ended = COMPLETE
         except Broke as broke:
             record.ended = broke.kind
-            await asyncio.sleep(0)  # the loop sends what is written at the end of its turn, and a reset would drop it
+            await asyncio.sleep(0)  # the loop sends written bytes at the end of its iteration; a reset would drop them
             if broke.kind == "cut":
                 self._connection.close()
             else:
                 self._connection.reset()
         except asyncio.CancelledError:
-            record.ended = LEFT
+            record.ended = CLIENT_LEFT
             raise
         finally:
             answering.close()
-            record.seconds = desk.clock.now() - self._received_at
+            record.seconds = state.clock.now() - self._received_at
         self._connection.finish(self._request)
 
-    async def _stream(self, head: SimulatedHead, answering: Answering) -> None:
+    async def _send_stream(self, head: SimulatedHead, answering: Answering) -> None:
         connection, request, record = self._connection, self._request, self._record
-        write, following = connection.write, answering.next
+        write = connection.write
         is_chunked = not request.is_http_10
         request.keep_alive = request.keep_alive and is_chunked
-        write(stream_head(head_lines(head.status, head.headers, self._desk.dates),
+        write(stream_head(head_lines(head.status, head.headers, self._state.dates),
                           connection_line(request, keep_alive=request.keep_alive), is_chunked=is_chunked))
-        while (data := await following()) is not None:
+        while (data := await answering.next()) is not None:
             if not record.n_chunks:
-                record.first_chunk_s = self._desk.clock.now() - self._received_at
+                record.first_chunk_s = self._state.clock.now() - self._received_at
             record.n_chunks += 1
             write(frame(data) if is_chunked else data)
             if connection.is_full:
@@ -123,6 +122,6 @@ def _note_unread(record: RequestRecord, answering: Answering) -> None:
 
 
 def head_lines(status: int, headers: Headers, dates: DateLine) -> bytes:
-    """Status line and headers of an answer, but for those that frame its body."""
+    """Status line and headers of an answer, without those that frame its body."""
     fields = header_lines([pair for pair in headers if pair[0] not in _FRAMING])
     return status_line(status, b"Overloaded") + fields + dates.line()  # 529 is Anthropic's own

@@ -1,4 +1,4 @@
-"""All providers behind one port: where it listens, which path is whose, and who may come in."""
+"""The simulator's HTTP application: all providers on one port, routing by path, and the API key."""
 
 import asyncio
 import signal
@@ -29,16 +29,16 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ListenConfig:
-    """Where the simulator listens, and what it takes. Sizes in bytes. `key`: demanded of every client, 401 without it; None:
-    all keys are good, and none. `control_anywhere`: the control endpoints answer although the address can be reached from
-    other machines."""
+    """The address and limits of the simulator. Sizes in bytes. `key`: required from every client, else 401; None: any key,
+    or none, is accepted. `control_anywhere`: serve the control endpoints also on addresses reachable from other machines.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8100
     key: str | None = field(default=None, repr=False)
     control_anywhere: bool = False
     max_body_bytes: int = 32 * _MIB
-    n_remembered: int = 1000  # requests that /_sim/requests can tell of
+    n_remembered: int = 1000  # requests listed by /_sim/requests
 
     def __post_init__(self) -> None:
         for name, low, high in (("port", 0, 65_535), ("max_body_bytes", 1024, 1024 * _MIB), ("n_remembered", 0, 1_000_000)):
@@ -62,27 +62,27 @@ PATHS = {
     "/v1/messages/count_tokens": Api.COUNT_TOKENS,
 }
 _JSON = (("content-type", "application/json"),)
-_A_DAY_S = 86_400.0  # longer than any test: a simulated provider does not lose patience with its client
-_TAKEN = frozenset(("v1", "_sim", "healthz"))  # names that paths of ours begin with
+_NEVER_S = 86_400.0  # longer than any test: no timeouts
+_RESERVED_NAMES = frozenset(("v1", "_sim", "healthz"))  # first segments of the simulator's own paths
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError for a provider's name that cannot stand in a path."""
-    if not fullmatch(r"[A-Za-z0-9._-]{1,64}", name) or name in _TAKEN:
+    """Raises ValueError for a provider name that cannot be part of a path."""
+    if not fullmatch(r"[A-Za-z0-9._-]{1,64}", name) or name in _RESERVED_NAMES:
         raise ValueError(f"{name} cannot be a provider's name: 1 to 64 of letters, digits, '.', '_', '-', "
-                         f"but not {', '.join(sorted(_TAKEN))}")
+                         f"but not {', '.join(sorted(_RESERVED_NAMES))}")
 
 
 class Site:
-    """One simulator. One loop's; make it inside the loop. `on_error` hears what nobody expected, and must not raise."""
+    """One simulator. Create it inside its loop. `on_error` gets unexpected exceptions, and must not raise."""
 
-    __slots__ = ("_desk", "_hot", "_models", "_providers", "config", "control", "http", "limits")
+    __slots__ = ("_llm_paths", "_models", "_providers", "_state", "config", "control", "http", "limits")
 
     request_type = SimRequest
 
     def __init__(self, config: ListenConfig, providers: Mapping[str, ProviderConfig], clock: Clock,
                  on_error: Callable[[BaseException], None]) -> None:
-        """Raises ValueError without providers, and for a name that cannot stand in a path."""
+        """Raises ValueError without providers, and for a name that cannot be part of a path."""
         if not providers:
             raise ValueError("a simulator needs at least one provider")
         for name in providers:
@@ -90,79 +90,79 @@ class Site:
         self.config = config
         self.limits = HttpLimits(
             max_body_bytes=config.max_body_bytes, max_headers=1000, max_connections=1_000_000, max_pipelined=10_000,
-            read_ahead_bytes=config.max_body_bytes, head_timeout_s=_A_DAY_S, body_timeout_s=_A_DAY_S,
-            idle_timeout_s=_A_DAY_S, write_timeout_s=_A_DAY_S)
+            read_ahead_bytes=config.max_body_bytes, head_timeout_s=_NEVER_S, body_timeout_s=_NEVER_S,
+            idle_timeout_s=_NEVER_S, write_timeout_s=_NEVER_S)
         self.http: HttpServer[SimRequest] = HttpServer(self, clock, ConnectionTasks(on_error))
-        self._desk = SimulatorState(clock, DateLine(clock), Records(config.n_remembered), Grades())
+        self._state = SimulatorState(clock, DateLine(clock), Records(config.n_remembered), Grades())
         self._providers = {name: Provider(name, of, clock) for name, of in providers.items()}
-        self.control = ControlEndpoints(self._providers, providers, self._desk)
+        self.control = ControlEndpoints(self._providers, providers, self._state)
         first = next(iter(providers))
         places = [("", first), *((f"/{name}", name) for name in providers)]
-        self._hot = {prefix + path: (name, api) for prefix, name in places for path, api in PATHS.items()}
+        self._llm_paths = {prefix + path: (name, api) for prefix, name in places for path, api in PATHS.items()}
         self._models = {prefix + "/v1/models": name for prefix, name in places}
 
     async def listen(self) -> int:
-        """Take connections; returns the port. Raises OSError."""
+        """Start listening; returns the port. Raises OSError."""
         await self.http.listen(self.config.host, self.config.port)
         return self.http.addresses()[0][1]
 
     def close(self) -> None:
-        """Stop listening and cut everything off."""
+        """Stop listening and abort all connections."""
         self.http.stop_listening()
         self.http.abort()
 
     def check_head(self, request: SimRequest, *, is_refusing: bool) -> None:
-        """None is refused by its head: a provider reads the whole request."""
+        """No request is rejected by its head."""
 
     async def handle(self, connection: ServerConnection[SimRequest], request: SimRequest) -> None:
-        hot = self._hot.get(request.path)
+        target = self._llm_paths.get(request.path)
         try:
-            if hot is not None:
-                answer = self._ask(connection, request, *hot)
+            if target is not None:
+                answer = self._start_answer(connection, request, *target)
             else:
-                status, body = self._answer_cold(request)
+                status, body = self._answer_other(request)
         except StayfastError as error:
             connection.respond_error(request, error)
             return
-        if hot is not None:
+        if target is not None:
             await answer
         else:
-            connection.write(self._whole(request, status, _JSON, body, keep_alive=request.keep_alive))
+            connection.write(self._render_whole(request, status, _JSON, body, keep_alive=request.keep_alive))
             connection.finish(request)
 
     def render_error(self, request: SimRequest, error: StayfastError, *, keep_alive: bool) -> bytes:
-        """A whole error answer, as the vendor of the path's dialect words it."""
+        """A whole error answer in the dialect of the path."""
         dialect = Api.MESSAGES if "/messages" in request.path else Api.CHAT
         status, headers, body = render(error, dialect, "req_sim")
-        return self._whole(request, status, headers, body, keep_alive=keep_alive)
+        return self._render_whole(request, status, headers, body, keep_alive=keep_alive)
 
     def note_refusal(self, request: SimRequest, error: StayfastError) -> None:
-        """Of what is not HTTP no record is made."""
+        """Malformed HTTP is not recorded."""
 
-    def _ask(self, connection: ServerConnection[SimRequest], request: SimRequest, name: str,
+    def _start_answer(self, connection: ServerConnection[SimRequest], request: SimRequest, name: str,
              api: Api) -> Coroutine[Any, Any, None]:
         if request.method != "POST":
-            raise Rejected("This path takes POST only.", status=405, code="method_not_allowed")
+            raise Rejected("This path accepts POST only.", status=405, code="method_not_allowed")
         self._check_key(request)
         llm_request = decode(api, request.body)
         provider = self._providers[name]
         ask = ask_of(llm_request, has_blocks=provider.caches_prompts, cache_rules=provider.cache_rules)
-        return AnswerRun(provider, ask, connection, request, self._desk).run()
+        return AnswerRun(provider, ask, connection, request, self._state).run()
 
-    def _answer_cold(self, request: SimRequest) -> tuple[int, bytes]:
+    def _answer_other(self, request: SimRequest) -> tuple[int, bytes]:
         path = request.path
         if path.startswith("/_sim/"):
             if not self.config.has_control:
-                raise Rejected("The control endpoints are for loopback addresses, unless `--control-anywhere` is given.",
+                raise Rejected("The control endpoints need a loopback address or `--control-anywhere`.",
                                status=403, code="no_control")
             self._check_key(request)
-            return 200, self.control.answer(request)
+            return 200, self.control.handle(request)
         name = self._models.get(path)
         if name is None and path != "/healthz":
-            raise Rejected(f"There is nothing at {path[:200]}: providers are at "
+            raise Rejected(f"Unknown path {path[:200]}: providers are at "
                            f"{', '.join(f'/{name}/v1' for name in self._providers)}.", status=404, code="not_found")
         if request.method != "GET":
-            raise Rejected("This path takes GET only.", status=405, code="method_not_allowed")
+            raise Rejected("This path accepts GET only.", status=405, code="method_not_allowed")
         if name is None:
             return 200, b'{"status":"ok"}'
         self._check_key(request)
@@ -173,8 +173,8 @@ class Site:
         if key is not None and not compare_digest(request.key, key.encode()):
             raise Rejected("Incorrect API key provided.", status=401, code="invalid_api_key")
 
-    def _whole(self, request: SimRequest, status: int, headers: Headers, body: bytes, *, keep_alive: bool) -> bytes:
-        return whole_response(head_lines(status, headers, self._desk.dates), body,
+    def _render_whole(self, request: SimRequest, status: int, headers: Headers, body: bytes, *, keep_alive: bool) -> bytes:
+        return whole_response(head_lines(status, headers, self._state.dates), body,
                               connection_line(request, keep_alive=keep_alive), has_body=request.method != "HEAD")
 
     def __repr__(self) -> str:
@@ -183,13 +183,13 @@ class Site:
 
 @contextmanager
 def signalled() -> Iterator[asyncio.Event]:
-    """An event for SIGTERM and SIGINT, which end nothing by themselves inside of this."""
+    """An event that is set by SIGTERM or SIGINT, which have no other effect inside of this context."""
     loop = asyncio.get_running_loop()
-    has_come = asyncio.Event()
+    is_stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, has_come.set)
+        loop.add_signal_handler(number, is_stopped.set)
     try:
-        yield has_come
+        yield is_stopped
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

@@ -1,8 +1,7 @@
-"""What was asked of late, without prompts and keys, and how clients behave when they are refused.
+"""Records of the latest requests, without prompts and keys, and grades of clients by how they handle refusals.
 
-What a provider would call abuse is counted by client. A retry is told from new work by its body: the same client sends the
-same bytes again after it was refused. (Hedges send the same bytes too, but to a provider that has not refused them.) A
-healthy run costs one look into an empty mapping.
+A retry is recognized by its body: the same client sends the same bytes after a refusal. (A hedge also sends the same bytes,
+but to a provider that has not refused them.) Without refusals, the cost is one look-up in an empty mapping.
 """
 
 from collections import deque
@@ -16,11 +15,11 @@ from msgspec import Struct
 
 from stayfast.lab.simulated import SimulatedHead
 
-WHOLE, LEFT = "whole", "left"
+COMPLETE, CLIENT_LEFT = "whole", "left"
 
 
 class RequestRecord(msgspec.Struct):
-    """One request. Changed by its Task until `ended` is set: whole, left (the client went), or how we broke it off."""
+    """One request. `ended`: whole, left (the client disconnected), or the kind of a fault."""
 
     n: int  # counts from 1
     provider: str
@@ -30,16 +29,16 @@ class RequestRecord(msgspec.Struct):
     asked_at: float  # seconds since the epoch
     n_prompt_tokens: int
     status: int | None = None  # None: no head was sent
-    ended: str | None = None  # None: under way
+    ended: str | None = None  # None: still running
     first_byte_s: float | None = None  # to the head
     first_chunk_s: float | None = None  # to the first bytes of a streamed body
     seconds: float | None = None
     n_chunks: int = 0
-    n_tokens_unread: int = 0  # generated for a client that had left before the end
+    n_tokens_unread: int = 0  # generated for a client that disconnected before the end
 
 
 class Records:
-    """The last requests. One loop's."""
+    """The latest requests. Single loop."""
 
     __slots__ = ("_n", "_records")
 
@@ -51,14 +50,14 @@ class Records:
         self._n += 1
         return self._n
 
-    def keep(self, record: RequestRecord) -> None:
+    def add(self, record: RequestRecord) -> None:
         self._records.append(record)
 
-    def last(self, n: int) -> Iterable[RequestRecord]:
+    def latest(self, n: int) -> Iterable[RequestRecord]:
         return islice(reversed(self._records), n)
 
     def clear(self) -> None:
-        """Forget all; numbers begin again."""
+        """Remove all; numbers restart."""
         self._records.clear()
         self._n = 0
 
@@ -69,41 +68,41 @@ class Records:
         return f"<Records: {len(self._records)} of {self._n}>"
 
 
-AT_ONCE_S = 0.05  # sooner than this after an error is no back-off
-MOST_RETRIES = 3  # of one request; more are a storm
-EARLY = 0.95  # of a Retry-After: what clocks and rounding may differ
-MAX_OPEN = 1000  # refused requests remembered for each client
+MIN_BACKOFF_S = 0.05  # a retry sooner than this after an error has no backoff
+MAX_RETRIES = 3  # of one request; more are a retry storm
+RETRY_AFTER_TOLERANCE = 0.95  # share of a Retry-After, to allow for clocks and rounding
+MAX_REFUSED = 1000  # refused requests kept per client
 MAX_CLIENTS = 1000
 TOO_MANY, SERVER_ERROR = 429, 500  # HTTP's
 
 
 class Grade(Struct):
-    """What one client did. Each count is of requests that should not have been sent when they were."""
+    """The behaviour of one client after refusals, in numbers of requests."""
 
-    n_refused: int = 0  # answers of 429 and 5xx to it
-    n_retries: int = 0  # requests that had been refused before
+    n_refused: int = 0  # answered 429 or 5xx
+    n_retries: int = 0  # of refused requests
     retry_after_ignored: int = 0
     no_backoff: int = 0
     retry_storm: int = 0
 
 
-class _Refused(Struct):
+class _RefusedRequest(Struct):
     at: float
     retry_after_s: float | None
     n_retries: int
 
 
 class Grades:
-    """All clients' grades; a client is an API key. One loop's."""
+    """The grades of all clients, by API key. Single loop."""
 
     __slots__ = ("_grades", "_refused")
 
     def __init__(self) -> None:
         self._grades: dict[bytes, Grade] = {}
-        self._refused: dict[bytes, dict[int, _Refused]] = {}
+        self._refused: dict[bytes, dict[int, _RefusedRequest]] = {}
 
     def note_request(self, client: bytes, body: bytes, now: float) -> None:
-        """A request came. `now`: monotonic seconds."""
+        """Record a request. `now`: monotonic seconds."""
         refused = self._refused.get(client)
         if not refused:
             return
@@ -114,11 +113,11 @@ class Grades:
         grade.n_retries += 1
         before.n_retries += 1
         waited_s = now - before.at
-        if before.retry_after_s is not None and waited_s < before.retry_after_s * EARLY:
+        if before.retry_after_s is not None and waited_s < before.retry_after_s * RETRY_AFTER_TOLERANCE:
             grade.retry_after_ignored += 1
-        elif waited_s < AT_ONCE_S:
+        elif waited_s < MIN_BACKOFF_S:
             grade.no_backoff += 1
-        if before.n_retries > MOST_RETRIES:
+        if before.n_retries > MAX_RETRIES:
             grade.retry_storm += 1
 
     def note_answer(self, client: bytes, body: bytes, now: float, head: SimulatedHead) -> None:
@@ -131,13 +130,13 @@ class Grades:
         self._grades.setdefault(client, Grade()).n_refused += 1
         refused = self._refused.setdefault(client, {})
         before = refused.pop(crc32(body), None)
-        if len(refused) >= MAX_OPEN:
+        if len(refused) >= MAX_REFUSED:
             del refused[next(iter(refused))]
         retry_after_s = next((float(value) for name, value in head.headers if name == "retry-after"), None)
-        refused[crc32(body)] = _Refused(now, retry_after_s, before.n_retries if before is not None else 0)
+        refused[crc32(body)] = _RefusedRequest(now, retry_after_s, before.n_retries if before is not None else 0)
 
     def report(self) -> dict[str, Grade]:
-        """Every client's grade, by the beginning of its key's digest."""
+        """The grade of each client, by the first digits of its key's digest."""
         return {sha256(client).hexdigest()[:12] if client else "no key": grade for client, grade in self._grades.items()}
 
     def clear(self) -> None:

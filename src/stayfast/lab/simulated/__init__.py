@@ -1,8 +1,8 @@
-"""Upstreams that are played: by a script (`Scripted`), or by a model of a provider (`Provider`, `Simulated`).
+"""Simulated upstreams: scripted (`Scripted`), or a model of a provider (`Provider`, `Simulated`).
 
-The model is jagged as providers are: heavy tails, bad minutes, stalls, cold starts, quotas that refill, engines that slow
-down under load, and every way to fail. It waits only by asyncio and draws only by seed, so the same model stands behind
-`stayfast sim` over HTTP, behind the gateway's `simulated` upstreams, and in virtual time.
+The model has heavy tails, bad minutes, stalls, cold starts, quotas that refill, engines that slow down under load, and
+faults. It waits only by asyncio and draws only from its seed. So one model serves `stayfast sim` over HTTP, the gateway's
+`simulated` upstreams, and tests in virtual time.
 """
 
 from stayfast.lab.simulated.config import (

@@ -1,17 +1,16 @@
-"""Every knob of a simulated provider, with its default and its range.
+"""The settings of a simulated provider, with defaults and ranges.
 
-A preset gives the numbers of a known provider; what is set beside it replaces its part. "assumed" marks what no public
-figure supports: stalls, incidents, cold starts, queues and prices are there to be turned, not to be believed.
+A preset has the figures of a known provider; other settings override parts of it. "Assumed" marks figures without a public
+source: stalls, incidents, cold starts, queues and prices are for experiments.
 
-Waits are a lognormal body with a lognormal tail, drawn by dice and known in closed form. Problem: providers have a p99 that
-no Gaussian and no single lognormal has (gpt-4o: p95 is 1.8 times the median, p99 seven times). Rule: a share `tail_share` of
-requests comes from a second, slower lognormal:
+Waits are a mixture of two lognormals. Problem: the p99 of providers fits no Gaussian and no single lognormal (gpt-4o: p95 is
+1.8 times the median, p99 seven times). Rule: a share `tail_share` of requests has a second, slower lognormal:
 
     cdf(x) = (1 - tail_share) * Phi(ln(x / median_s) / sigma) + tail_share * Phi(ln(x / tail_median_s) / tail_sigma)
 
-The closed form is there so that an instrument can be held against the truth (`quantile`, `cdf`).
+The closed form allows a measurement to be compared with the true value (`quantile`, `cdf`).
 Source: fits to p50, p95 and p99 of modelstats.ai's pings; bodies and tails as published there, `tail_sigma` 0.45.
-When wrong: the real tail is not a lognormal, and p99.9 of a fit to 288 pings is a guess.
+When wrong: the real tail is not lognormal, and p99.9 of a fit to 288 pings is a guess.
 """
 
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,7 @@ from stayfast.lab.simulated.vendor import Vendor, VendorQuota
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """A body and a tail. `median_s` and `tail_median_s` in seconds; sigmas are of the logarithm; 0: always the median."""
+    """A body and a tail. Medians in seconds; sigmas are of the logarithm; 0: always the median."""
 
     median_s: Annotated[float, SettingDoc("Median of the body.", minimum=0, maximum=3600)] = 0.0
     sigma: Annotated[float, SettingDoc("Sigma of the logarithm; 0: always the median.", minimum=0, maximum=3)] = 0.0
@@ -41,7 +40,7 @@ class Mixture:
         check_bounds(self)
 
     def draw(self, rng: Random, luck: float) -> float:
-        """One wait in seconds. `luck`, uniform in [0, 1), decides between body and tail: shared luck is a shared tail."""
+        """One wait in seconds. `luck`, uniform in [0, 1), selects body or tail; equal luck is a shared tail."""
         if luck < self.tail_share:
             return self.tail_median_s * exp(self.tail_sigma * rng.gauss())
         return self.median_s * exp(self.sigma * rng.gauss())
@@ -60,7 +59,7 @@ class Mixture:
                 + self.tail_share * _lognormal_cdf(seconds, self.tail_median_s, self.tail_sigma))
 
     def quantile(self, p: float) -> float:
-        """The wait in seconds that a share `p` of waits does not exceed. ValueError unless 0 < p < 1."""
+        """The `p` quantile in seconds. Raises ValueError unless 0 < p < 1."""
         if not 0 < p < 1:
             raise ValueError(f"p must be between 0 and 1, not {p}")
         low, high = 0.0, max(self.median_s, self.tail_median_s)
@@ -85,9 +84,9 @@ def _lognormal_cdf(seconds: float, median_s: float, sigma: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GapConfig:
-    """The pace of a running answer: seconds a token, and how tokens are bundled on their way.
+    """The pace of a running answer: seconds per token, and how tokens are bundled into chunks and writes.
 
-    A chunk of k tokens comes k gaps after the one before, its sigma that of a mean of k gaps. Defaults are assumed.
+    A chunk of k tokens takes k gaps, with the sigma of the mean of k gaps. Defaults are assumed.
     """
 
     median_s: Annotated[float, SettingDoc("Median per token.", minimum=0, maximum=60)] = 0.011
@@ -100,7 +99,7 @@ class GapConfig:
         check_bounds(self)
 
     def draw(self, rng: Random, n_tokens: int) -> float:
-        """Seconds that the next `n_tokens` tokens take together."""
+        """Seconds for the next `n_tokens` tokens together."""
         if self.sigma == 0:
             return n_tokens * self.median_s
         if n_tokens == 1:
@@ -114,8 +113,8 @@ class GapConfig:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One provider's numbers: TTFT fitted to published percentiles of small prompts; gaps from published tokens a second,
-    where there are any, else assumed.
+    """The figures of one provider: TTFT fitted to published percentiles of small prompts; gaps from published tokens per
+    second, else assumed.
     """
 
     ttft: Mixture
@@ -123,27 +122,27 @@ class Preset:
     vendor: Vendor = "openai"
 
 
-def _fit(median_ms: float, sigma: float, tail_share: float, tail_median_ms: float) -> Mixture:
+def _fitted_ttft(median_ms: float, sigma: float, tail_share: float, tail_median_ms: float) -> Mixture:
     return Mixture(median_ms / 1000, sigma, tail_share, tail_median_ms / 1000, 0.45)
 
 
-def _pace(tokens_per_s: float, tokens_per_chunk: int = 1) -> GapConfig:
+def _token_rate(tokens_per_s: float, tokens_per_chunk: int = 1) -> GapConfig:
     return GapConfig(1 / tokens_per_s, 0.3, tokens_per_chunk)
 
 
 # TTFT: fits of modelstats.ai pings (24 h, one place, n = 288 a model), not ground truth. Pace: costhawk's medians of
 # March 2026 for gpt-4o (90 tokens/s), gpt-4o-mini (120), gemini-flash (150), sonnet (80), opus (40); the others assumed.
 PRESETS: Final = MappingProxyType({
-    "gpt-4o-like": Preset(_fit(632, .29, .03, 3721), _pace(90)),
-    "gpt-4o-mini-like": Preset(_fit(531, .23, .03, 3675), _pace(120)),
-    "gpt-4.1-like": Preset(_fit(719, .28, .03, 1591), _pace(90)),
-    "gpt-4.1-mini-like": Preset(_fit(655, .26, .03, 1787), _pace(120)),
-    "haiku-4.5-like": Preset(_fit(530, .55, .03, 3380), _pace(150, 4), "anthropic"),
-    "sonnet-4.6-like": Preset(_fit(918, .64, .03, 3154), _pace(80, 4), "anthropic"),
-    "opus-4.6-like": Preset(_fit(1611, .20, .05, 2599), _pace(40, 4), "anthropic"),
-    "gemini-flash-like": Preset(_fit(474, .27, .02, 1303), _pace(150, 16)),
-    "gemini-flash-lite-like": Preset(_fit(301, .51, .05, 2109), _pace(250, 16)),
-    "deepseek-v3-like": Preset(_fit(1475, .15, .02, 2463), _pace(40)),
+    "gpt-4o-like": Preset(_fitted_ttft(632, .29, .03, 3721), _token_rate(90)),
+    "gpt-4o-mini-like": Preset(_fitted_ttft(531, .23, .03, 3675), _token_rate(120)),
+    "gpt-4.1-like": Preset(_fitted_ttft(719, .28, .03, 1591), _token_rate(90)),
+    "gpt-4.1-mini-like": Preset(_fitted_ttft(655, .26, .03, 1787), _token_rate(120)),
+    "haiku-4.5-like": Preset(_fitted_ttft(530, .55, .03, 3380), _token_rate(150, 4), "anthropic"),
+    "sonnet-4.6-like": Preset(_fitted_ttft(918, .64, .03, 3154), _token_rate(80, 4), "anthropic"),
+    "opus-4.6-like": Preset(_fitted_ttft(1611, .20, .05, 2599), _token_rate(40, 4), "anthropic"),
+    "gemini-flash-like": Preset(_fitted_ttft(474, .27, .02, 1303), _token_rate(150, 16)),
+    "gemini-flash-lite-like": Preset(_fitted_ttft(301, .51, .05, 2109), _token_rate(250, 16)),
+    "deepseek-v3-like": Preset(_fitted_ttft(1475, .15, .02, 2463), _token_rate(40)),
     "instant": Preset(Mixture(0.0), GapConfig(0.0, 0.0)),
     "steady": Preset(Mixture(0.2), GapConfig(0.01, 0.0)),
 })
@@ -151,9 +150,9 @@ PRESETS: Final = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How many tokens answers have, where the request does not say: a lognormal, cut at `max`.
+    """Tokens of an answer, if the request sets no length: a lognormal, at most `max`.
 
-    The defaults are a fit to the answers of Azure's conversation trace of 2023.
+    The defaults are a fit to the answers in Azure's conversation trace of 2023.
     """
 
     median: Annotated[float, SettingDoc("Median, in tokens.", minimum=1, maximum=1000000)] = 151.0
@@ -177,7 +176,7 @@ class StallConfig:
 
 @dataclass(frozen=True, slots=True)
 class Sag:
-    """A share of answers slows down at a random point: tokens come at `rate_factor` of their pace from there. Assumed."""
+    """A share of answers slows down to `rate_factor` of the pace at a random point. Assumed."""
 
     share: Annotated[float, SettingDoc("Share of answers.", minimum=0, maximum=1)] = 0.0
     rate_factor: Annotated[float, SettingDoc("Remaining share of the token rate.", more_than=0, maximum=1)] = 0.3
@@ -188,9 +187,9 @@ class Sag:
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """After `after_idle_s` seconds without a request, the next ones wait for a container and then for the model.
+    """After `after_idle_s` without a request, the next requests wait for a container and then for the model.
 
-    Both take uniform times between their bounds, in seconds. How often this happens at providers is not public.
+    Both waits are uniform between their bounds, in seconds. Providers do not publish how often this happens.
     """
 
     after_idle_s: Annotated[float, SettingDoc("Idle time after which it is cold.", more_than=0, maximum=86_400)] = 300.0
@@ -210,9 +209,7 @@ class ColdStart:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """US dollars for a million tokens. Assumed: prices are the user's to fill in. What a cache of prompts does to them is
-    told by its own factors.
-    """
+    """US dollars per million tokens. Assumed: set your own prices. The prompt cache has its own factors."""
 
     input_usd_per_mtok: Annotated[float, SettingDoc(
         "USD per million input tokens. Assumed.", minimum=0, maximum=1_000_000)] = 1.0
@@ -228,7 +225,7 @@ class Tariff:
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
-    """One simulated provider. Everything that is drawn comes from `seed`, the provider's name and a request's number."""
+    """One simulated provider. All random numbers come from `seed`, the provider's name and the request's number."""
 
     preset: Annotated[str, SettingDoc(
         "Figures of a known provider; settings given beside it replace its parts.", words=tuple(PRESETS))] = ""
@@ -276,10 +273,10 @@ class ProviderConfig:
 
     @property
     def numbers(self) -> Preset:
-        """The preset with what replaces its parts."""
-        of = PRESETS[self.preset or "instant"]
-        return Preset(self.ttft or of.ttft, self.gaps or of.gaps, self.vendor or of.vendor)
+        """The preset with its overrides."""
+        preset = PRESETS[self.preset or "instant"]
+        return Preset(self.ttft or preset.ttft, self.gaps or preset.gaps, self.vendor or preset.vendor)
 
     def ttft_for(self, n_prompt_tokens: int) -> Mixture:
-        """The TTFT of a prompt of this length in normal times without an engine's queue, in closed form."""
+        """The TTFT for a prompt of this length, in the normal regime and without an engine, in closed form."""
         return self.numbers.ttft.scaled(1 + n_prompt_tokens * self.prefill_per_token)

@@ -1,9 +1,7 @@
-"""Renders one answer as its provider would send it: events for a stream, one body for a whole answer.
+"""Encodes one answer as its provider would send it: events for a stream, one body for a whole answer.
 
-The shapes are `wire`'s own writers and folds. Plain words take a shortcut: the event around them is rendered once, and
-each chunk is put between its two halves.
-
-What providers put into their answers beside what `wire`'s writers say: fields that SDKs know and few people read.
+Uses the encoders and collectors of `wire`, and adds the vendors' extra fields. Fast path for plain words: the event is
+encoded once around a placeholder, and each chunk is inserted between its two halves.
 """
 
 from array import array
@@ -16,7 +14,7 @@ from msgspec import Raw
 
 from stayfast.core.types import Api, Request, Usage
 from stayfast.lab.simulated.faults import Form
-from stayfast.lab.simulated.filler_text import tokens_of, word_bytes, words
+from stayfast.lab.simulated.filler_text import make_words, tokens_of, word_bytes
 from stayfast.lab.simulated.request import SimulatedRequest
 from stayfast.lab.simulated.timing_plan import RequestPace
 from stayfast.wire import sse
@@ -50,7 +48,7 @@ _MESSAGE_USAGE: Final[Json] = {
     "inference_geo": None}
 
 
-def _dressed_chat(event: Json, ask: SimulatedRequest) -> Json:
+def _add_chat_fields(event: Json, ask: SimulatedRequest) -> Json:
     event |= {"service_tier": "default", "system_fingerprint": "fp_simulated"}
     usage = event.get("usage")
     if usage is not None:
@@ -69,17 +67,17 @@ def _dressed_chat(event: Json, ask: SimulatedRequest) -> Json:
 
 
 _ENCODER: Final = msgspec.json.Encoder()
-_MARK: Final = "@words@"
-_MARK_BYTES: Final = _MARK.encode()
+_PLACEHOLDER: Final = "@words@"
+_PLACEHOLDER_BYTES: Final = _PLACEHOLDER.encode()
 _DONE: Final = b"data: [DONE]\n\n"
 _PING: Final = sse.event(b'{"type":"ping"}', "ping")
-_APART: Final = 13  # words between the beginnings of two choices
+_CHOICE_OFFSET: Final = 13  # words between the starts of two choices
 _ID_PREFIXES: Final = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.RESPONSES: "resp_", Api.MESSAGES: "msg_"}
 _FLOATS: Final = tuple((byte - 127.5) / 73.9 for byte in range(256))  # uniform, variance 1
 
 
 class AnswerEncoder:
-    """One answer in the making. One task owns it."""
+    """The encoder of one answer. One task owns it."""
 
     __slots__ = ("_ask", "_id", "_is_incomplete", "_is_openai", "_is_tool_open", "_wraps", "_writer")
 
@@ -98,35 +96,35 @@ class AnswerEncoder:
                 self._writer = CompletionsWriter(request, created_at)
             case _:
                 self._writer = ChatWriter(request, created_at)
-        self._wraps: tuple[tuple[bytes, bytes], ...] = ()  # what stands around words, for each choice
+        self._wraps: tuple[tuple[bytes, bytes], ...] = ()  # per choice: the bytes before and after the words
         self._is_incomplete = False
         self._is_tool_open = False
 
-    def begin(self) -> bytes:
-        """What comes before any content: a role, `message_start`, `response.created`."""
+    def encode_start(self) -> bytes:
+        """The events before any content: a role, `message_start`, `response.created`."""
         begin = Begin(self._id, self._ask.model, None, self._usage(1))
         head = self._encode_delta(begin)
         ping = _PING if self._ask.api is Api.MESSAGES else b""
         if self._ask.value is not None or self._ask.api is Api.RESPONSES:
-            return head + ping  # pieces of JSON need escapes; responses numbers its events and repeats its text at the end
-        *opening, content = self._writer.events(TextDelta(_MARK))
-        halves = (self._bytes([one]).split(_MARK_BYTES) for one in self._for_choices([content]))
+            return head + ping  # JSON needs escapes; responses numbers its events and repeats the text at the end
+        *opening, content = self._writer.events(TextDelta(_PLACEHOLDER))
+        halves = (self._to_bytes([one]).split(_PLACEHOLDER_BYTES) for one in self._for_choices([content]))
         self._wraps = tuple((before, after) for before, after in halves)
-        return head + self._bytes(self._for_choices(opening)) + ping
+        return head + self._to_bytes(self._for_choices(opening)) + ping
 
-    def words(self, start: int, n: int) -> bytes:
-        """The events for `n` plain words, from the `start`-th; each choice has words of its own."""
+    def encode_words(self, start: int, n: int) -> bytes:
+        """The events for `n` plain words from the `start`-th; each choice has its own words."""
         wraps = self._wraps
         if len(wraps) == 1:
             before, after = wraps[0]
             return before + word_bytes(start, n) + after
         if wraps:
-            return b"".join(before + word_bytes(start + _APART * index, n) + after
+            return b"".join(before + word_bytes(start + _CHOICE_OFFSET * index, n) + after
                             for index, (before, after) in enumerate(wraps))
-        return self._encode_delta(TextDelta(words(start, n)))
+        return self._encode_delta(TextDelta(make_words(start, n)))
 
-    def piece(self, text: str) -> bytes:
-        """The events for a piece of JSON: of the answer, or of the arguments of the call that was asked for."""
+    def encode_piece(self, text: str) -> bytes:
+        """The events for a piece of JSON: of the answer, or of the arguments of the requested tool call."""
         tool = self._ask.tool
         if tool is None:
             return self._encode_delta(TextDelta(text))
@@ -136,22 +134,22 @@ class AnswerEncoder:
             opening = self._encode_delta(ToolBegin(0, self._call_id, tool))
         return opening + self._encode_delta(ToolDelta(0, text))
 
-    def end(self, reason: Reason, n_output: int) -> bytes:
-        """The events that end the answer; `n_output`: tokens for its usage, all choices together."""
+    def encode_end(self, reason: Reason, n_output: int) -> bytes:
+        """The last events; `n_output`: output tokens of all choices, for the usage."""
         last = self._encode_delta(self._finish(reason))
-        return last + self._bytes(self._ends(n_output)) + (_DONE if self._is_openai else b"")
+        return last + self._to_bytes(self._end_events(n_output)) + (_DONE if self._is_openai else b"")
 
-    def broken(self) -> bytes:
-        """An event with content whose JSON breaks off in the middle."""
-        delta = ToolDelta(0, _MARK) if self._is_tool_open else TextDelta(_MARK)
-        return self._encode_delta(delta).partition(_MARK_BYTES)[0] + b"\n\n"
+    def encode_malformed(self) -> bytes:
+        """An event with content and truncated JSON."""
+        delta = ToolDelta(0, _PLACEHOLDER) if self._is_tool_open else TextDelta(_PLACEHOLDER)
+        return self._encode_delta(delta).partition(_PLACEHOLDER_BYTES)[0] + b"\n\n"
 
-    def error(self, body: Json, headers: dict[str, str], form: Form) -> bytes:
-        """An error as the last event. `body`: that of an error answer in this dialect; `headers`: what stood over it."""
+    def encode_error(self, body: Json, headers: dict[str, str], form: Form) -> bytes:
+        """An error as the last event. `body` and `headers`: of an error answer in this dialect."""
         if self._ask.api is not Api.RESPONSES:
             return sse.event(_ENCODER.encode(body), None if self._is_openai and form != "named" else "error")
         error = body["error"]
-        *closing, last = self._ends(0)
+        *closing, last = self._end_events(0)
         event = {"type": "error", "sequence_number": (closing[0] if closing else last)["sequence_number"]}
         match form:
             case "failed":
@@ -162,10 +160,10 @@ class AnswerEncoder:
                 event |= {"code": error["code"], "message": error["message"], "param": error["param"]}
             case _:
                 event |= {"error": error | {"headers": headers}}
-        return self._bytes([event])
+        return self._to_bytes([event])
 
-    def whole(self, texts: list[str], reason: Reason, n_output: int) -> bytes:
-        """The whole body of an answer that is not streamed. `texts`: each choice's, or the arguments of the call."""
+    def encode_whole(self, texts: list[str], reason: Reason, n_output: int) -> bytes:
+        """The body of a whole answer. `texts`: of each choice, or the arguments of the tool call."""
         fold: AnswerCollector
         match self._ask.api:
             case Api.MESSAGES:
@@ -183,9 +181,9 @@ class AnswerEncoder:
             for index, text in enumerate(texts):
                 *opening, content = self._writer.events(TextDelta(text))
                 events += self._for_choices(opening)
-                events.append(self._dressed(content if index == 0 else _of_choice(content, index)))
+                events.append(self._add_vendor_fields(content if index == 0 else _copy_for_choice(content, index)))
         events += self._for_choices(self._writer.events(self._finish(reason)))
-        for event in (*events, *self._ends(n_output)):
+        for event in (*events, *self._end_events(n_output)):
             fold.add(event)
         return fold.body()
 
@@ -193,8 +191,8 @@ class AnswerEncoder:
         self._is_incomplete = reason in ("length", "content_filter")
         return Finish("tool_calls" if self._ask.tool is not None and reason == "stop" else reason)
 
-    def _ends(self, n_output: int) -> list[Json]:
-        return [self._dressed(event) for event in self._writer.end(self._usage(n_output))]
+    def _end_events(self, n_output: int) -> list[Json]:
+        return [self._add_vendor_fields(event) for event in self._writer.end(self._usage(n_output))]
 
     def _usage(self, n_output: int) -> Usage:
         ask = self._ask
@@ -206,16 +204,17 @@ class AnswerEncoder:
         return f"toolu_{name}" if self._ask.api is Api.MESSAGES else f"call_{name}"
 
     def _encode_delta(self, delta: Delta) -> bytes:
-        return self._bytes(self._for_choices(self._writer.events(delta)))
+        return self._to_bytes(self._for_choices(self._writer.events(delta)))
 
     def _for_choices(self, events: list[Json]) -> list[Json]:
-        """The events, for chat and completions once for each choice."""
+        """The events; for chat and completions once for each choice."""
         if self._ask.n_choices == 1 or not self._is_openai:
-            return [self._dressed(said) for said in events]
-        return [self._dressed(_of_choice(event, index)) for event in events for index in range(self._ask.n_choices)]
+            return [self._add_vendor_fields(event) for event in events]
+        return [self._add_vendor_fields(_copy_for_choice(event, index)) for event in events
+                for index in range(self._ask.n_choices)]
 
-    def _dressed(self, event: Json) -> Json:
-        """One event of a writer, with what its provider adds."""
+    def _add_vendor_fields(self, event: Json) -> Json:
+        """The event with the vendor's extra fields."""
         match self._ask.api:
             case Api.RESPONSES:
                 if self._is_incomplete and event["type"] == "response.output_item.done":
@@ -227,23 +226,23 @@ class AnswerEncoder:
                 if event["type"] == "message_start":
                     event["message"]["usage"] |= _MESSAGE_USAGE
                 return event
-        return _dressed_chat(event, self._ask)
+        return _add_chat_fields(event, self._ask)
 
-    def _bytes(self, events: list[Json]) -> bytes:
+    def _to_bytes(self, events: list[Json]) -> bytes:
         if self._is_openai:
-            return b"".join([b"data: " + _ENCODER.encode(said) + b"\n\n" for said in events])
+            return b"".join([b"data: " + _ENCODER.encode(event) + b"\n\n" for event in events])
         return b"".join([sse.event(_ENCODER.encode(event), event["type"]) for event in events])
 
 
-def _of_choice(event: Json, index: int) -> Json:
-    """The event of the first choice, as that of another."""
+def _copy_for_choice(event: Json, index: int) -> Json:
+    """A copy of an event of the first choice for another choice."""
     return event | {"choices": [choice | {"index": index, **({"delta": dict(choice["delta"])} if "delta" in choice else {})}
                                for choice in event["choices"]]}
 
 
-def whole_body(ask: SimulatedRequest, pace: RequestPace, name: str, created_at: int) -> bytes:
+def encode_whole_body(ask: SimulatedRequest, pace: RequestPace, name: str, created_at: int) -> bytes:
     if ask.api is Api.EMBEDDINGS:
-        data = [{"object": "embedding", "index": index, "embedding": _vector(digest, ask.n_dimensions, ask.is_base64)}
+        data = [{"object": "embedding", "index": index, "embedding": _make_vector(digest, ask.n_dimensions, ask.is_base64)}
                 for index, digest in enumerate(ask.inputs)]
         usage = {"prompt_tokens": ask.n_prompt_tokens, "total_tokens": ask.n_prompt_tokens}
         return _ENCODER.encode({"object": "list", "data": data, "model": ask.model, "usage": usage})
@@ -253,12 +252,12 @@ def whole_body(ask: SimulatedRequest, pace: RequestPace, name: str, created_at: 
     if ask.value is not None:
         texts = ["".join(tokens_of(ask.value)[: pace.n_output])] * n_texts
     else:
-        texts = [words(pace.words_from + _APART * index, pace.n_output) for index in range(n_texts)]
-    return AnswerEncoder(ask, name, created_at).whole(texts, pace.reason, pace.n_output * ask.n_choices)
+        texts = [make_words(pace.words_from + _CHOICE_OFFSET * index, pace.n_output) for index in range(n_texts)]
+    return AnswerEncoder(ask, name, created_at).encode_whole(texts, pace.reason, pace.n_output * ask.n_choices)
 
 
-def _vector(digest: int, n_dimensions: int, is_base64: bool) -> list[float] | str:
-    """The same input always gets the same vector, of length about 1."""
+def _make_vector(digest: int, n_dimensions: int, is_base64: bool) -> list[float] | str:
+    """A vector of length about 1; equal inputs have equal vectors."""
     length = n_dimensions**0.5
     values = [_FLOATS[byte] / length for byte in Random(digest).randbytes(n_dimensions)]
     return b64encode(array("f", values).tobytes()).decode() if is_base64 else values

@@ -1,19 +1,20 @@
-"""An inference engine: a queue, a prefill, a batch that shares its decoding, and a budget of KV memory.
+"""A simulated inference engine: a queue, one prefill at a time, a batch that decodes together, and a KV memory limit.
 
-Problem: latency drawn from a distribution does not rise with load; an engine's does. Rule, as a fluid: one prefill runs at a
-time, first come first served; all running sequences grow at the same pace, so one number says how far each has come:
+Problem: latency drawn from a distribution does not rise with load; that of an engine does. Rule, as a fluid model: one
+prefill runs at a time, first come first served; all running sequences grow at the same pace, so one number gives the
+progress of all:
 
-    V(t) = tokens that a sequence running since the start would have by t
+    V(t) = tokens that a sequence running since the start would have at t
     dV/dt = speed / (decode_step_s + n_running * decode_step_per_sequence_s)      times `decode_share` while a prefill runs
-    token j of a sequence that joined at V0 is there when V = V0 + j - 1          (the prefill itself brings the first)
+    token j of a sequence that joined at V0 exists when V = V0 + j - 1            (the prefill itself generates the first)
 
-so nothing happens token by token: a sequence's end, and each chunk that somebody waits for, is one entry in one heap.
-Continuous batching lets a sequence join as soon as there is room. Static batching fills a batch, pads all prompts to the
-longest, and lets nobody in (and no whole answer out) until its longest answer has ended: the straggler. Source:
-iteration-level scheduling (Orca, OSDI 2022), paged KV memory (vLLM, SOSP 2023). Defaults are assumed, of the size of an 8B
-model on one H100. A prompt that begins like one before it needs no prefill for what is the same, as long as the cache keeps
-it: least recently used blocks of 64 tokens go first. When wrong: real engines preempt and speculate; chunked prefill is only
-the `decode_share` here. Sag and the fault `slow` do not apply: the engine has its own pace.
+so no event is needed per token: the end of a sequence, and each awaited chunk, is one entry in one heap. With continuous
+batching a sequence joins as soon as there is room. Static batching fills a batch, pads all prompts to the longest, and
+admits no sequence, and releases no whole answer, before its longest answer has ended. A prompt prefix in the cache needs no
+prefill; the cache evicts least recently used blocks of 64 tokens.
+Source: iteration-level scheduling (Orca, OSDI 2022), paged KV memory (vLLM, SOSP 2023). Defaults are assumed: an 8B model on
+one H100. When wrong: real engines preempt and speculate; chunked prefill is only modelled by `decode_share`. `sag` and the
+fault `slow` do not apply: the engine has its own pace.
 """
 
 import asyncio
@@ -29,14 +30,14 @@ from stayfast.core.clock import Clock
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.routing.affinity import Prefixes
 
-_EPSILON: Final = 1e-6  # tokens: what rounding may lack
+_EPSILON: Final = 1e-6  # tokens: tolerance for rounding
 CACHE_BLOCK_TOKENS: Final = 64
-_TICK_S: Final = 1e-3  # a timer that fired too early (uvloop rounds to milliseconds) is set no closer than this
+_TICK_S: Final = 1e-3  # minimum delay after a timer fired early (uvloop rounds to milliseconds)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """An engine's figures. kv_tokens: prompt and answer of all sequences in it; longer ones take all of it."""
+    """The figures of an engine. kv_tokens: prompt and answer of all running sequences; a longer sequence takes all of it."""
 
     batching: Annotated[Literal["continuous", "static"], SettingDoc(
         "continuous: a request joins the batch when there is room. static: a batch ends with its longest.")] = "continuous"
@@ -66,34 +67,34 @@ class EngineModel:
 class Sequence:
     """One request inside the engine. Changed only by the engine."""
 
-    __slots__ = ("blocks", "has_left", "joined_at_v", "kv", "n_cached", "n_output", "n_prompt", "on_end", "started")
+    __slots__ = ("blocks", "has_left", "joined_at_progress", "kv", "n_cached", "n_output", "n_prompt", "on_end", "started")
 
     def __init__(self, n_prompt: int, n_output: int, kv: int, started: "asyncio.Future[None]",
                  blocks: Iterable[int] = ()) -> None:
-        self.blocks = tuple(blocks)  # of CACHE_BLOCK_TOKENS each: what the prompt begins with
-        self.n_cached = 0  # tokens of the prompt that need no prefill; known when that begins
+        self.blocks = tuple(blocks)  # the prompt's prefix, in blocks of CACHE_BLOCK_TOKENS
+        self.n_cached = 0  # prompt tokens that need no prefill; set when the prefill starts
         self.n_prompt = n_prompt
         self.n_output = n_output
         self.kv = kv
-        self.started = started  # done when its prefill is
-        self.joined_at_v: float | None = None
+        self.started = started  # set at the end of the prefill
+        self.joined_at_progress: float | None = None
         self.has_left = False
         self.on_end: Callable[[], None] | None = None
 
-    def when_ended(self, act: Callable[[], None]) -> None:
-        """Act when its last token is there, or now if it is; never if it leaves before."""
+    def call_when_ended(self, act: Callable[[], None]) -> None:
+        """Call `act` when its last token exists, or now if it does; never if it is released before."""
         if self.has_left:
             act()
         else:
             self.on_end = act
 
 
-class Full(Exception):
-    """No room even to wait."""
+class EngineFull(Exception):
+    """The queue of the engine is full."""
 
 
 class SimulatedEngine:
-    """Continuous batching. One loop; created inside of it or before it runs."""
+    """Continuous batching. Single loop."""
 
     def __init__(self, model: EngineModel, clock: Clock) -> None:
         self._model = model
@@ -104,18 +105,18 @@ class SimulatedEngine:
         self.n_running = 0
         self._cache = Prefixes(model.cache_tokens // CACHE_BLOCK_TOKENS, inf) if model.cache_tokens else None
         self._speed = 1.0
-        self._v = 0.0
-        self._at = clock.now()
+        self._progress = 0.0
+        self._progress_at = clock.now()
         self._heap: list[tuple[float, int, Sequence | asyncio.Future[None]]] = []
         self._order = count()
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = 0.0  # uvloop's handles do not say
+        self._timer_at = 0.0  # uvloop's handles have no time
 
     def submit(self, n_prompt: int, n_output: int, blocks: Iterable[int] = ()) -> Sequence:
-        """Take a request; `blocks` say what its prompt begins with. Raises Full when as many wait as may."""
+        """Queue a request; `blocks`: of its prompt's prefix. Raises EngineFull if `max_waiting` requests wait."""
         model = self._model
         if model.max_waiting is not None and self.n_waiting >= model.max_waiting and not self._has_room():
-            raise Full
+            raise EngineFull
         kv = min(n_prompt + n_output, model.kv_tokens)
         sequence = Sequence(n_prompt, n_output, kv, asyncio.get_running_loop().create_future(), blocks)
         self._advance()
@@ -125,45 +126,45 @@ class SimulatedEngine:
 
     @property
     def n_waiting(self) -> int:
-        """Requests whose prefill has not begun."""
+        """Requests whose prefill has not started."""
         return len(self._waiting)
 
     def set_speed(self, speed: float) -> None:
-        """Let everything that decodes go `speed` times as fast as by its figures from now on."""
+        """From now on, decode `speed` times as fast as configured."""
         if speed != self._speed:
             self._advance()
             self._speed = speed
-            self._arm()
+            self._arm_timer()
 
     async def wait_token(self, sequence: Sequence, n: int) -> None:
-        """Return when the sequence's `n`-th token is there. Its prefill must be awaited first (`sequence.started`)."""
-        assert sequence.joined_at_v is not None
-        target = sequence.joined_at_v + n - 1
+        """Wait for the `n`-th token of the sequence. Await its prefill first (`sequence.started`)."""
+        assert sequence.joined_at_progress is not None
+        target = sequence.joined_at_progress + n - 1
         self._advance()
-        if target > self._v + _EPSILON:
+        if target > self._progress + _EPSILON:
             waiter = asyncio.get_running_loop().create_future()
             self._push(target, waiter)
-            self._arm()
+            self._arm_timer()
             await waiter
 
     async def wait_whole(self, sequence: Sequence) -> None:
-        """Return when a whole answer may leave."""
+        """Wait until the whole answer may be sent."""
         await self.wait_token(sequence, sequence.n_output)
 
     def n_generated(self, sequence: Sequence) -> int:
-        """Tokens of the sequence that exist by now."""
-        if sequence.joined_at_v is None:
+        """Tokens of the sequence that exist now."""
+        if sequence.joined_at_progress is None:
             return 0
         self._advance()
-        return min(sequence.n_output, floor(self._v - sequence.joined_at_v + _EPSILON) + 1)
+        return min(sequence.n_output, floor(self._progress - sequence.joined_at_progress + _EPSILON) + 1)
 
-    def leave(self, sequence: Sequence) -> None:
-        """Nobody wants it any more: whatever it holds is free at once. Safe to call again, and after its end."""
+    def release(self, sequence: Sequence) -> None:
+        """Remove a sequence and free its capacity at once. Idempotent; does nothing after its end."""
         if sequence.has_left:
             return
         self._advance()
         sequence.has_left = True
-        if sequence.joined_at_v is not None or sequence in self._prefilling:
+        if sequence.joined_at_progress is not None or sequence in self._prefilling:
             self._released(sequence)
         else:
             self._waiting.remove(sequence)
@@ -173,7 +174,7 @@ class SimulatedEngine:
         return not self._waiting and not self._prefilling and self.n_running < self._model.max_running
 
     def _admit(self) -> None:
-        """Begin the next prefill, if one may begin."""
+        """Start the next prefill, if there is room."""
         waiting = self._waiting
         has_place = not self._prefilling and self.n_running < self._model.max_running
         if waiting and has_place and waiting[0].kv <= self.n_kv_free:
@@ -183,69 +184,69 @@ class SimulatedEngine:
                 now = self._clock.now()
                 n_cached = self._cache.n_known(first.blocks, now) * CACHE_BLOCK_TOKENS
                 self._cache.sent(first.blocks, now)
-                first.n_cached = min(n_cached, first.n_prompt - 1)  # one at least is computed: the answer follows from it
-            self._prefill((first,), first.n_prompt - first.n_cached)
-        self._arm()
+                first.n_cached = min(n_cached, first.n_prompt - 1)  # the last token is always computed
+            self._start_prefill((first,), first.n_prompt - first.n_cached)
+        self._arm_timer()
 
-    def _prefill(self, sequences: tuple[Sequence, ...], n_tokens: int) -> None:
+    def _start_prefill(self, sequences: tuple[Sequence, ...], n_tokens: int) -> None:
         self._prefilling = sequences
         seconds = n_tokens / (self._model.prefill_tokens_per_s * self._speed)
         loop = asyncio.get_running_loop()
-        loop.call_at(loop.time() + seconds, self._prefilled)
+        loop.call_at(loop.time() + seconds, self._on_prefill_done)
 
-    def _prefilled(self) -> None:
-        """The prefill has ended: its sequences join the batch."""
+    def _on_prefill_done(self) -> None:
+        """The sequences join the batch."""
         self._advance()
         sequences, self._prefilling = self._prefilling, ()
         for one in sequences:
             if one.has_left:
                 continue
-            one.joined_at_v = self._v
+            one.joined_at_progress = self._progress
             self.n_running += 1
-            self._push(self._v + one.n_output - 1, one)
+            self._push(self._progress + one.n_output - 1, one)
             if not one.started.done():
                 one.started.set_result(None)
         self._admit()
 
     def _released(self, sequence: Sequence) -> None:
         self.n_kv_free += sequence.kv
-        if sequence.joined_at_v is not None:
+        if sequence.joined_at_progress is not None:
             self.n_running -= 1
 
     def _rate(self) -> float:
-        """Tokens a second of each running sequence."""
+        """Tokens per second of each running sequence."""
         model = self._model
         share = model.decode_share if self._prefilling else 1.0
         return self._speed * share / (model.decode_step_s + self.n_running * model.decode_step_per_sequence_s)
 
     def _advance(self) -> None:
-        """Bring V up to now. Must come before every change of the rate."""
+        """Update V to now. Call it before every change of the rate."""
         now = self._clock.now()
-        if now > self._at:
-            self._v += (now - self._at) * self._rate()
-            self._at = now
+        if now > self._progress_at:
+            self._progress += (now - self._progress_at) * self._rate()
+            self._progress_at = now
 
     def _push(self, target: float, entry: "Sequence | asyncio.Future[None]") -> None:
         heappush(self._heap, (target, next(self._order), entry))
 
-    def _arm(self, least_s: float = 0.0) -> None:
-        """Have the timer ring when the first entry is due, or earlier."""
+    def _arm_timer(self, least_s: float = 0.0) -> None:
+        """Set the timer for the first entry of the heap, or earlier."""
         if not self._heap:
             return
         loop = asyncio.get_running_loop()
-        due_at = loop.time() + max(least_s, (self._heap[0][0] - self._v) / self._rate())
+        due_at = loop.time() + max(least_s, (self._heap[0][0] - self._progress) / self._rate())
         if self._timer is not None:
-            if self._rings_at <= due_at:
-                return  # it will look again
+            if self._timer_at <= due_at:
+                return  # an early timer is set again
             self._timer.cancel()
-        self._rings_at = due_at
-        self._timer = loop.call_at(due_at, self._ring)
+        self._timer_at = due_at
+        self._timer = loop.call_at(due_at, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._advance()
         n_done = 0
-        while self._heap and self._heap[0][0] <= self._v + _EPSILON:
+        while self._heap and self._heap[0][0] <= self._progress + _EPSILON:
             entry = heappop(self._heap)[2]
             n_done += 1
             if isinstance(entry, Sequence):
@@ -259,26 +260,26 @@ class SimulatedEngine:
         if n_done:
             self._admit()
         else:
-            self._arm(_TICK_S)
+            self._arm_timer(_TICK_S)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.n_running} running, {len(self._waiting)} waiting, {self.n_kv_free} KV free>"
 
 
 class StaticEngine(SimulatedEngine):
-    """Static batching: nobody joins a running batch, and its places are free only when all of it has ended."""
+    """Static batching: no sequence joins a running batch, and its slots are freed when the whole batch has ended."""
 
     def __init__(self, model: EngineModel, clock: Clock) -> None:
         super().__init__(model, clock)
         self._batch: tuple[Sequence, ...] = ()
-        self._n_left = 0
+        self._n_unfinished = 0
         self._window: asyncio.TimerHandle | None = None
-        self._whole: list[asyncio.Future[None]] = []
+        self._whole_waiters: list[asyncio.Future[None]] = []
 
     async def wait_whole(self, sequence: Sequence) -> None:
         if sequence in self._batch:
             waiter = asyncio.get_running_loop().create_future()
-            self._whole.append(waiter)
+            self._whole_waiters.append(waiter)
             await waiter
 
     def _has_room(self) -> bool:
@@ -286,10 +287,10 @@ class StaticEngine(SimulatedEngine):
 
     def _admit(self) -> None:
         if self._waiting and not self._batch and not self._prefilling and self._window is None:
-            self._window = asyncio.get_running_loop().call_later(self._model.batch_window_s, self._fill)
-        self._arm()
+            self._window = asyncio.get_running_loop().call_later(self._model.batch_window_s, self._start_batch)
+        self._arm_timer()
 
-    def _fill(self) -> None:
+    def _start_batch(self) -> None:
         self._window = None
         batch: list[Sequence] = []
         while self._waiting and len(batch) < self._model.max_running:
@@ -300,22 +301,22 @@ class StaticEngine(SimulatedEngine):
         if batch:
             self._advance()
             self._batch = tuple(batch)
-            self._n_left = len(batch)
-            self._prefill(self._batch, len(batch) * max(one.n_prompt for one in batch))
+            self._n_unfinished = len(batch)
+            self._start_prefill(self._batch, len(batch) * max(one.n_prompt for one in batch))
 
     def _released(self, sequence: Sequence) -> None:
-        """Its place stays taken: what it leaves is padding, until the last one leaves."""
-        self._n_left -= 1
-        if self._n_left:
+        """The slot is padding until the last sequence of the batch has ended."""
+        self._n_unfinished -= 1
+        if self._n_unfinished:
             return
         self.n_running = 0
         self.n_kv_free += sum(one.kv for one in self._batch)
         self._batch = ()
-        done, self._whole = self._whole, []
+        done, self._whole_waiters = self._whole_waiters, []
         for waiter in done:
             if not waiter.done():
                 waiter.set_result(None)
 
 
-def engine_of(model: EngineModel, clock: Clock) -> SimulatedEngine:
+def create_engine(model: EngineModel, clock: Clock) -> SimulatedEngine:
     return (StaticEngine if model.batching == "static" else SimulatedEngine)(model, clock)

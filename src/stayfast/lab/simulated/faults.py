@@ -1,9 +1,9 @@
-"""Ways to fail: what goes wrong for a share of the requests (`FaultRule`), or for all of a time (`Regimes`, the weather).
+"""Faults of a share of the requests (`FaultRule`), and regimes that affect all requests of a time (`Regimes`).
 
-Problem: independent draws make every retry a fresh chance, and a hedge to the same provider looks better than it is. Rule:
-a Markov process in continuous time, with a seed of its own, moves between four regimes; a stay in each is exponential
-around its mean. What a regime does holds for the requests that arrive in it. It does not depend on the requests.
-Durations, factors and moves are assumed: no trustworthy public figures of incidents were found.
+Problem: with independent draws every retry has a fresh chance, and a hedge to the same provider looks better than it is.
+Rule: a continuous-time Markov process, with its own seed, moves between four regimes; the length of a stay is exponential
+with mean `mean_s`. A regime applies to the requests that arrive in it, and does not depend on them.
+When wrong: durations, factors and transitions are assumed; no reliable public figures of incidents were found.
 """
 
 from bisect import bisect_right
@@ -18,21 +18,21 @@ from stayfast.core.types import Api
 
 
 class FaultKind(StrEnum):
-    """What goes wrong. "Whole" answers are those that are not streamed."""
+    """What fails. A "whole" answer is one that is not streamed."""
 
     REFUSED = "refused"  # no connection
     RESET = "reset"  # the connection is reset before the response head
-    HANG = "hang"  # the request is taken and never answered
-    SLOW_HEADERS = "slow_headers"  # the head comes `seconds` later
+    HANG = "hang"  # the request is never answered
+    SLOW_HEADERS = "slow_headers"  # the head is `seconds` late
     STATUS = "status"  # an error answer: `status`, in the dialect's form
     SILENT = "silent"  # a good head, then nothing
     RESET_MID = "reset_mid"  # the connection is reset inside the body
     CUT = "cut"  # the connection is closed inside the body, without the last chunk
-    TRUNCATED = "truncated"  # the body ends cleanly, the protocol's own end never comes
+    TRUNCATED = "truncated"  # the HTTP body ends cleanly, but without the dialect's last event
     IN_BAND = "in_band"  # an error event inside the stream; for whole answers, an error body with status 200
-    MALFORMED = "malformed"  # JSON that is none
+    MALFORMED = "malformed"  # invalid JSON
     STALL = "stall"  # a pause of `seconds` inside the body
-    SLOW = "slow"  # every gap is `factor` times as long
+    SLOW = "slow"  # every gap is `factor` times longer
 
 
 BEFORE_BODY: Final = frozenset({FaultKind.REFUSED, FaultKind.RESET, FaultKind.HANG, FaultKind.STATUS})
@@ -41,17 +41,17 @@ _FORMS: Final[Mapping[Api, tuple[Form, ...]]] = {
     Api.CHAT: ("usual", "flat", "named"), Api.COMPLETIONS: ("usual", "flat", "named"),
     Api.RESPONSES: ("usual", "flat", "nested", "failed"),
 }
-_ONE_FORM: Final[tuple[Form, ...]] = ("usual",)
+_USUAL_FORM: Final[tuple[Form, ...]] = ("usual",)
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """One way to fail. The first rule that strikes a request is the one it gets.
+    """One fault. If several rules match a request, the first one applies.
 
-    rate: share of the requests. from_s, until_s: seconds of the provider's life. max_count: strikes so often and no more.
-    after_chunks: content chunks that pass before a fault inside a body; a shorter answer fails before its end.
+    rate: share of the requests. from_s, until_s: age of the provider in seconds. max_count: maximum number of times.
+    after_chunks: content chunks before a fault inside a body; a shorter answer fails before its end.
     form: of an error event; usual: as the dialect's own provider sends it. chat: flat, or named (with `event: error`).
-    responses: nested (seen in production), flat (documented) or failed (`response.failed`). A rule for all APIs strikes
+    responses: nested (seen in production), flat (documented) or failed (`response.failed`). A rule for all APIs applies to
     those that have its form.
     """
 
@@ -76,16 +76,16 @@ class FaultRule:
         if self.until_s is not None and not self.from_s < self.until_s:
             raise ValueError(f"from_s must be before until_s, not {self.from_s} and {self.until_s}")
         if self.api is not None and not self._has_form(self.api):
-            raise ValueError(f"form of {self.api.value} must be one of {', '.join(_FORMS.get(self.api, _ONE_FORM))}, "
+            raise ValueError(f"form of {self.api.value} must be one of {', '.join(_FORMS.get(self.api, _USUAL_FORM))}, "
                              f"not {self.form}")
 
     def covers(self, api: Api, age_s: float) -> bool:
-        """Whether a request of this API, `age_s` seconds into the provider's life, may be struck."""
+        """Whether the rule may apply to a request of this API when the provider is `age_s` old."""
         is_time = self.from_s <= age_s and (self.until_s is None or age_s < self.until_s)
         return is_time and self.api in (None, api) and self._has_form(api)
 
     def _has_form(self, api: Api) -> bool:
-        return self.form in _FORMS.get(api, _ONE_FORM)
+        return self.form in _FORMS.get(api, _USUAL_FORM)
 
 
 class Broke(Exception):
@@ -105,7 +105,7 @@ class RegimeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """What one regime does. mean_s: of a stay. error_rate: share of requests answered as overloaded."""
+    """The effect of one regime. mean_s: length of a stay. error_rate: share of requests answered as overloaded."""
 
     mean_s: Annotated[float, SettingDoc("Mean duration.", more_than=0, maximum=1000000000.0)] = 60.0
     ttft_factor: Annotated[float, SettingDoc("Factor on the time to the first token.", more_than=0, maximum=1000)] = 1.0
@@ -118,7 +118,7 @@ class Regime:
 
 @dataclass(frozen=True, slots=True)
 class Regimes:
-    """All four. Assumed."""
+    """The four regimes. Assumed."""
 
     normal: Annotated[Regime, SettingDoc("Normal times.")] = field(default_factory=lambda: Regime(600.0))
     degraded: Annotated[Regime, SettingDoc("Slower times.")] = field(default_factory=lambda: Regime(60.0, 2.0, 1.5))
@@ -127,13 +127,13 @@ class Regimes:
     outage: Annotated[Regime, SettingDoc(
         "Errors for all requests.")] = field(default_factory=lambda: Regime(20.0, error_rate=1.0))
 
-    def of(self, weather: RegimeState) -> Regime:
-        found: Regime = getattr(self, weather.value)
-        return found
+    def regime_of(self, state: RegimeState) -> Regime:
+        regime: Regime = getattr(self, state.value)
+        return regime
 
 
-# Where a stay leads, by probability: trouble comes and goes mostly by steps.
-_MOVES: Final = {
+# The next regime by probability: mostly by one step.
+_TRANSITIONS: Final = {
     RegimeState.NORMAL: ((RegimeState.DEGRADED, 0.75), (RegimeState.BROWNOUT, 0.2), (RegimeState.OUTAGE, 0.05)),
     RegimeState.DEGRADED: ((RegimeState.NORMAL, 0.8), (RegimeState.BROWNOUT, 0.2)),
     RegimeState.BROWNOUT: ((RegimeState.DEGRADED, 0.5), (RegimeState.NORMAL, 0.35), (RegimeState.OUTAGE, 0.15)),
@@ -143,24 +143,24 @@ CALM: Final = Regime()
 
 
 class Forecast:
-    """The weather at each second of a provider's life. Grown as far as it is asked for; the same for the same seed."""
+    """The regime at each age of a provider, computed on demand. Reproducible from the seed."""
 
     def __init__(self, regimes: Regimes, rng: Random) -> None:
         self._regimes = regimes
         self._rng = rng
         self._from_s = [0.0]
-        self._weather = [RegimeState.NORMAL]
+        self._states = [RegimeState.NORMAL]
         self._until_s = self._stay_s(RegimeState.NORMAL)
 
     def at(self, age_s: float) -> RegimeState:
-        """The weather `age_s` seconds into the provider's life."""
+        """The regime when the provider is `age_s` old."""
         while age_s >= self._until_s:
-            targets, weights = zip(*_MOVES[self._weather[-1]], strict=True)
-            weather = self._rng.choices(targets, weights)[0]
+            targets, weights = zip(*_TRANSITIONS[self._states[-1]], strict=True)
+            state = self._rng.choices(targets, weights)[0]
             self._from_s.append(self._until_s)
-            self._weather.append(weather)
-            self._until_s += self._stay_s(weather)
-        return self._weather[bisect_right(self._from_s, max(age_s, 0.0)) - 1]
+            self._states.append(state)
+            self._until_s += self._stay_s(state)
+        return self._states[bisect_right(self._from_s, max(age_s, 0.0)) - 1]
 
-    def _stay_s(self, weather: RegimeState) -> float:
-        return self._rng.expovariate(1 / self._regimes.of(weather).mean_s)
+    def _stay_s(self, state: RegimeState) -> float:
+        return self._rng.expovariate(1 / self._regimes.regime_of(state).mean_s)

@@ -1,17 +1,16 @@
-"""What a provider remembers of prompts, by the rules that providers publish.
+"""The prompt cache of a simulated provider, by the published rules of the vendors.
 
-    anthropic    kept is what ends at one of at most four marks and has `min_tokens`; read is the longest beginning kept
-                 that ends at a mark or up to 20 blocks before it; a fifth mark, or one on thinking, is a 400
-    breakpoints  kept is what ends at the latest message and at the latest three marks (with `mode: explicit` only at marks);
-                 read is the longest beginning kept. OpenAI, from GPT-5.6 on
-    automatic    read is the longest beginning sent lately, in steps of 128 tokens; a mark is a 400. OpenAI before that
+    anthropic    stores the prefixes that end at a mark (at most four) and have `min_tokens`; reads the longest stored
+                 prefix that ends at a mark or up to 20 blocks before it; a fifth mark, or one on thinking, is a 400
+    breakpoints  stores the prefixes that end at the latest message and the latest three marks (`mode: explicit`: at marks
+                 only); reads the longest stored prefix. OpenAI since GPT-5.6
+    automatic    reads the longest recently sent prefix, in steps of 128 tokens; a mark is a 400. OpenAI before that
 
-What is kept can be read from the first token of the answer on that wrote it, and for `ttl_s` after it was last used.
-At OpenAI a prompt goes to the machine that its key and its beginning lead to, and of more than `machine_rpm` in a minute the
-others go to the next one, which remembers nothing of them.
-Source: docs/concepts/prompt-layout.md. When wrong: how real requests overflow is not public, and entries may go earlier.
-
-A prompt as a provider's cache of prefixes sees it: what it begins with, how long that is, and what is marked in it.
+An entry can be read as soon as the answer of its request begins, and for `ttl_s` after its last use. At OpenAI the key and
+the start of a prompt select a machine; above `machine_rpm` requests a minute, the rest goes to another machine without these
+entries.
+Source: docs/concepts/prompt-layout.md. When wrong: how real requests overflow is not public, and entries may be evicted
+earlier.
 """
 
 from dataclasses import dataclass
@@ -31,10 +30,10 @@ from stayfast.wire.prompt import LAID_OUT, PromptBlock, PromptLayout, read_promp
 from stayfast.wire.usage import TOKENS_AN_IMAGE
 
 CacheRules = Literal["anthropic", "breakpoints", "automatic"]
-MOST_MARKS: Final = 4
-STEP_TOKENS: Final = 128  # what an automatic cache counts in
+MAX_MARKS: Final = 4
+STEP_TOKENS: Final = 128  # granularity of the automatic cache
 _IMAGES: Final = ("image", "image_url", "input_image")
-_NOT_SAID: Final = frozenset((
+_UNCOUNTED_FIELDS: Final = frozenset((
     "type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "cache_control", "prompt_cache_breakpoint"))
 _UNMARKABLE: Final = frozenset(("thinking", "redacted_thinking"))
 _ANY: Final = msgspec.json.Decoder()
@@ -42,15 +41,17 @@ _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 class CachedPrompt(msgspec.Struct, frozen=True, gc=False):
-    """`links[n]` stands for its first n + 1 blocks, which have `tokens[n]` tokens; marks by the number of blocks that they
-    close, in order, with their time to live. `fault`: why the provider refuses it; empty: it does not."""
+    """A prompt as a prefix cache sees it. `links[n]`: the chained hash of its first n + 1 blocks, which have `tokens[n]`
+    tokens. `marks`: the number of blocks before each mark, in order, and its time to live. `fault`: why the provider rejects
+    the prompt; empty: it does not.
+    """
 
     links: tuple[int, ...]
     tokens: tuple[int, ...]
     marks: tuple[tuple[int, str], ...] = ()
-    kind: int = 0  # of requests that go to the same machine: model, key and what the prompt begins with
-    n_end: int = 0  # blocks up to where the model goes on
-    is_explicit: bool = False  # only what is marked is to be kept
+    kind: int = 0  # hash of model, key and first block: equal ones go to the same machine
+    n_end: int = 0  # blocks up to the end of the latest message
+    is_explicit: bool = False  # store marked prefixes only
     fault: str = ""
 
 
@@ -62,23 +63,24 @@ def n_tokens(value: Any) -> int:
     if isinstance(value, dict):
         if value.get("type") in _IMAGES:
             return TOKENS_AN_IMAGE
-        return sum(n_tokens(item) for name, item in value.items() if name not in _NOT_SAID)
-    return 1 if isinstance(value, int) else 0  # prompts and inputs may be tokens
+        return sum(n_tokens(item) for name, item in value.items() if name not in _UNCOUNTED_FIELDS)
+    return 1 if isinstance(value, int) else 0  # a prompt may be a list of token ids
 
 
-def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> CachedPrompt | None:
-    """A decoded request's prompt under these rules; None for an API that has no such cache."""
+def parse_prompt(body: bytes, api: Api, model: str, rules: CacheRules) -> CachedPrompt | None:
+    """The prompt of a request under these rules; None for an API without a prompt cache."""
     if api not in LAID_OUT:
         return None
     parsed = typed(_ANY, body)
     link = hash((model, parsed.get("prompt_cache_key")))
     if rules == "automatic":
         is_new = b'"prompt_cache_breakpoint"' in body or "prompt_cache_options" in parsed
-        return _in_steps(read_prompt(body).prompt, link, "Unknown parameter: prompt_cache_breakpoint." if is_new else "")
+        fault = "Unknown parameter: prompt_cache_breakpoint." if is_new else ""
+        return _prompt_in_steps(read_prompt(body).prompt, link, fault)
     laid = PromptLayout(body, api)
     links, tokens, marks, n_all, fault = [], [], [], 0, ""
     for n, block in enumerate(laid.blocks, 1):
-        value, ttl, why = _read(block, laid.api)
+        value, ttl, why = _parse_block(block, laid.api)
         link = hash((link, block.head, _encode(value)))
         n_all += n_tokens(value) if block.place else len(block.data) // BYTES_A_TOKEN
         links.append(link)
@@ -89,15 +91,15 @@ def prompt_of(body: bytes, api: Api, model: str, rules: CacheRules) -> CachedPro
     if rules == "anthropic":
         if "cache_control" in parsed and (last := laid.markable(len(laid.blocks))):
             marks.append((last, parsed["cache_control"].get("ttl", "5m")))
-        fault = fault or _refusal(marks)
+        fault = fault or _check_marks(marks)
     options = parsed.get("prompt_cache_options")
     is_explicit = isinstance(options, dict) and options.get("mode") == "explicit"
     return CachedPrompt(tuple(links), tuple(tokens), tuple(marks), links[0] if links else link, laid.n_end, is_explicit,
                         fault)
 
 
-def _read(block: PromptBlock, api: Api) -> tuple[Any, str, str]:
-    """What a block says whether or not it is marked, its mark's time to live, and what is wrong with the mark."""
+def _parse_block(block: PromptBlock, api: Api) -> tuple[Any, str, str]:
+    """The block without its mark, the time to live of the mark, and the error of a misplaced mark."""
     value = typed(_ANY, block.data)
     if isinstance(value, str):
         return {"type": "input_text" if api is Api.RESPONSES else "text", "text": value}, "", ""
@@ -115,16 +117,16 @@ def _read(block: PromptBlock, api: Api) -> tuple[Any, str, str]:
     return value, mark.get("ttl", "5m"), ""
 
 
-def _refusal(marks: list[tuple[int, str]]) -> str:
-    if len(marks) > MOST_MARKS:
-        return f"A maximum of {MOST_MARKS} blocks with cache_control may be provided. Found {len(marks)}."
+def _check_marks(marks: list[tuple[int, str]]) -> str:
+    if len(marks) > MAX_MARKS:
+        return f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {len(marks)}."
     lives = [ttl for _, ttl in marks]
     if "1h" in lives and "5m" in lives[:lives.index("1h")]:
         return "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block"
     return ""
 
 
-def _in_steps(prompt: bytes, link: int, fault: str) -> CachedPrompt:
+def _prompt_in_steps(prompt: bytes, link: int, fault: str) -> CachedPrompt:
     step = STEP_TOKENS * BYTES_A_TOKEN
     links = []
     for at in range(0, len(prompt) - step + 1, step):
@@ -143,7 +145,7 @@ MAX_ENTRIES: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class PromptCacheModel:
-    """Whose rules, and their figures. Factors are of the price of plain input."""
+    """The rules and figures of a prompt cache. Factors are of the price of uncached input."""
 
     rules: Annotated[CacheRules, SettingDoc(
         "anthropic: marked prefixes. breakpoints: OpenAI's since GPT-5.6. automatic: OpenAI's before.")] = "anthropic"
@@ -164,17 +166,17 @@ class PromptCacheModel:
             raise ValueError(f"rules must be one of {', '.join(get_args(CacheRules))}, not {self.rules!r}")
 
     def plain_tokens(self, n_prompt: int, found: "CacheLookup") -> float:
-        """What a prompt costs, in tokens of plain input."""
+        """The cost of a prompt, in tokens of uncached input."""
         n_plain = n_prompt - found.n_read - found.n_written - found.n_written_1h
         return (n_plain + found.n_read * self.read_factor + found.n_written * self.write_factor
                 + found.n_written_1h * self.write_1h_factor)
 
 
-Entry = tuple[int, int]  # a link, and the machine that has it
+Entry = tuple[int, int]  # link and machine
 
 
 class CacheLookup(msgspec.Struct, frozen=True, gc=False):
-    """What became of one prompt, in tokens. `entries`: what is to be kept, and for how long, once its answer begins."""
+    """The result of a look-up, in tokens. `entries`: to be stored when the answer begins, with their time to live."""
 
     n_read: int = 0
     n_written: int = 0
@@ -183,24 +185,24 @@ class CacheLookup(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptCache:
-    """One provider's. Changed on one loop."""
+    """The prompt cache of one provider. Single loop."""
 
     __slots__ = ("_clock", "_entries", "_rates", "model")
 
     def __init__(self, model: PromptCacheModel, clock: Clock) -> None:
         self.model = model
         self._clock = clock
-        self._entries: dict[Entry, tuple[float, float]] = {}  # until when, and for how long at each use; oldest use first
-        self._rates: dict[int, tuple[int, int]] = {}  # of a kind: the minute, and how many came in it
+        self._entries: dict[Entry, tuple[float, float]] = {}  # expiry instant and time to live; least recently used first
+        self._rates: dict[int, tuple[int, int]] = {}  # per kind: the minute, and its number of requests
 
     def look_up(self, prompt: CachedPrompt, n_prompt: int) -> CacheLookup:
-        """Read what is kept of a prompt of so many tokens. What is read is kept longer."""
-        rules, machine = self.model.rules, self._machine(prompt)
+        """Look up a prompt of `n_prompt` tokens, and renew the entries read."""
+        rules, machine = self.model.rules, self._pick_machine(prompt)
         if rules == "automatic":
-            return self._in_steps(prompt, n_prompt, machine)
-        marks, links, tokens = self._marks(prompt), prompt.links, prompt.tokens
+            return self._look_up_steps(prompt, n_prompt, machine)
+        marks, links, tokens = self._marks_to_store(prompt), prompt.links, prompt.tokens
         depth = LOOK_BACK if rules == "anthropic" else len(links)
-        n_known = max((self._known(prompt, n, depth, machine) for n, _ in marks), default=0)
+        n_known = max((self._longest_known(prompt, n, depth, machine) for n, _ in marks), default=0)
         cacheable = [(n, keeps_s) for n, keeps_s in marks if tokens[n - 1] >= self.model.min_tokens]
         for n in {n_known, *(n for n, _ in cacheable if n <= n_known)} - {0}:
             entry = links[n - 1], machine
@@ -210,11 +212,11 @@ class PromptCache:
         n_read = tokens[n_known - 1] if n_known else 0
         n_all = max((tokens[n - 1] for n, _ in new), default=n_read)
         n_long = max((tokens[n - 1] for n, keeps_s in new if keeps_s >= HOUR_S and rules == "anthropic"), default=n_read)
-        return CacheLookup(n_read, n_all - n_long, n_long - n_read,
-                      tuple(((links[n - 1], machine), keeps_s) for n, keeps_s in new))
+        entries = tuple(((links[n - 1], machine), keeps_s) for n, keeps_s in new)
+        return CacheLookup(n_read, n_all - n_long, n_long - n_read, entries)
 
-    def began(self, found: CacheLookup) -> None:
-        """The answer begins: what it wrote can be read from now on."""
+    def record_answer_start(self, found: CacheLookup) -> None:
+        """The answer begins: store its entries."""
         now = self._clock.now()
         for entry, keeps_s in found.entries:
             self._entries.pop(entry, None)
@@ -222,8 +224,8 @@ class PromptCache:
         while len(self._entries) > MAX_ENTRIES:
             del self._entries[next(iter(self._entries))]
 
-    def _marks(self, prompt: CachedPrompt) -> list[tuple[int, float]]:
-        """Where something is to be kept, in order, and for how long."""
+    def _marks_to_store(self, prompt: CachedPrompt) -> list[tuple[int, float]]:
+        """The block counts after which a prefix is stored, in order, with their time to live."""
         if self.model.rules == "anthropic":
             return [(n, HOUR_S if ttl == "1h" else self.model.ttl_s) for n, ttl in prompt.marks]
         explicit = [n for n, _ in prompt.marks]
@@ -231,8 +233,8 @@ class PromptCache:
             explicit = explicit[-EXPLICIT_BESIDE_IMPLICIT:] + ([prompt.n_end] if prompt.n_end else [])
         return [(n, self.model.ttl_s) for n in sorted(set(explicit))]
 
-    def _machine(self, prompt: CachedPrompt) -> int:
-        """Which one of those for its kind a prompt goes to."""
+    def _pick_machine(self, prompt: CachedPrompt) -> int:
+        """The machine that a prompt of this kind goes to."""
         if self.model.rules == "anthropic":
             return 0
         minute = int(self._clock.now() // MINUTE_S)
@@ -241,15 +243,15 @@ class PromptCache:
         self._rates[prompt.kind] = (minute, n + 1)
         return n // self.model.machine_rpm
 
-    def _known(self, prompt: CachedPrompt, n: int, depth: int, machine: int) -> int:
-        """The longest beginning that is kept, of the first `n` blocks or up to `depth` less."""
+    def _longest_known(self, prompt: CachedPrompt, n: int, depth: int, machine: int) -> int:
+        """The longest stored prefix of the first `n` blocks, at most `depth` blocks shorter; 0: none."""
         now = self._clock.now()
         return next((at for at in range(n, max(0, n - depth), -1)
                      if self._entries.get((prompt.links[at - 1], machine), (-inf, 0.0))[0] > now), 0)
 
-    def _in_steps(self, prompt: CachedPrompt, n_prompt: int, machine: int) -> CacheLookup:
+    def _look_up_steps(self, prompt: CachedPrompt, n_prompt: int, machine: int) -> CacheLookup:
         n_steps, keeps_s = len(prompt.links), self.model.ttl_s
-        n_known = self._known(prompt, n_steps, n_steps, machine)
+        n_known = self._longest_known(prompt, n_steps, n_steps, machine)
         n_read = int(n_known / n_steps * n_prompt) // STEP_TOKENS * STEP_TOKENS if n_known else 0
         entries = tuple(((link, machine), keeps_s) for link in prompt.links)
         return CacheLookup(n_read if n_read >= self.model.min_tokens else 0, entries=entries)

@@ -1,4 +1,4 @@
-"""What a simulated provider must know of a request, and nothing of what it says."""
+"""The properties of a request that a simulated provider needs; the text of the prompt is not among them."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,47 +11,47 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api, Request
 from stayfast.lab.simulated.engine import CACHE_BLOCK_TOKENS
 from stayfast.lab.simulated.filler_text import json_for
-from stayfast.lab.simulated.prompt_cache import CachedPrompt, CacheRules, n_tokens, prompt_of
+from stayfast.lab.simulated.prompt_cache import CachedPrompt, CacheRules, n_tokens, parse_prompt
 from stayfast.policy.routing.affinity import blocks_of
 from stayfast.wire.json_input import typed
 from stayfast.wire.prompt import read_prompt
 
 _ABSENT: Final = Raw(b"")
 _PROMPT: Final = ("messages", "prompt", "input", "system", "instructions")
-# What a response tells of its request, beside what every response has.
+# Request fields that a response repeats.
 _ECHOED: Final = (
     "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id", "prompt_cache_key",
     "reasoning", "safety_identifier", "store", "temperature", "text", "tool_choice", "tools", "top_p", "truncation", "user")
 
 
 class SimulatedRequest(Struct, frozen=True, gc=False):
-    """One request. Token counts are what the provider takes them for."""
+    """One request. Token counts are the simulated provider's."""
 
     api: Api
     model: str
     stream: bool = False
     n_prompt_tokens: int = 0
     max_output_tokens: int | None = None
-    n_output: int | None = None  # exactly so many tokens are wanted; None: the provider draws
-    include_usage: bool = False  # chat and completions streams: a last chunk with usage
+    n_output: int | None = None  # exact number of output tokens; None: drawn by the provider
+    include_usage: bool = False  # chat and completions: a last chunk with usage
     n_choices: int = 1
-    session: str | None = None  # requests of one session share some of their luck
-    number: int | None = None  # which of the provider's dice are thrown; None: the next number
+    session: str | None = None  # requests of one session may share their luck
+    number: int | None = None  # seeds the random numbers; None: the next number
     tool: str | None = None  # the tool that must be called
-    value: str | None = None  # JSON to say word for word: that call's arguments, or the answer in JSON mode
+    value: str | None = None  # JSON to send: the arguments of that call, or the answer in JSON mode
     inputs: tuple[int, ...] = ()  # embeddings: a digest of each input
     n_dimensions: int = 1536
     is_base64: bool = False  # embeddings as base64 of 32-bit floats
-    blocks: tuple[int, ...] = ()  # what the prompt begins with, for an engine that caches prompts
+    blocks: tuple[int, ...] = ()  # the prompt's prefix, for an engine with a prefix cache
     n_cached_tokens: int = 0  # of the prompt
-    n_written_tokens: int = 0  # of the prompt, to the cache
-    n_written_1h_tokens: int = 0  # and for an hour
-    prompt: CachedPrompt | None = None  # for a provider that remembers prompts by rules
-    echo: tuple[tuple[str, bytes], ...] = ()  # responses: what of the request they repeat, as JSON
+    n_written_tokens: int = 0  # of the prompt, written to the cache
+    n_written_1h_tokens: int = 0  # of the prompt, written for an hour
+    prompt: CachedPrompt | None = None  # for a provider with a prompt cache
+    echo: tuple[tuple[str, bytes], ...] = ()  # responses: the repeated request fields, as JSON
 
 
 class _Body(Struct, gc=False):
-    """The fields that matter, of all dialects; the rest passes unread."""
+    """The relevant fields of all dialects; others are not decoded."""
 
     messages: Raw = _ABSENT
     prompt: Raw = _ABSENT
@@ -66,7 +66,7 @@ class _Body(Struct, gc=False):
     user: Raw = _ABSENT
     prompt_cache_key: Raw = _ABSENT
     metadata: Raw = _ABSENT
-    ignore_eos: Raw = _ABSENT  # of self-hosted engines, and of every load generator: answers of exactly max_tokens
+    ignore_eos: Raw = _ABSENT  # of self-hosted engines and load generators: exactly max_tokens
     dimensions: int | None = None
     encoding_format: str | None = None
 
@@ -78,44 +78,44 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 def ask_of(request: Request, *, model: str = "", number: int | None = None, session: str | None = None,
            include_usage: bool = False, has_blocks: bool = False, cache_rules: CacheRules | None = None) -> SimulatedRequest:
-    """What the provider is asked by a decoded request (`wire.json_input`). Raises Rejected for bodies that are none.
+    """The simulated request of a decoded request (`wire.json_input`). Raises Rejected for a malformed body.
 
-    model: its name here, where that is not the request's. number: which dice are thrown (None: the next). session: whose
-    luck is shared; None: that of the body's `prompt_cache_key`, `user` or `metadata.user_id`. include_usage: even where the
-    client did not ask for it. has_blocks: the provider's engine caches prompts. cache_rules: the provider does, by these.
-    Prompt tokens are counted as `speech.n_tokens_in` does, tools by their bytes; what templates add is not.
+    model: overrides the request's. number: seeds the random numbers (None: the next). session: shares luck; None: the body's
+    `prompt_cache_key`, `user` or `metadata.user_id`. include_usage: even if the client does not request it. has_blocks: for
+    an engine with a prefix cache. cache_rules: for a provider with a prompt cache. Prompt tokens are counted by
+    `filler_text.n_tokens_in`, tools by their bytes; chat templates are not counted.
     """
     body = typed(_BODY, request.body)
     tool, value = _forced_tool(body) if body.tool_choice else (None, None)
     if value is None and (body.response_format or body.text or body.output_config):
         value = _json_mode(body)
     is_explicit = value is not None or request.max_output_tokens is None or bytes(body.ignore_eos) != b"true"
-    inputs = _digests(body.input) if request.api is Api.EMBEDDINGS else ()
+    inputs = _digest_inputs(body.input) if request.api is Api.EMBEDDINGS else ()
     n_prompt_tokens = len(body.tools) // BYTES_A_TOKEN + sum(
         n_tokens(typed(_ANY, raw)) for name in _PROMPT if (raw := getattr(body, name)))
     return SimulatedRequest(
         request.api, model or request.model, request.stream, n_prompt_tokens,
         request.max_output_tokens, None if is_explicit else request.max_output_tokens,
         request.include_usage or include_usage, request.n_choices,
-        session or _session(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
+        session or _session_of(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
         tuple(blocks_of(read_prompt(request.body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN)) if has_blocks
         else (),
-        prompt=prompt_of(request.body, request.api, model or request.model, cache_rules) if cache_rules else None,
-        echo=_echo(request.body) if request.api is Api.RESPONSES else ())
+        prompt=parse_prompt(request.body, request.api, model or request.model, cache_rules) if cache_rules else None,
+        echo=_echoed_fields(request.body) if request.api is Api.RESPONSES else ())
 
 
-def _echo(body: bytes) -> tuple[tuple[str, bytes], ...]:
+def _echoed_fields(body: bytes) -> tuple[tuple[str, bytes], ...]:
     fields = _FIELDS.decode(body)
     return tuple((name, bytes(fields[name])) for name in _ECHOED if name in fields and bytes(fields[name]) != b"null")
 
 
-def _digests(raw: Raw) -> tuple[int, ...]:
+def _digest_inputs(raw: Raw) -> tuple[int, ...]:
     parsed = typed(_ANY, raw)
     is_one = not isinstance(parsed, list) or (bool(parsed) and isinstance(parsed[0], int))
     return tuple(crc32(msgspec.json.encode(one)) for one in ([parsed] if is_one else parsed))
 
 
-def _session(body: _Body) -> str | None:
+def _session_of(body: _Body) -> str | None:
     for raw in (body.prompt_cache_key, body.user, body.metadata):
         if raw:
             parsed = typed(_ANY, raw)
@@ -126,32 +126,32 @@ def _session(body: _Body) -> str | None:
 
 
 def _forced_tool(body: _Body) -> tuple[str | None, str | None]:
-    """The tool that must be called, with arguments for it; nothing where none must be."""
+    """The required tool and arguments for it; None if no tool is required."""
     choice = typed(_ANY, body.tool_choice)
-    wanted = choice if isinstance(choice, str) else _member(choice, "type")
+    wanted = choice if isinstance(choice, str) else _get_member(choice, "type")
     if wanted not in ("required", "any", "tool", "function"):
         return None, None
-    name = _member(choice, "name") or _member(_member(choice, "function"), "name")
+    name = _get_member(choice, "name") or _get_member(_get_member(choice, "function"), "name")
     tools = typed(_ANY, body.tools) if body.tools else None
     for tool in tools if isinstance(tools, list) else ():
-        of = _member(tool, "function") or tool
-        if isinstance(_member(of, "name"), str) and name in (None, of["name"]):
-            schema = _member(of, "parameters") or _member(of, "input_schema")
-            return of["name"], json_for(schema if isinstance(schema, Mapping) else {"type": "object"}, 0)
+        function = _get_member(tool, "function") or tool
+        if isinstance(_get_member(function, "name"), str) and name in (None, function["name"]):
+            schema = _get_member(function, "parameters") or _get_member(function, "input_schema")
+            return function["name"], json_for(schema if isinstance(schema, Mapping) else {"type": "object"}, 0)
     return None, None
 
 
 def _json_mode(body: _Body) -> str | None:
     formats = [typed(_ANY, raw) if raw else None for raw in (body.response_format, body.text, body.output_config)]
-    for form in (formats[0], _member(formats[1], "format"), _member(formats[2], "format")):
-        kind = _member(form, "type")
+    for form in (formats[0], _get_member(formats[1], "format"), _get_member(formats[2], "format")):
+        kind = _get_member(form, "type")
         if kind == "json_object":
             return json_for(None, 0)
         if kind == "json_schema":
-            schema = _member(_member(form, "json_schema"), "schema") or _member(form, "schema")
+            schema = _get_member(_get_member(form, "json_schema"), "schema") or _get_member(form, "schema")
             return json_for(schema if isinstance(schema, Mapping) else None, 0)
     return None
 
 
-def _member(value: Any, name: str) -> Any:
+def _get_member(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None

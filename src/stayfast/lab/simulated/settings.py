@@ -1,5 +1,4 @@
-"""A simulated provider as an upstream (`kind: simulated`): the same model as `stayfast sim`, without sockets, so it runs on
-virtual time."""
+"""A simulated provider as an upstream (`kind: simulated`): the model of `stayfast sim`, without sockets."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,8 +30,9 @@ _NO_SECRETS = Secrets([])
 
 
 class Simulated:
-    """A provider that is played by a model. Task-safe. It speaks every API natively. `number_of`, where it is set, says
-    which dice a call throws; else they go by the order of the calls."""
+    """A simulated provider as an upstream, with all APIs natively. Task-safe. `number_of`: the number that seeds a call's
+    random numbers; by default calls are numbered in order.
+    """
 
     kind = "simulated"
     always_streams = False
@@ -51,7 +51,7 @@ class Simulated:
         return True
 
     async def open(self, call: Call) -> AnswerStream:
-        """Ask the provider; its errors are those that the same bytes would be over HTTP."""
+        """Call the provider. Its errors are classified like the same bytes over HTTP."""
         request = call.request
         if call.marker is not None:
             request = msgspec.structs.replace(request, body=call.marker.write(request.body, request.api))
@@ -72,13 +72,13 @@ class Simulated:
                 raise error_in(self.name, head.body) or malformed(self.name, "a whole answer to a request for a stream")
         except Broke as broke:
             answering.close()
-            raise _broken(self.name, broke) from None
+            raise _to_upstream_failed(self.name, broke) from None
         except BaseException:
             answering.close()
             raise
         translated = transcoder(request.api, request, source_streams=is_stream, upstream=self.name,
                                 hide_usage=not request.include_usage, created_at=int(self._clock.wall()))
-        return HttpStream(_Body(self.name, head, answering), translated, _NO_SECRETS)
+        return HttpStream(_SimulatedResponse(self.name, head, answering), translated, _NO_SECRETS)
 
     def close(self) -> None:
         """Nothing idle to close."""
@@ -87,16 +87,16 @@ class Simulated:
         return f"<Simulated {self.provider!r}>"
 
 
-class _Body:
-    """The body of an answering, as an `http.client.response.Response`. One task reads it."""
+class _SimulatedResponse:
+    """The answer of a call as an `http.client.response.Response`. One task reads it."""
 
-    __slots__ = ("_answering", "_name", "_whole", "headers", "status")
+    __slots__ = ("_call", "_name", "_whole", "headers", "status")
 
     def __init__(self, name: str, head: SimulatedHead, answering: Answering) -> None:
         self.status = head.status
         self.headers: Mapping[str, str] = dict(head.headers)
         self._name = name
-        self._answering = answering
+        self._call = answering
         self._whole = head.body
 
     async def read(self) -> bytes:
@@ -104,18 +104,18 @@ class _Body:
             whole, self._whole = self._whole, b""
             return whole
         try:
-            return await self._answering.next() or b""
+            return await self._call.next() or b""
         except Broke as broke:
-            raise _broken(self._name, broke) from None
+            raise _to_upstream_failed(self._name, broke) from None
 
     def close(self) -> None:
-        self._answering.close()
+        self._call.close()
 
     def release(self) -> None:
-        self._answering.close()
+        self._call.close()
 
 
-def _broken(name: str, broke: Broke) -> UpstreamFailed:
+def _to_upstream_failed(name: str, broke: Broke) -> UpstreamFailed:
     if broke.kind == "refused":
         return UpstreamFailed(name, Fault.CONNECT, f"upstream {name} refused the connection")
     return UpstreamFailed(name, Fault.RESET, f"upstream {name} closed the connection before the answer was whole")
@@ -123,7 +123,7 @@ def _broken(name: str, broke: Broke) -> UpstreamFailed:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedUpstream(AddedUpstream):
-    """A provider that is played, by a script or by a model of a real one: no network, no key."""
+    """A simulated provider: a script, or a model of a real provider. No network, no key."""
 
     kind: Annotated[Literal["simulated"], SettingDoc(
         "A simulated provider, from a script or a model of a real one; no network, no key.")] = "simulated"
@@ -139,7 +139,7 @@ class SimulatedUpstream(AddedUpstream):
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 
     def make(self, name: str, clock: Clock) -> Upstream:
-        """A simulated provider where a setting of the model is given, else the script."""
+        """A `Simulated` if a setting of the model is set, else the script."""
         if self.provider != ProviderConfig():
             return Simulated(name, self.provider, clock)
         return Scripted(name, NAMED_SCRIPTS[self.script], clock)

@@ -1,4 +1,4 @@
-"""What one request gets, thrown by its own dice before it begins: how long it waits, how much is said, at what pace."""
+"""The timing and length of one answer, drawn before it starts from the request's own random numbers."""
 
 from math import exp, log1p
 from random import Random
@@ -14,12 +14,12 @@ from stayfast.lab.simulated.filler_text import CHARACTERS_A_TOKEN, N_WORDS
 from stayfast.lab.simulated.request import SimulatedRequest
 from stayfast.wire.dialect import Reason
 
-NEVER: Final = 1 << 60  # a chunk that does not come
+NEVER: Final = 1 << 60  # the index of a chunk beyond any answer
 _FAULT, _WEATHER, _SESSION, _COLD, _ERROR = range(1, 6)
 
 
 class Dice:
-    """Where a provider's randomness comes from: its seed and name. Each purpose and number has dice of its own."""
+    """The random number generators of a provider, from its seed and name: one for each purpose and number."""
 
     __slots__ = ("_base",)
 
@@ -30,17 +30,17 @@ class Dice:
         return Random(self._base | number)
 
     def of_faults(self, number: int) -> Random:
-        """For what strikes a request; apart, so that a fault more changes no latency."""
+        """For the faults of a request; separate, so that another fault rule changes no latency."""
         return Random(self._base | (_FAULT << 64) | number)
 
     def of_errors(self, number: int) -> Random:
         return Random(self._base | (_ERROR << 64) | number)
 
-    def of_weather(self) -> Random:
+    def of_regimes(self) -> Random:
         return Random(self._base | (_WEATHER << 64))
 
     def of_session(self, session: str, window: int) -> Random:
-        """For a session's luck in one window of time."""
+        """For the shared luck of a session in one window of time."""
         return Random(self._base | (_SESSION << 64) | (crc32(session.encode()) << 32) | (window & 0xFFFFFFFF))
 
     def of_cold_start(self, number: int) -> Random:
@@ -48,7 +48,7 @@ class Dice:
 
 
 class RequestPace(msgspec.Struct, gc=False):
-    """What one request gets. Seconds and tokens; `slow_from`: the chunk from which the pace sags."""
+    """The timing of one answer. `slow_from`: the chunk from which the pace is lower."""
 
     ttft_s: float
     n_output: int  # of one choice
@@ -59,16 +59,16 @@ class RequestPace(msgspec.Struct, gc=False):
     words_from: int
 
 
-def plan(config: ProviderConfig, numbers: Preset, ask: SimulatedRequest, rng: Random, *, luck: float | None,
+def draw_timing(config: ProviderConfig, numbers: Preset, ask: SimulatedRequest, rng: Random, *, luck: float | None,
          regime: Regime) -> RequestPace:
-    """Throw a request's dice. `luck`: its session's, for the choice between body and tail; None: its own."""
+    """Draw the timing of a request. `luck`: shared by its session, selects body or tail; None: its own."""
     own_luck = rng.random()
     ttft_s = numbers.ttft.draw(rng, own_luck if luck is None else luck)
     ttft_s *= regime.ttft_factor * (1 + (ask.n_prompt_tokens - ask.n_cached_tokens) * config.prefill_per_token)
     if not ask.api.can_stream:
         return RequestPace(ttft_s * (config.embedding_share if ask.api is Api.EMBEDDINGS else 0.0), 0, "stop", 1.0, NEVER,
                            1.0, 0)
-    n_output, reason = _length(config, ask, rng)
+    n_output, reason = _draw_length(config, ask, rng)
     sag = config.slowdown
     slow_from = NEVER
     if sag.share and rng.random() < sag.share:
@@ -78,8 +78,8 @@ def plan(config: ProviderConfig, numbers: Preset, ask: SimulatedRequest, rng: Ra
                        int(rng.random() * N_WORDS))
 
 
-def _length(config: ProviderConfig, ask: SimulatedRequest, rng: Random) -> tuple[int, Reason]:
-    """Tokens to say, and why the answer ends there."""
+def _draw_length(config: ProviderConfig, ask: SimulatedRequest, rng: Random) -> tuple[int, Reason]:
+    """Tokens of the answer, and its finish reason."""
     most = ask.max_output_tokens
     if ask.value is not None:
         n_output = max(1, -(-len(ask.value) // CHARACTERS_A_TOKEN))
@@ -96,7 +96,7 @@ def _length(config: ProviderConfig, ask: SimulatedRequest, rng: Random) -> tuple
 
 
 def chunks_until(share: float, rng: Random) -> int:
-    """How many chunks pass before the next one that is struck, each with probability `share` (geometric)."""
+    """Chunks before the next selected one, if each is selected with probability `share` (geometric)."""
     if share <= 0:
         return NEVER
     if share >= 1:
@@ -105,7 +105,7 @@ def chunks_until(share: float, rng: Random) -> int:
 
 
 def rest_s(config: ProviderConfig, gaps: GapConfig, pace: RequestPace, rng: Random, n_there: int = 1) -> float:
-    """Seconds from the `n_there`-th token to the last of an answer that nobody sees growing."""
+    """Seconds from the `n_there`-th token to the last one, drawn at once for an answer that is not streamed."""
     n_rest = pace.n_output - n_there
     if n_rest <= 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""What providers put around an answer: quotas that really refill, the headers that tell them, the words of errors."""
+"""Vendor behaviour around an answer: quotas that refill, rate limit headers, error bodies."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,8 +16,9 @@ SSE: Final = ("content-type", "text/event-stream; charset=utf-8")
 
 
 class VendorLimit(NamedTuple):
-    """One limit as it stands. `name`: requests, tokens, input-tokens or output-tokens. `full_in_s`: until it is full.
-    `limit` is what its bucket holds, which is what comes in `window_s` seconds."""
+    """The state of one limit. `name`: requests, tokens, input-tokens or output-tokens. `limit`: the capacity of its bucket,
+    which refills in `window_s` seconds. `full_in_s`: seconds until it is full.
+    """
 
     name: str
     limit: int
@@ -27,8 +28,9 @@ class VendorLimit(NamedTuple):
 
 
 class VendorError(NamedTuple):
-    """An error answer before it has a form. `message`, `type` and `code` are OpenAI's; `text` is what Anthropic says, whose
-    type follows from the status."""
+    """An error, independent of the dialect. `message`, `type` and `code` are OpenAI's; `text` is Anthropic's message, whose
+    type follows from the status.
+    """
 
     status: int
     message: str
@@ -65,17 +67,17 @@ _ANTHROPIC: Final = {  # type and message by status
     529: ("overloaded_error", "Overloaded"),
 }
 _API_ERROR: Final = ("api_error", "Internal server error")
-_ASSUMED: Final = VendorLimit("requests", 500, 0, 60.0)  # what an injected 429 is about where no quota is set
+_ASSUMED_LIMIT: Final = VendorLimit("requests", 500, 0, 60.0)  # of an injected 429 without a quota
 RATE_LIMITED: Final = 429  # HTTP's
 _MINUTE_S: Final = 60.0
-_SHORT: Final = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)",
+_LIMIT_NAMES: Final = {"requests": "requests per min (RPM)", "tokens": "tokens per min (TPM)",
                  "input-tokens": "input tokens per min (ITPM)", "output-tokens": "output tokens per min (OTPM)"}
 _NEVER_RETRIED: Final = frozenset({
     "insufficient_quota", "credit_balance_exhausted", "enforced_spend_limit_reached", "contract_spend_limit_reached"})
 
 
-def trouble(status: int, code: str = "", retry_after_s: float | None = None) -> VendorError:
-    """The error that a status usually means; `code` replaces its word."""
+def error_for_status(status: int, code: str = "", retry_after_s: float | None = None) -> VendorError:
+    """The usual error of a status; `code` overrides its code."""
     kind, usual, message = _OPENAI.get(status, _SERVER_ERROR)
     error_type = _ANTHROPIC.get(status, _API_ERROR)[1]
     if status == 529:
@@ -89,11 +91,11 @@ def trouble(status: int, code: str = "", retry_after_s: float | None = None) -> 
     return VendorError(status, message, kind, code or usual, error_type, retry_after_s)
 
 
-def over_limit(limit: VendorLimit, cost: int, model: str, retry_after_s: float | None) -> VendorError:
-    """429: `cost` is more than what is left of a limit. `retry_after_s`: until it will be there; None: nobody says."""
+def rate_limit_error(limit: VendorLimit, cost: int, model: str, retry_after_s: float | None) -> VendorError:
+    """A 429 because `cost` exceeds the rest of a limit. `retry_after_s`: until it fits; None: not stated."""
     what = limit.name.replace("-", " ")
     is_usual = limit.window_s == _MINUTE_S
-    per = _SHORT[limit.name] if is_usual else f"{what} per {limit.window_s:g}s"
+    per = _LIMIT_NAMES[limit.name] if is_usual else f"{what} per {limit.window_s:g}s"
     about = f"{model} in organization org-simulated on {per}: Limit {limit.limit}"
     if cost > limit.limit:
         message = f"Request too large for {about}, Requested {cost}."
@@ -109,19 +111,19 @@ def over_limit(limit: VendorLimit, cost: int, model: str, retry_after_s: float |
     return VendorError(RATE_LIMITED, message, kind, "rate_limit_exceeded", text, retry_after_s)
 
 
-def used_up(limits: list[VendorLimit], retry_after_s: float | None) -> list[VendorLimit]:
-    """The limits as they would stand if the first one were the reason of a 429; an assumed one where there is none."""
-    first, *others = limits or [_ASSUMED]
+def exhaust_first_limit(limits: list[VendorLimit], retry_after_s: float | None) -> list[VendorLimit]:
+    """The limits with the first one exhausted; without limits, an assumed one."""
+    first, *others = limits or [_ASSUMED_LIMIT]
     return [first._replace(remaining=0, full_in_s=max(first.window_s, retry_after_s or 0.0)), *others]
 
 
-def overloaded(vendor: Vendor, api: Api) -> VendorError:
+def overloaded_error(vendor: Vendor, api: Api) -> VendorError:
     if vendor == "anthropic" and api.is_anthropic:
-        return trouble(529)
-    return trouble(503)
+        return error_for_status(529)
+    return error_for_status(503)
 
 
-def error_of(trouble: VendorError, vendor: Vendor, api: Api, request_id: str, wall: float) -> dict[str, Any]:
+def error_body(trouble: VendorError, vendor: Vendor, api: Api, request_id: str, wall: float) -> dict[str, Any]:
     """The error in the dialect of `api`, as JSON. `wall`: seconds since the epoch."""
     if api.is_anthropic:
         error: dict[str, Any] = {"type": _ANTHROPIC.get(trouble.status, _API_ERROR)[0], "message": trouble.text}
@@ -137,7 +139,7 @@ def error_of(trouble: VendorError, vendor: Vendor, api: Api, request_id: str, wa
 
 
 def error_headers(trouble: VendorError, vendor: Vendor) -> Headers:
-    """What stands beside an error: when to come again, where the vendor says so."""
+    """The headers of an error: when to retry, if the vendor states it."""
     headers: Headers = ()
     if trouble.code in _NEVER_RETRIED:
         headers = (("x-should-retry", "false"),)
@@ -150,14 +152,14 @@ def error_headers(trouble: VendorError, vendor: Vendor) -> Headers:
 
 
 def limit_headers(limits: list[VendorLimit], vendor: Vendor, wall: float) -> Headers:
-    """The limits in the vendor's own headers; `wall`: seconds since the epoch. OpenRouter and vLLM say nothing."""
+    """The rate limit headers of the vendor; `wall`: seconds since the epoch. OpenRouter and vLLM have none."""
     if vendor == "anthropic":
-        return tuple(pair for one in _with_tokens(limits) for pair in (
+        return tuple(pair for one in _add_total_tokens(limits) for pair in (
             (f"anthropic-ratelimit-{one.name}-limit", str(one.limit)),
             (f"anthropic-ratelimit-{one.name}-remaining", str(one.remaining)),
-            (f"anthropic-ratelimit-{one.name}-reset", rfc3339(wall + one.full_in_s))))
+            (f"anthropic-ratelimit-{one.name}-reset", format_rfc3339(wall + one.full_in_s))))
     if vendor in ("openai", "azure"):
-        format_reset = go_duration if vendor == "openai" else lambda seconds: str(ceil(seconds))
+        format_reset = format_go_duration if vendor == "openai" else lambda seconds: str(ceil(seconds))
         return tuple(pair for one in limits if one.name in ("requests", "tokens") for pair in (
             (f"x-ratelimit-limit-{one.name}", str(one.limit)),
             (f"x-ratelimit-remaining-{one.name}", str(one.remaining)),
@@ -165,19 +167,19 @@ def limit_headers(limits: list[VendorLimit], vendor: Vendor, wall: float) -> Hea
     return ()
 
 
-def _with_tokens(limits: list[VendorLimit]) -> list[VendorLimit]:
-    """Anthropic's: tokens are inputs and outputs together, where both have limits."""
-    of = {one.name: one for one in limits}
-    if "tokens" in of or not ("input-tokens" in of and "output-tokens" in of):
+def _add_total_tokens(limits: list[VendorLimit]) -> list[VendorLimit]:
+    """Anthropic also reports input and output tokens together, if both are limited."""
+    by_name = {limit.name: limit for limit in limits}
+    if "tokens" in by_name or not ("input-tokens" in by_name and "output-tokens" in by_name):
         return limits
-    inputs, outputs = of["input-tokens"], of["output-tokens"]
+    inputs, outputs = by_name["input-tokens"], by_name["output-tokens"]
     both = VendorLimit("tokens", inputs.limit + outputs.limit, inputs.remaining + outputs.remaining,
-                 max(inputs.full_in_s, outputs.full_in_s))
+                       max(inputs.full_in_s, outputs.full_in_s))
     return [*limits, both]
 
 
-def own_headers(vendor: Vendor, request_id: str, spent_s: float) -> Headers:
-    """What the vendor says of itself with every answer."""
+def vendor_headers(vendor: Vendor, request_id: str, spent_s: float) -> Headers:
+    """The headers that the vendor sends with every answer."""
     if vendor == "anthropic":
         return (("request-id", request_id), ("anthropic-organization-id", "org-simulated"))
     if vendor == "openai":
@@ -186,8 +188,8 @@ def own_headers(vendor: Vendor, request_id: str, spent_s: float) -> Headers:
     return (("x-request-id", request_id),)
 
 
-def go_duration(seconds: float) -> str:
-    """A duration as Go writes it, to the millisecond: 0s, 12ms, 6.57s, 6m0s, 1h30m0s."""
+def format_go_duration(seconds: float) -> str:
+    """A duration in Go's format, in milliseconds: 0s, 12ms, 6.57s, 6m0s, 1h30m0s."""
     n_ms = round(seconds * 1000)
     if n_ms < 1000:
         return f"{n_ms}ms" if n_ms else "0s"
@@ -199,22 +201,21 @@ def go_duration(seconds: float) -> str:
     return f"{minutes}m{text}" if minutes else text
 
 
-def rfc3339(wall: float) -> str:
-    """An instant as RFC 3339 writes it, in UTC, rounded up to the second."""
+def format_rfc3339(wall: float) -> str:
+    """An instant in RFC 3339 format, UTC, rounded up to the second."""
     return datetime.fromtimestamp(ceil(wall), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_FIELDS: Final = {"requests": "requests_per_min", "tokens": "tokens_per_min", "input-tokens": "input_tokens_per_min",
+_QUOTA_FIELDS: Final = {"requests": "requests_per_min", "tokens": "tokens_per_min", "input-tokens": "input_tokens_per_min",
                   "output-tokens": "output_tokens_per_min"}
 
 
 @dataclass(frozen=True, slots=True)
 class VendorQuota:
-    """Limits a minute; None: no limit. OpenAI and Azure know requests and tokens, Anthropic all four.
+    """Limits per minute; None: no limit. OpenAI and Azure limit requests and tokens, Anthropic all four.
 
-    burst_s: a bucket holds what comes in so many seconds, one request or token at least; that is the limit which headers
-    and errors tell. Output is charged in advance by what the request allows itself (`max_tokens`), or by `assumed_output`
-    tokens, and corrected when the answer ends.
+    burst_s: the capacity of a bucket in seconds of its rate, at least one request or token; headers and errors state this
+    capacity. Output is charged in advance by the request's `max_tokens`, or `assumed_output`, and corrected at the end.
     """
 
     requests_per_min: Annotated[int | None, SettingDoc(
@@ -234,36 +235,36 @@ class VendorQuota:
 
 
 class VendorMeter:
-    """The buckets of one provider. One loop."""
+    """The token buckets of one provider. Single loop."""
 
     def __init__(self, quota: VendorQuota, now: float) -> None:
         self._quota = quota
         self._buckets: dict[str, Bucket] = {}
-        for name, field in _FIELDS.items():
+        for name, field in _QUOTA_FIELDS.items():
             per_min = getattr(quota, field)
             if per_min is not None:
                 self._buckets[name] = Bucket(max(1.0, per_min * quota.burst_s / 60), per_min / 60, now)
 
-    def admit(self, n_input: int, most_output: int | None, model: str, now: float) -> "VendorError | Charge":
-        """Take a request's tokens from every bucket, or from none and say which one lacks them."""
+    def charge(self, n_input: int, most_output: int | None, model: str, now: float) -> "VendorError | Charge":
+        """Charge a request to every bucket, or to none and return the error of the first that is too low."""
         n_output = most_output if most_output is not None else self._quota.assumed_output
         costs = {"requests": 1, "tokens": n_input + n_output, "input-tokens": n_input, "output-tokens": n_output}
         for name, bucket in self._buckets.items():
             if not bucket.has(costs[name], now):
                 cost = costs[name]
-                return over_limit(self._limit(name, now), cost, model, bucket.wait_s(cost, now))
+                return rate_limit_error(self._limit(name, now), cost, model, bucket.wait_s(cost, now))
         for name, bucket in self._buckets.items():
             bucket.take(costs[name], now)
         return Charge(self, n_output)
 
     def correct(self, n_tokens: int, now: float) -> None:
-        """Charge (or, when negative, give back) output tokens that the estimate had wrong."""
+        """Charge the difference of actual and estimated output tokens; a negative one is refunded."""
         for name in ("tokens", "output-tokens"):
             bucket = self._buckets.get(name)
             if bucket is not None:
                 bucket.charge(n_tokens, now)
 
-    def limits(self, now: float) -> list[VendorLimit]:
+    def list_limits(self, now: float) -> list[VendorLimit]:
         return [self._limit(name, now) for name in self._buckets]
 
     def _limit(self, name: str, now: float) -> VendorLimit:
@@ -273,7 +274,7 @@ class VendorMeter:
 
 
 class Charge:
-    """What one request was charged in advance."""
+    """The advance charge of one request."""
 
     __slots__ = ("_meter", "_n_output")
 
@@ -282,5 +283,5 @@ class Charge:
         self._n_output = n_output
 
     def settle(self, n_output: int, now: float) -> None:
-        """The answer has ended after `n_output` tokens."""
+        """Correct the charge: the answer has `n_output` tokens."""
         self._meter.correct(n_output - self._n_output, now)

@@ -291,7 +291,7 @@ class _DeskSite(Site):
         provider = self._providers[name]
         ask = ask_of(decode(api, request.body), cache_rules=provider.cache_rules)
         answer = render_answer(self._articles[parse_question(request.body)])
-        return AnswerRun(provider, msgspec.structs.replace(ask, value=answer), connection, request, self._desk).run()
+        return AnswerRun(provider, msgspec.structs.replace(ask, value=answer), connection, request, self._state).run()
 
 
 def _report(error: BaseException) -> None:
