@@ -29,10 +29,9 @@ def test_a_bound_is_met_when_it_is_reached() -> None:
     assert judge({"ttft": [0.5]}, [WHOLE], LoadSlo(ttft_s=0.5)).n_good == 1
 
 
-def test_what_does_not_exist_meets_no_slo_unless_told_to() -> None:
-    """A one-token answer has no tpot: not good by default, and its cause says so."""
+def test_goodput_missing_value_fails_its_slo() -> None:
+    """A one-token answer has no tpot."""
     assert judge({"tpot": [nan]}, [WHOLE], LoadSlo(tpot_s=0.1)).misses == {"tpot (null)": 1}
-    assert judge({"tpot": [nan]}, [WHOLE], LoadSlo(tpot_s=0.1, null_passes=True)).n_good == 1
 
 
 def test_slos_are_read_with_units() -> None:
