@@ -110,7 +110,8 @@ def heat_of_gaps(gaps: GapCounts, span_s: float) -> Heat | None:
     n_bins = max(1, ceil(span_s / gaps.bin_s))
     merged = max(1, ceil(n_bins / MAX_BINS))
     least_s = max(1e-4, next((middle_s(bucket) for bucket in pooled if bucket), 1e-4))
-    counted = ((number // merged, middle_s(bucket), n) for number, counts in gaps.bins.items() for bucket, n in counts.items())
+    counted = ((number // merged, middle_s(bucket), n)
+               for number, counts in gaps.bins.items() for bucket, n in counts.items())
     return _make_heat(counted, gaps.bin_s * merged, ceil(n_bins / merged), least_s, max(least_s, middle_s(max(pooled))))
 
 
