@@ -78,7 +78,7 @@ REFUSED = [
     (["--rate", "5", "--duration", "10"], "--duration: '10' is not a length of time"),
     (["--rate", "5", "--timeout", "0s"], "time-out must be"),
     (["--rate", "5", "--assert", "ttft.p9x<3"], "column 8"),
-    (["--rate", "5", "--slo", "ttft:500"], "say the unit"),
+    (["--rate", "5", "--slo", "ttft:500"], "add the unit"),
     (["--rate", "5", "--key-env", "STAYFAST_NO_SUCH_KEY"], "is not set"),
     (["--rate", "5", "--input-tokens", "some"], "write N"),
     (["--rate", "5", "--dialect", "morse"], "known are chat"),

@@ -41,7 +41,7 @@ def test_parse_slo_reads_units() -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ("ttft:500", "say the unit, 500ms or 500s"), ("tfft:1s", "no metric 'tfft'; known: ttft"), ("ttft", "expected METRIC"),
+    ("ttft:500", "add the unit, 500ms or 500s"), ("tfft:1s", "no metric 'tfft'; known: ttft"), ("ttft", "expected METRIC"),
     ("ttft:1s ttft:2s", "bounded twice"), ("ttft:0s", "above 0"), ("ttft:1.2.3s", "not a number")])
 def test_parse_slo_refuses_wrong_texts(text: str, expected: str) -> None:
     """Each names the term."""

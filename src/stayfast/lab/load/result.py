@@ -209,7 +209,7 @@ def parse_slo(text: str) -> LoadSlo:
         if name not in BOUNDED:
             raise ValueError(f"SLO {term!r}: no metric {name!r}; known: {', '.join(BOUNDED)}")
         if unit is None:
-            raise ValueError(f"SLO {term!r}: say the unit, {number}ms or {number}s")
+            raise ValueError(f"SLO {term!r}: add the unit, {number}ms or {number}s")
         if name in bounds:
             raise ValueError(f"SLO {term!r}: {name} is bounded twice")
         try:

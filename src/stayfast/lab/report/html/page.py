@@ -262,7 +262,7 @@ def _fact_card(run: Measured) -> Markup:
         "client loop lag": f"p99 {amounts.seconds(health.loop_lag_p99_s)}, max {amounts.seconds(health.loop_lag_max_s)}",
     }
     if health.requested_rps:
-        rows["rate"] = f"{amounts.rate(health.requested_rps)} asked, {amounts.rate(health.achieved_rps)} sent"
+        rows["rate"] = f"{amounts.rate(health.requested_rps)} scheduled, {amounts.rate(health.achieved_rps)} sent"
     listed = [join(tag("dt", key), tag("dd", value)) for key, value in (*rows.items(), *result.machine.items())]
     return tag("figure", tag("figcaption", tag("h3", result.label)), tag("pre", result.command), tag("dl", *listed),
                *(tag("p", note, cls="note") for note in result.notes), cls="card")
