@@ -74,11 +74,11 @@ def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Tim
     widths_s = [min(bin_s, span_s - number * bin_s) for number in range(n_bins)]  # the last bin may be shorter
 
     def rates(count: Callable[[list[int]], float]) -> list[float]:
-        return [count(some) / width_s for some, width_s in zip(rows, widths_s, strict=True)]
+        return [count(bin_rows) / width_s for bin_rows, width_s in zip(rows, widths_s, strict=True)]
 
     def spreads(name: str) -> list[Exact]:
         values = array("d", column(samples, name))
-        return [Exact(values[row] for row in some if name == "lateness" or not errors[row]) for some in rows]
+        return [Exact(values[row] for row in bin_rows if name == "lateness" or not errors[row]) for bin_rows in rows]
 
     first, last, late = spreads("ttft_sched"), spreads("e2e_sched"), spreads("lateness")
     sent, ended = samples.floats["sent_s"], samples.floats["ended_s"]
@@ -86,9 +86,9 @@ def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Tim
     begins, ends = array("d", sorted(compress(sent, was_sent))), array("d", sorted(compress(ended, was_sent)))
     in_flight = [bisect_right(begins, n * bin_s) - bisect_right(ends, n * bin_s) for n in range(n_bins)]
     return Timeline(
-        bin_s, rates(len), rates(lambda some: sum(is_good[row] for row in some)),
-        rates(lambda some: sum(1 for row in some if errors[row])), in_flight,
-        rates(lambda some: sum(n_output[row] for row in some)), [spread.at(0.5) for spread in first],
+        bin_s, rates(len), rates(lambda bin_rows: sum(is_good[row] for row in bin_rows)),
+        rates(lambda bin_rows: sum(1 for row in bin_rows if errors[row])), in_flight,
+        rates(lambda bin_rows: sum(n_output[row] for row in bin_rows)), [spread.at(0.5) for spread in first],
         [spread.at(0.99) for spread in first], [spread.at(0.5) for spread in last], [spread.at(0.99) for spread in last],
         [spread.at(0.99) for spread in late])
 
