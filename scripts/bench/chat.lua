@@ -1,4 +1,4 @@
--- wrk script: one OpenAI chat request, over and over. STREAM=1 in the environment asks for a stream.
+-- wrk script: one OpenAI chat request, repeated. STREAM=1 in the environment requests a stream.
 local stream = os.getenv("STREAM") == "1" and ',"stream":true' or ''
 wrk.method = "POST"
 wrk.headers["content-type"] = "application/json"

@@ -39,7 +39,7 @@ def whole(body: bytes, status: str = "200 OK", extra: str = "") -> bytes:
     return head.encode() + body
 
 
-def said(text: str) -> str:
+def delta(text: str) -> str:
     """A chat chunk with content."""
     return '{"id":"c","choices":[{"index":0,"delta":{"content":"' + text + '"}}]}'
 

@@ -35,7 +35,7 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 PROVIDER = {"ttft": {"median_s": 0.005}, "gaps": {"median_s": 0.0, "sigma": 0.0}, "fills_max_tokens": True}
 
 
-def test_the_rules_of_the_tail_strike_the_share_that_is_said() -> None:
+def test_tail_rules_hit_their_share_of_calls() -> None:
     """Each is asked about those that the ones before it have left."""
     left = 1.0
     for rule in BY_NAME["tail"].rules:
@@ -44,16 +44,16 @@ def test_the_rules_of_the_tail_strike_the_share_that_is_said() -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_every_rule_is_one_of_the_simulator(name: str) -> None:
+def test_scenario_rules_are_known_to_the_simulator(name: str) -> None:
     """Under the very names of its fields."""
     for rule in BY_NAME[name].rules:
-        said = {key: value for key, value in rule.items() if key != "provider"}
-        assert msgspec.convert(said, FaultRule).kind == rule["kind"]
-        assert said.keys() <= set(FaultRule.__slots__)
+        fields = {key: value for key, value in rule.items() if key != "provider"}
+        assert msgspec.convert(fields, FaultRule).kind == rule["kind"]
+        assert fields.keys() <= set(FaultRule.__slots__)
 
 
 @pytest.mark.sockets
-def test_scenarios_over_sockets() -> None:
+def test_bench_faults_over_sockets_measures_each_scenario() -> None:
     """Asked without a gateway, a direct call fails as often as the scenario says, and never twice."""
     async def main() -> list[FaultRow]:
         async with Processes() as processes:
@@ -77,14 +77,14 @@ def test_scenarios_over_sockets() -> None:
 
 
 @pytest.mark.sockets
-def test_what_is_no_simulator_is_said() -> None:
+def test_bench_faults_other_server_raises_no_simulator() -> None:
     """Nobody listens on port 9 of loopback."""
     control = SimulatorControl("http://127.0.0.1:9", SystemClock())
     with pytest.raises(NoSimulator, match="POST /_sim/reset"):
         uvloop.run(control.reset())
 
 
-def test_the_table_has_a_row_for_each_and_says_what_is_invalid() -> None:
+def test_fault_table_has_a_row_for_each_run_and_marks_invalid_ones() -> None:
     """A share that failed is a word, not a number."""
     rows = [FaultRow("tail", "one", "first token", 100, 0.2, 1.5, None, 2, 1.25),
             FaultRow("tail", "another", "first token", 0, None, None, None, 0, nan, ("the client was late",))]
@@ -98,7 +98,7 @@ def test_the_table_has_a_row_for_each_and_says_what_is_invalid() -> None:
     assert lines[-1].startswith("tail: 6.8 %")
 
 
-def test_it_is_known_how_long_it_takes() -> None:
+def test_faults_config_estimates_the_total_time() -> None:
     """Each run's length, and the patience with calls that hang."""
     config = FaultsConfig("http://127.0.0.1:8100", seconds=8.0, warmup_s=3.0, timeout_s=30.0)
     assert config.about_s([BY_NAME["healthy"], BY_NAME["hangs"]], 2) == 4 * 11 + 2 * 30
@@ -106,7 +106,7 @@ def test_it_is_known_how_long_it_takes() -> None:
 
 
 @pytest.mark.sockets
-def test_rows_stand_when_it_is_interrupted(tmp_path: Path) -> None:
+def test_bench_faults_interrupted_keeps_its_rows(tmp_path: Path) -> None:
     """The first row is there while the second scenario runs; after Ctrl-C it is in the file, and there is no traceback."""
     path = tmp_path / "rows.json"
     with started("--json", "--provider", "a=instant") as sim:
@@ -121,27 +121,27 @@ def test_rows_stand_when_it_is_interrupted(tmp_path: Path) -> None:
             assert process.stdout.readline().startswith("healthy   direct  first ")
             assert process.poll() is None
             process.send_signal(signal.SIGINT)
-            said, errors = process.communicate(timeout=20)
+            out, errors = process.communicate(timeout=20)
     assert "about 32 s left" in errors
     assert "Traceback" not in errors
-    assert (process.returncode, "\nhangs: 1 call in 20" in said) == (130, True)
+    assert (process.returncode, "\nhangs: 1 call in 20" in out) == (130, True)
     assert [row["scenario"] for row in json.loads(path.read_bytes())["rows"]] == ["healthy"]
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "expected"), [
     (["--target", "http://a/v1", "--only", "nothing", "--model", "m"], "--only nothing"),
     (["--target", "http://a/v1"], "--model"),
     (["--target", "http://a/v1", "--model", "m", "--rate", "0"], "--rate must be more than 0"),
     (["--target", "http://a/v1", "--model", "m", "--simulator", "nowhere"], "simulator"),
     (["--target", "http://a/v1", "--model", "m", "--json", "/nowhere/at/all.json"], "folder"),
 ])
-def test_wrong_usage(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_faults_wrong_options_exit_2(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 2, and what is wrong."""
     assert run(parse(["faults", *words])) == 2
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
-def test_every_option_is_on_the_page() -> None:
+def test_bench_faults_options_are_on_its_docs_page() -> None:
     """docs/bench-faults.md names the scenarios and what can be said."""
     page = (Path(__file__).parents[2] / "docs" / "bench-faults.md").read_text()
     parser = argparse.ArgumentParser(add_help=False)

@@ -78,7 +78,7 @@ REFUSED = [
     (["--rate", "5", "--duration", "10"], "--duration: '10' is not a duration"),
     (["--rate", "5", "--timeout", "0s"], "time-out must be"),
     (["--rate", "5", "--assert", "ttft.p9x<3"], "column 8"),
-    (["--rate", "5", "--slo", "ttft:500"], "say the unit"),
+    (["--rate", "5", "--slo", "ttft:500"], "add the unit"),
     (["--rate", "5", "--key-env", "STAYFAST_NO_SUCH_KEY"], "is not set"),
     (["--rate", "5", "--input-tokens", "some"], "write N"),
     (["--rate", "5", "--dialect", "morse"], "known are chat"),
@@ -101,7 +101,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "expected"), REFUSED)
-def test_what_makes_no_sense_is_refused(options: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_wrong_options_exit_2(options: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is sent, with exit status 2 and the reason in one line."""
     assert cli.main([*BASE, *options]) == 2
     error = capsys.readouterr().err
@@ -109,14 +109,14 @@ def test_what_makes_no_sense_is_refused(options: list[str], expected: str, capsy
     assert error.count("\n") == 1
 
 
-def test_the_command_is_printed_without_secrets() -> None:
+def test_command_line_omits_header_values() -> None:
     """So that it can be typed again; keys come from the environment, and values of headers are left out."""
     words = ["run", "--rate", "5", "--header", "authorization: Bearer k", "--header=x-key: k", "--key-env", "KEY"]
     assert command_line(words) == "stayfast bench --rate 5 --header authorization:... --header=x-key:... --key-env KEY"
 
 
 @pytest.mark.sockets
-def test_a_run_and_its_files(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_run_writes_json_csv_and_html(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Table on standard output; JSON that reads back, a CSV row a request, a page."""
     paths = {kind: str(tmp_path / f"r.{kind}") for kind in ("json", "csv", "html")}
     cli.main(["bench", "--target", f"here={url}", "--model", "m", "--rate", "60", "--duration", "500ms",
@@ -134,7 +134,7 @@ def test_a_run_and_its_files(url: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.sockets
-def test_an_assertion_that_fails_is_exit_status_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_failed_assertion_exits_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """For a build to fail on."""
     assert cli.main(["bench", "--target", url, "--model", "m", "--rate", "30", "--requests", "10", "--quiet",
                      "--assert", "e2e.p50<1ms"]) == 1
@@ -142,7 +142,7 @@ def test_an_assertion_that_fails_is_exit_status_1(url: str, capsys: pytest.Captu
 
 
 @pytest.mark.sockets
-def test_two_targets_and_their_comparison(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_two_targets_are_compared(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One run, two results with the same requests, and `compare` and `report` of the file."""
     path = str(tmp_path / "ab.json")
     cli.main(["bench", "run", "--target", f"a={url}", "--target", f"b={url}", "--model", "m", "--rate", "40",
@@ -164,7 +164,7 @@ def test_two_targets_and_their_comparison(url: str, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.sockets
-def test_a_sweep_prints_its_knee(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_sweep_prints_the_knee(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A line a step, and the knee or that there is none."""
     cli.main(["bench", "--target", url, "--model", "m", "--sweep", "1,3", "--duration", "300ms", "--quiet"])
     shown = capsys.readouterr().out
@@ -174,7 +174,7 @@ def test_a_sweep_prints_its_knee(url: str, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.sockets
-def test_a_dead_target_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_dead_target_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
     """Every request failed to connect: the report says so."""
     assert cli.main([*BASE, "--rate", "50", "--requests", "5"]) == 1
     shown = capsys.readouterr().out
@@ -183,20 +183,20 @@ def test_a_dead_target_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.sockets
-def test_a_dead_target_with_a_name_is_named_by_its_address(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_dead_named_target_shows_its_address(capsys: pytest.CaptureFixture[str]) -> None:
     """Which is what somebody has to look at."""
     cli.main(["bench", "--target", "up=http://127.0.0.1:9/v1", "--model", "m", "--quiet", "--rate", "50", "--requests", "2"])
     assert "  127.0.0.1:9 cannot be reached: Connection refused." in capsys.readouterr().out
 
 
-def test_seconds_that_may_be_meant_as_milliseconds_are_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_large_bound_without_unit_prints_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     """Before anything is measured."""
     words = ["bench", "--virtual", "--model", "m", "--rate", "50", "--requests", "5", "--quiet"]
     cli.main([*words, "--assert", "ttft.p50<800", "--assert", "e2e.p50<60"])
     assert capsys.readouterr().err == "--assert ttft.p50<800: read as 800 seconds; write ms for milliseconds\n"
 
 
-def test_results_of_one_label_are_told_apart_by_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_compare_equal_labels_shows_file_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before and after of one gateway."""
     paths = [tmp_path / name for name in ("gw.json", "gw2.json")]
     for seed, path in enumerate(paths):
@@ -205,14 +205,14 @@ def test_results_of_one_label_are_told_apart_by_their_files(tmp_path: Path, caps
     assert capsys.readouterr().out.startswith(f"{paths[0]} (A) against {paths[1]} (B)\n")
 
 
-def test_help_says_where_the_options_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_help_refers_to_the_options_of_run(capsys: pytest.CaptureFixture[str]) -> None:
     """Of a measurement; they are those of `run`."""
     with pytest.raises(SystemExit):
         cli.main(["bench", "--help"])
     assert "`stayfast bench run --help` has the options" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_page_puts_the_gateway_before_the_provider_it_is_compared_with() -> None:
+def test_measuring_page_compares_the_gateway_with_its_own_upstream() -> None:
     """In "Two targets": the gateway's one upstream is what the other target asks, and waits for nothing."""
     section = (ROOT / "docs" / "measuring.md").read_text().partition("\n## Two targets\n")[2].partition("\n## ")[0]
     [settings] = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
@@ -225,7 +225,7 @@ def test_the_page_puts_the_gateway_before_the_provider_it_is_compared_with() -> 
 
 
 @pytest.mark.sockets
-def test_a_run_without_success_says_what_the_target_said() -> None:
+def test_bench_without_success_shows_the_failed_body() -> None:
     """The statuses and the beginning of a body, so that a wrong path or key is seen at once."""
     async def main() -> str:
         async with serving([whole(b'{"error":{"message":"no such model"}}', "404 Not Found")]) as (url, _):
@@ -241,7 +241,7 @@ def test_a_run_without_success_says_what_the_target_said() -> None:
 
 
 @pytest.mark.sockets
-def test_ctrl_c_reports_what_was_done(server: selftest.SelftestServer, tmp_path: Path) -> None:
+def test_bench_interrupted_reports_finished_requests(server: selftest.SelftestServer, tmp_path: Path) -> None:
     """A run of a minute, interrupted after ten answers: the report of what was sent, marked as interrupted."""
     path = tmp_path / "r.json"
     command = [sys.executable, "-m", "stayfast", "bench", "--target", server.url, "--model", "m", "--rate", "20",

@@ -26,8 +26,8 @@ from tests.bench.servers import (
     Seen,
     Step,
     chunk,
+    delta,
     event,
-    said,
     serving,
     whole,
 )
@@ -35,7 +35,7 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.sockets
 CLOCK = SystemClock()
-GOOD: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(said("a")), event(said("b")), event(FINISH), event(USAGE),
+GOOD: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(delta("a")), event(delta("b")), event(FINISH), event(USAGE),
                     event("[DONE]"), END]
 
 
@@ -45,7 +45,7 @@ async def ask(target: HttpTarget, n: int = 0, timeout_s: float = 5.0, gaps: GapC
     return await target.ask(DueShot(Shot(n, 0.0, n, 9, 7), now, now + timeout_s, GapCounts() if gaps is None else gaps))
 
 
-def asked(script: Sequence[Step] | Callable[[int], Sequence[Step]], n: int = 1, timeout_s: float = 5.0,
+def measure(script: Sequence[Step] | Callable[[int], Sequence[Step]], n: int = 1, timeout_s: float = 5.0,
           asking: AskingConfig | None = None) -> tuple[list[Sample], Seen]:
     """So many shots, one after the other, against a script."""
     async def main() -> tuple[list[Sample], Seen]:
@@ -58,10 +58,10 @@ def asked(script: Sequence[Step] | Callable[[int], Sequence[Step]], n: int = 1, 
     return uvloop.run(main())
 
 
-def test_instants_and_counts() -> None:
+def test_http_target_stream_has_instants_and_counts() -> None:
     """Role after 0.2 s, pieces after 0.4 and 0.6 s: the first token is the first piece, the end is [DONE]."""
-    [sample], _ = asked([STREAM_HEAD + b"server-timing: call;dur=1\r\nx-stayfast-attempts: 2\r\n\r\n", 0.2, event(ROLE),
-                         0.2, event(said("a")), 0.2, event(said("b")), 0.2, event(FINISH), event(USAGE), event("[DONE]"),
+    [sample], _ = measure([STREAM_HEAD + b"server-timing: call;dur=1\r\nx-stayfast-attempts: 2\r\n\r\n", 0.2, event(ROLE),
+                         0.2, event(delta("a")), 0.2, event(delta("b")), 0.2, event(FINISH), event(USAGE), event("[DONE]"),
                          END])
     assert (sample.error, sample.status, sample.n_chunks, sample.n_output, sample.n_input) == (Error.NONE, 200, 2, 7, 9)
     assert 0 <= sample.sent_s <= sample.headers_s < 0.19
@@ -72,23 +72,23 @@ def test_instants_and_counts() -> None:
     assert sample.connect_s < 0.19
 
 
-def test_the_last_word_on_timing_is_a_comment() -> None:
+def test_http_target_timing_comment_replaces_the_header() -> None:
     """A gateway's trailing `: server-timing` stands for the head's."""
-    [sample], _ = asked([*GOOD[:-1], chunk(b": server-timing call;dur=5, relay;dur=9\n\n"), END])
+    [sample], _ = measure([*GOOD[:-1], chunk(b": server-timing call;dur=5, relay;dur=9\n\n"), END])
     assert (sample.error, sample.server_timing) == (Error.NONE, "call;dur=5, relay;dur=9")
 
 
-def test_reasoning_is_a_token_that_is_not_shown() -> None:
+def test_measured_answer_reasoning_counts_for_ttft_only() -> None:
     """TTFT ends with reasoning, the first shown piece comes later."""
     hidden = '{"id":"c","choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}'
-    [sample], _ = asked([STREAM_HEAD + b"\r\n", event(hidden), 0.2, *GOOD[1:]])
+    [sample], _ = measure([STREAM_HEAD + b"\r\n", event(hidden), 0.2, *GOOD[1:]])
     assert sample.shown_s - sample.first_s > 0.1
 
 
-def test_any_split_gives_the_same() -> None:
+def test_http_target_any_chunking_gives_the_same_sample() -> None:
     """Byte by byte."""
     data = b"".join(part for part in GOOD if isinstance(part, bytes))
-    [sample], _ = asked([step for n in range(len(data)) for step in (data[n : n + 1], 0.0)])
+    [sample], _ = measure([step for n in range(len(data)) for step in (data[n : n + 1], 0.0)])
     assert (sample.error, sample.n_chunks, sample.n_output) == (Error.NONE, 2, 7)
 
 
@@ -113,30 +113,30 @@ def test_any_split_gives_the_same() -> None:
     ([STREAM_HEAD + b"\r\n", 5.0], Error.TIMEOUT, 200),
     ([*GOOD[:3], 5.0, *GOOD[3:]], Error.TIMEOUT, 200),
 ])
-def test_failures_are_told_apart(script: list[Step], error: Error, status: int) -> None:
+def test_http_target_failures_have_distinct_errors(script: list[Step], error: Error, status: int) -> None:
     """Each becomes a sample, with its status; what is not whole is never good. The time-out is 0.2 s."""
-    [sample], _ = asked(script, timeout_s=0.2)
+    [sample], _ = measure(script, timeout_s=0.2)
     assert (sample.error, sample.status) == (error, status)
     assert not isnan(sample.sent_s)
     assert sample.ended_s < 2
 
 
-def test_a_body_that_ends_with_its_connection_is_whole() -> None:
+def test_http_target_body_ended_by_close_is_complete() -> None:
     """Without a length, HTTP lets the close end the body; the protocol's end decides."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-    events = "".join(f"data: {text}\n\n" for text in (said("a"), FINISH, "[DONE]")).encode()
-    [sample], _ = asked([head, events, CLOSE])
+    events = "".join(f"data: {text}\n\n" for text in (delta("a"), FINISH, "[DONE]")).encode()
+    [sample], _ = measure([head, events, CLOSE])
     assert (sample.error, sample.n_chunks, sample.n_output) == (Error.NONE, 1, 1)
 
 
-def test_an_answer_ends_with_its_protocol() -> None:
+def test_http_target_answer_ends_with_its_protocol() -> None:
     """A server that says [DONE] and then neither ends the body nor closes: whole, and not waited for."""
-    [sample], _ = asked([*GOOD[:-1], 1.0])
+    [sample], _ = measure([*GOOD[:-1], 1.0])
     assert sample.error is Error.NONE
     assert sample.ended_s < GRACE_S
 
 
-def test_nobody_listens() -> None:
+def test_http_target_refused_connection_is_a_connect_error() -> None:
     """A refused connection is the target's failure, not the client's."""
     url = f"http://127.0.0.1:{free_port()}"
 
@@ -147,32 +147,32 @@ def test_nobody_listens() -> None:
     assert (sample.error, sample.status, isnan(sample.sent_s)) == (Error.CONNECT, 0, True)
 
 
-def test_connections_are_kept() -> None:
+def test_http_target_reuses_connections() -> None:
     """Three requests, one connection; what opening it took stands apart."""
-    samples, seen = asked(GOOD, n=3)
+    samples, seen = measure(GOOD, n=3)
     assert [sample.error for sample in samples] == [Error.NONE] * 3
     assert seen.n_connections == 1
     assert [isnan(sample.connect_s) for sample in samples] == [False, True, True]
 
 
-def test_a_kept_connection_that_died_is_replaced_once() -> None:
+def test_http_target_closed_idle_connection_is_replaced_once() -> None:
     """The server closes instead of answering the second request: it is sent again on a new connection, and is good."""
-    samples, seen = asked(lambda n: [CLOSE] if n == 1 else GOOD, n=2)
+    samples, seen = measure(lambda n: [CLOSE] if n == 1 else GOOD, n=2)
     assert [sample.error for sample in samples] == [Error.NONE] * 2
     assert (seen.n_connections, len(seen.bodies), seen.bodies[1]) == (2, 3, seen.bodies[2])
 
 
-def test_a_connection_that_says_close_is_not_kept() -> None:
+def test_http_target_connection_close_is_not_reused() -> None:
     """And neither is one after a failure."""
-    _, seen = asked([whole(b'{"error":{}}', "500 Oh", "connection: close\r\n")], n=2)
+    _, seen = measure([whole(b'{"error":{}}', "500 Oh", "connection: close\r\n")], n=2)
     assert seen.n_connections == 2
 
 
-def test_gaps_are_counted_by_the_runs_seconds() -> None:
+def test_http_target_gaps_are_counted_by_time_of_the_run() -> None:
     """Two gaps of three pieces, one of 50 ms and one within a read."""
     async def main() -> GapCounts:
         gaps = GapCounts()
-        script = [*GOOD[:3], 0.05, event(said("b")) + event(said("c")), *GOOD[4:]]
+        script = [*GOOD[:3], 0.05, event(delta("b")) + event(delta("c")), *GOOD[4:]]
         async with serving(script) as (url, _):
             target = HttpTarget("t", LoadTargetConfig(url, AskingConfig()), Prompts(0), CLOCK)
             await ask(target, gaps=gaps)
@@ -184,7 +184,7 @@ def test_gaps_are_counted_by_the_runs_seconds() -> None:
     assert min(gaps.pooled()) == 0
 
 
-def test_closing_ends_what_is_on_its_way() -> None:
+def test_http_target_close_aborts_requests_in_flight() -> None:
     """As time-outs, at once: a run that is cut short counts its unanswered as bad."""
     async def main() -> list[Sample]:
         async with serving([10.0]) as (url, seen):
@@ -200,10 +200,10 @@ def test_closing_ends_what_is_on_its_way() -> None:
     assert [sample.error for sample in uvloop.run(main())] == [Error.TIMEOUT] * 3
 
 
-def test_whole_answers_have_one_piece() -> None:
+def test_http_target_whole_answer_has_one_piece() -> None:
     """First, last and end are the instant at which all of it was there."""
     body = b'{"choices":[{"message":{"content":"a b"}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
-    [sample], seen = asked([0.05, whole(body)], asking=AskingConfig(stream=False))
+    [sample], seen = measure([0.05, whole(body)], asking=AskingConfig(stream=False))
     assert (sample.error, sample.n_chunks, sample.n_output) == (Error.NONE, 1, 2)
     assert sample.first_s == sample.last_s == sample.ended_s
     assert json.loads(seen.bodies[0])["stream"] is False
@@ -214,7 +214,7 @@ def test_whole_answers_have_one_piece() -> None:
     (Api.COMPLETIONS, "/v1/completions", {"prompt", "max_tokens", "stream_options"}),
     (Api.RESPONSES, "/v1/responses", {"input", "instructions", "max_output_tokens"}),
     (Api.MESSAGES, "/v1/messages", {"messages", "system", "max_tokens"})])
-def test_requests_are_said_in_the_dialect(api: Api, path: str, fields: set[str]) -> None:
+def test_request_body_follows_the_dialect(api: Api, path: str, fields: set[str]) -> None:
     """Path, headers with the key where the dialect has it, and fields; extra fields replace and take out."""
     config = AskingConfig(api, "m", key="k-1", headers=(("x-a", "b"),), extra={"temperature": 0, "stream_options": None})
 
@@ -237,7 +237,7 @@ def test_requests_are_said_in_the_dialect(api: Api, path: str, fields: set[str])
     (Api.MESSAGES, "", "/v1/messages"), (Api.MESSAGES, "/v1", "/v1/messages"),
     (Api.MESSAGES, "/claude", "/claude/v1/messages"), (Api.MESSAGES, "/claude/v1", "/claude/v1/messages"),
     (Api.CHAT, "", "/v1/chat/completions"), (Api.CHAT, "/api/v3", "/api/v3/chat/completions")])
-def test_base_urls_are_those_of_the_dialects_sdk(api: Api, base: str, path: str) -> None:
+def test_request_path_follows_the_dialects_sdk(api: Api, base: str, path: str) -> None:
     """Anthropic's adds /v1 itself, OpenAI's does not."""
     assert path_of(base, api) == path
 
@@ -247,31 +247,31 @@ EMPTY: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(FINISH), event(US
 
 @pytest.mark.parametrize(("script", "streams"), [
     (EMPTY, True), ([whole(b'{"choices":[{"message":{"content":""},"finish_reason":"stop"}]}')], False)])
-def test_an_answer_without_content_is_not_good_unless_it_may_be(script: list[Step], streams: bool) -> None:
+def test_http_target_empty_answer_fails_unless_allowed(script: list[Step], streams: bool) -> None:
     """A role, a finish reason, nothing between: whole by the protocol, and nothing was generated."""
-    [refused], _ = asked(script, asking=AskingConfig(stream=streams))
-    [allowed], _ = asked(script, asking=AskingConfig(stream=streams, allow_empty=True))
+    [refused], _ = measure(script, asking=AskingConfig(stream=streams))
+    [allowed], _ = measure(script, asking=AskingConfig(stream=streams, allow_empty=True))
     assert (refused.error, allowed.error) == (Error.EMPTY, Error.NONE)
     assert (allowed.n_chunks, isnan(allowed.first_s)) == (0, True)
-    [cut], _ = asked([*EMPTY[:2], END], asking=AskingConfig(allow_empty=True))
+    [cut], _ = measure([*EMPTY[:2], END], asking=AskingConfig(allow_empty=True))
     assert cut.error is Error.TRUNCATED
 
 
-def test_the_input_is_the_shots_where_usage_is_silent_on_it() -> None:
+def test_sample_without_input_usage_uses_the_planned_length() -> None:
     """As of a stream whose last event alone has usage, of the output only."""
     events = ['{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}',
               '{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":5}}',
               '{"type":"message_stop"}']
-    [sample], _ = asked([STREAM_HEAD + b"\r\n", *map(event, events), END], asking=AskingConfig(Api.MESSAGES))
+    [sample], _ = measure([STREAM_HEAD + b"\r\n", *map(event, events), END], asking=AskingConfig(Api.MESSAGES))
     assert (sample.error, sample.n_input, sample.n_output) == (Error.NONE, 9, 5)
 
 
-def test_the_first_failed_answer_is_quoted_without_keys() -> None:
+def test_excerpt_is_the_first_failed_body_without_keys() -> None:
     """One line, short, and no key: not ours in any spelling, nor what looks like one."""
     key = "abc/def+0123456789=="
     body = (b'{"error":{"message":"wrong key abc\\/def\\u002B0123456789== of\\u001b[31m team,\n not sk-proj-ABCDEFGH12345 '
             + b"x" * 500 + b'"}}')
-    samples, _ = asked([whole(body, "401 Unauthorized")], n=2, asking=AskingConfig(key=key))
+    samples, _ = measure([whole(body, "401 Unauthorized")], n=2, asking=AskingConfig(key=key))
     assert samples[0].excerpt.startswith('{"error":{"message":"wrong key [key] of')
     assert "not [key] xxx" in samples[0].excerpt
     assert samples[0].excerpt.isprintable()
@@ -279,13 +279,13 @@ def test_the_first_failed_answer_is_quoted_without_keys() -> None:
     assert samples[1].excerpt == ""
 
 
-def test_an_error_in_a_stream_is_quoted() -> None:
+def test_excerpt_shows_an_error_event() -> None:
     """It is why the answer failed."""
-    [sample], _ = asked([*GOOD[:2], event('{"error":{"message":"out of memory"}}'), END])
+    [sample], _ = measure([*GOOD[:2], event('{"error":{"message":"out of memory"}}'), END])
     assert sample.excerpt == '{"error":{"message":"out of memory"}}'
 
 
-def test_the_system_prompt_comes_first() -> None:
+def test_request_body_system_prompt_comes_first() -> None:
     """In chat it is a message, the same in every request."""
     asker = Asker(AskingConfig(), Prompts(0, 4))
     one, two = (json.loads(asker.body(Shot(n, 0, n, 9, 7))) for n in range(2))
@@ -294,13 +294,13 @@ def test_the_system_prompt_comes_first() -> None:
 
 
 @pytest.mark.parametrize("header", [("x", "a\r\nb"), ("x\n", "a"), ("", "a"), ("x", "\N{SNOWMAN}")])
-def test_headers_cannot_smuggle(header: tuple[str, str]) -> None:
+def test_request_header_with_line_break_is_refused(header: tuple[str, str]) -> None:
     """What HTTP cannot carry is refused before the run."""
     with pytest.raises(ValueError, match="cannot be sent"):
         AskingConfig(headers=(header,))
 
 
-def test_tls(tmp_path: Path) -> None:
+def test_http_target_over_tls(tmp_path: Path) -> None:
     """A target with a certificate: trusted by name of its authority only."""
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()

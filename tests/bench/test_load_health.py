@@ -37,20 +37,20 @@ def record(late_s: list[float], ttft_s: float = 0.1) -> TargetRecord:
     ([0.0] * 99 + [0.009], 0.1, True),  # one of a hundred is not p99
     ([0.0] * 98 + [0.009] * 2, 0.1, False),
 ])
-def test_late_sends_make_a_run_invalid(late_s: list[float], ttft_s: float, is_valid: bool) -> None:
+def test_health_late_sends_make_a_run_invalid(late_s: list[float], ttft_s: float, is_valid: bool) -> None:
     """p99 of the lateness against the larger of 5 ms and 2 % of the median TTFT."""
     health = health_of(record(late_s, ttft_s), [], n_scheduled=100, seconds=1.0)
     assert health.is_valid == is_valid
 
 
-def test_a_lagging_loop_makes_a_run_invalid() -> None:
+def test_health_lagging_loop_makes_a_run_invalid() -> None:
     """Stamps were as late as the loop was."""
     assert health_of(record([0.0] * 100), [0.001] * 200, n_scheduled=100, seconds=1.0).is_valid
     [reason] = health_of(record([0.0] * 100), [0.02] * 200, n_scheduled=100, seconds=1.0).verdict
     assert "lagged by 20.0 ms" in reason
 
 
-def test_an_invalid_run_says_what_helps() -> None:
+def test_health_invalid_run_suggests_a_remedy() -> None:
     """Once, at the end of the reasons; callers have no rate."""
     open_loop = health_of(record([0.02] * 100), [0.02] * 200, n_scheduled=103, seconds=1.0).verdict
     assert len(open_loop) == 3
@@ -59,7 +59,7 @@ def test_an_invalid_run_says_what_helps() -> None:
     assert closed.endswith("or fewer callers)")
 
 
-def test_a_shortfall_makes_a_run_invalid() -> None:
+def test_health_too_few_sends_make_a_run_invalid() -> None:
     """More than 1 % fewer requests a second than asked for, be they unsent or spread over a longer time."""
     fine = health_of(record([0.0] * 100), [], n_scheduled=101, seconds=1.0)
     assert (fine.requested_rps, fine.achieved_rps, fine.is_valid) == (101, 100, True)
@@ -70,7 +70,7 @@ def test_a_shortfall_makes_a_run_invalid() -> None:
     assert len(behind.verdict) == 1
 
 
-def test_a_closed_loop_has_no_schedule_to_be_late_on() -> None:
+def test_health_closed_loop_ignores_lateness() -> None:
     """Its rate is what the answers make it."""
     assert health_of(record([0.02] * 100), [], n_scheduled=0, seconds=1.0).is_valid
 
@@ -85,7 +85,7 @@ STEPS = [step(1, 10, 0.1), step(2, 20, 0.1), step(4, 39, 0.12), step(8, 60, 0.2)
 CLOSED = Sweep(is_closed=True)
 
 
-def test_the_knee_is_where_goodput_stops_rising() -> None:
+def test_knee_is_where_goodput_stops_rising() -> None:
     """16 brings 3 % more than 8 for twice the load, and 32 nothing."""
     assert knee(STEPS) == STEPS[3]
     assert [is_enough(STEPS[:n]) for n in range(7)] == [False] * 6 + [True]
@@ -94,14 +94,14 @@ def test_the_knee_is_where_goodput_stops_rising() -> None:
     assert as_text(CLOSED, STEPS[:4]) == "knee: not reached"
 
 
-def test_one_step_past_it_may_be_noise() -> None:
+def test_sweep_single_step_past_the_knee_is_noise() -> None:
     """It is told as such, and a step that is fine again ends the suspicion."""
     assert knee(STEPS[:5]) is None
     assert as_text(CLOSED, STEPS[:5]).startswith("knee: perhaps c=8")
     assert as_text(CLOSED, [*STEPS[:3], step(8, 60, 0.9), step(16, 100, 0.2)]) == "knee: not reached"
 
 
-def test_the_knee_is_where_the_tail_explodes() -> None:
+def test_knee_is_where_p99_triples() -> None:
     """More than three times the first step's p99, whatever the goodput; by what the first step's can be, not by its luck."""
     steps = [*STEPS[:3], step(8, 78, 0.31), step(16, 156, 0.4)]
     assert knee(steps) == STEPS[2]
@@ -109,7 +109,7 @@ def test_the_knee_is_where_the_tail_explodes() -> None:
     assert knee(lucky) is None
 
 
-def test_failures_are_past_the_knee() -> None:
+def test_knee_steps_with_failures_are_past_it() -> None:
     """And a first step that fails leaves none; after one of which nothing was good no further one is needed."""
     assert knee([STEPS[0], step(2, 20, inf), step(4, 20, inf)]) == STEPS[0]
     assert knee([step(1, 5, inf), step(2, 5, inf)]) is None
@@ -118,7 +118,7 @@ def test_failures_are_past_the_knee() -> None:
     assert knee([STEPS[0], step(2, 0, inf)]) == STEPS[0]
 
 
-def test_few_requests_make_no_knee() -> None:
+def test_knee_ignores_steps_with_few_requests() -> None:
     """Ten requests at 1/s: their p99 is the slowest of them, and a factor of ten between two such steps is noise."""
     steps = [step(1, 1.4, 0.5, 10), step(2, 1.5, 4.5, 20), step(4, 3, 4.5, 40)]
     assert knee(steps) is None
@@ -126,7 +126,7 @@ def test_few_requests_make_no_knee() -> None:
     assert "not judged: 1/s, 2/s, 4/s" in as_text(Sweep(is_closed=False), steps)
 
 
-def test_loads_are_what_was_offered() -> None:
+def test_knee_uses_measured_rates() -> None:
     """Steps of 10/s and 20/s came out as 12/s and 14/s, nearly all of it good: a sixth more, and none of it lost."""
     steps = [step(10, 12, 0.1, offered=12), step(20, 14, 0.1, offered=14.2), step(40, 16, 0.1, offered=17)]
     nominal = [step(10, 12, 0.1), step(20, 14, 0.1), step(40, 16, 0.1)]
@@ -134,7 +134,7 @@ def test_loads_are_what_was_offered() -> None:
     assert knee(nominal) == nominal[0]
 
 
-def test_the_knee_is_not_taken_from_invalid_steps() -> None:
+def test_knee_ignores_invalid_steps() -> None:
     """Their figures are the client's; auto stops there, and says whose end it was."""
     steps = [*STEPS[:3], step(8, 60, 9.0, is_valid=False), step(16, 60, 9.0, is_valid=False)]
     assert knee(steps) is None
@@ -144,7 +144,7 @@ def test_the_knee_is_not_taken_from_invalid_steps() -> None:
         "not judged: c=8, invalid: the client reached its limit before the target (auto stops there)"]
 
 
-def test_a_slow_step_lasts_until_it_can_be_judged() -> None:
+def test_sweep_slow_step_lasts_until_it_can_be_judged() -> None:
     """Unless its length was said. At 1/s ten seconds are ten requests."""
     def limits(*words: str) -> list[tuple[float | None, int | None]]:
         job = job_of(parse(["--model", "m", "--sweep", "rate=auto", *words]), {})
@@ -160,7 +160,7 @@ def test_a_slow_step_lasts_until_it_can_be_judged() -> None:
 @pytest.mark.parametrize(("text", "is_closed", "first"), [
     ("1,2,4", True, [1, 2, 4]), ("rate=0.5,20", False, [0.5, 20]), ("auto", True, [1, 2, 4]),
     ("rate=auto", False, [1, 2, 4])])
-def test_sweeps(text: str, is_closed: bool, first: list[float]) -> None:
+def test_parse_sweep_accepts_lists_and_auto(text: str, is_closed: bool, first: list[float]) -> None:
     """Of concurrency unless it says rate."""
     sweep = parse_sweep(text)
     loads = list(sweep.steps())
@@ -171,14 +171,14 @@ def test_sweeps(text: str, is_closed: bool, first: list[float]) -> None:
 @pytest.mark.parametrize(("text", "expected"), [
     ("4,2", "rise"), ("0,1", "above 0"), ("x", "auto"), ("speed=1", "concurrency="), ("1.5,2", "whole"), ("", "auto"),
     ("rate=nan", "above 0")])
-def test_wrong_sweeps_are_refused(text: str, expected: str) -> None:
+def test_parse_sweep_refuses_wrong_texts(text: str, expected: str) -> None:
     """The message says what is expected."""
     with pytest.raises(ValueError, match=expected):
         parse_sweep(text)
 
 
 @pytest.mark.sockets
-def test_the_selftest_knows_the_truth() -> None:
+def test_selftest_compares_with_the_servers_times() -> None:
     """Each answer is held against what the server wrote, and no piece is stamped before it was."""
     found = uvloop.run(selftest.selftest(SystemClock(), rate_rps=40, seconds=0.5))
     assert len(found.ttft_error_s) == len(found.end_error_s) == len(found.result.samples) > 5

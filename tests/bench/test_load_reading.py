@@ -60,11 +60,11 @@ PIECES: list[tuple[Api, dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("api", "said", "piece"), PIECES)
-def test_what_is_a_piece(api: Api, said: dict[str, Any], piece: int) -> None:
+@pytest.mark.parametrize(("api", "event", "piece"), PIECES)
+def test_parser_finds_pieces_of_each_dialect(api: Api, event: dict[str, Any], piece: int) -> None:
     """Only what a model generated and is not empty starts the clock of the first token."""
     reader = reader_of(api)
-    assert reader.see(json.dumps(said).encode(), b"") == piece
+    assert reader.see(json.dumps(event).encode(), b"") == piece
     assert not reader.is_over
 
 
@@ -88,11 +88,11 @@ ENDS: list[tuple[Api, list[str], Error]] = [
 
 
 @pytest.mark.parametrize(("api", "events", "error"), ENDS)
-def test_what_makes_an_answer_whole(api: Api, events: list[str], error: Error) -> None:
+def test_parser_stream_end_decides_completeness(api: Api, events: list[str], error: Error) -> None:
     """The protocol's own end, and nothing else."""
     reader = reader_of(api)
-    for said in events:
-        reader.see(said.encode(), b"")
+    for event in events:
+        reader.see(event.encode(), b"")
     reader.end()
     assert (reader.is_over, reader.error) == (True, error)
 
@@ -111,7 +111,7 @@ WHOLES: list[tuple[Api, str, Error, int]] = [
 
 
 @pytest.mark.parametrize(("api", "body", "error", "n_output"), WHOLES)
-def test_whole_answers(api: Api, body: str, error: Error, n_output: int) -> None:
+def test_parser_reads_whole_answers(api: Api, body: str, error: Error, n_output: int) -> None:
     """Errors, and what has not an answer's shape, are not good; usage counts tokens."""
     reader = reader_of(api)
     reader.see_whole(body.encode())
@@ -136,7 +136,7 @@ def test_whole_answers(api: Api, body: str, error: Error, n_output: int) -> None
      False),
     (Api.RESPONSES, '{"status":"completed","output":[{"type":"function_call","name":"f","arguments":"{}"}]}', False),
 ])
-def test_a_whole_answer_may_be_empty(api: Api, body: str, is_empty: bool) -> None:
+def test_parser_whole_answer_without_content_is_empty(api: Api, body: str, is_empty: bool) -> None:
     """Of its protocol's shape, and nothing in it."""
     reader = reader_of(api)
     reader.see_whole(body.encode())
@@ -153,11 +153,11 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.text(max
 @settings(deadline=None)
 @given(st.sampled_from([Api.CHAT, Api.COMPLETIONS, Api.MESSAGES, Api.RESPONSES]), st.lists(JSON | st.binary(max_size=9),
                                                                                          max_size=5))
-def test_no_input_raises(api: Api, events: list[Any]) -> None:
+def test_parser_any_events_raise_nothing(api: Api, events: list[Any]) -> None:
     """A target may send anything: it becomes an error of the sample."""
     reader, whole = reader_of(api), reader_of(api)
-    for said in events:
-        data = said if isinstance(said, bytes) else json.dumps(said).encode()
+    for event in events:
+        data = event if isinstance(event, bytes) else json.dumps(event).encode()
         reader.see(data, b"")
         whole.see_whole(data)
     reader.end()
@@ -172,12 +172,12 @@ def gateways(api: Api) -> ChatSource | MessagesSource | ResponsesSource:
 
 
 @pytest.mark.parametrize(("api", "events", "error"), ENDS)
-def test_the_instrument_and_the_product_agree_on_ends(api: Api, events: list[str], error: Error) -> None:
+def test_parser_and_gateway_agree_on_ends(api: Api, events: list[str], error: Error) -> None:
     """Two readings, written apart, of what is whole."""
     source = gateways(api)
-    for said in events:
+    for event in events:
         if not source.ended:
-            source.see(said.encode(), b"")
+            source.see(event.encode(), b"")
     source.finish()
     assert source.sight.is_complete == (error is Error.NONE)
 
@@ -186,14 +186,14 @@ def test_the_instrument_and_the_product_agree_on_ends(api: Api, events: list[str
 STRICTER = ('"name": "f"', '"partial_json": ""')
 
 
-@pytest.mark.parametrize(("api", "said", "piece"), PIECES)
-def test_the_instrument_and_the_product_agree_on_content(api: Api, said: dict[str, Any], piece: int) -> None:
+@pytest.mark.parametrize(("api", "event", "piece"), PIECES)
+def test_parser_and_gateway_agree_on_content(api: Api, event: dict[str, Any], piece: int) -> None:
     """But for what the bench's definition excludes by name."""
-    text = json.dumps(said)
+    text = json.dumps(event)
     n_content = gateways(api).see(text.encode(), b"")
     assert bool(n_content) == (piece != NOTHING) or any(part in text for part in STRICTER) or "reasoning_details" in text
 
 
-def test_readers_are_one_a_dialect() -> None:
+def test_parser_for_each_dialect() -> None:
     """Each streaming dialect has a reader."""
     assert all(isinstance(reader_of(api), AnswerParser) for api in Api if api.can_stream)

@@ -77,7 +77,7 @@ def one(plan: MeasurePlan, make: Callable[[SimLoop], Fake]) -> tuple[Result, Fak
     return results[0], fakes[0]
 
 
-def test_shots_go_out_at_their_instants() -> None:
+def test_runner_sends_at_the_scheduled_instants() -> None:
     """10 a second for 10 s against an answer of 0.1 s: sent at 0.0, 0.1, ..., all measured, nothing late."""
     result, fake = one(PLAN, Fake)
     assert fake.asked_at == pytest.approx([n / 10 for n in range(100)])
@@ -87,14 +87,14 @@ def test_shots_go_out_at_their_instants() -> None:
     assert Measured(result).spreads["e2e_sched"].at(0.99) == pytest.approx(0.1)
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
+def test_runner_same_seed_gives_the_same_run() -> None:
     """Every sample, to the last bit."""
     plan = MeasurePlan(replace(WORKLOAD, arrivals=Gamma(30, 0.5)), ScheduleLimit(20.0), seed=5)
     first, second = (one(plan, Fake)[0] for _ in range(2))
     assert [repr(sample) for sample in first.samples] == [repr(sample) for sample in second.samples]
 
 
-def test_warmup_is_sent_and_not_measured() -> None:
+def test_runner_warmup_is_sent_and_not_measured() -> None:
     """2 s of warm-up before 10 s: 120 sent, 100 measured, from zero on."""
     result, fake = one(replace(PLAN, limit=ScheduleLimit(10.0, warmup_s=2.0)), Fake)
     assert (len(fake.asked_at), len(result.samples)) == (120, 100)
@@ -107,7 +107,7 @@ def stalled(now: float) -> float:
     return max(0.01, 6.95 + LEAD_S - now) if 3.95 <= now - LEAD_S < 6.95 else 0.01
 
 
-def test_a_stalled_target_shows_in_an_open_loop() -> None:
+def test_open_loop_shows_a_stalled_target() -> None:
     """A stall of 3 s in 10 s: every request due in it waits for its end, so 30 of 100 are slow, by up to 3 s."""
     result, _ = one(PLAN, lambda loop: Fake(loop, stalled))
     slow = [sample for sample in result.samples if sample.ended_s - sample.at_s > 0.04]
@@ -116,7 +116,7 @@ def test_a_stalled_target_shows_in_an_open_loop() -> None:
     assert result.health.is_valid
 
 
-def test_a_closed_loop_omits_the_stall() -> None:
+def test_closed_loop_omits_a_stall() -> None:
     """The same target, one caller: one slow request of hundreds, so p99 sees nothing. That is why it is labelled."""
     result, fake = one(replace(PLAN, n_concurrent=1), lambda loop: Fake(loop, stalled))
     slow = [sample for sample in result.samples if sample.ended_s - sample.at_s > 0.05]
@@ -125,7 +125,7 @@ def test_a_closed_loop_omits_the_stall() -> None:
     assert (result.mode, result.offered_rps, fake.n_most) == (Mode.CLOSED, 0, 1)
 
 
-def test_a_stalled_client_shows_in_scheduled_latency_only() -> None:
+def test_stalled_client_shows_in_scheduled_latency_only() -> None:
     """The client's loop hangs for 2 s: sends are late, latency from the send looks fine, from t0 it does not; invalid."""
     def hang(runner: Runner) -> None:
         loop = asyncio.get_running_loop()
@@ -140,7 +140,7 @@ def test_a_stalled_client_shows_in_scheduled_latency_only() -> None:
     assert [reason for reason in result.health.verdict if "late" in reason]
 
 
-def test_lateness_is_the_same_in_health_and_in_rows() -> None:
+def test_lateness_is_equal_in_health_and_rows() -> None:
     """ts - t0 less what a connection took: a client that needs 20 ms to make a request is late, one that connects is not."""
     class Slow(Fake):
         async def ask(self, asking: DueShot) -> Sample:
@@ -153,14 +153,14 @@ def test_lateness_is_the_same_in_health_and_in_rows() -> None:
     assert not found.health.is_valid
 
 
-def test_a_slow_target_does_not_hold_back_an_open_loop() -> None:
+def test_open_loop_is_not_delayed_by_a_slow_target() -> None:
     """Each answer takes 100 s: all go out in time all the same, and 100 are on their way at once."""
     result, fake = one(replace(PLAN, timeout_s=1000), lambda loop: Fake(loop, lambda _: 100.0))
     assert fake.n_most == 100
     assert (result.health.lateness_max_s < 1e-9, result.duration_s) == (True, 10)
 
 
-def test_a_saturated_target_queues_and_says_so() -> None:
+def test_open_loop_saturated_target_queues() -> None:
     """Two slots of 1 s against 10 a second for 60 s: latency from t0 grows to 240 s, and few keep an SLO of 5 s."""
     plan = replace(PLAN, limit=ScheduleLimit(60.0), timeout_s=1000, slo=LoadSlo(e2e_sched_s=5.0))
     run = Measured(one(plan, lambda loop: Fake(loop, lambda _: 1.0, n_slots=2))[0])
@@ -169,13 +169,13 @@ def test_a_saturated_target_queues_and_says_so() -> None:
     assert run.goodput.n_good == pytest.approx(12, abs=2)
 
 
-def test_a_time_out_counts_from_the_intended_start() -> None:
+def test_timeout_counts_from_the_intended_start() -> None:
     """Answers take 3 s, the user waits 2: all time out, each 2 s after its t0."""
     result, _ = one(replace(PLAN, timeout_s=2.0), lambda loop: Fake(loop, lambda _: 3.0))
     assert {sample.error for sample in result.samples} == {Error.TIMEOUT}
 
 
-def test_what_is_too_late_to_send_is_a_failed_request() -> None:
+def test_runner_too_late_to_send_is_a_failed_request() -> None:
     """The client hangs for longer than the time-out: those requests are unsent, never missing."""
     def hang(runner: Runner) -> None:
         loop = asyncio.get_running_loop()
@@ -190,7 +190,7 @@ def test_what_is_too_late_to_send_is_a_failed_request() -> None:
     assert [reason for reason in result.health.verdict if "too few" in reason]
 
 
-def test_two_targets_take_turns_with_the_same_requests() -> None:
+def test_runner_two_targets_take_turns_with_the_same_requests() -> None:
     """Blocks of 2 s: each target is asked the same, at the same instants of its own time, and never while the other is."""
     plan = MeasurePlan(replace(WORKLOAD, arrivals=Gamma(20)), ScheduleLimit(10.0, warmup_s=1.0), seed=3, block_s=2.0)
     (a, b), (fake_a, fake_b) = measured(plan, lambda loop: [Fake(loop), Fake(loop, lambda _: 0.3)])
@@ -201,7 +201,7 @@ def test_two_targets_take_turns_with_the_same_requests() -> None:
     assert Measured(b).spreads["e2e"].at(0.5) == pytest.approx(0.3)
 
 
-def test_turns_are_in_real_time_one_after_the_other() -> None:
+def test_runner_turns_do_not_overlap() -> None:
     """With blocks, one target's shots are at least a block apart from the other's."""
     starts: dict[int, list[float]] = {0: [], 1: []}
 
@@ -220,7 +220,7 @@ def test_turns_are_in_real_time_one_after_the_other() -> None:
     assert blocks[0] | blocks[1] == set(range(8))
 
 
-def test_a_closed_loop_keeps_its_callers_busy() -> None:
+def test_closed_loop_callers_are_always_busy() -> None:
     """4 callers, 0.1 s an answer, 10 s: 400 requests, the last of them ending at about 10 s."""
     result, fake = one(replace(PLAN, n_concurrent=4), Fake)
     assert fake.n_most == 4
@@ -230,13 +230,13 @@ def test_a_closed_loop_keeps_its_callers_busy() -> None:
     assert 30 <= len(by_number.samples) <= 33
 
 
-def test_callers_wait_after_a_refused_connection() -> None:
+def test_closed_loop_pauses_after_a_refused_connection() -> None:
     """A dead target gives some hundred failures, not a busy loop of them."""
     result, _ = one(replace(PLAN, n_concurrent=2), lambda loop: Fake(loop, lambda _: 0.0, error=Error.CONNECT))
     assert 190 <= len(result.samples) <= 202
 
 
-def test_a_turn_starts_when_the_user_has_read_and_thought() -> None:
+def test_conversation_turn_starts_after_answer_and_think_time() -> None:
     """t0 of a later turn is the end of the answer before it and the think time; it is never late."""
     plan = MeasurePlan(replace(WORKLOAD, arrivals=ConstantArrivals(1), turns=TurnsConfig(3, 0.5)),
                        ScheduleLimit(n_requests=9), seed=1)
@@ -248,7 +248,7 @@ def test_a_turn_starts_when_the_user_has_read_and_thought() -> None:
     assert fake.prompts[0] != by_number[1].number
 
 
-def test_a_failed_turn_ends_its_conversation() -> None:
+def test_conversation_ends_after_a_failed_turn() -> None:
     """The user leaves: later turns were never offered."""
     plan = MeasurePlan(replace(WORKLOAD, arrivals=ConstantArrivals(1), turns=TurnsConfig(3, 0.5)),
                        ScheduleLimit(n_requests=9))
@@ -256,7 +256,7 @@ def test_a_failed_turn_ends_its_conversation() -> None:
     assert len(result.samples) == 3
 
 
-def test_stop_sends_no_more_and_waits() -> None:
+def test_runner_stop_waits_for_requests_in_flight() -> None:
     """Stopped at 2.05 s: 21 were sent, all are answered, and the result says that it was interrupted."""
     def stop(runner: Runner) -> None:
         loop = asyncio.get_running_loop()
@@ -270,7 +270,7 @@ def test_stop_sends_no_more_and_waits() -> None:
     assert "interrupted" in result.notes[0]
 
 
-def test_timers_that_ran_are_not_counted_as_cancelled() -> None:
+def test_sim_loop_fired_timers_are_not_counted_as_cancelled() -> None:
     """Every sleep cancels its timer when it is over: were that counted, all timers would be gone through for nothing."""
     async def main(loop: SimLoop) -> int:
         for _ in range(3000):
@@ -284,7 +284,7 @@ def test_timers_that_ran_are_not_counted_as_cancelled() -> None:
     assert run(main) == 5
 
 
-def test_progress_says_what_happens() -> None:
+def test_progress_counts_sent_and_waiting_requests() -> None:
     """Sent, on their way, failed; and that nothing more is sent once the schedule is through."""
     seen: list[RunProgress] = []
 
@@ -300,7 +300,7 @@ def test_progress_says_what_happens() -> None:
     assert seen[1].share == 1.0
 
 
-def test_a_plan_needs_an_end() -> None:
+def test_measure_plan_without_an_end_is_refused() -> None:
     """And ends that mean something."""
     for limit in (ScheduleLimit(), ScheduleLimit(0.0), ScheduleLimit(-1), ScheduleLimit(n_requests=0),
                   ScheduleLimit(1.0, warmup_s=-1)):

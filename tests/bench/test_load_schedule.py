@@ -32,7 +32,7 @@ def first(process: Arrivals, n: int, seed: int = 0) -> list[float]:
 
 @settings(deadline=None)
 @given(PROCESSES, st.integers(0, 2**32))
-def test_arrivals_never_fall_and_repeat_by_seed(process: Arrivals, seed: int) -> None:
+def test_arrivals_are_sorted_and_repeat_by_seed(process: Arrivals, seed: int) -> None:
     """Any process: instants from 0 on, in order, the same for the same seed."""
     found = first(process, 200, seed)
     assert all(0 <= a <= b for a, b in pairwise([0.0, *found]))
@@ -41,14 +41,14 @@ def test_arrivals_never_fall_and_repeat_by_seed(process: Arrivals, seed: int) ->
 
 @pytest.mark.parametrize(("process", "rate_rps", "cv"), [
     (ConstantArrivals(50), 50, 0.0), (Gamma(50), 50, 1.0), (Gamma(50, 0.25), 50, 2.0), (Gamma(50, 4), 50, 0.5)])
-def test_rates_and_burstiness_are_as_asked(process: Arrivals, rate_rps: float, cv: float) -> None:
+def test_arrivals_have_their_rate_and_burstiness(process: Arrivals, rate_rps: float, cv: float) -> None:
     """Over 50,000 arrivals the mean rate is within 3 % and the coefficient of variation within 5 %."""
     gaps_s = [b - a for a, b in pairwise(first(process, 50_000))]
     assert 1 / fmean(gaps_s) == pytest.approx(rate_rps, rel=0.03)
     assert pstdev(gaps_s) / fmean(gaps_s) == pytest.approx(cv, rel=0.05, abs=1e-6)
 
 
-def test_a_ramp_follows_its_stages() -> None:
+def test_ramp_follows_its_stages() -> None:
     """0 to 100/s in 100 s, then 100/s for 50 s: half the first stage's arrivals come in its last 29.3 s."""
     ramp = parse_arrivals("ramp:0..100:100s,100:50s", None)
     assert isinstance(ramp, Ramp)
@@ -59,7 +59,7 @@ def test_a_ramp_follows_its_stages() -> None:
     assert sum(at_s > 100 / 2**0.5 for at_s in rising) / len(rising) == pytest.approx(0.5, abs=0.03)
 
 
-def test_mmpp_has_calm_and_storm() -> None:
+def test_mmpp_alternates_calm_and_storm() -> None:
     """Two states of 10 s each at 10 and 100/s: counts a second are far more spread than Poisson's."""
     counts = Counter(int(at_s) for at_s in first(Mmpp(10, 100, 10, 10), 50_000))
     n = [counts[second] for second in range(max(counts))]
@@ -67,18 +67,18 @@ def test_mmpp_has_calm_and_storm() -> None:
     assert pstdev(n) ** 2 / fmean(n) > 10
 
 
-@pytest.mark.parametrize(("text", "rate_rps", "told"), [
+@pytest.mark.parametrize(("text", "rate_rps", "expected"), [
     ("poisson", None, "needs --rate"), ("gamma:x", 1.0, "not a number"), ("gamma:0", 1.0, "shape"),
     ("poisson:3", 1.0, "colon"), ("ramp:1..2:9", None, "length of time"), ("ramp:1..2:9s", 3.0, "no meaning"),
     ("ramp:5", None, "RATE:TIME"), ("mmpp:1:2s", None, "two states"), ("often", 1.0, "known are"),
     ("constant", 0.0, "above 0"), ("ramp:0:5s", None, "above 0")])
-def test_wrong_arrivals_are_refused(text: str, rate_rps: float | None, told: str) -> None:
+def test_parse_arrivals_refuses_wrong_texts(text: str, rate_rps: float | None, expected: str) -> None:
     """The message says what is expected."""
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=expected):
         parse_arrivals(text, rate_rps)
 
 
-def test_lengths_are_distributed_as_they_say() -> None:
+def test_lengths_have_their_distribution() -> None:
     """Means and medians of 20,000 draws; presets keep their trace's longest; nothing is shorter than 1."""
     def drawn(length: object) -> list[int]:
         assert isinstance(length, Uniform | NormalLength | Lognormal | Always)
@@ -95,28 +95,28 @@ def test_lengths_are_distributed_as_they_say() -> None:
     assert conv[-1] == 14_050
 
 
-@pytest.mark.parametrize(("text", "told"), [
+@pytest.mark.parametrize(("text", "expected"), [
     ("", "write N"), ("0", "must be 1"), ("uniform:9", "write N"), ("uniform:9-3", "must be 9"), ("normal:5", "write N"),
     ("lognormal:0,1", "must be 1"), ("lognormal:5,99", "sigma"), ("x", "write N")])
-def test_wrong_lengths_are_refused(text: str, told: str) -> None:
+def test_parse_length_refuses_wrong_texts(text: str, expected: str) -> None:
     """The message says what is expected, and of which side."""
-    with pytest.raises(ValueError, match=f"--input-tokens {text}.*{told}"):
+    with pytest.raises(ValueError, match=f"--input-tokens {text}.*{expected}"):
         parse_length(text, "input")
 
 
-def test_presets_differ_by_side() -> None:
+def test_length_presets_differ_by_side() -> None:
     """conv means long questions and shorter answers."""
     assert parse_length("conv", "input") != parse_length("conv", "output")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("1m30s", 90), ("2h", 7200), ("1.5s", 1.5)])
-def test_durations(text: str, seconds: float) -> None:
+def test_parse_duration_reads_units(text: str, seconds: float) -> None:
     """As people type them."""
     assert seconds_in(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5x", "5s5", "-1s", "1 s"])
-def test_durations_need_units(text: str) -> None:
+def test_parse_duration_without_a_unit_is_refused(text: str) -> None:
     """A bare number is refused: other tools read it in other units."""
     with pytest.raises(ValueError, match="length of time"):
         seconds_in(text)
@@ -128,7 +128,7 @@ PROMPTS = Prompts(3)
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.floats(0, 5), st.floats(0.5, 20), st.integers(1, 300))
-def test_a_schedule_is_sorted_bounded_and_repeats(seed: int, warmup_s: float, until_s: float, n_requests: int) -> None:
+def test_schedule_is_sorted_bounded_and_repeats(seed: int, warmup_s: float, until_s: float, n_requests: int) -> None:
     """In order of t0, from minus the warm-up to the end, at most so many measured, and the same for the same seed."""
     limit = ScheduleLimit(until_s, n_requests, warmup_s)
     found = list(shots(WORKLOAD, seed, limit))
@@ -138,7 +138,7 @@ def test_a_schedule_is_sorted_bounded_and_repeats(seed: int, warmup_s: float, un
     assert [shot.number for shot in found] == list(range(len(found)))
 
 
-def test_another_seed_is_another_schedule() -> None:
+def test_schedule_differs_by_seed() -> None:
     """Instants, lengths and texts differ."""
     one, other = (list(shots(WORKLOAD, seed, ScheduleLimit(5))) for seed in (1, 2))
     assert [shot.at_s for shot in one[:5]] != [shot.at_s for shot in other[:5]]
@@ -148,20 +148,20 @@ def test_another_seed_is_another_schedule() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 3000), st.integers(0, 9))
-def test_prompts_have_the_length_asked_for(number: int, n_tokens: int, wording: int) -> None:
+def test_prompts_have_the_requested_length(number: int, n_tokens: int, wording: int) -> None:
     """As many words as tokens, whatever the number and the wording."""
     shot = Shot(0, 0.0, number, n_tokens, 1, wording=wording)
     assert len(PROMPTS.user(shot).split()) == n_tokens
 
 
-def test_prompts_differ_from_the_start() -> None:
+def test_prompts_differ_in_their_first_words() -> None:
     """10,000 prompts of 30 tokens: no two begin with the same twelve words, so no prefix cache has one for another."""
     prompts = Prompts(0)
     starts = {" ".join(prompts.user(Shot(n, 0, n, 30, 1)).split()[:12]) for n in range(10_000)}
     assert len(starts) == 10_000
 
 
-def test_a_pool_repeats_by_zipf_and_rewords() -> None:
+def test_prompt_pool_repeats_by_zipf_and_rewords() -> None:
     """The first prompt is drawn twice as often as the second; about half are worded differently; each has one length."""
     workload = Workload(Uniform(20, 90), Uniform(1, 99), Gamma(100), pool=PoolConfig(50, 0.8, 1.0, 0.5))
     found = list(shots(workload, 4, ScheduleLimit(n_requests=20_000)))
@@ -177,7 +177,7 @@ def test_a_pool_repeats_by_zipf_and_rewords() -> None:
     assert 2 <= len(set(same)) <= 5
 
 
-def test_a_conversation_grows() -> None:
+def test_conversation_history_grows() -> None:
     """Each turn carries all before it; think times are drawn before the run."""
     workload = Workload(Always(6), Always(4), ConstantArrivals(1), turns=TurnsConfig(3, 2.0), n_system=5)
     [opening, following] = shots(workload, 0, ScheduleLimit(n_requests=4))
@@ -197,7 +197,7 @@ def test_a_conversation_grows() -> None:
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
 
 
-def test_traces_of_azure() -> None:
+def test_read_trace_azure_formats() -> None:
     """Both forms; times count from the first request."""
     raw = read_trace(AZURE.splitlines())
     assert [(row.n_input, row.n_output) for row in raw] == [(374, 44), (396, 109)]
@@ -207,7 +207,7 @@ def test_traces_of_azure() -> None:
     assert [(row.at_s, row.n_input) for row in ours] == [(0, 5), (1, 1)]
 
 
-def test_a_rounded_trace_is_spread() -> None:
+def test_read_trace_spreads_rounded_timestamps() -> None:
     """Mooncake's batches are spread evenly up to the next stamp, the last one as usual; blocks become equal text."""
     lines = [json.dumps({"timestamp": at_ms, "input_length": 1000, "output_length": 3, "hash_ids": [7, n]})
              for n, at_ms in enumerate((0, 0, 0, 3000, 3000))]
@@ -221,7 +221,7 @@ def test_a_rounded_trace_is_spread() -> None:
     assert len(one) == 1000
 
 
-def test_a_shared_prefix_is_shared() -> None:
+def test_trace_shared_prefix_is_shared_text() -> None:
     """The CSV form of Mooncake says how many leading tokens others have as well."""
     trace = read_trace(["arrival_s,input_tokens,output_tokens,reusable_prefix_tokens", "0,40,3,0", "3,60,3,20", "6,70,3,20"])
     prompts = Prompts(0)
@@ -232,21 +232,21 @@ def test_a_shared_prefix_is_shared() -> None:
     assert (len(one), len(two)) == (60, 70)
 
 
-@pytest.mark.parametrize(("text", "told"), [
+@pytest.mark.parametrize(("text", "expected"), [
     ("", "columns"), ("a,b,c\n1,2,3", "columns"), ("arrival_s,input_tokens,output_tokens", "no requests"),
     ("arrival_s,input_tokens,output_tokens\n1,2", "line 2"),
     ("arrival_s,input_tokens,output_tokens\n1,2,3\nx,2,3", "line 3"),
     ("arrival_s,input_tokens,output_tokens\nnan,2,3", "line 2"), ("arrival_s,input_tokens,output_tokens\n1,-2,3", "line 2"),
     ('{"timestamp":1}', "line 1"), ('{"timestamp":1,"input_length":2,"output_length":3}\n{', "line 2")])
-def test_wrong_traces_are_refused(text: str, told: str) -> None:
+def test_read_trace_refuses_wrong_files(text: str, expected: str) -> None:
     """The message names the line, or the columns that are expected."""
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=expected):
         read_trace(text.splitlines())
 
 
 @settings(deadline=None)
 @given(st.text(max_size=200))
-def test_a_trace_that_is_anything_is_a_value_error(text: str) -> None:
+def test_read_trace_any_text_is_read_or_refused(text: str) -> None:
     """No input raises anything else."""
     for head in ("", "arrival_s,input_tokens,output_tokens\n", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "{"):
         try:

@@ -32,7 +32,7 @@ def rendered(html: str, folder: Path) -> tuple[str, list[str]]:
     return shown(path.as_uri(), folder)
 
 
-def test_the_page_draws_and_says_nothing_on_the_console(tmp_path: Path) -> None:
+def test_page_renders_without_console_messages(tmp_path: Path) -> None:
     """Every chart has its lines, the script found each of them, and its policy (no network at all) was never broken."""
     runs = [Measured(result(Scenario(n=600), label=label)) for label in ("</script>direct", "gateway")]
     comparison = compare(runs[0], runs[1], Random(1), CompareConfig(n_replicates=100))
@@ -44,7 +44,7 @@ def test_the_page_draws_and_says_nothing_on_the_console(tmp_path: Path) -> None:
     assert re.findall(r'<path d=""', document) == []
 
 
-def test_hovering_names_the_values(tmp_path: Path) -> None:
+def test_page_hover_shows_values(tmp_path: Path) -> None:
     """Of curves the rank and each line's value, of heat maps the bin, the row and the count."""
     html = page([Measured(result(Scenario(n=600)))])
     without_policy = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
@@ -55,7 +55,7 @@ def test_hovering_names_the_values(tmp_path: Path) -> None:
     assert re.fullmatch(r"heat\|from [0-9:. s]+\|[0-9.]+ m?s to [0-9.]+ m?s\|([0-9]+|no) requests?", heat)
 
 
-def test_a_page_that_reaches_for_the_network_would_be_caught(tmp_path: Path) -> None:
+def test_page_policy_blocks_network_requests(tmp_path: Path) -> None:
     """The policy forbids it and the console says so: the check above can fail."""
     html = page([Measured(result(Scenario(n=20)))])
     _, console = rendered(html.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'), tmp_path)

@@ -25,7 +25,7 @@ def compared(a: Scenario, b: Scenario, seed: int = 1, **config: float) -> Compar
     return compare(runs[0], runs[1], Random(seed), CompareConfig(n_replicates=200, **config))
 
 
-def test_the_same_seed_gives_the_same_intervals() -> None:
+def test_compare_same_seed_gives_the_same_intervals() -> None:
     """Nothing is drawn but from the rng."""
     assert compared(STEADY, STEADY).rows == compared(STEADY, STEADY).rows
 
@@ -41,21 +41,21 @@ def rows_of(pairs: list[Comparison], quantity: str) -> list[ComparedQuantity]:
     return [row for pair in pairs for row in pair.rows if row.quantity == quantity]
 
 
-def test_noise_is_rarely_called_a_difference(pairs: list[Comparison]) -> None:
+def test_compare_noise_is_rarely_a_difference(pairs: list[Comparison]) -> None:
     """A 95 % interval excludes 0 in about one pair of twenty."""
     assert sum(not row.difference.spans_zero for row in rows_of(pairs, "ttft_sched.p50")) <= 4
     assert sum(not row.difference.spans_zero for row in rows_of(pairs, "goodput")) <= 4
 
 
 @pytest.mark.parametrize("quantity", ["ttft_sched.p50", "ttft_sched.p95", "goodput"])
-def test_intervals_are_as_wide_as_runs_differ(pairs: list[Comparison], quantity: str) -> None:
+def test_compare_intervals_cover_differences_between_runs(pairs: list[Comparison], quantity: str) -> None:
     """The spread that an interval claims is, within a factor of two, that of the differences between runs."""
     rows = rows_of(pairs, quantity)
     claimed = median((row.difference.high - row.difference.low) / 3.92 for row in rows)
     assert 0.5 < claimed / pstdev(row.difference.value for row in rows) < 2
 
 
-def test_a_slower_target_is_a_regression() -> None:
+def test_compare_slower_target_is_a_regression() -> None:
     """A median 30 % up is seen, fails the default threshold and passes a laxer one."""
     slower = Scenario(n=1500, bad_factor=1.0, error_share=0.005, ttft_s=0.72)
     found = compared(STEADY, slower)
@@ -65,7 +65,7 @@ def test_a_slower_target_is_a_regression() -> None:
     assert "ttft_sched.p50" not in compared(STEADY, slower, threshold=0.6).regressions
 
 
-def test_a_quicker_target_is_no_regression() -> None:
+def test_compare_faster_target_is_no_regression() -> None:
     """Better is better: of times when less, of goodput when more."""
     found = compared(Scenario(n=1500, ttft_s=1.2), STEADY)
     verdicts = {row.quantity: row.verdict for row in found.rows}
@@ -73,14 +73,14 @@ def test_a_quicker_target_is_no_regression() -> None:
     assert found.exit_status == 0
 
 
-def test_more_errors_are_a_regression_by_points() -> None:
+def test_compare_more_errors_are_a_regression_by_points() -> None:
     """A share's threshold is in points."""
     found = compared(STEADY, Scenario(n=1500, bad_factor=1.0, error_share=0.12))
     assert "errors" in found.regressions
     assert any("successful answers only" in warning for warning in found.warnings)
 
 
-def test_bad_minutes_widen_the_interval() -> None:
+def test_design_effect_bad_minutes_widen_the_interval() -> None:
     """Slow requests that come together are fewer independent ones: the design effect says how many fewer."""
     rng = Random(1)
     at_s = array("d", (number / 10 for number in range(4000)))
@@ -90,7 +90,7 @@ def test_bad_minutes_widen_the_interval() -> None:
     assert design_effect(together, at_s) > 20
 
 
-def test_runs_that_should_not_be_compared_say_so() -> None:
+def test_compare_different_workloads_warn() -> None:
     """Invalid, another rate, another workload."""
     late = Measured(result(Scenario(n=500, rps=40), health=ClientHealth(verdict=("late",)), label="B"))
     warnings = " ".join(compare(Measured(result(STEADY)), late, Random(1)).warnings)
@@ -99,7 +99,7 @@ def test_runs_that_should_not_be_compared_say_so() -> None:
     assert "workloads differ in: rate" in warnings
 
 
-def test_a_run_without_answers_compares_to_nothing() -> None:
+def test_compare_run_without_answers_has_no_figures() -> None:
     """No figures, no regressions, no error."""
     found = compared(STEADY, Scenario(n=0))
     assert found.regressions == ()
@@ -108,7 +108,7 @@ def test_a_run_without_answers_compares_to_nothing() -> None:
 
 @settings(max_examples=25)
 @given(st.integers(min_value=1, max_value=5000), st.floats(min_value=0, max_value=1), st.integers())
-def test_binomial_variates_are_as_they_should_be(n: int, p: float, seed: int) -> None:
+def test_binomial_variates_have_their_distribution(n: int, p: float, seed: int) -> None:
     """Within 0 and n, and on average n p within six standard errors."""
     rng = Random(seed)
     drawn = [binomial(n, p, rng) for _ in range(200)]
@@ -117,7 +117,7 @@ def test_binomial_variates_are_as_they_should_be(n: int, p: float, seed: int) ->
 
 
 @pytest.mark.parametrize("wrong", [{"level": 1.0}, {"level": 0.2}, {"threshold": -0.1}, {"n_replicates": 9}])
-def test_nonsense_settings_are_refused(wrong: dict[str, Any]) -> None:
+def test_compare_config_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
     """With the value."""
     with pytest.raises(ValueError, match="must"):
         CompareConfig(**wrong)

@@ -19,7 +19,7 @@ from tests.bench.synthetic import Scenario, result
 SMALL = Scenario(n=60, error_share=0.2)
 
 
-def test_a_result_survives_its_file() -> None:
+def test_result_file_round_trip_is_lossless() -> None:
     """Every column, every gap and every field is as it was."""
     before = result(SMALL, health=ClientHealth(0.1, 0.2, 0.3, verdict=("late", "short")))
     before.notes = ("a note",)
@@ -35,20 +35,19 @@ def test_a_result_survives_its_file() -> None:
             assert getattr(after, name) == getattr(before, name)
 
 
-def test_figures_have_vllm_names_where_they_mean_the_same() -> None:
+def test_result_file_uses_vllms_names() -> None:
     """In milliseconds, of whole answers; missing figures are null."""
     run = Measured(result(Scenario(n=400)))
-    found = json.loads(to_json([run], with_samples=False))["results"][0]
+    found = json.loads(to_json([run]))["results"][0]
     assert found["p99_ttft_ms"] == pytest.approx(run.spreads["ttft"].at(0.99) * 1e3)
     assert found["median_itl_ms"] == pytest.approx(run.spreads["gap"].at(0.5) * 1e3)
     assert found["p99.9_e2el_ms"] == pytest.approx(run.spreads["e2e"].at(0.999) * 1e3)
     assert found["mean_tpot_ms"] == pytest.approx(run.spreads["tpot"].mean_s * 1e3)
     assert found["request_goodput"] == pytest.approx(run.goodput.n_good / run.result.duration_s)
     assert (found["completed"], found["failed"]) == (run.n_whole, run.n_offered - run.n_whole)
-    assert found["columns"] is None
 
 
-def test_the_file_says_its_schema_and_its_definitions() -> None:
+def test_result_file_has_schema_and_definitions() -> None:
     """And an empty run has nulls, not NaN, which JSON has not."""
     text = to_json([Measured(result(Scenario(n=0)))]).decode()
     file = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -56,7 +55,7 @@ def test_the_file_says_its_schema_and_its_definitions() -> None:
     assert file["results"][0]["p99_ttft_ms"] is None
 
 
-def test_csv_has_a_row_a_request() -> None:
+def test_csv_has_one_row_a_request() -> None:
     """Instants to the microsecond, empty where a thing never happened, and no cell that a spreadsheet would run."""
     run = result(SMALL)
     run.label = "=cmd|' /C calc'!A0"
@@ -69,10 +68,10 @@ def test_csv_has_a_row_a_request() -> None:
         assert (row["first_s"] == "") == isnan(sample.first_s)
 
 
-@pytest.mark.parametrize(("change", "said"), [
+@pytest.mark.parametrize(("change", "expected"), [
     (lambda file: file.update(schema="other/9"), "schema is 'other/9'"),
     (lambda file: file.update(results=[]), "no results"),
-    (lambda file: file["results"][0].update(columns=None), "without samples"),
+    (lambda file: file["results"][0].update(columns=None), "not a result"),
     (lambda file: file["results"][0]["columns"].pop("at_s"), "'at_s' is missing"),
     (lambda file: file["results"][0]["columns"].update(at_s="?"), "'at_s' cannot be read"),
     (lambda file: file["results"][0]["columns"].update(at_s=packed(b"1234567")), "'at_s' is cut short"),
@@ -86,16 +85,16 @@ def test_csv_has_a_row_a_request() -> None:
     (lambda file: file["results"][0]["run"]["gaps"].update(x={}), "not a result"),
     (lambda file: file["results"][0]["run"]["gaps"].update({"0": {"99999": 1}}), "not a result"),
     (lambda file: file["results"][0]["run"].update(gaps_bin_s=0), "bin_s must be above 0")])
-def test_a_wrong_file_says_what_is_wrong(change: "object", said: str) -> None:
+def test_result_file_wrong_content_is_refused(change: "object", expected: str) -> None:
     """Never another error than ValueError."""
     file = json.loads(to_json([Measured(result(SMALL))]))
     assert callable(change)
     change(file)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=expected):
         from_json(json.dumps(file).encode())
 
 
-def test_a_column_that_unpacks_to_more_than_its_rows_is_not_unpacked() -> None:
+def test_result_file_oversized_column_is_refused() -> None:
     """A small file from elsewhere must not fill the memory: what is beyond the rows is never made."""
     file = json.loads(to_json([Measured(result(SMALL))]))
     file["results"][0]["columns"]["at_s"] = packed(bytes(64 << 20))
@@ -104,7 +103,7 @@ def test_a_column_that_unpacks_to_more_than_its_rows_is_not_unpacked() -> None:
 
 @settings(max_examples=50)
 @given(st.binary(max_size=200))
-def test_any_bytes_are_refused(data: bytes) -> None:
+def test_result_file_any_bytes_are_refused(data: bytes) -> None:
     """With a ValueError."""
     with pytest.raises(ValueError, match="not a result"):
         from_json(data)

@@ -79,14 +79,14 @@ PLAIN_SHAPES = Skeleton(whole_page("plain")).shapes
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_known_attack_changes_the_page(attack: str) -> None:
+def test_page_escapes_known_attacks(attack: str) -> None:
     """The elements and their attributes are those of a page with harmless names."""
     assert Skeleton(whole_page(attack)).shapes == PLAIN_SHAPES
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.text(max_size=40))
-def test_no_text_changes_the_page(text: str) -> None:
+def test_page_escapes_any_text(text: str) -> None:
     """Any text at all; and the page can be written as UTF-8."""
     html = whole_page(text)
     assert Skeleton(html).shapes == PLAIN_SHAPES
@@ -94,14 +94,14 @@ def test_no_text_changes_the_page(text: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_text_comes_out_as_it_went_in(text: str) -> None:
+def test_page_text_is_unchanged(text: str) -> None:
     """But for what a page may not hold."""
     found = Skeleton(tag("p", text)).text
     assert all(out in {char, "\ufffd"} for out, char in zip(found, text, strict=True))
     assert "<" not in data({"name": text})[len('<script type="application/json">'):-len("</script>")]
 
 
-def test_the_page_loads_nothing() -> None:
+def test_page_makes_no_network_requests() -> None:
     """No attribute that loads, no style that imports, a policy that forbids it, and one script that matches its digest."""
     html = whole_page("plain")
     skeleton = Skeleton(html)
@@ -112,14 +112,14 @@ def test_the_page_loads_nothing() -> None:
     assert not any(name.startswith("on") for name in skeleton.names)
 
 
-def test_an_invalid_run_is_said_first() -> None:
+def test_page_invalid_run_is_marked_first() -> None:
     """Before the heading, with its reasons; a valid one has no banner."""
     html = page([Measured(result(TINY, health=ClientHealth(verdict=("late by 31 ms",))))])
     assert html.index("INVALID") < html.index("late by 31 ms") < html.index("<h1")
     assert 'role="alert"' not in page([Measured(result(TINY))])
 
 
-def test_a_closed_loop_is_labelled() -> None:
+def test_page_closed_loop_is_labelled() -> None:
     """As one that omits queueing."""
     run = result(TINY)
     assert "queueing of a slow target does not show" not in page([Measured(run)])
@@ -127,7 +127,7 @@ def test_a_closed_loop_is_labelled() -> None:
     assert "queueing of a slow target does not show" in page([Measured(run)])
 
 
-def test_the_definitions_command_and_machine_are_there() -> None:
+def test_page_has_definitions_command_and_machine() -> None:
     """A number without them says nothing."""
     run = result(TINY)
     text = Skeleton(page([Measured(run)])).text
@@ -136,7 +136,7 @@ def test_the_definitions_command_and_machine_are_there() -> None:
     assert all(value in text for value in run.machine.values())
 
 
-def test_a_sweep_is_drawn_against_its_load() -> None:
+def test_page_sweep_is_drawn_over_its_load() -> None:
     """Three runs and more of different loads; what is drawn of each alone is folded."""
     runs = [Measured(result(Scenario(n=60, rps=rps), label=f"{rps}/s")) for rps in (5, 10, 20)]
     html = page(runs)
@@ -147,13 +147,13 @@ def test_a_sweep_is_drawn_against_its_load() -> None:
 
 @pytest.mark.parametrize("scenario", [Scenario(n=0), Scenario(n=1), Scenario(n=1, error_share=1.0),
                                       Scenario(n=40, error_share=1.0), Scenario(n=40, n_output=1)])
-def test_runs_with_next_to_nothing_make_a_page(scenario: Scenario) -> None:
+def test_page_run_with_few_samples_is_rendered(scenario: Scenario) -> None:
     """None, one, and only failures: no figure is invented and no NaN is drawn."""
     html = page([Measured(result(scenario))])
     assert not re.search(r'"(?:[^"]*[ ,ML])?(?:nan|inf)[" ,]', html)
 
 
-def test_an_error_and_a_stage_of_any_name_are_text() -> None:
+def test_page_error_and_stage_names_are_text() -> None:
     """Both come from the target."""
     run = result(Scenario(n=200))
     run.samples.server_timings = ["a&b'!;dur=1"] * 200
@@ -161,19 +161,19 @@ def test_an_error_and_a_stage_of_any_name_are_text() -> None:
     assert "a&amp;b&#x27;!" in page([Measured(run)])
 
 
-def test_a_report_needs_a_run() -> None:
+def test_page_without_a_run_is_refused() -> None:
     """Else it says so."""
     with pytest.raises(ValueError, match="at least one run"):
         page([])
 
 
-def test_a_long_run_is_a_small_page() -> None:
+def test_page_of_a_long_run_is_small() -> None:
     """30,000 requests are hardly more than a few thousand: everything is binned."""
     assert len(page([Measured(result(Scenario(n=30_000, rps=100)))])) < 700_000
 
 
 @given(st.lists(st.floats(allow_infinity=True, allow_nan=True), max_size=20))
-def test_scales_hold_their_values(values: list[float]) -> None:
+def test_scale_includes_its_values(values: list[float]) -> None:
     """Whatever they are: pixels are within the plot, ticks within the scale."""
     held = [abs(value) for value in values if abs(value) < 1e12]
     for scale in (log_scale(held, 0, 100), from_zero(held, 0, 100)):
@@ -182,14 +182,14 @@ def test_scales_hold_their_values(values: list[float]) -> None:
         assert 1 <= len(ticks(scale)) <= 9
 
 
-def test_a_scale_of_nothing_is_refused() -> None:
+def test_scale_without_a_range_is_refused() -> None:
     """Zero width, and the logarithm of zero."""
     for wrong in ((1.0, 1.0, False), (0.0, 1.0, True), (nan, 1.0, False)):
         with pytest.raises(ValueError, match="no scale"):
             AxisScale(wrong[0], wrong[1], 0, 1, is_log=wrong[2])
 
 
-def test_intervals_of_any_size_stay_apart_and_within_the_page() -> None:
+def test_interval_chart_labels_stay_apart_and_inside() -> None:
     """Ratios of 20 and 200 are drawn where they are, and the words beside them end before the page does."""
     a = Measured(result(TINY))
     drawn = []
@@ -207,7 +207,7 @@ def test_intervals_of_any_size_stay_apart_and_within_the_page() -> None:
     assert float(drawn[1][-1]) >= 100
 
 
-def test_axes_say_round_values() -> None:
+def test_axes_have_round_ticks() -> None:
     """As a person would write them."""
     assert [instant(at_s) for at_s in (0, 0.5, 12, 90, 5400)] == ["0", "0.5 s", "12 s", "1:30", "1:30 h"]
     assert [round_seconds(value) for value in (0.0005, 0.05, 2.0, 0.0)] == ["500 us", "50 ms", "2 s", "0"]

@@ -39,21 +39,21 @@ def measured(*samples: Sample) -> Measured:
 
 
 @given(st.lists(SECONDS, min_size=2, max_size=200))
-def test_percentiles_are_those_of_linear_interpolation(values: list[float]) -> None:
+def test_exact_percentiles_use_linear_interpolation(values: list[float]) -> None:
     """All 99 percentiles agree with the standard library's inclusive method."""
     spread = Exact(values)
     for rank, expected in enumerate(quantiles(values, n=100, method="inclusive"), 1):
         assert spread.at(rank / 100) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_missing_values_are_not_values() -> None:
+def test_exact_ignores_missing_values() -> None:
     """NaN is left out; of nothing there is no percentile."""
     assert (Exact([nan, 2.0, nan]).n, Exact([nan, 2.0]).at(0.99)) == (1, 2.0)
     assert isnan(Exact([nan]).at(0.5))
     assert isnan(Exact([]).mean_s)
 
 
-def test_the_definitions_are_what_is_computed() -> None:
+def test_metrics_follow_their_definitions() -> None:
     """Each metric of one hand-made row, by the letter of its definition."""
     row = Sample(0, at_s=1.0, sent_s=1.25, headers_s=1.5, first_s=2.0, last_s=4.0, ended_s=4.5, n_output=5, n_chunks=4,
                  gap_max_s=0.75, connect_s=0.2, shown_s=2.5, status=200)
@@ -65,14 +65,14 @@ def test_the_definitions_are_what_is_computed() -> None:
     assert set(LATENCIES) <= set(DEFINITIONS)
 
 
-def test_one_token_has_no_tpot() -> None:
+def test_tpot_of_one_token_is_undefined() -> None:
     """With n = 1 there is none; it is not 0. Neither is there of an answer that came in one piece."""
     run = measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.2, 0.3, n_output=1),
                    Sample(1, 0.0, 0.0, 0.1, 0.2, 0.2, 0.3, n_output=64, n_chunks=1))
     assert run.spreads["tpot"].n == 0
 
 
-def test_failed_requests_have_no_latency_and_are_counted() -> None:
+def test_measured_failed_requests_are_counted_without_latency() -> None:
     """A truncated answer's first token is not in the TTFT; rates and shares are of the offered."""
     run = measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.4, 0.5, n_output=4),
                    Sample(1, 0.0, 0.0, 0.1, 9.0, 9.1, 9.2, error=Error.TRUNCATED), Sample(2, 0.0, error=Error.UNSENT))
@@ -81,7 +81,7 @@ def test_failed_requests_have_no_latency_and_are_counted() -> None:
     assert (run.rate(run.n_offered), run.n_output) == (0.3, 4)
 
 
-def test_failures_are_slower_than_any_answer_among_the_offered() -> None:
+def test_quantile_of_offered_counts_failures_as_slowest() -> None:
     """A quantile that falls among the failures is infinite, one below them is that of the answers."""
     spread = Exact([1.0, 2.0, 3.0])
     assert of_offered(spread, 1, 0.99) == inf
@@ -92,7 +92,7 @@ def test_failures_are_slower_than_any_answer_among_the_offered() -> None:
     assert of_offered(Exact([]), 3, 0.5) == inf
 
 
-def test_a_percentile_that_is_the_maximum_is_not_resolved() -> None:
+def test_percentile_equal_to_the_maximum_is_not_resolved() -> None:
     """p99 needs 100 values, p99.9 a thousand, the maximum one."""
     assert [is_resolved(100, 0.99), is_resolved(99, 0.99), is_resolved(1000, 0.999), is_resolved(1, 1.0)] == [
         True, False, True, True]
@@ -105,7 +105,7 @@ def test_spike_factor_is_p99_over_p50() -> None:
     assert isnan(Measured(result(Scenario(n=20))).spike_factor())
 
 
-def test_ttfo_is_told_only_where_an_answer_reasons() -> None:
+def test_ttfo_is_shown_only_with_reasoning() -> None:
     """Without reasoning it is TTFT again."""
     plain, thinking = (measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.9, 1.0, shown_s=shown_s)) for shown_s in (0.2, 0.7))
     assert "ttfo" not in plain.as_lines
@@ -113,27 +113,22 @@ def test_ttfo_is_told_only_where_an_answer_reasons() -> None:
 
 
 @given(st.floats(min_value=LOWEST_S * 1.001, max_value=1e4))
-def test_a_bucket_is_off_by_at_most_one_percent(gap_s: float) -> None:
+def test_gap_bucket_is_off_by_at_most_one_percent(gap_s: float) -> None:
     """Its middle is within sqrt(GROWTH) - 1 of every gap in it."""
     assert abs(middle_s(bucket_of(gap_s)) / gap_s - 1) <= sqrt(GROWTH) - 1 + 1e-9
 
 
-@given(st.lists(st.tuples(st.floats(min_value=0, max_value=1e5), SECONDS), max_size=100), st.data())
-def test_gaps_merge_exactly(gaps: list[tuple[float, float]], data: st.DataObject) -> None:
-    """Counted in two and merged, or in one, pooled counts are the same; there are never too many bins."""
-    cut = data.draw(st.integers(min_value=0, max_value=len(gaps)))
-    whole, left, right = GapCounts(), GapCounts(), GapCounts()
-    for number, (at_s, gap_s) in enumerate(gaps):
-        whole.add(at_s, gap_s)
-        (left if number < cut else right).add(at_s, gap_s)
-    left.merge(right)
-    assert left.pooled() == whole.pooled()
-    assert left.bins == whole.bins
-    assert len(whole.bins) <= MAX_BINS
-    assert len(whole) == len(gaps)
+@given(st.lists(st.tuples(st.floats(min_value=0, max_value=1e5), SECONDS), max_size=100))
+def test_gap_counts_long_run_keeps_all_gaps_in_bounded_bins(gaps: list[tuple[float, float]]) -> None:
+    """Bins double in width instead of growing in number."""
+    counts = GapCounts()
+    for at_s, gap_s in gaps:
+        counts.add(at_s, gap_s)
+    assert len(counts) == len(gaps) == sum(counts.pooled().values())
+    assert all(0 <= number < MAX_BINS for number in counts.bins)
 
 
-def test_pooled_gaps_have_percentiles_within_one_percent() -> None:
+def test_binned_percentiles_are_within_one_percent() -> None:
     """Against the exact ones of the same values."""
     gaps, values = GapCounts(), array("d", (0.001 * 1.003 ** number for number in range(3000)))
     for value in values:

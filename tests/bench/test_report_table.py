@@ -22,14 +22,14 @@ PLAIN, COLOUR = Ink(is_on=False), Ink(is_on=True)
 RED = "\x1b[1;31m"
 
 
-def test_the_headline_is_from_the_intended_start() -> None:
+def test_table_headline_is_from_the_intended_start() -> None:
     """Before any other latency, and bold."""
     text = table.report([Measured(result())], COLOUR)
     assert text.index("from the intended start") < text.index("ttft_sched") < text.index("from the actual send")
     assert re.search(r"\x1b\[1m *ttft_sched", text)
 
 
-def test_an_invalid_run_says_so_in_red_before_its_figures() -> None:
+def test_table_invalid_run_is_marked_red_before_its_figures() -> None:
     """With each reason."""
     text = table.report([Measured(result(health=ClientHealth(verdict=("late by 31 ms", "7 % short"))))], COLOUR)
     assert f"{RED}  INVALID: late by 31 ms" in text
@@ -37,7 +37,7 @@ def test_an_invalid_run_says_so_in_red_before_its_figures() -> None:
     assert text.index("INVALID") < text.index("ttft_sched")
 
 
-def test_many_runs_are_a_line_each_and_invalid_ones_say_so() -> None:
+def test_table_many_runs_have_a_line_each() -> None:
     """As in a sweep."""
     runs = [Measured(result(Scenario(n=200), label=f"c={number}")) for number in (1, 2, 4)]
     runs.append(Measured(result(Scenario(n=200), label="c=8", health=ClientHealth(verdict=("late",)))))
@@ -48,13 +48,13 @@ def test_many_runs_are_a_line_each_and_invalid_ones_say_so() -> None:
 
 @pytest.mark.parametrize(("is_terminal", "no_color", "has_colour"), [
     (True, None, True), (True, "", True), (True, "1", False), (False, None, False)])
-def test_colour_is_for_terminals_without_no_color(is_terminal: bool, no_color: str | None, has_colour: bool) -> None:
+def test_ink_colours_only_terminals_without_no_color(is_terminal: bool, no_color: str | None, has_colour: bool) -> None:
     """By the convention: an empty NO_COLOR is none."""
     ink = Ink.choose(is_terminal=is_terminal, no_color=no_color)
     assert ("\x1b" in table.report([Measured(result(Scenario(n=50)))], ink)) is has_colour
 
 
-def test_figures_of_the_table_are_those_of_the_run() -> None:
+def test_table_shows_the_runs_figures() -> None:
     """p50 and p99 of the headline; p99.9 of a few answers is a dash."""
     run = Measured(result(Scenario(n=400, error_share=0.0)))
     line = next(line for line in table.report([run], PLAIN).splitlines() if line.startswith("  ttft_sched"))
@@ -63,7 +63,7 @@ def test_figures_of_the_table_are_those_of_the_run() -> None:
     assert (cells[0], cells[3], cells[4]) == (amounts.seconds(spread.at(0.5)), amounts.seconds(spread.at(0.99)), "-")
 
 
-def test_a_rank_among_the_failed_says_so() -> None:
+def test_table_rank_among_failures_is_marked() -> None:
     """5 % failed: p50 and p90 are of answers, p99 and the maximum are not there, in the table, a sweep's line, the page."""
     run = Measured(result(Scenario(error_share=0.05, bad_factor=1.0)))
     line = next(line for line in table.report([run], PLAIN).splitlines() if line.startswith("  ttft_sched"))
@@ -81,7 +81,7 @@ def test_a_rank_among_the_failed_says_so() -> None:
     assert tiles.count(">failed<") == 2
 
 
-def test_a_comparison_says_what_it_saw() -> None:
+def test_table_comparison_has_verdicts() -> None:
     """Regressions in red by name; without one it says so."""
     base, slow = (Measured(result(Scenario(n=800, ttft_s=ttft_s))) for ttft_s in (0.5, 0.9))
     config = CompareConfig(n_replicates=200)
@@ -90,7 +90,7 @@ def test_a_comparison_says_what_it_saw() -> None:
     assert "no regression" in table.comparison(better, PLAIN)
 
 
-def test_assertions_say_whether_they_hold_and_the_figure() -> None:
+def test_table_assertions_show_result_and_figure() -> None:
     """A line each."""
     run = Measured(result(Scenario(error_share=0.0)))
     texts = ("ttft.p50<800", "ttft.p50<900ms", "ttft.p50<1us", "goodput>99.9%")
@@ -101,15 +101,15 @@ def test_assertions_say_whether_they_hold_and_the_figure() -> None:
                                  f"FAILS  goodput>99.9%: {amounts.share(run.goodput.share)}"]
 
 
-@pytest.mark.parametrize(("value_s", "unit", "said"), [
+@pytest.mark.parametrize(("value_s", "unit", "expected"), [
     (0.226, "s", "0.226 s"), (1.5, "ms", "1500 ms"), (0.0004, "s", "400 us"), (float("inf"), "s", "never"),
     (float("nan"), "ms", "-"), (0.0, "s", "0")])
-def test_a_figure_is_said_in_the_unit_of_its_bound(value_s: float, unit: str, said: str) -> None:
+def test_table_assertion_figure_has_the_unit_of_its_bound(value_s: float, unit: str, expected: str) -> None:
     """Unless nothing were left of it."""
-    assert amounts.seconds_in_unit(value_s, unit) == said
+    assert amounts.seconds_in_unit(value_s, unit) == expected
 
 
-def test_where_nothing_was_answered_the_cause_comes_first() -> None:
+def test_table_without_success_shows_the_cause_first() -> None:
     """Before an INVALID that follows from it."""
     run = result(Scenario(n=50, error_share=1.0), health=ClientHealth(verdict=("its loop lagged",)))
     run.notes = ("127.0.0.1:9 cannot be reached: Connection refused.",)
@@ -118,7 +118,7 @@ def test_where_nothing_was_answered_the_cause_comes_first() -> None:
     assert text.index("cannot be reached") < text.index("INVALID: its loop lagged")
 
 
-def test_an_invalid_run_is_not_compared_to_an_end() -> None:
+def test_table_comparison_with_an_invalid_run_is_not_judged() -> None:
     """Neither "no regression" nor a regression: which run, and exit status 1."""
     good = Measured(result(Scenario(n=400), label="good"))
     bad = Measured(result(Scenario(n=400), label="bad", health=ClientHealth(verdict=("late",))))
@@ -130,7 +130,7 @@ def test_an_invalid_run_is_not_compared_to_an_end() -> None:
 
 
 @given(st.text(max_size=40))
-def test_no_text_reaches_the_terminal_as_a_command(text: str) -> None:
+def test_table_removes_control_characters(text: str) -> None:
     """A model's or a target's name could hold escapes."""
     run = result(Scenario(n=2), label=text, model=text)
     run.notes = (text,)
@@ -139,12 +139,12 @@ def test_no_text_reaches_the_terminal_as_a_command(text: str) -> None:
     assert all(char == "\n" or char.isprintable() for char in shown)
 
 
-@pytest.mark.parametrize(("value_s", "said"), [
+@pytest.mark.parametrize(("value_s", "expected"), [
     (0.000578, "578 us"), (0.0421, "42.1 ms"), (4.4914, "4.49 s"), (0.99951, "1.00 s"), (123.4, "123 s"), (0.0, "0"),
     (float("nan"), "-"), (float("inf"), "never"), (-0.0471, "-47.1 ms"), (0.00099951, "1.00 ms")])
-def test_seconds_are_said_in_three_digits(value_s: float, said: str) -> None:
+def test_seconds_are_shown_in_three_digits(value_s: float, expected: str) -> None:
     """With the unit that fits."""
-    assert amounts.seconds(value_s) == said
+    assert amounts.seconds(value_s) == expected
 
 
 def test_a_share_is_never_rounded_to_all_or_nothing() -> None:

@@ -32,7 +32,7 @@ from tests.bench.synthetic import Scenario, result
     ('a;desc="x, y; dur=3";dur=1,b', [TimingEntry("a", 0.001)]),
     ("cache;desc=hit, db;dur=abc, x;dur=-1, y;dur=nan, z;dur=2", [TimingEntry("z", 0.002)]),
     ("", []), (";;;,,=\"", [])])
-def test_server_timing_is_read(header: str, expected: list[TimingEntry]) -> None:
+def test_parse_server_timing_reads_entries(header: str, expected: list[TimingEntry]) -> None:
     """Entries with a duration; the total is no stage; nonsense is skipped."""
     found = parse(header)
     assert [timing.name for timing in found] == [timing.name for timing in expected]
@@ -41,7 +41,7 @@ def test_server_timing_is_read(header: str, expected: list[TimingEntry]) -> None
 
 
 @given(st.text(max_size=300))
-def test_any_header_is_read(header: str) -> None:
+def test_parse_server_timing_any_header_raises_nothing(header: str) -> None:
     """What is found has a finite duration that is not negative."""
     assert all(0 <= timing.spent_s < float("inf") for timing in parse(header))
 
@@ -54,7 +54,7 @@ def timed(*rows: tuple[float, str]) -> Samples:
     return samples
 
 
-def test_slices_show_what_makes_the_slow_ones_slow() -> None:
+def test_stage_slices_show_the_slow_stage() -> None:
     """Parts add up to the whole; what the header leaves out is elsewhere; overruns of allowances are counted."""
     took = ((1.0, 900), (1.0, 700), (5.0, 4000))
     samples = timed(*((took_s, f'call;dur={spent_ms};desc="of 2000"') for took_s, spent_ms in took))
@@ -66,12 +66,12 @@ def test_slices_show_what_makes_the_slow_ones_slow() -> None:
     assert (usual.n, usual.mean_s, slow.stages[0].allowance_s) == (2, 1.0, 2.0)
 
 
-def test_a_target_that_says_no_timing_has_no_breakdown() -> None:
+def test_stage_slices_without_timings_are_none() -> None:
     """Nor has one whose answers all failed."""
     assert breakdown(timed((1.0, "")), (0.0, 2.0), 1.0) is None
 
 
-def test_a_flood_of_stage_names_becomes_others() -> None:
+def test_stage_slices_sum_excess_names_as_others() -> None:
     """A header is another's text."""
     found = breakdown(timed((1.0, ",".join(f"s{number};dur=1" for number in range(200)))), (0.0, 2.0), 1.0)
     assert found is not None
@@ -79,7 +79,7 @@ def test_a_flood_of_stage_names_becomes_others() -> None:
     assert found[0].stages[-2].name == OTHERS
 
 
-def test_requests_are_in_the_bin_of_their_intended_start() -> None:
+def test_timeline_bins_by_intended_start() -> None:
     """Rates are of the bin's own width, also of the last; in flight counts sends and ends."""
     samples = Samples()
     for number in range(300):
@@ -98,12 +98,12 @@ def test_requests_are_in_the_bin_of_their_intended_start() -> None:
 
 
 @given(st.floats(min_value=1e-3, max_value=1e7), st.integers(min_value=0, max_value=10 ** 7))
-def test_there_are_never_too_many_bins(span_s: float, n: int) -> None:
+def test_timeline_number_of_bins_is_bounded(span_s: float, n: int) -> None:
     """Nor none."""
     assert 1 <= span_s / bin_width(span_s, n, 20) + 1 <= 182
 
 
-def test_heat_maps_count_every_request_once() -> None:
+def test_heat_map_counts_every_request_once() -> None:
     """Failures in their own row; rows cover the least and the most."""
     run = Measured(result(Scenario(n=800, error_share=0.05)))
     heat = heat_of_rows(run.result.samples, "ttft_sched", 41.0)
@@ -113,7 +113,7 @@ def test_heat_maps_count_every_request_once() -> None:
     assert heat.lowest_s * heat.factor ** heat.n_rows >= run.spreads["ttft_sched"].at(1.0)
 
 
-def test_heat_of_gaps_counts_every_gap() -> None:
+def test_heat_map_counts_every_gap() -> None:
     """Also those that ended after the last request was due, and gaps of nothing."""
     gaps = GapCounts()
     for at_s, gap_s in ((0.0, 0.0), (0.1, 0.2), (3.9, 0.1), (99.0, 5.0)):

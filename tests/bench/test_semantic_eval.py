@@ -37,13 +37,13 @@ def written(folder: Path, text: str, name: str = "file.csv") -> Path:
     return path
 
 
-def test_classes_are_read(tmp_path: Path) -> None:
+def test_questions_of_classes_are_read(tmp_path: Path) -> None:
     """Each text once; columns by any of their names, in any order, with a byte order mark."""
     path = written(tmp_path, '\ufeffintent,question\na,"one, two"\nb,three\na,four\nb,"one, two"\n')
     assert of_classes(path) == Questions(["one, two", "three", "four"], [0, 1, 0])
 
 
-def test_pairs_are_read(tmp_path: Path) -> None:
+def test_questions_of_pairs_are_read(tmp_path: Path) -> None:
     """What a 1 joins has one answer, by way of others too; a 0 against that is counted."""
     path = written(tmp_path, "sentence1,sentence2,label\na,b,1\nc,d,0\nb,e,1\na,e,0\n")
     texts, answers, n_torn = of_pairs(path)
@@ -53,14 +53,14 @@ def test_pairs_are_read(tmp_path: Path) -> None:
     assert n_torn == 1
 
 
-def test_pairs_of_json_are_all_the_same(tmp_path: Path) -> None:
+def test_questions_of_json_pairs_share_their_answers(tmp_path: Path) -> None:
     """As GPTCache's benchmark has them."""
     path = written(tmp_path, '[{"origin": "a", "similar": "b"}, {"origin": "c", "similar": "d"}]', "file.json")
     texts, answers, _ = of_pairs(path)
     assert (texts, len(set(answers))) == (["a", "b", "c", "d"], 2)
 
 
-@pytest.mark.parametrize(("text", "name", "said"), [
+@pytest.mark.parametrize(("text", "name", "expected"), [
     ("", "f.csv", "has no rows"),
     ("a,b\n1,2\n", "f.csv", "no column 'sentence1'"),
     ("sentence1,sentence2\na,b\n", "f.csv", "no column 'label'"),
@@ -69,13 +69,13 @@ def test_pairs_of_json_are_all_the_same(tmp_path: Path) -> None:
     ("[1, 2]", "f.json", "no JSON list"),
     ('[{"origin": {}, "similar": "b"}]', "f.json", "row 1: origin is empty"),
 ])
-def test_what_cannot_be_read(tmp_path: Path, text: str, name: str, said: str) -> None:
+def test_questions_malformed_file_is_refused(tmp_path: Path, text: str, name: str, expected: str) -> None:
     """The message says where."""
-    with pytest.raises(Unreadable, match=said):
+    with pytest.raises(Unreadable, match=expected):
         of_pairs(written(tmp_path, text, name))
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_questions_missing_file_is_refused(tmp_path: Path) -> None:
     """One that is not there, and one that is no text."""
     with pytest.raises(Unreadable, match="No such file"):
         of_classes(tmp_path / "nothing.csv")
@@ -85,7 +85,8 @@ def test_no_file(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=30))
-def test_pairs_are_classes(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[int, int, bool]]) -> None:
+def test_questions_of_pairs_become_classes(tmp_path_factory: pytest.TempPathFactory,
+                                           pairs: list[tuple[int, int, bool]]) -> None:
     """Two texts of a pair that is the same have one answer, whatever the order of the rows."""
     rows = "".join(f"t{one},t{other},{int(is_same)}\n" for one, other, is_same in pairs)
     texts, answers, _ = of_pairs(written(tmp_path_factory.mktemp("pairs"), "sentence1,sentence2,label\n" + rows))
@@ -108,7 +109,7 @@ def evaluation(questions: Questions) -> Evaluation:
                     seed=1, max_errors=(0.05, 0.2))
 
 
-def test_a_pass_keeps_its_bound(questions: Questions) -> None:
+def test_calibrated_pass_stays_within_its_bound(questions: Questions) -> None:
     """It learns, answers, errs less than promised, and what became of each question is counted."""
     vectors = Words().embed_all(questions.texts)
     passed = one_pass(questions, vectors, Calibrator(CalibrateConfig(max_error=0.1), N_FEATURES), EligibleConfig(), seed=1)
@@ -122,14 +123,14 @@ def test_a_pass_keeps_its_bound(questions: Questions) -> None:
     assert again.whole == whole
 
 
-def test_a_fixed_threshold_promises_nothing(questions: Questions) -> None:
+def test_fixed_threshold_always_holds(questions: Questions) -> None:
     """A low one answers nearly all, and a good part of it wrongly: the pass can tell."""
     passed = one_pass(questions, Words().embed_all(questions.texts), Fixed(0.5), EligibleConfig(), seed=1)
     assert passed.whole.hit_rate > 0.8
     assert passed.whole.error > 0.2
 
 
-def test_hindsight() -> None:
+def test_hindsight_curve_of_scores() -> None:
     """The best score first; nothing is said beyond what was seen."""
     seen = [(0.9, True), (0.8, True), (0.7, False), (0.6, True)]
     assert in_hindsight(seen, 8) == [(0.0, 1 / 8), (0.0, 2 / 8), (1 / 3, 3 / 8), (1 / 4, 4 / 8)]
@@ -138,7 +139,7 @@ def test_hindsight() -> None:
     assert in_hindsight([], 10) == []
 
 
-def test_the_table(evaluation: Evaluation) -> None:
+def test_cache_eval_text_shows_passes_and_reasons(evaluation: Evaluation) -> None:
     """A line a pass; a bound that was not kept is red."""
     text = as_text(evaluation, PLAIN)
     assert "1,620 questions, 45 answers" in text
@@ -150,7 +151,7 @@ def test_the_table(evaluation: Evaluation) -> None:
     assert "3 pairs are labelled different" in text
 
 
-def test_the_page_needs_nothing(evaluation: Evaluation) -> None:
+def test_cache_eval_page_makes_no_network_requests(evaluation: Evaluation) -> None:
     """No script, no address but names of formats, and a file's name cannot break out."""
     html = page(evaluation)
     assert "<b>file" not in html
@@ -160,19 +161,20 @@ def test_the_page_needs_nothing(evaluation: Evaluation) -> None:
     assert html.count("<circle") >= 3
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_eval_writes_json_and_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
     """It prints JSON and writes the page."""
     monkeypatch.setattr(cache_eval, "load", lambda config, cache_dir: Words())
     path, report = written(tmp_path, as_csv()), tmp_path / "report.html"
     assert main(["cache", "eval", "--classes", str(path), "--max-error", "10%", "--json", "--html", str(report)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["calibrated"][0]["error"] <= 0.1
-    assert told["calibrated"][0]["hit_rate"] > 0.1
+    expected = json.loads(capsys.readouterr().out)
+    assert expected["calibrated"][0]["error"] <= 0.1
+    assert expected["calibrated"][0]["hit_rate"] > 0.1
     assert "stayfast cache eval" in report.read_text("utf-8")
-    assert told["min_labels"] == 300
+    assert expected["min_labels"] == 300
 
 
-def test_more_labels_before_the_first_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+def test_cache_eval_min_labels_delays_the_first_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                              capsys: pytest.CaptureFixture[str]) -> None:
     """As many as are said: with all of the file's nothing is answered."""
     monkeypatch.setattr(cache_eval, "load", lambda config, cache_dir: Words())
@@ -180,20 +182,20 @@ def test_more_labels_before_the_first_answer(tmp_path: Path, monkeypatch: pytest
     n_hits = []
     for least in ("50", "4096"):
         assert main([*command, "--min-labels", least]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert told["min_labels"] == int(least)
-        n_hits.append(told["calibrated"][0]["n_hits"])
+        expected = json.loads(capsys.readouterr().out)
+        assert expected["min_labels"] == int(least)
+        n_hits.append(expected["calibrated"][0]["n_hits"])
     assert n_hits[0] > n_hits[1] == 0
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_eval_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Which package is missing, and how to get it."""
     monkeypatch.setitem(sys.modules, "stayfast.cli.cache_eval", None)
     assert main(["cache", "eval", "--classes", "f.csv"]) == 1
     assert "pip install '.[semantic]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("options", "status", "said"), [
+@pytest.mark.parametrize(("options", "status", "expected"), [
     (["--max-error", "much"], 2, "--max-error takes shares"),
     (["--max-error", "60%"], 2, "from 0.01% to 50%"),
     (["--words", "0"], 2, "min_content_words"),
@@ -201,9 +203,9 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     (["--min-labels", "5000"], 2, "from 50 to 4096"),
     ([], 1, "at least 50 are needed"),
 ])
-def test_the_command_misused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], status: int,
-                             said: str) -> None:
+def test_cache_eval_wrong_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str],
+                                              status: int, expected: str) -> None:
     """What is wrong is said, and nothing is embedded."""
     path = written(tmp_path, "text,category\nwhat is this,a\n")
     assert main(["cache", "eval", "--classes", str(path), *options]) == status
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err

@@ -29,7 +29,7 @@ BENCH = [sys.executable, "-m", "stayfast", "bench"]
 
 @pytest.mark.parametrize("share", [None, 0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("width", [10, 40, 79, 200])
-def test_a_line_of_progress_fits(width: int, share: float | None) -> None:
+def test_progress_line_fits_the_width(width: int, share: float | None) -> None:
     """What there is no room for is left out, from the end; a bar is there wherever a share is known."""
     line = line_of(["", "120 of 240 sent", "12 s left", "3 failed", "9 on their way", "late " * 20], share, width)
     assert len(line) <= width
@@ -39,11 +39,11 @@ def test_a_line_of_progress_fits(width: int, share: float | None) -> None:
         assert "late" not in line
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.2, "1 s"), (12.4, "13 s"), (99.6, "2 min"), (3599, "1 h 0 min"),
+@pytest.mark.parametrize(("seconds", "expected"), [(0.2, "1 s"), (12.4, "13 s"), (99.6, "2 min"), (3599, "1 h 0 min"),
                                                (4800, "1 h 20 min")])
-def test_the_time_left_is_said_in_its_unit(seconds: float, said: str) -> None:
+def test_time_left_has_a_fitting_unit(seconds: float, expected: str) -> None:
     """No seconds of what takes minutes."""
-    assert time_left(seconds) == said
+    assert time_left(seconds) == expected
 
 
 def test_tables_fit_80_columns() -> None:
@@ -63,7 +63,7 @@ def test_tables_fit_80_columns() -> None:
         result(Scenario(n=800, ttft_s=0.9))), Random(1), CompareConfig(n_replicates=200)), NARROW)
 
 
-def test_the_table_of_faults_fits_80_columns() -> None:
+def test_fault_table_fits_80_columns() -> None:
     """With names of targets up to 15 characters."""
     shown = FaultTable(SCENARIOS, ["stayfast-direct"])
     rows = [FaultsRow(scenario.name, "stayfast-direct", "first token", 600, 0.2, 12.5, None, 600, 1.251)
@@ -71,7 +71,7 @@ def test_the_table_of_faults_fits_80_columns() -> None:
     assert max(len(line) for text in (shown.head(), *map(shown.row, rows)) for line in text.splitlines()) <= 80
 
 
-def test_a_finding_fits_80_columns() -> None:
+def test_prove_finding_fits_80_columns() -> None:
     """The names of figures are wrapped to what the columns leave; nothing is lost."""
     finding = Finding((Figure("p99 to the first token over sockets, without hedges", 1234567.8, "ms", 1234567.8, low=1e6,
                               high=2e6), Figure("short", 1.5, "us", 2.0)), ("word " * 40,), "because " * 30)
@@ -80,7 +80,7 @@ def test_a_finding_fits_80_columns() -> None:
     assert "p99 to the first token over sockets, without hedges" in re.sub(r"\s+", " ", text)
 
 
-def test_bench_in_a_terminal_is_a_line_of_progress_and_a_report_that_fits() -> None:
+def test_bench_in_a_terminal_shows_progress_and_a_report_that_fits() -> None:
     """A real terminal: nothing reaches its last column, and every line of progress was cleared away again."""
     seen = in_terminal([*BENCH, "--virtual", "--model", "m", "--rate", "100", "--requests", "4000"], cwd=ROOT)
     assert seen.status == 0, seen.coloured
@@ -93,7 +93,7 @@ def test_bench_in_a_terminal_is_a_line_of_progress_and_a_report_that_fits() -> N
 
 
 @pytest.mark.sockets
-def test_bench_over_sockets_shows_how_far_it_is() -> None:
+def test_bench_over_sockets_shows_progress() -> None:
     """Over again within two seconds, in one line, the time left not rising; what cannot be reached is said below it."""
     seen = in_terminal([*BENCH, "--target", f"http://127.0.0.1:{free_port()}/v1", "--model", "m", "--rate", "20",
                         "--duration", "2s"], cwd=ROOT)
@@ -106,7 +106,7 @@ def test_bench_over_sockets_shows_how_far_it_is() -> None:
     assert any("cannot be reached" in line for line in seen.lines)
 
 
-def test_prove_in_a_terminal_says_which_of_how_many() -> None:
+def test_prove_in_a_terminal_shows_its_position() -> None:
     """The proofs' own words of progress are the end of the one line that is rewritten."""
     seen = in_terminal([sys.executable, "-m", "tests.prove.fakes", "good", "bad", "good"], cwd=ROOT)
     assert seen.status == 1
@@ -116,7 +116,7 @@ def test_prove_in_a_terminal_says_which_of_how_many() -> None:
     assert not any("half of it done" in line for line in seen.lines)
 
 
-def test_in_a_pipe_prove_tells_in_lines() -> None:
+def test_prove_in_a_pipe_prints_lines() -> None:
     """As before, with which of how many."""
     done = subprocess.run([sys.executable, "-m", "tests.prove.fakes", "good", "bad"], cwd=ROOT, capture_output=True,
                           text=True, timeout=60, check=False)

@@ -44,7 +44,7 @@ def columns(result: Result) -> bytes:
     return floats + b"".join(column.tobytes() for column in samples.ints.values()) + msgspec.json.encode(samples.errors)
 
 
-def test_the_same_seed_gives_the_same_bits(tmp_path: Path) -> None:
+def test_virtual_run_same_seed_is_bit_identical(tmp_path: Path) -> None:
     """Two processes, one seed: every instant of every request is the same, with faults, retries and random picks."""
     config = tmp_path / "jagged.yaml"
     config.write_text(JAGGED)
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_bits(tmp_path: Path) -> None:
     assert columns(other) != columns(one)
 
 
-def test_it_finds_the_known_percentiles(tmp_path: Path) -> None:
+def test_virtual_run_finds_known_percentiles(tmp_path: Path) -> None:
     """What comes out is what the provider's closed form says: p50 within 3 %, p99 within 7 %."""
     config = tmp_path / "one.yaml"
     config.write_text("upstreams: {p: {kind: simulated, preset: sonnet-4.6-like}}\n"
@@ -70,7 +70,7 @@ def test_it_finds_the_known_percentiles(tmp_path: Path) -> None:
     assert ttft.at(0.99) == pytest.approx(known.quantile(0.99), rel=0.07)
 
 
-def test_failures_are_bad(tmp_path: Path) -> None:
+def test_virtual_run_failures_are_not_good(tmp_path: Path) -> None:
     """Errors, cut streams and hanging upstreams are rows like any other, and not good."""
     config = tmp_path / "broken.yaml"
     config.write_text("upstreams: {p: {kind: simulated, preset: instant, faults: [{kind: hang, rate: 0.2}, "
@@ -83,14 +83,14 @@ def test_failures_are_bad(tmp_path: Path) -> None:
     assert 100 < counted[""] < 400
 
 
-def test_the_report_says_what_it_cost() -> None:
+def test_virtual_run_report_shows_its_cost() -> None:
     """CPU and time of this machine, and CPU of a request."""
     done = bench(*LOAD, "--requests", "50")
     assert re.search(r"^  cost      [\d.]+ m?s of CPU in [\d.]+ m?s on this machine: [\d.]+ (ms|us) of CPU a request$",
                      done.stdout, re.MULTILINE), done.stdout
 
 
-def test_a_sweep_runs_its_steps(tmp_path: Path) -> None:
+def test_virtual_sweep_runs_its_steps(tmp_path: Path) -> None:
     """Each step has a clock and a system of its own."""
     words = ("--virtual", "--model", "m", "--sweep", "rate=10,20", "--duration", "10s", "--quiet")
     found = results(tmp_path, "sweep.json", words)
@@ -98,20 +98,20 @@ def test_a_sweep_runs_its_steps(tmp_path: Path) -> None:
     assert found[0].label != found[1].label
 
 
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "expected"), [
     (("--virtual", "--model", "m", "--rate", "1", "--target", "http://127.0.0.1:1"), "leave out --target"),
     (("--model", "m", "--rate", "1", "--config", "x.yaml"), "--config is for --virtual"),
     (("--virtual", "--model", "m", "--rate", "1", "--config", "missing.yaml"), "missing.yaml"),
 ])
-def test_what_means_nothing_is_refused(words: Sequence[str], said: str) -> None:
+def test_virtual_wrong_options_exit_2(words: Sequence[str], expected: str) -> None:
     """Wrong usage: exit status 2, one line, the reason."""
     done = bench(*words)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_real_upstreams_are_refused(tmp_path: Path) -> None:
+def test_virtual_real_upstreams_are_refused(tmp_path: Path) -> None:
     """What answers over a socket answers in real time; the upstream is named."""
     config = tmp_path / "real.yaml"
     config.write_text("upstreams: {far: {kind: openai, base_url: 'http://127.0.0.1:1/v1', key: k}}\nroutes: {m: [far]}\n")

@@ -11,11 +11,11 @@ from stayfast.lab.harness.load import LoadSpec, run_load
 from stayfast.lab.harness.loopback import keep_busy
 from stayfast.lab.harness.processes import Processes, gateway_settings
 from stayfast.lab.load.result import Result
-from tests.bench.servers import END, FINISH, STREAM_HEAD, Seen, Step, chunk, event, said, serving, whole
+from tests.bench.servers import END, FINISH, STREAM_HEAD, Seen, Step, chunk, delta, event, serving, whole
 
 pytestmark = pytest.mark.sockets
 WHOLE = (whole(b'{"id":"c","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}]}'),)
-STREAM = (STREAM_HEAD + b"\r\n", event(said("a")), 0.02, event(said("b")), event(FINISH), chunk(b"data: [DONE]\n\n"), END)
+STREAM = (STREAM_HEAD + b"\r\n", event(delta("a")), 0.02, event(delta("b")), event(FINISH), chunk(b"data: [DONE]\n\n"), END)
 
 
 def test_a_gateway_takes_its_answers_for_whole_ones() -> None:

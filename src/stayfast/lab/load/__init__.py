@@ -1,1 +1,1 @@
-"""`stayfast bench`: load that does not omit its own queueing, and a report that says what it does not know."""
+"""The load generator of `stayfast bench`: schedules, runner, HTTP client, statistics."""

@@ -88,19 +88,20 @@ class _Call(Struct, gc=False):
     function: _Function | None = None
 
 
-class _Detail(Struct, gc=False):
-    text: Any = None
-    summary: Any = None
-
-
 class _Delta(Struct, gc=False):
+    """The fields of a chat delta, a messages delta or content block, and a reasoning detail."""
+
     content: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
-    reasoning_details: list[_Detail] | None = None
+    reasoning_details: "list[_Delta] | None" = None
     tool_calls: list[_Call] | None = None
     function_call: _Function | None = None
     refusal: Any = None
+    text: Any = None
+    summary: Any = None
+    thinking: Any = None
+    partial_json: Any = None
 
 
 class _Choice(Struct, gc=False):
@@ -177,12 +178,6 @@ def _is_shown(delta: _Delta) -> bool:
     return any(call.function is not None and call.function.arguments for call in delta.tool_calls or ())
 
 
-class _Part(Struct, gc=False):
-    text: Any = None
-    thinking: Any = None
-    partial_json: Any = None
-
-
 class _WithUsage(Struct, gc=False):
     usage: Any = None
 
@@ -190,8 +185,8 @@ class _WithUsage(Struct, gc=False):
 class _MessagesEvent(Struct, gc=False):
     type: str = ""
     message: _WithUsage | None = None
-    content_block: _Part | None = None
-    delta: _Part | None = None
+    content_block: _Delta | None = None
+    delta: _Delta | None = None
     usage: Any = None
 
 

@@ -8,11 +8,11 @@ the connection is open; the time to open a new one is `connect_s`, and only coun
 Gaps between chunks are a hundred times as many as requests, so they are counted in buckets that grow by `GROWTH`. A bucket
 is represented by its geometric middle, so a quantile is off by at most sqrt(GROWTH) - 1 = 1 %. Gaps of 1 us and less
 (several chunks in one read) share one bucket with value 0. Time bins double in width when there are more than `MAX_BINS`:
-memory is bounded for any length of run. Sums merge exactly.
+memory is bounded for any length of run.
 
 Goodput: `good = success and complete (per protocol) and every SLO met`, as a rate and as a share of the *offered* requests.
 Errors, time-outs, 429 and truncated streams are not good. A missing value (tpot of an answer of one token) fails an SLO on
-it unless `null_passes` is set: an upstream that answers with one token must not look perfect.
+it: an upstream that answers with one token must not look perfect.
 """
 
 import re
@@ -149,14 +149,6 @@ class GapCounts:
         bucket = bucket_of(gap_s)
         counts[bucket] = counts.get(bucket, 0) + 1
 
-    def merge(self, other: "GapCounts") -> None:
-        """Add the counts of `other`. The ratio of the bin widths must be a power of two."""
-        while self.bin_s < other.bin_s:
-            self._double_bin_width()
-        factor = self.bin_s / other.bin_s
-        for number, counts in other.bins.items():
-            _add_counts(self.bins.setdefault(int(number / factor), {}), counts)
-
     def pooled(self) -> dict[int, int]:
         """Counts by bucket over the whole run, in rising order of bucket."""
         total: dict[int, int] = {}
@@ -193,7 +185,6 @@ class LoadSlo:
     gap_max_s: float | None = None
     e2e_s: float | None = None
     e2e_sched_s: float | None = None
-    null_passes: bool = False
 
     def __post_init__(self) -> None:
         for name, bound_s in self.bounds().items():
@@ -206,7 +197,7 @@ class LoadSlo:
         return {name: bound_s for name, bound_s in values.items() if bound_s is not None}
 
 
-def parse_slo(text: str, *, null_passes: bool = False) -> LoadSlo:
+def parse_slo(text: str) -> LoadSlo:
     """Read "ttft:500ms e2e:5s". The unit is required, because some tools read a bare number as ms and others as seconds.
     Raises ValueError with the wrong term and the expected form."""
     bounds: dict[str, float] = {}
@@ -218,15 +209,14 @@ def parse_slo(text: str, *, null_passes: bool = False) -> LoadSlo:
         if name not in BOUNDED:
             raise ValueError(f"SLO {term!r}: no metric {name!r}; known: {', '.join(BOUNDED)}")
         if unit is None:
-            raise ValueError(f"SLO {term!r}: say the unit, {number}ms or {number}s")
+            raise ValueError(f"SLO {term!r}: add the unit, {number}ms or {number}s")
         if name in bounds:
             raise ValueError(f"SLO {term!r}: {name} is bounded twice")
         try:
             bounds[name] = float(number) * (1e-3 if unit.lower() == "ms" else 1.0)
         except ValueError as why:
             raise ValueError(f"SLO {term!r}: {number!r} is not a number") from why
-    given: dict[str, Any] = {f"{name}_s": bound_s for name, bound_s in bounds.items()}
-    return LoadSlo(**given, null_passes=null_passes)
+    return LoadSlo(**{f"{name}_s": bound_s for name, bound_s in bounds.items()})
 
 
 class Goodput(msgspec.Struct, frozen=True):
@@ -253,11 +243,8 @@ def judge(columns: Mapping[str, Iterable[float]], errors: Sequence[Error], slo: 
         for row, value_s in enumerate(columns[name]):
             if errors[row] or value_s <= bound_s:
                 continue
-            is_null = isnan(value_s)
-            if is_null and slo.null_passes:
-                continue
-            n_null += is_null
-            n_over += not is_null
+            n_null += isnan(value_s)
+            n_over += not isnan(value_s)
             is_good[row] = 0
         misses.update({cause: n for cause, n in ((name, n_over), (f"{name} (null)", n_null)) if n})
     return Goodput(slo, len(errors), sum(is_good), misses, is_good)

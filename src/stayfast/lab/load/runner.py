@@ -1,6 +1,6 @@
 """Sends a schedule of requests to targets and records the answers.
 
-It knows neither transport nor wall clock: the same code runs over sockets and in virtual time.
+It is independent of transport and clock: the same code runs over sockets and in virtual time.
 
 Open loop: each request is sent at its scheduled time, whatever became of earlier ones; the number in flight has no limit.
 Closed loop: N callers, each of which sends its next request when its answer is complete. A slow target then slows the load

@@ -100,30 +100,23 @@ class SelftestServer:
         """Refusals are not counted."""
 
 
-class Compared:
+class Compared(HttpTarget):
     """A target that compares each sample with the server's record."""
 
-    def __init__(self, target: HttpTarget, prompts: Prompts, server: SelftestServer) -> None:
+    def __init__(self, server: SelftestServer, prompts: Prompts, clock: Clock) -> None:
+        super().__init__("selftest", LoadTargetConfig(server.url, AskingConfig()), prompts, clock)
         self.ttft_error_s: array[float] = array("d")
         self.end_error_s: array[float] = array("d")
-        self._target = target
         self._prompts = prompts
         self._server = server
 
-    @property
-    def counted_by(self) -> str:
-        return self._target.counted_by
-
     async def ask(self, asking: DueShot) -> Sample:
-        sample = await self._target.ask(asking)
+        sample = await super().ask(asking)
         truth = self._server.truths.pop(self._prompts.user(asking.shot), None)
         if truth is not None and asking.shot.at_s >= 0:
             self.ttft_error_s.append(asking.zero_at + sample.first_s - truth.first_at)
             self.end_error_s.append(asking.zero_at + sample.last_s - truth.last_at)
         return sample
-
-    def close(self) -> None:
-        self._target.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +144,7 @@ async def selftest(clock: Clock, *, rate_rps: float = 200.0, seconds: float = 3.
 async def _measure_server(timing: SelftestTiming, plan: MeasurePlan, clock: Clock) -> tuple[Compared, Result]:
     server = SelftestServer(timing, clock)
     url = await server.start()
-    prompts = Prompts(plan.seed)
-    target = Compared(HttpTarget("selftest", LoadTargetConfig(url, AskingConfig()), prompts, clock), prompts, server)
+    target = Compared(server, Prompts(plan.seed), clock)
     try:
         results = await perform(plan, [(Subject("selftest", url, "chat", "m"), target)], clock, LoadOrigin())
     finally:

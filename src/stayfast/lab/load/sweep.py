@@ -152,13 +152,12 @@ def as_text(sweep: Sweep, steps: Sequence[SweepStep]) -> str:
 
 
 def _describe_knee(sweep: Sweep, steps: Sequence[SweepStep]) -> str:
-    judged, first = _only_judged(steps), _first_past(steps)
-    if first:
-        found = judged[first - 1]
+    judged, found = _only_judged(steps), knee(steps)
+    if found is not None:
         return (f"knee: {sweep.label(found.load)} with {found.goodput_rps:.1f} good requests/s and a p99 of ttft_sched of "
                 f"{found.p99_s * 1e3:.0f} ms; in the next two steps the p99 is over {P99_FACTOR:g} times the first step's, "
                 f"or less than {GAIN_SHARE:.0%} of the added load is good")
-    if first == 0:
+    if _first_past(steps) == 0:
         return "knee: below the first step, which already fails more than 1 %"
     if not judged:
         return "knee: unknown: no step can be judged"

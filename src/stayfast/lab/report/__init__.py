@@ -1,1 +1,1 @@
-"""What a run of the bench says: tables, pages, comparisons, files."""
+"""The reports of `stayfast bench`: tables, HTML pages, comparisons, files."""

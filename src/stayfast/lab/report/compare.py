@@ -205,17 +205,19 @@ def _make_interval(value: float, draws: list[float], level: float) -> Interval:
 
 
 def _find_warnings(a: Measured, b: Measured) -> tuple[str, ...]:
-    one, two = a.result, b.result
-    found = [f"{run.label} is invalid: {'; '.join(run.health.verdict)}" for run in (one, two) if not run.health.is_valid]
-    if one.workload != two.workload:
-        words = sorted(key for key in {*one.workload, *two.workload} if one.workload.get(key) != two.workload.get(key))
-        found.append(f"the workloads differ in: {', '.join(words)}")
-    if one.mode is not two.mode or one.is_virtual is not two.is_virtual:
-        found.append("the kinds of run differ (open or closed loop, virtual or real time)")
-    if abs(one.offered_rps - two.offered_rps) > 0.02 * max(one.offered_rps, two.offered_rps):
-        found.append(f"offered rates differ: {one.offered_rps:g}/s and {two.offered_rps:g}/s")
-    if one.slo != two.slo:
-        found.append("goodput is judged by different SLOs")
+    result_a, result_b = a.result, b.result
+    load_a, load_b = result_a.workload, result_b.workload
+    warnings = [f"{result.label} is invalid: {'; '.join(result.health.verdict)}" for result in (result_a, result_b)
+                if not result.health.is_valid]
+    if load_a != load_b:
+        differing = sorted(key for key in {*load_a, *load_b} if load_a.get(key) != load_b.get(key))
+        warnings.append(f"the workloads differ in: {', '.join(differing)}")
+    if result_a.mode is not result_b.mode or result_a.is_virtual is not result_b.is_virtual:
+        warnings.append("the kinds of run differ (open or closed loop, virtual or real time)")
+    if abs(result_a.offered_rps - result_b.offered_rps) > 0.02 * max(result_a.offered_rps, result_b.offered_rps):
+        warnings.append(f"offered rates differ: {result_a.offered_rps:g}/s and {result_b.offered_rps:g}/s")
+    if result_a.slo != result_b.slo:
+        warnings.append("goodput is judged by different SLOs")
     if abs(a.error_share - b.error_share) > 0.01:
-        found.append("error shares differ by over 1 %, and latencies are of successful answers only")
-    return tuple(found)
+        warnings.append("error shares differ by over 1 %, and latencies are of successful answers only")
+    return tuple(warnings)

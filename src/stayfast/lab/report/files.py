@@ -59,10 +59,13 @@ class _Run(msgspec.Struct, kw_only=True):
     gaps: dict[_Bin, dict[_Bin, _Count]]  # time bin -> bucket -> count, see `GapCounts`
 
 
+_SAME_FIELDS: Final = tuple(name for name in _Run.__struct_fields__ if not name.startswith("gaps"))
+
+
 class _Saved(msgspec.Struct):
     run: _Run
     n_rows: int
-    columns: dict[str, str] | None = None
+    columns: dict[str, str]
 
 
 class _File(msgspec.Struct):
@@ -70,15 +73,18 @@ class _File(msgspec.Struct):
     results: list[_Saved]
 
 
-def to_json(runs: Sequence[Measured], *, with_samples: bool = True) -> bytes:
-    """The file. Without samples it is small, but cannot be read again."""
-    results = [{**figures(run), "run": _plain_run(run.result), "n_rows": run.n_offered,
-                "columns": _encode_columns(run.result.samples) if with_samples else None} for run in runs]
+def to_json(runs: Sequence[Measured]) -> bytes:
+    results = []
+    for run in runs:
+        same = {name: getattr(run.result, name) for name in _SAME_FIELDS}
+        plain = _Run(**same, gaps_bin_s=run.result.gaps.bin_s, gaps=run.result.gaps.bins)
+        results.append({**figures(run), "run": plain, "n_rows": run.n_offered,
+                        "columns": _encode_columns(run.result.samples)})
     return msgspec.json.format(msgspec.json.encode({"schema": SCHEMA, "definitions": dict(DEFINITIONS), "results": results}))
 
 
 def from_json(data: bytes) -> list[Result]:
-    """The results of a file. Raises ValueError if it is invalid or without samples."""
+    """The results of a file. Raises ValueError if it is invalid."""
     try:
         file = msgspec.json.decode(data, type=_File)
     except msgspec.DecodeError as why:
@@ -123,17 +129,10 @@ def figures(run: Measured) -> dict[str, Any]:
     return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in found.items()}
 
 
-def _plain_run(result: Result) -> _Run:
-    same = {name: getattr(result, name) for name in _Run.__struct_fields__ if not name.startswith("gaps")}
-    return _Run(**same, gaps_bin_s=result.gaps.bin_s, gaps=result.gaps.bins)
-
-
 def _decode_result(saved: _Saved) -> Result:
-    if saved.columns is None:
-        raise ValueError(f"{saved.run.label!r} was written without samples: measure it again")
     gaps = GapCounts(saved.run.gaps_bin_s)
     gaps.bins = saved.run.gaps
-    same = {name: getattr(saved.run, name) for name in _Run.__struct_fields__ if not name.startswith("gaps")}
+    same = {name: getattr(saved.run, name) for name in _SAME_FIELDS}
     return Result(**same, samples=_decode_columns(saved.columns, saved.n_rows), gaps=gaps)
 
 

@@ -11,7 +11,7 @@ from stayfast.lab.load.stats import Measured
 from stayfast.lab.report.assertions import SHARES, Checked
 from stayfast.lab.report.compare import ComparedQuantity, Comparison, Interval
 
-_RANKS: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
+RANKS: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 _HEADLINE: Final = (("ttft_sched", "to the first token"), ("e2e_sched", "to the last token"))
 _FROM_SEND: Final = (("ttft", "to the first token"), ("ttfo", "after reasoning"), ("e2e", "to the last token"),
                   ("ttfb", "to the headers"), ("tpot", "per output token"), ("gap", "between chunks"),
@@ -110,7 +110,7 @@ def _format_run(run: Measured, ink: Ink) -> str:
                                         f"{kind}, seed {result.seed}"))
     lines = ["", ink.bold(label) + ink.dim(first.removeprefix(label)), *map(ink.dim, others)]
     lines += _format_validity(run, ink)
-    lines += [ink.bold(f"  {'from the intended start':29}") + "".join(f"{name:>{_CELL}}" for name, _ in _RANKS)]
+    lines += [ink.bold(f"  {'from the intended start':29}") + "".join(f"{name:>{_CELL}}" for name, _ in RANKS)]
     lines += [_format_latency(run, name, words, ink.bold) for name, words in _HEADLINE]
     lines += [ink.dim("  from the actual send")]
     lines += [_format_latency(run, name, words, str) for name, words in _FROM_SEND if name in run.as_lines]
@@ -118,7 +118,7 @@ def _format_run(run: Measured, ink: Ink) -> str:
 
 
 def _format_latency(run: Measured, name: str, words: str, paint: Callable[[str], str]) -> str:
-    cells = "".join(f"{amounts.ranked(run.ranked(name, share)):>{_CELL}}" for _, share in _RANKS)
+    cells = "".join(f"{amounts.ranked(run.ranked(name, share)):>{_CELL}}" for _, share in RANKS)
     return "  " + paint(f"{name:11}{words:18}{cells}")
 
 

@@ -13,7 +13,7 @@ written), is `elsewhere`. Allowances are read from a parameter `allow` (millisec
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import compress
 from math import ceil, isfinite, isnan, log, nan
 from typing import Final
@@ -74,11 +74,11 @@ def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Tim
     widths_s = [min(bin_s, span_s - number * bin_s) for number in range(n_bins)]  # the last bin may be shorter
 
     def rates(count: Callable[[list[int]], float]) -> list[float]:
-        return [count(some) / width_s for some, width_s in zip(rows, widths_s, strict=True)]
+        return [count(bin_rows) / width_s for bin_rows, width_s in zip(rows, widths_s, strict=True)]
 
     def spreads(name: str) -> list[Exact]:
         values = array("d", column(samples, name))
-        return [Exact(values[row] for row in some if name == "lateness" or not errors[row]) for some in rows]
+        return [Exact(values[row] for row in bin_rows if name == "lateness" or not errors[row]) for bin_rows in rows]
 
     first, last, late = spreads("ttft_sched"), spreads("e2e_sched"), spreads("lateness")
     sent, ended = samples.floats["sent_s"], samples.floats["ended_s"]
@@ -86,9 +86,9 @@ def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Tim
     begins, ends = array("d", sorted(compress(sent, was_sent))), array("d", sorted(compress(ended, was_sent)))
     in_flight = [bisect_right(begins, n * bin_s) - bisect_right(ends, n * bin_s) for n in range(n_bins)]
     return Timeline(
-        bin_s, rates(len), rates(lambda some: sum(is_good[row] for row in some)),
-        rates(lambda some: sum(1 for row in some if errors[row])), in_flight,
-        rates(lambda some: sum(n_output[row] for row in some)), [spread.at(0.5) for spread in first],
+        bin_s, rates(len), rates(lambda bin_rows: sum(is_good[row] for row in bin_rows)),
+        rates(lambda bin_rows: sum(1 for row in bin_rows if errors[row])), in_flight,
+        rates(lambda bin_rows: sum(n_output[row] for row in bin_rows)), [spread.at(0.5) for spread in first],
         [spread.at(0.99) for spread in first], [spread.at(0.5) for spread in last], [spread.at(0.99) for spread in last],
         [spread.at(0.99) for spread in late])
 
@@ -96,17 +96,10 @@ def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Tim
 def heat_of_rows(samples: Samples, name: str, span_s: float) -> Heat:
     """The metric `name` over time; failed requests are in the row FAILED."""
     bin_s = bin_width(span_s, len(samples), 20)
-    n_bins = max(1, ceil(span_s / bin_s))
     values = [nan if error else value for value, error in zip(column(samples, name), samples.errors, strict=True)]
-    held = [value for value in values if value > LOWEST_S]
-    lowest_s, factor, n_rows = _rows_between(min(held, default=1e-3), max(held, default=1.0))
-    base, scale = log(lowest_s), 1 / log(factor)
-    cells: dict[tuple[int, int], int] = {}
-    for at_s, value in zip(samples.floats["at_s"], values, strict=True):
-        row = FAILED if isnan(value) else min(n_rows - 1, int((log(max(value, lowest_s)) - base) * scale))
-        key = (min(n_bins - 1, max(0, int(at_s / bin_s))), row)
-        cells[key] = cells.get(key, 0) + 1
-    return Heat(bin_s, n_bins, lowest_s, factor, n_rows, cells)
+    drawn = [value for value in values if value > LOWEST_S]
+    counted = ((int(at_s / bin_s), value, 1) for at_s, value in zip(samples.floats["at_s"], values, strict=True))
+    return _make_heat(counted, bin_s, max(1, ceil(span_s / bin_s)), min(drawn, default=1e-3), max(drawn, default=1.0))
 
 
 def heat_of_gaps(gaps: GapCounts, span_s: float) -> Heat | None:
@@ -117,23 +110,22 @@ def heat_of_gaps(gaps: GapCounts, span_s: float) -> Heat | None:
     n_bins = max(1, ceil(span_s / gaps.bin_s))
     merged = max(1, ceil(n_bins / MAX_BINS))
     least_s = max(1e-4, next((middle_s(bucket) for bucket in pooled if bucket), 1e-4))
-    lowest_s, factor, n_rows = _rows_between(least_s, max(least_s, middle_s(max(pooled))))
-    base, scale = log(lowest_s), 1 / log(factor)
-    cells: dict[tuple[int, int], int] = {}
-    last = ceil(n_bins / merged) - 1
-    for number, counts in gaps.bins.items():
-        for bucket, n in counts.items():
-            row = min(n_rows - 1, int((log(max(middle_s(bucket), lowest_s)) - base) * scale))
-            key = (min(last, number // merged), row)
-            cells[key] = cells.get(key, 0) + n
-    return Heat(gaps.bin_s * merged, last + 1, lowest_s, factor, n_rows, cells)
+    counted = ((number // merged, middle_s(bucket), n)
+               for number, counts in gaps.bins.items() for bucket, n in counts.items())
+    return _make_heat(counted, gaps.bin_s * merged, ceil(n_bins / merged), least_s, max(least_s, middle_s(max(pooled))))
 
 
-def _rows_between(least_s: float, most_s: float) -> tuple[float, float, int]:
-    """Lower end, factor and number of logarithmic rows from `least_s` to `most_s`."""
+def _make_heat(counted: Iterable[tuple[int, float, int]], bin_s: float, n_bins: int, least_s: float, most_s: float) -> Heat:
+    """A heat map of `counted`: time bin, value (NaN: failed) and count. Its rows span `least_s` to `most_s`."""
     factor = max(GROWTH ** 6, (most_s / least_s) ** (1 / (MAX_ROWS - 1)))
     n_rows = min(MAX_ROWS, int(log(most_s / least_s) / log(factor)) + 1)
-    return least_s, factor, n_rows
+    base, scale = log(least_s), 1 / log(factor)
+    cells: dict[tuple[int, int], int] = {}
+    for number, value, n in counted:
+        row = FAILED if isnan(value) else min(n_rows - 1, int((log(max(value, least_s)) - base) * scale))
+        key = (min(n_bins - 1, max(0, number)), row)
+        cells[key] = cells.get(key, 0) + n
+    return Heat(bin_s, n_bins, least_s, factor, n_rows, cells)
 
 
 ELSEWHERE: Final = "elsewhere"

@@ -1,1 +1,1 @@
-"""What a semantic cache would do with one's own questions: hit rate against wrong answers, before anything is turned on."""
+"""`stayfast cache eval`: a semantic cache evaluated on a file of questions."""

@@ -78,7 +78,7 @@ def percentiles(runs: Sequence[Measured], title: str, note: str, names: Sequence
               if up.low < bound_s < up.high]
     failed = [_draw_failed_share(run, order, scale, box) for order, run in enumerate(runs) if len(names) > 1]
     return card(title, note, legend(series), drawing(
-        box, title, axes(box, across, _make_ticks(up, SECONDS)), *limits, *failed, *(curve(one, box) for one in series)),
+        box, title, axes(box, across, _make_ticks(up, SECONDS)), *limits, *failed, *(curve(line, box) for line in series)),
         hover_lines(box, series))
 
 
@@ -116,7 +116,7 @@ def over_time(runs: Sequence[tuple[Measured, Timeline]], title: str, span_s: flo
                                  is_faint=line.is_faint, is_bad=line.is_bad))
     grid = axes(box, [(across.at(at_s), instant(at_s)) for at_s in time_ticks(span_s)], _make_ticks(up, unit, 4))
     note = f"By the intended start, in bins of {' and '.join(dict.fromkeys(instant(line.bin_s) for _, line in runs))}."
-    return card(title, note, legend(series), drawing(box, title, grid, *(curve(one, box) for one in series)),
+    return card(title, note, legend(series), drawing(box, title, grid, *(curve(line, box) for line in series)),
                 hover_lines(box, series))
 
 
@@ -131,10 +131,10 @@ def against_load(runs: Sequence[Measured], title: str, unit: Unit,
     up = unit.scale([value for _, values in found for value in values], box.bottom, box.top)
     series = [Series(name, order, pixels(across, loads), pixels(up, values), labels, [unit.show(value) for value in values])
               for order, (name, values) in enumerate(found)]
-    dots = [tag("circle", cx=x, cy=y, r=3.5, cls=f"f{one.colour}") for one in series
-            for x, y in zip(one.x, one.y, strict=True) if isfinite(y)]
+    dots = [tag("circle", cx=x, cy=y, r=3.5, cls=f"f{line.colour}") for line in series
+            for x, y in zip(line.x, line.y, strict=True) if isfinite(y)]
     grid = axes(box, [(across.at(load), round_count(load)) for load in loads], _make_ticks(up, unit))
-    return card(title, None, legend(series), drawing(box, title, grid, *(curve(one, box) for one in series), *dots),
+    return card(title, None, legend(series), drawing(box, title, grid, *(curve(line, box) for line in series), *dots),
                 hover_lines(box, series))
 
 
@@ -218,10 +218,10 @@ _PARTS: Final = (("late", "before the send"), ("head", "to the head"), ("first",
 def breakdown(run: Measured, slices: Sequence[Slice]) -> Markup:
     """Both slices as stacked bars on one scale, with their table."""
     box = Box(height=122, left=190, width=WIDE, right=WIDE - 40)
-    across = from_zero([one.mean_s for one in slices], box.left, box.right)
-    names = list(dict.fromkeys(stage.name for one in slices for stage in one.stages if stage.name != ELSEWHERE))
+    across = from_zero([part.mean_s for part in slices], box.left, box.right)
+    names = list(dict.fromkeys(stage.name for part in slices for stage in part.stages if stage.name != ELSEWHERE))
     names.append(ELSEWHERE)
-    bars = [_draw_bar(one, box.top + 8 + order * 34, across, names) for order, one in enumerate(slices)]
+    bars = [_draw_bar(part, box.top + 8 + order * 34, across, names) for order, part in enumerate(slices)]
     grid = axes(box, [(across.at(value_s), round_seconds(value_s)) for value_s in ticks(across)], [])
     keys = [tag("span", tag("span", cls=f"swatch {_stage_colour(name, names)}"), name) for name in names]
     return card("Where the time goes, by stage", _describe_excess(slices), tag("div", *keys, cls="legend"),
@@ -232,12 +232,12 @@ def _stage_colour(name: str, names: Sequence[str]) -> str:
     return "g-rest" if name == ELSEWHERE else f"g{names.index(name) % 8}"
 
 
-def _draw_bar(one: Slice, y: float, across: AxisScale, names: Sequence[str]) -> Markup:
-    words = tag("text", one.title, x=across.start - 8, y=y + 12, text_anchor="end", cls="tick strong")
-    count = tag("text", f"{amounts.count(one.n)} answers, {amounts.seconds(one.mean_s)}", x=across.start - 8, y=y + 24,
+def _draw_bar(part: Slice, y: float, across: AxisScale, names: Sequence[str]) -> Markup:
+    words = tag("text", part.title, x=across.start - 8, y=y + 12, text_anchor="end", cls="tick strong")
+    count = tag("text", f"{amounts.count(part.n)} answers, {amounts.seconds(part.mean_s)}", x=across.start - 8, y=y + 24,
                 text_anchor="end", cls="tick")
     parts, from_s = [], 0.0
-    for stage in one.stages:
+    for stage in part.stages:
         x, x_end = across.at(from_s), across.at(from_s + stage.spent_s)
         hint = tag("title", f"{stage.name}: {amounts.seconds(stage.spent_s)}")
         parts.append(tag("rect", hint, x=x, y=y, width=max(0.0, x_end - x), height=24, cls=_stage_colour(stage.name, names)))
@@ -259,10 +259,10 @@ def _describe_excess(slices: Sequence[Slice]) -> str:
 
 def _stage_table(slices: Sequence[Slice], names: Sequence[str]) -> Markup:
     none = StageMean("", 0.0)
-    found = [{stage.name: stage for stage in one.stages} for one in slices]
+    by_name = [{stage.name: stage for stage in part.stages} for part in slices]
     rows = []
     for name in names:
-        usual, slow = (stages.get(name, none) for stages in found)
+        usual, slow = (stages.get(name, none) for stages in by_name)
         allowances = [amounts.DASH if stage.allowance_s is None else amounts.seconds(stage.allowance_s)
                       for stage in (usual, slow)]
         over = amounts.share(slow.n_over / slices[1].n) if slow.allowance_s is not None else amounts.DASH

@@ -109,17 +109,17 @@ def curve(series: Series, box: Box) -> Markup:
 
 def legend(series: Sequence[Series]) -> Markup:
     """The names of the lines."""
-    strokes = [tag("svg", tag("line", x1=0, x2=20, y1=5, y2=5, cls=one.style), viewBox="0 0 20 10", cls="key")
-               for one in series]
-    keys = [tag("span", stroke, one.name) for stroke, one in zip(strokes, series, strict=True)]
+    strokes = [tag("svg", tag("line", x1=0, x2=20, y1=5, y2=5, cls=line.style), viewBox="0 0 20 10", cls="key")
+               for line in series]
+    keys = [tag("span", stroke, line.name) for stroke, line in zip(strokes, series, strict=True)]
     return tag("div", *keys, cls="legend")
 
 
 def hover_lines(box: Box, series: Sequence[Series]) -> Markup:
     """Data for the script, which shows the values under the pointer."""
     return data({"kind": "line", "box": [box.left, box.top, box.right, box.bottom], "width": box.width, "series": [
-        {"name": one.name, "style": one.style, "x": [round(x, 1) for x in one.x], "heads": one.heads, "words": one.words}
-        for one in series]})
+        {"name": line.name, "style": line.style, "x": [round(x, 1) for x in line.x], "heads": line.heads,
+         "words": line.words} for line in series]})
 
 
 def limit(box: Box, y: float, text: str) -> Markup:

@@ -17,7 +17,7 @@ from stayfast.lab.report.html import charts
 from stayfast.lab.report.html.charts import Line, heat_map
 from stayfast.lab.report.html.frame import COLOURS, COUNTS, RATES, SECONDS, Unit, document
 from stayfast.lab.report.html.markup import Child, Markup, join, tag
-from stayfast.lab.report.table import actual, by_size
+from stayfast.lab.report.table import RANKS, actual, by_size
 from stayfast.lab.report.timeline import breakdown, heat_of_gaps, heat_of_rows, timeline
 
 MANY = 3  # from this number of runs on, the charts of each run are folded
@@ -112,7 +112,6 @@ def _span_s(runs: Sequence[Measured]) -> float:
     return max([1e-3, *latest])
 
 
-_RANKS: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 MAX_IN_FULL: Final = 3  # runs; with more runs, fewer figures
 _FEWER: Final = ("ttft_sched", "e2e_sched", "tpot", "gap_max")
 _CAVEATS: Final = (
@@ -183,7 +182,7 @@ def _make_tile(name: str, note: str, figures: Sequence[str]) -> Markup:
 
 def _latency_section(runs: Sequence[Measured]) -> Markup:
     rows = [row for name in (LATENCIES if len(runs) <= MAX_IN_FULL else _FEWER) for row in _latency_rows(runs, name)]
-    heads = ("", *(("",) if len(runs) > 1 else ()), *(name for name, _ in _RANKS), "mean", "n")
+    heads = ("", *(("",) if len(runs) > 1 else ()), *(name for name, _ in RANKS), "mean", "n")
     table = tag("table", tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))), tag("tbody", *rows))
     return tag("section", tag("h2", "Latency"), _failure_note(runs), tag("div", table, cls="card wide"))
 
@@ -196,7 +195,7 @@ def _latency_rows(runs: Sequence[Measured], name: str) -> list[Markup]:
         span = str(len(measured)) if len(measured) > 1 else None
         head = None if rows else tag("th", name, scope="rowgroup", title=DEFINITIONS[name], rowspan=span)
         label = tag("td", _swatch(order), run.result.label, cls="label") if len(runs) > 1 else None
-        cells = [*(_format_rank(run, name, share) for _, share in _RANKS), amounts.seconds(spread.mean_s),
+        cells = [*(_format_rank(run, name, share) for _, share in RANKS), amounts.seconds(spread.mean_s),
                  amounts.count(spread.n)]
         rows.append(tag("tr", head, label, *(tag("td", cell) for cell in cells),
                         cls="sched" if name.endswith("_sched") else None))
@@ -263,7 +262,7 @@ def _fact_card(run: Measured) -> Markup:
         "client loop lag": f"p99 {amounts.seconds(health.loop_lag_p99_s)}, max {amounts.seconds(health.loop_lag_max_s)}",
     }
     if health.requested_rps:
-        rows["rate"] = f"{amounts.rate(health.requested_rps)} asked, {amounts.rate(health.achieved_rps)} sent"
+        rows["rate"] = f"{amounts.rate(health.requested_rps)} scheduled, {amounts.rate(health.achieved_rps)} sent"
     listed = [join(tag("dt", key), tag("dd", value)) for key, value in (*rows.items(), *result.machine.items())]
     return tag("figure", tag("figcaption", tag("h3", result.label)), tag("pre", result.command), tag("dl", *listed),
                *(tag("p", note, cls="note") for note in result.notes), cls="card")
