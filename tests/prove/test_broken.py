@@ -41,7 +41,7 @@ async def refusing(processes: Processes, settings: Mapping[str, Any]) -> ServerP
 
 
 @pytest.mark.sockets
-def test_cancel_falls_short_of_a_proxy_that_never_closes_its_upstream() -> None:
+def test_cancel_claim_proxy_never_closes_upstream_falls_short() -> None:
     """No call is closed, and tokens are paid for all the time, in every state."""
     finding = run(Cancel(quick=Extent(3), start_front=deaf))
     assert [name.split(",")[0] for name in short_of(finding)] == [
@@ -50,7 +50,7 @@ def test_cancel_falls_short_of_a_proxy_that_never_closes_its_upstream() -> None:
 
 
 @pytest.mark.sockets
-def test_cancel_falls_short_where_nothing_is_asked_of_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_claim_without_upstream_calls_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal leaves nothing to cancel, and that is not the same as cancelling it."""
     monkeypatch.setattr(cancel, "VISIT_WITHIN_S", 0.3)
     monkeypatch.setattr(cancel, "SETTLED_AFTER_S", 0.1)
@@ -60,7 +60,7 @@ def test_cancel_falls_short_where_nothing_is_asked_of_the_upstream(monkeypatch: 
 
 
 @pytest.mark.sockets
-def test_budget_falls_short_without_fallback_and_with_a_longer_deadline() -> None:
+def test_budget_claim_no_fallback_or_longer_deadline_falls_short() -> None:
     """The one fails what could have been served, the other lets requests outlive what was claimed."""
     finding = run(BudgetClaim(quick=Extent(real_s=1.0), routes={
         "alone": {"upstreams": ["hanging"], "deadline": DEADLINE_S + 0.5},
@@ -76,7 +76,7 @@ def test_budget_falls_short_without_fallback_and_with_a_longer_deadline() -> Non
 
 
 @pytest.mark.sockets
-def test_overhead_falls_short_of_requests_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overhead_claim_failed_requests_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error is cheaper than an answer: figures with errors among them are no figures."""
     monkeypatch.setattr(Processes, "reserve_core", lambda *_: False)  # nothing is measured: no core of its own
     faulty = {**PROVIDER, "faults": [{"kind": "status", "status": 400, "rate": 0.3}]}
@@ -85,7 +85,7 @@ def test_overhead_falls_short_of_requests_that_fail(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.sockets
-def test_truth_falls_short_of_a_closed_loop() -> None:
+def test_truth_claim_closed_loop_hides_stall_and_falls_short() -> None:
     """Callers who wait for a stalled target do not ask meanwhile, and their p99 is fine: the same stall, not seen."""
 
     async def main(load: LoadSpec) -> tuple[Result, float]:
@@ -104,7 +104,7 @@ def test_truth_falls_short_of_a_closed_loop() -> None:
     assert p99.value < 20
 
 
-def test_truth_falls_short_of_another_mixture() -> None:
+def test_truth_claim_other_mixture_falls_short() -> None:
     """Answers of one provider, held against the formula of another, and against each other."""
     result = run_virtual(run_in_virtual_time, 4.0, 1)
     figures = compare_with_formula("it", result, OTHER, slack=2.0)
@@ -113,7 +113,7 @@ def test_truth_falls_short_of_another_mixture() -> None:
     assert not compare_with_each_other(result, slower, 1).holds
 
 
-def test_truth_falls_short_of_answers_that_never_came() -> None:
+def test_truth_claim_without_answers_falls_short() -> None:
     """Nothing measured is not the same as nothing wrong."""
     nothing = result_of([Sample(n, 0.1 * n, error=Error.RESET) for n in range(50)])
     answered = result_of([whole(n, 1.0) for n in range(50)])
@@ -160,14 +160,14 @@ def judged(leg: Leg, samples: list[Sample], lag_s: float = 0.0) -> Finding:
     return make_finding({each: result_of(samples if each == leg else fine(each), lag_s) for each in LEGS}, STRUCK)
 
 
-def test_budget_holds_where_all_is_well() -> None:
+def test_budget_claim_good_samples_hold() -> None:
     """The measure of the next tests; the note has the gateway's own account of the answer that ended last."""
     finding = judged(LEGS[0], fine(LEGS[0]))
     assert finding.holds
     assert finding.notes[1].endswith("took 2002.0 ms; by the gateway's own account, in ms: admit 0.1, call 12.5.")
 
 
-def test_budget_allows_a_gateway_to_know_better() -> None:
+def test_budget_claim_early_503_holds() -> None:
     """Where nobody can serve, a 503 at once is as clear as a 504 at the deadline; but some must have waited that long."""
     alone = LEGS[0]
     assert judged(alone, [failed(0, DEADLINE_S + 0.002), failed(1, 0.01, 503)]).holds
@@ -187,7 +187,7 @@ def test_budget_allows_a_gateway_to_know_better() -> None:
     ("jagged", [whole(0, 1.5), whole(1, DEADLINE_S + 0.06, n_chunks=3)]),
 ], ids=["nothing measured", "late", "504 too early", "another error", "no answer", "nothing served", "never sent", "cut",
         "refused", "one late end in part"])
-def test_budget_falls_short(route: str, samples: list[Sample]) -> None:
+def test_budget_claim_bad_samples_fall_short(route: str, samples: list[Sample]) -> None:
     """One request is enough."""
     finding = judged(next(leg for leg in LEGS if leg.route == route), samples)
     assert not finding.holds
@@ -195,14 +195,14 @@ def test_budget_falls_short(route: str, samples: list[Sample]) -> None:
 
 
 @pytest.mark.parametrize("name", ["hanging", "jagged", "steady"])
-def test_budget_falls_short_where_it_was_not_put_to_the_test(name: str) -> None:
+def test_budget_claim_missing_upstream_calls_fall_short(name: str) -> None:
     """An upstream that failed nobody, or a fallback that nobody needed, leave nothing to prove."""
     idle = {"n_asked": 0, "outcomes": {"completed": 0}}
     finding = make_finding({leg: result_of(fine(leg)) for leg in LEGS}, {**STRUCK, name: idle})
     assert len(short_of(finding)) == 1
 
 
-def test_budget_says_when_the_machine_may_be_to_blame() -> None:
+def test_budget_claim_late_client_loop_spoils_run() -> None:
     """Late, in a run whose client stood still for as long, proves nothing either way; in time, its lag does not matter."""
     late = [failed(0, DEADLINE_S + 0.06)]
     assert judged(LEGS[0], late, lag_s=0.07).spoiled == (

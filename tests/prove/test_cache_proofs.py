@@ -18,13 +18,13 @@ from stayfast.pipeline.stages.cache import lookup as cache
 from stayfast.wire.canonical import CanonicalRequest, identity_bytes, scope_bytes
 
 
-def test_nothing_crosses() -> None:
+def test_isolation_claim_exact_cache_holds() -> None:
     """A thousand requests."""
     finding = run_virtual(isolation.send_random_requests, 1000, 1)
     assert finding.figures[0].holds
 
 
-def test_nothing_crosses_in_other_words() -> None:
+def test_isolation_claim_semantic_cache_holds() -> None:
     """Where the embedder finds all texts alike, and hits are many."""
     finding = run_virtual(isolation.send_random_requests, 3000, 1, is_semantic=True)
     assert finding.holds, finding.figures
@@ -40,7 +40,8 @@ def forgets(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
 
 @pytest.mark.parametrize("is_semantic", [False, True])
 @pytest.mark.parametrize("forgotten", ["tenant", "body"])
-def test_a_key_that_forgets_something_is_seen(monkeypatch: pytest.MonkeyPatch, forgotten: str, is_semantic: bool) -> None:
+def test_isolation_claim_incomplete_key_falls_short(monkeypatch: pytest.MonkeyPatch, forgotten: str,
+                                                    is_semantic: bool) -> None:
     """Without the tenant, or without the rest of the body, answers reach others."""
     forgets(monkeypatch, forgotten)
     finding = run_virtual(isolation.send_random_requests, 1000, 1, is_semantic=is_semantic)
@@ -52,12 +53,12 @@ ASKED = [IsolatedConversation(f"What is a {thing}?", f"A {thing} is a thing.", f
          for follow_up in ("What are its types?", "Who wrote the best ones of them?")]
 
 
-def test_a_follow_up_is_its_parents() -> None:
+def test_isolation_claim_follow_up_of_other_question_misses() -> None:
     """The same words below another question are another question."""
     assert [figure.value for figure in run_virtual(send_follow_ups, ASKED, 1)] == [0.0, 0.0, 100.0]
 
 
-def test_a_key_that_forgets_the_parent_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_isolation_claim_key_without_parent_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then follow-ups are answered with what was said below other questions."""
     forgets(monkeypatch, "body")
     taken, crossed, _ = run_virtual(send_follow_ups, ASKED, 1)
@@ -65,7 +66,7 @@ def test_a_key_that_forgets_the_parent_is_seen(monkeypatch: pytest.MonkeyPatch) 
     assert crossed.value > 0
 
 
-def test_conversations_are_read_once(tmp_path: Path) -> None:
+def test_read_conversations_duplicates_and_invalid_file(tmp_path: Path) -> None:
     """From those of the files that are there; what is no such file is told."""
     assert read_conversations(tmp_path) == []
     names = {"question": "Main Query", "answer": "Main Query Response", "follow_up": "Follow-Up Query"}
@@ -78,7 +79,7 @@ def test_conversations_are_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.sockets
-def test_many_are_one_call() -> None:
+def test_coalesce_claim_holds_and_no_cache_falls_short() -> None:
     """Thirty clients; without a cache each is its own call."""
     finding = uvloop.run(Coalesce(quick=Extent(30)).run(Conditions(is_quick=True)))
     assert finding.holds
@@ -86,7 +87,7 @@ def test_many_are_one_call() -> None:
     assert [figure.value for figure in without.figures if "calls" in figure.name] == [30.0, 30.0]
 
 
-def test_a_machine_that_gets_slower_says_nothing_of_a_miss() -> None:
+def test_lookup_claim_slow_turns_do_not_change_cost_of_miss() -> None:
     """Each turn is set against the one beside it; the spread is that of the rounds, not of one bad turn."""
     meter = lookup.LookupMeter()
     speeds = [1.0, 1.0, 4.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
@@ -96,7 +97,7 @@ def test_a_machine_that_gets_slower_says_nothing_of_a_miss() -> None:
     assert (added.value, added.low, added.high) == (20.0, 10.0, 20.0)
 
 
-def test_what_slows_the_machine_says_nothing_of_a_miss_inside() -> None:
+def test_lookup_claim_without_sockets_uses_fastest_tenth() -> None:
     """Of both the quickest tenth of all turns count, though half of one round and most of another were slow."""
     turn = (50.0, 65.0)
     slow = (75.0, 100.0)
@@ -105,7 +106,7 @@ def test_what_slows_the_machine_says_nothing_of_a_miss_inside() -> None:
     assert (off.value, off.low, off.high) == (50.0, 50.0, 75.0)
 
 
-def test_a_miss_inside_is_one() -> None:
+def test_lookup_claim_canned_system_misses_and_hits() -> None:
     """Each question is looked up, asked for and kept; without a cache none is."""
     async def results(cache: dict[str, object] | None) -> list[str | None]:
         clock = SystemClock()
@@ -121,7 +122,7 @@ def test_a_miss_inside_is_one() -> None:
 
 @pytest.mark.sockets
 @pytest.mark.serial
-def test_what_a_look_up_costs_is_measured() -> None:
+def test_lookup_claim_takes_every_figure() -> None:
     """A hit is cheaper than a call, and no request fails; the goals themselves are for an idle machine."""
     finding = uvloop.run(lookup.CacheLookupCost(quick=Extent(200, 0.4)).run(Conditions(is_quick=True)))
     figures = {figure.name: figure.value for figure in finding.figures}

@@ -25,7 +25,7 @@ def _tail(config: HedgeConfig) -> WaitSummary:
     return summarize_waits(run_virtual(run_in_virtual_time, tail.HEAVY_TAILED, config, tail.tail_load(60.0), 1))
 
 
-def test_the_tail_in_virtual_time() -> None:
+def test_tail_claim_virtual_time_holds_and_no_hedges_fall_short() -> None:
     """6,000 requests, whose draws are heavy, nothing set: within 15 % of the goals; without hedges far from them."""
     _, goals = tail.TAIL[tail.DEFAULT]
     hedged = _tail(HedgeConfig())
@@ -36,7 +36,7 @@ def test_the_tail_in_virtual_time() -> None:
     assert _tail(HedgeConfig("off")).p99_s > 5
 
 
-def test_whole_answers_have_the_tail_cut_as_streams_have() -> None:
+def test_hedging_whole_answers_cut_tail() -> None:
     """The same, not streamed: hedging does not stop because it hides the tail; few have three slow attempts."""
     load = replace(tail.tail_load(60.0), stream=False)
     hedged = summarize_waits(run_virtual(run_in_virtual_time, tail.HEAVY_TAILED, HedgeConfig(), load, 1))
@@ -45,14 +45,14 @@ def test_whole_answers_have_the_tail_cut_as_streams_have() -> None:
     assert 1.06 < hedged.calls <= 1.11
 
 
-def test_a_provider_without_a_tail_costs_nothing() -> None:
+def test_hedging_provider_without_tail_costs_nothing() -> None:
     """Sigma 0.25: at most 2 % more calls, streams and whole answers alike."""
     for stream in (True, False):
         load = replace(tail.tail_load(60.0), stream=stream)
         assert summarize_waits(run_virtual(run_in_virtual_time, tail.NARROW, HedgeConfig(), load, 1)).calls <= 1.02
 
 
-def test_what_is_tuned_by_hand() -> None:
+def test_simulate_tuned_matches_known_figures() -> None:
     """Against the arithmetic: a time-out of 0.5 s is passed by 9.1 %, and a second attempt after it comes to 9.9 % with the
     third."""
     timeout, hedge = tail.simulate_tuned(40_000, 1)
@@ -62,7 +62,7 @@ def test_what_is_tuned_by_hand() -> None:
     assert hedge.p99_s == pytest.approx(0.88, rel=0.04)
 
 
-def test_hangs_in_virtual_time() -> None:
+def test_hangs_claim_virtual_time_holds_and_no_hedges_fall_short() -> None:
     """At the default budget p99 is some hundredths of a second; without hedges it is a time-out."""
     hedged, plain = (summarize_waits(run_virtual(run_in_virtual_time, tail.HANGING, config, tail.hangs_load(100.0), 1))
                      for config in (HedgeConfig(), HedgeConfig("off")))
@@ -72,7 +72,7 @@ def test_hangs_in_virtual_time() -> None:
     assert [provider.faults[0].rate for provider in tail.HANGING.values()] == [0.05, 0.05]
 
 
-def test_mixed_in_virtual_time() -> None:
+def test_mixed_claim_virtual_time_beats_fixed_timeouts() -> None:
     """A minute after half a minute: with nothing set quicker than the best time-out by a fifth, at fewer calls, and at as
     many calls by a third; without hedges it is not.
     """
@@ -90,7 +90,7 @@ def test_mixed_in_virtual_time() -> None:
     assert not all(figure.holds for figure in plain)
 
 
-def test_the_time_outs_throw_the_dice_of_the_gateway() -> None:
+def test_rivals_use_same_random_numbers_as_gateway() -> None:
     """In calm weather a request that the gateway asks where `direct` does waits as long, to the microsecond."""
     load = make_load(20.0, 10.0, 0.0)
     rivals = Rivals(load, 1)
@@ -116,7 +116,7 @@ def _short_warmups(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("claim", [Tail(quick=BRIEF), Hangs(quick=BRIEF), HedgeClaim(quick=BRIEF),
                                    Mixed(quick=Extent(1000, 1.0, warmup_s=1.0))],
                          ids=["tail", "hangs", "hedge", "mixed"])
-def test_every_figure_is_taken(claim: Claim) -> None:
+def test_hedging_claims_take_every_figure(claim: Claim) -> None:
     """So short a run proves nothing, but nothing is missing in it."""
     finding = run(claim)
     assert [figure.name for figure in finding.figures if isnan(figure.value)] == []
@@ -125,7 +125,7 @@ def test_every_figure_is_taken(claim: Claim) -> None:
 
 @pytest.mark.sockets
 @pytest.mark.usefixtures("_short_warmups")
-def test_without_hedges_it_falls_short() -> None:
+def test_hangs_claim_without_hedges_falls_short() -> None:
     """The proof is of hedging: switched off, the same run does not hold."""
     finding = run(Hangs(quick=Extent(1000, 1.0), hedge={"mode": "off"}))
     assert not finding.holds

@@ -17,7 +17,7 @@ from stayfast.upstreams.state.limiter import ConcurrencyLimiter
 N = 4000
 
 
-def test_nothing_leaks() -> None:
+def test_leaks_claim_holds() -> None:
     """Some thousand schedules, of which every one of the states is reached."""
     finding = run_virtual(leaks.measure, N, 1)
     assert [figure for figure in finding.figures if not figure.holds] == [], finding.notes
@@ -27,7 +27,7 @@ def test_nothing_leaks() -> None:
     (AdmissionController, "give_back", "places"), (ConcurrencyLimiter, "left", "upstream places"), (TenantQuota, "reconcile",
                                                                                                     "quota of tokens"),
     (RetryBudget, "take_retry", "budget of extra attempts"), (Breaker, "forgotten", "probes")])
-def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch, of: type, method: str, leak: str) -> None:
+def test_leaks_claim_finds_skipped_release(monkeypatch: pytest.MonkeyPatch, of: type, method: str, leak: str) -> None:
     """One thing in twenty is forgotten."""
     right, calls = getattr(of, method), iter(range(10**9))
     monkeypatch.setattr(of, method, lambda *args, **more: None if next(calls) % 20 == 7 else right(*args, **more))
@@ -36,7 +36,7 @@ def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch, of: type, method: str, 
     assert any(note.startswith(f"{leak}: ") for note in finding.notes), finding.notes
 
 
-def test_a_stream_that_stays_open_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaks_claim_finds_open_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts that end without closing theirs."""
     right = Attempt.end
 
@@ -49,7 +49,7 @@ def test_a_stream_that_stays_open_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     assert any(note.startswith("streams: ") for note in run_virtual(leaks.measure, 400, 1).notes)
 
 
-def test_a_task_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaks_claim_finds_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Second attempts that go on when the race is over."""
     monkeypatch.setattr(HedgedCall, "end", lambda *_: None)
     assert any(note.startswith("tasks: ") for note in run_virtual(leaks.measure, 400, 1).notes)

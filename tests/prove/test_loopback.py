@@ -18,7 +18,7 @@ WHOLE = (whole(b'{"id":"c","choices":[{"index":0,"message":{"role":"assistant","
 STREAM = (STREAM_HEAD + b"\r\n", event(said("a")), 0.02, event(said("b")), event(FINISH), chunk(b"data: [DONE]\n\n"), END)
 
 
-def test_a_gateway_takes_its_answers_for_whole_ones() -> None:
+def test_canned_upstream_behind_gateway_gives_whole_answers() -> None:
     """And every caller is answered, again and again, until the time is up."""
     async def main() -> None:
         async with Processes() as processes:
@@ -33,7 +33,7 @@ def test_a_gateway_takes_its_answers_for_whole_ones() -> None:
     uvloop.run(main())
 
 
-def test_failures_are_counted() -> None:
+def test_keep_busy_counts_failures() -> None:
     """An answer that is no 200 is a failed call."""
     async def main() -> None:
         async with Processes() as processes:
@@ -52,7 +52,7 @@ async def through_the_proxy(script: tuple[Step, ...], load: LoadSpec) -> tuple[R
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_it_proxies_on_kept_connections(stream: bool) -> None:
+def test_bare_proxy_reuses_connections(stream: bool) -> None:
     """Every answer comes whole and in as many parts as it was sent; two callers need two connections."""
     script = STREAM if stream else WHOLE
     result, seen = uvloop.run(through_the_proxy(script, LoadSpec(0.3, n_concurrent=2, stream=stream)))
@@ -63,13 +63,13 @@ def test_it_proxies_on_kept_connections(stream: bool) -> None:
     assert seen.n_connections <= 2
 
 
-def test_chunks_pass_as_they_come() -> None:
+def test_bare_proxy_forwards_chunks_at_once() -> None:
     """The wait in the middle of a stream is seen behind the proxy."""
     result, _ = uvloop.run(through_the_proxy(STREAM, LoadSpec(0.2, n_concurrent=1)))
     assert min(result.samples.floats["gap_max_s"]) > 0.01
 
 
-def test_it_passes_on_what_it_is_given() -> None:
+def test_bare_proxy_forwards_request_unchanged() -> None:
     """Method, path, fields and body are the client's."""
     result, seen = uvloop.run(through_the_proxy(WHOLE, LoadSpec(0.1, n_concurrent=1, stream=False, model="mine")))
     assert not isnan(result.samples.floats["ended_s"][0])

@@ -26,7 +26,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def test_servers_are_the_commands_that_users_type() -> None:
+def test_processes_start_shipped_commands() -> None:
     """A simulator and a gateway in front of it come up, answer, tell their CPU, and end with the processes."""
 
     async def main() -> list[int]:
@@ -43,7 +43,7 @@ def test_servers_are_the_commands_that_users_type() -> None:
     assert all(is_gone(pid) for pid in uvloop.run(main()))
 
 
-def test_a_server_that_does_not_start_is_told_with_its_output() -> None:
+def test_processes_failed_start_reports_output() -> None:
     """And what had been started before it is ended."""
 
     async def main(pids: list[int]) -> None:
@@ -57,7 +57,7 @@ def test_a_server_that_does_not_start_is_told_with_its_output() -> None:
     assert is_gone(pids[0])
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ended as well."""
     monkeypatch.setattr(harness, "START_WITHIN_S", 0.2)
 
@@ -71,7 +71,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_without_end(monkeypatch: p
     assert is_gone(process.pid)
 
 
-def test_nothing_outlives_a_claim_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_claim_raises_ends_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even a server that is frozen, or one that does not listen to SIGTERM."""
     monkeypatch.setattr(harness, "STOP_WITHIN_S", 0.5)
 
@@ -90,7 +90,7 @@ def test_nothing_outlives_a_claim_that_raises(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("is_up", [True, False], ids=["while it runs", "while it starts"])
-def test_nothing_outlives_a_claim_that_is_cancelled(is_up: bool) -> None:
+def test_processes_claim_cancelled_ends_servers(is_up: bool) -> None:
     """Whether its server runs or is about to."""
 
     async def claim(processes: Processes, started: asyncio.Event) -> None:
@@ -113,7 +113,7 @@ def test_nothing_outlives_a_claim_that_is_cancelled(is_up: bool) -> None:
     assert is_gone(process.pid)
 
 
-def test_the_users_own_settings_do_not_reach_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_ignore_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another number of workers would be another measurement."""
     monkeypatch.setenv("STAYFAST_WORKERS", "4")
     monkeypatch.setenv("PORT", "1")
@@ -130,7 +130,7 @@ def test_the_users_own_settings_do_not_reach_the_servers(monkeypatch: pytest.Mon
     assert "'PORT'" not in str(failed.value)
 
 
-def test_a_start_that_is_cancelled_half_way_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_cancelled_start_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child is there, and the call that made it has not returned yet: it ends with the others all the same."""
 
     async def main() -> None:

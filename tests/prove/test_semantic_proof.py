@@ -30,7 +30,7 @@ def figures(folder: Path) -> dict[str, Figure]:
     return {figure.name: figure for figure in finding.figures}
 
 
-def test_it_holds(folder: Path) -> None:
+def test_semantic_claim_holds(folder: Path) -> None:
     """What it learned is enough to answer, and the error stays where it was promised."""
     found = figures(folder)
     assert all(figure.holds for figure in found.values())
@@ -38,13 +38,13 @@ def test_it_holds(folder: Path) -> None:
     assert found["answered, pairs made to fool it"].value == 0
 
 
-def test_a_cache_that_gives_everything_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_semantic_claim_cache_that_always_answers_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the wrong answers are seen."""
     monkeypatch.setattr(Calibrator, "why_not", lambda self, p: "")
     assert not figures(folder)["wrong answers at 10 %, worst order"].holds
 
 
-def test_a_cache_that_never_learns_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_semantic_claim_cache_that_never_learns_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No wrong answers, but none at all."""
     monkeypatch.setattr(Calibrator, "why_not", lambda self, p: "shadow")
     found = figures(folder)
@@ -53,7 +53,7 @@ def test_a_cache_that_never_learns_falls_short(folder: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("is_given", [False, True])
-def test_without_its_data_it_says_so(tmp_path: Path, is_given: bool) -> None:
+def test_semantic_claim_without_data_raises(tmp_path: Path, is_given: bool) -> None:
     """Whether no folder was named, or the files are not in it."""
     with pytest.raises(SetUpFailed, match=r"--data DIR|cannot be read"):
         uvloop.run(SemanticClaim().run(Conditions(data=tmp_path if is_given else None)))

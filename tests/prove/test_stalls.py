@@ -9,7 +9,7 @@ from stayfast.wire.continuation import SeamTrimmer
 N = 200
 
 
-def test_rescues_shorten_the_longest_wait() -> None:
+def test_stalls_claim_rescue_shortens_longest_gap() -> None:
     """From half a minute to about a second, and every answer is right."""
     waited, rescued = (run_virtual(stalls.measure, N, 1, mode) for mode in ("wait", "rescue"))
     assert (waited.n_wrong, rescued.n_wrong) == (0, 0)
@@ -19,7 +19,7 @@ def test_rescues_shorten_the_longest_wait() -> None:
 
 
 @pytest.mark.parametrize("more", [-1, 1])
-def test_a_wrong_seam_is_seen(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+def test_stalls_claim_wrong_seam_falls_short(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
     """One character less, or one twice."""
     right = SeamTrimmer.take
 

@@ -67,7 +67,7 @@ def came_of(said: list[Visit], route: Mapping[str, Any]) -> Outcomes:
     return run_virtual(visit_in_virtual_time, said, N_WARM, route, rate_rps=100.0, seed=1, embedder=embedder)
 
 
-def test_what_is_asked_is_what_is_claimed(said: list[Visit]) -> None:
+def test_draw_visits_shares_match_claim(said: list[Visit]) -> None:
     """40 % come again, hardly ever in the same words; what is asked once has an article and words of its own."""
     again = [visit for visit in said if visit.is_repeated]
     once = [visit for visit in said if not visit.is_repeated]
@@ -77,7 +77,7 @@ def test_what_is_asked_is_what_is_claimed(said: list[Visit]) -> None:
     assert not {visit.article for visit in again} & {visit.article for visit in once}
 
 
-def test_the_provider_reads_a_question_with_and_without_marks() -> None:
+def test_parse_question_with_and_without_marks() -> None:
     """What is pasted below it is no part of it."""
     plain, marked = (b'{"messages":[{"role":"user","content":%b}]}' % content for content in (
         b'"Why?\\n\\nAll of this."', b'[{"type":"text","text":"Why?\\n\\nAll","cache_control":{"type":"ephemeral"}}]'))
@@ -85,7 +85,7 @@ def test_the_provider_reads_a_question_with_and_without_marks() -> None:
     assert render_answer(12).startswith("Article 12 of ")
 
 
-def test_all_on_is_quicker_and_cheaper_than_direct(said: list[Visit]) -> None:
+def test_table_claim_all_on_is_faster_and_cheaper_than_direct(said: list[Visit]) -> None:
     """In virtual time; most of what comes again is answered from the cache, and nothing goes wrong elsewhere."""
     direct, tidy, all_on = (came_of(said, route) for route in (DIRECT, TIDY, ALL_ON))
     shares = (0.5, 0.95, 0.99)
@@ -99,7 +99,7 @@ def test_all_on_is_quicker_and_cheaper_than_direct(said: list[Visit]) -> None:
     assert all_on.usd < tidy.usd < direct.usd
 
 
-def test_a_cache_that_gives_everything_is_seen(said: list[Visit], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_claim_cache_that_always_answers_is_wrong(said: list[Visit], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answers are judged by the article."""
     monkeypatch.setattr(Calibrator, "why_not", lambda self, p: "")
     came = came_of(said, ALL_ON)
@@ -113,7 +113,7 @@ def figures(conditions: Conditions) -> dict[str, Figure]:
 
 
 @pytest.mark.sockets
-def test_every_figure_is_taken(tmp_path: Path) -> None:
+def test_table_claim_takes_every_figure(tmp_path: Path) -> None:
     """So short a run proves nothing, but nothing is missing in it, and nothing fails over sockets."""
     (tmp_path / CLASSES).write_text(as_csv())
     found = figures(Conditions(is_quick=True, data=tmp_path))
@@ -123,7 +123,7 @@ def test_every_figure_is_taken(tmp_path: Path) -> None:
     assert 0 < found["sockets: spend, less than direct by"].value < 100
 
 
-def test_a_broken_file_is_told(tmp_path: Path) -> None:
+def test_table_claim_invalid_file_raises(tmp_path: Path) -> None:
     """Before anything is asked."""
     (tmp_path / CLASSES).write_text("neither,nor\n1,2\n")
     with pytest.raises(SetUpFailed, match=CLASSES):
