@@ -1,4 +1,4 @@
-"""What a figure and a finding hold by."""
+"""Figures, findings and claims."""
 
 from math import inf, isnan, nan
 
@@ -13,12 +13,11 @@ from stayfast.lab.harness.claim import Figure, Finding, Sense, median_and_range
     (50.0, Sense.AT_LEAST, True), (49.9, Sense.AT_LEAST, False), (nan, Sense.AT_MOST, False), (nan, Sense.AT_LEAST, False),
 ])
 def test_figure_holds_depends_on_goal_and_sense(value: float, sense: Sense, holds: bool) -> None:
-    """The goal itself is on the right side; what could not be taken is on neither."""
+    """A value equal to its goal holds; NaN never does."""
     assert Figure("it", value, "ms", 50.0, sense).holds is holds
 
 
 def test_figure_without_goal_does_not_fail_finding() -> None:
-    """Even one that could not be taken does not fail a finding that has goals."""
     assert Finding((Figure("it", 1.0, "ms", 2.0), Figure("that", nan, "ms"))).holds
 
 
@@ -29,24 +28,21 @@ def test_figure_without_goal_does_not_fail_finding() -> None:
     Finding((Figure("it", 1.0, "ms"),)),
 ], ids=["one median_and_range", "spoiled", "no figures", "no goals"])
 def test_finding_invalid_or_short_does_not_hold(finding: Finding) -> None:
-    """One figure is enough; so is a run that proves nothing, and one that measured nothing."""
     assert not finding.holds
 
 
 def test_median_and_range_of_rounds() -> None:
-    """Odd and even numbers of rounds."""
     assert median_and_range([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
     assert median_and_range([4.0, 1.0, 2.0, 3.0]) == (2.5, 1.0, 4.0)
 
 
 @pytest.mark.parametrize("rounds", [[], [1.0, nan, 2.0], [nan]])
 def test_median_and_range_nan_round_gives_nan(rounds: list[float]) -> None:
-    """NaN compares with nothing: it must not end up beside the median."""
+    """NaN compares with nothing, so sorting would hide it."""
     assert all(isnan(value) for value in median_and_range(rounds))
 
 
 def test_claims_each_state_a_number() -> None:
-    """A claim without a number cannot fall short of it; names are what the command takes."""
     found = claims()
     assert found.keys() >= {"truth", "overhead", "cancel", "budget"}
     for name, claim in found.items():

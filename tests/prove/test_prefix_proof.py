@@ -1,4 +1,4 @@
-"""The proof about providers' prefix caches: it holds in a short run, and fails where nobody sees to them."""
+"""The claim about prompt caches holds in a short run, and falls short with the feature off."""
 
 import asyncio
 
@@ -15,12 +15,10 @@ def test_prefix_claim_holds() -> None:
 
 
 def test_prefix_claim_off_reads_nothing() -> None:
-    """The naive request reads nothing, from nobody."""
     for case in CASES:
         assert run_virtual(run_agents, case, PrefixConfig(), 2, 1, shuffles=True).cached_share < 0.01
 
 
 def test_run_agents_same_seed_repeats() -> None:
-    """In virtual time, to the last token."""
     runs = [run_virtual(run_agents, CASES[1], PrefixConfig("auto"), 2, 7, shuffles=True) for _ in range(2)]
     assert runs[0] == runs[1]

@@ -18,7 +18,7 @@ IGNORES = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 
 
 def is_gone(pid: int) -> bool:
-    """Whether there is no such process any more, not even one that nobody has waited for."""
+    """Whether the process no longer exists, not even as a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -27,7 +27,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_processes_start_shipped_commands() -> None:
-    """A simulator and a gateway in front of it come up, answer, tell their CPU, and end with the processes."""
+    """A simulator and a gateway start, answer, report their CPU, and end with the processes."""
 
     async def main() -> list[int]:
         async with Processes() as processes:
@@ -44,7 +44,7 @@ def test_processes_start_shipped_commands() -> None:
 
 
 def test_processes_failed_start_reports_output() -> None:
-    """And what had been started before it is ended."""
+    """Servers that had started before are ended."""
 
     async def main(pids: list[int]) -> None:
         async with Processes() as processes:
@@ -58,7 +58,6 @@ def test_processes_failed_start_reports_output() -> None:
 
 
 def test_processes_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ended as well."""
     monkeypatch.setattr(harness, "START_WITHIN_S", 0.2)
 
     async def main() -> Processes:
@@ -72,7 +71,7 @@ def test_processes_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_processes_claim_raises_ends_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even a server that is frozen, or one that does not listen to SIGTERM."""
+    """Stopped servers, and servers that ignore SIGTERM, are ended, too."""
     monkeypatch.setattr(harness, "STOP_WITHIN_S", 0.5)
 
     async def main(pids: list[int]) -> None:
@@ -91,7 +90,7 @@ def test_processes_claim_raises_ends_servers(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("is_up", [True, False], ids=["while it runs", "while it starts"])
 def test_processes_claim_cancelled_ends_servers(is_up: bool) -> None:
-    """Whether its server runs or is about to."""
+    """Both a running server and one that is starting."""
 
     async def claim(processes: Processes, started: asyncio.Event) -> None:
         async with processes:
@@ -114,7 +113,7 @@ def test_processes_claim_cancelled_ends_servers(is_up: bool) -> None:
 
 
 def test_processes_ignore_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another number of workers would be another measurement."""
+    """Another number of workers would change the measurement."""
     monkeypatch.setenv("STAYFAST_WORKERS", "4")
     monkeypatch.setenv("PORT", "1")
     monkeypatch.setenv("KEPT", "yes")
@@ -131,7 +130,7 @@ def test_processes_ignore_user_settings(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_processes_cancelled_start_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child is there, and the call that made it has not returned yet: it ends with the others all the same."""
+    """The child exists, and the call that created it has not returned yet."""
 
     async def main() -> None:
         made: list[asyncio.subprocess.Process] = []

@@ -260,7 +260,7 @@ class _FollowUps:
         body = {"model": MODELS[0], "temperature": 0,
                 "messages": [{"role": role, "content": text} for role, text in turns]}
         echoed = await ask_echo(self._gateway, decode(Api.CHAT, msgspec.json.encode(body)),
-                           Arrival(f"req_{self._n}", self._loop.now()))
+                                Arrival(f"req_{self._n}", self._loop.now()))
         self.n_crossed += echoed.name != name
         await asyncio.sleep(1.0)  # until the cache has learned
         return echoed.result, is_new

@@ -238,8 +238,9 @@ def _draw_settings(rng: Random) -> Settings:
     hedge = rng.choice((HedgeConfig("off"), HedgeConfig(), HedgeConfig("race", race_after_s=rng.choice((0.0, 0.05, 0.1)))))
     fallback = Fallback(("spare",)) if rng.random() < 0.5 else None
     route = RouteSettings(("a", "b", "c")[:rng.choice((1, 2, 3))], pick=rng.choice(("balance", "order")), hedge=hedge,
-                  retry=RetryConfig(max_attempts=3, base_s=rng.choice((0.001, 0.05, 0.3))), on_overrun=OnOverrun(fallback),
-                  timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
+                          retry=RetryConfig(max_attempts=3, base_s=rng.choice((0.001, 0.05, 0.3))),
+                          on_overrun=OnOverrun(fallback),
+                          timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
     queue = QueueConfig(rng.choice((0, 1, 10)), max_wait_s=rng.choice((0.1, 1.0)), target_wait_s=0.05)
     admission = AdmissionConfig(rng.choice((None, None, 1, 2, 4)), queue)
     return Settings(upstreams=dict.fromkeys(("a", "b", "c", "spare"), upstream), routes={"m": route}, tenants=TENANTS,

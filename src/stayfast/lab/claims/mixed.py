@@ -102,7 +102,7 @@ class Mixed:
         load = make_load(RATE_RPS, extent.real_s, extent.warmup_s)
         real = await run_over_sockets(load, self.hedge, seed)
         figures += Rivals(load, seed).compare("sockets", real, extent.slack,
-                                               max_calls=1 + (MAX_CALLS - 1) * extent.slack)
+                                              max_calls=1 + (MAX_CALLS - 1) * extent.slack)
         return Finding(tuple(figures), spoiled=spoil_reason({"gateway": real}))
 
 
@@ -182,7 +182,7 @@ class Rivals:
             bucket_goal = BUCKET_GOAL * slack if len(chosen) >= MIN_BUCKET else None
             words = f"from {low} tokens" if high == BUCKETS[-1] else f"{low} to {high} tokens"
             figures.append(Figure(f"{where}: TTFT p99 of prompts of {words} ({p99_s:.2f} s, n={len(chosen)}), over that of "
-                                f"{best.policy.name}", p99_s / best_s, "x", bucket_goal))
+                                  f"{best.policy.name}", p99_s / best_s, "x", bucket_goal))
         return figures
 
     def _row_by_number(self) -> Mapping[int, int]:

@@ -130,7 +130,7 @@ class TableClaim:
 
 
 async def _run_visits(drawn: Sequence[Visit], n_warm: int, route: Mapping[str, Any], seed: int,
-                 embedder: MemoryEmbedder | None = None) -> Outcomes:
+                      embedder: MemoryEmbedder | None = None) -> Outcomes:
     return await run_virtual_in_thread(visit_in_virtual_time, drawn, n_warm, route, rate_rps=VIRTUAL_RPS, seed=seed,
                                        embedder=embedder)
 

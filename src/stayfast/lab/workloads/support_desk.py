@@ -466,7 +466,7 @@ async def visit_over_sockets(visits: Sequence[Visit], route: Mapping[str, Any], 
 
         async def send(seconds: float, first: int, seed: int) -> Result:
             load = LoadSpec(seconds, rate_rps, n_input=1, n_output=MAX_OUTPUT, api=Api.MESSAGES, model=ROUTE,
-                        extra={"temperature": 0})
+                            extra={"temperature": 0})
             return await run_load(load, gateway.url, seed, _VisitPrompts(prompts, visits, first))
 
         async def read_charge_usd() -> float:
