@@ -54,8 +54,8 @@ class Cancel:
     start_front: Callable[[Processes, Mapping[str, Any]], Awaitable[ServerProcess]] = Processes.gateway
 
     name = "cancel"
-    says = (f"When a client hangs up before the first token, in mid-stream or while it awaits a whole answer, the upstream "
-            f"call is closed within {WITHIN_MS:g} ms.")
+    says = ("When a client disconnects before the first token, in mid-stream or while waiting for a whole answer, its "
+            f"upstream call is closed within {WITHIN_MS:g} ms.")
 
     async def run(self, conditions: Conditions) -> Finding:
         n_clients = conditions.choose(self.full, self.quick).n

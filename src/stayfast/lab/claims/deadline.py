@@ -44,8 +44,9 @@ async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
 
 
 DEADLINE = VirtualClaim(
-    "deadline", f"Of 100,000 random turns in virtual time none outlives its budget or its caller by more than {WITHIN_MS:g} "
-    "ms, and none leaves a Task behind.", measure, "{:,} turns in virtual time", 100_000, 3_000)
+    "deadline", "Of 100,000 random turns in virtual time none outlives its budget or its caller by more than "
+    f"{WITHIN_MS:g} ms, and none leaves a task behind.",
+    measure, "{:,} turns in virtual time", 100_000, 3_000)
 
 
 class RandomTurns:

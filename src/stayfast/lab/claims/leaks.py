@@ -77,8 +77,9 @@ async def measure(loop: SimLoop, n_schedules: int, seed: int) -> Finding:
 
 
 LEAKS = VirtualClaim(
-    "leaks", "Over 100,000 random schedules of failing upstreams and leaving clients, no place, stream, task, timer, probe, "
-    "quota or budget is held once all is over.", measure, "{:,} schedules in virtual time", 100_000, 2_000)
+    "leaks", "After 100,000 random schedules of failing upstreams and leaving clients no place, stream, task, timer, "
+    "probe, quota or budget is held.",
+    measure, "{:,} schedules in virtual time", 100_000, 2_000)
 
 
 class _Erratic(Scripted):

@@ -77,10 +77,10 @@ class Mixed:
     hedge: Mapping[str, Any] = field(default_factory=dict)
 
     name = "mixed"
-    says = (f"With prompts of all sizes and brown-outs, with nothing set, p99 to the first token is at most {P99_GOAL:g} "
-            "times that of the best constant time-out with a retry elsewhere and at most that of two hedges after "
-            f"{USUAL_DELAY_S:g} s, for at most {MAX_CALLS - 1:.0%} more calls, which is fewer than either; at as many calls "
-            f"as the time-out it is at most {TUNED_GOAL:g} times as long. Nothing is lost. Over sockets, in few requests, "
+    says = (f"Prompts of all sizes and brownouts, default settings: p99 to the first token is at most {P99_GOAL:g} times "
+            "that of the best fixed timeout with a retry elsewhere, and at most that of two hedges after "
+            f"{USUAL_DELAY_S:g} s, for at most {MAX_CALLS - 1:.0%} more calls, fewer than either. With as many calls as "
+            f"the timeout it is at most {TUNED_GOAL:g} times as long. No request is lost. Over sockets, with few requests, "
             f"each may be {SOCKETS_SLACK - 1:.0%} more.")
 
     async def run(self, conditions: Conditions) -> Finding:
