@@ -203,5 +203,5 @@ def test_budget_claim_missing_upstream_calls_fall_short(name: str) -> None:
 def test_budget_claim_late_client_loop_spoils_run() -> None:
     late = [failed(0, DEADLINE_S + 0.06)]
     assert judged(LEGS[0], late, lag_s=0.07).spoiled == (
-        "the client's own loop stood still for 70 ms: what was late may be this machine")
+        "the client's own loop stood still for 70 ms, which may explain the late requests")
     assert judged(LEGS[0], fine(LEGS[0]), lag_s=0.07).holds
