@@ -86,9 +86,7 @@ class RandomTurns:
         await self._check_leftovers()
 
     async def _check_leftovers(self) -> None:
-        """Count the leftovers shortly after a turn and again after its uncancellable steps, and record when each budget
-        ended.
-        """
+        """Count the leftovers shortly after a turn, and again after its uncancellable steps."""
         await asyncio.sleep(SETTLE_S)
         self._n_left += len(asyncio.all_tasks() - {asyncio.current_task()} - self._uncancellable.keys())
         self._n_unreported += sum(not running.is_abandoned for running in self._uncancellable.values())

@@ -214,9 +214,7 @@ def _regime_changes(number: int, load: LoadSpec) -> list[tuple[float, RegimeStat
 
 
 class _CallNumbers:
-    """Numbers the calls to one provider by their request and its earlier attempts there. The number selects the random
-    draws.
-    """
+    """Numbers a provider's calls by request and attempt. The number selects the random draws."""
 
     def __init__(self) -> None:
         self._n_attempts: dict[int, int] = {}

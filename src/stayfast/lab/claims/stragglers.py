@@ -134,9 +134,7 @@ async def _run_over_sockets(case: EngineCase, seconds: float, seed: int, *, has_
 
 
 def make_figures(where: str, before: WaitsByKind, after: WaitsByKind, min_before_s: float | None = None) -> list[Figure]:
-    """before, after: without and with lanes. min_before_s: the goal without lanes; minutes over sockets are too few for
-    one.
-    """
+    """before, after: without and with lanes. min_before_s: the goal without lanes, in runs that are long enough for one."""
     short, long = Exact(after.short_s), Exact(after.long_s)
     return [
         Figure(f"{where}: short, without lanes: p99 (n={len(before.short_s)})", Exact(before.short_s).at(0.99), "s",

@@ -119,9 +119,7 @@ def simulate_tuned(n: int, seed: int) -> list[FixedPolicyRun]:
 
 
 def _relax_goals(goals: Mapping[str, float], slack: float) -> Mapping[str, float]:
-    """The goals of a run with few samples: quantiles and extra calls times `slack`, and at most one request in 1,000 past 5
-    s.
-    """
+    """The goals of a run with few samples: quantiles and extra calls times `slack`, one request in 1,000 past 5 s."""
     if slack == 1.0:
         return goals
     relaxed = {name: goal * slack if name in ("p95_s", "p99_s") else goal for name, goal in goals.items()}
