@@ -191,8 +191,8 @@ class PrefixClaim:
 
     name = "prefix"
     says = (f"Agents with tools read at least {CACHED_SHARE:.0%} of their input from their provider's cache, and get their "
-            f"first token {LESS_TTFT:.0%} sooner than naive requests. Their cached share is {OVER_TIDY * 100:.0f} points above "
-            "that of requests with ordered tools, and no request is rejected for its marks.")
+            f"first token {LESS_TTFT:.0%} sooner than naive requests. Their cached share is {OVER_TIDY * 100:.0f} points "
+            "above that of requests with ordered tools, and no request is rejected for its marks.")
 
     async def run(self, conditions: Conditions) -> Finding:
         n, seed = conditions.choose(self.full, self.quick).n, conditions.seed
