@@ -12,14 +12,13 @@ from urllib.parse import urlsplit
 
 
 class Deaf:
-    """The proxy."""
+    """Keeps every upstream connection open."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
         self._open: list[asyncio.StreamWriter] = []  # never closed
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request."""
         head = await reader.readuntil(b"\r\n\r\n")
         body = await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
         upstream = self._settings["routes"][json.loads(body)["model"]]["upstreams"][0]
@@ -33,7 +32,6 @@ class Deaf:
 
 
 async def main(settings: dict[str, Any]) -> None:
-    """Serve until the process is ended."""
     deaf = Deaf(settings)
     server = await asyncio.start_server(deaf.serve, "127.0.0.1", 0)
     sys.stdout.write(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}\n")

@@ -1,4 +1,4 @@
-"""Claims that are settled beforehand; as a program, `stayfast prove` with these instead of the real ones."""
+"""Claims with fixed results. As a program: `stayfast prove` with these claims."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ SPOILED = Finding((Figure("time to nothing", 1.0, "ms", 50.0),), spoiled="the cl
 
 @dataclass(frozen=True)
 class Fake:
-    """Finds what it is told to; `failed`: says that it could not be set up. needs: data, for want of which it does not."""
+    """Returns a fixed finding. failed: the message of a failed set-up. needs: the message if `--data` is missing."""
 
     name: str
     finding: Finding = HOLDS
@@ -28,11 +28,9 @@ class Fake:
 
     @property
     def says(self) -> str:
-        """See `Claim`."""
         return f"What {self.name} claims."
 
     async def run(self, conditions: Conditions) -> Finding:
-        """See `Claim`."""
         conditions.report_progress("half of it done")
         if self.failed:
             raise SetUpFailed(self.failed)
@@ -42,26 +40,24 @@ class Fake:
 
 
 class Computing:
-    """Computes for an hour in a thread that nothing can stop, as a proof in virtual time does."""
+    """Computes for an hour in a thread that cannot be stopped, like a proof in virtual time."""
 
     name = "computing"
     says = "What computing claims."
 
     async def run(self, conditions: Conditions) -> Finding:
-        """Until the process ends."""
         conditions.report_progress("in a thread")
         await asyncio.to_thread(threading.Event().wait, 3600)
         return HOLDS
 
 
 class Endless:
-    """Starts a server, tells its process's number, and waits for ever."""
+    """Starts a server, reports its process id, and waits for ever."""
 
     name = "endless"
     says = "It never ends."
 
     async def run(self, conditions: Conditions) -> Finding:
-        """See `Claim`."""
         async with Processes() as processes:
             floor = await processes.baseline_proxy("http://127.0.0.1:9")
             conditions.report_progress(f"pid {floor.process.pid}")
@@ -70,7 +66,6 @@ class Endless:
 
 
 def fakes() -> dict[str, Claim]:
-    """By name."""
     claims: tuple[Claim, ...] = (
         Fake("good"), Fake("bad", FALLS_SHORT), Fake("void", SPOILED),
         Fake("broken", failed="`stayfast sim` did not start:\nno such preset"), Endless(), Computing())

@@ -1,4 +1,4 @@
-"""Runs proofs, and looks into what they found."""
+"""Helpers that run proofs and read their findings."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ def run(claim: Claim) -> Finding:
 
 
 def run_until(claim: Claim, is_so: Callable[[Finding], bool]) -> Finding:
-    """The first run of which `is_so` is true, or the last."""
+    """The first of N_TRIES runs for which `is_so` is true, or the last."""
     finding = run(claim)
     for _ in range(N_TRIES - 1):
         if is_so(finding):
@@ -26,16 +26,15 @@ def run_until(claim: Claim, is_so: Callable[[Finding], bool]) -> Finding:
 
 
 def run_until_it_holds(claim: Claim) -> Finding:
-    """The first run that holds, or the last."""
     return run_until(claim, lambda finding: finding.holds)
 
 
 def short_of(finding: Finding) -> list[str]:
-    """The names of the figures that are on the wrong side."""
+    """The names of the figures that miss their goals."""
     return [figure.name for figure in finding.figures if not figure.holds]
 
 
 def figure_of(finding: Finding, words: str) -> Figure:
-    """The one figure whose name has these words."""
+    """The only figure whose name contains these words."""
     [found] = [figure for figure in finding.figures if words in figure.name]
     return found

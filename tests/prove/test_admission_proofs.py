@@ -1,4 +1,4 @@
-"""The proofs about admission: they hold in short virtual runs, and fail where the thing on trial is missing."""
+"""The claims about admission hold in short virtual runs, and fall short with broken parts."""
 
 import pytest
 
@@ -9,29 +9,29 @@ from stayfast.policy.admission.queue import QueueConfig
 from stayfast.testing.simloop import SimLoop
 
 
-def test_the_books_close() -> None:
-    """A few thousand requests; only what is reserved for the last ones weighs more than in a long run."""
+def test_quota_claim_holds() -> None:
+    """6,000 requests, with a lower goal for the used share than in a long run."""
     finding = run_virtual(quota.measure, 6000, 1, min_percent=80.0)
     assert [figure.name for figure in finding.figures if not figure.holds] == []
 
 
-def test_books_that_are_wrong_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Estimates that are never put right leave a gap of thousands."""
+def test_quota_claim_missing_reconciliation_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates that are never corrected leave a gap of thousands of tokens."""
     monkeypatch.setattr("stayfast.policy.admission.quota.TenantQuota.reconcile", lambda *_: None)
     finding = run_virtual(quota.measure, 3000, 1, min_percent=0.0)
     assert "by tokens: the books are off by" in [figure.name for figure in finding.figures if not figure.holds]
 
 
-def test_shares_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two phases of each kind; with equal weights for all, those who are due more fall short."""
+def test_fair_claim_holds_and_equal_weights_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two phases of each kind."""
     monkeypatch.setattr(fair, "AWAY_S", 40.0)
     monkeypatch.setattr(fair, "WARMUP_S", 10.0)
     assert run_virtual(fair.measure, 160.0, 1).holds
     assert not run_virtual(fair.measure, 80.0, 1, dict.fromkeys(fair.WEIGHTS, 1.0)).holds
 
 
-def test_a_noisy_tenant_is_no_trouble() -> None:
-    """Half a virtual minute; where everybody is one tenant, the quiet ones suffer."""
+def test_noisy_claim_holds_and_missing_admission_falls_short() -> None:
+    """Half a virtual minute."""
     config = AdmissionConfig(noisy.N_PLACES)
     alone, _ = run_virtual(noisy.run_in_virtual_time, 30.0, config, 2, has_noise=False)
     beside, (n, n_shed) = run_virtual(noisy.run_in_virtual_time, 30.0, config, 2, has_noise=True)
@@ -42,8 +42,8 @@ def test_a_noisy_tenant_is_no_trouble() -> None:
     assert float("inf") in unprotected
 
 
-def test_the_crowd_counts_what_ends() -> None:
-    """Tokens and cost as the upstream said, and nothing before the books are opened."""
+def test_virtual_tenants_ledger_counts_finished_requests() -> None:
+    """Tokens and cost are those reported by the upstream; requests before `open` are not counted."""
     async def main(loop: SimLoop) -> None:
         tenants = VirtualTenants(quota.PROVIDER, quota.TENANTS, AdmissionConfig(), loop, 1, price=quota.PRICE)
         tenants.ledger.is_open = False

@@ -1,4 +1,4 @@
-"""Every proof against something that is broken: a proof that cannot fail proves nothing."""
+"""Each claim falls short of something broken."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,18 +31,18 @@ OTHER = PRESETS["gemini-flash-like"].ttft
 
 
 async def deaf(processes: Processes, settings: Mapping[str, Any]) -> ServerProcess:
-    """A proxy that stays with its upstream when the client leaves."""
+    """A proxy that keeps its upstream call when the client leaves."""
     return await processes.start("tests/prove/deaf.py", processes.write_file(settings))
 
 
 async def refusing(processes: Processes, settings: Mapping[str, Any]) -> ServerProcess:
-    """A gateway that knows none of the routes."""
+    """A gateway without the requested routes."""
     return await processes.gateway({**settings, "routes": {"other": {"upstreams": ["silent"]}}})
 
 
 @pytest.mark.sockets
-def test_cancel_falls_short_of_a_proxy_that_never_closes_its_upstream() -> None:
-    """No call is closed, and tokens are paid for all the time, in every state."""
+def test_cancel_claim_proxy_never_closes_upstream_falls_short() -> None:
+    """Calls stay open and tokens are paid for in every state."""
     finding = run(Cancel(quick=Extent(3), start_front=deaf))
     assert [name.split(",")[0] for name in short_of(finding)] == [
         "calls not closed by the hang-up after 1 s", "longest time to the upstream's close",
@@ -50,8 +50,8 @@ def test_cancel_falls_short_of_a_proxy_that_never_closes_its_upstream() -> None:
 
 
 @pytest.mark.sockets
-def test_cancel_falls_short_where_nothing_is_asked_of_the_upstream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal leaves nothing to cancel, and that is not the same as cancelling it."""
+def test_cancel_claim_without_upstream_calls_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rejected request has no call to cancel, and must not count as cancelled."""
     monkeypatch.setattr(cancel, "VISIT_WITHIN_S", 0.3)
     monkeypatch.setattr(cancel, "SETTLED_AFTER_S", 0.1)
     finding = run(Cancel(quick=Extent(2), start_front=refusing))
@@ -60,8 +60,8 @@ def test_cancel_falls_short_where_nothing_is_asked_of_the_upstream(monkeypatch: 
 
 
 @pytest.mark.sockets
-def test_budget_falls_short_without_fallback_and_with_a_longer_deadline() -> None:
-    """The one fails what could have been served, the other lets requests outlive what was claimed."""
+def test_budget_claim_no_fallback_or_longer_deadline_falls_short() -> None:
+    """Without fallbacks requests fail; with a longer deadline they outlive the claimed one."""
     finding = run(BudgetClaim(quick=Extent(real_s=1.0), routes={
         "alone": {"upstreams": ["hanging"], "deadline": DEADLINE_S + 0.5},
         "hanging": {"upstreams": ["hanging"], "deadline": DEADLINE_S},
@@ -76,8 +76,8 @@ def test_budget_falls_short_without_fallback_and_with_a_longer_deadline() -> Non
 
 
 @pytest.mark.sockets
-def test_overhead_falls_short_of_requests_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error is cheaper than an answer: figures with errors among them are no figures."""
+def test_overhead_claim_failed_requests_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors are cheaper than answers, so figures with errors are invalid."""
     monkeypatch.setattr(Processes, "reserve_core", lambda *_: False)  # nothing is measured: no core of its own
     faulty = {**PROVIDER, "faults": [{"kind": "status", "status": 400, "rate": 0.3}]}
     finding = run(Overhead(quick=Extent(real_s=0.2), provider=faulty))
@@ -85,8 +85,8 @@ def test_overhead_falls_short_of_requests_that_fail(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.sockets
-def test_truth_falls_short_of_a_closed_loop() -> None:
-    """Callers who wait for a stalled target do not ask meanwhile, and their p99 is fine: the same stall, not seen."""
+def test_truth_claim_closed_loop_hides_stall_and_falls_short() -> None:
+    """Closed-loop callers send nothing during a stall, and report a good p99."""
 
     async def main(load: LoadSpec) -> tuple[Result, float]:
         async with Processes() as processes:
@@ -104,8 +104,8 @@ def test_truth_falls_short_of_a_closed_loop() -> None:
     assert p99.value < 20
 
 
-def test_truth_falls_short_of_another_mixture() -> None:
-    """Answers of one provider, held against the formula of another, and against each other."""
+def test_truth_claim_other_mixture_falls_short() -> None:
+    """One provider's answers, compared with the formula of another, and with slower answers."""
     result = run_virtual(run_in_virtual_time, 4.0, 1)
     figures = compare_with_formula("it", result, OTHER, slack=2.0)
     assert [figure.holds for figure in figures] == [True, False, False]
@@ -113,8 +113,7 @@ def test_truth_falls_short_of_another_mixture() -> None:
     assert not compare_with_each_other(result, slower, 1).holds
 
 
-def test_truth_falls_short_of_answers_that_never_came() -> None:
-    """Nothing measured is not the same as nothing wrong."""
+def test_truth_claim_without_answers_falls_short() -> None:
     nothing = result_of([Sample(n, 0.1 * n, error=Error.RESET) for n in range(50)])
     answered = result_of([whole(n, 1.0) for n in range(50)])
     assert not any(figure.holds for figure in compare_with_formula("it", nothing, OTHER))
@@ -123,7 +122,7 @@ def test_truth_falls_short_of_answers_that_never_came() -> None:
 
 
 def whole(n: int, took_s: float, *, n_chunks: int = 40, status: int = 200, error: Error = Error.NONE) -> Sample:
-    """A request that ended `took_s` after its send."""
+    """A sample that ended `took_s` after its send."""
     at_s = 0.1 * n
     end_s = at_s + took_s
     return Sample(n, at_s, sent_s=at_s, headers_s=at_s, first_s=at_s + took_s / 2, last_s=end_s, ended_s=end_s, n_output=40,
@@ -132,7 +131,7 @@ def whole(n: int, took_s: float, *, n_chunks: int = 40, status: int = 200, error
 
 
 def result_of(samples: list[Sample], lag_s: float = 0.0) -> Result:
-    """A run of these."""
+    """A result with these samples."""
     rows = Samples()
     for sample in samples:
         rows.add(sample)
@@ -142,12 +141,12 @@ def result_of(samples: list[Sample], lag_s: float = 0.0) -> Result:
 
 
 def failed(n: int, took_s: float, status: int = 504) -> Sample:
-    """A request that was answered by an error."""
+    """A sample that ended in an error."""
     return whole(n, took_s, n_chunks=0, status=status, error=Error.STATUS)
 
 
 def fine(leg: Leg) -> list[Sample]:
-    """What a leg of `budget` finds where all is well."""
+    """Good samples of one leg of `budget`."""
     return [failed(n, DEADLINE_S + 0.002) if leg.route == "alone" else whole(n, 1.5) for n in range(10)]
 
 
@@ -156,19 +155,19 @@ STRUCK = {"hanging": {"n_asked": 40, "outcomes": {"hang": 40}}, "steady": {"n_as
 
 
 def judged(leg: Leg, samples: list[Sample], lag_s: float = 0.0) -> Finding:
-    """The verdict on one leg with these samples and all the others as they should be."""
+    """The finding with these samples for one leg, and good samples for the others."""
     return make_finding({each: result_of(samples if each == leg else fine(each), lag_s) for each in LEGS}, STRUCK)
 
 
-def test_budget_holds_where_all_is_well() -> None:
-    """The measure of the next tests; the note has the gateway's own account of the answer that ended last."""
+def test_budget_claim_good_samples_hold() -> None:
+    """The reference for the next tests."""
     finding = judged(LEGS[0], fine(LEGS[0]))
     assert finding.holds
     assert finding.notes[1].endswith("took 2002.0 ms; by the gateway's own account, in ms: admit 0.1, call 12.5.")
 
 
-def test_budget_allows_a_gateway_to_know_better() -> None:
-    """Where nobody can serve, a 503 at once is as clear as a 504 at the deadline; but some must have waited that long."""
+def test_budget_claim_early_503_holds() -> None:
+    """Without a working upstream a 503 may come early, but some requests must wait until the deadline."""
     alone = LEGS[0]
     assert judged(alone, [failed(0, DEADLINE_S + 0.002), failed(1, 0.01, 503)]).holds
     assert short_of(judged(alone, [failed(1, 0.01, 503)])) == ["alone, streams: waited until the deadline"]
@@ -187,24 +186,22 @@ def test_budget_allows_a_gateway_to_know_better() -> None:
     ("jagged", [whole(0, 1.5), whole(1, DEADLINE_S + 0.06, n_chunks=3)]),
 ], ids=["nothing measured", "late", "504 too early", "another error", "no answer", "nothing served", "never sent", "cut",
         "refused", "one late end in part"])
-def test_budget_falls_short(route: str, samples: list[Sample]) -> None:
-    """One request is enough."""
+def test_budget_claim_bad_samples_fall_short(route: str, samples: list[Sample]) -> None:
     finding = judged(next(leg for leg in LEGS if leg.route == route), samples)
     assert not finding.holds
     assert finding.spoiled is None
 
 
 @pytest.mark.parametrize("name", ["hanging", "jagged", "steady"])
-def test_budget_falls_short_where_it_was_not_put_to_the_test(name: str) -> None:
-    """An upstream that failed nobody, or a fallback that nobody needed, leave nothing to prove."""
+def test_budget_claim_missing_upstream_calls_fall_short(name: str) -> None:
+    """An upstream that was not called, or a fallback that was not needed, leaves the claim untested."""
     idle = {"n_asked": 0, "outcomes": {"completed": 0}}
     finding = make_finding({leg: result_of(fine(leg)) for leg in LEGS}, {**STRUCK, name: idle})
     assert len(short_of(finding)) == 1
 
 
-def test_budget_says_when_the_machine_may_be_to_blame() -> None:
-    """Late, in a run whose client stood still for as long, proves nothing either way; in time, its lag does not matter."""
+def test_budget_claim_late_client_loop_spoils_run() -> None:
     late = [failed(0, DEADLINE_S + 0.06)]
     assert judged(LEGS[0], late, lag_s=0.07).spoiled == (
-        "the client's own loop stood still for 70 ms: what was late may be this machine")
+        "the client's own loop stood still for 70 ms, which may explain the late requests")
     assert judged(LEGS[0], fine(LEGS[0]), lag_s=0.07).holds

@@ -1,4 +1,4 @@
-"""The proofs about answers that are kept: they hold in short runs, and fail where the thing on trial is missing."""
+"""The claims about caches hold in short runs, and fall short with broken parts."""
 
 from pathlib import Path
 
@@ -18,20 +18,19 @@ from stayfast.pipeline.stages.cache import lookup as cache
 from stayfast.wire.canonical import CanonicalRequest, identity_bytes, scope_bytes
 
 
-def test_nothing_crosses() -> None:
-    """A thousand requests."""
+def test_isolation_claim_exact_cache_holds() -> None:
     finding = run_virtual(isolation.send_random_requests, 1000, 1)
     assert finding.figures[0].holds
 
 
-def test_nothing_crosses_in_other_words() -> None:
-    """Where the embedder finds all texts alike, and hits are many."""
+def test_isolation_claim_semantic_cache_holds() -> None:
+    """The embedder finds all texts alike, so there are many hits."""
     finding = run_virtual(isolation.send_random_requests, 3000, 1, is_semantic=True)
     assert finding.holds, finding.figures
 
 
 def forgets(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
-    """Keys know nothing of the tenant, or of the rest of the body."""
+    """Remove the tenant, or the rest of the body, from cache keys."""
     if forgotten == "tenant":
         monkeypatch.setattr(caching, "identity_bytes", lambda _, *who: identity_bytes(*who))
     else:
@@ -40,8 +39,8 @@ def forgets(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
 
 @pytest.mark.parametrize("is_semantic", [False, True])
 @pytest.mark.parametrize("forgotten", ["tenant", "body"])
-def test_a_key_that_forgets_something_is_seen(monkeypatch: pytest.MonkeyPatch, forgotten: str, is_semantic: bool) -> None:
-    """Without the tenant, or without the rest of the body, answers reach others."""
+def test_isolation_claim_incomplete_key_falls_short(monkeypatch: pytest.MonkeyPatch, forgotten: str,
+                                                    is_semantic: bool) -> None:
     forgets(monkeypatch, forgotten)
     finding = run_virtual(isolation.send_random_requests, 1000, 1, is_semantic=is_semantic)
     assert finding.figures[0].value > 10
@@ -52,21 +51,18 @@ ASKED = [IsolatedConversation(f"What is a {thing}?", f"A {thing} is a thing.", f
          for follow_up in ("What are its types?", "Who wrote the best ones of them?")]
 
 
-def test_a_follow_up_is_its_parents() -> None:
-    """The same words below another question are another question."""
+def test_isolation_claim_follow_up_of_other_question_misses() -> None:
     assert [figure.value for figure in run_virtual(send_follow_ups, ASKED, 1)] == [0.0, 0.0, 100.0]
 
 
-def test_a_key_that_forgets_the_parent_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then follow-ups are answered with what was said below other questions."""
+def test_isolation_claim_key_without_parent_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
     forgets(monkeypatch, "body")
     taken, crossed, _ = run_virtual(send_follow_ups, ASKED, 1)
     assert taken.value > 0
     assert crossed.value > 0
 
 
-def test_conversations_are_read_once(tmp_path: Path) -> None:
-    """From those of the files that are there; what is no such file is told."""
+def test_read_conversations_duplicates_and_invalid_file(tmp_path: Path) -> None:
     assert read_conversations(tmp_path) == []
     names = {"question": "Main Query", "answer": "Main Query Response", "follow_up": "Follow-Up Query"}
     rows = [{names[field]: value for field, value in msgspec.structs.asdict(one).items()} for one in ASKED]
@@ -78,16 +74,16 @@ def test_conversations_are_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.sockets
-def test_many_are_one_call() -> None:
-    """Thirty clients; without a cache each is its own call."""
+def test_coalesce_claim_holds_and_no_cache_falls_short() -> None:
+    """Thirty clients; without a cache each makes its own call."""
     finding = uvloop.run(Coalesce(quick=Extent(30)).run(Conditions(is_quick=True)))
     assert finding.holds
     without = uvloop.run(Coalesce(quick=Extent(30), cache={"mode": "off"}).run(Conditions(is_quick=True)))
     assert [figure.value for figure in without.figures if "calls" in figure.name] == [30.0, 30.0]
 
 
-def test_a_machine_that_gets_slower_says_nothing_of_a_miss() -> None:
-    """Each turn is set against the one beside it; the spread is that of the rounds, not of one bad turn."""
+def test_lookup_claim_slow_turns_do_not_change_cost_of_miss() -> None:
+    """Each turn is compared with the adjacent one; the range is that of the rounds."""
     meter = lookup.LookupMeter()
     speeds = [1.0, 1.0, 4.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
     meter.rounds = [[{"off": 100 * speed, "miss": 110 * speed, "hit": 50 * speed} for speed in half]
@@ -96,8 +92,8 @@ def test_a_machine_that_gets_slower_says_nothing_of_a_miss() -> None:
     assert (added.value, added.low, added.high) == (20.0, 10.0, 20.0)
 
 
-def test_what_slows_the_machine_says_nothing_of_a_miss_inside() -> None:
-    """Of both the quickest tenth of all turns count, though half of one round and most of another were slow."""
+def test_lookup_claim_without_sockets_uses_fastest_tenth() -> None:
+    """Half of one round and most of another were slow."""
     turn = (50.0, 65.0)
     slow = (75.0, 100.0)
     value, off = lookup.figures_without_sockets([[turn, slow] * 20, [slow] * 38 + [turn] * 2, [turn] * 40])
@@ -105,8 +101,7 @@ def test_what_slows_the_machine_says_nothing_of_a_miss_inside() -> None:
     assert (off.value, off.low, off.high) == (50.0, 50.0, 75.0)
 
 
-def test_a_miss_inside_is_one() -> None:
-    """Each question is looked up, asked for and kept; without a cache none is."""
+def test_lookup_claim_canned_system_misses_and_hits() -> None:
     async def results(cache: dict[str, object] | None) -> list[str | None]:
         clock = SystemClock()
         gateway = lookup.canned_system(cache, clock).gateway
@@ -121,8 +116,8 @@ def test_a_miss_inside_is_one() -> None:
 
 @pytest.mark.sockets
 @pytest.mark.serial
-def test_what_a_look_up_costs_is_measured() -> None:
-    """A hit is cheaper than a call, and no request fails; the goals themselves are for an idle machine."""
+def test_lookup_claim_takes_every_figure() -> None:
+    """The goals themselves are for an idle machine."""
     finding = uvloop.run(lookup.CacheLookupCost(quick=Extent(200, 0.4)).run(Conditions(is_quick=True)))
     figures = {figure.name: figure.value for figure in finding.figures}
     assert figures["failed requests"] == 0

@@ -1,4 +1,4 @@
-"""What a figure and a finding hold by."""
+"""Figures, findings and claims."""
 
 from math import inf, isnan, nan
 
@@ -12,13 +12,12 @@ from stayfast.lab.harness.claim import Figure, Finding, Sense, median_and_range
     (50.0, Sense.AT_MOST, True), (50.1, Sense.AT_MOST, False), (-1.0, Sense.AT_MOST, True), (inf, Sense.AT_MOST, False),
     (50.0, Sense.AT_LEAST, True), (49.9, Sense.AT_LEAST, False), (nan, Sense.AT_MOST, False), (nan, Sense.AT_LEAST, False),
 ])
-def test_a_figure_holds_on_the_right_side_of_its_goal(value: float, sense: Sense, holds: bool) -> None:
-    """The goal itself is on the right side; what could not be taken is on neither."""
+def test_figure_holds_depends_on_goal_and_sense(value: float, sense: Sense, holds: bool) -> None:
+    """A value equal to its goal holds; NaN never does."""
     assert Figure("it", value, "ms", 50.0, sense).holds is holds
 
 
-def test_a_figure_without_a_goal_only_informs() -> None:
-    """Even one that could not be taken does not fail a finding that has goals."""
+def test_figure_without_goal_does_not_fail_finding() -> None:
     assert Finding((Figure("it", 1.0, "ms", 2.0), Figure("that", nan, "ms"))).holds
 
 
@@ -28,25 +27,22 @@ def test_a_figure_without_a_goal_only_informs() -> None:
     Finding(()),
     Finding((Figure("it", 1.0, "ms"),)),
 ], ids=["one median_and_range", "spoiled", "no figures", "no goals"])
-def test_a_finding_falls_short(finding: Finding) -> None:
-    """One figure is enough; so is a run that proves nothing, and one that measured nothing."""
+def test_finding_invalid_or_short_does_not_hold(finding: Finding) -> None:
     assert not finding.holds
 
 
-def test_a_figure_of_rounds_is_their_median_and_ends() -> None:
-    """Odd and even numbers of rounds."""
+def test_median_and_range_of_rounds() -> None:
     assert median_and_range([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
     assert median_and_range([4.0, 1.0, 2.0, 3.0]) == (2.5, 1.0, 4.0)
 
 
 @pytest.mark.parametrize("rounds", [[], [1.0, nan, 2.0], [nan]])
-def test_a_round_that_could_not_be_taken_is_not_sorted_away(rounds: list[float]) -> None:
-    """NaN compares with nothing: it must not end up beside the median."""
+def test_median_and_range_nan_round_gives_nan(rounds: list[float]) -> None:
+    """NaN compares with nothing, so sorting would hide it."""
     assert all(isnan(value) for value in median_and_range(rounds))
 
 
-def test_every_claim_says_its_number() -> None:
-    """A claim without a number cannot fall short of it; names are what the command takes."""
+def test_claims_each_state_a_number() -> None:
     found = claims()
     assert found.keys() >= {"truth", "overhead", "cancel", "budget"}
     for name, claim in found.items():

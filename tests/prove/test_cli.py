@@ -1,4 +1,4 @@
-"""`stayfast prove` with claims that are settled beforehand: what it prints, and how it ends."""
+"""The output and exit status of `stayfast prove`, with claims that have fixed results."""
 
 import fcntl
 import json
@@ -23,13 +23,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Fake claims, and a lock that no real proof holds."""
+    """Fake claims, and a lock file that no real proof uses."""
     monkeypatch.setattr("stayfast.cli.prove.claims", fakes)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def test_all_are_listed_with_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line each."""
+def test_prove_list_prints_each_claim(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prove", "--list"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "good       What good claims."
 
@@ -39,9 +38,8 @@ def test_all_are_listed_with_what_they_say(capsys: pytest.CaptureFixture[str]) -
     (["good", "cancle"], "unknown proof 'cancle'; available: good, bad,"),
     (["good", "--seed", "-1"], "--seed must be from 0 to 4294967295, not -1"),
 ])
-def test_wrong_usage_is_told_with_what_there_is(arguments: list[str], words: str,
-                                                capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is run; exit status 2."""
+def test_prove_wrong_usage_names_available_proofs(arguments: list[str], words: str,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prove", *arguments]) == 2
     said = capsys.readouterr()
     assert words in said.err
@@ -50,13 +48,12 @@ def test_wrong_usage_is_told_with_what_there_is(arguments: list[str], words: str
 
 @pytest.mark.parametrize(("names", "status"), [(["good"], 0), (["good", "bad"], 1), (["bad", "good"], 1), (["void"], 1),
                                                (["broken"], 1)])
-def test_the_exit_status_is_that_of_the_worst(names: list[str], status: int) -> None:
-    """0 only when everything asked for holds."""
+def test_prove_exit_status_is_worst_of_all(names: list[str], status: int) -> None:
     assert main(["prove", *names]) == status
 
 
-def test_a_finding_is_told_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    """Figure, unit, spread, goal, verdict, then notes; progress goes to the other stream."""
+def test_prove_prints_figures_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Figures and notes go to standard output, progress to standard error."""
     main(["prove", "good", "--quick", "--seed", "7"])
     said = capsys.readouterr()
     lines = said.out.splitlines()
@@ -68,8 +65,7 @@ def test_a_finding_is_told_in_columns(capsys: pytest.CaptureFixture[str]) -> Non
     assert "half of it done" in said.err
 
 
-def test_a_set_up_that_failed_is_told_with_its_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is no traceback, and it does not hold."""
+def test_prove_failed_set_up_prints_its_message(capsys: pytest.CaptureFixture[str]) -> None:
     main(["prove", "broken"])
     out = capsys.readouterr().out
     assert "proves nothing" in out
@@ -77,9 +73,8 @@ def test_a_set_up_that_failed_is_told_with_its_words(capsys: pytest.CaptureFixtu
     assert "broken: falls short" in out
 
 
-def test_what_needs_data_is_left_out_of_a_run_of_all(monkeypatch: pytest.MonkeyPatch,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said, and changes no exit status; with the data it counts."""
+def test_prove_all_skips_claims_that_need_data(monkeypatch: pytest.MonkeyPatch,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
     needy = Fake("needy", FALLS_SHORT, needs="needs --data DIR")
     monkeypatch.setattr("stayfast.cli.prove.claims", lambda: {"good": Fake("good"), "needy": needy})
     assert main(["prove", "--all"]) == 0
@@ -92,9 +87,9 @@ def test_what_needs_data_is_left_out_of_a_run_of_all(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("names", "status"), [(["needy"], 5), (["good", "needy"], 5), (["needy", "bad"], 1)])
-def test_what_needs_data_and_is_asked_for_by_name_is_not_run(names: list[str], status: int, monkeypatch: pytest.MonkeyPatch,
-                                                             capsys: pytest.CaptureFixture[str]) -> None:
-    """It has neither held nor fallen short: an exit status of its own, unless another one did fall short."""
+def test_prove_named_claim_without_data_exits_5(names: list[str], status: int, monkeypatch: pytest.MonkeyPatch,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    """A claim that falls short takes precedence."""
     needy = Fake("needy", FALLS_SHORT, needs="needs --data DIR")
     monkeypatch.setattr("stayfast.cli.prove.claims", lambda: {**fakes(), "needy": needy})
     assert main(["prove", *names]) == status
@@ -104,8 +99,8 @@ def test_what_needs_data_and_is_asked_for_by_name_is_not_run(names: list[str], s
     assert "needy" not in said.out
 
 
-def test_json_has_every_figure_with_its_goal_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    """One list on standard output, a claim each; what could not be taken is null."""
+def test_prove_json_contains_goal_and_verdict_of_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    """A figure that could not be measured is null."""
     assert main(["prove", "good", "bad", "--json", "--quick"]) == 1
     good, bad = json.loads(capsys.readouterr().out)
     assert good.keys() == {"name", "says", "holds", "quick", "seed", "at", "machine", "spoiled", "figures", "notes"}
@@ -115,8 +110,7 @@ def test_json_has_every_figure_with_its_goal_and_verdict(capsys: pytest.CaptureF
     assert [(figure["value"], figure["holds"]) for figure in bad["figures"]] == [(51.0, False), (99.0, False), (None, False)]
 
 
-def test_verdicts_are_coloured_only_where_asked() -> None:
-    """Green and red on a terminal; without colour the same text."""
+def test_as_text_colours_only_if_ink_is_on() -> None:
     claim = Fake("it")
     plain, coloured = (as_text(claim, FALLS_SHORT, Conditions(), {"CPU": "one"}, Ink(is_on=on)) for on in (False, True))
     assert "\x1b" not in plain
@@ -125,8 +119,7 @@ def test_verdicts_are_coloured_only_where_asked() -> None:
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
-def test_no_line_is_longer_than_a_wide_terminal() -> None:
-    """Long names, notes and machines are wrapped, and nothing of them is lost."""
+def test_as_text_wraps_long_lines() -> None:
     name = "calls " * 30 + "in the end"
     finding = Finding((Figure(name, 1234567.8, "tokens", 1234567.8, low=1000000.0, high=2000000.0),
                        Figure("short", float("inf"), "x", 1.0)), ("word " * 100,), "because " * 60)
@@ -137,13 +130,13 @@ def test_no_line_is_longer_than_a_wide_terminal() -> None:
 
 
 def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
-    """The command as a process of its own, with the fake claims; its lock is in `folder`."""
+    """Start the command with the fake claims, and its lock in `folder`."""
     return subprocess.Popen([sys.executable, "-m", "tests.prove.fakes", *arguments], cwd=ROOT, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(folder)})
 
 
 def until_said(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
-    """Read its standard error up to a line with `pattern`."""
+    """Read standard error up to a line that matches `pattern`."""
     assert process.stderr is not None
     for line in process.stderr:
         if (found := re.search(pattern, line)) is not None:
@@ -151,8 +144,7 @@ def until_said(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
     raise AssertionError(f"it ended without saying {pattern!r}")
 
 
-def test_two_runs_take_turns(tmp_path: Path) -> None:
-    """While another holds the lock a run waits, says so, and then goes on."""
+def test_prove_concurrent_runs_take_turns(tmp_path: Path) -> None:
     with (tmp_path / "stayfast-prove.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with start("good", folder=tmp_path) as process:
@@ -166,8 +158,7 @@ def test_two_runs_take_turns(tmp_path: Path) -> None:
 
 @pytest.mark.sockets
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_all_servers_and_leaves_no_traceback(number: signal.Signals, status: int, tmp_path: Path) -> None:
-    """The server's process is gone when the command is."""
+def test_prove_signal_stops_servers_without_traceback(number: signal.Signals, status: int, tmp_path: Path) -> None:
     with start("endless", "good", folder=tmp_path) as process:
         pid = int(until_said(process, r"pid (\d+)")[1])
         process.send_signal(number)
@@ -181,8 +172,7 @@ def test_a_signal_ends_all_servers_and_leaves_no_traceback(number: signal.Signal
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_does_not_wait_for_a_thread_that_computes(number: signal.Signals, status: int, tmp_path: Path) -> None:
-    """Virtual time takes minutes, and no signal reaches it."""
+def test_prove_signal_does_not_wait_for_computing_thread(number: signal.Signals, status: int, tmp_path: Path) -> None:
     with start("computing", folder=tmp_path) as process:
         until_said(process, "in a thread")
         process.send_signal(number)

@@ -1,4 +1,4 @@
-"""The proofs about second attempts: they hold in virtual time, take every figure over sockets, and fail without hedges."""
+"""The claims about hedging hold in virtual time, take every figure over sockets, and fall short without hedges."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,8 +25,8 @@ def _tail(config: HedgeConfig) -> WaitSummary:
     return summarize_waits(run_virtual(run_in_virtual_time, tail.HEAVY_TAILED, config, tail.tail_load(60.0), 1))
 
 
-def test_the_tail_in_virtual_time() -> None:
-    """6,000 requests, whose draws are heavy, nothing set: within 15 % of the goals; without hedges far from them."""
+def test_tail_claim_virtual_time_holds_and_no_hedges_fall_short() -> None:
+    """6,000 requests are within 15 % of the goals."""
     _, goals = tail.TAIL[tail.DEFAULT]
     hedged = _tail(HedgeConfig())
     assert hedged.p95_s <= goals["p95_s"] * 1.15
@@ -36,8 +36,7 @@ def test_the_tail_in_virtual_time() -> None:
     assert _tail(HedgeConfig("off")).p99_s > 5
 
 
-def test_whole_answers_have_the_tail_cut_as_streams_have() -> None:
-    """The same, not streamed: hedging does not stop because it hides the tail; few have three slow attempts."""
+def test_hedging_whole_answers_cut_tail() -> None:
     load = replace(tail.tail_load(60.0), stream=False)
     hedged = summarize_waits(run_virtual(run_in_virtual_time, tail.HEAVY_TAILED, HedgeConfig(), load, 1))
     assert hedged.p99_s <= 1.1
@@ -45,16 +44,15 @@ def test_whole_answers_have_the_tail_cut_as_streams_have() -> None:
     assert 1.06 < hedged.calls <= 1.11
 
 
-def test_a_provider_without_a_tail_costs_nothing() -> None:
-    """Sigma 0.25: at most 2 % more calls, streams and whole answers alike."""
+def test_hedging_provider_without_tail_costs_nothing() -> None:
+    """At most 2 % more calls for streams and whole answers."""
     for stream in (True, False):
         load = replace(tail.tail_load(60.0), stream=stream)
         assert summarize_waits(run_virtual(run_in_virtual_time, tail.NARROW, HedgeConfig(), load, 1)).calls <= 1.02
 
 
-def test_what_is_tuned_by_hand() -> None:
-    """Against the arithmetic: a time-out of 0.5 s is passed by 9.1 %, and a second attempt after it comes to 9.9 % with the
-    third."""
+def test_simulate_tuned_matches_known_figures() -> None:
+    """9.1 % of the attempts exceed 0.5 s, which makes 9.9 % more calls with third attempts."""
     timeout, hedge = tail.simulate_tuned(40_000, 1)
     assert timeout.calls == pytest.approx(1.10, abs=0.006)
     assert hedge.calls == pytest.approx(1.099, abs=0.006)
@@ -62,8 +60,7 @@ def test_what_is_tuned_by_hand() -> None:
     assert hedge.p99_s == pytest.approx(0.88, rel=0.04)
 
 
-def test_hangs_in_virtual_time() -> None:
-    """At the default budget p99 is some hundredths of a second; without hedges it is a time-out."""
+def test_hangs_claim_virtual_time_holds_and_no_hedges_fall_short() -> None:
     hedged, plain = (summarize_waits(run_virtual(run_in_virtual_time, tail.HANGING, config, tail.hangs_load(100.0), 1))
                      for config in (HedgeConfig(), HedgeConfig("off")))
     assert (hedged.p99_s <= tail.HANGS_GOALS["p99_s"], hedged.calls <= tail.HANGS_GOALS["calls"]) == (True, True)
@@ -72,10 +69,8 @@ def test_hangs_in_virtual_time() -> None:
     assert [provider.faults[0].rate for provider in tail.HANGING.values()] == [0.05, 0.05]
 
 
-def test_mixed_in_virtual_time() -> None:
-    """A minute after half a minute: with nothing set quicker than the best time-out by a fifth, at fewer calls, and at as
-    many calls by a third; without hedges it is not.
-    """
+def test_mixed_claim_virtual_time_beats_fixed_timeouts() -> None:
+    """By a fifth with default settings, by a third with as many calls as the best timeout."""
     load = make_load(50.0, 60.0, 30.0)
     rivals = Rivals(load, 1)
     by_default, tuned, plain = (
@@ -90,8 +85,8 @@ def test_mixed_in_virtual_time() -> None:
     assert not all(figure.holds for figure in plain)
 
 
-def test_the_time_outs_throw_the_dice_of_the_gateway() -> None:
-    """In calm weather a request that the gateway asks where `direct` does waits as long, to the microsecond."""
+def test_rivals_use_same_random_numbers_as_gateway() -> None:
+    """Without hedges a request to the same provider takes as long as in `direct`, to the microsecond."""
     load = make_load(20.0, 10.0, 0.0)
     rivals = Rivals(load, 1)
     samples = run_virtual(mixed_in_virtual_time, load, HedgeConfig("off"), 1).samples
@@ -104,7 +99,7 @@ def test_the_time_outs_throw_the_dice_of_the_gateway() -> None:
 
 @pytest.fixture
 def _short_warmups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a second, in real time: what is asked before that is no figure."""
+    """A warm-up of one second, as these runs measure nothing."""
     async def shortly(providers: Mapping[str, Any], hedge_settings: Mapping[str, Any], load: LoadSpec, seed: int) -> Result:
         return await run_over_sockets(providers, hedge_settings, replace(load, warmup_s=1.0), seed)
 
@@ -116,8 +111,8 @@ def _short_warmups(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("claim", [Tail(quick=BRIEF), Hangs(quick=BRIEF), HedgeClaim(quick=BRIEF),
                                    Mixed(quick=Extent(1000, 1.0, warmup_s=1.0))],
                          ids=["tail", "hangs", "hedge", "mixed"])
-def test_every_figure_is_taken(claim: Claim) -> None:
-    """So short a run proves nothing, but nothing is missing in it."""
+def test_hedging_claims_take_every_figure(claim: Claim) -> None:
+    """The runs are too short for the goals."""
     finding = run(claim)
     assert [figure.name for figure in finding.figures if isnan(figure.value)] == []
     assert any(figure.goal is not None for figure in finding.figures)
@@ -125,7 +120,6 @@ def test_every_figure_is_taken(claim: Claim) -> None:
 
 @pytest.mark.sockets
 @pytest.mark.usefixtures("_short_warmups")
-def test_without_hedges_it_falls_short() -> None:
-    """The proof is of hedging: switched off, the same run does not hold."""
+def test_hangs_claim_without_hedges_falls_short() -> None:
     finding = run(Hangs(quick=Extent(1000, 1.0), hedge={"mode": "off"}))
     assert not finding.holds

@@ -1,4 +1,4 @@
-"""The proofs of lanes hold in small, and fall short where lanes are wrong or missing."""
+"""The claims about lanes hold in short runs, and fall short with wrong or missing lanes."""
 
 from dataclasses import replace
 
@@ -10,21 +10,20 @@ from stayfast.pipeline.admission.controller import QueuedRequest
 from stayfast.policy.admission.lanes import Lane, Lanes
 
 
-def test_shares_are_kept_and_nothing_is_lost() -> None:
-    """Once through all situations."""
+def test_lanes_claim_holds() -> None:
     finding = run_virtual(lanes.measure, 1, 1)
     assert [figure.name for figure in finding.figures if not figure.holds] == []
     assert len(finding.figures) == 10
 
 
-def test_other_shares_are_seen() -> None:
-    """A gateway that gives the long lane half as much falls short."""
+def test_lanes_claim_wrong_shares_fall_short() -> None:
+    """The long lane gets half its share."""
     finding = run_virtual(lanes.measure, 1, 1, replace(lanes.LANES, long_share=0.125), (None,))
     assert "long, due 25.0% of the places: off by" in [figure.name for figure in finding.figures if not figure.holds]
 
 
-def test_a_place_that_is_lost_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway that now and then forgets to count a long one that is over."""
+def test_lanes_claim_lost_place_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One finished long request is not counted."""
     leave, n_left = Lanes.leave, iter(range(10**9))
 
     def forgetful(self: Lanes[QueuedRequest], lane: Lane[QueuedRequest], now: float) -> None:
@@ -37,8 +36,7 @@ def test_a_place_that_is_lost_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["continuous", "static"])
-def test_short_ones_are_quick_beside_stragglers(name: str) -> None:
-    """Three thousand requests: within the bound with lanes, and several times slower without."""
+def test_stragglers_claim_holds_and_no_lanes_fall_short(name: str) -> None:
     case = stragglers.CASES[name]
     before = run_virtual(stragglers.run_in_virtual_time, case, 3000, 1, has_lanes=False)
     after = run_virtual(stragglers.run_in_virtual_time, case, 3000, 1, has_lanes=True)

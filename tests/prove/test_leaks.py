@@ -1,4 +1,4 @@
-"""The proof about leaks: it holds in a short run that reaches every state, and sees each kind of leak when there is one."""
+"""The claim about leaks holds in a short run that reaches every state, and finds each kind of leak."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ from stayfast.upstreams.state.limiter import ConcurrencyLimiter
 N = 4000
 
 
-def test_nothing_leaks() -> None:
-    """Some thousand schedules, of which every one of the states is reached."""
+def test_leaks_claim_holds() -> None:
+    """4,000 schedules reach every state."""
     finding = run_virtual(leaks.measure, N, 1)
     assert [figure for figure in finding.figures if not figure.holds] == [], finding.notes
 
@@ -27,8 +27,8 @@ def test_nothing_leaks() -> None:
     (AdmissionController, "give_back", "places"), (ConcurrencyLimiter, "left", "upstream places"), (TenantQuota, "reconcile",
                                                                                                     "quota of tokens"),
     (RetryBudget, "take_retry", "budget of extra attempts"), (Breaker, "forgotten", "probes")])
-def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch, of: type, method: str, leak: str) -> None:
-    """One thing in twenty is forgotten."""
+def test_leaks_claim_finds_skipped_release(monkeypatch: pytest.MonkeyPatch, of: type, method: str, leak: str) -> None:
+    """One call in twenty is skipped."""
     right, calls = getattr(of, method), iter(range(10**9))
     monkeypatch.setattr(of, method, lambda *args, **more: None if next(calls) % 20 == 7 else right(*args, **more))
     finding = run_virtual(leaks.measure, 400, 1)
@@ -36,8 +36,8 @@ def test_a_leak_is_seen(monkeypatch: pytest.MonkeyPatch, of: type, method: str, 
     assert any(note.startswith(f"{leak}: ") for note in finding.notes), finding.notes
 
 
-def test_a_stream_that_stays_open_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attempts that end without closing theirs."""
+def test_leaks_claim_finds_open_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some attempts end without closing their stream."""
     right = Attempt.end
 
     def end(attempt: Attempt, *args: Any, **more: Any) -> None:
@@ -49,7 +49,7 @@ def test_a_stream_that_stays_open_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     assert any(note.startswith("streams: ") for note in run_virtual(leaks.measure, 400, 1).notes)
 
 
-def test_a_task_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Second attempts that go on when the race is over."""
+def test_leaks_claim_finds_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hedges continue after their race."""
     monkeypatch.setattr(HedgedCall, "end", lambda *_: None)
     assert any(note.startswith("tasks: ") for note in run_virtual(leaks.measure, 400, 1).notes)

@@ -1,4 +1,4 @@
-"""The proofs of limits and breakers, short; and that they see a gateway without either."""
+"""The claims about limits and breakers hold in short runs, and fall short without them."""
 
 import pytest
 
@@ -12,8 +12,7 @@ from tests.prove.running import figure_of, run_until, short_of
 BROWNOUT = brownout.BrownoutPhases(10.0, 12.0, 4.0, 12.0, open_s=8.0)
 
 
-def test_brownout_in_virtual_time_holds_and_sees_a_missing_breaker() -> None:
-    """Without breakers the slow provider goes on to be asked."""
+def test_brownout_claim_virtual_time_holds_and_no_breakers_fall_short() -> None:
     run = run_virtual(brownout.run_in_virtual_time, BROWNOUT, 1, {})
     with_breakers = make_figures("v", run._replace(peak_before=10, peak_after=10), BROWNOUT)
     assert [figure.name for figure in with_breakers if not figure.holds] == []
@@ -21,16 +20,15 @@ def test_brownout_in_virtual_time_holds_and_sees_a_missing_breaker() -> None:
     assert [figure.name for figure in make_figures("v", without, BROWNOUT) if not figure.holds] != []
 
 
-def test_storm_in_virtual_time_sees_a_missing_limit() -> None:
-    """All two hundred at once."""
+def test_storm_claim_virtual_time_no_limit_exceeds_goal() -> None:
     phases = storm.StormPhases(3.0, 3.0, 3.0)
     assert run_virtual(storm.run_in_virtual_time, phases, 1, "gradient")[1] <= 1.3 * 32
     assert run_virtual(storm.run_in_virtual_time, phases, 1, "off")[1] >= 200
 
 
 @pytest.mark.sockets
-def test_storm_holds() -> None:
-    """In virtual time; over sockets, where three seconds on a shared machine judge little, it is far from no limit."""
+def test_storm_claim_holds() -> None:
+    """Over sockets three seconds are too short for the goals, so the run is only compared with one without limits."""
     def is_far_from_no_limit(finding: Finding) -> bool:
         most, most_without = (figure_of(finding, words).value for words in ("sockets: most at the engine", "without limits"))
         return most < 0.5 * most_without and most_without > 5
@@ -41,8 +39,8 @@ def test_storm_holds() -> None:
 
 
 @pytest.mark.sockets
-def test_brownout_runs_and_loses_nothing() -> None:
-    """p99 of a few requests is the machine's as much as ours; that none fails is not."""
+def test_brownout_claim_loses_no_request() -> None:
+    """The p99 of so few requests depends on the machine, the failures do not."""
     phases = brownout.BrownoutPhases(4.0, 5.0, 2.0, 2.0, open_s=4.0)
 
     def loses_nothing(finding: Finding) -> bool:

@@ -1,6 +1,4 @@
-"""The peers on loopback: the canned answer is a whole one, its callers count what they got, and the bare proxy does what a
-proxy must, or it would be a poor yardstick.
-"""
+"""The canned upstream, its callers and the bare proxy."""
 
 from math import isnan
 
@@ -18,8 +16,7 @@ WHOLE = (whole(b'{"id":"c","choices":[{"index":0,"message":{"role":"assistant","
 STREAM = (STREAM_HEAD + b"\r\n", event(delta("a")), 0.02, event(delta("b")), event(FINISH), chunk(b"data: [DONE]\n\n"), END)
 
 
-def test_a_gateway_takes_its_answers_for_whole_ones() -> None:
-    """And every caller is answered, again and again, until the time is up."""
+def test_canned_upstream_behind_gateway_gives_whole_answers() -> None:
     async def main() -> None:
         async with Processes() as processes:
             canned = await processes.canned_upstream()
@@ -33,8 +30,7 @@ def test_a_gateway_takes_its_answers_for_whole_ones() -> None:
     uvloop.run(main())
 
 
-def test_failures_are_counted() -> None:
-    """An answer that is no 200 is a failed call."""
+def test_keep_busy_counts_failures() -> None:
     async def main() -> None:
         async with Processes() as processes:
             gateway = await processes.gateway(gateway_settings({"nobody": "http://127.0.0.1:1/v1"}))
@@ -45,15 +41,15 @@ def test_failures_are_counted() -> None:
 
 
 async def through_the_proxy(script: tuple[Step, ...], load: LoadSpec) -> tuple[Result, Seen]:
-    """The load on a scripted server, by way of the bare proxy."""
+    """Run the load on a scripted server, through the bare proxy."""
     async with serving(script) as (url, seen), Processes() as processes:
         proxy = await processes.baseline_proxy(url.removesuffix("/v1"))
         return await run_load(load, f"{proxy.url}/v1", 1), seen
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_it_proxies_on_kept_connections(stream: bool) -> None:
-    """Every answer comes whole and in as many parts as it was sent; two callers need two connections."""
+def test_bare_proxy_reuses_connections(stream: bool) -> None:
+    """Two callers need at most two connections."""
     script = STREAM if stream else WHOLE
     result, seen = uvloop.run(through_the_proxy(script, LoadSpec(0.3, n_concurrent=2, stream=stream)))
     samples = result.samples
@@ -63,14 +59,13 @@ def test_it_proxies_on_kept_connections(stream: bool) -> None:
     assert seen.n_connections <= 2
 
 
-def test_chunks_pass_as_they_come() -> None:
-    """The wait in the middle of a stream is seen behind the proxy."""
+def test_bare_proxy_forwards_chunks_at_once() -> None:
+    """The gap in a stream is visible behind the proxy."""
     result, _ = uvloop.run(through_the_proxy(STREAM, LoadSpec(0.2, n_concurrent=1)))
     assert min(result.samples.floats["gap_max_s"]) > 0.01
 
 
-def test_it_passes_on_what_it_is_given() -> None:
-    """Method, path, fields and body are the client's."""
+def test_bare_proxy_forwards_request_unchanged() -> None:
     result, seen = uvloop.run(through_the_proxy(WHOLE, LoadSpec(0.1, n_concurrent=1, stream=False, model="mine")))
     assert not isnan(result.samples.floats["ended_s"][0])
     assert seen.heads[0].startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")

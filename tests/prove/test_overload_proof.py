@@ -1,4 +1,4 @@
-"""The proof `overload` holds in virtual time, falls short without places kept back, and takes its figures over sockets."""
+"""The claim `overload` holds in virtual time, falls short without reserved places, and takes its figures over sockets."""
 
 from dataclasses import replace
 from math import isnan
@@ -32,19 +32,17 @@ def _falls_short(admission: AdmissionConfig) -> list[str]:
     return [figure.name for figure in make_figures("", run, SHORT) if not figure.holds]
 
 
-def test_it_holds_in_virtual_time() -> None:
+def test_overload_claim_virtual_time_holds() -> None:
     """Twenty seconds of five times the load."""
     assert _falls_short(ADMISSION) == []
 
 
-def test_without_places_kept_back_the_premium_tier_is_turned_away() -> None:
-    """All places are taken by whoever came first."""
+def test_overload_claim_no_reserved_places_rejects_premium() -> None:
     short = _falls_short(replace(ADMISSION, reserved_share=0.0))
     assert any("premium: requests without an answer" in name for name in short)
 
 
-def test_late_refusals_on_a_late_machine_prove_nothing() -> None:
-    """Where the client's own loop was late as well; where it was not, they fall short."""
+def test_overload_claim_late_client_loop_spoils_run() -> None:
     late = [Figure("refusals: p99", 9.0, "ms", 5.0)]
     at_ease = run_virtual(run_in_virtual_time, SHORT, ADMISSION, 1)
     busy = {name: msgspec.structs.replace(result, health=ClientHealth(loop_lag_p99_s=0.004))
@@ -55,9 +53,8 @@ def test_late_refusals_on_a_late_machine_prove_nothing() -> None:
 
 
 @pytest.mark.sockets
-def test_every_figure_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So short a run proves nothing, but nothing is missing in it. Its engine has a quarter of the places, and takes a
-    quarter of the time for an answer."""
+def test_overload_claim_takes_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has a quarter of the places, and takes a quarter of the time for an answer."""
     async def quickly(phases: OverloadPhases, admission: AdmissionConfig, seed: int) -> OverloadRun:
         n_places = overload.N_PLACES // 4
         monkeypatch.setattr(overload, "WARMUP_S", 2.0)

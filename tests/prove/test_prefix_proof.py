@@ -1,4 +1,4 @@
-"""The proof about providers' prefix caches: it holds in a short run, and fails where nobody sees to them."""
+"""The claim about prompt caches holds in a short run, and falls short with the feature off."""
 
 import asyncio
 
@@ -8,19 +8,17 @@ from stayfast.lab.harness.virtual import run_virtual
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 
 
-def test_agents_read_most_of_what_they_say() -> None:
+def test_prefix_claim_holds() -> None:
     """Three agents of each kind."""
     finding = asyncio.run(PrefixClaim(quick=Extent(3)).run(Conditions(is_quick=True)))
     assert finding.holds, [figure for figure in finding.figures if not figure.holds]
 
 
-def test_without_it_the_claim_falls() -> None:
-    """The naive request reads nothing, from nobody."""
+def test_prefix_claim_off_reads_nothing() -> None:
     for case in CASES:
         assert run_virtual(run_agents, case, PrefixConfig(), 2, 1, shuffles=True).cached_share < 0.01
 
 
-def test_a_run_repeats() -> None:
-    """In virtual time, to the last token."""
+def test_run_agents_same_seed_repeats() -> None:
     runs = [run_virtual(run_agents, CASES[1], PrefixConfig("auto"), 2, 7, shuffles=True) for _ in range(2)]
     assert runs[0] == runs[1]

@@ -18,7 +18,7 @@ IGNORES = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
 
 
 def is_gone(pid: int) -> bool:
-    """Whether there is no such process any more, not even one that nobody has waited for."""
+    """Whether the process no longer exists, not even as a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -26,8 +26,8 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def test_servers_are_the_commands_that_users_type() -> None:
-    """A simulator and a gateway in front of it come up, answer, tell their CPU, and end with the processes."""
+def test_processes_start_shipped_commands() -> None:
+    """A simulator and a gateway start, answer, report their CPU, and end with the processes."""
 
     async def main() -> list[int]:
         async with Processes() as processes:
@@ -43,8 +43,8 @@ def test_servers_are_the_commands_that_users_type() -> None:
     assert all(is_gone(pid) for pid in uvloop.run(main()))
 
 
-def test_a_server_that_does_not_start_is_told_with_its_output() -> None:
-    """And what had been started before it is ended."""
+def test_processes_failed_start_reports_output() -> None:
+    """Servers that had started before are ended."""
 
     async def main(pids: list[int]) -> None:
         async with Processes() as processes:
@@ -57,8 +57,7 @@ def test_a_server_that_does_not_start_is_told_with_its_output() -> None:
     assert is_gone(pids[0])
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ended as well."""
+def test_processes_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "START_WITHIN_S", 0.2)
 
     async def main() -> Processes:
@@ -71,8 +70,8 @@ def test_a_server_that_says_nothing_is_not_waited_for_without_end(monkeypatch: p
     assert is_gone(process.pid)
 
 
-def test_nothing_outlives_a_claim_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even a server that is frozen, or one that does not listen to SIGTERM."""
+def test_processes_claim_raises_ends_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped servers, and servers that ignore SIGTERM, are ended, too."""
     monkeypatch.setattr(harness, "STOP_WITHIN_S", 0.5)
 
     async def main(pids: list[int]) -> None:
@@ -90,8 +89,8 @@ def test_nothing_outlives_a_claim_that_raises(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("is_up", [True, False], ids=["while it runs", "while it starts"])
-def test_nothing_outlives_a_claim_that_is_cancelled(is_up: bool) -> None:
-    """Whether its server runs or is about to."""
+def test_processes_claim_cancelled_ends_servers(is_up: bool) -> None:
+    """Both a running server and one that is starting."""
 
     async def claim(processes: Processes, started: asyncio.Event) -> None:
         async with processes:
@@ -113,8 +112,8 @@ def test_nothing_outlives_a_claim_that_is_cancelled(is_up: bool) -> None:
     assert is_gone(process.pid)
 
 
-def test_the_users_own_settings_do_not_reach_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another number of workers would be another measurement."""
+def test_processes_ignore_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number of workers would change the measurement."""
     monkeypatch.setenv("STAYFAST_WORKERS", "4")
     monkeypatch.setenv("PORT", "1")
     monkeypatch.setenv("KEPT", "yes")
@@ -130,8 +129,8 @@ def test_the_users_own_settings_do_not_reach_the_servers(monkeypatch: pytest.Mon
     assert "'PORT'" not in str(failed.value)
 
 
-def test_a_start_that_is_cancelled_half_way_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child is there, and the call that made it has not returned yet: it ends with the others all the same."""
+def test_processes_cancelled_start_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child exists, and the call that created it has not returned yet."""
 
     async def main() -> None:
         made: list[asyncio.subprocess.Process] = []

@@ -17,8 +17,7 @@ pytestmark = pytest.mark.sockets
 
 
 @pytest.mark.serial
-def test_cancel_holds() -> None:
-    """In all three states, for every client."""
+def test_cancel_claim_holds() -> None:
     finding = run_until_it_holds(Cancel(quick=Extent(6)))
     assert short_of(finding) == []
     assert finding.holds
@@ -26,8 +25,8 @@ def test_cancel_holds() -> None:
 
 
 @pytest.mark.serial
-def test_budget_holds() -> None:
-    """Three routes, streamed and whole; the fallback and the ends in part were needed."""
+def test_budget_claim_holds() -> None:
+    """The run needs the fallback, and has partial answers."""
     finding = run_until_it_holds(BudgetClaim(quick=Extent(real_s=2.0)))
     assert short_of(finding) == []
     assert finding.holds, finding.spoiled
@@ -36,8 +35,8 @@ def test_budget_holds() -> None:
 
 
 @pytest.mark.serial
-def test_overhead_runs_and_takes_every_figure() -> None:
-    """The figures are this machine's; that there are some, and no failures among them, is not."""
+def test_overhead_claim_takes_every_figure() -> None:
+    """The figures depend on the machine; failures do not."""
     finding = run(Overhead(quick=Extent(real_s=0.4)))
     assert [figure.name for figure in finding.figures if not isfinite(figure.value)] == []
     assert len(finding.figures) == 10
@@ -45,9 +44,8 @@ def test_overhead_runs_and_takes_every_figure() -> None:
     assert figure_of(finding, "gateway over bare proxy").value > 1
 
 
-def test_truth_runs_and_takes_every_figure() -> None:
-    """Few answers make poor percentiles, so only what does not depend on their number must hold: that none is missing, and
-    that the stall shows in full."""
+def test_truth_claim_takes_every_figure() -> None:
+    """There are too few answers for percentiles, but all must arrive, and the stall must be visible."""
     def shows_the_stall(finding: Finding) -> bool:
         return figure_of(finding, "stalled target: e2e p99").value < 20
 
@@ -58,7 +56,7 @@ def test_truth_runs_and_takes_every_figure() -> None:
     assert shows_the_stall(finding), finding.figures
 
 
-def test_truth_in_virtual_time_holds() -> None:
-    """No machine is too busy for that: 5,000 answers recover p50 within 3 % and p99 within 7 %."""
+def test_truth_claim_virtual_time_holds() -> None:
+    """5,000 answers."""
     figures = compare_with_formula("virtual time", run_virtual(run_in_virtual_time, 20.0, 1), KNOWN)
     assert [figure.name for figure in figures if not figure.holds] == []

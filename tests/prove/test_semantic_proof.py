@@ -1,4 +1,4 @@
-"""The proof about the semantic cache, on a small set of questions and vectors that need no model."""
+"""The claim about the semantic cache, on few questions with vectors that need no model."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ GOALS = {0.1: 0.5}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Both files, and no need of a model."""
+    """Both files, and an embedder without a model."""
     monkeypatch.setattr(minilm, "load", lambda config, cache_dir: Words())
     (tmp_path / CLASSES).write_text(as_csv())
     (tmp_path / PAIRS).write_text("sentence1,sentence2,label\n" + "".join(
@@ -25,27 +25,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def figures(folder: Path) -> dict[str, Figure]:
-    """Of a quick run."""
+    """The figures of a quick run."""
     finding = uvloop.run(SemanticClaim(goals=GOALS).run(Conditions(is_quick=True, data=folder)))
     return {figure.name: figure for figure in finding.figures}
 
 
-def test_it_holds(folder: Path) -> None:
-    """What it learned is enough to answer, and the error stays where it was promised."""
+def test_semantic_claim_holds(folder: Path) -> None:
     found = figures(folder)
     assert all(figure.holds for figure in found.values())
     assert 0 < found["answered at 10 %, second half"].value <= 100
     assert found["answered, pairs made to fool it"].value == 0
 
 
-def test_a_cache_that_gives_everything_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the wrong answers are seen."""
+def test_semantic_claim_cache_that_always_answers_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Calibrator, "why_not", lambda self, p: "")
     assert not figures(folder)["wrong answers at 10 %, worst order"].holds
 
 
-def test_a_cache_that_never_learns_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No wrong answers, but none at all."""
+def test_semantic_claim_cache_that_never_learns_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are no wrong answers, and no answers."""
     monkeypatch.setattr(Calibrator, "why_not", lambda self, p: "shadow")
     found = figures(folder)
     assert found["wrong answers at 10 %, worst order"].holds
@@ -53,7 +51,7 @@ def test_a_cache_that_never_learns_falls_short(folder: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("is_given", [False, True])
-def test_without_its_data_it_says_so(tmp_path: Path, is_given: bool) -> None:
-    """Whether no folder was named, or the files are not in it."""
+def test_semantic_claim_without_data_raises(tmp_path: Path, is_given: bool) -> None:
+    """No folder was named, or it lacks the files."""
     with pytest.raises(SetUpFailed, match=r"--data DIR|cannot be read"):
         uvloop.run(SemanticClaim().run(Conditions(data=tmp_path if is_given else None)))

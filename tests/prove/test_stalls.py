@@ -1,4 +1,4 @@
-"""The proof about stalls: it holds in a short run, and sees a character that is lost or said twice."""
+"""The claim about stalls holds in a short run, and finds a lost or repeated character."""
 
 import pytest
 
@@ -9,8 +9,7 @@ from stayfast.wire.continuation import SeamTrimmer
 N = 200
 
 
-def test_rescues_shorten_the_longest_wait() -> None:
-    """From half a minute to about a second, and every answer is right."""
+def test_stalls_claim_rescue_shortens_longest_gap() -> None:
     waited, rescued = (run_virtual(stalls.measure, N, 1, mode) for mode in ("wait", "rescue"))
     assert (waited.n_wrong, rescued.n_wrong) == (0, 0)
     assert waited.gap_p99_s > stalls.STALL_S - 1.0
@@ -19,8 +18,8 @@ def test_rescues_shorten_the_longest_wait() -> None:
 
 
 @pytest.mark.parametrize("more", [-1, 1])
-def test_a_wrong_seam_is_seen(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
-    """One character less, or one twice."""
+def test_stalls_claim_wrong_seam_falls_short(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    """One character is lost or repeated."""
     right = SeamTrimmer.take
 
     def take(seam: SeamTrimmer, text: str, *, is_last: bool = False) -> str:

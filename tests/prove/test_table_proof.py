@@ -1,4 +1,4 @@
-"""The headline's proof: it is put together right, and falls short without its parts."""
+"""The claim `table` holds in a short run, and falls short without its parts."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -36,7 +36,7 @@ LIKE = 6  # one in so many of the questions that are asked once is like one that
 
 
 def _unit(word: str) -> NDArray[np.float32]:
-    """By chance, but always the same."""
+    """A pseudo-random unit vector, seeded by the word."""
     seed = int.from_bytes(blake2b(word.encode(), digest_size=4).digest(), "little")
     found = np.random.default_rng(seed).standard_normal(N_DIMS, dtype=np.float32)
     unit: NDArray[np.float32] = found / np.linalg.norm(found)
@@ -57,18 +57,18 @@ def _row(visit: Visit) -> NDArray[np.float32]:
 
 @pytest.fixture(scope="module")
 def said() -> list[Visit]:
-    """What visitors say."""
+    """The visits."""
     return draw_visits(QuestionSource(Random(1)), Random(1), N_WARM + N)
 
 
 def came_of(said: list[Visit], route: Mapping[str, Any]) -> Outcomes:
-    """All of them, at a gateway with these settings."""
+    """The outcomes of these visits at a gateway with this route."""
     embedder = make_embedder({visit.text: _row(visit) for visit in said}, "by chance")
     return run_virtual(visit_in_virtual_time, said, N_WARM, route, rate_rps=100.0, seed=1, embedder=embedder)
 
 
-def test_what_is_asked_is_what_is_claimed(said: list[Visit]) -> None:
-    """40 % come again, hardly ever in the same words; what is asked once has an article and words of its own."""
+def test_draw_visits_shares_match_claim(said: list[Visit]) -> None:
+    """40 % are repeated questions, mostly in new words; unique ones have their own articles."""
     again = [visit for visit in said if visit.is_repeated]
     once = [visit for visit in said if not visit.is_repeated]
     assert abs(len(again) / len(said) - REPEATED) < 0.03
@@ -77,16 +77,15 @@ def test_what_is_asked_is_what_is_claimed(said: list[Visit]) -> None:
     assert not {visit.article for visit in again} & {visit.article for visit in once}
 
 
-def test_the_provider_reads_a_question_with_and_without_marks() -> None:
-    """What is pasted below it is no part of it."""
+def test_parse_question_with_and_without_marks() -> None:
+    """The pasted text is not part of the question."""
     plain, marked = (b'{"messages":[{"role":"user","content":%b}]}' % content for content in (
         b'"Why?\\n\\nAll of this."', b'[{"type":"text","text":"Why?\\n\\nAll","cache_control":{"type":"ephemeral"}}]'))
     assert parse_question(plain) == parse_question(marked) == "Why?"
     assert render_answer(12).startswith("Article 12 of ")
 
 
-def test_all_on_is_quicker_and_cheaper_than_direct(said: list[Visit]) -> None:
-    """In virtual time; most of what comes again is answered from the cache, and nothing goes wrong elsewhere."""
+def test_table_claim_all_on_is_faster_and_cheaper_than_direct(said: list[Visit]) -> None:
     direct, tidy, all_on = (came_of(said, route) for route in (DIRECT, TIDY, ALL_ON))
     shares = (0.5, 0.95, 0.99)
     assert all(quick < 0.9 * slow for quick, slow in zip(all_on.at(shares), direct.at(shares), strict=True))
@@ -99,22 +98,21 @@ def test_all_on_is_quicker_and_cheaper_than_direct(said: list[Visit]) -> None:
     assert all_on.usd < tidy.usd < direct.usd
 
 
-def test_a_cache_that_gives_everything_is_seen(said: list[Visit], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answers are judged by the article."""
+def test_table_claim_cache_that_always_answers_is_wrong(said: list[Visit], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Calibrator, "why_not", lambda self, p: "")
     came = came_of(said, ALL_ON)
     assert came.wrong["semantic"] > 0.1 * came.by_kind["semantic"]
 
 
 def figures(conditions: Conditions) -> dict[str, Figure]:
-    """Of the shortest run."""
+    """The figures of the shortest run."""
     finding = uvloop.run(TableClaim(quick=Size(200, Extent(200, 2.0, warmup_s=1.0))).run(conditions))
     return {figure.name: figure for figure in finding.figures}
 
 
 @pytest.mark.sockets
-def test_every_figure_is_taken(tmp_path: Path) -> None:
-    """So short a run proves nothing, but nothing is missing in it, and nothing fails over sockets."""
+def test_table_claim_takes_every_figure(tmp_path: Path) -> None:
+    """The run is too short for the goals."""
     (tmp_path / CLASSES).write_text(as_csv())
     found = figures(Conditions(is_quick=True, data=tmp_path))
     missing = {name for name, figure in found.items() if isnan(figure.value)}
@@ -123,8 +121,7 @@ def test_every_figure_is_taken(tmp_path: Path) -> None:
     assert 0 < found["sockets: spend, less than direct by"].value < 100
 
 
-def test_a_broken_file_is_told(tmp_path: Path) -> None:
-    """Before anything is asked."""
+def test_table_claim_invalid_file_raises(tmp_path: Path) -> None:
     (tmp_path / CLASSES).write_text("neither,nor\n1,2\n")
     with pytest.raises(SetUpFailed, match=CLASSES):
         figures(Conditions(is_quick=True, data=tmp_path))

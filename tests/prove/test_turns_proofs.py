@@ -1,4 +1,4 @@
-"""The proofs about the budget layer: they hold in short runs, and fail where the thing on trial is missing."""
+"""The claims about the budget layer hold in short runs, and fall short with broken parts."""
 
 import asyncio
 import time
@@ -15,15 +15,14 @@ from stayfast.turns.budget import Budget
 from tests.prove.running import figure_of, run, short_of
 
 
-def test_no_turn_outlives_its_budget() -> None:
-    """Five hundred of them."""
+def test_deadline_claim_holds() -> None:
     finding = run_virtual(deadline.measure, 500, 1)
     assert short_of(finding) == []
     assert finding.holds
 
 
-def test_a_layer_that_waits_for_cleaning_up_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for a step that refuses to end is late."""
+def test_deadline_claim_waiting_for_cleanup_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that waits for an uncancellable step ends late."""
     async def patient(of: Budget, calls: "set[asyncio.Task[object]]") -> None:
         await asyncio.wait(list(calls), timeout=0.05)
 
@@ -31,8 +30,8 @@ def test_a_layer_that_waits_for_cleaning_up_is_seen(monkeypatch: pytest.MonkeyPa
     assert not figure_of(run_virtual(deadline.measure, 300, 1), "latest end of a budget, past its deadline").holds
 
 
-def test_a_layer_that_forgets_its_steps_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the clearing at the end, steps are left behind or never end."""
+def test_deadline_claim_forgotten_steps_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are left behind, or never end."""
     async def forgetful(of: Budget) -> None:
         pass
 
@@ -42,8 +41,7 @@ def test_a_layer_that_forgets_its_steps_is_seen(monkeypatch: pytest.MonkeyPatch)
     assert figure_of(finding, "steps that went on and were not named as abandoned").value > 0
 
 
-def test_answers_come_without_what_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand turns; where the answer waits for all, it is late."""
+def test_partial_claim_holds_and_waiting_for_all_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = run_virtual(partial.measure, 1000, 1)
     assert short_of(finding) == []
     assert finding.holds
@@ -52,15 +50,14 @@ def test_answers_come_without_what_hangs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert figure_of(run_virtual(partial.measure, 100, 1), "longest time to an answer, of a budget of 2.5 s").value > 2.5
 
 
-def test_a_wrong_patch_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers' states are not the turn's then."""
+def test_partial_claim_wrong_patch_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patch, "diff", lambda old, new: [{"op": "add", "path": "/other", "value": 1}])
     finding = run_virtual(partial.measure, 50, 1)
     assert figure_of(finding, "readers whose state is not the turn's after the patch").value == 50
 
 
-def test_an_agent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand turns; without its reserve answers are cut off, with a layer that waits for what refuses it is late."""
+def test_agent_claim_holds_and_broken_layer_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a reserve answers are cut off; a layer that waits for uncancellable steps is late."""
     assert short_of(run_virtual(agent.measure, 1000, 1)) == []
     with monkeypatch.context() as without:
         without.setattr(agent, "ANSWER_S", 0.001)
@@ -73,8 +70,7 @@ def test_an_agent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not run_virtual(agent.measure, 200, 1).holds
 
 
-def test_turns_with_tools() -> None:
-    """At less than half of the time; without hedges the goal is missed."""
+def test_tools_claim_needs_hedges() -> None:
     finding = run_virtual(tools.measure, 3000, 1, hedges=True)
     assert figure_of(finding, "with the layer: p95 of a turn").value < 2.4
     assert figure_of(finding, "more spend").value < 15
@@ -84,8 +80,8 @@ def test_turns_with_tools() -> None:
 
 
 @pytest.mark.serial
-def test_what_the_layer_costs_is_measured() -> None:
-    """The goals are for an idle machine: beside an empty Task of this very minute a step is some of them, not dozens."""
+def test_layer_claim_takes_every_figure() -> None:
+    """The goals are for an idle machine; here a step must cost at most 25 empty tasks."""
     finding = run(BudgetOverhead(quick=Extent(12)))
     assert len(finding.figures) == 6
     task_us = asyncio.run(least_us_of_a_task())
@@ -93,7 +89,7 @@ def test_what_the_layer_costs_is_measured() -> None:
 
 
 async def least_us_of_a_task() -> float:
-    """Of making an empty one and waiting for it."""
+    """Microseconds to create and await an empty task."""
     async def nothing() -> None:
         pass
 

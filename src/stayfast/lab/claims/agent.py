@@ -138,8 +138,9 @@ async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
 
 
 AGENT = VirtualClaim(
-    "agent", "An agent whose model would call tools for ever ends within its deadline and with an answer, 1,000 times of "
-    "1,000.", measure, "{:,} turns in virtual time", 1000, 1000)
+    "agent", "An agent whose model never stops calling tools ends within its deadline and with an answer, 1,000 times of "
+    "1,000.",
+    measure, "{:,} turns in virtual time", 1000, 1000)
 
 
 async def _run_turn(agent: Agent, total_s: float, loop: SimLoop, seen: AgentRun) -> None:

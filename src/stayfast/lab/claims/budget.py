@@ -64,7 +64,7 @@ class BudgetClaim:
     routes: Mapping[str, Any] = field(default_factory=lambda: ROUTES)
 
     name = "budget"
-    says = (f"Behind a hanging or a jagged upstream no request outlives its deadline by more than {WITHIN_MS:g} ms, and "
+    says = (f"With a hanging or an erratic upstream no request outlives its deadline by more than {WITHIN_MS:g} ms, and "
             "none fails that a fallback could have served.")
 
     async def run(self, conditions: Conditions) -> Finding:
@@ -85,7 +85,7 @@ def make_finding(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Fi
         ("fallback", counts["steady"]["n_asked"]))]  # without these calls the run tests nothing
     lag_ms = max_lag_ms(results.values())
     is_late = any(figure.unit == "ms" and not figure.holds for figure in figures)
-    spoiled = (f"the client's own loop stood still for {lag_ms:.0f} ms: what was late may be this machine"
+    spoiled = (f"the client's own loop stood still for {lag_ms:.0f} ms, which may explain the late requests"
                if is_late and lag_ms > WITHIN_MS / 2 else None)
     notes = (f"The client's own loop was at most {lag_ms:.1f} ms late.", *_describe_latest(results))
     return Finding(tuple(figures), notes, spoiled)

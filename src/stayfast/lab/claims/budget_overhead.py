@@ -31,8 +31,8 @@ class BudgetOverhead:
     quick: Extent = Extent(40, n_rounds=5)
 
     name = "layer"
-    says = (f"A step through the budget layer costs less than {STEP_GOAL_US:g} us of CPU, a turn beside its steps less than "
-            f"{TURN_GOAL_US:g} us.")
+    says = (f"A step through the budget layer takes less than {STEP_GOAL_US:g} us of CPU, a turn without its steps less "
+            f"than {TURN_GOAL_US:g} us.")
 
     async def run(self, conditions: Conditions) -> Finding:
         extent = conditions.choose(self.full, self.quick)

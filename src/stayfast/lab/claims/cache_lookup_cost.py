@@ -94,9 +94,9 @@ class CacheLookupCost:
     cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)
 
     name = "lookup"
-    says = (f"An answer from the exact cache takes less than {HIT_GOAL_US:g} us of CPU, all of HTTP included. The nearest "
-            f"of 100,000 questions are found within {ALONE_GOAL_MS:g} ms at p99, {WITH_GOAL_MS:g} ms with the embedding; a "
-            f"semantic miss keeps its caller at p99 within the {WITHIN_MS:g} ms that it may take.")
+    says = (f"An answer from the exact cache takes less than {HIT_GOAL_US:g} us of CPU, HTTP included. The nearest of "
+            f"100,000 questions are found within {ALONE_GOAL_MS:g} ms at p99, {WITH_GOAL_MS:g} ms with the embedding. A "
+            f"semantic miss takes at most {WITHIN_MS:g} ms at p99.")
 
     async def run(self, conditions: Conditions) -> Finding:
         extent = conditions.choose(self.full, self.quick)

@@ -54,8 +54,8 @@ class Cancel:
     start_front: Callable[[Processes, Mapping[str, Any]], Awaitable[ServerProcess]] = Processes.gateway
 
     name = "cancel"
-    says = (f"When a client hangs up before the first token, in mid-stream or while it awaits a whole answer, the upstream "
-            f"call is closed within {WITHIN_MS:g} ms.")
+    says = ("When a client disconnects before the first token, in mid-stream or while waiting for a whole answer, its "
+            f"upstream call is closed within {WITHIN_MS:g} ms.")
 
     async def run(self, conditions: Conditions) -> Finding:
         n_clients = conditions.choose(self.full, self.quick).n
@@ -104,8 +104,7 @@ async def _measure_leaving(point: LeavePoint, sim: ServerProcess, url: str, n_cl
 
 
 async def _send_and_leave(point: LeavePoint, url: str, model: str, left_at: dict[str, float]) -> None:
-    """Send a request, wait, and leave, with a reset or a close in turn. A client without an answer does not count as left.
-    """
+    """Send a request, wait, and leave, by reset or close in turn. A client without an answer does not count as left."""
     address = urlsplit(url)
     body = json.dumps({"model": model, "stream": point.stream, "max_tokens": N_TOKENS,
                        "messages": [{"role": "user", "content": "Hello!"}]}).encode()

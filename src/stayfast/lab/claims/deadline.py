@@ -44,8 +44,9 @@ async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
 
 
 DEADLINE = VirtualClaim(
-    "deadline", f"Of 100,000 random turns in virtual time none outlives its budget or its caller by more than {WITHIN_MS:g} "
-    "ms, and none leaves a Task behind.", measure, "{:,} turns in virtual time", 100_000, 3_000)
+    "deadline", "Of 100,000 random turns in virtual time none outlives its budget or its caller by more than "
+    f"{WITHIN_MS:g} ms, and none leaves a task behind.",
+    measure, "{:,} turns in virtual time", 100_000, 3_000)
 
 
 class RandomTurns:
@@ -85,9 +86,7 @@ class RandomTurns:
         await self._check_leftovers()
 
     async def _check_leftovers(self) -> None:
-        """Count the leftovers shortly after a turn and again after its uncancellable steps, and record when each budget
-        ended.
-        """
+        """Count the leftovers shortly after a turn, and again after its uncancellable steps."""
         await asyncio.sleep(SETTLE_S)
         self._n_left += len(asyncio.all_tasks() - {asyncio.current_task()} - self._uncancellable.keys())
         self._n_unreported += sum(not running.is_abandoned for running in self._uncancellable.values())

@@ -58,7 +58,7 @@ async def measure(loop: SimLoop, seconds: float, seed: int, weights: Mapping[str
 
 
 FAIR = VirtualClaim(
-    "fair", f"Tenants that always want more than there is get their weighted shares of the tokens within {WITHIN:g} %.",
+    "fair", f"Tenants with permanent demand get their weighted shares of the tokens within {WITHIN:g} %.",
     measure, "{:g} s in virtual time", 2400, 480)
 
 

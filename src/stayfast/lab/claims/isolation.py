@@ -143,9 +143,9 @@ class Isolation:
     n_quick: int = 10_000
 
     name = "isolation"
-    says = ("Of 100,000 random requests none gets an answer of the exact cache, kept or shared in flight, that was made for "
-            "another tenant, model, system prompt, tool set, output format, conversation, sampling or dialect; of as many "
-            "more none gets one of the semantic cache.")
+    says = ("Of 100,000 random requests none gets an answer of the exact cache, stored or in flight, that was made for "
+            "another tenant, model, system prompt, tool set, output format, conversation, sampling or dialect. Of as many "
+            "others none gets such an answer of the semantic cache.")
 
     async def run(self, conditions: Conditions) -> Finding:
         n, seed = conditions.choose(self.n, self.n_quick), conditions.seed
@@ -260,7 +260,7 @@ class _FollowUps:
         body = {"model": MODELS[0], "temperature": 0,
                 "messages": [{"role": role, "content": text} for role, text in turns]}
         echoed = await ask_echo(self._gateway, decode(Api.CHAT, msgspec.json.encode(body)),
-                           Arrival(f"req_{self._n}", self._loop.now()))
+                                Arrival(f"req_{self._n}", self._loop.now()))
         self.n_crossed += echoed.name != name
         await asyncio.sleep(1.0)  # until the cache has learned
         return echoed.result, is_new

@@ -137,9 +137,9 @@ async def measure(loop: SimLoop, n_requests: int, seed: int, lanes: LanesConfig 
 
 
 LANES_CLAIM = VirtualClaim(
-    "lanes", f"Short, long and batch requests that always want more get their shares of the places within {WITHIN:g} %; "
-    "what one leaves idle the others use; over a million requests no place is lost or given twice.", measure,
-    "{:,} requests in virtual time", 1_000_000, 30_000)
+    "lanes", f"Short, long and batch requests with permanent demand get their shares of the places within {WITHIN:g} %. "
+    "Idle places are lent. Over a million requests no place is lost or given twice.",
+    measure, "{:,} requests in virtual time", 1_000_000, 30_000)
 
 
 def _share_figures(situations: list[_Situation]) -> list[Figure]:

@@ -77,8 +77,9 @@ async def measure(loop: SimLoop, n_schedules: int, seed: int) -> Finding:
 
 
 LEAKS = VirtualClaim(
-    "leaks", "Over 100,000 random schedules of failing upstreams and leaving clients, no place, stream, task, timer, probe, "
-    "quota or budget is held once all is over.", measure, "{:,} schedules in virtual time", 100_000, 2_000)
+    "leaks", "After 100,000 random schedules of failing upstreams and leaving clients no place, stream, task, timer, "
+    "probe, quota or budget is held.",
+    measure, "{:,} schedules in virtual time", 100_000, 2_000)
 
 
 class _Erratic(Scripted):
@@ -238,9 +239,9 @@ def _draw_settings(rng: Random) -> Settings:
     hedge = rng.choice((HedgeConfig("off"), HedgeConfig(), HedgeConfig("race", race_after_s=rng.choice((0.0, 0.05, 0.1)))))
     fallback = Fallback(("spare",)) if rng.random() < 0.5 else None
     route = RouteSettings(("a", "b", "c")[:rng.choice((1, 2, 3))], pick=rng.choice(("balance", "order")), hedge=hedge,
-                  retry=RetryConfig(max_attempts=3, backoff_base_s=rng.choice((0.001, 0.05, 0.3))),
+                          retry=RetryConfig(max_attempts=3, backoff_base_s=rng.choice((0.001, 0.05, 0.3))),
                           on_overrun=OnOverrun(fallback),
-                  timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
+                          timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
     queue = QueueConfig(rng.choice((0, 1, 10)), max_wait_s=rng.choice((0.1, 1.0)), target_wait_s=0.05)
     admission = AdmissionConfig(rng.choice((None, None, 1, 2, 4)), queue)
     return Settings(upstreams=dict.fromkeys(("a", "b", "c", "spare"), upstream), routes={"m": route}, tenants=TENANTS,

@@ -77,10 +77,10 @@ class Mixed:
     hedge: Mapping[str, Any] = field(default_factory=dict)
 
     name = "mixed"
-    says = (f"With prompts of all sizes and brown-outs, with nothing set, p99 to the first token is at most {P99_GOAL:g} "
-            "times that of the best constant time-out with a retry elsewhere and at most that of two hedges after "
-            f"{USUAL_DELAY_S:g} s, for at most {MAX_CALLS - 1:.0%} more calls, which is fewer than either; at as many calls "
-            f"as the time-out it is at most {TUNED_GOAL:g} times as long. Nothing is lost. Over sockets, in few requests, "
+    says = (f"Prompts of all sizes and brownouts, default settings: p99 to the first token is at most {P99_GOAL:g} times "
+            "that of the best fixed timeout with a retry elsewhere, and at most that of two hedges after "
+            f"{USUAL_DELAY_S:g} s, for at most {MAX_CALLS - 1:.0%} more calls, fewer than either. With as many calls as "
+            f"the timeout it is at most {TUNED_GOAL:g} times as long. No request is lost. Over sockets, with few requests, "
             f"each may be {SOCKETS_SLACK - 1:.0%} more.")
 
     async def run(self, conditions: Conditions) -> Finding:
@@ -102,7 +102,7 @@ class Mixed:
         load = make_load(RATE_RPS, extent.real_s, extent.warmup_s)
         real = await run_over_sockets(load, self.hedge, seed)
         figures += Rivals(load, seed).compare("sockets", real, extent.slack,
-                                               max_calls=1 + (MAX_CALLS - 1) * extent.slack)
+                                              max_calls=1 + (MAX_CALLS - 1) * extent.slack)
         return Finding(tuple(figures), spoiled=spoil_reason({"gateway": real}))
 
 
@@ -182,7 +182,7 @@ class Rivals:
             bucket_goal = BUCKET_GOAL * slack if len(chosen) >= MIN_BUCKET else None
             words = f"from {low} tokens" if high == BUCKETS[-1] else f"{low} to {high} tokens"
             figures.append(Figure(f"{where}: TTFT p99 of prompts of {words} ({p99_s:.2f} s, n={len(chosen)}), over that of "
-                                f"{best.policy.name}", p99_s / best_s, "x", bucket_goal))
+                                  f"{best.policy.name}", p99_s / best_s, "x", bucket_goal))
         return figures
 
     def _row_by_number(self) -> Mapping[int, int]:
@@ -214,9 +214,7 @@ def _regime_changes(number: int, load: LoadSpec) -> list[tuple[float, RegimeStat
 
 
 class _CallNumbers:
-    """Numbers the calls to one provider by their request and its earlier attempts there. The number selects the random
-    draws.
-    """
+    """Numbers a provider's calls by request and attempt. The number selects the random draws."""
 
     def __init__(self) -> None:
         self._n_attempts: dict[int, int] = {}

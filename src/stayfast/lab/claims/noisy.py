@@ -48,8 +48,8 @@ class Noisy:
     admission: Mapping[str, Any] = field(default_factory=lambda: {"max_in_flight": N_PLACES})
 
     name = "noisy"
-    says = (f"Beside a tenant that sends {TIMES:g} times its share in bursts, the others' p99 to the first token moves by "
-            f"less than {WITHIN:g} %.")
+    says = (f"Beside a tenant that sends {TIMES:g} times its share in bursts, the other tenants' p99 to the first token "
+            f"changes by less than {WITHIN:g} %.")
 
     async def run(self, conditions: Conditions) -> Finding:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed

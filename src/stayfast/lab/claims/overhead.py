@@ -47,9 +47,9 @@ class Overhead:
     provider: Mapping[str, Any] = field(default_factory=lambda: PROVIDER)
 
     name = "overhead"
-    says = (f"For a whole answer the gateway takes at most {BASELINES_GOAL:g} times the CPU that a bare proxy takes in the "
-            f"same minutes, and at most {CHUNK_GOAL_US:g} us for a chunk of a stream. The policies of the tail that are on "
-            f"where nothing is set take at most {POLICIES_GOAL_US:g} us of a whole answer.")
+    says = (f"A whole answer takes at most {BASELINES_GOAL:g} times the CPU of a bare proxy in the same minutes, and a "
+            f"chunk of a stream at most {CHUNK_GOAL_US:g} us. The tail policies that are on by default take at most "
+            f"{POLICIES_GOAL_US:g} us per whole answer.")
 
     async def run(self, conditions: Conditions) -> Finding:
         extent = conditions.choose(self.full, self.quick)

@@ -83,9 +83,9 @@ class Overload:
     admission: AdmissionConfig = ADMISSION
 
     name = "overload"
-    says = (f"At {TIMES:g} times what an engine can do, p99 to the first token of the premium tier is at most {P99_GOAL:g} "
-            f"times that of calm times, goodput at least {GOODPUT_GOAL:.0%} of what it can do, p99 of refusals below "
-            f"{SHED_GOAL_MS:g} ms, and all is as before within {RECOVERS_GOAL_S:g} s.")
+    says = (f"At {TIMES:g} times an engine's capacity, the premium tier's p99 to the first token is at most {P99_GOAL:g} "
+            f"times normal, goodput is at least {GOODPUT_GOAL:.0%} of the capacity, p99 of rejections is below "
+            f"{SHED_GOAL_MS:g} ms, and all is normal again within {RECOVERS_GOAL_S:g} s.")
 
     async def run(self, conditions: Conditions) -> Finding:
         phases = conditions.choose(self.virtual, self.quick_virtual)

@@ -64,8 +64,9 @@ async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
 
 
 PARTIAL = VirtualClaim(
-    "partial", "Where 1 of 4 sources hangs, every answer comes within its budget and names what it is without; what was "
-    "missing follows the moment it is there.", measure, "{:,} turns in virtual time", 20_000, 2_000)
+    "partial", "If 1 of 4 sources hangs, every answer is within its budget and names what is missing; the missing result "
+    "follows when it arrives.",
+    measure, "{:,} turns in virtual time", 20_000, 2_000)
 
 
 async def _run_turn(number: int, loop: SimLoop, rng: Random, seen: PartialRun) -> None:

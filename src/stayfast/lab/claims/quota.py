@@ -61,8 +61,9 @@ async def measure(loop: SimLoop, n_requests: int, seed: int, tenants: Mapping[st
 
 
 QUOTA = VirtualClaim(
-    "quota", "Over a million requests at three times their quota, what tenants are charged is to the unit what they used; "
-    "they get at least 99 % of what they may, and never more.", measure, "{:,} requests in virtual time", N_REQUESTS, 30_000)
+    "quota", "In a million requests at three times their quota, tenants are charged exactly what they used. They get at "
+    "least 99 % of their quota, and never more.",
+    measure, "{:,} requests in virtual time", N_REQUESTS, 30_000)
 
 
 async def _send_requests(virtual: VirtualTenants, tenant: str, n: int, rng: Random) -> None:

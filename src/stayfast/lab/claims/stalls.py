@@ -42,8 +42,8 @@ class StallsClaim:
     quick: Extent = Extent(400)
 
     name = "stalls"
-    says = (f"Where one answer in fifty halts for {STALL_S:.0f} s, the p99 of the longest wait inside an answer is at most "
-            f"{GAP_P99_S:g} s with on_stall: rescue, and no character is lost or said twice.")
+    says = (f"If one answer in fifty stalls for {STALL_S:.0f} s, on_stall: rescue keeps the p99 of the longest gap in an "
+            f"answer within {GAP_P99_S:g} s, and no character is lost or repeated.")
 
     async def run(self, conditions: Conditions) -> Finding:
         n = conditions.choose(self.full, self.quick).n

@@ -58,8 +58,8 @@ class Storm:
     mode: Mode = "gradient"
 
     name = "storm"
-    says = (f"When all clients come back at once after an outage, the upstream never has more than {GOAL:g} times what it "
-            "can run.")
+    says = (f"When all clients return at once after an outage, the upstream never has more than {GOAL:g} times the "
+            "requests that it can run.")
 
     async def run(self, conditions: Conditions) -> Finding:
         phases, seed = conditions.choose(self.full, self.quick), conditions.seed

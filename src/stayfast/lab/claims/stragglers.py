@@ -73,9 +73,9 @@ class Stragglers:
     cases: Mapping[str, EngineCase] = field(default_factory=lambda: CASES)
 
     name = "stragglers"
-    says = (f"Where 1 of {1 / LONG_SHARE:.0f} prompts has {TIMES} times the tokens, lanes keep the short ones' p99 to the "
-            f"first token within {SHORT_P99_S:g} s, which is many times as long without, on engines of static and of "
-            "continuous batching; the long ones still finish.")
+    says = (f"If 1 of {1 / LONG_SHARE:.0f} prompts has {TIMES} times the tokens, lanes keep the short prompts' p99 to the "
+            f"first token within {SHORT_P99_S:g} s, many times less than without lanes, on engines with static and "
+            "continuous batching. The long prompts still finish.")
 
     async def run(self, conditions: Conditions) -> Finding:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
@@ -134,9 +134,7 @@ async def _run_over_sockets(case: EngineCase, seconds: float, seed: int, *, has_
 
 
 def make_figures(where: str, before: WaitsByKind, after: WaitsByKind, min_before_s: float | None = None) -> list[Figure]:
-    """before, after: without and with lanes. min_before_s: the goal without lanes; minutes over sockets are too few for
-    one.
-    """
+    """before, after: without and with lanes. min_before_s: the goal without lanes, in runs that are long enough for one."""
     short, long = Exact(after.short_s), Exact(after.long_s)
     return [
         Figure(f"{where}: short, without lanes: p99 (n={len(before.short_s)})", Exact(before.short_s).at(0.99), "s",

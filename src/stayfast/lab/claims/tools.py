@@ -117,6 +117,6 @@ async def measure(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> F
 
 
 TOOLS = VirtualClaim(
-    "tools", f"A turn of retrieval, two tools, a policy check and a model has a p95 of {SERIES_P95_S:g} s in series, and of "
-    f"at most {P95_GOAL_S:g} s through the budget layer, at {SPEND_GOAL:g} % more spend or less.", measure,
-    "{:,} turns in virtual time, before and after", 50_000, 5_000)
+    "tools", f"A turn of retrieval, two tools, a policy check and a model has a p95 of {SERIES_P95_S:g} s in series, and "
+    f"of at most {P95_GOAL_S:g} s through the budget layer, for at most {SPEND_GOAL:g} % more spend.",
+    measure, "{:,} turns in virtual time, before and after", 50_000, 5_000)

@@ -81,9 +81,7 @@ async def run_in_virtual_time(loop: SimLoop, seconds: float, seed: int) -> Resul
 
 async def run_with_stall(load: LoadSpec, target: ServerProcess, url: str, stall_s: float,
                          seed: int) -> tuple[Result, float]:
-    """Run a load during whose middle the target is stopped. Returns the result, and the real length of the stall in
-    seconds.
-    """
+    """Stop the target in the middle of a run. Returns the result, and the real length of the stall in seconds."""
     clock = SystemClock()
     async with asyncio.TaskGroup() as group:
         running = group.create_task(run_load(load, url, seed))

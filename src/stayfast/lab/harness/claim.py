@@ -164,8 +164,7 @@ def as_json(claim: Claim, finding: Finding, conditions: Conditions, machine: Map
 
 
 def _format_table(figures: Sequence[Figure], ink: Ink) -> list[str]:
-    """One line per figure. Names get the width that the other columns leave, or a line of their own if that is too little.
-    """
+    """One line per figure. Names get the width that the other columns leave, or a line of their own if it is too small."""
     cells = [(_format_number(figure.value), figure.unit, _format_range(figure), _format_goal(figure)) for figure in figures]
     value, unit, spread, goal = (max((len(row[column]) for row in cells), default=0) for column in range(4))
     n_used = 2 + 2 + value + 1 + unit + 2 + spread + 2 + goal + 2 + len("falls short")

@@ -213,8 +213,7 @@ class Visit(NamedTuple):
 
 
 def draw_visits(source: QuestionSource, rng: Random, n: int) -> list[Visit]:
-    """A share of REPEATED are repeated questions, a share of PASTED include a text, all others are short unique questions.
-    """
+    """A share of REPEATED are repeated questions, a share of PASTED include a text, the rest are unique questions."""
     visits = []
     for number in range(n):
         luck = rng.random()
@@ -305,10 +304,6 @@ async def _serve(articles: Mapping[str, int], seed: int) -> None:
         sys.stdout.flush()
         await stop.wait()
     site.close()
-
-
-if __name__ == "__main__":
-    uvloop.run(_serve(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=dict[str, int]), int(sys.argv[2])))
 
 
 EMBED_S: Final = 0.003
@@ -466,7 +461,7 @@ async def visit_over_sockets(visits: Sequence[Visit], route: Mapping[str, Any], 
 
         async def send(seconds: float, first: int, seed: int) -> Result:
             load = LoadSpec(seconds, rate_rps, n_input=1, n_output=MAX_OUTPUT, api=Api.MESSAGES, model=ROUTE,
-                        extra={"temperature": 0})
+                            extra={"temperature": 0})
             return await run_load(load, gateway.url, seed, _VisitPrompts(prompts, visits, first))
 
         async def read_charge_usd() -> float:
@@ -477,3 +472,7 @@ async def visit_over_sockets(visits: Sequence[Visit], route: Mapping[str, Any], 
         before_usd = await read_charge_usd()
         result = await send(seconds, n_before, seed + 1)
         return DeskVisits(result, len(result.samples), await read_charge_usd() - before_usd)
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=dict[str, int]), int(sys.argv[2])))
