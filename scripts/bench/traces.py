@@ -64,7 +64,7 @@ def as_it_came(caller: Trace | None) -> Trace | None:
 def on_the_path() -> None:
     """What a request itself pays: from its headers to its place, its call's span, and the queue."""
     rng = random.Random(1)
-    tracing = SpanExporter(TraceConfig(max_pending=64), lambda: None, lambda *words: None, rng)  # type: ignore[arg-type,return-value]
+    tracing = SpanExporter(TraceConfig(max_pending=64), lambda: None, lambda *words: None, rng, dict)  # type: ignore[arg-type,return-value]
 
     def path(fields: dict[bytes, bytes], place: Callable[[Trace | None], Trace | None], *, is_on: bool) -> float:
         done = ended(place(caller_trace(fields)))

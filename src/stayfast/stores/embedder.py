@@ -80,6 +80,10 @@ class Embedding:
         self.ahead = ahead  # for texts that a client waits for
         self.behind = behind  # for those that nobody waits for: on a thread of their own, so that they are in nobody's way
 
+    def install(self, ahead: Embedder, behind: Embedder) -> None:
+        """The embedder is loaded."""
+        self.ahead, self.behind = ahead, behind
+
     def close(self) -> None:
         for one in (self.ahead, self.behind):
             if one is not None:

@@ -84,15 +84,20 @@ class ServedTurn(TurnUpstream):
     """One function as an upstream. Task-safe."""
 
     def __init__(self, name: str, function: Function, clock: Clock, sink: Sink, *, resume_s: float = 15.0,
-                 is_idempotent: bool = False, ask_others: AskOthers | None = None) -> None:
+                 is_idempotent: bool = False, ask_others: AskOthers | None = None,
+                 resumable: ResumableTurns | None = None) -> None:
         super().__init__(name, clock)
         self.function = function  # for turns that begin from now on
-        self.resumable = ResumableTurns()
+        self.resumable = resumable if resumable is not None else ResumableTurns()
         self._ask_others = ask_others
         self._sink = sink
         self._resume_s = resume_s
         self._is_idempotent = is_idempotent
         self._running: set[RunningTurn] = set()
+
+    def replace_function(self, function: Function) -> None:
+        """For turns that begin from now on."""
+        self.function = function
 
     async def begin(self, call: Call) -> TurnRun:
         wish = call.events

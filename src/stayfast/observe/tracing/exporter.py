@@ -51,7 +51,8 @@ LogLine = Callable[[str, str, str], None]  # level, event, reason
 class SpanExporter:
     """A sink for the ends of requests, and the giver of their places. `place` and `take` are the loop's, `close` too."""
 
-    def __init__(self, config: TraceConfig, make_exporter: Callable[[], Exporter], log: LogLine, rng: Random) -> None:
+    def __init__(self, config: TraceConfig, make_exporter: Callable[[], Exporter], log: LogLine, rng: Random,
+                 peers: Callable[[], Mapping[str, Peer]]) -> None:
         self._config = config
         self._make_exporter = make_exporter
         self._log = log
@@ -61,7 +62,7 @@ class SpanExporter:
         self._is_closing = False
         self._news: tuple[str, str, str] | None = None  # from the thread, said by the loop
         self._thread: threading.Thread | None = None
-        self.peers: Mapping[str, Peer] = {}  # upstreams by name; replaced as a whole by a reload
+        self._peers = peers  # by upstream; a reload may bring others
         self.n_dropped = 0  # requests that found the queue full: the loop counts
         self.n_sent = 0  # requests whose spans were taken, and those refused for good: the thread counts
         self.n_refused = 0
@@ -117,7 +118,7 @@ class SpanExporter:
         for start in range(0, len(batch), N_AT_A_TIME):
             some = batch[start:start + N_AT_A_TIME]
             try:
-                parts.append(exporter.encode(some, self.peers))
+                parts.append(exporter.encode(some, self._peers()))
                 n_encoded += len(some)
             except ValueError:  # a number that an upstream made up may have more digits than the format
                 self.n_refused += len(some)

@@ -20,6 +20,7 @@ When wrong: a share of traffic on one gateway; N gateways have N floors.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
@@ -210,6 +211,9 @@ class UpstreamRetryBudget:
     def __init__(self) -> None:
         self.budget = RetryBudget(0.0, 0.0)  # counts what was taken
         self.routes: tuple[RetryBudget, ...] = ()
+
+    def set_routes(self, budgets: Iterable[RetryBudget]) -> None:
+        self.routes = tuple(dict.fromkeys(budgets))
 
     def has_room(self, weight: float, now: float) -> bool:
         """Whether one more attempt fits. Without routes there is nothing to go by."""

@@ -179,7 +179,7 @@ class UpstreamState:
                  "whole_limiter")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
-                 rng: Random | None = None, sink: Sink | None = None) -> None:
+                 rng: Random | None = None, sink: Sink | None = None, *, is_not_idempotent: bool = False) -> None:
         limit, breaker = limit or LimitConfig(), breaker or BreakerConfig()
         self.upstream = upstream
         self.usual = LatencyBaselines()
@@ -191,7 +191,7 @@ class UpstreamState:
         self.backlog: PrefillBacklog | None = None  # None: nobody chooses between it and others
         self.has_news = False  # something but its breaker has moved requests to others
         self.flow: TokenFlow | None = None  # how its answers flow, where somebody judges that
-        self.is_not_idempotent = False  # what it was asked and may have heard is not to be asked a second time
+        self.is_not_idempotent = is_not_idempotent  # what it was asked and may have heard is not to be asked a second time
         self.n_in_flight = 0
         self.is_proven = False  # it answered with a real token, and has not failed many times in a row since
         self.predictor: Predictor | None = None  # None: nobody asks what a first token will take
@@ -207,6 +207,19 @@ class UpstreamState:
         self.pending: dict[RunningCall, None] = {}  # without a first token, oldest first
         self._unjudged: DueBuckets[RunningCall] = DueBuckets()
         self._n_refused = 0  # keys, in a row
+
+    def predict_ttft(self) -> None:
+        """Learn to predict first tokens from now on."""
+        self.predictor = self.predictor or Predictor()
+
+    def track_backlog(self, *, is_tracked: bool) -> None:
+        """Track the prompts that it has not read yet: routes choose between it and others."""
+        self.backlog = (self.backlog or PrefillBacklog()) if is_tracked else None
+
+    def track_flow(self) -> TokenFlow:
+        """Learn the gaps of its answers from now on."""
+        self.flow = self.flow or TokenFlow()
+        return self.flow
 
     @property
     def breaker(self) -> Breaker:
