@@ -1,8 +1,6 @@
-"""Every upstream by name, with what is known of it now: how quick it is, its limit, its breaker, whether it ever answered.
+"""Every upstream by name, with its state: latencies, limits, breakers, and whether it ever answered.
 
-`ModelHealth` is of one model there: its breaker, and until when it is left alone. Most upstreams are asked for one model and
-have one. Where there are several each has its own, so that what one of them does (no such model, a used-up quota, errors)
-moves no request for another.
+Each model at an upstream has a breaker of its own (`ModelHealth`): an error of one moves no request for another.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -39,9 +37,8 @@ MAX_UNNAMED, MAX_NAME = 64, 64  # models that only clients name (the oldest is f
 
 
 class ModelHealth:
-    """Of one model at one upstream; only its UpstreamState changes it. Two reasons why others go first: `alone_until` is the
-    upstream's own Retry-After, and nothing is to be sent before it; `refused_until` is after refused keys or models, is
-    our own guess, and no request waits for its end.
+    """Of one model at one upstream. Two instants until which others are preferred: `alone_until`, by the upstream's own
+    Retry-After (nothing is sent before it); `refused_until`, our guess after refused keys or models (no request waits).
     """
 
     __slots__ = ("_failed_after_s", "_failed_at", "_name", "_reported_state", "_sink", "alone_until", "breaker", "model",
@@ -105,7 +102,6 @@ class ModelHealth:
             self._sink.emit(BreakerChanged(self._name, breaker.state.value, why))
 
     def learned(self) -> None:
-        """Its breaker was told something by another process."""
         if self.breaker.published_state:
             self.report_changes()
         self._reported_state = self.breaker.state  # what others changed, they have told
@@ -115,7 +111,7 @@ class ModelHealth:
 
 
 class Models:
-    """The healths of an upstream that is asked for several models: of those that settings name, and the newest others."""
+    """The health of each model of one upstream: those that settings name, and the newest others."""
 
     __slots__ = ("_config", "_name", "_named", "_rng", "_sink", "_unnamed")
 
@@ -209,32 +205,25 @@ class UpstreamState:
         self._n_refused = 0  # keys, in a row
 
     def predict_ttft(self) -> None:
-        """Learn to predict first tokens from now on."""
         self.predictor = self.predictor or Predictor()
 
     def track_backlog(self, *, is_tracked: bool) -> None:
-        """Track the prompts that it has not read yet: routes choose between it and others."""
         self.backlog = (self.backlog or PrefillBacklog()) if is_tracked else None
 
     def track_flow(self) -> TokenFlow:
-        """Learn the gaps of its answers from now on."""
         self.flow = self.flow or TokenFlow()
         return self.flow
 
     @property
     def breaker(self) -> Breaker:
-        """Its own; where it is asked for several models each of them has another."""
         return self.own_health.breaker
 
     @property
     def n_failed_in_row(self) -> int:
-        """Attempts that failed since the last first token."""
         return self.breaker.n_failed_in_row
 
     def split_by_lane(self, lanes: Sequence[str]) -> None:
-        """Each of these lanes has a limit of its own from now on, with none all have one. What a setting has fixed stays
-        one limit. Who waits asks again, who runs gives his place back where he had it.
-        """
+        """Give each lane a limit of its own; no lanes, or a fixed limit: one for all. Waiting requests wait anew."""
         before, wanted = list(self.lanes or ()), list(lanes) if self.whole_limiter.limit.learns else []
         if before == wanted:
             return
@@ -259,7 +248,6 @@ class UpstreamState:
 
     @property
     def has_room(self) -> bool:
-        """Whether an attempt that is in no lane may begin at once."""
         return self.whole_limiter.has_room
 
     @property
@@ -289,7 +277,6 @@ class UpstreamState:
 
     @property
     def shared(self) -> Iterable[ModelHealth]:
-        """Of those that all workers know of."""
         return (self.own_health,) if self.models is None else self.models.named
 
     def load(self, now: float, model: str = "") -> CandidateLoad:
@@ -312,7 +299,7 @@ class UpstreamState:
         return health.is_preferred(now) and health.breaker.share(now) > 0
 
     def is_failing(self, now: float, model: str) -> bool:
-        """Whether it fails, or asked to be left alone; one that is left alone for being slow may be quick by now."""
+        """Whether it fails, or sent a Retry-After. A breaker that is open for slowness only does not count."""
         health = self.health(model)
         if not health.is_preferred(now):
             return True

@@ -34,7 +34,13 @@ from stayfast.policy.admission.quota import NOTHING, Amount, Refusal
 SHEDDING_S = 1.0  # the gateway counts as shedding for this long after the last rejection
 REALTIME, PLAIN, _ = Urgency
 IGNORED = Outcome.IGNORED
-ADMITTED = Admitted()
+
+
+def _release_nothing() -> None:
+    """An unlimited place."""
+
+
+ADMITTED = Admitted(_release_nothing)
 
 
 class Admit(Protocol):

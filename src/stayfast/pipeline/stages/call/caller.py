@@ -115,10 +115,10 @@ async def _wait(ex: Exchange, plan: Plan, targets: Mapping[ConcurrencyLimiter, T
     ex.record.use_upstream(targets[at].member.upstream.name)
     ex.timeouts.arm_bound()
     is_away = False
-    share = plan.admitted.share
+    share = plan.share
     tenant, weight = (ex.arrival.tenant or "", 1.0) if share is None else (share.name, share.weight)
     try:
-        called = await LimiterWaiter(clock, ends_at - ex.grace_s, plan.admitted.band, tenant, weight).wait(
+        called = await LimiterWaiter(clock, ends_at - ex.grace_s, plan.band, tenant, weight).wait(
             [LimitOption(limited, _first_s(ex, target)) for limited, target in targets.items()])
     except Shed as shed:
         is_away = True
