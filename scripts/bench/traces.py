@@ -64,7 +64,7 @@ def pass_through(caller: Trace | None) -> Trace | None:
 def measure_path() -> None:
     """The cost on the request's path: read the headers, place the trace, make the call's span, enqueue."""
     rng = random.Random(1)
-    tracing = SpanExporter(TraceConfig(max_pending=64), lambda: None, lambda *words: None, rng)  # type: ignore[arg-type,return-value]
+    tracing = SpanExporter(TraceConfig(max_pending=64), lambda: None, lambda *words: None, rng, dict)  # type: ignore[arg-type,return-value]
 
     def path(fields: dict[bytes, bytes], place: Callable[[Trace | None], Trace | None], *, is_on: bool) -> float:
         done = make_done(place(caller_trace(fields)))

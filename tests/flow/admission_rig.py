@@ -7,6 +7,7 @@ from typing import Any
 
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Request
+from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.admission.tenants import Tenant
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
@@ -30,10 +31,11 @@ class Admitting:
     """The rig, and what a test does with it."""
 
     def __init__(self, loop: SimLoop, places: int | None = None, tenants: Mapping[str, TenantConfig] | None = None,
-                 script: Script = ANSWER, hold_back: float = 0.0, *, price: Price | None = None, **queue: Any) -> None:
+                 script: Script = ANSWER, hold_back: float = 0.0, *, price: Price | None = None,
+                 outlook: QueueOutlook | None = None, **queue: Any) -> None:
         self.loop = loop
         config = AdmissionConfig(places, QueueConfig(**queue), reserved_share=hold_back)
-        self.admission = Admission(config, tenants or {}, loop, Random(3))
+        self.admission = Admission(config, tenants or {}, loop, Random(3), outlook=outlook)
         self.rig = Rig(loop, [script], admit=self.admission, price=price)
         self._n = 0
 

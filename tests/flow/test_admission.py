@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.compose.routes import foresee
+from stayfast.compose.routes import queue_outlook
 from stayfast.core.errors import DeadlineExceeded, Shed, StayfastError
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Stage
+from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.routing.selector import Target
@@ -68,8 +69,8 @@ def test_a_full_queue_turns_away_at_once() -> None:
 def test_a_refusal_counts_what_other_workers_have_taken() -> None:
     """All places are another worker's: the words say so, by the counts of the decision."""
     async def main(loop: SimLoop) -> None:
-        it = Admitting(loop, 4, max_queue=1, max_wait_s=10)
-        it.admission.places.common = SharedLimit([0.0, 0.0, 4.0, 0.0], (0, 1), [(2, 3)])
+        outlook = QueueOutlook(common=SharedLimit([0.0, 0.0, 4.0, 0.0], (0, 1), [(2, 3)]))
+        it = Admitting(loop, 4, max_queue=1, max_wait_s=10, outlook=outlook)
         waiting = asyncio.ensure_future(it.outcome())
         await soon(loop, waiting)
         with pytest.raises(Shed) as shed:
@@ -133,7 +134,7 @@ def test_bands_go_first_and_find_room() -> None:
         it = Admitting(loop, 1, tenants, max_wait_s=10)
         asking = [asyncio.ensure_future(it.outcome(name)) for name in ("bulk", "bulk", "std", "gold")]
         assert await asyncio.gather(*asking) == ["1", "4", "3", "2"]
-        held = Admitting(loop, 10, tenants, hold_back=0.1, max_wait_s=10)
+        held = Admitting(loop, 10, tenants, reserved_share=0.1, max_wait_s=10)
         await held.ask("gold")
         began_at = loop.now()
         asking = [asyncio.ensure_future(held.outcome("bulk")) for _ in range(10)]
@@ -322,11 +323,10 @@ def test_overload_takes_two_signs() -> None:
 def test_a_queue_at_an_upstreams_limit_is_a_sign(is_limited: bool) -> None:
     """Where half of those that are in wait for their upstream, a long queue before the gateway is the second sign."""
     async def main(loop: SimLoop) -> list[str]:
-        admission = Admission(AdmissionConfig(4, QueueConfig(max_wait_s=100, target_wait_s=50, max_queue=4),
-                                              reserved_share=0.0),
-                              {}, loop, Random(3))
+        config = AdmissionConfig(4, QueueConfig(max_wait_s=100, target_wait_s=50, max_queue=4), reserved_share=0.0)
+        admission = Admission(config, {}, loop, Random(3))
         rig = Rig(loop, [ANSWER], admit=admission, limit=LimitConfig("fixed", 1, 1) if is_limited else None)
-        foresee(admission.places, rig.router, rig.registry)
+        admission.configure(config, {}, queue_outlook(rig.router.routes, rig.registry))
 
         async def ask(urgency: Urgency) -> str:
             try:
@@ -353,7 +353,7 @@ def test_nothing_leaks(seed: int, n_places: int, max_queue: int) -> None:
     async def main(loop: SimLoop) -> None:
         rng = Random(seed)
         it = Admitting(loop, n_places, anybody(tokens_per_day=1e9), [Wait(0.2), *ANSWER],
-                       hold_back=0.1, max_queue=max_queue, max_wait_s=1.0)
+                       reserved_share=0.1, max_queue=max_queue, max_wait_s=1.0)
 
         async def client(name: str) -> None:
             await asyncio.sleep(rng.uniform(0, 3))

@@ -261,3 +261,22 @@ def test_question_in_another_order_is_a_hit() -> None:
         assert rig.results[-5:] == ["miss", "miss", "bypass", "bypass", "bypass"]
 
     run(main)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_degraded_answer_is_never_stored(stream: bool) -> None:
+    """A fallback's answer, and a template: neither is returned to the next request, which makes a call of its own."""
+
+    async def main(loop: SimLoop) -> None:
+        cache = CacheConfig("exact", max_temperature=1.0)
+        rig = Rig(loop, [[Fail(status=500)], HELLO], [OTHER], n_fallback=1, cache=cache)
+        other = Rig(loop, [[Fail(status=500)], HELLO], template="Later.", cache=cache)
+        for each, how, text in ((rig, "fallback", b"other"), (rig, None, b"Hel"), (other, "template", b"Later"),
+                                (other, None, b"Hel")):
+            reply = await each.serve(chat(stream=stream))
+            assert text in await read(reply)
+            assert reply.degraded == how
+            await asyncio.sleep(0.1)
+        assert [done.cache for done in (*rig.sink.of(RequestDone), *other.sink.of(RequestDone))] == ["miss"] * 4
+
+    run(main)

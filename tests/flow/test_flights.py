@@ -293,3 +293,27 @@ def test_a_half_answer_is_ended_for_a_single_listener() -> None:
         rig.check_clean()
 
     run(main)
+
+
+def test_call_waits_for_its_fastest_subscriber(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three subscribers stop reading: the upstream is read AHEAD_BYTES ahead of the fastest of them, and no further."""
+    monkeypatch.setattr(shared_call, "AHEAD_BYTES", 2000)
+
+    async def main(loop: SimLoop) -> None:
+        rig = CacheRig(loop, [step for _ in range(50) for step in (Say("x" * 1000), Wait(0.1))])
+        replies = await asyncio.gather(*[rig.ask() for _ in range(3)])
+        await asyncio.sleep(9)
+        (call,) = rig.calls.values()
+        n_bytes = call.buffer.n_bytes
+        assert n_bytes < 6000
+        await replies[1].next()
+        await replies[1].next()
+        await asyncio.sleep(9)
+        assert n_bytes < call.buffer.n_bytes < n_bytes + 6000
+        assert len(said(await read(replies[2]))) == 50_000
+        replies[0].close()
+        replies[1].close()
+        await asyncio.sleep(0)
+        rig.check_clean()
+
+    run(main)

@@ -300,7 +300,7 @@ def test_no_second_attempt_while_somebody_waits_for_a_place() -> None:
         assert refused.at == pytest.approx(0.1)
         assert 0.35 < sent.at < 0.5
         notes = rig.sink.of(RequestDone)[-1].notes
-        assert "not hedged to up1 at once: requests are queued or rejected" in notes
+        assert "not hedged to up1 at once: requests wait for places, or are rejected" in notes
 
     run(main)
 

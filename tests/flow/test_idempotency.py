@@ -304,3 +304,19 @@ def test_a_circle_is_no_repeat() -> None:
         assert rig.n_asked == 2
 
     run(main)
+
+
+@pytest.mark.parametrize("cache", [None, CacheConfig("exact", max_temperature=1.0)])
+def test_retry_after_a_degraded_answer_makes_a_call(cache: CacheConfig | None) -> None:
+    """A fallback's answer is not kept under the key: the route's own upstream may be back."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Fail(status=500)], HELLO], [OTHER], n_fallback=1, cache=cache)
+        arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),))
+        texts = []
+        for _ in range(2):
+            texts.append(said(await read(await rig.gateway.serve(chat(), arrival))))
+            await asyncio.sleep(0.1)
+        assert texts == ["other", "Hello"]
+
+    run(main)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Request
+from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.policy.admission.lanes import LanesConfig
 from stayfast.policy.admission.overload import AdmissionConfig
@@ -114,12 +115,12 @@ def test_lanes_may_come_and_go_with_a_reload() -> None:
 def test_a_wait_that_leaves_no_time_for_this_prompt_is_refused() -> None:
     """Where first tokens are foreseen, a long prompt is told at once what a short one need not be."""
     async def main(loop: SimLoop) -> None:
-        it = Admitting(loop, 1, max_wait_s=30, target_wait_s=30)
         predictor = Predictor()
+        outlook = QueueOutlook(lambda request: predictor.predicted_s(request.n_input))
+        it = Admitting(loop, 1, max_wait_s=30, target_wait_s=30, outlook=outlook)
         for n in range(40):
             n_tokens = 100 + n * 100
             predictor.began(n_tokens).answered(n_tokens * 1e-3, None)
-        it.admission.places.predict = lambda asked: predictor.predicted_s(asked.n_input)
         await it.ask()
         first = asyncio.ensure_future(it.outcome())
         await asyncio.sleep(0)

@@ -73,8 +73,8 @@ def test_explain_tells_why_a_full_upstream_refused() -> None:
         with pytest.raises(Shed, match="up0 is at its concurrency limit: it has no queue"):
             await rig.serve()
         (note,) = rig.sink.of(RequestDone)[0].notes
-        assert re.fullmatch(r"rejected, no place in time at up0: 1 of 1 places were taken, 0 others waiting; to come "
-                            r"again in 1(\.\d)? s", note)
+        assert re.fullmatch(r"rejected, no place in time at up0: 1 of 1 places were taken, 0 others waiting; retry "
+                            r"after 1(\.\d)? s", note)
         reply.close()
 
     run(main)

@@ -54,8 +54,7 @@ def test_the_key_of_a_hit_purges_its_answer() -> None:
         assert await rig.text(ask(SAME)) == YES
         key = rig.sink.of(RequestDone)[1].cache_key
         assert key is not None
-        caches = Caches()
-        caches.routes = rig.gateway.router.routes
+        caches = Caches(lambda: rig.router.routes)
         assert await caches.purge(PurgeFilter(key=bytes(32))) == [Forgot(0)]
         assert await caches.purge(PurgeFilter(key=key)) == [Forgot(1)]
         assert await caches.inspect_answer(key) is None

@@ -54,10 +54,10 @@ def test_lanes_are_there_when_they_are_named() -> None:
                             )).gateway.admit
     assert isinstance(admit, Admission)
     assert repr(admit.places.lanes) == "<Lanes short 0 of 3, 0 waiting; long 0 of 4, 0 waiting; batch 0 of 1, 0 waiting>"
-    assert admit.places.predict is not None
+    assert admit.places.outlook.predict_ttft_s is not None
     plain = system(settings(BASE + "tenants: {web: {}}")).gateway.admit
     assert isinstance(plain, Admission)
-    assert (plain.places.lanes, plain.places.predict) == (None, None)
+    assert (plain.places.lanes, plain.places.outlook.predict_ttft_s) == (None, None)
 
 
 def test_nothing_said_is_nothing_in_the_way() -> None:

@@ -8,7 +8,7 @@ is lost.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -64,12 +64,13 @@ class Forgot(msgspec.Struct, frozen=True):
 
 
 class Caches:
-    """Those of one worker. `routes` are those of the running system."""
+    """The caches of one worker."""
 
-    __slots__ = ("routes",)
+    __slots__ = ("_routes",)
 
-    def __init__(self) -> None:
-        self.routes: Mapping[str, Route] = {}
+    def __init__(self, routes: Callable[[], Mapping[str, Route]]) -> None:
+        """routes: those of the running system, by name."""
+        self._routes = routes
 
     async def stats(self) -> dict[str, WorkerCacheState]:
         """How the cache of each route is."""
@@ -101,7 +102,7 @@ class Caches:
         return None
 
     def _caches(self) -> list[tuple[str, RouteCache]]:
-        return [(name, route.terms.cache) for name, route in self.routes.items() if route.terms.cache is not None]
+        return [(name, route.terms.cache) for name, route in self._routes().items() if route.terms.cache is not None]
 
     def _stores(self) -> list[tuple[str, Store]]:
         return [(name, caching.store) for name, caching in self._caches()]
@@ -133,19 +134,22 @@ def _learned(caching: RouteCache) -> LearnedState | None:
 
 
 class TurnRegistry:
-    """Those of the running system, for the other workers. One loop's."""
+    """The turns of this worker, for the other workers."""
 
-    def __init__(self) -> None:
-        self.served: Mapping[str, ServedTurn] = {}
+    __slots__ = ("_served",)
+
+    def __init__(self, served: Callable[[], Mapping[str, ServedTurn]]) -> None:
+        """served: those of the running system, by upstream."""
+        self._served = served
 
     async def find_turn(self, sought: ResumeRequest) -> RemoteTurnPart | None:
-        """What has come of a turn that is kept here; None where it is not."""
-        served = self.served.get(sought.upstream)
+        """The outcome of a turn of this worker; None: another worker has it, or none."""
+        served = self._served().get(sought.upstream)
         return await served.find_turn(sought) if served is not None else None
 
     def end(self) -> None:
         """Cancel what runs, as the process ends."""
-        for served in self.served.values():
+        for served in self._served().values():
             served.end()
 
 
@@ -240,8 +244,8 @@ class WorkerAggregate:
     recent: Recent
     catch_up: Callable[[], None]  # called before either is read
     siblings: WorkerPeers
-    caches: Caches = field(default_factory=Caches)
-    turns: TurnRegistry = field(default_factory=TurnRegistry)
+    caches: Caches
+    turns: TurnRegistry
 
     async def begin(self) -> None:
         """Go on from where this worker's predecessor ended, and answer the others. Raises OSError."""

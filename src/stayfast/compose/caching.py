@@ -38,6 +38,7 @@ from stayfast.observe.metrics.definitions import (
     STORE_BYTES,
     STORE_ENTRIES,
 )
+from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import ByMeaning, Sameness, SemanticCache
 from stayfast.pipeline.cache.semantic_index import Index, LabelLog
 from stayfast.pipeline.plan import Route
@@ -45,6 +46,7 @@ from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
 from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
 from stayfast.pipeline.stages.cache.llm_judge import AnswerVerifier, LlmJudge, Serve
 from stayfast.pipeline.stages.route import ANY_MODEL
+from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.prompt_cache.rules import rules_of
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.policy.routing.affinity import AffinityConfig
@@ -90,7 +92,7 @@ async def load(embedding: Embedding, config: EmbedderConfig, clock: Clock) -> No
     minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
     cache_dir = config.cache_dir or str(cache_home(environment()))
     model = await asyncio.to_thread(minilm.load, config, cache_dir)
-    embedding.ahead, embedding.behind = batched.Batched(model, config, clock), batched.Batched(model, config, clock)
+    embedding.install(batched.Batched(model, config, clock), batched.Batched(model, config, clock))
 
 
 async def restore(routes: Mapping[str, Route], embedding: Embedding, config: EmbedderConfig, worker: int) -> list[str]:
@@ -104,15 +106,14 @@ async def restore(routes: Mapping[str, Route], embedding: Embedding, config: Emb
             _share(semantic, route.terms.cache.store, name, embedding)
         elif semantic is not None and not semantic.is_ready and embedding.ahead is not None:
             file = f"{sha256(name.encode()).hexdigest()[:16]}-{worker}.learned"
+            log = None
             try:
-                labels = await asyncio.to_thread(_restored, semantic, config, file, embedding.ahead.id)
+                log = await asyncio.to_thread(_restored, semantic, config, file, embedding.ahead.id)
             except OSError as error:
                 wrong.append(f"route {name}: {error}")
-            else:
-                semantic.phrasings.log = labels
-                if labels.damaged is not None:
-                    wrong.append(f"route {name}: damaged file, renamed to {labels.damaged}")
-            semantic.is_ready = True
+            if log is not None and log.damaged is not None:
+                wrong.append(f"route {name}: damaged file, renamed to {log.damaged}")
+            semantic.begin_logging(log)
     return wrong
 
 
@@ -152,28 +153,36 @@ def _semantic(routes: Mapping[str, Route]) -> list[tuple[str, SemanticCache]]:
     return [(name, cache.semantic) for name, cache in caches if cache is not None and cache.semantic is not None]
 
 
-def begin(routes: Mapping[str, Route], settings: Settings, embedding: Embedding | None, *, clock: Clock, rng: Random,
-          sink: Sink, serve: Serve) -> None:
-    """Give every route's cache what it needs to answer questions in other words; what one has learned goes on."""
-    for name, route in routes.items():
-        caching = route.terms.cache
-        if caching is None or caching.config.mode != "semantic":
-            continue
-        if embedding is None:
-            caching.semantic = None
-        else:
-            config = caching.config.semantic
-            sameness: Sameness = ByMeaning(embedding, config.same_answer_cosine)
-            if config.judge:
-                sameness = LlmJudge(config.judge, sameness, serve, clock)
-            verifier = AnswerVerifier(config.verify, serve, clock) if config.verify else None
-            if caching.semantic is not None and caching.semantic.embedding is embedding:
-                caching.semantic.sameness, caching.semantic.verifier = sameness, verifier  # which ask the new gateway
-            else:
-                caching.semantic = SemanticCache(
-                    config, name, store=caching.store, embedding=embedding, index=_vectors, sameness=sameness,
-                    verifier=verifier, clock=clock, rng=rng, sink=sink)
-                caching.semantic.is_ready = isinstance(caching.store, RemoteStore) or not settings.embedder.state_dir
+class SemanticCaches:
+    """Makes the semantic caches of one set of settings, or keeps those of before a reload."""
+
+    __slots__ = ("_clock", "_embedding", "_has_log", "_rng", "_serve", "_sink")
+
+    def __init__(self, settings: Settings, embedding: Embedding | None, *, clock: Clock, rng: Random, sink: Sink,
+                 serve: Serve) -> None:
+        """serve: serves the requests to the routes that judge and verify."""
+        self._has_log = bool(settings.embedder.state_dir)
+        self._embedding = embedding
+        self._clock = clock
+        self._rng = rng
+        self._sink = sink
+        self._serve = serve
+
+    def of(self, route: str, config: CacheConfig, before: RouteCache | None, store: Store) -> SemanticCache | None:
+        """The semantic cache of a route; None: its cache is an exact one, or the packages are missing."""
+        embedding, semantic = self._embedding, config.semantic
+        if config.mode != "semantic" or embedding is None:
+            return None
+        verifier = AnswerVerifier(semantic.verify, self._serve, self._clock) if semantic.verify else None
+        known = before.semantic if before is not None else None
+        if known is not None and known.embedding is embedding and known.configure(semantic, verifier):
+            return known
+        sameness: Sameness = ByMeaning(embedding, semantic.same_answer_cosine)
+        if semantic.judge:
+            sameness = LlmJudge(semantic.judge, sameness, self._serve, self._clock)
+        return SemanticCache(semantic, route, store=store, embedding=embedding, index=_vectors, sameness=sameness,
+                             verifier=verifier, clock=self._clock, rng=self._rng, sink=self._sink,
+                             is_ready=isinstance(store, RemoteStore) or not self._has_log)
 
 
 def _vectors(n_dims: int) -> Index:

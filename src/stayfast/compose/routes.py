@@ -8,59 +8,61 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from stayfast.compose.caching import Stores, affinity, prefixing
+from stayfast.compose.caching import SemanticCaches, Stores, affinity, prefixing
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.observe.metrics.counters import Rows
 from stayfast.observe.metrics.definitions import CACHE_BYTES, CACHE_ENTRIES, PREDICTOR_ERROR
-from stayfast.pipeline.admission.controller import AdmissionController, AdmissionRequest
+from stayfast.pipeline.admission.controller import AdmissionRequest, QueueOutlook
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.plan import Route, RoutePolicy
 from stayfast.pipeline.routing.selector import PickConfig, Target, UpstreamSelector
-from stayfast.pipeline.stages.route import ANY_MODEL, Router
+from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.policy.admission.overload import ANY_TENANT, TenantConfig
 from stayfast.policy.admission.priority import TenantTier
 from stayfast.policy.budget import share_out
 from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.resilience.cross_process import SharedLimit
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget
-from stayfast.policy.resilience.ttft import Predictor
-from stayfast.policy.routing.load_balancing import PrefillBacklog
 from stayfast.settings import EmbeddedUpstream, HttpUpstream, RouteSettings, Settings, TurnUpstreamSettings
 from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
-def routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *, clock: Clock,
-           sink: Sink) -> dict[str, Route]:
-    """All routes by name. What the `old` ones of a reload have learned goes on where the settings of it are the same."""
-    return {name: _route(name, route_settings, settings, registry, old.get(name), stores=stores, clock=clock, sink=sink)
-            for name, route_settings in settings.routes.items()}
+def routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
+           semantic: SemanticCaches, clock: Clock, sink: Sink) -> dict[str, Route]:
+    """All routes by name. old: before a reload; what they have learned is kept where its settings are the same."""
+    made = {}
+    for name, route_settings in settings.routes.items():
+        before = old.get(name)
+        cache = _caching(name, settings, before, stores, semantic)
+        prefix = prefixing(name, route_settings, before, clock, sink)
+        policy = replace(terms(name, route_settings), cache=cache, prefix=prefix)
+        made[name] = _route(name, settings, registry, before, policy=policy, sink=sink)
+    return made
 
 
-def _route(name: str, route_settings: RouteSettings, settings: Settings, registry: Registry, old: Route | None, *,
-           stores: Stores,
-           clock: Clock, sink: Sink) -> Route:
+def _route(name: str, settings: Settings, registry: Registry, old: Route | None, *, policy: RoutePolicy,
+           sink: Sink) -> Route:
+    route_settings = settings.routes[name]
     targets = tuple(Target(registry[up], settings.model_at(name, up), settings.prices_at(up), _continues(settings, up))
                     for up in route_settings.upstreams)
     fallback = route_settings.on_overrun.fallback
     tiers = tuple(tuple(Target(registry[up], settings.tier_model_at(name, tier, up), settings.prices_at(up),
                                _continues(settings, up))
                         for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
-    policy = replace(terms(name, route_settings), cache=_caching(name, route_settings, settings, old, stores),
-                        prefix=prefixing(name, route_settings, old, clock, sink))
     return Route(name, targets, route_settings.pick == "order", policy, route_settings.retry, tiers,
-                 _hedging(route_settings, settings, old), route_settings.on_stall, _picking(name, route_settings, registry,
-                                                                                            old, sink))
+                 _hedging(route_settings, settings, old), route_settings.on_stall,
+                 _picking(name, route_settings, registry, old, sink))
 
 
-def _caching(name: str, route_settings: RouteSettings, settings: Settings, old: Route | None, stores: Stores
+def _caching(name: str, settings: Settings, old: Route | None, stores: Stores, semantic: SemanticCaches
              ) -> RouteCache | None:
-    """What answers it keeps; None where none. Another model, another upstream or another epoch begins with nothing, and so
-    does a memory of another size; by other rules what is kept goes on.
-    """
+    """The route's cache. Another model, upstream, epoch or memory size begins empty; with other rules the answers stay."""
+    route_settings = settings.routes[name]
     config = route_settings.cache
     if config.mode == "off":
         return None
@@ -69,27 +71,17 @@ def _caching(name: str, route_settings: RouteSettings, settings: Settings, old: 
     origin = sha256(repr((name, made_by, config.epoch)).encode()).hexdigest()
     before = old.terms.cache if old is not None and old.terms.cache and old.terms.cache.origin == origin else None
     store = stores[config.store] if config.store else _own(config, before)
-    caching = _by(config, before) if before is not None and before.store is store else RouteCache(config, origin, store)
-    caching.prices, caching.model = settings.prices_at(route_settings.upstreams[0]), settings.model_at(name,
-                                                                                                       route_settings.upstreams[0])
-    return caching
+    if before is not None and before.store is not store:
+        before = None
+    first = route_settings.upstreams[0]
+    return RouteCache(config, origin, store, semantic.of(name, config, before, store), prices=settings.prices_at(first),
+                      model=settings.model_at(name, first), renewing=before.renewing if before is not None else None)
 
 
 def _own(config: CacheConfig, before: RouteCache | None) -> Store:
     if before is not None and (before.config.store, before.config.max_bytes) == ("", config.max_bytes):
         return before.store
     return MemoryStore(config.max_bytes)
-
-
-def _by(config: CacheConfig, before: RouteCache) -> RouteCache:
-    """The same cache by these settings: requests that run go on by theirs, and calls are shared with them."""
-    if config == before.config:
-        return before
-    semantic = before.semantic if config.mode == "semantic" else None
-    caching = RouteCache(config, before.origin, before.store)
-    caching.semantic = semantic if semantic is not None and semantic.goes_on(config.semantic) else None
-    caching.renewing = before.renewing
-    return caching
 
 
 def _continues(settings: Settings, upstream: str) -> bool:
@@ -106,7 +98,7 @@ def _picking(name: str, route_settings: RouteSettings, registry: Registry, old: 
         return None
     if config.affinity.mode != "off":
         for upstream in route_settings.upstreams:
-            registry[upstream].predictor = registry[upstream].predictor or Predictor()
+            registry[upstream].predict_ttft()
     if old is not None and old.picking is not None and old.picking.config == config:
         return old.picking
     return UpstreamSelector(config, name, sink)
@@ -182,8 +174,8 @@ def introduce(registry: Registry, routes: Mapping[str, Route], lanes: Sequence[s
     for member in registry:
         member.set_models(models[member], any_model=member in open_to_any)
         member.split_by_lane(lanes)
-        member.retry_budget.routes = tuple(dict.fromkeys(budgets[member]))
-        member.backlog = (member.backlog or PrefillBacklog()) if member in chosen else None
+        member.retry_budget.set_routes(budgets[member])
+        member.track_backlog(is_tracked=member in chosen)
 
 
 def _targets(route: Route) -> Iterator[Target]:
@@ -192,27 +184,19 @@ def _targets(route: Route) -> Iterator[Target]:
         yield from tier
 
 
-def foresee(places: AdmissionController, router: Router, registry: Registry) -> None:
-    """Have every upstream's first tokens learned, and the queue know of them, and of the queues behind it."""
+def queue_outlook(routes: Mapping[str, Route], registry: Registry, common: SharedLimit | None = None) -> QueueOutlook:
+    """What the queue for places knows of the upstreams behind it. common: the places of all workers."""
     for member in registry:
-        member.predictor = member.predictor or Predictor()
-    routes = router.routes
+        member.predict_ttft()
 
-    def predict(asked: AdmissionRequest) -> float | None:
-        """By the quickest upstream of its route; None where nothing is known of any."""
-        route = routes.get(asked.model) or routes.get(ANY_MODEL)
-        least_s = None
-        for target in route.targets if route is not None else ():
-            predictor = target.member.predictor
-            seconds = predictor.predicted_s(asked.n_input) if predictor is not None else None
-            if seconds is not None and (least_s is None or seconds < least_s):
-                least_s = seconds
-        return least_s
+    def predict_ttft_s(request: AdmissionRequest) -> float | None:
+        """By the quickest upstream of its route; None if nothing is known of any of them."""
+        route = routes.get(request.model) or routes.get(ANY_MODEL)
+        predictors = [target.member.predictor for target in route.targets] if route is not None else []
+        predicted = [predictor.predicted_s(request.n_input) for predictor in predictors if predictor is not None]
+        return min((seconds for seconds in predicted if seconds is not None), default=None)
 
-    def n_held() -> int:
-        return sum(member.n_waiting for member in registry)
-
-    places.predict, places.n_held = predict, n_held
+    return QueueOutlook(predict_ttft_s, lambda: sum(member.n_waiting for member in registry), common)
 
 
 def errors(registry: Registry) -> Rows:

@@ -1,4 +1,4 @@
-"""Settings in, a system out; read it as a parts list. Nothing here runs yet."""
+"""From settings to a system: the parts list. Nothing here runs yet."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,23 +7,13 @@ from functools import partial
 from random import Random
 from typing import Literal
 
-from stayfast.compose.aggregate import TurnRegistry, WorkerAggregate
+from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
-from stayfast.compose.caching import (
-    Stores,
-    embedding,
-    held,
-    prefix_counts,
-    prefix_gauges,
-    prefix_state,
-    semantic_gauges,
-    stores,
-    warmer,
-)
-from stayfast.compose.caching import begin as begin_semantic
-from stayfast.compose.routes import errors, foresee, introduce, learned_rows, models_requested, routes, tier_of
+from stayfast.compose.caching import SemanticCaches, Stores, embedding, prefix_state, stores, warmer
+from stayfast.compose.current import CurrentSystem, Running
+from stayfast.compose.routes import introduce, models_requested, queue_outlook, routes, tier_of
 from stayfast.compose.state import state_report
-from stayfast.compose.telemetry import chosen, ejected, gauges, peers, thread_gauges, tracing, waiting
+from stayfast.compose.telemetry import peers, tracing
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
@@ -34,9 +24,10 @@ from stayfast.observe.batch import Batch, Listener
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import CONTENT_TYPE
-from stayfast.observe.metrics.definitions import RETRY_BUDGET
 from stayfast.observe.metrics.gen_ai import GenAi
 from stayfast.observe.recent import Recent
+from stayfast.pipeline.admission.controller import QueueOutlook
+from stayfast.pipeline.admission.tenants import own_buckets
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import RoutePolicy
@@ -50,7 +41,6 @@ from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstrea
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.stores.embedder import Embedding
 from stayfast.turns.function import import_turn_function
-from stayfast.turns.remote_resume import ResumeRemotely
 from stayfast.turns.served import ServedTurn
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
@@ -61,37 +51,42 @@ from stayfast.workers.shared_memory import common_words
 from stayfast.workers.sync import WorkerSync, as_one
 
 STANDARD_OUTPUT = 1
-GATEWAY = "(gateway)"  # no upstream's: where requests wait before one is chosen
 
 
 class Observers:
-    """Sinks that outlive a reload: counters go on, the log stays open."""
+    """What outlives a reload: sinks, counters, the log, and what workers share. sink: takes the events in place of the
+    listeners.
+    """
 
-    def __init__(self, settings: Settings, clock: Clock, siblings: WorkerPeers | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock, siblings: WorkerPeers | None = None, sink: Sink | None = None
+                 ) -> None:
+        self.current = current = CurrentSystem(clock)
         self.writer = LineWriter(log_config(settings))
         self.log = LogSink(log_config(settings), self.writer, clock)
-        self.metrics = MetricsSink(clock, slo_bounds_s(settings), lost=self._lost)
+        self.metrics = MetricsSink(clock, slo_bounds_s(settings), lost=self._lost, in_flight=current.in_flight,
+                                   queued=current.queued, gauges=current.gauges, counters=current.counters)
         self.recent = Recent(settings.recent)
-        self.tracing = tracing(settings, self.log)
-        self.sagging = ThroughputMonitor(clock)
+        self.tracing = tracing(settings, self.log, current.peers)
         self.held = HeldBytes(settings.server.max_buffered_bytes)
-        self.gen_ai = GenAi(self.metrics.totals) if settings.metrics.enabled and settings.metrics.gen_ai else None
-        listeners: list[Listener | None] = [self.log, self.recent, self.metrics if settings.metrics.enabled else None,
-                                            self.gen_ai, self.tracing, self.sagging]
+        has_metrics = settings.metrics.enabled
+        gen_ai = GenAi(self.metrics.totals, current.peers) if has_metrics and settings.metrics.gen_ai else None
+        listeners: list[Listener | None] = [self.log, self.recent, self.metrics if has_metrics else None, gen_ai,
+                                            self.tracing, ThroughputMonitor(clock, current.flows)]
         self.batch = Batch(*[listener for listener in listeners if listener is not None])
-        self.sink: Sink = self.batch
-        self.together = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers())
+        self.sink: Sink = sink or self.batch
+        self.together = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
+                                        Caches(current.routes), TurnRegistry(current.turns))
         self.as_one = as_one(siblings, clock)
         self.owners = ResponseOwners(partial(common_words, siblings.folder if siblings is not None else None))
 
     def _lost(self) -> list[tuple[str, int]]:
-        """What was thrown away for want of a reader."""
+        """Log lines and spans that were dropped."""
         lost = [("log_lines", self.writer.n_dropped)]
         return lost if self.tracing is None else [*lost, ("spans", self.tracing.n_dropped + self.tracing.n_refused)]
 
 
 def slo_bounds_s(settings: Settings) -> dict[str, list[float]]:
-    """What every promise of every route must be counted at, exactly; by metric."""
+    """The bounds of all SLOs of all routes, by metric: their histograms get exact buckets there."""
     bounds_s: dict[str, list[float]] = {}
     for route in settings.routes.values():
         for metric, latency in route.slo.latencies():
@@ -100,7 +95,7 @@ def slo_bounds_s(settings: Settings) -> dict[str, list[float]]:
 
 
 def log_config(settings: Settings) -> LogConfig:
-    """How to log; text and its colours are for terminals."""
+    """How to log; text with colours is for terminals."""
     log, is_terminal = settings.log, os.isatty(STANDARD_OUTPUT)
     form: Literal["json", "text"] = ("text" if is_terminal else "json") if log.format == "auto" else log.format
     return LogConfig(level=log.level, requests=log.requests, form=form,
@@ -109,7 +104,7 @@ def log_config(settings: Settings) -> LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One set of settings as objects: what `server.backend.Backend` asks for."""
+    """One set of settings as objects: the `server.backend.Backend` of the server."""
 
     settings: Settings
     gateway: Gateway
@@ -117,8 +112,9 @@ class System:
     prober: Prober
     together: WorkerAggregate
     stores: Stores
-    embedding: Embedding | None = None  # None: no semantic cache, or nothing to embed with
-    warmer: PrefixRefresher | None = None  # None: no route has a budget for asking again
+    turns: Mapping[str, ServedTurn]  # by upstream
+    embedding: Embedding | None = None  # None: no semantic cache, or its packages are missing
+    warmer: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
 
     @property
     def config(self) -> ServerConfig:
@@ -128,14 +124,14 @@ class System:
         return self.gateway.router.model_names
 
     def unready(self) -> str | None:
-        """Why it cannot serve yet. Where no upstream is to be probed, the operator has said not to wait for one."""
+        """Why it is not ready yet. Ready at once if no upstream is to be probed."""
         if self.registry.has_proven or not self.prober.n_targets:
             return None
         reasons = "; ".join(f"{name}: {code}" for name, code in self.prober.complaints.items())
         return "no upstream has answered with a token yet" + (f" ({reasons})" if reasons else "")
 
     def state(self) -> bytes:
-        """What upstreams, routes and admission are like, as JSON."""
+        """The state of upstreams, routes and admission, as JSON."""
         gateway, now = self.gateway, self.gateway.timers.clock.now()
         routes = gateway.router.routes
         return state_report(self.registry, routes, gateway.admit, prefix=prefix_state(routes, now),
@@ -147,82 +143,55 @@ class System:
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineDoor], clock: Clock, rng: Random, *,
           old: System | None = None) -> System:
-    """The whole system for one set of settings. `doors` leads to the embedded engines, by upstream.
-
-    After a reload, upstreams whose settings are those of the `old` system go on as they are: connections, counts, proof.
+    """The whole system for one set of settings. doors: to the embedded engines, by upstream. old: at a reload; upstreams
+    with unchanged settings keep their connections, counts and health.
     """
-    sink = observers.sink
-    observers.held.limit = settings.server.max_buffered_bytes
+    sink, as_one = observers.sink, observers.as_one
+    observers.held.resize(settings.server.max_buffered_bytes)
     registry = _registry(settings, observers, doors, clock, rng, old=old)
-    admit = _admit(settings, old, clock, rng, observers.as_one)
+    turns = {member.upstream.name: member.upstream for member in registry if isinstance(member.upstream, ServedTurn)}
     open_stores = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
+    embeds = embedding(settings, (old.settings, old.embedding) if old is not None else None)
     before = old.gateway.router.routes if old is not None else {}
-    named = routes(settings, registry, before, open_stores, clock=clock, sink=sink)
+    semantic = SemanticCaches(settings, embeds, clock=clock, rng=rng, sink=sink, serve=observers.current.serve)
+    named = routes(settings, registry, before, open_stores, semantic=semantic, clock=clock, sink=sink)
     introduce(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
-    embeds = embedding(settings, (old.settings, old.embedding) if old is not None else None)
-    observers.sagging.flows = flows_of(named.values())
+    outlook = QueueOutlook()
+    if settings.admission.max_in_flight is not None:
+        outlook = queue_outlook(named, registry, as_one.places if as_one is not None else None)
+    admit = _admit(settings, old, clock, rng, as_one, outlook=outlook)
     gateway = assemble(named, RoutePolicy(settings.defaults.timeouts), clock=clock, rng=rng, sink=sink, admit=admit,
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
                        old=old.gateway if old is not None else None)
-    router = gateway.router
-    begin_semantic(router.routes, settings, embeds, clock=clock, rng=rng, sink=sink, serve=gateway.serve)
-    if observers.tracing is not None:
-        observers.tracing.peers = peers(settings)
-    if observers.gen_ai is not None:
-        observers.gen_ai.peers = peers(settings)
-    if isinstance(admit, Admission) and settings.admission.max_in_flight is not None:
-        foresee(admit.places, router, registry)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
-    observers.together.caches.routes = router.routes
-    observers.metrics.queued = lambda: [
-        *(((GATEWAY, band), n) for band, n in (admit.places.depths() if isinstance(admit, Admission) else ())),
-        *waiting(registry)]
-    observers.metrics.limits = lambda: {
-        **gauges(registry), **ejected(gateway.router.routes, clock.now()),
-        **errors(registry), **learned_rows(gateway.router.routes), **held(open_stores),
-        **prefix_gauges(gateway.router.routes, clock.now()),
-        **semantic_gauges(gateway.router.routes), **thread_gauges(observers.together.turns.served), RETRY_BUDGET.name: [
-        ((route.name,), route.hedging.budget.extra_share(clock.now())) for route in gateway.router.routes.values()]}
-    observers.metrics.counted = lambda: {**chosen(gateway.router.routes), **prefix_counts(gateway.router.routes)}
-    observers.metrics.in_flight = lambda: [(member.upstream.name, member.n_in_flight) for member in registry]
-    return System(settings, gateway, registry, prober, observers.together, open_stores, embedding=embeds,
-                  warmer=warmer(gateway.router.routes, registry, clock, sink))
+    observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()), peers(settings)))
+    return System(settings, gateway, registry, prober, observers.together, open_stores, turns, embedding=embeds,
+                  warmer=warmer(named, registry, clock, sink))
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineDoor], clock: Clock, rng: Random, *,
               old: System | None) -> Registry:
-    """The upstreams: those that go on, and new ones."""
-    sink, together = observers.sink, observers.together
-    registry = Registry([
-        old.registry[name] if old is not None and old.settings.upstreams.get(name) == upstream_settings
-        else UpstreamState(_upstream(name, upstream_settings, doors, sink, clock, ask_others=together.turn,
-                                     held=observers.held),
-                    upstream_settings.limit, upstream_settings.breaker, rng, sink)
-        for name, upstream_settings in settings.upstreams.items()])
-    _settle_turns(settings, registry, together.turns)
-    return registry
-
-
-def _settle_turns(settings: Settings, registry: Registry, turns: TurnRegistry) -> None:
-    """Give each its function as it is now, and the turns that clients may come back to. What runs goes on as it is."""
-    found: dict[str, ServedTurn] = {}
+    """The upstreams: unchanged ones of the old system, and new ones."""
+    members = []
     for name, upstream_settings in settings.upstreams.items():
-        if not isinstance(upstream_settings, TurnUpstreamSettings):
-            continue
-        member = registry[name]
-        member.is_not_idempotent = not upstream_settings.idempotent
-        assert isinstance(member.upstream, ServedTurn)
-        found[name] = member.upstream
-        member.upstream.function = import_turn_function(upstream_settings.turn)
-        if name in turns.served:
-            member.upstream.resumable = turns.served[name].resumable
-    turns.served = found
+        if old is not None and old.settings.upstreams.get(name) == upstream_settings:
+            member = old.registry[name]
+            if isinstance(upstream_settings, TurnUpstreamSettings) and isinstance(member.upstream, ServedTurn):
+                member.upstream.replace_function(import_turn_function(upstream_settings.turn))
+        else:
+            upstream = _upstream(name, upstream_settings, observers, doors, clock,
+                                 old_turn=old.turns.get(name) if old is not None else None)
+            may_act_twice = not isinstance(upstream_settings, TurnUpstreamSettings) or upstream_settings.idempotent
+            member = UpstreamState(upstream, upstream_settings.limit, upstream_settings.breaker, rng, observers.sink,
+                                   is_not_idempotent=not may_act_twice)
+        members.append(member)
+    return Registry(members)
 
 
 def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
-    """Upstreams that a reload brought have cold caches, and no known pace: they get more and more of the requests."""
+    """Upstreams that a reload added have cold caches and unknown latencies: their share of the requests grows slowly."""
     known = set(before)
     for member in registry:
         if member not in known:
@@ -230,38 +199,36 @@ def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
                 health.breaker.begin_slowly(now)
 
 
-def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as_one: WorkerSync | None) -> Admit:
-    """Who comes in: everybody, where nothing is set. After a reload what tenants have used stays used."""
-    before = old.gateway.admit if old is not None else None
-    if as_one is not None and isinstance(before, Admission):
-        before.places.common = None  # unless it has a ceiling, below
+def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as_one: WorkerSync | None, *,
+           outlook: QueueOutlook) -> Admit:
+    """Admission; AdmitAll if nothing is set. At a reload used quota stays used, and taken places stay taken."""
+    admit = old.gateway.admit if old is not None else None
+    if as_one is not None and isinstance(admit, Admission) and outlook.common is None:
         as_one.places.taken(0)
     if settings.admits_all:
         return AdmitAll()
-    if not isinstance(before, Admission):
-        before = Admission(settings.admission, settings.tenants, clock, rng)
-        if as_one is not None:
-            before.tenants.buckets = as_one.bucket
+    if isinstance(admit, Admission):
+        admit.configure(settings.admission, settings.tenants, outlook)
     else:
-        before.configure(settings.admission, settings.tenants)
-    if as_one is not None and settings.admission.max_in_flight is not None:
-        before.places.common = as_one.places
-        as_one.places.taken(before.places.n_taken)
-        before.places.configure(settings.admission)
-    return before
+        admit = Admission(settings.admission, settings.tenants, clock, rng, outlook=outlook,
+                          buckets=as_one.bucket if as_one is not None else own_buckets)
+    if outlook.common is not None:
+        outlook.common.taken(admit.places.n_taken)
+    return admit
 
 
-def _upstream(name: str, upstream_settings: UpstreamSettings, doors: Mapping[str, EngineDoor], sink: Sink, clock: Clock, *,
-              ask_others: ResumeRemotely, held: HeldBytes) -> Upstream:
+def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observers, doors: Mapping[str, EngineDoor],
+              clock: Clock, *, old_turn: ServedTurn | None) -> Upstream:
+    """old_turn: of the same name before a reload; clients may still resume its turns."""
+    sink = observers.sink
     if isinstance(upstream_settings, HttpUpstream):
-        return _http(name, upstream_settings, sink, clock, held)
+        return _http(name, upstream_settings, sink, clock, observers.held)
     if isinstance(upstream_settings, AddedUpstream):
         return upstream_settings.make(name, clock)
     if isinstance(upstream_settings, TurnUpstreamSettings):
-        return ServedTurn(name, import_turn_function(upstream_settings.turn), clock, sink,
-                          resume_s=upstream_settings.resume_s,
-                          is_idempotent=upstream_settings.idempotent,
-                      ask_others=ask_others)
+        return ServedTurn(name, import_turn_function(upstream_settings.turn), clock, sink, resume_s=upstream_settings.resume_s,
+                          is_idempotent=upstream_settings.idempotent, ask_others=observers.together.turn,
+                          resumable=old_turn.resumable if old_turn is not None else None)
     return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock,
                          calls_tools=upstream_settings.engine.model != TINY)
 
@@ -270,12 +237,11 @@ def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, 
     http = HttpConfig(upstream_settings.base_url, max_connections=upstream_settings.max_connections or 0,
                       http=upstream_settings.http, keepalive_s=upstream_settings.keepalive_s,
                       ca_file=upstream_settings.ca_file, verify=upstream_settings.verify)
+    key = upstream_settings.key
     dialect = DialectConfig(
-        upstream_settings.kind, upstream_settings.native_apis, upstream_settings.key.reveal()
-        if upstream_settings.key is not None else None,
+        upstream_settings.kind, upstream_settings.native_apis, key.reveal() if key is not None else None,
         tuple((header.lower(), value.reveal()) for header, value in upstream_settings.headers.items()),
-        request_usage=upstream_settings.request_usage,
-        send_deadline=upstream_settings.send_deadline)
+        request_usage=upstream_settings.request_usage, send_deadline=upstream_settings.send_deadline)
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock, held)
 
 
@@ -286,7 +252,7 @@ def _engine_client(name: str, address: Address, sink: Sink, clock: Clock) -> Ups
 
 
 def _probed(settings: Settings, registry: Registry) -> list[tuple[UpstreamState, str]]:
-    """The members to ask for a token, and the model to ask each for: that of the first route that names one."""
+    """The upstreams to probe, and the model to probe each with: that of the first route that names one."""
     probed = []
     for name, upstream_settings in settings.upstreams.items():
         model = next(models_requested(settings, name), None)

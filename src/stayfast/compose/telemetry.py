@@ -1,7 +1,7 @@
 """What upstreams are like at this moment, for a scrape; and tracing as the settings want it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from math import inf
 from random import Random
@@ -69,7 +69,7 @@ def thread_gauges(served: Mapping[str, ServedTurn]) -> Rows:
     return {TURN_THREADS.name: [(("active",), len(running) - n_abandoned), (("abandoned",), n_abandoned)]}
 
 
-def tracing(settings: Settings, log: LogSink) -> SpanExporter | None:
+def tracing(settings: Settings, log: LogSink, peers: Callable[[], Mapping[str, Peer]]) -> SpanExporter | None:
     """Where spans are made and sent from; None: nowhere, and nothing is imported for it."""
     trace_settings = settings.tracing
     if trace_settings.exporter == "none":
@@ -85,7 +85,7 @@ def tracing(settings: Settings, log: LogSink) -> SpanExporter | None:
     def say(level: str, event: str, reason: str) -> None:
         log.log(event, level=level, error=reason or None)
 
-    return SpanExporter(config, exporter, say, Random(os.urandom(16)))
+    return SpanExporter(config, exporter, say, Random(os.urandom(16)), peers)
 
 
 def peers(settings: Settings) -> Mapping[str, Peer]:

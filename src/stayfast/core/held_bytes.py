@@ -23,6 +23,9 @@ class HeldBytes:
         self.limit = limit
         self.n = 0
 
+    def resize(self, limit: int) -> None:
+        self.limit = limit
+
     def __repr__(self) -> str:
         return f"<HeldBytes: {self.n} of {self.limit}>"
 

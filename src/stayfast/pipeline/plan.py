@@ -26,14 +26,10 @@ OnStall = Literal["wait", "end", "rescue"]  # what is done when a running answer
 CallKey = tuple[bytes, bool, bool]  # of calls that equal requests share: key of the question; streamed; usage at its end
 
 
-def do_nothing() -> None:
-    """A release of nothing."""
-
-
 class Admitted(msgspec.Struct, frozen=True):
     """admit -> gateway: a place in the gateway."""
 
-    release: Callable[[], None] = do_nothing  # gives the place back; called exactly once
+    release: Callable[[], None]  # gives the place back; to be called exactly once
     start_reply: Callable[[], None] | None = None  # called when the call is over: at the first token of a stream
     lane: str = ""  # empty: there are no lanes
     band: int = 0
@@ -105,11 +101,9 @@ class Plan(msgspec.Struct, frozen=True):
     fallback: tuple[tuple[Target, ...], ...] = ()  # tiers, tried in order when all candidates failed
     aim: RoutingFeedback | None = None  # receives the outcomes of the attempts
     own: tuple[Target, ...] | None = None  # the route's own targets, where a fallback is tried before them
-    admitted: Admitted = Admitted()
-
-    @property
-    def lane(self) -> str:
-        return self.admitted.lane
+    lane: str = ""  # of its admission
+    band: int = 0
+    share: TenantShare | None = None
 
 
 class AnswerSource(Protocol):
@@ -144,20 +138,12 @@ class Miss(msgspec.Struct, frozen=True):
     """cache -> call: no answer to return; a call may be shared, and its answer stored, under `call_key`."""
 
     cache: RouteCache
+    key: bytes  # of the answer in the store
     call_key: CallKey
     control: CacheControl | None = None
     stale: CachedAnswer | None = None  # too old to return, unless the call fails
     query: SemanticQuery | None = None  # what the semantic lookup found out
     may_join: bool = True  # the client accepts the answer of a call that is running
-
-    @property
-    def key(self) -> bytes:
-        return self.call_key[0]
-
-    @property
-    def is_sharable(self) -> bool:
-        """Whether another process may make the call."""
-        return self.cache.store.is_shared and not (self.control is not None and self.control.no_cache)
 
 
 class Hit(msgspec.Struct, frozen=True):

@@ -77,6 +77,10 @@ class Embedding:
         self.ahead = ahead  # for texts that a client waits for
         self.behind = behind  # for all others; has its own thread, so that it does not delay clients
 
+    def install(self, ahead: Embedder, behind: Embedder) -> None:
+        """The embedder is loaded."""
+        self.ahead, self.behind = ahead, behind
+
     def close(self) -> None:
         for embedder in (self.ahead, self.behind):
             if embedder is not None:

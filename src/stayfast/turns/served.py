@@ -84,15 +84,20 @@ class ServedTurn(TurnUpstream):
     """One function as an upstream. Task-safe."""
 
     def __init__(self, name: str, function: TurnFunction, clock: Clock, sink: Sink, *, resume_s: float = 15.0,
-                 is_idempotent: bool = False, ask_others: ResumeRemotely | None = None) -> None:
+                 is_idempotent: bool = False, ask_others: ResumeRemotely | None = None,
+                 resumable: ResumableTurns | None = None) -> None:
         super().__init__(name, clock)
-        self.function = function  # of new turns; a reload replaces it
-        self.resumable = ResumableTurns()
+        self.function = function  # for turns that begin from now on
+        self.resumable = resumable if resumable is not None else ResumableTurns()
         self.resume_remotely = ask_others
         self._sink = sink
         self._resume_s = resume_s
         self._is_idempotent = is_idempotent
         self._running: set[RunningTurn] = set()
+
+    def replace_function(self, function: TurnFunction) -> None:
+        """For turns that begin from now on."""
+        self.function = function
 
     async def begin(self, call: Call) -> TurnRun:
         wish = call.events

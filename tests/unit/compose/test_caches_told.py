@@ -77,9 +77,9 @@ def test_the_state_of_a_semantic_cache(mode: str, is_installed: bool | None, sta
     built = system(settings(mode))
     if is_installed is None:
         assert built.embedding is not None
-        built.embedding.ahead = built.embedding.behind = Words()
-    caches = Caches()
-    caches.routes = built.gateway.router.routes
+        words = Words()
+        built.embedding.install(words, words)
+    caches = Caches(lambda: built.gateway.router.routes)
     its = asyncio.run(caches.stats())["faq"].semantic
     assert its is not None
     assert (its.state, its.n_labels) == (state, 0)
@@ -94,6 +94,6 @@ def test_what_is_forgotten_is_counted_once() -> None:
 
 def test_nothing_is_kept_where_no_route_has_a_cache() -> None:
     """No statistics and no answer under any key."""
-    caches = Caches()
+    caches = Caches(dict)
     assert asyncio.run(caches.stats()) == {}
     assert asyncio.run(caches.inspect_answer(bytes(32))) is None

@@ -44,7 +44,7 @@ def test_first_tokens_are_learned_and_told() -> None:
         it = system(TEXT + "admission: {max_in_flight: 4}", loop)
         admit = it.gateway.admit
         assert isinstance(admit, Admission)
-        predict = admit.places.predict
+        predict = admit.places.outlook.predict_ttft_s
         assert predict is not None
 
         def foreseen(model: str) -> float | None:

@@ -12,6 +12,7 @@ from stayfast.compose.caching import load as load_embedder
 from stayfast.compose.caching import missing, semantic_gauges
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
+from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.cache.semantic import SemanticCache
@@ -22,7 +23,9 @@ from stayfast.policy.cache.similarity import Fixed
 from stayfast.settings import Settings, SettingsError, SettingsText, load
 from stayfast.settings.environment import cache_home
 from stayfast.stores.embedder import EmbedderConfig
+from stayfast.testing import SimLoop, run
 from stayfast.wire.json_input import decode
+from tests.flow.rig import chat, read
 
 TEXT = """
 upstreams:
@@ -123,16 +126,23 @@ def test_an_exact_cache_may_learn_later_and_forget() -> None:
     assert semantic_of(new) not in (None, semantic_of(old))
 
 
-def test_a_judge_is_asked_by_the_gateway_of_the_day() -> None:
-    """After a reload what was learned goes on, and the new gateway is asked."""
+def test_judge_after_reload_calls_the_new_gateway() -> None:
+    """What was learned is kept, with its judge; the requests of the judge are served by the routes of the new settings."""
     judged = "  small: {upstreams: [sim]}\n"
-    old = system(settings("judge: small", judged))
-    learned = semantic_of(old)
-    assert learned is not None
-    before = learned.sameness
-    assert isinstance(before, LlmJudge)
-    assert semantic_of(system(settings("judge: small", judged), old)) is learned
-    assert learned.sameness is not before
+
+    async def main(loop: SimLoop) -> None:
+        its, more = settings("judge: small", judged), settings("judge: small", judged + "  late: {upstreams: [sim]}\n")
+        observers = Observers(its, loop)
+        old = build(its, observers, {}, loop, Random(1))
+        learned = semantic_of(old)
+        assert learned is not None
+        assert isinstance(learned.sameness, LlmJudge)
+        with pytest.raises(Rejected):
+            await observers.current.serve(chat(model="late"), Arrival("judge", loop.now()))
+        assert semantic_of(build(more, observers, {}, loop, Random(1), old=old)) is learned
+        await read(await observers.current.serve(chat(model="late"), Arrival("judge", loop.now())))
+
+    run(main)
 
 
 def test_without_the_packages_it_says_so_and_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from stayfast.compose.aggregate import WorkerAggregate
+from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.core.events import RequestDone
 from stayfast.observe.batch import Batch
 from stayfast.observe.recent import Recent, RecentConfig
@@ -23,7 +23,8 @@ async def worker(folder: Path, n: int, *facts: RequestDone, n_workers: int = 2) 
     """Worker `n`, which has seen these and listens to the others."""
     metrics, recent = counting(in_flight=lambda: [("u", 1)]), Recent(RecentConfig())
     batch = Batch(metrics, recent)
-    made = WorkerAggregate(metrics, recent, batch.flush, WorkerPeers(folder, n, n_workers, 0.2))
+    made = WorkerAggregate(metrics, recent, batch.flush, WorkerPeers(folder, n, n_workers, 0.2), Caches(dict),
+                           TurnRegistry(dict))
     await made.begin()
     for fact in facts:
         batch.emit(fact)
@@ -119,7 +120,8 @@ def test_requests_are_found_wherever_they_were_served(tmp_path: Path) -> None:
 def test_one_alone() -> None:
     """Without workers nothing is written and nobody asked."""
     async def main(_: Path) -> None:
-        alone = WorkerAggregate(counting(done()), Recent(RecentConfig()), Batch().flush, WorkerPeers())
+        alone = WorkerAggregate(counting(done()), Recent(RecentConfig()), Batch().flush, WorkerPeers(), Caches(dict),
+                                TurnRegistry(dict))
         await alone.begin()
         found = await scraped(alone)
         assert (found["stayfast_requests_total"], found["stayfast_workersanswered"]) == (1, 1)

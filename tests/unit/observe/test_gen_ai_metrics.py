@@ -13,8 +13,7 @@ from tests.unit.observe.test_metrics import Still, attempt, counted, done
 def gen_ai() -> tuple[GenAi, MetricsSink]:
     """One that counts, and where."""
     metrics = MetricsSink(Still())
-    made = GenAi(metrics.totals)
-    made.peers = {"u": Peer("anthropic")}
+    made = GenAi(metrics.totals, lambda: {"u": Peer("anthropic")})
     return made, metrics
 
 

@@ -49,7 +49,8 @@ class Kept:
 def tracing(exporter: Kept, said: list[tuple[str, str, str]] | None = None, **config: Any) -> SpanExporter:
     """One that flushes a hundred times a second."""
     say = (said if said is not None else []).append
-    return SpanExporter(TraceConfig(flush_every_s=0.01, **config), lambda: exporter, lambda *words: say(words), Random(1))
+    return SpanExporter(TraceConfig(flush_every_s=0.01, **config), lambda: exporter, lambda *words: say(words), Random(1),
+                        dict)
 
 
 def request(of: SpanExporter, name: str = "r", **changes: object) -> RequestDone:

@@ -14,11 +14,11 @@ SAGS = [0.02] * 20 + [0.2] * 20
 def seen(*answers: list[float]) -> TokenFlow:
     """The flow of `a` after 60 even answers and these."""
     loop = SimLoop()
-    sagging = ThroughputMonitor(loop)
-    sagging.flows = {"a": TokenFlow()}
+    flows = {"a": TokenFlow()}
+    sagging = ThroughputMonitor(loop, lambda: flows)
     sagging.take([*(GapsSeen("m", "a", EVEN) for _ in range(60)), *(GapsSeen("m", "a", gaps_s) for gaps_s in answers)])
     loop.close()
-    return sagging.flows["a"]
+    return flows["a"]
 
 
 def test_a_sag_weighs() -> None:
@@ -37,9 +37,10 @@ def test_what_is_no_sag(gaps_s: list[float]) -> None:
 def test_others_are_not_its_business() -> None:
     """Upstreams without peers have no flow, and a fact of them changes nothing."""
     loop = SimLoop()
-    sagging = ThroughputMonitor(loop)
+    flows: dict[str, TokenFlow] = {}
+    sagging = ThroughputMonitor(loop, lambda: flows)
     sagging.take([GapsSeen("m", "a", SAGS)])
-    sagging.flows = {"b": TokenFlow()}
+    flows["b"] = TokenFlow()
     sagging.take([GapsSeen("m", "a", SAGS)])
-    assert sagging.flows["b"].load_factor(0.0) == 1.0
+    assert flows["b"].load_factor(0.0) == 1.0
     loop.close()

@@ -100,19 +100,21 @@ class MetricsSink:
     """
 
     def __init__(self, clock: Clock, slo_bounds_s: Mapping[str, Iterable[float]] | None = None,
-                 in_flight: Read = tuple, lost: Read = tuple) -> None:
+                 *, in_flight: Read = tuple, lost: Read = tuple, queued: Callable[[], Iterable[tuple[Labels, int]]] = tuple,
+                 gauges: Callable[[], Rows] = dict, counters: Callable[[], Rows] = dict) -> None:
+        """gauges, counters: rows that other objects keep, read at the scrape."""
         self._clock = clock
-        self.in_flight = in_flight  # requests in flight now, by upstream
-        self.queued: Callable[[], Iterable[tuple[Labels, int]]] = tuple  # waiting requests, by upstream and lane
-        self.limits: Callable[[], Rows] = dict  # gauges of upstreams' limits and breakers
-        self.counted: Callable[[], Rows] = dict  # counters kept elsewhere: choices of upstreams
-        self.lost = lost  # log lines and spans dropped since the start
+        self.in_flight = in_flight  # requests in flight at the moment of the scrape, by upstream
+        self._queued = queued  # requests that wait, by upstream and lane
+        self._gauges = gauges
+        self._counters = counters
+        self.lost = lost  # log lines and spans that were thrown away since the start
         self.totals = Totals(known.bounds_of(slo_bounds_s or {}))
         self._live: defaultdict[Labels, Window] = defaultdict(Window)  # route, upstream: times to the first token
-        counters, histograms = self.totals.counters, self.totals.histograms
-        self._requests, self._attempts = counters[known.REQUESTS.name], counters[known.ATTEMPTS.name]
-        self._tokens, self._cost_usd = counters[known.TOKENS.name], counters[known.COST.name]
-        self._reused, self._cache = counters[known.REUSED.name], counters[known.CACHE.name]
+        counts, histograms = self.totals.counters, self.totals.histograms
+        self._requests, self._attempts = counts[known.REQUESTS.name], counts[known.ATTEMPTS.name]
+        self._tokens, self._cost_usd = counts[known.TOKENS.name], counts[known.COST.name]
+        self._reused, self._cache = counts[known.REUSED.name], counts[known.CACHE.name]
         self._gap_s = histograms[known.GAP.name]
         self._stage_s = {stage: histograms[known.STAGE.name][(stage.value,)] for stage in Stage}
         self._saved = Saved(self.totals, clock, self.first_tokens)
@@ -148,9 +150,9 @@ class MetricsSink:
         lost: list[tuple[Labels, float]] = [((what,), n) for what, n in self.lost()]
         routes = {route for route, _ in self._live}
         live = {route: self.first_tokens(route, LIVE_S).packed() for route in routes}
-        queued: list[tuple[Labels, float]] = [(where, n) for where, n in self.queued()]
-        gauges = {known.IN_FLIGHT.name: in_flight, known.QUEUE_DEPTH.name: queued, **self.limits()}
-        return self.totals.snapshot({known.LOST.name: lost, **self.counted()}, gauges, live)
+        queued: list[tuple[Labels, float]] = [(where, n) for where, n in self._queued()]
+        gauges = {known.IN_FLIGHT.name: in_flight, known.QUEUE_DEPTH.name: queued, **self._gauges()}
+        return self.totals.snapshot({known.LOST.name: lost, **self._counters()}, gauges, live)
 
     def first_tokens(self, route: str | None, seconds: float) -> LogHistogram:
         """Times to the first token on a route in the last `seconds`, from accept, without answers from the cache."""

@@ -4,7 +4,7 @@ A call to an upstream is a client operation; the gateway's own time to first tok
 figures are the same as in the gateway's metrics, under names that standard dashboards know.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stayfast.core.events import AttemptDone, Fact, RequestDone
 from stayfast.observe.metrics import definitions as known
@@ -18,10 +18,10 @@ _OTHER = "other"
 class GenAi:
     """Counts facts into `totals`. For one event loop."""
 
-    __slots__ = ("_duration_s", "_first_chunk_s", "_models", "_tokens", "_ttft_s", "peers")
+    __slots__ = ("_duration_s", "_first_chunk_s", "_models", "_peers", "_tokens", "_ttft_s")
 
-    def __init__(self, totals: Totals) -> None:
-        self.peers: Mapping[str, Peer] = {}  # by upstream; replaced by a reload
+    def __init__(self, totals: Totals, peers: Callable[[], Mapping[str, Peer]]) -> None:
+        self._peers = peers  # by upstream; a reload may bring others
         histograms = totals.histograms
         self._duration_s = histograms[known.GEN_AI_DURATION.name]
         self._first_chunk_s = histograms[known.GEN_AI_FIRST_CHUNK.name]
@@ -49,7 +49,7 @@ class GenAi:
             self._tokens[(*labels, "output")].add(usage.output)
 
     def _provider_name(self, upstream: str, kind: str) -> str:
-        peer = self.peers.get(upstream)
+        peer = self._peers().get(upstream)
         return peer.provider if peer is not None else kind
 
     def _model_name(self, model: str) -> str:

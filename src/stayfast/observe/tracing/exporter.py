@@ -51,7 +51,8 @@ LogLine = Callable[[str, str, str], None]  # level, event, reason
 class SpanExporter:
     """Assigns traces to requests and exports finished ones. Call `place`, `take` and `close` in the event loop's thread."""
 
-    def __init__(self, config: TraceConfig, make_exporter: Callable[[], Exporter], log: LogLine, rng: Random) -> None:
+    def __init__(self, config: TraceConfig, make_exporter: Callable[[], Exporter], log: LogLine, rng: Random,
+                 peers: Callable[[], Mapping[str, Peer]]) -> None:
         self._config = config
         self._make_exporter = make_exporter
         self._log = log
@@ -61,9 +62,9 @@ class SpanExporter:
         self._is_closing = False
         self._log_entry: tuple[str, str, str] | None = None  # set by the thread, logged by the loop
         self._thread: threading.Thread | None = None
-        self.peers: Mapping[str, Peer] = {}  # by upstream; replaced by a reload
-        self.n_dropped = 0  # requests dropped from a full queue; counted by the loop
-        self.n_sent = 0  # requests exported, and rejected; counted by the thread
+        self._peers = peers  # by upstream; a reload may bring others
+        self.n_dropped = 0  # requests that found the queue full: the loop counts
+        self.n_sent = 0  # requests whose spans were taken, and those refused for good: the thread counts
         self.n_refused = 0
 
     def place(self, caller: Trace | None) -> Trace:
@@ -117,7 +118,7 @@ class SpanExporter:
         for start in range(0, len(batch), N_AT_A_TIME):
             some = batch[start:start + N_AT_A_TIME]
             try:
-                parts.append(exporter.encode(some, self.peers))
+                parts.append(exporter.encode(some, self._peers()))
                 n_encoded += len(some)
             except ValueError:  # an upstream's number may exceed the format's range
                 self.n_refused += len(some)

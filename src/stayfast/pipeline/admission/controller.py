@@ -68,33 +68,41 @@ class AdmissionRejected(Exception):
         self.wait_s = wait_s
 
 
+class QueueOutlook(msgspec.Struct, frozen=True):
+    """What the queue knows of what is behind it, and of other processes."""
+
+    predict_ttft_s: Callable[[AdmissionRequest], float | None] | None = None  # of one request; returns None if not known
+    n_held: Callable[[], int] | None = None  # admitted requests that wait at the limits of their upstreams
+    common: SharedLimit | None = None  # places that are shared with other processes
+
+
 class AdmissionController:
-    """All places of one gateway. One loop's; only `wait` awaits, and giving back never does. `predict`, where it is set,
-    says how long a first token will take; None: not known. `n_held`, how many of those that are in wait at the limits of
-    their upstreams.
-    """
+    """All places of one gateway. Belongs to one loop; only `wait` awaits, and giving back never does."""
 
-    __slots__ = ("_clock", "_config", "_first_s", "_hold", "_sharing", "_timer", "_timer_at", "common", "lanes",
-                 "n_held", "n_taken", "predict", "queue", "strain")
+    __slots__ = ("_clock", "_config", "_first_s", "_hold", "_sharing", "_timer", "_timer_at", "lanes", "n_taken",
+                 "outlook", "queue", "strain")
 
-    def __init__(self, config: AdmissionConfig, clock: Clock) -> None:
+    def __init__(self, config: AdmissionConfig, clock: Clock, outlook: QueueOutlook | None = None) -> None:
         self._clock = clock
         self._sharing = Sharing()
-        self.common: SharedLimit | None = None  # the places are shared with other processes
+        self.outlook = outlook or QueueOutlook()
         self.n_taken = 0
         self._first_s = 0.0  # about how long a request that is in waits for its first token
         self.strain = OverloadSignals()
         self._timer: asyncio.TimerHandle | None = None  # set as long as anybody waits
         self._timer_at = 0.0
-        self.predict: Callable[[AdmissionRequest], float | None] | None = None
-        self.n_held: Callable[[], int] | None = None
         self.queue: Queue[QueuedRequest] = Queue(config.queue)
         self.lanes: Lanes[QueuedRequest] | None = None  # where there are, `queue` is the short one's
         self.configure(config)
 
-    def configure(self, config: AdmissionConfig) -> None:
-        """Other bounds; who waits goes on waiting."""
+    @property
+    def common(self) -> SharedLimit | None:
+        return self.outlook.common
+
+    def configure(self, config: AdmissionConfig, outlook: QueueOutlook | None = None) -> None:
+        """Take new settings; waiting requests go on waiting. outlook: None: as before."""
         self._config = config
+        self.outlook = outlook or self.outlook
         self._hold = HoldBack(config.max_in_flight or UNLIMITED, config.reserved_share)
         before, self.lanes = self.lanes, None
         if config.lanes is not None:
@@ -254,11 +262,12 @@ class AdmissionController:
     def _check_worth(self, queue: Queue[QueuedRequest], share: TenantShare, request: AdmissionRequest, now: float) -> None:
         """Raises Refused for a wait in vain, and under overload for bands that are not spared."""
         wait_s = self._predicted_s(request, share)
-        first_s = self.predict(request) if self.predict is not None else None
+        predict, n_held = self.outlook.predict_ttft_s, self.outlook.n_held
+        first_s = predict(request) if predict is not None else None
         latest_at = min(request.ends_at, request.deadline_at - (self._first_s if first_s is None else first_s))
         if wait_s > queue.config.max_wait_s or now + wait_s > latest_at:
             raise AdmissionRejected(Why.PREDICTED_WAIT, wait_s)
-        held_share = self.n_held() / self.n_taken if self.n_held is not None and self.n_taken else 0.0
+        held_share = n_held() / self.n_taken if n_held is not None and self.n_taken else 0.0
         if not self._config.spares(request.band, queue.config, queue.n, wait_s, self.strain, held_share=held_share):
             raise AdmissionRejected(Why.OVERLOADED, wait_s)
 

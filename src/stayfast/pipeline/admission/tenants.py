@@ -90,10 +90,11 @@ class Tenant:
 class Tenants:
     """All tenants that have asked for something. Their number is bounded by the keys in the settings."""
 
-    __slots__ = ("_configs", "_points", "_tenants", "buckets")
+    __slots__ = ("_buckets", "_configs", "_points", "_tenants")
 
-    def __init__(self, configs: Mapping[str, TenantConfig], points: Points) -> None:
-        self.buckets: Buckets = own_buckets  # of those who come
+    def __init__(self, configs: Mapping[str, TenantConfig], points: Points, buckets: Buckets = own_buckets) -> None:
+        """buckets: makes those of a new tenant's quota."""
+        self._buckets = buckets
         self._configs = configs
         self._points = points
         self._tenants: dict[str | None, Tenant] = {}
@@ -102,7 +103,7 @@ class Tenants:
         """The record of a tenant; None: whoever needs no key."""
         tenant = self._tenants.get(name)
         if tenant is None:
-            tenant = self._tenants[name] = Tenant(name or "anonymous", self._config(name), self._points, now, self.buckets)
+            tenant = self._tenants[name] = Tenant(name or "anonymous", self._config(name), self._points, now, self._buckets)
         return tenant
 
     def configure(self, configs: Mapping[str, TenantConfig], points: Points, now: float) -> None:

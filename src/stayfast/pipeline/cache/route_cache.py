@@ -36,22 +36,24 @@ class CacheResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class RouteCache:
-    """One route's. Changed on one loop; outlives a reload that leaves the route alone. semantic: answers to the same
-    question in other words; None: to the very same only. origin: all that decides an answer and stands in no request: the
-    route, its upstreams, their models, the epoch.
-    """
+    """The cache of one route. A reload makes a new one, with the same store if the same calls make its answers."""
 
-    __slots__ = ("config", "identities", "keep_s", "model", "origin", "prices", "renewing", "semantic", "store")
+    __slots__ = ("_model", "_prices", "config", "identities", "keep_s", "origin", "renewing", "semantic", "store")
 
-    def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: SemanticCache | None = None) -> None:
+    def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: SemanticCache | None = None, *,
+                 prices: Prices | None = None, model: str | None = None, renewing: set[bytes] | None = None) -> None:
+        """origin: everything that decides an answer and is in no request: the route, its upstreams, their models, the epoch.
+        prices, model: of the route's first upstream, for the price of a hit; model: None: as the client names it. renewing:
+        keys of the calls that are made in the background.
+        """
         self.config = config
-        self.keep_s = config.keep_s  # how long an answer may be of use
+        self.keep_s = config.keep_s  # how long an answer may be returned
         self.origin = origin
         self.store = store
-        self.semantic = semantic
-        self.prices: Prices = {}  # of the route's first upstream, for what a hit saves
-        self.model: str | None = None  # its name there; None: as the client says it
-        self.renewing: set[bytes] = set()  # keys of what is made again in the background
+        self.semantic = semantic  # None: exact matches only
+        self._prices = prices or {}
+        self._model = model
+        self.renewing: set[bytes] = set() if renewing is None else renewing
         self.identities: dict[tuple[str | None, Api], bytes] = {}  # what `identity_of` has said
 
     def identity_of(self, tenant: str | None, api: Api) -> bytes:
@@ -66,7 +68,7 @@ class RouteCache:
 
     def worth_usd(self, usage: Usage | None, model: str) -> float | None:
         """What an answer of so many tokens costs; None: no price is set, or its usage is not known."""
-        price = price_of(self.prices, self.model or model)
+        price = price_of(self._prices, self._model or model)
         return price.cost_usd(usage) if price is not None and usage is not None else None
 
     def __repr__(self) -> str:

@@ -147,7 +147,8 @@ class SemanticCache:
 
     def __init__(self, config: SemanticConfig, route: str, *, store: Store, embedding: Embedding,
                  index: Callable[[int], Index], sameness: Sameness, verifier: Verifier | None, clock: Clock, rng: Random,
-                 sink: Sink) -> None:
+                 sink: Sink, is_ready: bool = True) -> None:
+        """is_ready: False: its log is still to be read."""
         self.config = config
         self._fixed = Fixed(config.threshold) if config.threshold is not None else None
         self.learning = Learning(config.calibrated())  # of labels; with a fixed threshold there are none
@@ -161,13 +162,13 @@ class SemanticCache:
         self._rng = rng
         self._sink = sink
         self._lexicon = LEXICONS[config.eligible.language]
-        self.is_ready = True  # not while what was logged is being read
+        self.is_ready = is_ready
         self._tasks = TaskGroupRegistry()
         self._one_by_one = asyncio.Lock()  # two that learn at once would make two answers of one
 
-    def goes_on(self, config: SemanticConfig) -> bool:
-        """Take other settings. False, and nothing has changed, where what was learned is of no use by them: another judge,
-        language or room. Where only the error is bounded otherwise, labels are gathered anew.
+    def configure(self, config: SemanticConfig, verifier: Verifier | None) -> bool:
+        """Take new settings. False, and nothing has changed, if what was learned is useless with them: another judge,
+        language or size. If only the bound of the error differs, labels are collected anew.
         """
         known = self.config
         if (config.same_answer_cosine, config.judge, config.max_questions, config.eligible.language) != (
@@ -176,7 +177,7 @@ class SemanticCache:
         if (config.threshold, config.calibrated()) != (known.threshold, known.calibrated()):
             self._fixed = Fixed(config.threshold) if config.threshold is not None else None
             self.learning = Learning(config.calibrated())
-        self.config = config
+        self.config, self.verifier = config, verifier
         return True
 
     def rule_of(self, tenant: str | None) -> Calibrator | Fixed:
@@ -347,6 +348,11 @@ class SemanticCache:
         if nearest is not None and nearest.wording.words == asking.wording.words:
             self.phrasings.remove(nearest.key)  # it is this very question
         self.phrasings.keep(asking.scope, asking.wording, row, answer=answer, answer_key=key)
+
+    def begin_logging(self, log: LabelLog | None) -> None:
+        """Everything logged was read; log from now on. log: None: it cannot be read."""
+        self.phrasings.begin_logging(log)
+        self.is_ready = True
 
     def share(self, log: Callable[[bytes], LabelLog]) -> None:
         """Tell others from now on what is learned; what they tell comes to `receive`. log: makes one for 8 bytes, one's

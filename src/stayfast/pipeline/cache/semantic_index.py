@@ -84,6 +84,9 @@ class SemanticIndex:
         self._n_keys = 0
         self._n_answers = 0
 
+    def begin_logging(self, log: LabelLog | None) -> None:
+        self.log = log
+
     def __len__(self) -> int:
         return len(self._order)
 

@@ -90,7 +90,8 @@ class Router:
         if n_closed:
             tiers = [*tiers[n_closed:], *tiers[:n_closed]]
             record.degrade("fallback")
-        return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim, capable if n_closed else None, admitted)
+        return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim, capable if n_closed else None, admitted.lane,
+                    admitted.band, admitted.share)
 
     def _check_owner(self, response_id: str | None, tenant: str | None) -> None:
         if response_id is None or tenant is None or self._owners is None:

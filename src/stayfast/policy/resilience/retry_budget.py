@@ -17,6 +17,7 @@ When wrong: N gateways have N floors.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
@@ -195,6 +196,9 @@ class UpstreamRetryBudget:
     def __init__(self) -> None:
         self.budget = RetryBudget(0.0, 0.0)  # counts withdrawals only
         self.routes: tuple[RetryBudget, ...] = ()
+
+    def set_routes(self, budgets: Iterable[RetryBudget]) -> None:
+        self.routes = tuple(dict.fromkeys(budgets))
 
     def has_room(self, weight: float, now: float) -> bool:
         """Whether one more attempt fits; always True without routes."""

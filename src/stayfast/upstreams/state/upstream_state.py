@@ -1,7 +1,6 @@
-"""The live state of each upstream: latency, limits, circuit breakers, and whether it has ever answered.
+"""Every upstream by name, with its state: latencies, limits, breakers, and whether it ever answered.
 
-`ModelHealth` is the health of one model at an upstream. Most upstreams serve one model. If one serves several, each has its
-own, so that an error of one (unknown model, used-up quota) does not move requests for another.
+Each model at an upstream has a breaker of its own (`ModelHealth`): an error of one moves no request for another.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -38,9 +37,8 @@ MAX_UNNAMED, MAX_NAME = 64, 64  # models that no setting names (the oldest is dr
 
 
 class ModelHealth:
-    """The health of one model at one upstream; only its UpstreamState changes it. Two suspensions, during which other
-    upstreams are preferred: `alone_until` is the upstream's Retry-After, which retries wait for; `refused_until` follows
-    refused keys or models, is a guess, and no request waits for it.
+    """Of one model at one upstream. Two instants until which others are preferred: `alone_until`, by the upstream's own
+    Retry-After (nothing is sent before it); `refused_until`, our guess after refused keys or models (no request waits).
     """
 
     __slots__ = ("_failed_after_s", "_failed_at", "_name", "_reported_state", "_sink", "alone_until", "breaker", "model",
@@ -104,7 +102,6 @@ class ModelHealth:
             self._sink.emit(BreakerChanged(self._name, breaker.state.value, why))
 
     def learned(self) -> None:
-        """Its breaker has adopted news of another process."""
         if self.breaker.published_state:
             self.report_changes()
         self._reported_state = self.breaker.state  # the other process has reported its own change
@@ -114,7 +111,7 @@ class ModelHealth:
 
 
 class Models:
-    """The healths of an upstream with several models: of those named in settings, and the newest others."""
+    """The health of each model of one upstream: those that settings name, and the newest others."""
 
     __slots__ = ("_config", "_name", "_named", "_rng", "_sink", "_unnamed")
 
@@ -178,19 +175,19 @@ class UpstreamState:
                  "whole_limiter")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
-                 rng: Random | None = None, sink: Sink | None = None) -> None:
+                 rng: Random | None = None, sink: Sink | None = None, *, is_not_idempotent: bool = False) -> None:
         limit, breaker = limit or LimitConfig(), breaker or BreakerConfig()
         self.upstream = upstream
         self.usual = LatencyBaselines()
         self.concurrency = Concurrency()
         self.lanes: dict[str, ConcurrencyLimiter] | None = None  # None: one limit for all lanes
         self._limit_config = limit
-        self.models: Models | None = None  # None: it serves one model
-        self.retry_budget = UpstreamRetryBudget()  # of extra attempts, over all routes
-        self.backlog: PrefillBacklog | None = None  # None: no route balances between it and others
-        self.has_news = False  # a suspension may be active
-        self.flow: TokenFlow | None = None  # its token throughput; None: not monitored
-        self.is_not_idempotent = False  # a request that may have reached it must not be repeated
+        self.models: Models | None = None  # None: it is asked for one
+        self.retry_budget = UpstreamRetryBudget()  # of attempts beyond what clients asked, by all routes
+        self.backlog: PrefillBacklog | None = None  # None: nobody chooses between it and others
+        self.has_news = False  # something but its breaker has moved requests to others
+        self.flow: TokenFlow | None = None  # how its answers flow, where somebody judges that
+        self.is_not_idempotent = is_not_idempotent  # what it was asked and may have heard is not to be asked a second time
         self.n_in_flight = 0
         self.is_proven = False  # it has sent a token, and has not failed many times in a row since
         self.predictor: Predictor | None = None  # of the time to a first token; None: not needed
@@ -206,20 +203,26 @@ class UpstreamState:
         self._unclassified: DueBuckets[RunningCall] = DueBuckets()
         self._n_refused = 0  # keys, in a row
 
+    def predict_ttft(self) -> None:
+        self.predictor = self.predictor or Predictor()
+
+    def track_backlog(self, *, is_tracked: bool) -> None:
+        self.backlog = (self.backlog or PrefillBacklog()) if is_tracked else None
+
+    def track_flow(self) -> TokenFlow:
+        self.flow = self.flow or TokenFlow()
+        return self.flow
+
     @property
     def breaker(self) -> Breaker:
-        """The upstream's own; with several models, each of them has another."""
         return self.own_health.breaker
 
     @property
     def n_failed_in_row(self) -> int:
-        """Attempts that failed since the last first token."""
         return self.breaker.n_failed_in_row
 
     def split_by_lane(self, lanes: Sequence[str]) -> None:
-        """Give each lane its own limit; without lanes, all share one. A fixed limit is never split. Waiting requests choose
-        again; running ones return their permit to the limiter that gave it.
-        """
+        """Give each lane a limit of its own; no lanes, or a fixed limit: one for all. Waiting requests wait anew."""
         before, wanted = list(self.lanes or ()), list(lanes) if self.whole_limiter.limit.learns else []
         if before == wanted:
             return
@@ -244,7 +247,6 @@ class UpstreamState:
 
     @property
     def has_room(self) -> bool:
-        """Whether an attempt without a lane can start at once."""
         return self.whole_limiter.has_room
 
     @property
@@ -274,7 +276,6 @@ class UpstreamState:
 
     @property
     def shared(self) -> Iterable[ModelHealth]:
-        """The healths that workers share."""
         return (self.own_health,) if self.models is None else self.models.named
 
     def load(self, now: float, model: str = "") -> CandidateLoad:
@@ -297,7 +298,7 @@ class UpstreamState:
         return health.is_preferred(now) and health.breaker.share(now) > 0
 
     def is_failing(self, now: float, model: str) -> bool:
-        """Whether it fails or is suspended. A breaker open after slow answers only does not count: it may be fast by now."""
+        """Whether it fails, or sent a Retry-After. A breaker that is open for slowness only does not count."""
         health = self.health(model)
         if not health.is_preferred(now):
             return True

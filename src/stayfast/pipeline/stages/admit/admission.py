@@ -19,8 +19,9 @@ from stayfast.pipeline.admission.controller import (
     AdmissionRejected,
     AdmissionRequest,
     QueuedRequest,
+    QueueOutlook,
 )
-from stayfast.pipeline.admission.tenants import Tenant, Tenants
+from stayfast.pipeline.admission.tenants import Buckets, Tenant, Tenants, own_buckets
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange, RequestRecord
 from stayfast.pipeline.plan import Admitted
@@ -33,7 +34,13 @@ from stayfast.policy.admission.quota import NOTHING, Amount, Refusal
 SHEDDING_S = 1.0  # the gateway counts as shedding for this long after the last rejection
 REALTIME, PLAIN, _ = Urgency
 IGNORED = Outcome.IGNORED
-ADMITTED = Admitted()
+
+
+def _release_nothing() -> None:
+    """An unlimited place."""
+
+
+ADMITTED = Admitted(_release_nothing)
 
 
 class Admit(Protocol):
@@ -57,18 +64,20 @@ class Admission:
 
     __slots__ = ("_clock", "_repeats", "_rng", "_shed_at", "places", "tenants")
 
-    def __init__(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig], clock: Clock, rng: Random) -> None:
+    def __init__(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig], clock: Clock, rng: Random, *,
+                 outlook: QueueOutlook | None = None, buckets: Buckets = own_buckets) -> None:
         self._clock = clock
         self._rng = rng
         self._repeats = Repeats()
         self._shed_at = float("-inf")
-        self.tenants = Tenants(tenants, config.priority_points)
-        self.places = AdmissionController(config, clock)
+        self.tenants = Tenants(tenants, config.priority_points, buckets)
+        self.places = AdmissionController(config, clock, outlook)
 
-    def configure(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig]) -> None:
-        """Take new settings; admitted requests keep their places."""
+    def configure(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig],
+                  outlook: QueueOutlook | None = None) -> None:
+        """Take new settings; admitted requests keep their places. outlook: None: as before."""
         self.tenants.configure(tenants, config.priority_points, self._clock.now())
-        self.places.configure(config)
+        self.places.configure(config, outlook)
 
     async def admit(self, ex: Exchange) -> Admitted:
         """A place, whose release charges the tenant for what was used. Raises Shed, or DeadlineExceeded in the queue."""

@@ -64,7 +64,8 @@ class Coalescer:
         else:
             return self._start(ex, plan)
         start = self._start
-        if miss is not None and miss.is_sharable and not ex.request.stream:
+        if miss is not None and miss.cache.store.is_shared and not ex.request.stream and (
+                miss.control is None or not miss.control.no_cache):
             start = partial(self._start_across_processes, start, ex, miss)
         call = SharedCall(key, self.calls, ex, self._clock)
         if claim is not None:

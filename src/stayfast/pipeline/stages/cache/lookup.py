@@ -54,7 +54,7 @@ class Cache:
         call_key, canonical_request, terms = question
         key = call_key[0]
         ex.record.set_cache_key(key)
-        miss = Miss(cache, call_key, control)
+        miss = Miss(cache, key, call_key, control)
         if control is not None and control.no_cache:
             _refuse_if_only_cached(control)
             ex.record.set_cache_result(MISS)

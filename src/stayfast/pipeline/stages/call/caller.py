@@ -1,195 +1,76 @@
 """From a plan to the first valid content token of a stream, or to a whole answer.
 
-As long as the client has nothing of an answer, attempts may be swapped unseen; after that, never. An attempt begins where
-there is a place under the upstream's limit: elsewhere, or after a wait. Where prompts are laid out for a provider's cache,
-it first waits for one that begins alike and went first (`pipeline.prompt_cache.planner`), within its own time.
+As long as the client has nothing of an answer, attempts may be exchanged unseen; after that, never. An attempt starts where
+there is a place under the upstream's limit (`places`).
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 from stayfast.core.clock import Clock
-from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.deadline import Deadline
-from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, Shed, StayfastError, UpstreamFailed
+from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import Outcome, Stage
 from stayfast.pipeline.attempts.attempt import FALLBACK, FIRST, HEDGE, RETRY, Attempt, read_to_first_token, read_whole
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, StartedAnswer
-from stayfast.pipeline.prompt_cache.planner import PlannedPrompt
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.call.hedged_call import HedgedCall, IsShedding, longest_part
-from stayfast.pipeline.stages.call.retry import LeftAlone, RetryPolicy, awake, is_once
+from stayfast.pipeline.stages.call.places import choose_target
+from stayfast.pipeline.stages.call.retry import RetryPolicy, is_once
 from stayfast.pipeline.tasks import TaskGroupRegistry
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.policy.admission.price import price_of
-from stayfast.policy.resilience.cross_process import occupancy
-from stayfast.policy.resilience.limits import TOLERANCE
+from stayfast.policy.resilience.retry import patience_s
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.base import Call, Sending
-from stayfast.upstreams.state.limiter import ConcurrencyLimiter, LimiterWaiter, LimitOption
-
-SHARE_OF_THE_TIME: Final = 0.25  # that is spent on waiting, at most
-
-
-async def follow(ex: Exchange, layout: PlannedPrompt, target: Target, ends_at: float, clock: Clock) -> None:
-    """Wait while another request has the same beginning remembered at the target. Raises DeadlineExceeded."""
-    found = layout.leads(target.member.upstream.name, target.model or ex.request.model)
-    if found is None or found[0].ahead(found[1]) is None:
-        return
-    leads, key = found
-    began_at = clock.now()
-    until = began_at + min(layout.wait_s, (ends_at - began_at) * SHARE_OF_THE_TIME)
-    leads.n_waited += 1
-    ex.timeouts.arm_bound()
-    try:
-        async with asyncio.timeout_at(until):
-            while (lead := leads.ahead(key)) is not None:
-                await asyncio.shield(lead)  # it is not this request's own to cancel
-    except TimeoutError:
-        pass
-    except asyncio.CancelledError:
-        verdict = ex.timeouts.take_timeout_error(Stage.CALL)
-        if verdict is None:
-            raise
-        raise verdict from None
-    finally:
-        ex.timeouts.disarm()
-        ex.record.note(f"waited {(clock.now() - began_at) * 1e3:.0f} ms for another request to fill the prompt cache")
-
-
-async def make_room(ex: Exchange, plan: Plan, candidates: deque[Target], ends_at: float, clock: Clock) -> Target:
-    """Who comes to the front of the candidates: an attempt may begin there, before anything else is awaited.
-
-    The first; where it is full, another that has room and is no worse; where none has, whichever of those has a place first,
-    after a wait under the request's deadline. Before that it lets another that begins alike go first (see `follow`).
-    Raises Shed (too many wait, or it would take too long) and DeadlineExceeded.
-    """
-    layout, lane = plan.prompt.layout, plan.lane
-    if layout is not None:
-        await follow(ex, layout, candidates[0], ends_at, clock)
-    if candidates[0].member.limited(lane).has_room:
-        return candidates[0]
-    target: Target | None = None
-    while target is None:  # again where a reload has brought lanes, or ended them
-        targets = _well(ex, lane, candidates, clock.now())
-        target = next((one for at, one in targets.items() if at.has_room), None)
-        if target is None:
-            target = await _wait(ex, plan, targets, ends_at, clock)
-        elif target is not candidates[0]:
-            first = candidates[0].member
-            ex.record.note(f"{target.member.upstream.name} before {first.upstream.name}, which is full: "
-                            f"{_full(first.limited(lane))}")
-    if target is not candidates[0]:
-        candidates.remove(target)
-        candidates.appendleft(target)
-    return target
-
-
-def _well(ex: Exchange, lane: str, candidates: deque[Target], now: float) -> Mapping[ConcurrencyLimiter, Target]:
-    """The first, and those that are no worse, by the limits that they are under."""
-    targets: dict[ConcurrencyLimiter, Target] = {}
-    takes_any = False
-    for target in candidates:
-        is_well = target.member.is_well(now, target.model or ex.request.model)
-        if not targets:
-            takes_any = not is_well
-        elif not is_well and not takes_any:
-            continue
-        targets.setdefault(target.member.limited(lane), target)
-    return targets
-
-
-async def _wait(ex: Exchange, plan: Plan, targets: Mapping[ConcurrencyLimiter, Target], ends_at: float, clock: Clock
-                ) -> Target | None:
-    """The target that has a place first; None: ask again."""
-    began_at = clock.now()
-    were_full = {limited: f"{target.member.upstream.name}: {_full(limited)}" for limited, target in targets.items()}
-    at = next(iter(targets))
-    ex.record.use_upstream(targets[at].member.upstream.name)
-    ex.timeouts.arm_bound()
-    is_away = False
-    share = plan.admitted.share
-    tenant, weight = (ex.arrival.tenant or "", 1.0) if share is None else (share.name, share.weight)
-    try:
-        called = await LimiterWaiter(clock, ends_at - ex.grace_s, plan.admitted.band, tenant, weight).wait(
-            [LimitOption(limited, _first_s(ex, target)) for limited, target in targets.items()])
-    except Shed as shed:
-        is_away = True
-        ex.record.note(f"rejected, no place in time at {' nor at '.join(were_full.values())}; to come again in "
-                        f"{shed.retry_after_s or 0:.2g} s")
-        raise
-    except asyncio.CancelledError:
-        verdict = ex.timeouts.take_timeout_error(Stage.CALL)
-        if verdict is None:
-            raise
-        raise verdict from None
-    else:
-        at = called or at
-        return targets[called] if called is not None else None
-    finally:
-        ex.timeouts.disarm()
-        waited_s = clock.now() - began_at
-        if waited_s > 0 and not is_away:
-            ex.record.note(f"waited {waited_s * 1e3:.0f} ms for a place at {were_full[at]}")
-
-
-def _first_s(ex: Exchange, target: Target) -> float:
-    """What the first token of such a request takes there unless it is slow; in a class that nobody knows yet, any."""
-    member, request = target.member, ex.request
-    is_whole = not (request.stream or member.upstream.always_streams)
-    norm = member.usual.norm(target.model or request.model, len(request.body) // BYTES_A_TOKEN, is_whole)
-    return TOLERANCE * (norm.baseline_s or member.quickest_s)
-
-
-def _full(limited: ConcurrencyLimiter) -> str:
-    lane = f" of lane {limited.lane}" if limited.lane else ""
-    taken = occupancy(limited.n_taken, limited.limit.value, limited.common, " were", lane)
-    return f"{taken}, {limited.n_waiting} others waiting"
 
 
 class Caller:
-    """Makes attempts until one brings content. Task-safe: holds no state of a request."""
+    """Makes attempts until one brings content. Holds no state of a request."""
 
     __slots__ = ("_clock", "_is_shedding", "_retrying", "_rng", "_sink", "_tasks")
 
     def __init__(self, clock: Clock, rng: Random, sink: Sink, is_shedding: IsShedding | None = None) -> None:
+        """is_shedding: None: the gateway rejects no request for overload."""
         self._clock = clock
         self._rng = rng
         self._sink = sink
-        self._is_shedding = is_shedding  # None: nobody is ever turned away
+        self._is_shedding = is_shedding
         self._retrying = RetryPolicy(clock, rng, sink)
         self._tasks = TaskGroupRegistry()
 
     def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, StartedAnswer]:
-        """The first attempt that brings content; of a whole answer, all of it. A fallback is asked when everybody else
-        failed or used up the time that is not reserved for it. Raises the last attempt's UpstreamFailed, DeadlineExceeded,
+        """The first attempt that brings content; of a whole answer, all of it. A fallback is tried when all candidates
+        failed, or used up the time that is not reserved for it. Raises the last attempt's UpstreamFailed, DeadlineExceeded,
         Rejected, Shed.
         """
         ends_at, weight = ex.ledger.ends_at, weight_of(len(plan.prompt.request.body))
-        if not ex.arrival.headers or not ex.arrival.is_repeat:  # what an SDK sends again is no live traffic
+        if not ex.arrival.headers or not ex.arrival.is_repeat:  # an SDK's retry earns no budget for more retries
             plan.route.hedging.budget.request(weight, self._clock.now())
         if plan.fallback:
-            return self._with_fallback(ex, plan, ends_at, weight)
-        return self._first(ex, plan, plan.candidates, ends_at, is_last=True)
+            return self._call_with_fallback(ex, plan, ends_at, weight)
+        return self._call_targets(ex, plan, plan.candidates, ends_at, is_last=True)
 
-    async def _with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
+    async def _call_with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         reserve_s = 0.0 if is_once(ex, plan) else ex.reserve_s
         ex.timeouts.bound(ends_at - reserve_s, self._clock.now())
         try:
-            return await self._first(ex, plan, plan.candidates, ends_at - reserve_s, is_last=False)
+            return await self._call_targets(ex, plan, plan.candidates, ends_at - reserve_s, is_last=False)
         except StayfastError as failed:
-            return await self._from_tiers(ex, plan, ends_at, weight, failed)
+            return await self._call_tiers(ex, plan, ends_at, weight, failed)
 
-    async def _from_tiers(self, ex: Exchange, plan: Plan, ends_at: float, weight: float,
+    async def _call_tiers(self, ex: Exchange, plan: Plan, ends_at: float, weight: float,
                           failed: StayfastError) -> StartedAnswer:
-        """The answer of the first tier that gives one. Each has its part of the reserve, and what those before it left."""
+        """The first fallback tier that answers. Each tier has its part of the reserve, and what earlier tiers left of
+        theirs.
+        """
         now = self._clock.now()
         tiers = [tier for tier in plan.fallback if awake(plan, tier, now, ends_at)]
         budget, n_left = plan.route.hedging.budget, len(tiers)
@@ -197,118 +78,129 @@ class Caller:
         reserve_s = 0.0 if is_stateful else ex.reserve_s
         for targets in tiers:
             now = self._clock.now()
-            if ends_at - now < plan.route.retry.min_remaining_s or not _is_for_fallback(failed, is_once=is_stateful):
+            if ends_at - now < plan.route.retry.min_remaining_s or not _allows_fallback(failed, is_once=is_stateful):
                 break
             pool = targets[0].member.retry_budget
             if targets is not tiers[0] and not (budget.may_retry(weight, now) and pool.has_room(weight, now)):
-                ex.record.note("the next fallback was not asked: the budget of extra attempts is spent")
+                ex.record.note("the next fallback was not tried: the budget of extra attempts is spent")
                 break
             n_left -= 1
             until = ends_at - reserve_s * n_left / len(tiers)
             ex.timeouts.bound(until, now)
-            self._retrying.retried(ex, plan, failed, targets[0], "fell back to")
+            self._retrying.report_retry(ex, plan, failed, targets[0], "fell back to")
             pool.take(weight, now)
-            budget.take_retry(weight, now)  # the first is never refused: it goes elsewhere, once, instead of failing
+            budget.take_retry(weight, now)  # the first fallback is never refused: it replaces a failed request
             try:
-                started = await self._first(ex, plan, targets, until, is_last=not n_left, n_before=len(ex.record.attempts))
-            except Rejected:  # the fallback's protocol cannot say it: the failure before it is the one that counts
+                started = await self._call_targets(ex, plan, targets, until, is_last=not n_left,
+                                                   n_before=len(ex.record.attempts))
+            except Rejected:  # the fallback's protocol cannot express the request: the earlier failure is the one to raise
                 continue
-            except StayfastError as its:
-                failed = its
+            except StayfastError as later:
+                failed = later
             else:
                 ex.record.degrade(None if targets is plan.own else "fallback")
                 return started
         raise failed from None
 
-    async def _first(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float, *,
-                     is_last: bool, n_before: int = 0) -> StartedAnswer:
-        """The first target that brings content by `ends_at`. `is_last`: none is asked after. `n_before`: earlier ones."""
-        if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones behind: a second attempt would go there at once
+    async def _call_targets(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float, *,
+                            is_last: bool, n_before: int = 0) -> StartedAnswer:
+        """The first target that brings content by `ends_at`. is_last: no fallback follows. n_before: earlier attempts."""
+        if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones last: a hedge would leave them at once
             slow = plan.route.hedging.slow([target.member.upstream.name for target in targets], self._clock.now(),
                                            is_whole=not plan.prompt.request.stream)
             targets = sorted(targets, key=lambda target: target.member.upstream.name in slow)
-        candidates = self._retrying.candidates(ex, plan, targets, ends_at - ex.grace_s)
-        n_made = n_free = 0  # attempts that count, and those by which nothing was asked of anybody
+        candidates = self._reachable(ex, plan, targets, ends_at - ex.grace_s)
+        n_made = n_free = 0  # attempts that count, and those by which no upstream did any work
         waited_s = 0.0
         failed: UpstreamFailed | None = None
         try:
             while True:
                 target = candidates[0]
                 if plan.prompt.layout is not None or not target.member.limited(plan.lane).has_room:
-                    target = await self._wait_for_place(ex, plan, candidates, ends_at)
+                    target = await self._wait_for_target(ex, plan, candidates, ends_at)
                 try:
                     return await self._attempt(ex, plan, target, targets, ends_at, n_made=n_made, is_last=is_last)
                 except Rejected:
-                    candidates.popleft()  # this upstream's protocol cannot say it; another's may
+                    candidates.popleft()  # its protocol cannot express the request; another target's may
                     n_free += 1
                     if failed is None:
                         if candidates:
                             continue
                         raise
-                except UpstreamFailed as its:
-                    failed = its
-                    if its.is_for_operator or its.is_refused:
+                except UpstreamFailed as error:
+                    failed = error
+                    if error.is_for_operator or error.is_refused:
                         candidates.popleft()
-                        n_free += its.is_refused
+                        n_free += error.is_refused
                     else:
                         candidates.rotate(-1)
                 n_made = sum(not attempt.is_hedge for attempt in ex.record.attempts[n_before:]) - n_free
-                wait_s = self._retrying.following(ex, plan, failed, candidates, target=target, n_made=n_made,
-                                                   waited_s=waited_s, ends_at=ends_at - ex.grace_s, is_last=is_last)
+                wait_s = self._retrying.choose_next(ex, plan, failed, candidates, target=target, n_made=n_made,
+                                                    waited_s=waited_s, ends_at=ends_at - ex.grace_s, is_last=is_last)
                 if wait_s is None:
                     raise failed
                 waited_s += wait_s
                 await self._retrying.back_off(ex, wait_s)
         finally:
-            failed = None  # it holds this frame, which would hold it
+            failed = None  # it refers to this frame, which refers to it
 
-    async def _wait_for_place(self, ex: Exchange, plan: Plan, candidates: deque[Target], ends_at: float) -> Target:
-        """See `make_room`. Who has come to hang in the meantime is left out. Raises LeftAlone where all have."""
+    def _reachable(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float) -> deque[Target]:
+        """The targets that are not expected to hang. Raises AllHanging."""
+        now = self._clock.now()
+        found = awake(plan, targets, now, ends_at)
+        if not found:
+            names = ", ".join(target.member.upstream.name for target in targets)
+            ex.record.note(f"not sent to {names}: calls there hang until they fail")
+            raise AllHanging(plan, targets, now)
+        return deque(found)
+
+    async def _wait_for_target(self, ex: Exchange, plan: Plan, candidates: deque[Target], ends_at: float) -> Target:
+        """`choose_target`, without targets that began to hang during the wait. Raises AllHanging if all did."""
         while True:
-            target = await make_room(ex, plan, candidates, ends_at, self._clock)
+            target = await choose_target(ex, plan, candidates, ends_at, self._clock)
             now = self._clock.now()
             if awake(plan, (target,), now, ends_at - ex.grace_s):
                 return target
-            target.member.limited(plan.lane).call_up()  # whoever is next in line for the place
+            target.member.limited(plan.lane).call_up()  # the free place goes to the next waiting request
             candidates.popleft()
             if not candidates:
-                raise LeftAlone(plan, (target,), now)
+                raise AllHanging(plan, (target,), now)
 
     async def _attempt(self, ex: Exchange, plan: Plan, target: Target, others: Sequence[Target], ends_at: float, *,
                        n_made: int, is_last: bool) -> StartedAnswer:
-        """One attempt, after `n_made` others, and what is sent beside it where it is slow."""
+        """One attempt, after `n_made` others, and its hedges if it is slow."""
         attempt = self.begin(ex, plan, ends_at, target)
         request, hedging = plan.prompt.request, plan.route.hedging
-        if not hedging.is_on or request.stream is not attempt.is_incremental or not _may_race(ex, hedging):
+        if not hedging.is_on or request.stream is not attempt.is_incremental or not _may_hedge(ex, hedging):
             return await self._read(ex, attempt, None, is_last=is_last)
-        race = HedgedCall(ex, plan, attempt, others, n_made=n_made, begin=partial(self.begin, ex, plan, ends_at),
-                    instead=partial(self._instead, ex, plan, ends_at), tasks=self._tasks, clock=self._clock, sink=self._sink,
-                    is_shedding=self._is_shedding)
+        hedged = HedgedCall(ex, plan, attempt, others, n_made=n_made, begin=partial(self.begin, ex, plan, ends_at),
+                            begin_retry=partial(self._begin_retry, ex, plan, ends_at), tasks=self._tasks,
+                            clock=self._clock, sink=self._sink, is_shedding=self._is_shedding)
         started: StartedAnswer | None = None
         try:
             try:
-                started = await self._read(ex, attempt, race, is_last=is_last)
+                started = await self._read(ex, attempt, hedged, is_last=is_last)
             except UpstreamFailed as failed:
-                if race.has_hedges:
-                    race.replace(attempt, failed)
-                    started = await race.others(ex.policy.timeouts.first_token_s,
-                                                ends_partial=is_last and ex.policy.ends_partial)
+                if hedged.has_hedges:
+                    hedged.replace(attempt, failed)
+                    started = await hedged.wait_for_others(ex.policy.timeouts.first_token_s,
+                                                           ends_partial=is_last and ex.policy.ends_partial)
                 if started is None:
                     raise
         finally:
-            race.end(started)
+            hedged.end(started)
         ex.record.use_upstream(started.source.name)
         return started
 
-    def _instead(self, ex: Exchange, plan: Plan, ends_at: float, failed: UpstreamFailed, others: Sequence[Target], *,
-                 of: Attempt, n_made: int) -> Attempt | None:
-        """An attempt in place of one that failed beside another: with somebody who was not asked. None: there is nobody."""
-        target = self._retrying.retry_concurrently(ex, plan, failed, others, of=of.member, n_made=n_made,
-                                        ends_at=ends_at - ex.grace_s)
+    def _begin_retry(self, ex: Exchange, plan: Plan, ends_at: float, failed: UpstreamFailed, others: Sequence[Target], *,
+                     of: Attempt, n_made: int) -> Attempt | None:
+        """An attempt in place of one that failed while others run, at a target that was not tried. None: there is none."""
+        target = self._retrying.choose_concurrent(ex, plan, failed, others, of=of.member, n_made=n_made,
+                                                  ends_at=ends_at - ex.grace_s)
         return self.begin(ex, plan, ends_at, target) if target is not None else None
 
     def begin(self, ex: Exchange, plan: Plan, ends_at: float, target: Target, *, is_hedge: bool = False) -> Attempt:
-        """An attempt that nothing is sent of yet; whoever begins it ends it."""
+        """An attempt of which nothing is sent yet; the caller must end it."""
         request = plan.prompt.request
         upstream = target.member.upstream
         is_incremental = request.stream or upstream.always_streams
@@ -326,18 +218,17 @@ class Caller:
             known = hedging.first_tokens(upstream.name, len(request.body), is_whole=not request.stream)
         attempt = Attempt(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental=is_incremental,
                           clock=self._clock, sink=self._sink, price=price, first_tokens=known,
-                          role=HEDGE if is_hedge else _role_of(ex, plan, target),
-                          aim=plan.aim, lane=plan.lane)
+                          role=HEDGE if is_hedge else _role_of(ex, plan, target), aim=plan.aim, lane=plan.lane)
         ex.record.add_attempt(attempt)
         return attempt
 
-    async def _read(self, ex: Exchange, attempt: Attempt, race: HedgedCall | None, *, is_last: bool) -> StartedAnswer:
-        """What comes of an attempt in the request's own task, or of what was quicker beside it."""
+    async def _read(self, ex: Exchange, attempt: Attempt, hedged: HedgedCall | None, *, is_last: bool) -> StartedAnswer:
+        """The answer of an attempt in the request's own task, or of a hedge that was quicker."""
         timeouts = ex.policy.timeouts
         ex.record.use_upstream(attempt.name)
         if attempt.is_incremental:
             ex.timeouts.arm("first_token_s", timeouts.first_token_s, attempt.began_at)
-        else:  # nothing of a whole answer comes before all of it
+        else:  # a whole answer has no first token
             ex.timeouts.arm_bound()
         try:
             attempt.stream = stream = await attempt.open()
@@ -346,13 +237,13 @@ class Caller:
             else:
                 lead = await read_whole(attempt, stream, ex.timeouts, timeouts.idle_s, self._clock)
         except asyncio.CancelledError as why:
-            started = race.won() if race is not None else None
+            started = hedged.take_winner() if hedged is not None else None
             if started is None:
-                return self._interrupted(ex, attempt, race, why, is_last=is_last)
+                return self._end_interrupted(ex, attempt, hedged, why, is_last=is_last)
             attempt.lose()
             return started
         except UpstreamFailed as failed:
-            if failed.fault is Fault.TIMEOUT and ex.timeouts.is_over(self._clock.now()):  # it was quicker than our own timer
+            if failed.fault is Fault.TIMEOUT and ex.timeouts.is_over(self._clock.now()):  # it fired before our own timer
                 attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=attempt.is_late)
                 raise ex.timeouts.exceeded(Stage.CALL) from None
             attempt.fail(failed)
@@ -364,24 +255,30 @@ class Caller:
             ex.timeouts.disarm()
         return StartedAnswer(attempt, stream, lead)
 
-    def _interrupted(self, ex: Exchange, attempt: Attempt, race: HedgedCall | None, why: asyncio.CancelledError, *,
-                     is_last: bool) -> StartedAnswer:
-        """What a cancelled attempt comes to: by our time-out an error or a partial answer, else the cancellation."""
-        verdict = ex.timeouts.take_timeout_error(Stage.CALL)
-        if verdict is None:
+    def _end_interrupted(self, ex: Exchange, attempt: Attempt, hedged: HedgedCall | None, why: asyncio.CancelledError, *,
+                         is_last: bool) -> StartedAnswer:
+        """End a cancelled attempt. By our timeout: a partial answer or an error; else the cancellation is raised."""
+        late = ex.timeouts.take_timeout_error(Stage.CALL)
+        if late is None:
             attempt.abandon()
             raise why
-        is_over = verdict.limit in OF_THE_STAGE
+        is_over = late.limit in OF_THE_STAGE
         part = None
         if is_over and is_last and ex.policy.ends_partial and not ex.request.stream:
-            part = longest_part([attempt, *(race.running() if race is not None else ())])
-        is_failure = not is_over or attempt.is_late  # or was it only a client without patience?
+            part = longest_part([attempt, *(hedged.running() if hedged is not None else ())])
+        is_failure = not is_over or attempt.is_late  # else only the client's deadline was short
         attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=is_failure)
         if part is not None:
             return part
         if is_over:
-            raise verdict from None
-        raise _TimedOut(attempt.name, verdict) from None
+            raise late from None
+        raise _TimedOut(attempt.name, late) from None
+
+
+def awake(plan: Plan, targets: Sequence[Target], now: float, ends_at: float) -> Sequence[Target]:
+    """The targets at which a call that starts now is not expected to hang until it fails."""
+    model, most_s = plan.prompt.request.model, patience_s(plan.route.retry, ends_at - now)
+    return [target for target in targets if not target.member.health(target.model or model).is_hanging(most_s, now)]
 
 
 def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
@@ -393,25 +290,42 @@ def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
     return RETRY if ex.record.attempts else FIRST
 
 
-def _may_race(ex: Exchange, hedging: Hedging) -> bool:
-    """Whether it may be sent twice at a time: not what its client sends again anyway, nor what leaves something behind."""
+def _may_hedge(ex: Exchange, hedging: Hedging) -> bool:
+    """Whether two attempts may run at a time: not of an SDK's retry, nor of a request that changes state."""
     request = ex.request
     if (request.is_stateful or request.is_stored) and not hedging.config.allow_stateful:
         return False
     return not ex.arrival.headers or not ex.arrival.is_repeat
 
 
-def _is_for_fallback(failed: StayfastError, *, is_once: bool) -> bool:
-    """Whether somebody else may be asked: not for a request at fault itself, nor when a stateful one may have been heard."""
+def _allows_fallback(failed: StayfastError, *, is_once: bool) -> bool:
+    """Not for an error of the request itself, nor if a stateful request may have been executed."""
     if isinstance(failed, UpstreamFailed):
         return (failed.is_model_missing or not failed.is_clients_fault) and (not is_once or failed.is_undone)
     return not (isinstance(failed, DeadlineExceeded) and is_once)
 
 
 class _TimedOut(UpstreamFailed):
-    """No content within `first_token_s`, or none for `idle_s`: another attempt may still make it before the deadline."""
+    """No content within `first_token_s`, or none for `idle_s`: another attempt may still succeed before the deadline."""
 
     status = 504
 
-    def __init__(self, upstream: str, verdict: DeadlineExceeded) -> None:
-        super().__init__(upstream, Fault.TIMEOUT, verdict.message, code=verdict.code, kind=verdict.kind)
+    def __init__(self, upstream: str, late: DeadlineExceeded) -> None:
+        super().__init__(upstream, Fault.TIMEOUT, late.message, code=late.code, kind=late.kind)
+
+
+class AllHanging(UpstreamFailed):
+    """Nothing was sent: every target is expected to hang until the request's time is over."""
+
+    status = 503
+
+    def __init__(self, plan: Plan, targets: Sequence[Target], now: float) -> None:
+        names = ", ".join(target.member.upstream.name for target in targets)
+        healths = [target.member.health(target.model or plan.prompt.request.model) for target in targets]
+        super().__init__(names, Fault.TIMEOUT, f"not sent to {names}: {healths[0].breaker.why}, and calls there last failed "
+                         "only after a long wait", code="upstream_down", kind="overloaded_error",
+                         retry_after_s=max(1.0, min(health.probe_due_s(now) for health in healths)))
+
+    @property
+    def is_undone(self) -> bool:
+        return True

@@ -13,7 +13,7 @@ upstream's flow is kept where there is somebody else to ask: what sags weighs mo
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -212,7 +212,7 @@ class StreamGuard:
     def _is_with(self, attempt: Attempt, stream: AnswerStream, lead: Chunk) -> None:
         self._attempt = attempt
         self._stream = stream
-        self._flow = attempt.member.flow = attempt.member.flow or TokenFlow()
+        self._flow = attempt.member.track_flow()
         self._pulse = StallDetector()
         self._silent_s = 0.0  # how long content was waited for, but for the wait under way
         self._waits_since: float | None = None
@@ -422,16 +422,17 @@ class StreamGuard:
 
 
 class ThroughputMonitor:
-    """A listener of `observe.batch`. `flows`: of the upstreams that have peers, by name; another table after a reload."""
+    """Learns the gaps of all answers. A listener of `observe.batch`."""
 
-    __slots__ = ("_clock", "flows")
+    __slots__ = ("_clock", "_flows")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, flows: Callable[[], Mapping[str, TokenFlow]]) -> None:
+        """flows: of the upstreams that have an alternative, by name; a reload may bring others."""
         self._clock = clock
-        self.flows: Mapping[str, TokenFlow] = {}
+        self._flows = flows
 
     def take(self, facts: Sequence[Fact]) -> None:
-        flows = self.flows
+        flows = self._flows()
         if not flows:
             return
         for fact in facts:
@@ -439,15 +440,14 @@ class ThroughputMonitor:
                 flow.saw(fact.gaps_s, self._clock.now())
 
     def __repr__(self) -> str:
-        return f"<ThroughputMonitor of {', '.join(self.flows) or 'nobody'}>"
+        return f"<ThroughputMonitor of {', '.join(self._flows()) or 'no upstream'}>"
 
 
 def flows_of(routes: Iterable[Route]) -> dict[str, TokenFlow]:
-    """The flows of all upstreams that share a route with another one, which have one from here on."""
+    """The flows of all upstreams that share a route with another one; they are tracked from now on."""
     flows: dict[str, TokenFlow] = {}
     for route in routes:
         if len(route.targets) > 1:
             for target in route.targets:
-                member = target.member
-                member.flow = flows[member.upstream.name] = member.flow or TokenFlow()
+                flows[target.member.upstream.name] = target.member.track_flow()
     return flows

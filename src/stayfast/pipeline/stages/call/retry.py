@@ -1,8 +1,8 @@
-"""After a failure: who is asked next, when, and whether there is budget for it."""
+"""After a failure: which target is tried next, when, and whether the budget allows it."""
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import inf
 from random import Random
 
@@ -17,11 +17,11 @@ from stayfast.policy.resilience.retry import patience_s, wait_before_next
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
-NOT_MENDED = (Fault.CONNECT, Fault.TIMEOUT)  # by a back-off within one request
+NOT_MENDED = (Fault.CONNECT, Fault.TIMEOUT)  # faults that a back-off within one request does not cure
 
 
 class RetryPolicy:
-    """Task-safe: holds no state of a request."""
+    """Holds no state of a request."""
 
     __slots__ = ("_clock", "_rng", "_sink")
 
@@ -30,61 +30,50 @@ class RetryPolicy:
         self._rng = rng
         self._sink = sink
 
-    def candidates(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float) -> deque[Target]:
-        """Those of the targets that may be asked. Raises LeftAlone: none of them."""
-        now = self._clock.now()
-        found = awake(plan, targets, now, ends_at)
-        if not found:
-            names = ", ".join(target.member.upstream.name for target in targets)
-            ex.record.note(f"not sent to {names}: calls there hang, and fail in the end")
-            raise LeftAlone(plan, targets, now)
-        return deque(found)
-
-    def following(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, candidates: deque[Target], *,
-                  target: Target, n_made: int, waited_s: float, ends_at: float, is_last: bool) -> float | None:
-        """Bring whom to ask next to the front, with what it takes of the budgets; seconds to wait before that. None: nobody.
-        `target` is who failed, `n_made` counts the attempts so far, `waited_s` is the sum of the waits before them.
-        `is_last`: nobody is asked after these.
+    def choose_next(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, candidates: deque[Target], *,
+                    target: Target, n_made: int, waited_s: float, ends_at: float, is_last: bool) -> float | None:
+        """Move the next target to the front, draw its attempt from the budgets, and return the seconds to wait before it;
+        None: no retry. target: the one that failed. n_made: attempts so far. waited_s: all waits so far. is_last: no
+        fallback follows.
         """
         if not candidates or not _may_follow(ex, plan, failed, target.member):
             return None
         now, alone_s, retry = self._clock.now(), 0.0, plan.route.retry
-        following = _fresh(ex, plan, candidates, now, is_any=failed.is_refused)
+        following = _untried(ex, plan, candidates, now, is_any=failed.is_refused)
         is_fresh = following is not None
         if following is None:
             most_s = patience_s(retry, ends_at - now, waited_s)
-            alone_s, following = _again(ex, plan, candidates, now, most_s, failed=failed, target=target, is_last=is_last)
+            alone_s, following = _tried(ex, plan, candidates, now, most_s, failed=failed, target=target, is_last=is_last)
             if following is None:
                 return None
         wait_s = wait_before_next(retry, n_made, ends_at - now, self._rng, is_fresh=is_fresh, alone_s=alone_s,
                                   least_s=following.member.quickest_s)
-        if wait_s is None or not self._may_retry(ex, plan, failed, following, wait_s):
+        if wait_s is None or not self._draw(ex, plan, failed, following, wait_s):
             return None
         candidates.remove(following)
         candidates.appendleft(following)
         return wait_s
 
-    def retry_concurrently(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, others: Iterable[Target], *,
-                           of: UpstreamState,
-               n_made: int, ends_at: float) -> Target | None:
-        """Whom to ask at once in place of `of`, which failed while another attempt runs: somebody who is well, has room and
-        was not asked. None: nobody. Taken from the budgets.
+    def choose_concurrent(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, others: Iterable[Target], *,
+                          of: UpstreamState, n_made: int, ends_at: float) -> Target | None:
+        """A target for a retry while another attempt still runs: healthy, untried, with a free place; drawn from the
+        budgets. None: there is none. of: the upstream that failed.
         """
         if not _may_follow(ex, plan, failed, of):
             return None
         now = self._clock.now()
-        fresh = _fresh(ex, plan, [other for other in others if other.member.limited(plan.lane).has_room], now)
+        fresh = _untried(ex, plan, [other for other in others if other.member.limited(plan.lane).has_room], now)
         if fresh is None or wait_before_next(plan.route.retry, n_made, ends_at - now, self._rng, is_fresh=True,
                                              least_s=fresh.member.quickest_s) is None:
             return None
-        return fresh if self._may_retry(ex, plan, failed, fresh, 0.0) else None
+        return fresh if self._draw(ex, plan, failed, fresh, 0.0) else None
 
-    def _may_retry(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, following: Target, wait_s: float) -> bool:
-        """Whether the budgets of extra attempts, the route's and that of whom it would ask, have room for one more; it is
-        taken then. What an SDK sends again is a retry already. A refused key or model draws on none: nothing was done.
+    def _draw(self, ex: Exchange, plan: Plan, failed: UpstreamFailed, following: Target, wait_s: float) -> bool:
+        """Take one more attempt from the budgets of the route and of the next upstream; False: they are spent. A request
+        that an SDK retries is never retried here. A refused key or model costs no budget: no upstream did any work.
         """
         if failed.is_refused:
-            self.retried(ex, plan, failed, following, "retried at", wait_s=wait_s, draws=False)
+            self.report_retry(ex, plan, failed, following, "retried at", wait_s=wait_s, draws=False)
             return True
         now, budget, pool = self._clock.now(), plan.route.hedging.budget, following.member.retry_budget
         weight = weight_of(len(plan.prompt.request.body))
@@ -95,7 +84,7 @@ class RetryPolicy:
         elif not pool.has_room(weight, now):
             why, note = "upstream", f"{following.member.upstream.name} has had its extra attempts of the last minute"
         else:
-            self.retried(ex, plan, failed, following, "retried at", wait_s=wait_s)
+            self.report_retry(ex, plan, failed, following, "retried at", wait_s=wait_s)
             budget.take_retry(weight, now)
             pool.take(weight, now)
             return True
@@ -103,44 +92,44 @@ class RetryPolicy:
         self._sink.emit(RetryWithheld(plan.route.name, failed.upstream, why, budget.extra_share(now), budget.share))
         return False
 
-    def retried(self, ex: Exchange, plan: Plan, failed: StayfastError, following: Target, how: str, *,
-                 wait_s: float = 0.0, draws: bool = True) -> None:
-        """Tell of another attempt, and of what the budget stands at before it."""
+    def report_retry(self, ex: Exchange, plan: Plan, failed: StayfastError, following: Target, verb: str, *,
+                     wait_s: float = 0.0, draws: bool = True) -> None:
+        """Note and emit a further attempt, with the budget before it. draws: it costs budget."""
         now, budget, to = self._clock.now(), plan.route.hedging.budget, following.member.upstream.name
         what, of = (failed.what, failed.upstream) if isinstance(failed, UpstreamFailed) else (failed.code, "")
-        fact = Retried(plan.route.name, of, to, now, what, wait_s, budget.extra_share(now), budget.share if draws else 0.0)
-        ex.record.note(f"{how} {to}: {fact.why}")
-        self._sink.emit(fact)
+        event = Retried(plan.route.name, of, to, now, what, wait_s, budget.extra_share(now), budget.share if draws else 0.0)
+        ex.record.note(f"{verb} {to}: {event.why}")
+        self._sink.emit(event)
 
     async def back_off(self, ex: Exchange, wait_s: float) -> None:
-        """Wait with nothing held but the request itself."""
+        """Wait, holding no place at any upstream."""
         if not wait_s:
             return
         ex.timeouts.arm_bound()
         try:
             await asyncio.sleep(wait_s)
         except asyncio.CancelledError:
-            verdict = ex.timeouts.take_timeout_error(Stage.CALL)
-            if verdict is None:
+            late = ex.timeouts.take_timeout_error(Stage.CALL)
+            if late is None:
                 raise
-            raise verdict from None
+            raise late from None
         finally:
             ex.timeouts.disarm()
 
 
 def is_once(ex: Exchange, plan: Plan) -> bool:
-    """Whether it must not be sent again where it may have been heard."""
+    """Whether the request changes state, so that it must not be sent again after an upstream may have executed it."""
     return (ex.request.is_stateful or ex.request.is_stored) and not plan.route.retry.allow_stateful
 
 
 def _may_follow(ex: Exchange, plan: Plan, failed: UpstreamFailed, member: UpstreamState) -> bool:
-    """Whether another attempt may mend it, and the request may be sent again after this upstream had it."""
+    """Whether another attempt may succeed, and is allowed after this upstream had the request."""
     return failed.can_retry and (failed.is_undone or not (member.is_not_idempotent or is_once(ex, plan)))
 
 
-def _fresh(ex: Exchange, plan: Plan, targets: Iterable[Target], now: float, *, is_any: bool = False) -> Target | None:
-    """The first that is well and that this request has not asked; else one that only refused others' keys or models, since
-    no wait mends that; `is_any`: else the first not asked.
+def _untried(ex: Exchange, plan: Plan, targets: Iterable[Target], now: float, *, is_any: bool = False) -> Target | None:
+    """The first healthy target that this request has not tried; else one that only refused other keys or models, which no
+    wait would cure. is_any: else the first untried one.
     """
     model = plan.prompt.request.model
     already_called = {(attempt.member, attempt.call.model) for attempt in ex.record.attempts}
@@ -155,11 +144,10 @@ def _fresh(ex: Exchange, plan: Plan, targets: Iterable[Target], now: float, *, i
     return None
 
 
-def _again(ex: Exchange, plan: Plan, candidates: Iterable[Target], now: float, most_s: float, *, failed: UpstreamFailed,
+def _tried(ex: Exchange, plan: Plan, candidates: Iterable[Target], now: float, most_s: float, *, failed: UpstreamFailed,
            target: Target, is_last: bool) -> tuple[float, Target | None]:
-    """Whom to go back to, and what is left of its Retry-After, `most_s` at most: the one with the least. Where others are
-    asked after these, only one that a back-off alone may mend: not one that asked to be left alone, is left alone for
-    failing, takes no connection, or took all the time for its first token.
+    """The target to go back to: the one with the shortest Retry-After, at most `most_s`; and that time. If a fallback
+    follows, only one that a back-off may cure: without a Retry-After, an open breaker, a refused connection or a timeout.
     """
     model, found, least_s = plan.prompt.request.model, None, inf
     lost = {attempt.member for attempt in ex.record.attempts
@@ -167,33 +155,10 @@ def _again(ex: Exchange, plan: Plan, candidates: Iterable[Target], now: float, m
     for other in candidates:
         health = other.member.health(other.model or model)
         alone_s = max(0.0, health.alone_until - now)
-        if other is target and failed.retry_after_s is not None:  # of the member it is known up to a minute only
+        if other is target and failed.retry_after_s is not None:  # the upstream's state keeps at most a minute of it
             alone_s = max(alone_s, failed.retry_after_s)
         if alone_s > most_s or alone_s >= least_s or health.is_hanging(most_s, now):
             continue
         if is_last or not (alone_s or health.breaker.share(now) == 0 or other.member in lost):
             found, least_s = other, alone_s
     return least_s, found
-
-
-def awake(plan: Plan, targets: Sequence[Target], now: float, ends_at: float) -> Sequence[Target]:
-    """Those at which a call that begins now is not expected to hang until it fails."""
-    model, most_s = plan.prompt.request.model, patience_s(plan.route.retry, ends_at - now)
-    return [target for target in targets if not target.member.health(target.model or model).is_hanging(most_s, now)]
-
-
-class LeftAlone(UpstreamFailed):
-    """Nothing was sent: every upstream that may answer hangs until the request's time is up, as far as is known."""
-
-    status = 503
-
-    def __init__(self, plan: Plan, targets: Sequence[Target], now: float) -> None:
-        names = ", ".join(target.member.upstream.name for target in targets)
-        healths = [target.member.health(target.model or plan.prompt.request.model) for target in targets]
-        super().__init__(names, Fault.TIMEOUT, f"not sent to {names}: {healths[0].breaker.why}, and calls there last failed "
-                         "only after a long wait", code="upstream_down", kind="overloaded_error",
-                         retry_after_s=max(1.0, min(health.probe_due_s(now) for health in healths)))
-
-    @property
-    def is_undone(self) -> bool:
-        return True

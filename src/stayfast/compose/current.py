@@ -1,0 +1,95 @@
+"""The system that serves now, for objects that outlive a reload: metrics, workers' answers, judges of semantic caches.
+
+They are made before any system, and each of them reads what it needs from here when it needs it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stayfast.compose.caching import Stores, held, prefix_counts, prefix_gauges, semantic_gauges
+from stayfast.compose.routes import errors, learned_rows
+from stayfast.compose.telemetry import chosen, ejected, gauges, thread_gauges, waiting
+from stayfast.core.clock import Clock
+from stayfast.core.types import Request
+from stayfast.observe.metrics.counters import Labels, Rows
+from stayfast.observe.metrics.definitions import RETRY_BUDGET
+from stayfast.observe.tracing.config import Peer
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.gateway import Gateway
+from stayfast.pipeline.plan import Route
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.pipeline.stages.relay import Reply
+from stayfast.policy.resilience.stall import TokenFlow
+from stayfast.turns.served import ServedTurn
+from stayfast.upstreams.state.upstream_state import Registry
+
+GATEWAY = "(gateway)"  # the "upstream" of requests that wait before one is chosen; settings cannot name one like this
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The parts of one system that outlasting objects read."""
+
+    gateway: Gateway
+    registry: Registry
+    stores: Stores
+    turns: Mapping[str, ServedTurn]  # by upstream
+    flows: Mapping[str, TokenFlow]  # of upstreams with an alternative, by name
+    peers: Mapping[str, Peer]  # network addresses of upstreams, by name
+
+
+class CurrentSystem:
+    """Empty before the first system is built. Belongs to one loop."""
+
+    __slots__ = ("_clock", "_running")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._running: Running | None = None
+
+    def swap(self, running: Running) -> None:
+        """A system was built, at the start or by a reload."""
+        self._running = running
+
+    async def serve(self, request: Request, arrival: Arrival) -> Reply:
+        """Serve a request that the gateway makes itself."""
+        assert self._running is not None
+        return await self._running.gateway.serve(request, arrival)
+
+    def routes(self) -> Mapping[str, Route]:
+        return self._running.gateway.router.routes if self._running is not None else {}
+
+    def turns(self) -> Mapping[str, ServedTurn]:
+        return self._running.turns if self._running is not None else {}
+
+    def flows(self) -> Mapping[str, TokenFlow]:
+        return self._running.flows if self._running is not None else {}
+
+    def peers(self) -> Mapping[str, Peer]:
+        return self._running.peers if self._running is not None else {}
+
+    def in_flight(self) -> Iterable[tuple[str, int]]:
+        """Requests in flight, by upstream."""
+        return [(member.upstream.name, member.n_in_flight) for member in self._running.registry] if self._running else ()
+
+    def queued(self) -> Iterable[tuple[Labels, int]]:
+        """Requests that wait, by upstream and lane; for a place in the gateway, by band."""
+        if self._running is None:
+            return ()
+        admit = self._running.gateway.admit
+        in_gateway = admit.places.depths() if isinstance(admit, Admission) else ()
+        return [*(((GATEWAY, band), n) for band, n in in_gateway), *waiting(self._running.registry)]
+
+    def gauges(self) -> Rows:
+        running = self._running
+        if running is None:
+            return {}
+        routes, now = running.gateway.router.routes, self._clock.now()
+        return {**gauges(running.registry), **ejected(routes, now), **errors(running.registry), **learned_rows(routes),
+                **held(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
+                **thread_gauges(running.turns),
+                RETRY_BUDGET.name: [((route.name,), route.hedging.budget.extra_share(now)) for route in routes.values()]}
+
+    def counters(self) -> Rows:
+        routes = self.routes()
+        return {**chosen(routes), **prefix_counts(routes)} if routes else {}

@@ -1,0 +1,204 @@
+"""When an extra attempt is not made, where it goes, and what it costs."""
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from stayfast.core.deadline import Timeouts
+from stayfast.core.errors import DeadlineExceeded, UpstreamFailed
+from stayfast.core.events import AttemptDone, Hedged, RequestDone
+from stayfast.core.types import Request
+from stayfast.pipeline.attempts.hedge_plans import Hedging
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.admission.price import Price
+from stayfast.policy.resilience.hedge import HedgeConfig
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.resilience.retry import RetryConfig
+from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.upstreams.state.upstream_state import ModelHealth
+from tests.flow.admission_rig import anybody
+from tests.flow.rig import MODEL, Rig, chat, read
+
+RACE = HedgeConfig("race", race_after_s=0.1)
+SLOW: Script = [Wait(5.0), Say("slow")]
+QUICK: Script = [Wait(0.2), Say("quick")]
+TAILED: list[Script] = [*[QUICK] * 9, [Wait(3.0), Say("late")]]
+SDK_RETRY = (("x-stainless-retry-count", "1"),)
+TWICE = RetryConfig(max_attempts=2)
+ONE = LimitConfig("fixed", max=1)
+
+
+def hedging_rig(loop: SimLoop, *scripts: list[Script], config: HedgeConfig = RACE, admission: Admission | None = None
+                ) -> Rig:
+    """A route that hedges, with prices."""
+    rig = Rig(loop, *scripts, in_turn=True, admit=admission, price=Price(1.0, 1.0))
+    rig.change_route(hedging=Hedging(config, RetryConfig(max_attempts=1)))
+    return rig
+
+
+async def serve(rig: Rig, request: Request | None = None, headers: tuple[tuple[str, str], ...] = (),
+                total_s: float | None = None) -> RequestDone:
+    """One request, read to its end."""
+    arrival = Arrival("req_1", rig.loop.now(), headers=headers, total_s=total_s)
+    await read(await rig.gateway.serve(request or chat(), arrival))
+    return rig.sink.of(RequestDone)[-1]
+
+
+def test_hedge_that_cannot_finish_before_the_deadline_is_not_sent() -> None:
+    """A hedge is due, but less time is left than an answer usually takes."""
+    async def main(loop: SimLoop) -> None:
+        rig = hedging_rig(loop, [*TAILED * 30, *[SLOW] * 50], [QUICK] * 100, config=HedgeConfig(budget=0.2))
+        for _ in range(300):
+            await serve(rig)
+            await asyncio.sleep(0.05)
+        n_facts, n_attempts = len(rig.sink.of(Hedged)), len(rig.sink.of(AttemptDone))
+        with pytest.raises(DeadlineExceeded):
+            await serve(rig, total_s=0.37)
+        assert {fact.refused for fact in rig.sink.of(Hedged)[n_facts:]} == {"deadline"}
+        assert len(rig.sink.of(AttemptDone)) == n_attempts + 1
+
+    run(main)
+
+
+def test_hedge_blocked_by_an_empty_budget_counts_as_demand() -> None:
+    """The share that hedges wanted is larger than the share that they got: the delay is chosen by the demand."""
+    async def main(loop: SimLoop) -> None:
+        late: Script = [Wait(3.0), Say("late")]
+        rig = hedging_rig(loop, [*[*[QUICK] * 29, late] * 10, *[late] * 500], [QUICK], config=HedgeConfig(budget=0.1))
+        for _ in range(300):
+            await serve(rig)
+        await asyncio.gather(*[serve(rig) for _ in range(200)])
+        budget, now = rig.router.routes[MODEL].hedging.budget, loop.now()
+        assert "budget" in {fact.refused for fact in rig.sink.of(Hedged)}
+        assert budget.wanted_share(now) > budget.hedged_share(now)
+
+    run(main)
+
+
+def test_hedge_goes_to_a_spare_that_was_never_called() -> None:
+    """The first target has a tail; nothing is known of the second one, and it answers the first hedge."""
+    async def main(loop: SimLoop) -> None:
+        rig = hedging_rig(loop, TAILED, [QUICK], config=HedgeConfig(budget=0.2))
+        done = [await serve(rig) for _ in range(120)]
+        hedged = next(fact for fact in done if len(fact.attempts) > 1)
+        assert [attempt.upstream for attempt in hedged.attempts] == ["up0", "up1"]
+        assert hedged.upstream == "up1"
+
+    run(main)
+
+
+def test_hedge_avoids_a_target_that_is_slow_now() -> None:
+    """The second target had a streak of late attempts, the third had none."""
+    async def main(loop: SimLoop) -> None:
+        rig = hedging_rig(loop, [SLOW], [QUICK], [QUICK])
+        for _ in range(20):
+            rig.router.routes[MODEL].hedging.lately("up1", is_whole=False).late(loop.now())
+        assert [attempt.upstream for attempt in (await serve(rig)).attempts] == ["up0", "up2"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("fields", "headers"), [({"store": True}, ()), ({}, SDK_RETRY)])
+def test_stored_request_and_sdk_retry_are_not_hedged(fields: dict[str, Any], headers: tuple[tuple[str, str], ...]) -> None:
+    """In a race, which hedges every other request."""
+    async def main(loop: SimLoop) -> None:
+        rig = hedging_rig(loop, [SLOW], [QUICK])
+        assert len((await serve(rig)).attempts) == 2
+        assert len((await serve(rig, chat(**fields), headers)).attempts) == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize(("fields", "headers", "note"), [
+    ({}, SDK_RETRY, "not retried: its client retries by itself (500 of up0)"), ({"store": True}, (), None)])
+def test_sdk_retry_and_stored_request_are_not_retried(fields: dict[str, Any], headers: tuple[tuple[str, str], ...],
+                                                      note: str | None) -> None:
+    """A second upstream would answer."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Fail(status=500)]], [QUICK], retry=TWICE, in_turn=True)
+        with pytest.raises(UpstreamFailed):
+            await serve(rig, chat(**fields), headers)
+        assert rig.scripted[1].n_calls == 0
+        assert rig.sink.of(RequestDone)[0].notes == ((note,) if note is not None else ())
+        assert (await serve(rig)).upstream == "up1"
+
+    run(main)
+
+
+def test_sdk_retries_earn_no_retry_budget() -> None:
+    """The share of extra attempts stays what it was: a client in a retry loop would otherwise pay for more retries."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Fail(status=500)], *[QUICK] * 20], [QUICK], retry=TWICE, in_turn=True)
+        budget = rig.router.routes[MODEL].hedging.budget
+        await serve(rig)
+        before = budget.extra_share(loop.now())
+        for _ in range(10):
+            await serve(rig, headers=SDK_RETRY)
+        assert budget.extra_share(loop.now()) == before > 0
+
+    run(main)
+
+
+def test_losers_cost_no_quota_and_their_tokens_are_estimates() -> None:
+    """A tenant with a limit of money pays for the winner only, whatever the loser would have cost."""
+    async def main(loop: SimLoop) -> None:
+        left = []
+        for config in (HedgeConfig("off"), RACE):
+            admission = Admission(AdmissionConfig(), anybody(cost_per_day=10.0), loop, Random(3))
+            rig = hedging_rig(loop, [[Wait(1.0), Say("first")]], [QUICK], config=config, admission=admission)
+            done = await serve(rig, chat(messages=[{"role": "user", "content": "x" * 40_000}], max_tokens=10))
+            left.append(admission.tenants.of(None, loop.now()).quota.left(loop.now())["cost_per_day"][0])
+            assert all(attempt.is_estimated for attempt in done.attempts if attempt.is_lost)
+        assert left[0] == pytest.approx(left[1], abs=1e-6)
+
+    run(main)
+
+
+def test_losers_do_not_open_a_breaker() -> None:
+    """Fifty attempts in a row that were merely slower than their hedge: the upstream stays healthy."""
+    async def main(loop: SimLoop) -> None:
+        rig = hedging_rig(loop, [[Wait(0.4), Say("first")]], [QUICK])
+        for _ in range(50):
+            assert (await serve(rig)).upstream == "up1"
+        assert rig.registry["up0"].n_failed_in_row == 0
+        assert rig.registry["up0"].is_well(loop.now(), MODEL)
+
+    run(main)
+
+
+def test_place_freed_by_a_cancelled_waiter_goes_to_the_next() -> None:
+    """The first waiter is called and leaves in the same turn of the loop: the second starts at that instant."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(1.0), Say("ok")]], limit=ONE)
+        first = await rig.serve()
+        leaving, staying = (loop.create_task(serve(rig)) for _ in range(2))
+        await asyncio.sleep(0.5)
+        await read(first)
+        leaving.cancel()
+        await staying
+        assert (rig.sink.of(AttemptDone)[-1].began_at, rig.n_in_flight) == (1.5, 0)
+        assert leaving.cancelled()
+
+    run(main)
+
+
+def test_place_at_an_upstream_that_began_to_hang_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first waiter gives up the place that it was called for; the second one, which has more time, uses it."""
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(1.0), Say("ok")]], limit=ONE, timeouts=Timeouts(total_s=20.0))
+        first = await rig.serve()
+        waiting = [loop.create_task(serve(rig)) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        answers = iter([True])
+        monkeypatch.setattr(ModelHealth, "is_hanging", lambda health, most_s, now: next(answers, False))
+        await read(first)
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(found[0], UpstreamFailed)
+        assert isinstance(found[1], RequestDone)
+        assert loop.now() == 2.5
+
+    run(main)

@@ -1,0 +1,44 @@
+"""How many files of the package one warm streamed request runs through, from its first byte to its last."""
+
+import asyncio
+import importlib.util
+from collections import Counter
+from pathlib import Path
+from types import CodeType, ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts/request_path.py"  # a gateway and an upstream over loopback, in this process
+MAX_PLAIN, MAX_WITH_POLICIES = 48, 67  # a change may lower a figure, never raise one
+MAX_STORY = 14  # of the pipeline, in a plain request
+
+
+def request_path() -> ModuleType:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("request_path", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def files_of(calls: Counter[CodeType]) -> set[str]:
+    """The files whose functions ran."""
+    return {code.co_filename for code in calls}
+
+
+@pytest.mark.sockets
+def test_plain_request_runs_through_few_files() -> None:
+    """No policy on: each file is one that a reader of the path has to open."""
+    files = files_of(asyncio.run(request_path().count("", "a", "")))
+    assert len(files) <= MAX_PLAIN, sorted(files)
+    assert len([name for name in files if "/pipeline/" in name]) <= MAX_STORY, sorted(files)
+
+
+@pytest.mark.sockets
+def test_request_with_policies_runs_through_few_files() -> None:
+    """Cache (a miss), admission, affinity and ejection on."""
+    path = request_path()
+    files = files_of(asyncio.run(path.count(path.ADMISSION, "a, b", path.FULL)))
+    assert len(files) <= MAX_WITH_POLICIES, sorted(files)
