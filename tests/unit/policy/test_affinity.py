@@ -62,7 +62,7 @@ def test_prefixes_after_known_s_are_forgotten() -> None:
 
 
 def test_session_owner_follows_weights() -> None:
-    """A home is the same wherever it is asked for; one of weight 2 is home to twice as many."""
+    """The owner is the same wherever it is computed; an upstream of weight 2 owns twice as many sessions."""
     names, weights = ["a", "b", "c"], {"a": 2.0}
     homes = Counter(session_owner(b"%d" % n, names, weights) for n in range(4000))
     assert homes["a"] == pytest.approx(2000, rel=0.1)

@@ -12,7 +12,7 @@ WORDING = wording("a question")
 
 
 def test_answer_votes_many_phrasings_share_an_answer() -> None:
-    """Neighbours come with their answers, those that are gone do not."""
+    """Neighbours come with their answers; removed phrasings are left out."""
     votes = AnswerVotes()
     for key, answer in ((1, 7), (2, 7), (3, 8)):
         assert votes.add(key, answer, WORDING) is None
@@ -25,7 +25,7 @@ def test_answer_votes_many_phrasings_share_an_answer() -> None:
 
 
 def test_answer_votes_keep_last_phrasings() -> None:
-    """The oldest goes, and the caller is told."""
+    """The oldest phrasing is dropped, and its key is returned."""
     votes = AnswerVotes(n_per_answer=2)
     assert [votes.add(key, 7, WORDING) for key in (1, 2, 3, 4)] == [None, None, 1, 2]
     assert not votes.remove(3)

@@ -50,7 +50,7 @@ def test_baseline_few_answers_give_none() -> None:
 
 
 def test_baseline_fastest_of_a_burst_give_none() -> None:
-    """Of a hundred calls at once the first ten answers are not what is usual; those to three of four are near it."""
+    """Of a hundred simultaneous calls the first ten answers are too fast; those to three of four are representative."""
     norm = Baseline()
     norm.n_unknown = 100
     for number in range(75):
@@ -114,7 +114,7 @@ def warm(usual: LatencyBaselines, n_tokens: int = 1, seconds: float = 1.0) -> Ba
 @given(st.lists(st.tuples(st.sampled_from(CallVerdict), st.sampled_from([None, 0.5, 3.5]), st.sampled_from([MARK, MARK - 1]),
                           st.sampled_from([3.0, inf]))))
 def test_classify_by_model_equals_whole(drawn: list[tuple[CallVerdict, float | None, int, float]]) -> None:
-    """What is asked of the calls with a mark before they are judged is what the judging finds."""
+    """The preview of the calls with a mark equals the result of their classification."""
     norm = warm(LatencyBaselines())
     calls = [call(norm, became, took_s, slow_s, mark=mark) for became, took_s, mark, slow_s in drawn if became is not JUDGED]
     before = of_mark(calls, MARK)
@@ -164,7 +164,7 @@ def test_classify_learns_at_most_slow_times() -> None:
 
 @given(steps=st.lists(st.tuples(st.floats(0, 3), st.floats(0, 30)), max_size=100))
 def test_due_buckets_return_each_item_once_in_order(steps: list[tuple[float, float]]) -> None:
-    """At most an eighth of a second late, whenever somebody looks; `next_at` says when to look."""
+    """At most an eighth of a second late; `next_at` is the next instant to check."""
     wheel: DueBuckets[tuple[int, float]] = DueBuckets()
     now, seen = 0.0, []
     for number, (gap_s, wait_s) in enumerate(steps):

@@ -24,7 +24,7 @@ assert GPT is not None
 
 
 def shape(*blocks: str, n_static: int = 1, n_before: int = 0, tokens: float = 2000) -> PromptShape:
-    """A prompt of blocks with so many tokens each; digests are those of the blocks up to there."""
+    """A prompt of blocks with `tokens` each; each digest covers all blocks up to its own."""
     chain = [hash(blocks[:n + 1]) for n in range(len(blocks))]
     return PromptShape(chain, list(accumulate([tokens] * len(blocks))), n_static, n_before, len(blocks), lambda n: n)
 
@@ -61,7 +61,7 @@ def test_prompt_history_shared_examples_become_static() -> None:
 
 
 def test_prompt_history_marks_at_most_the_models_limit() -> None:
-    """Four at Anthropic, the last ones first; three beside OpenAI's own."""
+    """Four at Anthropic, the last ones first; three at OpenAI, which sets one itself."""
     history = PromptHistory(0.0)
     saw(history, shape("t", "s", "shot", "x", n_static=2), 0.0)
     marked = saw(history, shape("t", "s", "shot", "u", "a", "v", n_static=2, n_before=4), 1.0)
@@ -111,7 +111,7 @@ def test_prefix_reuse_late_recurrence_counts() -> None:
 
 
 def test_prompt_history_slow_recurrence_uses_hour() -> None:
-    """With `auto`; else as it was said."""
+    """With `auto`; otherwise as configured."""
     history = PromptHistory(0.0)
     config = PrefixConfig("auto", ttl="auto")
     told = [saw(history, shape("s", f"u{n}"), n * 900.0, config=config).is_long for n in range(8)]

@@ -71,7 +71,7 @@ def test_stage_budget_less_spent_allows_no_less_later(made: tuple[BudgetConfig, 
 
 @given(configs(), st.floats(0.01, 1))
 def test_stage_budget_shorter_deadline_scales_all_parts(made: tuple[BudgetConfig, float], share: float) -> None:
-    """An impatient client's parts are those of its route, by the same factor."""
+    """If the client's time-out is shorter, all parts shrink by the same factor."""
     config, total_s = made
     budget = share_out(config, total_s).within(total_s * share)
     for stage, part_s in share_out(config, total_s).parts_s.items():
@@ -87,7 +87,7 @@ def test_stage_budget_longer_deadline_changes_nothing() -> None:
 
 
 def test_stage_budget_unused_part_is_carried_over() -> None:
-    """admit leaves 0.2 of its 0.3, which the cache may use; the stage between them has no part and takes from nobody."""
+    """admit leaves 0.2 of its 0.3 to the cache; the stage between them has no part and takes none."""
     budget = share_out(BudgetConfig(admit="0.3", context="0.1"), 2.0)
     carried_s = budget.carried_s(Stage.ADMIT, 0.1, 0.0)
     assert carried_s == pytest.approx(0.2)
@@ -126,7 +126,7 @@ def test_budget_config_accepts_seconds_and_shares_only(text: str) -> None:
 
 @given(configs(), st.floats(0.1, 1), st.floats(0.1, 1))
 def test_stage_budget_nested_deadlines_take_the_shorter(made: tuple[BudgetConfig, float], one: float, other: float) -> None:
-    """A deadline within a deadline: parts, reserved times and the reserve are those of the shorter one alone."""
+    """Parts, reserved times and the reserve are those of the shorter deadline alone."""
     config, total_s = made
     budget = share_out(config, total_s)
     nested, direct = budget.within(total_s * one).within(total_s * other), budget.within(total_s * min(one, other))

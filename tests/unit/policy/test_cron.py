@@ -33,7 +33,7 @@ def test_read_cron_invalid_line_names_the_field(line: str, why: str) -> None:
 
 
 def test_cron_impossible_day_is_rejected() -> None:
-    """The 31st of February is told, not waited for."""
+    """The 31st of February is an error, not an endless search."""
     with pytest.raises(ValueError, match="no such day"):
         read_cron("0 0 31 2 *").next_after(WEDNESDAY)
 

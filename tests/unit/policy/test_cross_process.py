@@ -37,7 +37,7 @@ def test_shared_limit_process_at_its_part_leaves_rest_to_waiting() -> None:
 
 
 def test_shared_limit_fraction_of_a_place_is_not_free() -> None:
-    """A limit of 19.7 is full to whoever must leave the rest, too."""
+    """A limit of 19.7 is full for a process that must leave the rest to others, too."""
     one, two = _processes(2)
     one.taken(19)
     two.waiting(1)
@@ -45,7 +45,7 @@ def test_shared_limit_fraction_of_a_place_is_not_free() -> None:
 
 
 def test_occupancy_names_places_of_other_workers() -> None:
-    """Those by which it is decided: all processes', and what is kept for others that wait."""
+    """The counts of all processes, and the places reserved for others."""
     one, two = _processes(2)
     assert occupancy(3, 4, None, " are") == "3 of 4 places are taken"
     two.taken(4)

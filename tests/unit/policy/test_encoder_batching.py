@@ -17,13 +17,13 @@ def test_batch_of_takes_oldest_and_equal_lengths() -> None:
 
 
 def test_batch_of_is_limited_in_tokens() -> None:
-    """Ten texts of 100 tokens, with room for 256: two at a time; one of 300 goes all the same."""
+    """Ten texts of 100 tokens with room for 256: two at a time; a text of 300 is still encoded."""
     assert lengths(batch_of([PendingText(100, 0.0)] * 10, 0.0, 256, 1.0)) == [100, 100]
     assert lengths(batch_of([PendingText(300, 0.0)] * 2, 0.0, 256, 1.0)) == [300]
 
 
 def test_batch_of_late_text_goes_alone() -> None:
-    """What has waited for longer than late_s waits for nobody's company in the batch."""
+    """A text that has waited longer than late_s shares no batch."""
     waiting = [PendingText(9, 0.0), PendingText(9, 0.9), PendingText(9, 0.9)]
     assert batch_of(waiting, 1.0, 256, 0.5) == waiting[:1]
     assert batch_of(waiting, 0.4, 256, 0.5) == waiting

@@ -36,7 +36,7 @@ def test_sharing_service_follows_weights(weights: list[float], seed: int) -> Non
 
 
 def test_sharing_idle_tenant_saves_no_service() -> None:
-    """Who comes back from idleness starts level with those who wait, or with whoever started last."""
+    """A returning tenant starts level with the waiting ones, or with the one that started last."""
     sharing, busy, idle = Sharing(), TenantShare("busy"), TenantShare("idle")
     sharing.arrive(busy, 0.0, None)
     for _ in range(10):

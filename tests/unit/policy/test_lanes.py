@@ -15,7 +15,7 @@ BAND = 2
 
 
 class Hall:
-    """Lanes with places, as their owner runs them; `log` is who began, in order."""
+    """Lanes with places, as their owner runs them; `log` lists the requests in order of their start."""
 
     def __init__(self, n_places: int = 12, **config: Any) -> None:
         self.lanes: Lanes[int] = Lanes(LanesConfig(**config), QUEUE, n_places, 0.0)
@@ -98,7 +98,7 @@ def test_lanes_shares_are_whole_places() -> None:
 
 
 def test_lanes_contending_lanes_get_their_shares() -> None:
-    """Whoever came first: as places are given back, each lane gets to its own."""
+    """Whichever lane came first: as places are released, each lane gets its share."""
     hall = Hall()
     hall.come("short", 50)
     assert hall.counts == (12, 0, 0)
@@ -147,7 +147,7 @@ def test_lanes_max_prefills_bounds_waiting_prefills() -> None:
 
 
 def test_lanes_apart_never_mixes_short_and_others() -> None:
-    """Short ones wait for the others' turn to end, and those for the short ones' to drain; then a turn for each."""
+    """Short requests wait for the turn of the others to end, and the others for the short ones to drain."""
     hall = Hall(isolate_short=True, long_share=0.4)
     hall.come("short", 3)
     hall.come("long", 6)
@@ -221,7 +221,7 @@ def check(hall: Hall, n_places: int, max_prefills: int | None, *, apart: bool) -
 
 
 def drain(hall: Hall) -> None:
-    """Everybody ends, one after the other; who waits goes on."""
+    """All end one after the other, and the waiting requests start."""
     for _ in range(10_000):
         if not hall.running and not hall.lanes.n_waiting:
             return

@@ -36,7 +36,7 @@ def test_token_floor_two_silent_answers_raise_it() -> None:
 
 
 def test_token_floor_shorter_cached_prefix_lowers_it() -> None:
-    """After an hour; at once where as short a prompt is kept after all; and it never rises beyond all measure."""
+    """After an hour; at once if a prompt as short is cached; and it never rises beyond its maximum."""
     floor = TokenFloor(1024)
     for _ in range(2):
         floor.note_usage(24_000, n_read=0, n_written=0, now=0.0)
@@ -82,7 +82,7 @@ def test_prompt_parts_hold_as_many_conversations_as_a_machine() -> None:
 
 @pytest.mark.parametrize(("every_s", "most_parts"), [(5.0, 2), (1.1, 8)])
 def test_prompt_parts_single_questions_lower_the_guess(every_s: float, most_parts: int) -> None:
-    """Though they have tools: who began and is not heard of again makes no eight requests a minute."""
+    """Though they have tools: a conversation of one request makes no eight requests a minute."""
     parts = PromptParts(0.0, is_of_agents=True)
     assert len({parts.part(n, n * every_s) for n in range(int(60 / every_s))}) <= most_parts
 
@@ -108,7 +108,7 @@ def used(hot: HotPrefixes, n: int, now: float, opening: Opening = OPENING) -> No
 
 
 def due(hot: HotPrefixes, now: float) -> list[Opening]:
-    """All that is asked for now; answers come at once."""
+    """All prefixes due now; each refresh is answered at once."""
     found = []
     while (taken := hot.take(now)) is not None:
         hot.answered(taken[0])
@@ -127,7 +127,7 @@ def test_hot_prefixes_due_once_before_expiry() -> None:
 
 
 def test_hot_prefixes_rare_or_expired_are_not_due() -> None:
-    """Two uses are no habit; what has ended must be written anew by somebody who wants it."""
+    """Two uses are too few; an expired prefix must be written again by a real request."""
     hot = HotPrefixes(10_000)
     used(hot, MIN_USES - 1, 0.0)
     assert due(hot, 290) == []
@@ -158,7 +158,7 @@ def test_hot_prefixes_without_real_use_are_given_up() -> None:
 
 
 def test_hot_prefixes_earliest_expiry_goes_first() -> None:
-    """Whoever was used lately can wait; and one that nobody answered is asked for again, as long as it is there."""
+    """A recently used prefix can wait; a failed refresh is repeated until the prefix expires."""
     hot = HotPrefixes(1_000_000)
     early, late = OPENING, OPENING._replace(model="late")
     used(hot, MIN_USES, 10.0, late)
@@ -175,7 +175,7 @@ def test_hot_prefixes_earliest_expiry_goes_first() -> None:
 
 
 def test_hot_prefixes_refresh_counts_from_its_request() -> None:
-    """Not from when it was due, nor from when somebody looked; a real use meanwhile is later still."""
+    """Not from its due time, nor from its answer; a real use in between is later."""
     hot = HotPrefixes(1_000_000)
     used(hot, MIN_USES, 0.0)
     assert hot.take(270.0) is not None

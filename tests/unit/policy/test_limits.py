@@ -56,7 +56,7 @@ def test_limit_without_evidence_stays_at_most() -> None:
 
 
 def test_limit_slow_answers_lower_it() -> None:
-    """From what really ran, not from what might have; also when nobody knows how slow they are."""
+    """From the number that really ran, and also if the slowest times are unknown."""
     cut = 0.8 * 60 + 0.2 * (60 * 0.5 + 4)
     assert Seconds().run(1, 6.0, 30) == pytest.approx(cut)
     assert Seconds().run(1, inf, 30) == pytest.approx(cut)
@@ -79,7 +79,7 @@ def test_limit_refusals_lower_it_by_their_share() -> None:
 
 
 def test_limit_grows_only_if_used() -> None:
-    """Not where nobody asks for more; else fast up to where trouble was last met, and carefully beyond."""
+    """Not without demand; otherwise fast up to the last trouble, and slowly beyond it."""
     seconds = Seconds()
     seconds.run(1, 1.0, 20)
     low = seconds.run(6, 1.0, 8, n_dropped=60)
@@ -111,7 +111,7 @@ def test_limit_slow_at_low_concurrency_is_not_cut() -> None:
 
 
 def test_limit_window_with_trouble_sets_no_good_level() -> None:
-    """Half of its calls slow beside eighty: the next ones, all slow beside eighty, are of our making."""
+    """Half of the calls are slow at a concurrency of eighty: the next ones, all slow at eighty, are caused by our load."""
     seconds = Seconds()
     seconds.run(5, 1.0, 20)
     seconds.limit.judged([(1.0, 20)] * 30 + [(9.0, 80)] * 30, 60, 0, 80, seconds.now + 1.0)

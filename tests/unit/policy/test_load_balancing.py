@@ -33,7 +33,7 @@ def test_order_lists_each_once_healthy_first(loads: list[CandidateLoad], seed: i
 
 
 def test_in_turn_keeps_listed_order() -> None:
-    """The listed order, those that are not well behind."""
+    """The listed order, unhealthy upstreams last."""
     assert in_turn([CandidateLoad(9), CandidateLoad(1, 0.0), CandidateLoad(2)], Random(1)) == [0, 2, 1]
 
 
@@ -44,7 +44,7 @@ def test_order_probe_goes_first() -> None:
 
 
 def test_able_all_unhealthy_returns_all() -> None:
-    """Where nobody is well, the least loaded of all is tried."""
+    """If all upstreams are unhealthy, the least loaded one is tried."""
     assert order([CandidateLoad(5, 0.0), CandidateLoad(1, 0.0)], Random(1)) == [1, 0]
     assert in_turn([CandidateLoad(5, 0.0), CandidateLoad(1, 0.0)], Random(1)) == [0, 1]
 
@@ -197,7 +197,7 @@ def test_choose_equal_wait_prefers_cached() -> None:
 
 @pytest.mark.parametrize(("weights", "share"), [([9.0, 1.0], 0.9), ([1.0, 1.0], 0.5)])
 def test_choose_shares_follow_weights(weights: list[float], share: float) -> None:
-    """As long as everybody keeps up."""
+    """As long as all keep up."""
     rng, loads = Random(1), [CandidateLoad(0.2), CandidateLoad(0.2)]
     firsts = Counter(choose(loads, weights, [], [], max_load=6, rng=rng)[0] for _ in range(4000))
     assert firsts[0] / 4000 == pytest.approx(share, abs=0.02)

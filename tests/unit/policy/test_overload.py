@@ -8,7 +8,7 @@ from stayfast.policy.admission.queue import QueueConfig
 
 
 def test_admission_config_spares_bands_by_number_of_signs() -> None:
-    """One sign refuses nobody, two the lower bands, three and more all but those for whom somebody waits in person."""
+    """One sign rejects none, two the lower bands, three and more all but premium and realtime."""
     config, queue = AdmissionConfig(10), QueueConfig(max_queue=10)
     late, busy, both = OverloadSignals(), OverloadSignals(), OverloadSignals()
     late.sample(0.0, 1.0, 0.0)

@@ -25,7 +25,7 @@ def test_price_without_cache_prices_uses_input_price(plain: int, read: int, shor
 
 
 def test_price_inconsistent_usage_is_not_negative() -> None:
-    """An upstream that counts cached tokens beside its input."""
+    """An upstream that counts cached tokens in addition to its input."""
     assert Price(2.0, 8.0, cached_read_per_mtok=0.0).cost_usd(Usage(10, 0, cached_read=100, cache_write_5m=5)) >= 0
 
 
@@ -45,7 +45,7 @@ def test_price_out_of_bounds_is_rejected(bad: dict[str, float]) -> None:
 
 
 def test_dearest_takes_highest_of_all_upstreams() -> None:
-    """By kind of token, whoever charges most; a target's own name for the model counts, where it has one."""
+    """By kind of token, of all upstreams; a target's own name for the model counts, if it has one."""
     cheap, dear = Price(1.0, 20.0, cached_read_per_mtok=0.1), Price(4.0, 8.0, cache_write_per_mtok=5.0)
     assert dearest([({"a": cheap}, None), ({"b": dear}, "b")], "a") == {"a": Price(5.0, 20.0)}
     assert dearest([({"a": cheap}, None), ({"b": dear}, "c"), ({}, None)], "a") == {"a": Price(1.0, 20.0)}

@@ -53,7 +53,7 @@ def test_hold_back_only_for_bands_with_traffic() -> None:
 
 @given(st.integers(1, 1000), st.floats(0, 0.2), st.lists(st.integers(0, 4)), st.integers(0, 4))
 def test_hold_back_ceiling_from_one_to_all_places(n_places: int, share: float, seen: list[int], band: int) -> None:
-    """Nobody is held back for ever, and a lower band never has more room than a higher one."""
+    """No band is blocked for ever, and a lower band never has more room than a higher one."""
     hold = HoldBack(n_places, share)
     for each in seen:
         hold.seen_at[each] = 0.0

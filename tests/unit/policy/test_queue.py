@@ -54,7 +54,7 @@ def test_queue_ageing_limits_overtaking() -> None:
 
 
 def test_queue_pop_skips_bands_without_room() -> None:
-    """Whoever is over its ceiling lets others pass, lower bands too."""
+    """A band at its ceiling lets others pass, lower bands too."""
     queue: Queue[str] = Queue(QueueConfig())
     queue.push(waiting("a", band=1))
     queue.push(waiting("b", band=3, share=B))
@@ -65,7 +65,7 @@ def test_queue_pop_skips_bands_without_room() -> None:
 
 
 def test_queue_full_pushes_out_noisiest_of_lowest_band() -> None:
-    """Over the bound the newcomer stays when somebody noisier waits, and goes when it is the noisy one."""
+    """A new request stays if a noisier tenant waits, and is rejected if its own tenant is the noisy one."""
     queue: Queue[str] = Queue(QueueConfig(max_queue=3))
     for name in "123":
         assert queue.push(waiting(name, at=float(name))) is None

@@ -116,7 +116,7 @@ class Many:
        st.lists(STEPS, max_size=150))
 def test_controller_one_pass_equals_asking_each(weights: list[float], max_queue: int,
                                               steps: list[tuple[str, int, int, float]]) -> None:
-    """Whoever comes, waits, runs, ends and leaves, at any time: the same goes on next, and the same is kept for others."""
+    """For any sequence of events: the same request goes next, and the same places are reserved for others."""
     many = Many(weights, max_queue)
     for step in steps:
         many.do(*step)
@@ -141,7 +141,7 @@ def test_queue_pop_calls_has_room_once_per_band() -> None:
 
 
 def test_sharing_n_reserved_skips_waiting_tenants() -> None:
-    """Whoever begins to wait is not asked for what it leaves open; when it waits no more, it is."""
+    """A tenant that begins to wait reserves nothing; once it waits no more, it does."""
     sharing, share, other = Sharing(), TenantShare("a"), TenantShare("b")
     for each in (share, other):
         sharing.arrive(each, 0.0, None)

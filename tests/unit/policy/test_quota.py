@@ -21,7 +21,7 @@ def test_tenant_quota_reserves_all_limits_or_none() -> None:
 
 
 def test_tenant_quota_without_limits_admits_all() -> None:
-    """Without limits everything passes and nothing is told."""
+    """Without limits all requests pass, and no allowance is reported."""
     quota = TenantQuota(QuotaConfig(), 0.0)
     assert quota.reserve((1, 1e12, 1e12), 0.0) is None
     assert quota.allowances(0.0) == ()
@@ -69,7 +69,7 @@ def test_tenant_quota_books_match_usage(requests: list[tuple[int, int, float]]) 
 
 
 def test_tenant_quota_allowances_show_tightest_limit() -> None:
-    """Of two limits of one kind the tighter one is told, in whole units, never below 0; cost is told to nobody."""
+    """Of two limits of one kind the tighter one is shown, in whole units, never below 0; cost is not shown."""
     quota = TenantQuota(QuotaConfig(requests_per_minute=10, requests_per_day=20, tokens_per_minute=100, cost_per_day=1), 0.0)
     quota.reconcile(NOTHING, (5, 130, 0.5), 0.0)
     requests, tokens = quota.allowances(0.0)
@@ -80,7 +80,7 @@ def test_tenant_quota_allowances_show_tightest_limit() -> None:
 
 @pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_day", "cost_per_minute"])
 def test_quota_config_out_of_bounds_is_rejected(name: str) -> None:
-    """0 would be a quota that nobody can use: leave the tenant's key out instead."""
+    """A limit of 0 would be unusable: leave the tenant's key out instead."""
     with pytest.raises(ValueError, match=rf"^{name} must be from"):
         QuotaConfig(**{name: 0})
 
@@ -112,7 +112,7 @@ def test_tenant_quota_debt_survives_a_reload() -> None:
 
 
 class Slow(Bucket):
-    """One that a quota asks by its methods, as it does those of several processes."""
+    """A bucket of a subclass, as shared by several processes."""
 
     __slots__ = ()
 
@@ -146,7 +146,7 @@ def test_bucket_refills_evenly_to_capacity() -> None:
 
 
 def test_bucket_refused_take_changes_nothing() -> None:
-    """Who is refused does not make others wait."""
+    """A refused request does not delay others."""
     bucket = Bucket(10, 1, now=0)
     assert not bucket.take(11, 0)
     assert bucket.take(10, 0)
@@ -185,7 +185,7 @@ def test_bucket_invalid_limits_are_rejected(capacity: float, per_s: float) -> No
 @given(capacity=st.floats(1, 1000), per_s=st.floats(0.1, 100),
        asks=st.lists(st.tuples(st.floats(0, 5), st.floats(0, 500)), max_size=60))
 def test_bucket_never_admits_more_than_its_bound(capacity: float, per_s: float, asks: list[tuple[float, float]]) -> None:
-    """In every window of t seconds at most capacity + t * per_s passes, whatever is asked when."""
+    """In every window of t seconds at most capacity + t * per_s passes, for any sequence of requests."""
     bucket, now = Bucket(capacity, per_s, 0), 0.0
     admitted: list[tuple[float, float]] = []
     for wait_s, cost in asks:

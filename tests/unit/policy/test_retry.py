@@ -26,12 +26,12 @@ def test_wait_before_next_always_fits_deadline(n_made: int, remaining_s: float, 
 
 
 def test_wait_before_next_fresh_upstream_is_immediate() -> None:
-    """An upstream that is well and was not asked: at once."""
+    """A healthy upstream not tried yet: at once."""
     assert wait_before_next(CONFIG, 1, 10, Random(1), is_fresh=True) == 0.0
 
 
 def test_wait_before_next_honours_retry_after() -> None:
-    """Not before it asked to be asked again; not at all where that is too late."""
+    """Not before the Retry-After ends; not at all if that is too late."""
     wait_s = wait_before_next(CONFIG, 1, 10, Random(1), alone_s=5)
     assert wait_s is not None
     assert wait_s >= 5

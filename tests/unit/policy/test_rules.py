@@ -16,7 +16,7 @@ from stayfast.policy.prompt_cache.rules import ModelRules, rules_of
     ("o4-mini", "none", 1024), ("gemini-2.5-flash", "none", 2048),
     ("google/gemini-3.6-flash", "none", 4096), ("deepseek-chat", "none", 64)])
 def test_rules_of_each_family(model: str, marks: str, min_tokens: int) -> None:
-    """By the model's name, whoever sells it."""
+    """By the model's name, at any provider."""
     rules = rules_of(model, {})
     assert rules is not None
     assert (rules.marks, rules.min_tokens) == (marks, min_tokens)

@@ -22,7 +22,7 @@ def room_for(n: int) -> int:
 
 
 def test_s3fifo_scan_evicts_no_popular_entry() -> None:
-    """Ten thousand questions asked once pass by fifty that are asked again and again; with LRU nothing would be left."""
+    """Ten thousand questions asked once pass by fifty that are asked repeatedly; LRU would evict all of these."""
     cache: S3Fifo[int] = S3Fifo(room_for(100))
     for _ in range(3):
         for n in range(50):
@@ -57,7 +57,7 @@ def test_s3fifo_hit_rate_beats_lru() -> None:
 
 
 def test_s3fifo_returning_ghost_goes_to_main() -> None:
-    """A key that was thrown out and is put again soon comes to those that are proven."""
+    """A key that is stored again soon after its eviction goes to main."""
     cache: S3Fifo[int] = S3Fifo(room_for(20))
     cache.put(named(0), 0, SIZE)
     for n in range(1, 25):
@@ -70,7 +70,7 @@ def test_s3fifo_returning_ghost_goes_to_main() -> None:
 
 
 def test_s3fifo_oversized_value_removes_old_one() -> None:
-    """And what was kept under its key is gone: it is not the answer any more."""
+    """The old value is not the answer any more."""
     cache: S3Fifo[int] = S3Fifo(room_for(2))
     cache.put(named(1), 1, SIZE)
     cache.put(named(1), 2, room_for(3))
@@ -83,7 +83,7 @@ STEPS = st.tuples(st.sampled_from(["get", "put", "remove"]), st.integers(0, 12),
 
 @given(st.lists(STEPS, max_size=120))
 def test_s3fifo_bytes_are_bounded_and_add_up(steps: list[tuple[str, int, int]]) -> None:
-    """Whatever is asked: no more than the room is taken, what comes out went in under this key, and all is counted."""
+    """For any steps: memory is bounded, each value is found under its key, and all bytes are counted."""
     cache: S3Fifo[tuple[int, int]] = S3Fifo(10_000)
     sizes: dict[int, int] = {}
     for what, n, size in steps:
@@ -115,7 +115,7 @@ def test_s3fifo_removed_entries_leave_no_memory() -> None:
 
 
 def test_s3fifo_replaced_value_keeps_hits_and_place() -> None:
-    """It stands where the last one stood, and was asked for as often: what is renewed each minute is no newcomer."""
+    """An answer that is renewed each minute is not treated as new."""
     cache: S3Fifo[int] = S3Fifo(room_for(20))
     cache.put(named(0), 0, SIZE)
     for _ in range(3):
@@ -150,7 +150,7 @@ def test_s3fifo_small_memory_is_fully_used(n: int) -> None:
 
 
 def test_s3fifo_eviction_time_is_bounded() -> None:
-    """Where everything was asked for again and again, something goes all the same, after so many were spared."""
+    """If all entries have hits, one is evicted after a bounded number of second chances."""
     cache: S3Fifo[int] = S3Fifo(room_for(3000))
     for n in range(3300):
         cache.put(named(n), n, SIZE)

@@ -60,7 +60,7 @@ def test_fixed_threshold_serves_from_its_cosine() -> None:
 
 
 def test_judge_differing_words_skip_to_next_neighbour() -> None:
-    """The nearest that is not told apart stands for the question, and the others vote; all apart: no label either."""
+    """The nearest neighbour that the rules do not tell apart represents the question; if there is none, no label is made."""
     near = [*neighbours((0.99, 1), text="how do I import a table"), *neighbours((0.95, 2))]
     judged = judge(ASKED, near, AnswerVotes(), Fixed(0.92))
     assert judged.nearest == near[1]
@@ -71,7 +71,7 @@ def test_judge_differing_words_skip_to_next_neighbour() -> None:
 
 
 def test_judge_answer_on_probation_is_not_served() -> None:
-    """It is judged all the same, so that it can end."""
+    """It is still judged, so that the probation can end."""
     votes = AnswerVotes()
     votes.add(0, 1, ASKED)
     votes.judged(1, is_right=False, was_given=True)
@@ -142,7 +142,7 @@ def test_why_not_each_rule_excludes(text: str, why: str) -> None:
 
 
 def test_why_not_route_settings_admit() -> None:
-    """"My" on a help desk, and today's questions where answers are kept no longer than they hold."""
+    """Texts with "My" at a help desk, and questions about today if answers are stored for as long as they are valid."""
     mine, today = "Can you restart my broken router", "latest stable release of Python"
     assert why_not(mine, wording(mine), EligibleConfig(allow_personal=True), HOUR_S) == ""
     assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
@@ -152,7 +152,7 @@ def test_why_not_route_settings_admit() -> None:
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])
 def test_why_not_any_text_is_fast(text: str) -> None:
-    """Whatever somebody sends on purpose: milliseconds at the largest limit; a rule that looks back takes far longer."""
+    """For hostile input, too: milliseconds at the largest limit."""
     began_s = process_time()
     why_not(text[:MOST_CHARS], wording(text), EligibleConfig(max_chars=MOST_CHARS), HOUR_S)
     assert process_time() - began_s < 0.5

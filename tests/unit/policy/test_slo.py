@@ -17,7 +17,7 @@ def test_burn_factors_match_the_workbook() -> None:
 
 @given(share=st.floats(0.5, 0.99999), days=st.integers(28, 92))
 def test_objective_alerts_are_possible_and_mean_their_share(share: float, days: int) -> None:
-    """What is kept can be reached by an outage, and bad requests at its line over its window spend what it says."""
+    """An outage can trigger each alert, and bad requests at its line spend its share of the budget."""
     objective = Objective("ttft", share, days, "ttft", 1.0)
     assert all((burn in objective.alerts) == (objective.bad_share(burn) < 1) for burn in BURNS)
     for burn in objective.alerts:

@@ -49,7 +49,7 @@ def test_stall_limit_is_longest_of_four(live_s: float, own_s: float, switch_s: f
 
 
 def test_stall_limit_infinite_before_enough_gaps() -> None:
-    """One gap too few says nothing; those of five minutes ago are forgotten."""
+    """One gap too few gives no limit; gaps of more than five minutes ago are forgotten."""
     flow = TokenFlow()
     flow.took([0.02] * (MIN_GAPS - 1), 0.0)
     assert StallDetector().limit_s(flow, 0.3, 0.0) == inf
@@ -95,7 +95,7 @@ def test_token_flow_ordinary_gaps_are_no_sag(own_s: float, later_s: float) -> No
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 1e6)), max_size=30), st.floats(0, 100))
 def test_token_flow_load_factor_is_bounded(sags: list[tuple[float, float]], after_s: float) -> None:
-    """From 1 to MAX_SAG, whatever is told."""
+    """From 1 to MAX_SAG, for any input."""
     flow, now = TokenFlow(), 0.0
     for wait_s, times in sags:
         now += wait_s
@@ -105,7 +105,7 @@ def test_token_flow_load_factor_is_bounded(sags: list[tuple[float, float]], afte
 
 @given(st.lists(st.floats(0, 100), max_size=300), st.floats(0, 10))
 def test_stall_limit_never_below_floor(gaps_s: list[float], switch_s: float) -> None:
-    """No wait that nobody feels is a stall, and none shorter than a change takes."""
+    """No pause below the floor, or below the time of a switch, is a stall."""
     flow, pulse = flow_of(0.01), StallDetector()
     for gap_s in gaps_s:
         pulse.beat(gap_s)

@@ -10,7 +10,7 @@ from stayfast.policy.resilience.ttft import N_WARM, Predictor
 
 
 def taught(n: int = 400, seed: int = 1, *, noise: float = 0.0) -> Predictor:
-    """Of an upstream that takes 100 ms, and 50 us for every token of the prompt and of those before it."""
+    """An upstream that takes 100 ms, and 50 us for each token of the prompt and of those before it."""
     predictor, rng = Predictor(), Random(seed)
     waiting = []
     for _ in range(n):

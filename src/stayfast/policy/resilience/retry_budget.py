@@ -70,10 +70,7 @@ class RetryBudget:
         self._past = (0.0, 0.0, 0.0, 0.0)  # this process's own counts before the open slot
 
     def request(self, weight: float, now: float) -> None:
-        self.turn(now)
-        for slot in (self._open, self._whole):
-            slot.n_requests += 1
-            slot.paid_in += weight
+        self._add(now, n_requests=1, paid_in=weight)
 
     def may_retry(self, weight: float, now: float) -> bool:
         self.turn(now)
@@ -86,37 +83,29 @@ class RetryBudget:
         return min(room, self._pool_room()) >= weight * (1 + n_more)
 
     def take_retry(self, weight: float, now: float) -> None:
-        self.turn(now)
-        for slot in (self._open, self._whole):
-            slot.retried += weight
+        self._add(now, retried=weight)
 
     def take_hedge(self, weight: float, now: float) -> None:
-        self.turn(now)
-        for slot in (self._open, self._whole):
-            slot.hedged += weight
+        self._add(now, hedged=weight)
 
     def miss_hedge(self, weight: float, now: float) -> None:
         """Count a hedge that was due but had no room."""
-        self.turn(now)
-        for slot in (self._open, self._whole):
-            slot.missed += weight
+        self._add(now, missed=weight)
 
     def wanted_share(self, now: float) -> float:
         """The hedges of the last minute, sent or without room, as a share of the deposits."""
         self.turn(now)
-        whole = self._whole
-        return (whole.hedged + whole.missed) / whole.paid_in if whole.paid_in else 0.0
+        return self._share_of_deposits(self._whole.hedged + self._whole.missed)
 
     def hedged_share(self, now: float) -> float:
         """The hedges of the last minute as a share of the deposits."""
         self.turn(now)
-        return self._whole.hedged / self._whole.paid_in if self._whole.paid_in else 0.0
+        return self._share_of_deposits(self._whole.hedged)
 
     def extra_share(self, now: float) -> float:
         """All extra attempts of the last minute as a share of the deposits."""
         self.turn(now)
-        whole = self._whole
-        return (whole.hedged + whole.retried) / whole.paid_in if whole.paid_in else 0.0
+        return self._share_of_deposits(self.taken)
 
     @property
     def share(self) -> float:
@@ -129,12 +118,7 @@ class RetryBudget:
 
     def add_counts(self, more: Counted, now: float) -> None:
         """Add another process's counts since the last call."""
-        self.turn(now)
-        for slot in (self._open, self._whole):
-            slot.n_requests += int(more[0])
-            slot.paid_in += more[1]
-            slot.hedged += more[2]
-            slot.retried += more[3]
+        self._add(now, n_requests=int(more[0]), paid_in=more[1], hedged=more[2], retried=more[3])
         past = self._past
         self._past = (past[0] - more[0], past[1] - more[1], past[2] - more[2], past[3] - more[3])
 
@@ -148,9 +132,21 @@ class RetryBudget:
     def taken(self) -> float:
         return self._whole.hedged + self._whole.retried
 
+    def _add(self, now: float, *, n_requests: int = 0, paid_in: float = 0.0, hedged: float = 0.0, retried: float = 0.0,
+             missed: float = 0.0) -> None:
+        self.turn(now)
+        for slot in (self._open, self._whole):
+            slot.n_requests += n_requests
+            slot.paid_in += paid_in
+            slot.hedged += hedged
+            slot.retried += retried
+            slot.missed += missed
+
+    def _share_of_deposits(self, weight: float) -> float:
+        return weight / self._whole.paid_in if self._whole.paid_in else 0.0
+
     def _pool_room(self) -> float:
-        whole = self._whole
-        return self._allowance(self._pool_share) - whole.hedged - whole.retried
+        return self._allowance(self._pool_share) - self.taken
 
     def _allowance(self, share: float) -> float:
         whole = self._whole
@@ -180,10 +176,8 @@ class RetryBudget:
         return past[0] + slot.n_requests, past[1] + slot.paid_in, past[2] + slot.hedged, past[3] + slot.retried
 
     def __repr__(self) -> str:
-        whole = self._whole
-        hedged, retried = (share / whole.paid_in if whole.paid_in else 0.0 for share in (whole.hedged, whole.retried))
-        return (f"<RetryBudget: hedges {hedged:.1%} of {self._hedge_share:.0%}, all {hedged + retried:.1%} of "
-                f"{self._pool_share:.0%}>")
+        return (f"<RetryBudget: hedges {self._share_of_deposits(self._whole.hedged):.1%} of {self._hedge_share:.0%}, "
+                f"all {self._share_of_deposits(self.taken):.1%} of {self._pool_share:.0%}>")
 
 
 class UpstreamRetryBudget:

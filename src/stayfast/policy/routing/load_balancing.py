@@ -79,12 +79,9 @@ class LatencyEstimate:
             self._at = now
 
     def load_s(self, n_in_flight: float, usual_s: float, now: float) -> float:
-        pace_s = self._seconds
-        if not pace_s:
+        if not self._seconds:
             return UNKNOWN_S * (n_in_flight + (exp((self._at - now) / DECAY_S) if self._at else 0.0))
-        if pace_s > usual_s:
-            pace_s = usual_s + (pace_s - usual_s) * exp((self._at - now) / DECAY_S)
-        return pace_s * (n_in_flight + 1)
+        return self._pace_s(usual_s, now) * (n_in_flight + 1)
 
     def _pace_s(self, usual_s: float, now: float) -> float:
         if self._seconds <= usual_s:
