@@ -64,7 +64,7 @@ _REQUESTS = st.lists(st.one_of(_GOOD, _GOOD, _GOOD, _NEAR, _WRONG_LENGTH, _SPOIL
 
 
 def parsed(parts: list[bytes]) -> list[tuple[object, ...]]:
-    """All there is to know of the requests in these reads, but for when they came."""
+    """All fields of the requests in these reads, except times."""
     parser = RequestParser(LlmHttpRequest, ServerConfig().http_limits(), SystemClock(), _let_in)
     for part in parts:
         parser.feed(part)
@@ -107,7 +107,7 @@ def test_http_parser_splits_change_nothing(requests: list[bytes], cuts: list[int
 @pytest.mark.parametrize("head", _HEADS)
 @pytest.mark.parametrize("change", _STRANGE)
 def test_http_parser_invalid_requests_beside_valid_ones(head: str, change: tuple[str, str]) -> None:
-    """With every length of a body around the one that is said: in one read, in a read for each request, and in two."""
+    """With every length of a body around the declared one, in one read, one per request, and two."""
     body = b"0123456789" * 3
     for n_said in (1, 9, 10, 29, 30, 31, 100):
         good = head.replace("@", "12").encode() + b"x" * 12

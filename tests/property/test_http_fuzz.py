@@ -37,7 +37,7 @@ _CUTS = st.lists(st.integers(1, 400), min_size=1, max_size=20)
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps what is written, and may be as slow as it likes."""
+    """A transport that records written bytes, at any speed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Wire(asyncio.Transport):
 
 
 async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseException]]:
-    """Feed these reads to a connection, then wait until it has closed by itself; what it wrote, and what went wrong."""
+    """Feed these reads to a connection and wait until it closes; its output and its errors."""
     errors: list[BaseException] = []
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
     backend = FakeBackend(ServerConfig(max_head_bytes=1024, max_body_bytes=1024, sse_keepalive_s=0.5),
@@ -134,7 +134,7 @@ def test_http_server_any_bytes_never_raise(requests: list[bytes], sizes: list[in
 @given(st.lists(st.sampled_from([post(), post(STREAM), get("/livez"), post(b"{"), get("/nope")]), min_size=1, max_size=5),
        _CUTS)
 def test_http_server_result_is_independent_of_splits(requests: list[bytes], sizes: list[int]) -> None:
-    """However good requests are cut, the statuses are those of one read, in order."""
+    """The statuses are those of a single read, in order."""
     data = b"".join(requests)
     whole, _ = run(lambda loop: talk(loop, [data]))
     split, errors = run(lambda loop: talk(loop, cut(data, sizes)))

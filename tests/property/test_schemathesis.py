@@ -1,4 +1,4 @@
-"""A running gateway does what its own /openapi.json says, for requests made from that description, right and wrong ones."""
+"""A running gateway conforms to its /openapi.json, for valid and invalid requests generated from it."""
 
 import json
 import os
@@ -65,7 +65,7 @@ class Vectors(BaseHTTPRequestHandler):
 
 @contextmanager
 def vectors() -> Iterator[str]:
-    """Where that upstream is."""
+    """The address of that upstream."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Vectors) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -75,7 +75,7 @@ def vectors() -> Iterator[str]:
 
 @contextmanager
 def gateway(folder: Path, settings: str) -> Iterator[str]:
-    """Where a gateway with these settings is. It must have met nothing unexpected, and drain cleanly."""
+    """The address of a gateway with these settings. It must have no unexpected errors, and drain cleanly."""
     (folder / "stayfast.yaml").write_text(settings)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STAYFAST_") and name != "PORT"}
     command = [sys.executable, "-c", LAUNCH, "serve", "--config", "stayfast.yaml"]
@@ -100,7 +100,7 @@ def gateway(folder: Path, settings: str) -> Iterator[str]:
 
 
 def test_gateway_conforms_to_its_openapi_description(tmp_path: Path) -> None:
-    """No 5xx, no undescribed status, media type or shape; what is valid is accepted, what is not is a 4xx."""
+    """No 5xx, no undescribed status, media type or schema; valid requests are accepted, others get a 4xx."""
     command = ["run", "--phases", "coverage,fuzzing", "--max-examples", "30", "--generation-deterministic", "--workers", "1",
                "--checks", ",".join(CHECKS), "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SCHEMATHESIS_HOOKS": "tests.property.schemathesis_hooks"}

@@ -1,4 +1,4 @@
-"""Whatever stands in a settings file: settings or a SettingsError, never another exception."""
+"""Any settings file gives settings or a SettingsError, never another exception."""
 
 import json
 from typing import Any
@@ -44,7 +44,7 @@ def test_settings_any_text_loads_or_is_rejected(text: str) -> None:
 @given(TREES)
 @settings(max_examples=300, deadline=None)
 def test_settings_any_tree_loads_or_is_rejected(tree: Any) -> None:
-    """YAML of any shape, with the words that settings know in places where they do not belong."""
+    """YAML of any form, with known names in wrong places."""
     run(yaml.safe_dump(tree))
 
 
@@ -56,7 +56,7 @@ def test_settings_any_tree_loads_or_is_rejected(tree: Any) -> None:
 }))
 @settings(max_examples=300, deadline=None)
 def test_settings_loaded_values_fit_the_schema(tree: dict[str, Any]) -> None:
-    """The checker takes nothing that the schema refuses (written as JSON, where nobody disagrees on types)."""
+    """The checker accepts nothing that the schema rejects (in JSON, where types are unambiguous)."""
     text = json.dumps(tree)
     if "NaN" not in text and "Infinity" not in text and run(text):
         jsonschema_rs.validate(json_schema(), tree)

@@ -96,7 +96,7 @@ def test_transcode_any_stream_never_raises(source: Api, data: st.DataObject) -> 
 @settings(max_examples=300, deadline=None)
 @given(name=st.sampled_from(sorted(STREAMS)), data=st.data())
 def test_transcode_recorded_streams_with_one_value_replaced(name: str, data: st.DataObject) -> None:
-    """An event whose types are wrong somewhere is passed, left out or a failure; nothing raises."""
+    """An event with a wrong type is passed, dropped or a failure; nothing raises."""
     recorded = STREAMS[name]
     client = data.draw(st.sampled_from([api for api in TALKERS if can_translate(api, recorded.api)] or [recorded.api]))
     blocks = recorded.data.split(b"\n\n")
@@ -118,7 +118,7 @@ def test_transcode_recorded_streams_with_one_value_replaced(name: str, data: st.
 @settings(max_examples=200, deadline=None)
 @given(source=st.sampled_from(TALKERS), client=st.sampled_from(TALKERS), data=st.data())
 def test_transcode_whole_answers_with_one_value_replaced(source: Api, client: Api, data: st.DataObject) -> None:
-    """A whole answer whose types are wrong somewhere is translated or a failure; nothing raises."""
+    """An answer with a wrong type is translated or a failure; nothing raises."""
     path = data.draw(st.sampled_from(paths(ANSWERS[source])))
     coder = transcoder(source, request(client), source_streams=False, upstream="up")
     coder.feed(json.dumps(replaced(ANSWERS[source], path, data.draw(JSON))).encode())
@@ -144,7 +144,7 @@ def test_from_response_any_error_response(source: Api, status: int, raw: bytes, 
 @settings(max_examples=200, deadline=None)
 @given(reads=st.lists(st.lists(FRAGMENT, max_size=5).map(b"".join), max_size=6))
 def test_splitter_loses_no_byte(reads: list[bytes]) -> None:
-    """What it gives back verbatim, with what it still holds, is what it was fed."""
+    """Returned and buffered bytes together are the input."""
     splitter = sse.Splitter()
     out = b""
     for read in reads:
@@ -159,7 +159,7 @@ def test_splitter_loses_no_byte(reads: list[bytes]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(value=JSON, max_depth=st.integers(1, 6))
 def test_check_depth_equals_parsed_depth(value: Any, max_depth: int) -> None:
-    """The check that does not parse agrees with a walk through the parsed value, whatever stands in its strings."""
+    """The check without parsing agrees with a walk through the parsed value."""
     def depth(inner: Any) -> int:
         children = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else None
         return 0 if children is None else 1 + max(map(depth, children), default=0)
@@ -176,7 +176,7 @@ def test_check_depth_equals_parsed_depth(value: Any, max_depth: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(extra=st.dictionaries(st.text(min_size=1, max_size=6), JSON, max_size=4))
 def test_encode_new_model_keeps_every_unknown_value(extra: dict[str, Any]) -> None:
-    """Whatever else a client sends is there, byte for byte, when the model is replaced."""
+    """Every other member keeps its bytes when the model is replaced."""
     extra = {f"x-{name}": value for name, value in extra.items()}
     raw = body(Api.CHAT, **extra)
     before = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])

@@ -1,4 +1,4 @@
-"""Where the bytes are cut changes nothing: not what the client gets, not what is seen."""
+"""Splits of the bytes change neither the client's bytes nor the summary."""
 
 from itertools import pairwise
 from typing import Any

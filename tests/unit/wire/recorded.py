@@ -1,4 +1,4 @@
-"""Streams and bodies in the shapes that providers and engines send, each with what must be seen in it."""
+"""Streams and bodies in the forms that providers and engines send, with the expected summary of each."""
 
 import json
 from collections.abc import Sequence
@@ -124,7 +124,7 @@ MESSAGES_TOOLS: tuple[Json, ...] = (
 
 @dataclass(frozen=True)
 class Recorded:
-    """A stream, and what a transcoder must have seen when it is over."""
+    """A stream, and the expected summary of its transcoder."""
 
     api: Api
     data: bytes

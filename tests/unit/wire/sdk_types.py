@@ -20,7 +20,7 @@ SDK_WHOLE: dict[Api, TypeAdapter[object]] = {
 
 
 def read_again(client: Api, body: bytes, *, stream: bool) -> AnswerSummary:
-    """What our own reader makes of an answer in this dialect."""
+    """The summary of our own decoder for an answer in this dialect."""
     coder = transcoder(client, request(client, stream=stream), source_streams=stream, upstream="again")
     coder.feed(body)
     coder.finish()
@@ -28,7 +28,7 @@ def read_again(client: Api, body: bytes, *, stream: bool) -> AnswerSummary:
 
 
 def check(client: Api, body: bytes, *, stream: bool) -> None:
-    """The vendor's own types take every event of ours, or the body."""
+    """Validate every event, or the body, with the vendor's own types."""
     if stream:
         for event in events(body):
             if client is Api.COMPLETIONS:  # the SDK's type has no name for a chunk without a reason, which all servers send

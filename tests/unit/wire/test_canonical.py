@@ -1,4 +1,4 @@
-"""What makes two requests the same question, and what is no question for a cache. Each trap of the field is a test."""
+"""When two requests have the same cache key, and which requests are not cacheable."""
 
 import msgspec
 import pytest
@@ -38,14 +38,14 @@ def responses(**fields: object) -> Request:
 
 
 def key(request: Request, *who: str | None) -> bytes:
-    """Where its answer is kept."""
+    """The cache key of a request."""
     what = canonicalize(request)
     assert not what.why_not
     return key_digest(scope_bytes(what, identity_bytes(*who)), what)
 
 
 def scope(request: Request, *who: str | None) -> bytes:
-    """What another request must share with it."""
+    """The scope of a request."""
     return scope_of(scope_bytes(canonicalize(request), identity_bytes(*who)))
 
 
@@ -82,13 +82,13 @@ def test_canonical_tool_order_is_ignored() -> None:
     {"tools": []}, {"tools": None}, {"seed": None}, {"temperature": None}, {"stop": []}, {"logit_bias": {}},
     {"metadata": None}, {"response_format": None}, {"tool_choice": None}, {"mcp_servers": []}, {"web_search_options": None}])
 def test_canonical_default_values_are_removed(fields: dict[str, object]) -> None:
-    """SDKs fill in members that nobody has set."""
+    """SDKs send members that the user has not set."""
     assert key(chat(**fields)) == key(chat())
 
 
 @pytest.mark.parametrize("fields", [{"some_new_field": None}, {"max_tokens": None}, {"seed": 0}, {"temperature": 0}])
 def test_canonical_non_default_values_count(fields: dict[str, object]) -> None:
-    """Null is a word where nobody knows the member; 0 is one everywhere."""
+    """Null in an unknown member is a value, and 0 always is."""
     assert key(chat(**fields)) != key(chat())
 
 
@@ -152,13 +152,13 @@ def test_canonical_irrelevant_members_are_ignored(fields: dict[str, object]) -> 
     {"messages": [{"role": "user", "content": "hello", "name": "n"}]}, {"some_new_field": 1}, {"model": "n"},
 ])
 def test_canonical_other_members_change_the_scope(fields: dict[str, object]) -> None:
-    """Trap: the output format, the system prompt, tools, earlier turns, sampling and what nobody knows yet all count."""
+    """Output format, system prompt, tools, earlier turns, sampling and unknown members all count."""
     assert scope(chat(**fields)) != scope(chat())
     assert key(chat(**fields)) != key(chat())
 
 
 def test_canonical_system_prompt_is_trimmed() -> None:
-    """White space around it changes nothing; a word of it does."""
+    """White space around it changes nothing; a different word does."""
     prompts = [scope(chat(messages=[{"role": "system", "content": text}, HELLO])) for text in ("Be brief.", "Be brief.\n")]
     assert prompts[0] == prompts[1]
     assert scope(messages(system="Be brief.")) == scope(messages(system=[{"type": "text", "text": "Be brief. "}]))
@@ -222,7 +222,7 @@ def test_canonical_text_like_encoded_parts_differs_from_parts() -> None:
     ("unreadable", responses(input=[{"role": "user", "content": [{"type": "input_text", "text": None}]}])),
 ])
 def test_canonical_not_cacheable_reasons(why: str, request_: Request) -> None:
-    """Trap: tool results, an empty last text, pictures and the like are told by a word, and have no key."""
+    """Tool results, an empty last text, images and the like have a reason and no key."""
     assert canonicalize(request_) == CanonicalRequest(why)
 
 
@@ -254,7 +254,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**60, 2**60) | st.
 
 @given(st.dictionaries(st.sampled_from(["x", "user_data", "extra", "plugins"]), JSON, max_size=3), st.randoms())
 def test_canonical_reordered_body_has_the_same_key(extra: dict[str, object], shuffled: object) -> None:
-    """Whatever a body holds, its order and its white space do not count, and a value of it does."""
+    """For any body: order and white space do not count, each value does."""
     body = {"model": "m", "messages": [HELLO], **extra}
     again = dict(reversed(list(body.items())))
     one = decode(Api.CHAT, msgspec.json.encode(body))

@@ -1,4 +1,4 @@
-"""Members that say what holds without them: another dress of the same question."""
+"""Members whose value is the default: the request has the same key without them."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ NULLS = {"name": None, "refusal": None, "tool_calls": None, "function_call": Non
 
 
 def key(api: Api, **fields: Any) -> bytes:
-    """Where its answer is kept."""
+    """The cache key of a request."""
     bodies: dict[Api, dict[str, Any]] = {Api.CHAT: {"messages": [HELLO]}, Api.RESPONSES: {"input": "hello"},
                                          Api.COMPLETIONS: {"prompt": "hello"}}
     what = canonicalize(decode(api, msgspec.json.encode({"model": "m", **bodies[api], **fields})))
@@ -38,7 +38,7 @@ def key(api: Api, **fields: Any) -> bytes:
     (Api.RESPONSES, {"input": [SAID, HELLO]}, {"input": [{**one, "type": "message"} for one in (SAID, HELLO)]}),
 ])
 def test_canonical_explicit_default_equals_absence(api: Api, plain: dict[str, Any], dressed: dict[str, Any]) -> None:
-    """SDKs differ in what they fill in: the same question has one key."""
+    """SDKs send different sets of defaults."""
     assert key(api, **plain) == key(api, **dressed)
 
 
@@ -54,5 +54,5 @@ def test_canonical_explicit_default_equals_absence(api: Api, plain: dict[str, An
     (Api.RESPONSES, {}, {"reasoning": {}}),
 ])
 def test_canonical_non_default_value_changes_the_scope(api: Api, plain: dict[str, Any], other: dict[str, Any]) -> None:
-    """Another value is another question, and so is what servers may read in more than one way."""
+    """Also a value that servers interpret differently."""
     assert key(api, **plain) != key(api, **other)

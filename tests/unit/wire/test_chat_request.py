@@ -19,7 +19,7 @@ def test_chat_request_stream_for_messages_client_asks_for_usage() -> None:
 
 
 def test_completions_request_becomes_one_user_message() -> None:
-    """A prompt of text is asked as chat; what chat has no words for is refused."""
+    """A text prompt is sent as chat; fields that chat lacks are rejected."""
     said = sent(Api.COMPLETIONS, Api.CHAT, prompt=["hi"], stop="x", max_tokens=3)
     assert said == {"model": "up", "messages": [{"role": "user", "content": "hi"}], "stop": ["x"],
                     "max_completion_tokens": 3}

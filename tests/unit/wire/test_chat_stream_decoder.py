@@ -1,4 +1,4 @@
-"""Whole chat answers: whatever shape its fields have, an answer is complete or failed, and only clean text is kept."""
+"""Whole chat answers: any form of the fields gives a complete or a failed answer."""
 
 from typing import Any
 

@@ -22,7 +22,7 @@ def test_chat_encoder_first_chunk_has_the_role_and_the_upstreams_head() -> None:
 
 
 def test_chat_encoder_tool_call_has_null_content() -> None:
-    """SDKs take "" for an empty text beside the calls."""
+    """SDKs would read "" as an empty text beside the calls."""
     encoder = ChatWriter(request(Api.CHAT, stream=True), 7)
     role, call = encoder.events(ToolBegin(0, "call_a", "weather"))
     assert role["choices"][0]["delta"] == {"role": "assistant", "content": None}

@@ -16,7 +16,7 @@ def test_rate_limit_lines_for_openai_clients() -> None:
 
 
 def test_rate_limit_lines_for_anthropic_clients() -> None:
-    """The same in its own order of words; reset as an instant."""
+    """Anthropic's names, with the reset as an instant."""
     assert rate_limit_lines(Api.MESSAGES, LEFT[1:], 1_750_000_000.0) == (
         b"anthropic-ratelimit-tokens-limit: 1000\r\nanthropic-ratelimit-tokens-remaining: 0\r\n"
         b"anthropic-ratelimit-tokens-reset: 2025-06-15T15:07:40Z\r\n")

@@ -36,7 +36,7 @@ def asked(client: Api, **fields: Any) -> Request:
 
 
 def spoken(api: Api, texts: Sequence[str], usage: Usage | None, answer_id: str) -> bytes:
-    """What an upstream that speaks `api` sends; without `usage` it never ends."""
+    """The stream of an upstream of dialect `api`; without `usage` it has no end."""
     writer = writer_of(request(api, stream=True, **({"stream_options": {"include_usage": True}} if api in (
         Api.CHAT, Api.COMPLETIONS) else {})), 1766000000)
     deltas: list[Delta] = [Begin(answer_id, "its-model", 1766000000, Usage(usage.input_total) if usage else None),
@@ -49,7 +49,7 @@ def spoken(api: Api, texts: Sequence[str], usage: Usage | None, answer_id: str) 
 
 @dataclass
 class Client:
-    """What one client has got."""
+    """What one client has received."""
 
     body: bytes = b""
 
@@ -90,7 +90,7 @@ def read(client: Api, body: bytes) -> tuple[str, str | None, bool]:
 @given(text=TEXTS, at=st.integers(0, 80), cuts=CUTS, pieces=CUTS)
 def test_continuation_gives_one_answer(*, client: Api, first: Api, second: Api, text: str, at: int, cuts: list[int],
                                    pieces: list[int]) -> None:
-    """Split anywhere, in pieces of any size: the text as it is, one id, one end, and the tokens of both."""
+    """Split anywhere, in pieces of any size: the exact text, one id, one end, the usage of both halves."""
     said = text[: at % (len(text) + 1)]
     ask, got = asked(client), Client()
     got.reads(first, ask, spoken(first, pieces_of(said, pieces), None, "id-1"), cuts, None)
@@ -106,7 +106,7 @@ def test_continuation_gives_one_answer(*, client: Api, first: Api, second: Api, 
 
 @pytest.mark.parametrize(("client", "first", "second"), PAIRS)
 def test_continuation_request_has_the_prefix_and_a_smaller_limit(client: Api, first: Api, second: Api) -> None:
-    """The words so far are the end of what it is sent, without blanks, and its room is what was left."""
+    """The text so far, without trailing blanks, is the end of the request; the limit is reduced by its tokens."""
     ask, got = asked(client, **{LIMIT[client]: 50}), Client()
     got.reads(first, ask, spoken(first, ["One ", "slow ", "answer "], None, "id-1"), [], None)
     rest = Continuation(ask, got.body, 0)
@@ -142,7 +142,7 @@ def test_continuation_can_be_ended_early(client: Api, first: Api, second: Api) -
     ("responses_truncated", "blocks"), ("responses_tools", "blocks"), ("messages_tools", "blocks"),
     ("messages_truncated", "blocks"), ("messages_error", "over")])
 def test_continuation_of_anything_but_text_is_rejected(name: str, why: str) -> None:
-    """Calls, reasoning, blocks that have ended, ids that are another's, and what is over."""
+    """Calls, reasoning, closed blocks, foreign ids, and answers that have ended."""
     recorded = STREAMS[name]
     with pytest.raises(CannotGoOn) as cannot:
         Continuation(asked(recorded.api), recorded.data, 0)
@@ -164,7 +164,7 @@ def test_continuation_of_anything_but_text_is_rejected(name: str, why: str) -> N
     (Api.COMPLETIONS, {"echo": True}, "request"),
 ])
 def test_continuation_of_unsupported_requests_is_rejected(client: Api, fields: dict[str, Any], why: str) -> None:
-    """Whatever a second upstream would begin anew, or nobody can say to it."""
+    """Options that a second upstream would start anew, or that have no normal form."""
     ask = asked(client, **fields)
     with pytest.raises(CannotGoOn) as cannot:
         Continuation(ask, spoken(client, ["Hello"], None, "id-1"), 0)
@@ -173,13 +173,13 @@ def test_continuation_of_unsupported_requests_is_rejected(client: Api, fields: d
 
 @pytest.mark.parametrize(("client", "upstream"), [(Api.CHAT, Api.RESPONSES), (Api.COMPLETIONS, Api.CHAT)])
 def test_continuation_body_for_unsupported_dialects_is_rejected(client: Api, upstream: Api) -> None:
-    """Responses has no words for it, and a prompt's text is the user's in chat."""
+    """Responses has no prefill, and completions and chat cannot continue each other."""
     with pytest.raises(Rejected):
         going_on(b"{}", client, upstream)
 
 
 def test_continuation_may_call_a_tool_after_the_seam() -> None:
-    """Text that goes on into a call: the call follows, and what was held back stands before it."""
+    """The call follows the text, and text that was held back comes before it."""
     ask, got = asked(Api.CHAT), Client()
     got.reads(Api.CHAT, ask, spoken(Api.CHAT, ["Let me "], None, "id-1"), [], None)
     rest = Continuation(ask, got.body, 0)

@@ -1,4 +1,4 @@
-"""Two halves of a text, put together: nothing said twice, nothing lost."""
+"""The seam between two halves of a text: no text is repeated and none is lost."""
 
 from collections.abc import Sequence
 
@@ -17,14 +17,14 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200) | st.tex
 
 
 def joined(said: str, pieces: Sequence[str]) -> str:
-    """What a reader has in the end."""
+    """The text that the client has at the end."""
     seam = SeamTrimmer(said)
     return said + "".join([*(seam.take(piece) for piece in pieces), seam.take("", is_last=True)])
 
 
 @given(TEXTS, st.integers(0, 200), st.lists(st.integers(0, 200), max_size=12))
 def test_seam_exact_continuation_restores_the_text(text: str, split: int, cuts: list[int]) -> None:
-    """Asked to go on after the blanks are off, an upstream that goes on exactly gives the very text, cut anywhere."""
+    """An upstream that continues the trimmed prefix exactly gives the same text, split anywhere."""
     said = text[: split % (len(text) + 1)]
     rest = text[len(said.rstrip()):]
     assert joined(said, pieces_of(rest, cuts)) == text
@@ -57,13 +57,13 @@ def test_seam_repeated_lines_are_kept(split: int, cuts: list[int], text: str) ->
     ("| 0 | 0 | 0 |\n" * 4, "| 0 | 0 | 0 |\n" * 4, "| 0 | 0 | 0 |\n" * 8),
 ])
 def test_seam_blanks_are_trimmed_once(said: str, rest: str, whole: str) -> None:
-    """Blanks are said once, everything else as it comes."""
+    """Blanks appear once; all other text passes unchanged."""
     assert joined(said, [rest]) == whole
     assert joined(said, list(rest)) == whole
 
 
 def test_seam_later_text_is_not_held_back() -> None:
-    """It is given on at once; only blanks wait for what follows them, where some were said already."""
+    """Only blanks at the beginning wait for the text after them."""
     seam = SeamTrimmer(PASSAGE)
     assert seam.take(" Nobody") == "Nobody"
     assert seam.take(" waits") == " waits"

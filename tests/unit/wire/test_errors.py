@@ -17,7 +17,7 @@ ANTHROPIC_ERROR = {"type": "error", "error": {"type": "invalid_request_error", "
 
 
 def shown(error: StayfastError, api: Api) -> tuple[int, dict[str, str], dict[str, Any]]:
-    """What a client gets."""
+    """The response to a client."""
     status, headers, body = render(error, api, "req-1")
     return status, dict(headers), json.loads(body)
 
@@ -34,7 +34,7 @@ def shown(error: StayfastError, api: Api) -> tuple[int, dict[str, str], dict[str
     (UpstreamFailed("up", Fault.RESET, "m"), 502, "server_error", "api_error"),
     (StayfastError("m"), 500, "server_error", "api_error")])
 def test_render_each_error_in_both_formats(error: StayfastError, status: int, openai_type: str, anthropic_type: str) -> None:
-    """Status, type, message, code and param stand where each SDK looks for them."""
+    """Status, type, message, code and param are where each SDK expects them."""
     assert shown(error, Api.CHAT) == (status, {"content-type": "application/json"}, {"error": {
         "message": error.message, "type": openai_type, "param": None, "code": error.code}})
     assert shown(error, Api.MESSAGES) == (status, {"content-type": "application/json"}, {
@@ -42,7 +42,7 @@ def test_render_each_error_in_both_formats(error: StayfastError, status: int, op
 
 
 def test_render_retry_headers() -> None:
-    """Retry-After is whole seconds, at least one; final failures tell the SDKs not to retry."""
+    """Retry-After is whole seconds, at least one; final failures set x-should-retry."""
     assert shown(Shed("m", retry_after_s=0.2), Api.CHAT)[1]["retry-after"] == "1"
     assert shown(Shed("m", retry_after_s=2.1), Api.CHAT)[1]["retry-after"] == "3"
     final = UpstreamFailed("up", Fault.STATUS, "m", is_final=True)
@@ -51,7 +51,7 @@ def test_render_retry_headers() -> None:
 
 
 def test_render_long_wait_forbids_a_retry() -> None:
-    """An upstream that asks for ten minutes: no client shall sleep them, nor come back before."""
+    """If an upstream demands ten minutes, the client must neither wait so long nor retry earlier."""
     for after, said in (("600", ("60", "false")), ("60", ("60", None)), ("59.5", ("60", None))):
         error = from_response("up", Api.CHAT, 429, {"retry-after": after}, b"")
         headers = shown(error, Api.CHAT)[1]
@@ -60,7 +60,7 @@ def test_render_long_wait_forbids_a_retry() -> None:
 
 
 def test_from_response_404_depends_on_the_missing_thing() -> None:
-    """A model that is not there, or no API at all, is for others; what else is not found is the client's."""
+    """A missing model or API may exist on another upstream; any other 404 is the client's error."""
     for said, is_missing in (({"error": {"code": "model_not_found", "message": "m"}}, True),
                              ({"object": "error", "type": "NotFoundError", "code": 404, "message": "m"}, True),
                              ({"type": "error", "error": {"type": "not_found_error", "message": "m"}}, True),
@@ -117,7 +117,7 @@ def test_from_response_client_error_keeps_the_upstreams_message() -> None:
 @pytest.mark.parametrize("body", [
     b"", b"<html>bad gateway</html>", b"[]", b"{}", b'{"error": 7}', b'{"detail": "x"}', b"\xff", b"[" * 100_000])
 def test_from_response_body_that_is_no_error(body: bytes) -> None:
-    """What is no error of either vendor is not shown, and breaks nothing."""
+    """A body in no vendor's format is not shown."""
     error = from_response("up", Api.CHAT, 400, {}, body)
     for api in (Api.CHAT, Api.MESSAGES):
         status, _, said = shown(error, api)
@@ -143,7 +143,7 @@ def test_from_response_other_format_is_converted(body: bytes, message: str) -> N
     (Api.MESSAGES, {"type": "rate_limit_error", "message": "m",
                     "details": {"error_code": "contract_spend_limit_reached"}})])
 def test_from_response_used_up_quota_is_final(source: Api, error: dict[str, Any]) -> None:
-    """The codes that no retry can help, by their machine-readable words."""
+    """By its machine-readable code."""
     failed = from_response("up", source, 429, {}, json.dumps({"type": "error", "error": error}).encode())
     assert (failed.status, failed.is_final) == (429, True)
     assert shown(failed, source)[1]["x-should-retry"] == "false"
@@ -162,7 +162,7 @@ def test_from_response_retry_after(headers: dict[str, str], expected: float | No
 
 
 def test_from_response_date_needs_the_clock() -> None:
-    """Without now_wall a date says nothing; an upstream's own word against retries is kept."""
+    """Without now_wall a date is ignored; x-should-retry still counts."""
     headers = {"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT", "x-should-retry": "false"}
     error = from_response("up", Api.CHAT, 503, headers, b"")
     assert (error.retry_after_s, error.is_final) == (None, True)
@@ -193,7 +193,7 @@ def test_failure_messages_quote_no_upstream_text() -> None:
 
 @pytest.mark.parametrize(("source", "n_read"), [("responses_text", 5), ("chat_usage", 2)])
 def test_render_event_continues_sequence_numbers(source: str, n_read: int) -> None:
-    """Whatever was relayed or translated before, the error event of a responses stream has the next number."""
+    """The error event of a responses stream has the next number, relayed or translated."""
     recorded = STREAMS[source]
     coder = transcoder(recorded.api, request(Api.RESPONSES, stream=True), source_streams=True, upstream="up", created_at=7)
     blocks = [block + b"\n\n" for block in recorded.data.split(b"\n\n")[:n_read]]
@@ -205,7 +205,7 @@ def test_render_event_continues_sequence_numbers(source: str, n_read: int) -> No
 
 
 def test_render_event_format_by_api() -> None:
-    """Each dialect's in-band form: what each official SDK raises on."""
+    """The form that makes each official SDK raise."""
     error = UpstreamFailed("up", Fault.RESET, "cut")
     assert render_event(error, Api.CHAT, "r") == (
         b'data: {"error":{"message":"cut","type":"server_error","param":null,"code":"upstream_reset"}}\n\n')

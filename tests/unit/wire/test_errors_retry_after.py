@@ -1,4 +1,4 @@
-"""When to come back, by whatever the vendors say of it."""
+"""The time to wait before a retry, from every vendor's headers."""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def test_retry_after_header_formats(headers: Mapping[str, str], expected: float 
 
 
 def test_retry_after_epoch_in_milliseconds() -> None:
-    """OpenRouter's header, as it is inside its error; a body without it says nothing."""
+    """OpenRouter's header inside its error; None for a body without it."""
     now = 1_800_000_000.0
     body = json.dumps({"error": {"code": 429, "metadata": {"headers": {"X-RateLimit-Reset": "1800000005000"}}}}).encode()
     assert retry_after_s(429, {}, body, now) == 5.0
@@ -46,7 +46,7 @@ def test_retry_after_epoch_in_milliseconds() -> None:
 
 
 def test_retry_after_limits_count_only_for_quota_and_load() -> None:
-    """A 500 beside a used-up limit is a 500; its own Retry-After holds."""
+    """A 500 with an exhausted limit only uses its Retry-After."""
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "2s"}
     assert retry_after_s(500, headers, b"", NOW) is None
     assert retry_after_s(500, {**headers, "retry-after-ms": "1500"}, b"", NOW) == 1.5
@@ -75,7 +75,7 @@ def test_retry_after_any_value_is_bounded(headers: dict[str, str], body: bytes, 
 
 @given(st.integers(0, 20), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999))
 def test_retry_after_durations_are_summed(hours: int, minutes: int, seconds: int, ms: int) -> None:
-    """Of all their parts."""
+    """A Go duration has several parts."""
     said = f"{hours}h{minutes}m{seconds}s{ms}ms"
     assert retry_after_s(429, {"x-ratelimit-reset-tokens": said}, b"", None) == pytest.approx(
         hours * 3600 + minutes * 60 + seconds + ms / 1e3)

@@ -1,4 +1,4 @@
-"""What an upstream's error says never holds the gateway's own keys."""
+"""Errors of an upstream never contain the gateway's own keys."""
 
 import json
 
@@ -16,7 +16,7 @@ SECRETS = Secrets([KEY, "Basic dXNlcjpwYXNz", "true"])
     json.dumps(ERROR), json.dumps(ERROR).replace("/", "\\/"), json.dumps(ERROR).replace("s", "\\u0073")])
 @pytest.mark.parametrize("api", [Api.CHAT, Api.MESSAGES])
 def test_secrets_in_an_error_response_are_redacted(api: Api, body: str) -> None:
-    """Message, code and param, verbatim or translated, however the JSON spells them; the rest of the words stay."""
+    """In message, code and param, verbatim or translated, with any JSON escapes."""
     failed = SECRETS.scrub(from_response("up", Api.CHAT, 400, {}, body.encode()))
     _, _, shown = render(failed, api, "r")
     assert KEY not in str(json.loads(shown))
@@ -32,7 +32,7 @@ def test_secrets_in_an_in_band_error_are_redacted() -> None:
 
 
 def test_secrets_each_word_of_a_header_is_redacted() -> None:
-    """`Basic ...` is often quoted without its scheme; short values are words like any other."""
+    """A key is often quoted without its scheme; short values are not redacted."""
     said = json.dumps({"error": {"message": "dXNlcjpwYXNz is not true", "type": "invalid_request_error"}})
     failed = SECRETS.scrub(from_response("up", Api.CHAT, 400, {}, said.encode()))
     assert json.loads(failed.body)["error"]["message"] == "[redacted] is not true"
@@ -42,6 +42,6 @@ def test_secrets_each_word_of_a_header_is_redacted() -> None:
     ("context_length_exceeded", True), ("DeploymentNotFound", True), ("sk-SECRETKEY123456", False),
     ("gsk_Ab12cd34", False), ("d41d8cd98f00b204e9800998ecf8427e", False), ("AbCDxyzQ", False)])
 def test_failure_codes_that_may_be_keys_are_not_logged(code: str, *, kept: bool) -> None:
-    """A key of somebody else is none that we know: only what is made of words goes into messages and codes."""
+    """An unknown key cannot be redacted, so only plain words are logged."""
     failed = from_response("up", Api.CHAT, 400, {}, json.dumps({"error": {"message": "m", "code": code}}).encode())
     assert (code in failed.message) is (failed.code == code) is kept

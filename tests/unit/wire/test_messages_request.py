@@ -33,7 +33,7 @@ def test_messages_request_always_has_max_tokens() -> None:
 
 
 def test_messages_request_effort_and_thinking_are_converted() -> None:
-    """Efforts are said as adaptive thinking, none as disabled; budgets become efforts; silence stays silence."""
+    """An effort becomes adaptive thinking, none disables it, and a budget becomes an effort."""
     said = sent(Api.CHAT, Api.MESSAGES, reasoning_effort="minimal")
     assert (said["thinking"], said["output_config"]) == ({"type": "adaptive"}, {"effort": "low"})
     assert sent(Api.CHAT, Api.MESSAGES, reasoning_effort="none")["thinking"] == {"type": "disabled"}
@@ -55,7 +55,7 @@ def test_messages_request_system_messages_move_to_the_front() -> None:
 
 @pytest.mark.parametrize(("asked", "said"), [(0.0, 0.0), (1.0, 1.0), (1.5, 1.0), (None, None)])
 def test_messages_request_temperature_is_at_most_1(asked: float | None, said: float | None) -> None:
-    """Chat goes to 2, messages to 1: the wish for more is met as far as it goes."""
+    """Chat allows 2, messages 1."""
     assert sent(Api.CHAT, Api.MESSAGES, temperature=asked).get("temperature") == said
 
 
@@ -63,7 +63,7 @@ def test_messages_request_temperature_is_at_most_1(asked: float | None, said: fl
     (Api.CHAT, {"response_format": {"type": "json_object"}}),
     (Api.RESPONSES, {"text": {"format": {"type": "json_object"}}})])
 def test_messages_request_json_object_becomes_an_instruction(client: Api, fields: dict[str, Any]) -> None:
-    """Messages has no field for it: it stands behind the client's own instructions, and no schema is invented."""
+    """It follows the client's own instructions, and no schema is invented."""
     said = sent(client, Api.MESSAGES, **fields)
     assert said["system"] == "Respond with one JSON object and nothing else."
     assert "output_config" not in said
@@ -74,7 +74,7 @@ def test_messages_request_json_object_becomes_an_instruction(client: Api, fields
 
 
 def test_messages_request_hints_are_dropped() -> None:
-    """Fields that change no meaning do not stand in the way."""
+    """Fields that do not change the meaning."""
     said = sent(Api.CHAT, Api.MESSAGES, seed=1, verbosity="low", store=True, prompt_cache_key="k", service_tier="flex",
                 metadata={"a": "b"}, presence_penalty=0.5, frequency_penalty=-1, logprobs=False, n=1,
                 prediction={"type": "content"})

@@ -1,4 +1,4 @@
-"""Numbers that clients and providers send: each beyond every bound, in each place where a number may stand."""
+"""Numbers of clients and providers beyond every bound, in every place where a number may occur."""
 
 import json
 import math
@@ -163,7 +163,7 @@ def test_transcode_huge_provider_numbers_in_a_stream_never_raise(name: str) -> N
                                   "Fri, 31 Dec 9999 23:59:59 -2359", "9999-12-31T23:59:59-23:59",
                                   "0001-01-01T00:00:00+23:59"])
 def test_retry_after_is_at_most_a_day(name: str, said: str) -> None:
-    """Whatever its header holds."""
+    """For any number in a header."""
     reset = b'{"error":{"metadata":{"headers":{"X-RateLimit-Reset":%b}}}}' % said.encode()
     for raw in (b"{}", reset, reset.replace(b"9" * 400, b"9" * 4200)):
         after_s = from_response("up", Api.CHAT, 429, {name: said}, raw, now_wall=1.7e9).retry_after_s

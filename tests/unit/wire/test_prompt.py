@@ -1,4 +1,4 @@
-"""wire/prompt: the prompt in the order in which engines read it, and whose conversation it is, of all dialects."""
+"""The prompt in the order in which engines read it, and its session, in all dialects."""
 
 from contextlib import suppress
 
@@ -25,7 +25,7 @@ def body(**fields: object) -> bytes:
 
 
 def test_read_prompt_next_turn_has_this_turn_as_prefix() -> None:
-    """Whatever else is said, and wherever the system prompt stands in the body."""
+    """Wherever the system prompt is in the body."""
     messages = [{"role": "user", "content": "one"}]
     turn = read_prompt(body(max_tokens=5, messages=messages, system="be brief", tools=[{"name": "f"}])).prompt
     later = [*messages, {"role": "assistant", "content": "1"}, {"role": "user", "content": "two"}]
@@ -40,12 +40,12 @@ def test_read_prompt_next_turn_has_this_turn_as_prefix() -> None:
     ({"session_id": "s", "prompt_cache_key": "k"}, b'"s"'), ({"safety_identifier": "i", "user": ""}, b'"i"'),
     ({"user": None, "metadata": {"other": "x"}}, b""), ({}, b"")])
 def test_read_session_sources_in_order(fields: dict[str, object], session: bytes) -> None:
-    """What names the conversation before what names its user; nothing where nothing does."""
+    """Fields that name the conversation take precedence over those that name the user."""
     assert read_prompt(body(messages=[], **fields)).session == session
 
 
 def test_read_session_previous_response() -> None:
-    """Of the responses API."""
+    """In the responses API."""
     assert read_prompt(body(input="x", previous_response_id="resp_1")).previous == "resp_1"
     assert read_prompt(body(input="x")).previous == ""
 
@@ -61,7 +61,7 @@ def test_read_prompt_accepts_every_decoded_fuzzed_body(fields: dict[str, object]
 
 @given(api=st.sampled_from([Api.CHAT, Api.RESPONSES, Api.MESSAGES]), user_id=st.text(min_size=1))
 def test_read_prompt_accepts_every_decoded_body(api: Api, user_id: str) -> None:
-    """Also one with characters that are no UTF-8."""
+    """Also with half of a surrogate pair in an unchecked field."""
     said = body(messages=[{"role": "user", "content": "x"}], input="x", max_tokens=1, metadata={"user_id": user_id})
     assert read_prompt(decode(api, said).body).session == user_id.encode()
 
@@ -70,7 +70,7 @@ def test_read_prompt_accepts_every_decoded_body(api: Api, user_id: str) -> None:
                                   b'{"user_id":[]}'])
 @pytest.mark.parametrize("field", ["metadata", "previous_response_id", "user", "session_id"])
 def test_read_prompt_non_text_fields_are_ignored(said: bytes, field: str) -> None:
-    """Whatever `decode` lets through can be asked; the rest is a 400."""
+    """Either `decode` rejects the body, or it can be read."""
     for api in (Api.CHAT, Api.RESPONSES, Api.MESSAGES):
         text = (b'{"model":"m","max_tokens":1,"input":"x","messages":[{"role":"user","content":"x"}],"%b":%b}'
                 % (field.encode(), said))

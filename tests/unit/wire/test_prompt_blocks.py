@@ -1,4 +1,4 @@
-"""Prompts in blocks, and marks on them: what is marked where, and that nothing else moves."""
+"""The blocks of a prompt and markers on them: which block is marked, and that nothing else changes."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def said(body: dict[str, Any]) -> bytes:
 
 
 def read(body: bytes) -> Any:
-    """What bytes say."""
+    """Parse JSON."""
     return msgspec.json.decode(body)
 
 
@@ -43,7 +43,7 @@ def test_layout_blocks_are_in_rendered_order() -> None:
 
 
 def test_layout_anthropic_markers_on_each_kind_of_block() -> None:
-    """Plain texts become the text part that they stand for; every other byte stays."""
+    """A plain text becomes one text part; every other byte stays."""
     laid = PromptLayout(MESSAGES, Api.MESSAGES)
     marked = read(laid.write(dict.fromkeys((1, 2, 3, 6), MARK), {}))
     mark = read(MARK)
@@ -70,7 +70,7 @@ def test_layout_deferred_tools_are_not_marked() -> None:
 
 
 def test_layout_openai_markers_only_on_user_and_instruction_parts() -> None:
-    """Not on tools, and not on the model's own words."""
+    """Not on tools, and not on messages of the model."""
     body = said({"tools": [TOOL], "messages": [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"},
         {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
@@ -95,7 +95,7 @@ def test_layout_responses_instructions_become_a_developer_message_if_not_stored(
 
 
 def test_layout_extra_fields_do_not_replace_the_clients() -> None:
-    """What stands beside is never written over."""
+    """A member that the client sent is never overwritten."""
     body = said({"prompt_cache_key": "mine", "messages": [{"role": "user", "content": "a"}]})
     assert read(PromptLayout(body, Api.CHAT).write({}, {"prompt_cache_key": b'"ours"'}))["prompt_cache_key"] == "mine"
 
@@ -129,7 +129,7 @@ def test_layout_any_body_is_read_or_rejected(body: dict[str, Any], api: Api) -> 
 
 
 def test_order_blocks_sorts_tools_by_name() -> None:
-    """Whatever order they came in; what is in order keeps its very bytes."""
+    """A body that is already in order keeps its bytes."""
     one, two = {"type": "function", "function": {"name": "a"}}, {"type": "function", "function": {"name": "b"}}
     sorted_body, other = said({"tools": [one, two]}), said({"tools": [two, one]})
     assert order_blocks(other, Api.CHAT, sort_tools=True, move_volatile=False).body == sorted_body
@@ -140,7 +140,7 @@ def test_order_blocks_sorts_tools_by_name() -> None:
 
 
 def test_order_blocks_moves_dated_instructions_last() -> None:
-    """Whole blocks with a date behind those without, in both dialects that have blocks of them."""
+    """Whole blocks, in chat and messages."""
     dated, kept = {"type": "text", "text": "Today is 2026-11-21."}, {"type": "text", "text": "Be brief."}
     body = said({"system": [dated, kept], "messages": []})
     assert read(order_blocks(body, Api.MESSAGES, sort_tools=False, move_volatile=True).body)["system"] == [kept, dated]
@@ -160,7 +160,7 @@ def test_order_blocks_moves_dated_instructions_last() -> None:
     ("Dear Ann", "Dear Bob", 5, "text"),
 ])
 def test_difference_has_offset_and_kind(one: str, other: str, at: int, word: str) -> None:
-    """Its byte, and what stands there in a word of ours."""
+    """The kind never quotes the prompt."""
     assert difference(one.encode(), other.encode()) == (at, word)
 
 
@@ -186,7 +186,7 @@ def test_order_blocks_head_is_shared_by_similar_requests() -> None:
 
 
 def test_order_blocks_head_matches_the_returned_body() -> None:
-    """With its tools and instructions as they are moved, not as they came."""
+    """With tools and instructions in their new order."""
     dated, plain = {"role": "system", "content": "Now: 2026-11-21"}, {"role": "system", "content": "Be brief."}
     body = said({"tools": [{"name": "b"}, {"name": "a"}], "messages": [dated, plain, {"role": "user", "content": "u"}]})
     ordered = order_blocks(body, Api.CHAT, sort_tools=True, move_volatile=True)

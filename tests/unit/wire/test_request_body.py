@@ -1,4 +1,4 @@
-"""Requests in: what is read of them, and that every refusal names its field."""
+"""Decoding of requests, and that every error names its field."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ def test_decode_chat_fields() -> None:
     (Api.RESPONSES, {"conversation": "conv_1"}, True), (Api.RESPONSES, {"conversation": None}, False),
     (Api.MESSAGES, {"container": "c_1"}, True), (Api.MESSAGES, {}, False), (Api.CHAT, {"store": False}, False)])
 def test_decode_stateful_requests(api: Api, fields: dict[str, Any], is_stateful: bool) -> None:
-    """What a provider keeps must never be sent twice."""
+    """A request that the provider stores must never be sent twice."""
     assert request(api, **fields).is_stateful is is_stateful
 
 
@@ -106,7 +106,7 @@ FINE: list[tuple[Api, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("api", "fields", "param"), BAD)
 def test_decode_error_names_the_field(api: Api, fields: dict[str, Any], param: str) -> None:
-    """Wrong types, missing fields and values out of range give a 400 whose param is the path of the field."""
+    """Wrong types, missing fields and values out of range are a 400 with the field's path as param."""
     with pytest.raises(Rejected) as caught:
         decode(api, body(api, **fields))
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -115,7 +115,7 @@ def test_decode_error_names_the_field(api: Api, fields: dict[str, Any], param: s
 
 @pytest.mark.parametrize(("api", "fields"), FINE)
 def test_decode_accepts_unchecked_values(api: Api, fields: dict[str, Any]) -> None:
-    """Null, words and types that are not known yet, and vendors' own fields are the upstream's to judge."""
+    """The upstream judges null, unknown values and types, and vendors' own fields."""
     raw = body(api, **fields)
     assert decode(api, raw).body == raw
 
@@ -124,7 +124,7 @@ def test_decode_accepts_unchecked_values(api: Api, fields: dict[str, Any]) -> No
                                            (Api.MESSAGES, "one of user, assistant, system"),
                                            (Api.COUNT_TOKENS, "one of user, assistant, system")])
 def test_decode_unknown_role_lists_the_valid_ones(api: Api, says: str) -> None:
-    """And the wrong one is not quoted."""
+    """The unknown role is not quoted."""
     with pytest.raises(Rejected, match=rf"^messages\[0\].role: unknown value, expected {says}$"):
         decode(api, body(api, messages=[{"role": "wizard", "content": "hi"}]))
 
@@ -134,7 +134,7 @@ def test_decode_unknown_role_lists_the_valid_ones(api: Api, says: str) -> None:
     ("a", True), (["a", "b"], True), ([1, 2], True), ([[1], [2, 3]], True), (["a", 1], False), ([1, [1]], False),
     ([[1], "a"], False)])
 def test_decode_mixed_texts_and_tokens_are_rejected(api: Api, field: str, said: Any, is_alike: bool) -> None:
-    """The field is named, and what it may hold."""
+    """The error names the field and the valid forms."""
     raw = body(api, **{field: said})
     if is_alike:
         assert decode(api, raw).body == raw
@@ -146,7 +146,7 @@ def test_decode_mixed_texts_and_tokens_are_rejected(api: Api, field: str, said: 
 
 @pytest.mark.parametrize("api", list(Api))
 def test_decode_missing_model_is_named(api: Api) -> None:
-    """No protocol goes without a model."""
+    """All protocols require a model."""
     said = json.loads(body(api))
     del said["model"]
     with pytest.raises(Rejected) as caught:
@@ -179,7 +179,7 @@ def test_check_brackets_in_strings_add_no_depth() -> None:
 
 
 def test_decode_errors_quote_no_values() -> None:
-    """The value that was wrong may be a secret: it never stands in the message."""
+    """The invalid value may be a secret."""
     with pytest.raises(Rejected) as caught:
         request(Api.CHAT, messages=[{"role": "my secret", "content": "x"}])
     assert "secret" not in caught.value.message
@@ -214,7 +214,7 @@ def depth_of(said: Any) -> int:
 
 @given(_DOCUMENTS, st.integers(1, 6))
 def test_check_depth_equals_a_recursive_count(said: Any, max_depth: int) -> None:
-    """Whatever stands in keys and texts: escapes, quotes, brackets that open or close nothing."""
+    """For any keys and texts: escapes, quotes, unbalanced brackets."""
     expected = pytest.raises(Rejected, match="levels") if depth_of(said) > max_depth else contextlib.nullcontext()
     with expected:
         check(json.dumps(said).encode(), max_depth)

@@ -40,7 +40,7 @@ def test_encode_new_model_changes_nothing_else() -> None:
 
 
 def test_encode_sets_stream_and_usage_options() -> None:
-    """Stream is set as wanted; usage is asked for only when wanted, and other options stay."""
+    """Usage is requested only if wanted, and other options stay."""
     asked = request(Api.CHAT, stream_options={"include_obfuscation": False})
     assert json.loads(encode(asked, Api.CHAT, "route", stream=True, want_usage=True)) == json.loads(asked.body) | {
         "stream": True, "stream_options": {"include_obfuscation": False, "include_usage": True}}
@@ -59,7 +59,7 @@ def test_encode_sets_stream_and_usage_options() -> None:
 @pytest.mark.parametrize("client", TALKERS)
 @pytest.mark.parametrize("to", TALKERS)
 def test_encode_each_translation_is_valid_and_equal_in_meaning(client: Api, to: Api) -> None:
-    """A full request of each dialect, said in each other one, is what the SDK would send and has the same meaning."""
+    """A full request of each dialect, translated to each other one, validates with the SDK."""
     if client is to:
         return
     asked = request(client, **FULL[client])
@@ -81,7 +81,7 @@ def test_encode_each_translation_is_valid_and_equal_in_meaning(client: Api, to: 
 
 
 def test_encode_chat_to_messages_and_back_is_the_identity() -> None:
-    """The round trip is the identity on what both can say."""
+    """For all fields that both dialects have."""
     asked = request(Api.CHAT, **FULL[Api.CHAT])
     there = encode(asked, Api.MESSAGES, "up", stream=False)
     back = encode(decode(Api.MESSAGES, there), Api.CHAT, "route", stream=False)
@@ -123,7 +123,7 @@ UNSAYABLE: list[tuple[Api, Api, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("client", "to", "fields", "param"), UNSAYABLE)
 def test_encode_untranslatable_field_is_rejected_by_name(client: Api, to: Api, fields: dict[str, Any], param: str) -> None:
-    """A field that would change the answer and has no words over there gives a 400, never a silent loss."""
+    """A field that would change the answer is never dropped silently."""
     with pytest.raises(Rejected) as caught:
         sent(client, to, **fields)
     assert (caught.value.status, caught.value.param) == (400, param)

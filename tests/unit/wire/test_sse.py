@@ -43,7 +43,7 @@ def test_splitter_every_line_end_and_every_split_give_the_same_events(newline: b
 
 
 def test_splitter_verbatim_returns_the_original_bytes() -> None:
-    """The bytes of any run of events are those that came, mixed line endings included."""
+    """For any run of events, with mixed line ends."""
     splitter = sse.Splitter()
     data = b"data: 1\n\ndata: 2\r\n\r\ndata: 3\r\rdata: 4\n\nrest"
     blocks = splitter.feed(data)
@@ -54,7 +54,7 @@ def test_splitter_verbatim_returns_the_original_bytes() -> None:
 
 
 def test_splitter_single_data_lines_need_no_parsing() -> None:
-    """A run of single data lines comes as its data; anything else among them makes all come as blocks."""
+    """Only single data lines are returned as data; otherwise all are returned as blocks."""
     splitter = sse.Splitter()
     data = b"data: 1\n\ndata: 23\n\ndata: 4\n\n"
     lines = splitter.feed(data)

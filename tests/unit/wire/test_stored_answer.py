@@ -1,4 +1,4 @@
-"""Which answers are kept, and which of those a stream can tell."""
+"""Which answers are stored, and which stored answers can be replayed as a stream."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def changed(api: Api, path: list[Any], value: object) -> bytes:
 
 @pytest.mark.parametrize("api", list(WHOLE))
 def test_in_events_whole_answer_becomes_a_stream(api: Api) -> None:
-    """Members that are empty, and those that say nothing of the answer, are no reason against it."""
+    """Empty members and metadata are no obstacle."""
     assert b"Hi." in in_events(asking(api), msgspec.json.encode(WHOLE[api]))
 
 
@@ -55,13 +55,13 @@ def test_in_events_whole_answer_becomes_a_stream(api: Api) -> None:
     (Api.MESSAGES, ["weird"], 1), (Api.RESPONSES, ["output", 0, "content", 0, "annotations"], [CITED]),
     (Api.RESPONSES, ["output", 0, "weird"], 1), (Api.RESPONSES, ["citations"], ["https://example.com"])])
 def test_in_events_answer_with_unknown_fields_is_rejected(api: Api, path: list[Any], value: object) -> None:
-    """It would be lost without a word."""
+    """A stream would lose the field."""
     with pytest.raises(ValueError, match="cannot hold"):
         in_events(asking(api), changed(api, path, value))
 
 
 def test_is_storable_several_choices_are_not_stored() -> None:
-    """A stray second choice: one was asked for."""
+    """One choice was requested."""
     request = msgspec.structs.replace(asking(Api.CHAT), stream=False)
     sight = AnswerSummary()
     sight.is_complete, sight.n_content, sight.finish_reason = True, 1, "stop"
@@ -89,7 +89,7 @@ ENDS: dict[Api, Any] = {  # the stream of a gateway behind us: its last event, b
 
 @pytest.mark.parametrize("api", list(WHOLE))
 def test_is_storable_gateway_report_is_removed(api: Api) -> None:
-    """It tells of another request; what it gave instead of failing is not kept at all."""
+    """The report belongs to another request; a degraded answer is not stored at all."""
     sight = AnswerSummary()
     sight.is_complete, sight.n_content = True, 1
     sight.finish_reason = {Api.CHAT: "stop", Api.MESSAGES: "end_turn"}.get(api, "completed")

@@ -44,6 +44,6 @@ def test_add_report_without_a_suitable_event_changes_nothing(api: Api, tail: byt
 
 
 def test_add_report_replaces_an_existing_member() -> None:
-    """Of two gateways in a row the outer one, which the client speaks to, has the word."""
+    """Of two gateways the outer one reports to the client."""
     event = add_report(Api.CHAT, b'data: {"choices":[],"stayfast":{"upstream":"inner"}}\n\n', REPORT)
     assert json.loads(event[6:])["stayfast"]["upstream"] == "main"

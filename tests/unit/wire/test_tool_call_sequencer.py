@@ -1,4 +1,4 @@
-"""Calls of a chat answer that interleave, for clients whose protocol has one open block at a time."""
+"""Interleaved calls of a chat answer, for clients whose protocol has one open block at a time."""
 
 import json
 
@@ -28,7 +28,7 @@ INTERLEAVED = (begin(0), begin(1), more(0, '{"x":'), more(1, '{"y": "}"'), begin
 
 
 def relay(*chunks: Json, client: Api, stream: bool) -> tuple[bytes, AnswerSummary]:
-    """What a client gets of a chat answer, read event by event."""
+    """The client's bytes for a chat answer, read event by event."""
     coder = transcoder(Api.CHAT, request(client, stream=stream), source_streams=True, upstream="up")
     parts = [coder.feed(sse(one)) for one in (ROLE, *chunks, FINISHED)]
     parts += [coder.feed(b"data: [DONE]\n\n"), coder.finish()]
@@ -46,7 +46,7 @@ def calls_in(client: Api, body: bytes) -> list[tuple[str, str, Json]]:
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_sequencer_orders_interleaved_calls(client: Api, *, stream: bool) -> None:
-    """Every call comes out whole and in the order in which they began, streamed or not."""
+    """Every call is complete, in the order of their beginnings, streamed or not."""
     body, sight = relay(*INTERLEAVED, client=client, stream=stream)
     assert sight.failure is None
     if stream:
@@ -59,7 +59,7 @@ def test_sequencer_orders_interleaved_calls(client: Api, *, stream: bool) -> Non
 
 
 def test_sequencer_delays_only_interleaved_deltas() -> None:
-    """Calls that follow one another are said at once; the running call is never held back."""
+    """Consecutive calls and the open call are never delayed."""
     coder = transcoder(Api.CHAT, request(Api.MESSAGES, stream=True), source_streams=True, upstream="up")
     said = []
     for one in (begin(0, '{"x":'), more(0, "1}"), begin(1, '{"y":'), more(1, "2}")):

@@ -14,7 +14,7 @@ VALID = f"00-{ID}-{PARENT}-01"
 
 
 def state_of(text: str) -> str:
-    """What is passed on of a `tracestate`."""
+    """The `tracestate` that is forwarded."""
     place = caller_of(VALID, text)
     assert place is not None
     return place.state
@@ -26,7 +26,7 @@ def state_of(text: str) -> str:
     (f"cc-{ID}-{PARENT}-01-what-the-future-will-be-like", True, False), (f"01-{ID}-{PARENT}-09-", True, False),
 ])
 def test_caller_of_valid_traceparent(header: str, is_sampled: bool, is_random: bool) -> None:
-    """Of a later version, what agrees with 00 is read, and nothing else; so are flags."""
+    """A later version is read by the rules of version 00; undefined flags are dropped."""
     assert caller_of(header) == Trace(ID, "", PARENT, is_sampled, "", is_random)
 
 
@@ -52,12 +52,12 @@ def test_caller_of_invalid_traceparent_is_none(header: str) -> None:
     (",".join(f"k{n}=1" for n in range(33)), ""),
 ])
 def test_caller_of_tracestate(given_state: str, kept: str) -> None:
-    """A list with one member that is none goes as a whole; the parent stays."""
+    """One invalid member drops the whole list, but not the parent."""
     assert state_of(given_state) == kept
 
 
 def test_caller_of_long_tracestate_loses_long_members_first() -> None:
-    """What is left fits, and begins with the caller's own."""
+    """The rest fits and begins with the caller's own member."""
     long = f"long={'x' * 200}"
     short = [f"k{n}={'v' * 40}" for n in range(9)]
     assert state_of(",".join([short[0], long, *short[1:]])) == ",".join(short)
@@ -67,7 +67,7 @@ def test_caller_of_long_tracestate_loses_long_members_first() -> None:
 
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_caller_of_any_text_never_raises(parent: str, state: str) -> None:
-    """Nothing raises, and what was read from garbage with a valid parent can be sent as ASCII on one line."""
+    """The forwarded state is ASCII on one line."""
     caller_of(parent, state)
     place = caller_of(VALID, state)
     assert place is not None
@@ -77,7 +77,7 @@ def test_caller_of_any_text_never_raises(parent: str, state: str) -> None:
 
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9_*/@-]{0,40}=[!-+\--<>-~]{1,200}", fullmatch=True), max_size=40))
 def test_caller_of_state_is_valid_and_bounded(members: list[str]) -> None:
-    """However many members: at most 512 characters, in the order they came, valid again for the next."""
+    """At most 512 characters, in the original order, for any number of members."""
     kept = state_of(",".join(members))
     assert len(kept) <= MAX_STATE_CHARS
     assert state_of(kept) == kept
@@ -87,7 +87,7 @@ def test_caller_of_state_is_valid_and_bounded(members: list[str]) -> None:
 
 @given(st.randoms(use_true_random=False), st.floats(0, 1))
 def test_headers_of_is_parsed_back(rng: Random, ratio: float) -> None:
-    """A place that is told of is the parent that the next one reads."""
+    """The span becomes the parent of the next service."""
     root = new_trace(rng, ratio)
     assert root.parent_id is None
     attempt = below(root, rng)

@@ -1,4 +1,4 @@
-"""Streamed answers: what is seen in them, what passes verbatim, what each pair of dialects makes of them."""
+"""Streamed answers: their summaries, verbatim forwarding, and translation between each pair of dialects."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_stream_recorded_samples_have_the_expected_summary(name: str) -> None:
 
 @pytest.mark.parametrize("name", WHOLE_STREAMS)
 def test_stream_own_dialect_passes_verbatim(name: str) -> None:
-    """The same dialect on both sides changes no byte; what is missing at the very end is added."""
+    """Only a missing [DONE] is added."""
     recorded = WHOLE_STREAMS[name]
     added = {"chat_no_done": b"data: [DONE]\n\n", "chat_no_last_newline": b"\n\ndata: [DONE]\n\n"}.get(name, b"")
     got, _ = relay(recorded, recorded.api)
@@ -78,7 +78,7 @@ def test_stream_own_dialect_passes_verbatim(name: str) -> None:
 
 
 def test_stream_truncated_never_looks_complete() -> None:
-    """What came before a failure passes; the failing event, all after it, and [DONE] do not."""
+    """Events before a failure pass; the failing event, later ones and [DONE] do not."""
     for name, recorded in STREAMS.items():
         if recorded.fault is None:
             continue
@@ -101,7 +101,7 @@ def test_stream_data_before_an_error_in_one_read_is_forwarded() -> None:
 
 
 def test_stream_bytes_after_the_end_are_ignored() -> None:
-    """Events after [DONE] reach nobody and change nothing."""
+    """Events after [DONE] are dropped."""
     coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
     whole = STREAMS["chat_text"].data
     part = coder.feed(whole + sse(chunk({"content": "late"})))
@@ -112,7 +112,7 @@ def test_stream_bytes_after_the_end_are_ignored() -> None:
 
 
 def test_stream_endless_event_is_malformed() -> None:
-    """What is held back is bounded: 4 MiB without the end of an event fail the answer."""
+    """4 MiB without the end of an event fail the answer."""
     coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
     assert coder.feed(b"data: " + b"x" * (4 << 20)) is None
     assert failure(coder.sight).fault == "malformed"
@@ -202,7 +202,7 @@ def meaning(api: Api, data: bytes) -> Json:
 
 
 def test_translated_stream_messages_to_chat() -> None:
-    """Reasoning, text and two calls in chat's words, and usage because the client asked."""
+    """Reasoning, text and two calls, and usage because the client asked for it."""
     coder = transcoder(Api.MESSAGES, request(Api.CHAT, stream=True, stream_options={"include_usage": True}),
                        source_streams=True, upstream="up", created_at=77)
     got = events(drain(coder, STREAMS["messages_tools"].data))
@@ -216,7 +216,7 @@ def test_translated_stream_messages_to_chat() -> None:
 
 
 def test_translated_stream_usage_for_chat_only_if_requested() -> None:
-    """Without stream_options there is no usage chunk, as OpenAI does it."""
+    """As OpenAI does it."""
     got, sight = relay(STREAMS["messages_text"], Api.CHAT)
     assert all(event["choices"] for event in events(got))
     assert sight.usage == Usage(input_total=20, output=6, cached_read=8, cache_write_5m=2)
@@ -268,7 +268,7 @@ def test_translated_stream_calls_with_index_0_are_separated_by_id() -> None:
 @pytest.mark.parametrize("client", TALKERS)
 @pytest.mark.parametrize("name", ["chat_text", "chat_tools", "responses_text", "responses_tools", "messages_tools"])
 def test_collected_stream_is_a_whole_answer(name: str, client: Api) -> None:
-    """Content is reported as it comes, with no bytes; the body comes at the end and is a whole answer of its dialect."""
+    """Content is counted as it arrives; the body follows at the end."""
     recorded = STREAMS[name]
     coder = transcoder(recorded.api, request(client), source_streams=True, upstream="up")
     part = coder.feed(recorded.data)

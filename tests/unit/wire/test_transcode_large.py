@@ -1,4 +1,4 @@
-"""Large whole answers, of which the texts are skipped: the same is read of them as of small ones."""
+"""Large whole answers, whose texts are not decoded, have the same summary as small ones."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ def read(api: Api, client: Api, said: dict[str, Any], padding: int) -> tuple[byt
 
 
 def seen(sight: AnswerSummary) -> tuple[object, ...]:
-    """What is compared of a sight."""
+    """The compared fields of a summary."""
     return (sight.is_complete, sight.usage, sight.response_id, sight.finish_reason, sight.n_content,
             None if sight.failure is None else str(sight.failure))
 

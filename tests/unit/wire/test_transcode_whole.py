@@ -55,7 +55,7 @@ def test_whole_chat_answer_in_other_dialects() -> None:
 
 
 def test_whole_message_in_other_dialects() -> None:
-    """Reasoning and an empty input have their forms; ids and dates are kept or given."""
+    """Reasoning and an empty input are translated; ids are kept, a missing date is added."""
     got, _ = answer(Api.MESSAGES, Api.CHAT, json.dumps(MESSAGE).encode())
     said = ChatCompletion.model_validate_json(got or b"")
     assert (said.created, said.choices[0].message.content, said.choices[0].finish_reason) == (77, "Hé", "stop")
@@ -70,7 +70,7 @@ def test_whole_message_in_other_dialects() -> None:
 
 @pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter"])
 def test_whole_incomplete_responses(reason: str) -> None:
-    """Why a response is incomplete is said in the other dialects' reasons."""
+    """The reason is translated."""
     said = response("incomplete", [MESSAGE_ITEM], incomplete_details={"reason": reason})
     chat, sight = answer(Api.RESPONSES, Api.CHAT, json.dumps(said).encode())
     message, _ = answer(Api.RESPONSES, Api.MESSAGES, json.dumps(said).encode())
@@ -100,7 +100,7 @@ def test_whole_error_inside_200_is_a_failure(api: Api) -> None:
     (b'{"choices": 1, "content": 1, "output": 1, "data": 1, "input_tokens": "x"}', "malformed"),
     (b'{"choices": [1], "content": {}, "output": {}, "data": {}}', "malformed")])
 def test_whole_invalid_answer_is_a_failure(api: Api, body: bytes, fault: str) -> None:
-    """Nothing, half of something and something else are told apart from an answer."""
+    """Empty, partial and foreign bodies."""
     got, sight = answer(api, api, body)
     assert got is None
     assert isinstance(sight.failure, UpstreamFailed)

@@ -31,13 +31,13 @@ def test_usage_openai_and_compatible_servers(said: Any, expected: Usage | None) 
 
 
 def test_usage_anthropic_input_is_the_sum_of_three() -> None:
-    """The total includes what was read from and written to the cache."""
+    """The total includes cache reads and writes."""
     assert usage.from_anthropic(ANTHROPIC) == Usage(23, 3, 8, 2, 3, 1)
     assert usage.from_anthropic(None) is None
 
 
 def test_usage_message_delta_extends_the_start() -> None:
-    """The delta's counts are cumulative: they replace, and where it is silent the start stands."""
+    """The delta's counts are cumulative; missing ones are taken from the start."""
     start = usage.from_anthropic(ANTHROPIC)
     assert usage.from_anthropic({"output_tokens": 50}, start) == Usage(23, 50, 8, 2, 3, 1)
     assert usage.from_anthropic({"input_tokens": 40, "output_tokens": 50}, start) == Usage(53, 50, 8, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""wire.tokens: what stands for a bound is never passed under by what vocabularies know worst."""
+"""Estimates that serve as bounds hold for the least favourable vocabulary."""
 
 import msgspec
 import pytest
@@ -23,7 +23,7 @@ ENGLISH = "The quick brown fox jumps over the lazy dog, and then it sleeps in th
     ('{"a":1,"b":23}' * 50, 450, 600),
 ])
 def test_text_tokens_of_samples(text: str, least: int, most: int) -> None:
-    """Within these, by what real vocabularies make of such texts."""
+    """Between the counts of real vocabularies."""
     assert least <= text_tokens(text.encode()) <= most
 
 
@@ -38,7 +38,7 @@ def test_text_tokens_are_bounded_by_the_bytes(one: str, other: str) -> None:
 @given(st.recursive(st.text(max_size=20) | st.integers(0, 9), lambda inner: st.lists(inner, max_size=4)
                     | st.dictionaries(st.sampled_from(["text", "content", "name"]), inner, max_size=3), max_leaves=20))
 def test_may_be_over_small_body_is_not(said: object) -> None:
-    """What the look at the length lets pass is within by the count, too."""
+    """A body that passes the cheap check also passes the exact count."""
     body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": said}]})
     plain = decode(Api.CHAT, b'{"model":"m","messages":[{"role":"user","content":"x"}]}')
     request = msgspec.structs.replace(plain, body=body)

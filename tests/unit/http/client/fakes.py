@@ -26,7 +26,7 @@ class SetClock:
 
 
 class FakeTransport(asyncio.Transport):
-    """Remembers what was written and whether reading is paused; calls nothing back."""
+    """Records written bytes and whether reading is paused; calls nothing back."""
 
     def __init__(self, **extra: Any) -> None:
         super().__init__(extra)

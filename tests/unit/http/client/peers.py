@@ -1,4 +1,4 @@
-"""Peers on real sockets whose every word a test says itself."""
+"""Peers on real sockets, scripted by the test."""
 
 import array
 import asyncio
@@ -109,7 +109,7 @@ def deaf(host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
 
 
 def n_waiting(fd: int) -> int:
-    """Bytes that came to a socket and were not read."""
+    """The number of unread bytes of a socket."""
     counted = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, counted)
     return counted[0]

@@ -1,4 +1,4 @@
-"""What can be configured, and how a wrong value is named."""
+"""The client's configuration and its errors."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def test_base_url_parts(text: str, base: BaseUrl) -> None:
                                   "http://u:secret@h", "http://h?secret", "http://h#secret", "http://h/secret\r\nx: y",
                                   "http://" + "a" * 70])
 def test_base_url_invalid_raises(text: str) -> None:
-    """What is not a plain base URL is refused without being quoted."""
+    """The error does not quote the URL."""
     with pytest.raises(ValueError, match="base_url") as failed:
         HttpConfig(text)
     assert "secret" not in str(failed.value)

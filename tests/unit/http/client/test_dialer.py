@@ -1,4 +1,4 @@
-"""Addresses: looked up off the request path, shared, kept while a new look-up runs."""
+"""DNS: off the request path, shared, and stale results during a refresh."""
 
 import asyncio
 import socket
@@ -53,7 +53,7 @@ def test_resolver_literal_address_needs_no_lookup() -> None:
 
 
 def test_resolver_result_is_used_for_its_ttl() -> None:
-    """One look-up a `ttl_s`, shared by all who ask at once; each address once, in the system's order."""
+    """One look-up per `ttl_s`, shared by concurrent callers; each address once, in the system's order."""
 
     async def main() -> None:
         names, clock = Names(), SetClock()
@@ -111,7 +111,7 @@ def test_resolver_failed_refresh_keeps_the_old_result() -> None:
 
 
 def test_resolver_first_lookup_failure_raises() -> None:
-    """A failed first look-up is an error for all who wait, and the next one looks up anew."""
+    """All waiting callers fail, and the next caller starts a new look-up."""
 
     async def main() -> None:
         names = Names()
@@ -141,7 +141,7 @@ def test_resolver_forget_starts_a_new_lookup() -> None:
 
 
 def test_resolver_cancelled_caller_does_not_cancel_the_lookup() -> None:
-    """One who gives up leaves the look-up to the others."""
+    """Other callers still get its result."""
 
     async def main() -> None:
         names = Names()

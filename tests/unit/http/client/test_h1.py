@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: every way a good answer can come."""
+"""One HTTP/1.1 connection: valid responses in every form."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from tests.unit.http.client.h1_bench import CHUNKED, INTERIM, PLAIN, Bench, on_b
 
 
 def test_h1_request_bytes() -> None:
-    """Host and content-length come from us, the rest as given, in one write."""
+    """Host and content-length are added, and all is one write."""
 
     async def check() -> None:
         bench = Bench()
@@ -38,7 +38,7 @@ def test_h1_header_with_line_end_is_rejected(value: str) -> None:
 
 
 def test_h1_template_is_part_of_every_request() -> None:
-    """Its fields go first, over HTTP/1.1 as over HTTP/2; what one request says besides is its own."""
+    """Its headers come first, in HTTP/1.1 and HTTP/2."""
     template = RequestTemplate("POST", "/v1/x", [("a", "b")], upstream="up", authority="host:1")
     first, second = EncodedRequest(template, [("c", "d")], b"{}"), EncodedRequest(template, [], b"")
     assert first.head == b"POST /v1/x HTTP/1.1\r\nhost: host:1\r\na: b\r\ncontent-length: 2\r\nc: d\r\n\r\n"
@@ -119,7 +119,7 @@ def test_h1_head_response_has_no_body() -> None:
 
 
 def test_h1_body_until_close() -> None:
-    """Without a length the body ends with the connection; a reset there is a failure."""
+    """A reset before the end is a failure."""
 
     async def check() -> None:
         bench = Bench()
@@ -139,7 +139,7 @@ def test_h1_body_until_close() -> None:
 
 
 def test_h1_unread_body_pauses_the_socket() -> None:
-    """Reading pauses above the high-water mark and goes on once the reader has taken what was there."""
+    """Reading resumes when the reader has caught up."""
 
     async def check() -> None:
         bench = Bench()
@@ -156,7 +156,7 @@ def test_h1_unread_body_pauses_the_socket() -> None:
 
 
 def test_h1_released_while_paused_resumes() -> None:
-    """A connection whose answer ended while reading was paused listens again: it must notice the peer's close."""
+    """An idle connection must notice that its peer closes."""
 
     async def check() -> None:
         bench = Bench()
@@ -172,7 +172,7 @@ def test_h1_released_while_paused_resumes() -> None:
 
 
 def test_h1_large_body_is_written_whole() -> None:
-    """A body too large to copy goes out unchanged."""
+    """A body that is too large to copy."""
 
     async def check() -> None:
         bench = Bench()

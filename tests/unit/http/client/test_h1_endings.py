@@ -14,7 +14,7 @@ from tests.unit.http.client.h1_bench import CHUNKED, PLAIN, Bench, on_bench, req
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=4))
 def test_h1_garbage_never_raises(noise: bytes, cuts: list[int]) -> None:
-    """Whatever comes, no exception leaves the protocol, and the end is a whole answer or a named failure."""
+    """Any bytes give a complete response or a failure."""
 
     async def check() -> None:
         bench = Bench()
@@ -32,7 +32,7 @@ def test_h1_garbage_never_raises(noise: bytes, cuts: list[int]) -> None:
 
 @pytest.mark.parametrize("cut", [PLAIN[:-1], CHUNKED[:-3], PLAIN[:20]])
 def test_h1_truncated_response_is_a_reset(cut: bytes) -> None:
-    """A close before the promised end is a reset, never a clean end; bytes that came are still read."""
+    """The bytes before the close can still be read."""
 
     async def check() -> None:
         bench = Bench()
@@ -46,7 +46,7 @@ def test_h1_truncated_response_is_a_reset(cut: bytes) -> None:
 
 
 def test_h1_close_before_the_first_byte_is_untouched() -> None:
-    """A close before the first byte is told apart: only then may a request go out again."""
+    """Only such a request may be sent again."""
 
     async def check() -> None:
         bench = Bench()
@@ -83,7 +83,7 @@ def test_h1_bytes_after_a_response_close_the_connection(junk: bytes) -> None:
     b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
 ])
 def test_h1_invalid_response_is_malformed(raw: bytes) -> None:
-    """What is not HTTP/1.1 is a named failure, and the socket is closed at once."""
+    """The socket is closed at once."""
 
     async def check() -> None:
         bench = Bench()
@@ -119,7 +119,7 @@ def test_h1_endless_head_is_malformed(parts: list[bytes]) -> None:
 
 
 def test_h1_head_up_to_the_limit_is_accepted() -> None:
-    """A head within the limit is good even when it comes in one read with a long body."""
+    """Also in one read with a long body."""
 
     async def check() -> None:
         bench = Bench(max_head_bytes=4096)
@@ -184,7 +184,7 @@ def test_h1_request_on_a_closed_connection_is_refused() -> None:
 
 
 def test_h1_response_before_the_request_was_sent_closes() -> None:
-    """An answer that comes while the request is still being written does not free the connection."""
+    """The connection is not reused, because the request is still being written."""
 
     async def check() -> None:
         bench = Bench()

@@ -64,7 +64,7 @@ def test_h2_response_at_any_split(split: int, body: bytes) -> None:
 
 
 def test_h2_interim_responses_are_skipped() -> None:
-    """103 comes before the head and is not it."""
+    """103 before the final head."""
 
     async def check() -> None:
         bench = Bench()
@@ -80,7 +80,7 @@ def test_h2_interim_responses_are_skipped() -> None:
 
 
 def test_h2_large_request_waits_for_windows() -> None:
-    """A body larger than the peer's windows goes out as they open, whole."""
+    """The body is sent as the peer's windows open."""
 
     async def check() -> None:
         bench = Bench(window=1000)
@@ -105,7 +105,7 @@ def test_h2_large_request_waits_for_windows() -> None:
 
 
 def test_h2_settings_enlarge_the_window() -> None:
-    """A body that waits goes on when the peer's settings widen the window."""
+    """A waiting body continues."""
 
     async def check() -> None:
         bench = Bench(window=0)
@@ -121,7 +121,7 @@ def test_h2_settings_enlarge_the_window() -> None:
 
 
 def test_h2_reader_that_stops_bounds_the_stream() -> None:
-    """A reader that stops bounds what its stream can send, and holds up no other stream; reading opens the window again."""
+    """Other streams continue, and reading opens the window again."""
 
     async def check() -> None:
         bench = Bench()
@@ -156,7 +156,7 @@ def test_h2_reader_that_stops_bounds_the_stream() -> None:
 
 
 def test_h2_padding_counts_for_flow_control() -> None:
-    """Padding uses up windows as data does; a long padded answer still comes whole."""
+    """A long padded response arrives completely."""
 
     async def check() -> None:
         bench = Bench()

@@ -17,7 +17,7 @@ from tests.unit.http.client.h2_bench import HEAD, Bench, on_loop, whole
 @settings(max_examples=100, deadline=None)
 @given(st.binary(min_size=1, max_size=300))
 def test_h2_garbage_never_raises(noise: bytes) -> None:
-    """Whatever comes, no exception leaves the protocol, and the end is a named failure."""
+    """Any bytes end in a failure of the streams."""
 
     async def check() -> None:
         bench = Bench()
@@ -142,7 +142,7 @@ def test_h2_reset_by_the_peer(code: ErrorCodes, was_refused: bool) -> None:
 
 
 def test_h2_goaway_refuses_later_streams() -> None:
-    """Streams that the peer took go on to their end; the others are refused; nobody new comes on; then the socket closes."""
+    """Accepted streams end normally, others are refused, and then the socket closes."""
 
     async def check() -> None:
         bench = Bench()
@@ -181,7 +181,7 @@ def test_h2_goaway_when_idle_closes() -> None:
 
 
 def test_h2_reservation_across_a_goaway_is_refused() -> None:
-    """A place that was held when the peer said GOAWAY refuses: nothing was sent."""
+    """Nothing was sent."""
 
     async def check() -> None:
         bench = Bench()
@@ -197,7 +197,7 @@ def test_h2_reservation_across_a_goaway_is_refused() -> None:
 
 
 def test_h2_connection_lost_fails_all_streams() -> None:
-    """All streams fail; those without a head may be sent again."""
+    """Those without a head may be sent again."""
 
     async def check() -> None:
         bench = Bench()

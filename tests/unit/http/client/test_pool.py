@@ -100,7 +100,7 @@ def test_pool_limit_and_order_of_waiters() -> None:
 
 
 def test_pool_new_request_does_not_overtake_a_waiter() -> None:
-    """Somebody new cannot take what was given to one who waits, even before that one runs."""
+    """A connection assigned to a waiter is not available to others, even before the waiter runs."""
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(1, 10, 50.0, is_shared=False, clock=loop)
@@ -117,7 +117,7 @@ def test_pool_new_request_does_not_overtake_a_waiter() -> None:
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_pool_waiter_cancelled_after_being_served_passes_the_connection_on(is_lost: bool) -> None:
-    """A waiter cancelled in the same turn of the loop as it was served passes on what it got."""
+    """Both happen in the same turn of the loop."""
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(1, 10, 50.0, is_shared=False, clock=loop)
@@ -139,7 +139,7 @@ def test_pool_waiter_cancelled_after_being_served_passes_the_connection_on(is_lo
 
 
 def test_pool_one_dial_at_a_time_while_shared() -> None:
-    """While one connection may serve all, only one is opened; if it cannot, everybody opens at once."""
+    """If the connection turns out not to be shared, all waiters dial at once."""
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
@@ -156,7 +156,7 @@ def test_pool_one_dial_at_a_time_while_shared() -> None:
 
 
 def test_pool_shared_connection_serves_all_waiters() -> None:
-    """A shared connection takes as many as it has room for; the next one opens another."""
+    """As many as it has room for; the next request opens another connection."""
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
@@ -174,7 +174,7 @@ def test_pool_shared_connection_serves_all_waiters() -> None:
 
 
 def test_pool_lowered_stream_limit() -> None:
-    """A connection whose peer lowered its limit is not taken until it is released again."""
+    """Such a connection is not used until it has room again."""
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
@@ -190,7 +190,7 @@ def test_pool_lowered_stream_limit() -> None:
 
 
 def test_pool_fresh_replaces_the_oldest_idle_connection() -> None:
-    """One who rather opens anew gets the place of the oldest idle connection when there is no other."""
+    """If the limit allows no other new connection."""
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(2, 10, 50.0, is_shared=False, clock=loop)
@@ -205,7 +205,7 @@ def test_pool_fresh_replaces_the_oldest_idle_connection() -> None:
 
 
 def test_pool_fresh_uses_a_busy_connection_at_the_limit() -> None:
-    """One who rather opens anew but may not takes room on a shared connection in use, and does not wait."""
+    """A request that prefers a new connection does not wait for one."""
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(1, 10, 50.0, is_shared=True, clock=loop)
@@ -254,7 +254,7 @@ def test_pool_shared_connection_expires_only_when_unused() -> None:
 
 
 def test_pool_surplus_idle_connections_are_closed() -> None:
-    """Beyond max_idle the one that has been idle longest goes."""
+    """Beyond max_idle the longest idle one is closed."""
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 1, 50.0, is_shared=False, clock=loop)
@@ -284,7 +284,7 @@ def test_pool_close() -> None:
 
 
 class Crowd:
-    """Requests that come, give up, finish and break, one random step at a time."""
+    """Requests that start, are cancelled, finish and break, one random step at a time."""
 
     def __init__(self, loop: SimLoop, max_connections: int, n_places: int) -> None:
         self.loop = loop
@@ -346,7 +346,7 @@ class Crowd:
 @given(st.integers(0, 4), st.integers(1, 3),
        st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7), st.booleans()), max_size=60))
 def test_pool_no_wakeup_is_lost(max_connections: int, n_places: int, steps: list[tuple[int, int, bool]]) -> None:
-    """Whatever comes in whatever order, also within one turn of the loop: no place is lost and none is given twice."""
+    """For any order of steps, also within one turn of the loop: no place is lost or assigned twice."""
 
     async def main(loop: SimLoop) -> None:
         crowd = Crowd(loop, max_connections, n_places)
@@ -375,7 +375,7 @@ def test_pool_no_wakeup_is_lost(max_connections: int, n_places: int, steps: list
 
 
 def test_pool_release_after_removal_is_ignored() -> None:
-    """A connection that left the pool cannot come back."""
+    """A removed connection cannot return."""
     pool = new_pool(clock=SetClock())
     pool._n_dialing = 1
     wire = dial(pool)

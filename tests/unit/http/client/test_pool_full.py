@@ -11,7 +11,7 @@ from tests.unit.http.client.fakes import FakeTransport, new_pool
 @pytest.mark.parametrize(("max_connections", "is_shared", "is_full"), [
     (1, False, True), (2, False, False), (0, True, False)])
 def test_pool_full_is_a_limit_of_the_gateway(max_connections: int, *, is_shared: bool, is_full: bool) -> None:
-    """Who waits behind connections in use waits for us; who waits behind a dial that hangs waits for the peer."""
+    """A wait behind busy connections is the gateway's limit; a wait behind a dial is the peer's."""
 
     async def main() -> None:
         pool = new_pool(max_connections, is_shared=is_shared)

@@ -34,7 +34,7 @@ class Trust:
 
 
 class H2Talk(asyncio.Protocol):
-    """The server's side of one HTTP/2 connection; answers by itself unless told to hold."""
+    """The server side of one HTTP/2 connection; answers by itself unless it is set to hold."""
 
     def __init__(self, server: "H2Server") -> None:
         self.server = server

@@ -26,7 +26,7 @@ def test_header_lines_removes_each_control_character(char: str) -> None:
 
 
 def test_header_lines_keeps_tab_and_latin_1_and_replaces_other_characters() -> None:
-    """A tab is allowed in a value (RFC 9110 5.5); what Latin-1 lacks becomes a question mark."""
+    """A tab is allowed in a value (RFC 9110 5.5); a character outside Latin-1 becomes a question mark."""
     assert header_lines([("x-a", "a\tb é €")]) == b"x-a: a\tb \xe9 ?\r\n"
 
 

@@ -35,7 +35,7 @@ def test_waiting_oldest_of_one_address_are_closed() -> None:
 
 
 def test_waiting_oldest_of_all_are_closed_above_the_total_limit() -> None:
-    """Whatever their addresses; a connection without one counts here alone."""
+    """For any addresses; a connection without an address only counts here."""
     waiting: WaitingConnections[Client] = WaitingConnections()
     first, nameless = opened(waiting, 1, "a", 0.0), Client()
     waiting.opened(nameless, None, 0.0)
@@ -69,7 +69,7 @@ def test_waiting_at_the_connection_limit_silent_before_idle() -> None:
 
 
 def test_address_of_peers() -> None:
-    """IPv4 as it is, mapped or not; of IPv6 the network that one host has; a Unix socket has none."""
+    """An IPv4 address, mapped or not; an IPv6 /64; None for a Unix socket."""
     assert address_of(("10.0.0.7", 1)) == address_of(("::ffff:10.0.0.7", 2, 0, 0)) == "10.0.0.7"
     assert address_of(("2001:db8::1", 1, 0, 0)) == address_of(("2001:db8::ffff", 1, 0, 0))
     assert address_of(("2001:db8::1", 1, 0, 0)) != address_of(("2001:db8:0:1::1", 1, 0, 0))
