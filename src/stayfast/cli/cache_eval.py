@@ -1,4 +1,4 @@
-"""`stayfast cache eval`: what a semantic cache would answer of one's own questions, and how much of it wrongly."""
+"""`stayfast cache eval`: hit rate and error of a semantic cache on the user's own questions."""
 
 import argparse
 import sys
@@ -20,13 +20,13 @@ from stayfast.stores.onnx_embedder import load
 
 EXIT_NOTHING = 1
 EXIT_USAGE = 2
-LEAST_QUESTIONS = 50
+MIN_QUESTIONS = 50
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluate; 0 when done, 1 when it cannot be, 2 for wrong options."""
+    """Evaluate. Exit status 1: not possible; 2: wrong options."""
     try:
-        max_errors = [_share(part) for part in arguments.max_error.split(",")]
+        max_errors = [_parse_share(part) for part in arguments.max_error.split(",")]
         eligible = EligibleConfig(allow_personal=arguments.personal, min_content_words=arguments.words,
                                   volatile_ttl_s=86_400.0 if arguments.volatile else 0.0)
         if not LEAST_LABELS <= arguments.min_labels <= MOST_LABELS:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_message(f"stayfast cache eval: {wrong}")
         return EXIT_USAGE
     try:
-        found = _evaluation(arguments, eligible, max_errors)
+        found = _evaluate(arguments, eligible, max_errors)
         if arguments.html is not None:
             _write_page(found, arguments.html)
     except (Unreadable, NoEmbedder) as why:
@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _share(text: str) -> float:
-    """1%, 0.5 % or 0.01."""
+def _parse_share(text: str) -> float:
+    """Parse a share: 1%, 0.5 % or 0.01."""
     bare = text.strip()
     try:
         value = float(bare.removesuffix("%")) / (100 if bare.endswith("%") else 1)
@@ -60,12 +60,12 @@ def _share(text: str) -> float:
     return value
 
 
-def _evaluation(arguments: argparse.Namespace, eligible: EligibleConfig, max_errors: Sequence[float]) -> Evaluation:
-    """Read, embed and pass. Raises Unreadable, NoEmbedder."""
+def _evaluate(arguments: argparse.Namespace, eligible: EligibleConfig, max_errors: Sequence[float]) -> Evaluation:
+    """Read, embed and evaluate. Raises Unreadable, NoEmbedder."""
     path = Path(arguments.pairs or arguments.classes)
     questions = of_pairs(path) if arguments.pairs else of_classes(path)
-    if len(questions.texts) < LEAST_QUESTIONS:
-        raise Unreadable(f"{path} has {len(questions.texts)} questions; nothing can be said of fewer than {LEAST_QUESTIONS}")
+    if len(questions.texts) < MIN_QUESTIONS:
+        raise Unreadable(f"{path} has {len(questions.texts)} questions; at least {MIN_QUESTIONS} are needed")
     encoder = load(EmbedderConfig(model=arguments.model or ""), str(cache_home(environment())))
     print_message(f"embedding {len(questions.texts):,} questions")
     vectors = encoder.embed_all(questions.texts)
