@@ -105,26 +105,26 @@ def test_cache_admin_covers_all_workers(tmp_path: Path, capsys: pytest.CaptureFi
         assert main(["cache", "purge", "--tag", "news", "--route", "m", *of]) == 5
         said = capsys.readouterr()
         assert json.loads(said.out) == {"forgotten": 0, "gone": []}
-        assert said.err == "stayfast cache purge: no kept answer is of route m and tag news\n"
+        assert said.err == "stayfast cache purge: no stored answer of route m and tag news\n"
         assert main(["cache", "purge", "--tag", "news", "--url", gateway.url]) == 0
-        assert capsys.readouterr() == ("1 answer is forgotten\n", "")
+        assert capsys.readouterr() == ("1 answer deleted\n", "")
         assert main(["cache", "inspect", key, *of]) == 1
         assert main(["cache", "purge", "--route", "mm", *of]) == 5
-        assert "no route mm has a cache; those that have one: m, other\n" in capsys.readouterr().err
+        assert "no route mm with a cache; routes with one: m, other\n" in capsys.readouterr().err
         purge_by_key(gateway.url, capsys)
         assert main(["cache", "purge", "--all", *of]) == 0
         assert json.loads(capsys.readouterr().out)["forgotten"] == 12 - n_hits
         assert main(["cache", "purge", "--all", "--url", gateway.url]) == 5
-        assert capsys.readouterr() == ("0 answers are forgotten\n", "stayfast cache purge: no answer is kept at all\n")
+        assert capsys.readouterr() == ("0 answers deleted\n", "stayfast cache purge: no answer is kept at all\n")
         assert ask(gateway.url, "m", "one") == "miss"
     assert main(["cache", "stats", *of]) == 2
-    assert "cannot be asked" in capsys.readouterr().err
+    assert "cannot reach" in capsys.readouterr().err
 
 
 def test_cache_inspect_command_empty_key_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody is asked for it."""
     assert main(["cache", "inspect", ""]) == 2
-    assert "`stayfast explain REQUEST-ID` prints the key" in capsys.readouterr().err
+    assert "`stayfast explain REQUEST-ID` prints it" in capsys.readouterr().err
 
 
 def test_cache_purge_command_needs_a_condition(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,15 +154,15 @@ def test_cache_stats_command_prints_table() -> None:
     assert [line.split()[:4] for line in lines[1:4]] == [["faq", "exact", "3", "30.0%"], ["faq", "semantic", "1", "10.0%"],
                                                          ["x", "exact", "0", "-"]]
     assert "0.50% (0.10% to 1.23%)" in lines[2]
-    assert lines[-2:] == ["faq: 2 coalesced", "x: its store cannot be asked: suspended"]
+    assert lines[-2:] == ["faq: 2 coalesced", "x: store unreachable: suspended"]
     assert "No route has a cache" in table([])
 
 
 @pytest.mark.parametrize(("state", "said"), [
-    ("shadow", "y: semantic in shadow, gives nothing yet: 12 labels, and a tenant needs 300, of right answers and of wrong"),
-    ("live", "y: semantic live by 12 labels; 40 questions remembered; audits: 1 right, 2 wrong, of 4 begun"),
-    ("fixed", "y: semantic by a fixed threshold, whose error nobody bounds; 40 questions"),
-    ("off", "y: semantic off: there is nothing to embed with"), ("waiting", "y: semantic waits for its embedder")])
+    ("shadow", "y: semantic in shadow, no hits served yet: 12 labels; a tenant needs 300, of right and wrong"),
+    ("live", "y: semantic live with 12 labels; 40 questions remembered; audits: 1 right, 2 wrong, of 4 started"),
+    ("fixed", "y: semantic with a fixed threshold, without an error bound; 40 questions"),
+    ("off", "y: semantic off: no embedder"), ("waiting", "y: semantic waiting for its embedder")])
 def test_cache_stats_of_semantic_cache_without_hits(state: str, said: str) -> None:
     """It has its line, and its state below."""
     kind = {"hits": 0, "hit_ratio": None, "saved_s": 0.0, "saved_usd": 0.0}

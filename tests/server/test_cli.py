@@ -89,7 +89,7 @@ def test_a_command_that_there_is_not_gets_the_nearest(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         main(["serv"])
     said = " ".join(capsys.readouterr().err.split())
-    assert "stayfast: there is no command serv, did you mean serve? `stayfast --help` lists all" in said
+    assert "stayfast: unknown command serv, did you mean serve? `stayfast --help` lists all" in said
     with pytest.raises(SystemExit):
         main([])
     assert "\n    serve " in capsys.readouterr().err
@@ -134,7 +134,7 @@ def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str
         with pytest.raises(SystemExit) as caught:
             main([name, "--help"])
         assert caught.value.code == 0
-    assert "78   the settings are wrong" in shown
+    assert "78   the settings are invalid" in shown
 
 
 def test_check_tells_by_which_rules_prompts_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,8 +178,8 @@ def test_check_and_serve_point_out_an_upstream_that_nothing_leads_to(
     file.write_text("upstreams: {a: {kind: simulated}, spare: {kind: simulated}}\nroutes: {m: [a]}\n")
     for command in (["check", str(file)], ["serve", "--check", "--config", str(file)]):
         assert main(command) == 0
-        assert capsys.readouterr().err == (f"{file}: warning: upstreams.spare: no route leads to it: add it to the "
-                                           "`upstreams` of one, or leave it out\n")
+        assert capsys.readouterr().err == (f"{file}: warning: upstreams.spare: no route uses it: add it to a route's "
+                                           "`upstreams`, or remove it\n")
 
 
 def test_init(capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,7 +306,7 @@ def test_hello_without_a_name_to_try() -> None:
     """With nothing but a wildcard to a provider, whose models only its customer knows, it says what is to be put in."""
     text = 'upstreams: {a: {kind: openai, key: k}}\nroutes: {"*": [a]}'
     said = hello(load(SettingsText("x", text), {}, kinds=KINDS), [("h", 1)], "1")
-    _, _, command = said.partition("\ntry, with a model that your upstream has for MODEL:\n")
+    _, _, command = said.partition("\ntry (replace MODEL by a model of your upstream):\n")
     assert '"model": "MODEL"' in command
 
 

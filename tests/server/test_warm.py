@@ -35,7 +35,7 @@ def test_warm_reads_texts_to_embed() -> None:
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("Hello?", "line 1 is a question: say with --model"), ('\n{"model": 1', "line 2 is no JSON object"),
+    ("Hello?", "line 1 is a question: --model must name a route"), ('\n{"model": 1', "line 2 is not a JSON object"),
     ('{"model":"m"}', "line 1 needs"), ('{"input":"m"}', "line 1 needs"), ("# nothing\n", "no question")])
 def test_warm_unreadable_line_is_reported(text: str, why: str) -> None:
     """The error names the line."""
@@ -56,7 +56,7 @@ def test_warm_wrong_usage_is_status_2(wrong: list[str], tmp_path: Path, capsys: 
     assert f"{tmp_path / 'none'} cannot be read: No such file or directory" in told
     file.write_bytes(b"a\xff")
     assert main(["warm", str(file), "--model", "m"]) == 2
-    assert "is not in UTF-8 (byte 1)" in capsys.readouterr().err
+    assert "is not UTF-8 (byte 1)" in capsys.readouterr().err
 
 
 COLD = """\
@@ -98,7 +98,7 @@ def test_warm_fills_cached_functions_of_turns(module: str, tmp_path: Path, capsy
     file.write_text('# hot\nrefunds\n["prices", 2]\n{"question": "hours", "k": 1}\n')
     warm = ["warm", str(file), "--call", f"{module}:search", "--per-second", "1000"]
     assert main(warm) == 0
-    assert capsys.readouterr().out == "0 were there, 3 made, 0 failed\n"
+    assert capsys.readouterr().out == "0 cached, 3 new, 0 failed\n"
     assert sorted(calls.read_text().splitlines()) == ["hours 1", "prices 2", "refunds 3"]
 
     async def look_up() -> list[list[str]]:
@@ -114,22 +114,22 @@ def test_warm_fills_cached_functions_of_turns(module: str, tmp_path: Path, capsy
     assert asyncio.run(look_up()) == [["refunds 0", "refunds 1", "refunds 2"], ["prices 0", "prices 1"], ["hours 0"]]
     del sys.modules[module]
     assert main(warm) == 0
-    assert capsys.readouterr().out == "3 were there, 0 made, 0 failed\n"
+    assert capsys.readouterr().out == "3 cached, 0 new, 0 failed\n"
     del sys.modules[module]
     assert main([*warm, "--fresh-for", "0s"]) == 0
-    assert capsys.readouterr().out == "0 were there, 3 made, 0 failed\n"
+    assert capsys.readouterr().out == "0 cached, 3 new, 0 failed\n"
     file.write_text("broken\nrefunds\n")
     del sys.modules[module]
     assert main(warm) == 1
     told = capsys.readouterr()
-    assert told.out == "1 were there, 0 made, 1 failed\n"
+    assert told.out == "1 cached, 0 new, 1 failed\n"
     assert told.err == "stayfast warm: kb failed: ConnectionError\n"
 
 
 @pytest.mark.parametrize(("words", "why"), [
-    (["search", "--model", "m"], "--call asks no gateway"), (["search", "--embed"], "--call asks no gateway"),
-    (["search", "--budget", "1"], "--call asks no gateway"), (["alone"], "in its own process only: give it a store"),
-    (["find"], "keeps nothing: it must be a stayfast.turns.CachedFunction"), (["nothing"], "has no nothing")])
+    (["search", "--model", "m"], "--call uses no gateway"), (["search", "--embed"], "--call uses no gateway"),
+    (["search", "--budget", "1"], "--call uses no gateway"), (["alone"], "has no shared store"),
+    (["find"], "must be a stayfast.turns.CachedFunction"), (["nothing"], "has no nothing")])
 def test_warm_unknown_function_is_reported(words: list[str], why: str, module: str, tmp_path: Path,
                                capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 2, and nothing was called."""
@@ -142,9 +142,9 @@ def test_warm_unknown_function_is_reported(words: list[str], why: str, module: s
 def test_warm_malformed_arguments_line_is_reported() -> None:
     """The error names the line."""
     assert read_arguments('a\n[1, "b"]\n{"k": 2}') == [(("a",), {}), ((1, "b"), {}), ((), {"k": 2})]
-    with pytest.raises(ValueError, match="line 2 is no JSON"):
+    with pytest.raises(ValueError, match="line 2 is not JSON"):
         read_arguments("a\n[1")
-    with pytest.raises(ValueError, match="nothing to call with"):
+    with pytest.raises(ValueError, match="no arguments in this file"):
         read_arguments("# a\n")
 
 
@@ -157,14 +157,14 @@ def test_warm_uncacheable_requests_are_status_5(tmp_path: Path, capsys: pytest.C
         file.write_text("one\ntwo\n" + none)
         assert main(warm) == 5
         told = capsys.readouterr()
-        assert ", 3 that no cache may keep, 0 failed\n" in told.out
-        drawn, without, nothing = sorted(told.err.splitlines(), key=lambda line: ("nothing is" in line, "has no" in line))
-        assert "no cache keeps this: temperature: it is drawn anew each time. Say `temperature: 0` in its line" in drawn
-        assert without == "stayfast warm: no cache keeps this: its route has no cache: routes.NAME.cache"
-        assert nothing == "stayfast warm: nothing is warm by this: no cache keeps any of these answers"
+        assert ", 3 not cacheable, 0 failed\n" in told.out
+        drawn, without, nothing = sorted(told.err.splitlines(), key=lambda line: ("no answer is" in line, "has no" in line))
+        assert "not cacheable: temperature: answers are random. Set `temperature: 0` in the line" in drawn
+        assert without == "stayfast warm: not cacheable: its route has no cache: routes.NAME.cache"
+        assert nothing == "stayfast warm: no answer is cacheable"
         file.write_text('{"model":"m","messages":[],"n":2}\n'.replace("[]", '[{"role":"user","content":"four"}]'))
         assert main(warm) == 5
-        assert "no cache keeps this: n (docs/concepts/cache.md" in capsys.readouterr().err
+        assert "not cacheable: n (docs/concepts/cache.md" in capsys.readouterr().err
         file.write_text('{"model":"m","temperature":0,"messages":[{"role":"user","content":"one"}]}\n' + none)
         assert main(warm) == 0
         assert "nothing is warm" not in capsys.readouterr().err
@@ -179,17 +179,17 @@ def test_warm_makes_first_request_a_hit(tmp_path: Path, capsys: pytest.CaptureFi
         warm = ["warm", str(file), "--url", gateway.url, "--per-second", "100", "--model"]
         assert main([*warm, "m"]) == 0
         said = capsys.readouterr().out
-        assert said.startswith("0 were there, 3 made for ")
+        assert said.startswith("0 cached, 3 new for ")
         assert said.endswith(" tokens, 0 failed\n")
         assert main([*warm, "m"]) == 0
-        assert capsys.readouterr().out == "3 were there, 0 made for 0 tokens, 0 failed\n"
+        assert capsys.readouterr().out == "3 cached, 0 new for 0 tokens, 0 failed\n"
         assert (ask(gateway.url, "m", "one"), ask(gateway.url, "other", "three")) == ("hit", "hit")
         assert main([*warm, "other", "--budget", "1", "--at-once", "1"]) == 1
-        assert ", 2 left out: the budget is spent\n" in capsys.readouterr().out
+        assert ", 2 skipped (budget spent)\n" in capsys.readouterr().out
         assert main([*warm, "nobody"]) == 1
         told = capsys.readouterr()
-        assert "1 were there" in told.out
+        assert "1 cached" in told.out
         assert "2 failed" in told.out
         assert told.err.count("does not exist here") == 1
     assert main([*warm, "m"]) == 1
-    assert "cannot be asked" in capsys.readouterr().err
+    assert "cannot reach" in capsys.readouterr().err

@@ -1,6 +1,4 @@
-"""F9: the command line. Each command is a function of its arguments that returns the exit status. Its module is imported
-only when the command is asked for.
-"""
+"""The command line. Each command is a function from arguments to the exit status, in a module that is imported on use."""
 
 import argparse
 import json
@@ -16,20 +14,20 @@ from stayfast import __version__
 
 EXIT_STATUSES = """\
 exit status:
-  0    done; after `serve`: every answer got to its end
-  1    `serve` had to cut answers off when it stopped; a check found something
+  0    success; for `serve`: every running answer was finished
+  1    `serve` cut answers off at shutdown; a check found a problem
   2    wrong usage
-  3    the address to listen on is taken or not ours
+  3    the address is in use or not available
   4    the workers cannot be started
-  5    there was nothing to do: `cache purge` met no answer, `warm` asked what
-       no cache keeps, `prove` was not given the data that a proof needs
-  78   the settings are wrong
+  5    nothing to do: `cache purge` found no answer, `warm` found no cacheable
+       question, `prove` has no data for a proof
+  78   the settings are invalid
 """
 
 
 EXIT_NOTHING_TO_DO = 5
 EXIT_INTERRUPTED = 130
-_FUNCTIONS = {  # module and function of a command that is not `run` of the module of its name
+_FUNCTIONS = {  # commands whose function is not `run` in the module of the same name
     "check": ("serve", "check"),
     "init": ("files", "write_starter"),
     "schema": ("files", "print_schema"),
@@ -40,7 +38,7 @@ _FUNCTIONS = {  # module and function of a command that is not `run` of the modu
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. What an interrupt ends before the command listens for it ends quietly."""
+    """Run one command; returns the exit status. An interrupt that the command does not handle prints no traceback."""
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
@@ -63,14 +61,14 @@ def _run(words: Sequence[str]) -> int:
 
 
 class Command(argparse.ArgumentParser):
-    """One command's options; with `module`, so many that its `parse` reads them, imported when it is asked for."""
+    """The options of one command. With `module`, that module's `parse` reads them; it is imported on use."""
 
     def __init__(self, *arguments: Any, module: str | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._module = module
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As in `ArgumentParser`, but nobody above knows better what is unknown here."""
+        """Report unknown options here, with a suggestion, instead of in the main parser."""
         if self._module is not None:
             return import_module(self._module).parse(args), []
         found, unknown = super().parse_known_args(args, namespace)
@@ -82,21 +80,20 @@ class Command(argparse.ArgumentParser):
 
 
 class _Commands(argparse.ArgumentParser):
-    """All commands. A name that there is not gets the nearest one, and not only the list."""
+    """The main parser. For an unknown command it suggests the most similar one."""
 
     def error(self, message: str) -> NoReturn:
-        """See `ArgumentParser`."""
         word, is_choice, choices = message.removeprefix("argument COMMAND: invalid choice: '").partition("' (choose from ")
         if is_choice:
             near = get_close_matches(word, choices.replace("'", "").rstrip(")").split(", "), 1)
             hint = f", did you mean {near[0]}?" if near else "."
-            message = f"there is no command {word}{hint} `stayfast --help` lists all"
+            message = f"unknown command {word}{hint} `stayfast --help` lists all"
         self.print_usage(sys.stderr)
         self.exit(2, fitting(f"stayfast: {message}") + "\n")
 
 
 class _Once(argparse.Action):
-    """An option of which a second one would quietly stand in the place of the first."""
+    """An option that must not be repeated, as the second value would replace the first."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
                  option_string: str | None = None) -> None:
@@ -116,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="run the gateway")
     serve.add_argument("--config", metavar="FILE", help="settings (default: $STAYFAST_CONFIG, ./stayfast.yaml, built-in)")
     serve.add_argument("--host", help="address to listen on")
-    serve.add_argument("--port", help="TCP port; 0 takes a free one")
+    serve.add_argument("--port", help="TCP port; 0: any free one")
     serve.add_argument("--workers", metavar="N", help="processes that share the port")
     serve.add_argument("--model", metavar="PATH", help="a GGUF file for the embedded engine")
     serve.add_argument("--log-format", metavar="FORMAT", help="auto (text on a terminal), text or json")
@@ -126,8 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="check a settings file")
     check.add_argument("file", nargs="?", help="settings (default: as for serve)")
 
-    init = commands.add_parser("init", help="write a settings file to begin with")
-    init.add_argument("file", nargs="?", default="stayfast.yaml", help="where (default: %(default)s)")
+    init = commands.add_parser("init", help="write a settings file to start from")
+    init.add_argument("file", nargs="?", default="stayfast.yaml", help="output file (default: %(default)s)")
     init.add_argument("--force", action="store_true", help="overwrite the file if it exists")
 
     schema = commands.add_parser("schema", help="print the JSON Schema of the settings")
@@ -143,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     key = commands.add_parser("key", help="make an API key for a client")
     key.add_argument("name", nargs="?", default="my-app", help="the client's name (default: %(default)s)")
 
-    _add_watching(commands)
+    _add_monitoring(commands)
     prove = commands.add_parser("prove", help="run a published claim again, on this machine")
     prove.add_argument("name", nargs="*", help="proofs to run (see --list)")
     prove.add_argument("--all", action="store_true", help="run all of them")
@@ -157,73 +154,74 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_watching(commands: "argparse._SubParsersAction[Command]") -> None:
-    alerts = commands.add_parser("alerts", help="print rules for Prometheus, made from the settings")
+def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
+    alerts = commands.add_parser("alerts", help="print Prometheus rules for the settings")
     alerts.add_argument("--config", metavar="FILE", help="settings (default: as for serve)")
     alerts.add_argument("--format", choices=("prometheus", "sloth"), default="prometheus", help="(default: %(default)s)")
     alerts.add_argument("--out", metavar="FILE", help="where (default: standard output)")
 
-    dashboard = commands.add_parser("dashboard", help="print the board for Grafana")
+    dashboard = commands.add_parser("dashboard", help="print the Grafana dashboard")
     dashboard.add_argument("--out", metavar="FILE", help="where (default: standard output)")
 
     explain = commands.add_parser("explain", help="show where the time of a recent request went")
     explain.add_argument("request_id", metavar="REQUEST-ID", help="the answer's x-request-id")
-    _of_a_gateway(explain)
+    _add_gateway_options(explain)
 
 
 def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:
-    warm = commands.add_parser("warm", help="ask a gateway what will be asked of it, so that its caches know")
-    warm.add_argument("file", metavar="FILE", help="a question or a request as JSON in each line")
-    warm.add_argument("--model", metavar="ROUTE", help="whom to ask the lines that are no JSON")
-    warm.add_argument("--embed", action="store_true", help="lines that are no JSON are texts for --model to embed")
-    warm.add_argument("--call", metavar="MODULE:NAME", help="call a turns.Cached of yours with each line, and no gateway")
+    warm = commands.add_parser("warm", help="fill the caches of a gateway with answers to expected questions")
+    warm.add_argument("file", metavar="FILE", help="one question, or request as JSON, per line")
+    warm.add_argument("--model", metavar="ROUTE", help="route for lines that are not JSON")
+    warm.add_argument("--embed", action="store_true", help="treat lines that are not JSON as texts to embed with --model")
+    warm.add_argument("--call", metavar="MODULE:NAME", help="call a turns.Cached with each line, without a gateway")
     when = warm.add_mutually_exclusive_group()
-    when.add_argument("--every", metavar="TIME", help="again and again, as in 1h")
-    when.add_argument("--cron", metavar="LINE", help='again and again, by the local clock, as in "0 6 * * 1-5"')
-    warm.add_argument("--fresh-for", metavar="TIME", help="ask again for what is older (default: whatever is kept will do)")
-    warm.add_argument("--budget", metavar="TOKENS", type=int, help="stop a round when its answers came to so many")
-    warm.add_argument("--per-second", metavar="N", type=float, default=2.0, help="at most (default: %(default)s)")
-    warm.add_argument("--at-once", metavar="N", type=int, default=4, help="at most (default: %(default)s)")
+    when.add_argument("--every", metavar="TIME", help="repeat at this interval, for example 1h")
+    when.add_argument("--cron", metavar="LINE", help='repeat by this schedule in local time, for example "0 6 * * 1-5"')
+    warm.add_argument("--fresh-for", metavar="TIME", help="refresh older answers (default: any stored answer is fresh)")
+    warm.add_argument("--budget", metavar="TOKENS", type=int, help="stop a round after this many tokens")
+    warm.add_argument("--per-second", metavar="N", type=float, default=2.0, help="request rate (default: %(default)s)")
+    warm.add_argument("--at-once", metavar="N", type=int, default=4, help="concurrent requests (default: %(default)s)")
     warm.add_argument("--url", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
     warm.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
 
 
-def _of_a_gateway(command: argparse.ArgumentParser) -> None:
-    """What asks a gateway that runs."""
+def _add_gateway_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of commands that call a running gateway."""
     command.add_argument("--url", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
     command.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
     command.add_argument("--json", action="store_true", help="print what the gateway answered")
 
 
 def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
-    cache = commands.add_parser("cache", help="what caches do, or would do")
+    cache = commands.add_parser("cache", help="show, purge or evaluate caches")
     actions = cache.add_subparsers(dest="action", required=True, metavar="ACTION")
-    stats = actions.add_parser("stats", help="what they hold and saved, by route and kind")
-    inspect = actions.add_parser("inspect", help="what is known of one kept answer")
-    inspect.add_argument("key", metavar="KEY", help="64 hexadecimal digits: `x-cache` and `stayfast explain` tell them")
-    purge = actions.add_parser("purge", help="forget kept answers")
-    purge.add_argument("--route", metavar="NAME", action=_Once, help="those of a route")
-    purge.add_argument("--tenant", metavar="NAME", action=_Once, help="those of a tenant")
-    purge.add_argument("--tag", metavar="WORD", action=_Once, help="those whose client gave them this tag (x-cache-tags)")
-    purge.add_argument("--key", metavar="KEY", action=_Once, help="one: a hit's `x-cache` and `stayfast explain` tell it")
-    purge.add_argument("--all", action="store_true", help="every one")
+    stats = actions.add_parser("stats", help="show contents and savings, by route and kind")
+    inspect = actions.add_parser("inspect", help="show the metadata of one stored answer")
+    inspect.add_argument("key", metavar="KEY", help="64 hexadecimal digits, from `x-cache` or `stayfast explain`")
+    purge = actions.add_parser("purge", help="delete stored answers")
+    purge.add_argument("--route", metavar="NAME", action=_Once, help="of one route")
+    purge.add_argument("--tenant", metavar="NAME", action=_Once, help="of one tenant")
+    purge.add_argument("--tag", metavar="WORD", action=_Once, help="with this tag of the client (x-cache-tags)")
+    purge.add_argument("--key", metavar="KEY", action=_Once, help="by its key in `x-cache` or `stayfast explain`")
+    purge.add_argument("--all", action="store_true", help="all answers")
     for action in (stats, inspect, purge):
-        _of_a_gateway(action)
-    of_own = actions.add_parser("eval", help="what a semantic cache would answer of your own questions, and how wrongly")
-    files = of_own.add_mutually_exclusive_group(required=True)
+        _add_gateway_options(action)
+    evaluate = actions.add_parser("eval", help="measure hit rate and error of a semantic cache on your own questions")
+    files = evaluate.add_mutually_exclusive_group(required=True)
     files.add_argument("--classes", metavar="FILE", help="CSV with text,category: one category, one answer")
     files.add_argument("--pairs", metavar="FILE", help="CSV with sentence1,sentence2,label, or JSON with origin, similar")
-    of_own.add_argument("--max-error", default="0.5%,1%,2%,5%,10%", metavar="SHARES",
-                        help="what may be wrong of the answers given (default: 0.5, 1, 2, 5 and 10 %%)")
-    of_own.add_argument("--min-labels", type=int, default=300, metavar="N",
-                        help="comparisons before the first answer, as in the settings (default: %(default)s)")
-    of_own.add_argument("--personal", action="store_true", help='questions that speak of "my" have the same answer for all')
-    of_own.add_argument("--volatile", action="store_true", help="so have those about today and prices, while they are kept")
-    of_own.add_argument("--words", type=int, default=3, metavar="N", help="that a question must have (default: %(default)s)")
-    of_own.add_argument("--model", metavar="PATH", help="an ONNX file or a sentence-transformers folder (default: MiniLM)")
-    of_own.add_argument("--seed", type=int, default=1, help="of the order (default: %(default)s)")
-    of_own.add_argument("--html", metavar="FILE", help="write a report that needs no network")
-    of_own.add_argument("--json", action="store_true", help="print JSON")
+    evaluate.add_argument("--max-error", default="0.5%,1%,2%,5%,10%", metavar="SHARES",
+                        help="allowed shares of wrong hits (default: 0.5, 1, 2, 5 and 10 %%)")
+    evaluate.add_argument("--min-labels", type=int, default=300, metavar="N",
+                        help="comparisons before the first hit, as in the settings (default: %(default)s)")
+    evaluate.add_argument("--personal", action="store_true", help='questions with "my" may share answers')
+    evaluate.add_argument("--volatile", action="store_true", help="so may questions about today and prices")
+    evaluate.add_argument("--words", type=int, default=3, metavar="N",
+                          help="fewest content words of a question (default: %(default)s)")
+    evaluate.add_argument("--model", metavar="PATH", help="an ONNX file or a sentence-transformers folder (default: MiniLM)")
+    evaluate.add_argument("--seed", type=int, default=1, help="seed of the random order (default: %(default)s)")
+    evaluate.add_argument("--html", metavar="FILE", help="also write a self-contained HTML report")
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:
@@ -241,20 +239,20 @@ def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:
 
 
 def print_message(text: str) -> None:
-    """A line for the person at the terminal; standard output belongs to logs and to what a command was asked for."""
+    """Print a message to standard error; standard output is for logs and results."""
     sys.stderr.write(f"{fitting(text) if sys.stderr.isatty() else text}\n")
     sys.stderr.flush()
 
 
 def fitting(text: str) -> str:
-    """Sentences broken where the terminal ends. What is indented is to be copied, and stays."""
+    """Wrap text to the terminal's width. Indented lines are commands to copy and are not wrapped."""
     columns = max(40, shutil.get_terminal_size().columns)
     return "\n".join(line if line.startswith(" ") else textwrap.fill(
         line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
 
 
 def curl(url: str, model: str, header: str = "") -> str:
-    """A request to try, for a shell, in lines of a terminal; `url` ends in /v1."""
+    """An example curl command. `url` ends in /v1."""
     lines = [f"  curl -i -N {url}/chat/completions", *([f"    {header}"] if header else []),
              "    -H 'content-type: application/json'", f"    -d '{{\"model\": {json.dumps(model)}, \"stream\": true,"]
     return " \\\n".join(lines) + '\n         "messages": [{"role": "user", "content": "Hello!"}]}\''

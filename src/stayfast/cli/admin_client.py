@@ -1,4 +1,4 @@
-"""Requests of commands to the admin endpoints of a running gateway: synchronous, as a command sends one and prints."""
+"""Synchronous requests of commands to the admin endpoints of a running gateway."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ BAD_URL = "--url must be like http://127.0.0.1:8090"
 
 
 class AdminRequestFailed(Exception):
-    """The gateway answered with another status than 200; the message says why."""
+    """The gateway answered with a status other than 200."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -21,42 +21,41 @@ class AdminRequestFailed(Exception):
 
 
 class GatewayUnreachable(Exception):
-    """The request cannot be sent, or no response came; the message says why."""
+    """The request could not be sent, or there was no response."""
 
 
 def send(arguments: argparse.Namespace, method: str, path: str) -> bytes:
-    """Send a request without a body to the gateway of `--url` and `--key-env`; returns the response's. Raises Unreachable,
-    Refused."""
+    """Send a request without body to the gateway of `--url`, with the key of `--key-env`; returns the response body. Raises
+    GatewayUnreachable, AdminRequestFailed."""
     try:
         status, body = _send(arguments.url, method, path, authorization(arguments.key_env))
     except ConnectionRefusedError as error:
-        raise GatewayUnreachable(f"{arguments.url} cannot be asked: nothing listens there. Start `stayfast serve`, or name "
-                                 f"the "
-                          "gateway's address by --url") from error
+        raise GatewayUnreachable(f"cannot reach {arguments.url}: nothing listens there. Start `stayfast serve`, or give the "
+                                 "gateway's address with --url") from error
     except (OSError, HTTPException, ValueError) as error:
-        raise GatewayUnreachable(f"{arguments.url} cannot be asked: {error}") from error
+        raise GatewayUnreachable(f"cannot reach {arguments.url}: {error}") from error
     if status != 200:
         raise AdminRequestFailed(status, error_message(status, body))
     return body
 
 
 def authorization(key_env: str | None) -> dict[str, str]:
-    """The header with the API key, if one is to be sent. Raises ValueError where the variable is not set."""
+    """The header with the API key; empty without `key_env`. Raises ValueError if the variable is not set."""
     if key_env is None:
         return {}
     key = environment().get(key_env)
     if not key:
-        raise ValueError(f"the variable {key_env} is not set")
+        raise ValueError(f"the environment variable {key_env} is not set")
     return {"authorization": f"Bearer {key}"}
 
 
 def error_message(status: int, body: bytes) -> str:
-    """Why a gateway refused a request, in its own words."""
-    hint = " Here: --key-env NAME, of a variable that holds the key." if status == 401 else ""
+    """The status and the gateway's message."""
+    hint = " Use --key-env NAME to name the variable with the key." if status == 401 else ""
     try:
         return f"{status}: {json.loads(body)['error']['message']}{hint}"
     except (ValueError, KeyError, TypeError):
-        return f"it answered with status {status}; is it a Stayfast gateway?"
+        return f"status {status}; is this a Stayfast gateway?"
 
 
 def _send(url: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""`stayfast cache`: what the caches of a running gateway hold and saved, what it knows of one answer, and make it forget."""
+"""`stayfast cache`: contents and savings of a running gateway's caches, metadata of one answer, purge, and evaluation."""
 
 import argparse
 import sys
@@ -17,19 +17,19 @@ from stayfast.stores.embedder import HOW_TO
 _NOTHING = "-"
 _NO_COLUMN = ("coalesced", "stale", "bypass")
 _STATES = {
-    "off": "off: there is nothing to embed with (`stayfast check` says what is missing)",
-    "waiting": "waits for its embedder (the log says `semantic_off` where it does not load)",
-    "shadow": "in shadow, gives nothing yet: {n} labels, and a tenant needs {least}, of right answers and of wrong ones, "
-              "and a threshold that holds max_error",
-    "live": "live by {n} labels",
-    "fixed": "by a fixed threshold, whose error nobody bounds",
+    "off": "off: no embedder (`stayfast check` names the missing package)",
+    "waiting": "waiting for its embedder (log event `semantic_off` if it fails to load)",
+    "shadow": "in shadow, no hits served yet: {n} labels; a tenant needs {least}, of right and wrong answers, and a "
+              "threshold within max_error",
+    "live": "live with {n} labels",
+    "fixed": "with a fixed threshold, without an error bound",
 }
-_HEAD = ("ROUTE", "KIND", "HITS", "OF ASKED", "SAVED", "SAVED USD", "WRONG", "ANSWERS", "SIZE")
+_HEAD = ("ROUTE", "KIND", "HITS", "HIT RATIO", "SAVED", "SAVED USD", "WRONG", "ANSWERS", "SIZE")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do one action; returns the exit status: 1 where it is refused, 2 where the gateway cannot be asked."""
-    actions: dict[str, Callable[[argparse.Namespace], int]] = {"stats": _stats, "inspect": _inspect, "purge": _purge,
+    """Run one action. Exit status 1: refused; 2: the gateway is unreachable."""
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {"stats": _print_stats, "inspect": _inspect, "purge": _purge,
                                                                "eval": _evaluate}
     try:
         return actions[arguments.action](arguments)
@@ -42,25 +42,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     try:
-        cache_eval = import_module("stayfast.cli.cache_eval")  # here: it needs packages that only an extra brings
+        cache_eval = import_module("stayfast.cli.cache_eval")  # imported on use: it needs the packages of an extra
     except ModuleNotFoundError as missing:
-        print_message(f"stayfast cache eval: there is no {missing.name} here; {HOW_TO}")
+        print_message(f"stayfast cache eval: {missing.name} is not installed; {HOW_TO}")
         return 1
     status: int = cache_eval.run(arguments)
     return status
 
 
-def _stats(arguments: argparse.Namespace) -> int:
-    """Print what the caches hold and saved, by route and kind."""
+def _print_stats(arguments: argparse.Namespace) -> int:
     body = send(arguments, "GET", "/admin/cache")
     sys.stdout.write(body.decode() + "\n" if arguments.json else table(msgspec.json.decode(body)["data"]))
     return 0
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
-    """Print what is known of one answer, but for its words; 1 where none is kept under the key, 2 where no key is said."""
+    """Print the metadata of one answer. Exit status 1: no answer with this key; 2: no key given."""
     if not arguments.key:
-        print_message("stayfast cache inspect: say which: `stayfast explain REQUEST-ID` prints the key of its answer")
+        print_message("stayfast cache inspect: a key is required; `stayfast explain REQUEST-ID` prints it")
         return 2
     body = send(arguments, "GET", f"/admin/cache/{quote(arguments.key, safe='')}")
     if arguments.json:
@@ -80,12 +79,10 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _purge(arguments: argparse.Namespace) -> int:
-    """Forget answers, and say how many; 1 where it is refused or a store could not be asked, 5 where there is none."""
+    """Delete answers and print their number. Exit status 1: refused, or a store was unreachable; 5: no such answer."""
     wanted = {name: value for name in ("route", "tenant", "tag") if (value := getattr(arguments, name)) is not None}
     if [bool(wanted), arguments.key is not None, arguments.all].count(True) != 1:
-        print_message("stayfast cache purge: say what: --route, --tenant, --tag (all that is given must be true), or "
-                      "--key, alone, or "
-            "--all, alone")
+        print_message("stayfast cache purge: give --route, --tenant, --tag (all must match), or only --key, or only --all")
         return 2
     where = f"/{quote(arguments.key, safe='')}" if arguments.key is not None else f"?{urlencode(wanted or {'all': 'true'})}"
     try:
@@ -94,40 +91,40 @@ def _purge(arguments: argparse.Namespace) -> int:
         is_nothing = not purged["forgotten"] and not purged["gone"]
         unknown = _unknown_route(arguments) if is_nothing and arguments.route is not None else ""
     except msgspec.DecodeError as error:
-        raise GatewayUnreachable(f"{arguments.url} cannot be asked: {error}") from error
+        raise GatewayUnreachable(f"cannot reach {arguments.url}: {error}") from error
     n = purged["forgotten"]
-    sys.stdout.write(body.decode() + "\n" if arguments.json else f"{n} answer{'s are' if n != 1 else ' is'} forgotten\n")
+    sys.stdout.write(body.decode() + "\n" if arguments.json else f"{n} answer{'s' if n != 1 else ''} deleted\n")
     for gone in purged["gone"]:
-        print_message(f"stayfast cache purge: not all could be asked: {gone}")
+        print_message(f"stayfast cache purge: incomplete: {gone}")
     if is_nothing:
-        print_message(f"stayfast cache purge: {unknown or _why_nothing(arguments.key, wanted)}")
+        print_message(f"stayfast cache purge: {unknown or _explain_no_match(arguments.key, wanted)}")
         return EXIT_NOTHING_TO_DO
     return 1 if purged["gone"] else 0
 
 
-def _why_nothing(key: str | None, wanted: dict[str, str]) -> str:
+def _explain_no_match(key: str | None, wanted: dict[str, str]) -> str:
     if key is not None:
-        return "no answer is kept under this key (any more)"
+        return "no answer with this key"
     if not wanted:
-        return "no answer is kept at all"
-    return f"no kept answer is of {' and '.join(f'{name} {value}' for name, value in wanted.items())}"
+        return "no stored answers"
+    return f"no stored answer of {' and '.join(f'{name} {value}' for name, value in wanted.items())}"
 
 
 def _unknown_route(arguments: argparse.Namespace) -> str:
-    """What to say where the route has no cache; empty where it has, or nobody says so."""
+    """The error if the route has no cache; empty if it has one or this is unknown."""
     try:
         known = [route["route"] for route in msgspec.json.decode(send(arguments, "GET", "/admin/cache"))["data"]]
     except AdminRequestFailed:
         return ""
     if arguments.route in known:
         return ""
-    return f"no route {arguments.route} has a cache; those that have one: {', '.join(known) or 'none'}"
+    return f"no route {arguments.route} with a cache; routes with one: {', '.join(known) or 'none'}"
 
 
 def table(routes: list[dict[str, Any]]) -> str:
-    """One line for each route and kind."""
+    """One line per route and kind."""
     if not routes:
-        return "No route has a cache: routes.NAME.cache (docs/concepts/cache.md).\n"
+        return "No route has a cache (set routes.NAME.cache; docs/concepts/cache.md).\n"
     rows = [_HEAD, *(row for route in routes for row in _rows(route))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     lines = ["  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]),
@@ -143,16 +140,17 @@ def _rows(route: dict[str, Any]) -> list[tuple[str, ...]]:
             continue
         wrong = f"{error['likely']:.2%} ({error['low']:.2%} to {error['high']:.2%})" if (
             kind == "semantic" and error is not None and {"likely", "low", "high"} <= error.keys()) else _NOTHING
-        size = _size(store["n_bytes"]) if kind == "exact" else ""
+        size = _format_size(store["n_bytes"]) if kind == "exact" else ""
         n_answers = store["n_entries"] if kind == "exact" else ""
         rows.append((route["route"], kind, str(counts["hits"]),
-                     _NOTHING if counts["hit_ratio"] is None else f"{counts['hit_ratio']:.1%}", _time(counts["saved_s"]),
+                     _NOTHING if counts["hit_ratio"] is None else f"{counts['hit_ratio']:.1%}",
+                     _format_time(counts["saved_s"]),
                      f"{counts['saved_usd']:.4f}", wrong, _NOTHING if n_answers is None else str(n_answers), size))
     return rows
 
 
 def _notes(routes: list[dict[str, Any]]) -> list[str]:
-    """What is no column: shared calls, and stores that are gone."""
+    """Lines below the table: other results, semantic state, unreachable stores."""
     notes = []
     for route in routes:
         requests = route["requests"]
@@ -165,13 +163,13 @@ def _notes(routes: list[dict[str, Any]]) -> list[str]:
             workers = ", ".join(f"{n} {state}" for state, n in semantic["workers"].items())
             several = f" (workers: {workers})" if len(semantic["workers"]) > 1 else ""
             notes.append(f"{route['route']}: semantic {phase}{several}; {semantic['questions']} questions remembered; "
-                         f"audits: {audits['right']} right, {audits['wrong']} wrong, of {audits['begun']} begun")
+                         f"audits: {audits['right']} right, {audits['wrong']} wrong, of {audits['begun']} started")
         if route["store"]["why_not"]:
-            notes.append(f"{route['route']}: its store cannot be asked: {route['store']['why_not']}")
+            notes.append(f"{route['route']}: store unreachable: {route['store']['why_not']}")
     return ["", *notes] if notes else []
 
 
-def _size(n_bytes: float | None) -> str:
+def _format_size(n_bytes: float | None) -> str:
     if n_bytes is None:
         return _NOTHING
     for unit in ("B", "KiB", "MiB"):
@@ -181,7 +179,7 @@ def _size(n_bytes: float | None) -> str:
     return f"{n_bytes:.1f} GiB"
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     if seconds < 600:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 36_000 else f"{seconds / 3600:.0f} h"

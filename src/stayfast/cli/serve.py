@@ -1,4 +1,4 @@
-"""`stayfast serve`: the gateway in this process, or a parent with workers; and `stayfast check`, its first step alone."""
+"""`stayfast serve`: the gateway in this process, or a parent with worker processes; and `stayfast check`."""
 
 import argparse
 import asyncio
@@ -45,10 +45,9 @@ _UNKNOWN = "MODEL"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal; returns the exit status."""
     variables = environment()
     if arguments.worker is not None:
-        return _work(arguments.worker, variables)
+        return _run_worker(arguments.worker, variables)
     given = Given(arguments, variables)
     try:
         settings = given.load()
@@ -59,26 +58,26 @@ def run(arguments: argparse.Namespace) -> int:
         if wrong := unusable(settings):
             print_message("\n".join(wrong))
             return EXIT_BAD_SETTINGS
-        sys.stdout.write(_summary(settings) + "\n")
-    _advise(given.find(), settings)
+        sys.stdout.write(_summarize(settings) + "\n")
+    _print_warnings(given.find(), settings)
     if arguments.check:
         return 0
     if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and (
             given.find().name == BUILT_IN):
         print_message(f"no embedded model: {why_not_embedded()}")
     try:
-        return _supervise(given, settings) if settings.workers > 1 else _serve(given, settings)
+        return _run_parent(given, settings) if settings.workers > 1 else _serve(given, settings)
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
         server = settings.server
         print_message(f"stayfast serve: cannot listen on {server.host} port {server.port}: {error.strerror}; choose "
-                      f"another --port")
+                      "another --port")
         return EXIT_PORT_IN_USE
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """`stayfast check`: print `ok: ...`, or everything that is wrong with the settings, one problem a line."""
+    """`stayfast check`: print `ok: ...`, or all problems of the settings, one per line."""
     variables = environment()
     try:
         source = find(arguments.file, variables)
@@ -89,25 +88,25 @@ def check(arguments: argparse.Namespace) -> int:
     if wrong := unusable(settings):
         print_message("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
-    sys.stdout.write("\n".join((_summary(settings), *prefix_rules(settings))) + "\n")
-    _advise(source, settings)
+    sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings))) + "\n")
+    _print_warnings(source, settings)
     if why := missing(settings):
         print_message(why)
     return 0
 
 
-def _advise(source: SettingsText, settings: Settings) -> None:
+def _print_warnings(source: SettingsText, settings: Settings) -> None:
     for one in advice(settings):
         print_message(f"{source.name}: warning: {one}")
 
 
-def _summary(settings: Settings) -> str:
+def _summarize(settings: Settings) -> str:
     counts = (len(settings.upstreams), "upstream"), (len(settings.routes), "route")
     return "ok: " + ", ".join(f"{n} {noun}" if n == 1 else f"{n} {noun}s" for n, noun in counts)
 
 
 class Given:
-    """What the command line and the environment say, to be put on top of the file each time it is read."""
+    """Settings of the command line and the environment, applied each time the file is read."""
 
     def __init__(self, arguments: argparse.Namespace, variables: Mapping[str, str]) -> None:
         self.variables = variables
@@ -124,7 +123,7 @@ class Given:
         return find(self._file, self.variables)
 
     def load(self, source: SettingsText | None = None) -> Settings:
-        """Settings from the file as it is now, or from `source`; SettingsError. Says what cannot change while it runs."""
+        """Load the current file, or `source`. Prints a message for changes that need a restart. Raises SettingsError."""
         settings = load(source or self.find(), self.variables, self.overrides, kinds=KINDS, model=self.model)
         old = self._running = self._running or settings
         for name, before, after in (("server.host", old.server.host, settings.server.host),
@@ -146,8 +145,8 @@ def _serve(given: Given, settings: Settings) -> int:
                          on_listening=on_listening, on_draining=lambda: notify(socket_name, "STOPPING=1"))
 
 
-def _supervise(given: Given, settings: Settings) -> int:
-    """Be the parent. What the workers get is text, overrides and addresses: all that they need to load the same settings."""
+def _run_parent(given: Given, settings: Settings) -> int:
+    """Run the parent process. Workers get the settings text, overrides and addresses, and load the same settings."""
     held = reserve(settings.server.host, settings.server.port)
     address: Address = held.getsockname()[:2]
     listening = Override(("server", "port"), str(address[1]), "the parent process")
@@ -155,9 +154,9 @@ def _supervise(given: Given, settings: Settings) -> int:
     engines: dict[str, Address] = {}
     last_good, turns = given.find(), turn_files(settings)
 
-    def briefing() -> bytes:
+    def snapshot() -> bytes:
         return json.dumps({
-            "turns": turns,  # a briefing that says nothing new is not sent
+            "turns": turns,  # part of the snapshot: an unchanged one is not sent
             "name": last_good.name, "text": last_good.text, "model": given.model, "engines": engines, "folder": folder,
             "overrides": [[*override.path, override.text, override.source] for override in (*given.overrides, listening)],
         }).encode()
@@ -167,9 +166,9 @@ def _supervise(given: Given, settings: Settings) -> int:
         source = given.find()
         new = given.load(source)
         if new.engines != settings.engines:
-            raise ValueError("embedded models run in the parent of the workers: to add, change or remove one, restart")
+            raise ValueError("embedded models run in the parent process: adding, changing or removing one needs a restart")
         last_good, turns = source, turn_files(new)
-        return briefing()
+        return snapshot()
 
     def on_ready() -> None:
         print_message(hello(settings, [address], __version__))
@@ -178,7 +177,7 @@ def _supervise(given: Given, settings: Settings) -> int:
     async def parent() -> int:
         def announce(upstream: str, engine: Address) -> None:
             engines[upstream] = engine
-            supervisor.brief(briefing())
+            supervisor.brief(snapshot())
 
         config = WorkersConfig(settings.workers, settings.server.grace_s + settings.server.drain_s)
         supervisor = Supervisor(
@@ -190,34 +189,33 @@ def _supervise(given: Given, settings: Settings) -> int:
 
     with held, meeting_place() as folder:
         if folder is None:
-            print_message("stayfast: there is no folder for the workers to meet in; /metrics and explain tell of one "
-                          "worker at a "
-                "time, and limits are each one's own")
+            print_message("stayfast: no runtime directory for the workers: /metrics and explain cover one worker at a time, "
+                          "and limits are per worker")
         return asyncio.run(parent())
 
 
-def _work(place: str, variables: Mapping[str, str]) -> int:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the loop takes it
+def _run_worker(place: str, variables: Mapping[str, str]) -> int:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the event loop handles it
     n, n_workers = (int(part) for part in place.split("/"))
     try:
         lifeline = ParentChannel.on_standard_input()
     except EOFError:
         return 0
-    told = ParentState(lifeline, variables)
+    parent_state = ParentState(lifeline, variables)
     try:
-        settings = told.load()
+        settings = parent_state.load()
     except SettingsError as error:
         print_message(str(error))
         return EXIT_BAD_SETTINGS
     lifeline.watch(settings.server.grace_s + settings.server.drain_s + _MARGIN_S)
 
     def on_listening(_: Sequence[Address]) -> None:
-        asyncio.get_running_loop().call_soon(lifeline.ready)  # once the loop takes signals: an answer may be a reload
+        asyncio.get_running_loop().call_soon(lifeline.ready)  # once the loop handles signals, as a reload may follow
 
-    siblings = WorkerPeers(told.folder(), n, n_workers)
+    siblings = WorkerPeers(parent_state.folder(), n, n_workers)
     try:
-        return compose.serve(settings, siblings=siblings, n_workers=n_workers, reload=told.load, engines=told.engines,
-                             on_listening=on_listening, on_draining=lambda: None)
+        return compose.serve(settings, siblings=siblings, n_workers=n_workers, reload=parent_state.load,
+                             engines=parent_state.engines, on_listening=on_listening, on_draining=lambda: None)
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
@@ -225,51 +223,51 @@ def _work(place: str, variables: Mapping[str, str]) -> int:
 
 
 def turn_files(settings: Settings) -> list[str]:
-    """What the files of the turns are like that are served, which workers have to load anew where they have changed."""
-    return [file_state(upstream.turn) for upstream in settings.upstreams.values() if isinstance(upstream,
-                                                                                              TurnUpstreamSettings)]
+    """The states of the served turns' files; workers reload changed ones."""
+    return [file_state(upstream.turn) for upstream in settings.upstreams.values()
+            if isinstance(upstream, TurnUpstreamSettings)]
 
 
 class ParentState:
-    """What a worker's parent said last."""
+    """The latest snapshot from a worker's parent."""
 
     def __init__(self, lifeline: ParentChannel, variables: Mapping[str, str]) -> None:
         self._lifeline = lifeline
         self._variables = variables
 
     def load(self) -> Settings:
-        """The settings that the parent has checked."""
+        """The settings, already checked by the parent."""
         state = json.loads(self._lifeline.briefing)
         given = [Override(tuple(path), text, source) for *path, text, source in state["overrides"]]
         return load(SettingsText(state["name"], state["text"]), self._variables, given, kinds=KINDS, model=state["model"])
 
     def folder(self) -> Path | None:
-        """Where the workers meet; None: nowhere."""
-        told = json.loads(self._lifeline.briefing)["folder"]
-        return Path(told) if told is not None else None
+        """The runtime directory of the workers; None if there is none."""
+        path = json.loads(self._lifeline.briefing)["folder"]
+        return Path(path) if path is not None else None
 
     def engines(self) -> Mapping[str, Address]:
-        """Where the embedded engines are, by their upstream's name; those not yet up are missing."""
+        """Addresses of the ready embedded engines, by upstream."""
         return {name: (host, port) for name, (host, port) in json.loads(self._lifeline.briefing)["engines"].items()}
 
 
 def hello(settings: Settings, addresses: Sequence[tuple[str, int]], version: str) -> str:
-    """A few lines for the terminal."""
+    """The startup message: address, models, and an example request."""
     host, port = addresses[0] if addresses else (settings.server.host, settings.server.port)
-    url = f"http://{_reachable(host)}:{port}/v1"
-    bound = "" if _reachable(host).strip("[]") == host else f" ({host}, port {port})"
+    url = f"http://{_client_host(host)}:{port}/v1"
+    bound = "" if _client_host(host).strip("[]") == host else f" ({host}, port {port})"
     lines = [f"stayfast {version} listens on {url}{bound}", f"models: {', '.join(settings.routes)}"]
     model = _model_to_try(settings)
     if model is not None:
         key = '-H "authorization: Bearer $STAYFAST_KEY"' if settings.server.demands_key else ""
-        lines += [f"try, with a model that your upstream has for {_UNKNOWN}:" if model == _UNKNOWN else "try:",
+        lines += [f"try (replace {_UNKNOWN} by a model of your upstream):" if model == _UNKNOWN else "try:",
                   curl(url, model, key)]
     return "\n".join(lines)
 
 
-def _reachable(host: str) -> str:
-    """An address to call, from one to listen on."""
-    if host == "0.0.0.0":  # noqa: S104 - it is read, not listened on
+def _client_host(host: str) -> str:
+    """The address to call for a listening address."""
+    if host == "0.0.0.0":  # noqa: S104 - compared, not bound
         return "127.0.0.1"
     if host == "::":
         return "[::1]"
@@ -277,7 +275,7 @@ def _reachable(host: str) -> str:
 
 
 def _model_to_try(settings: Settings) -> str | None:
-    """A route that costs nothing if there is one, else the first that has a name; of "*" a name that its upstreams know."""
+    """A route without costs if there is one, else the first named route; for "*" a model name of its upstreams."""
     named = [name for name in settings.routes if name != "*" and "'" not in name]
     for name in _PREFERRED:
         if name in named:
@@ -292,8 +290,7 @@ def _model_to_try(settings: Settings) -> str | None:
 
 
 def notify(address: str | None, state: str) -> None:
-    """Send `state` (READY=1, STOPPING=1) to the socket that NOTIFY_SOCKET names; nothing when there is none. A manager that
-    does not listen is no reason to stop serving, so errors end here."""
+    """Send `state` (READY=1, STOPPING=1) to systemd's NOTIFY_SOCKET, if set. Errors are ignored."""
     if not address:
         return
     target = "\0" + address[1:] if address.startswith("@") else address

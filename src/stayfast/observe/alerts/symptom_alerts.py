@@ -41,8 +41,8 @@ def _percentile_alerts(config: AlertsConfig) -> Iterator[Alert]:
                 (Condition(percentile(metric, quantile), limit_s),
                  Condition(REQUESTS_5M, config.min_requests_5m * (TIMES_FOR_P99 if quantile == "p99" else 1))),
                 f"Route {{{{ $labels.route }}}}: {quantile} of {DESCRIPTIONS[metric]} is over {limit_s:g} s",
-                "{{ $value | humanizeDuration }} over the last 5 minutes. Compare upstreams on the dashboard. One slow: remove "
-                "it from the route or list it later. All slow: prompts, load, or the gateway.",
+                "{{ $value | humanizeDuration }} over the last 5 minutes. Compare upstreams on the dashboard. One slow: "
+                "remove it from the route or list it later. All slow: prompts, load, or the gateway.",
                 on=("route",))
     yield Alert(
         "StayfastSpikes", "ticket",
