@@ -2,14 +2,13 @@
 
 import asyncio
 from random import Random
-from typing import Any
 
 import pytest
 
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, UpstreamFailed
 from stayfast.core.events import AttemptDone, Hedged, RequestDone
-from stayfast.core.types import Request
+from stayfast.core.types import Api, Request
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
@@ -21,6 +20,7 @@ from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
 from stayfast.upstreams.state.upstream_state import ModelHealth
 from tests.flow.admission_rig import anybody
+from tests.flow.dialects import ask
 from tests.flow.rig import MODEL, Rig, chat, read
 
 RACE = HedgeConfig("race", race_after_s=0.1)
@@ -102,28 +102,32 @@ def test_hedge_avoids_a_target_that_is_slow_now() -> None:
     run(main)
 
 
-@pytest.mark.parametrize(("fields", "headers"), [({"store": True}, ()), ({}, SDK_RETRY)])
-def test_stored_request_and_sdk_retry_are_not_hedged(fields: dict[str, Any], headers: tuple[tuple[str, str], ...]) -> None:
+STORED_BY_DEFAULT = ask(Api.RESPONSES, stream=True, store=None)  # the provider stores it unless the request says no
+
+
+@pytest.mark.parametrize(("request_", "headers"), [(chat(store=True), ()), (STORED_BY_DEFAULT, ()), (chat(), SDK_RETRY)])
+def test_stored_request_and_sdk_retry_are_not_hedged(request_: Request, headers: tuple[tuple[str, str], ...]) -> None:
     """In a race, which hedges every other request."""
     async def main(loop: SimLoop) -> None:
         rig = hedging_rig(loop, [SLOW], [QUICK])
         assert len((await serve(rig)).attempts) == 2
-        assert len((await serve(rig, chat(**fields), headers)).attempts) == 1
+        assert len((await serve(rig, request_, headers)).attempts) == 1
 
     run(main)
 
 
-@pytest.mark.parametrize(("fields", "headers", "note"), [
-    ({}, SDK_RETRY, "not retried: its client retries by itself (500 of up0)"), ({"store": True}, (), None)])
-def test_sdk_retry_and_stored_request_are_not_retried(fields: dict[str, Any], headers: tuple[tuple[str, str], ...],
-                                                      note: str | None) -> None:
+@pytest.mark.parametrize(("request_", "headers", "notes"), [
+    (chat(), SDK_RETRY, ("not retried: its client retries by itself (500 of up0)",)), (chat(store=True), (), ()),
+    (STORED_BY_DEFAULT, (), ())])
+def test_sdk_retry_and_stored_request_are_not_retried(request_: Request, headers: tuple[tuple[str, str], ...],
+                                                      notes: tuple[str, ...]) -> None:
     """A second upstream would answer."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(status=500)]], [QUICK], retry=TWICE, in_turn=True)
         with pytest.raises(UpstreamFailed):
-            await serve(rig, chat(**fields), headers)
+            await serve(rig, request_, headers)
         assert rig.scripted[1].n_calls == 0
-        assert rig.sink.of(RequestDone)[0].notes == ((note,) if note is not None else ())
+        assert rig.sink.of(RequestDone)[0].notes == notes
         assert (await serve(rig)).upstream == "up1"
 
     run(main)
