@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 N_DIMS = 128
 _THINGS = ("invoice", "password", "delivery", "contract", "keyboard", "passport", "calendar", "bicycle", "mortgage",
            "telescope", "fireplace", "orchestra", "vaccination", "photograph", "parachute")
-_ASKED = ("how can a customer {verb} the {thing}", "where does one {verb} the {thing}",
+_FORMS = ("how can a customer {verb} the {thing}", "where does one {verb} the {thing}",
           "please explain how to {verb} the {thing}", "steps to {verb} the {thing}", "is there a way to {verb} the {thing}",
           "what must one do to {verb} the {thing}")
 _VERBS = ("replace", "cancel", "translate")
@@ -18,8 +18,8 @@ _ENDS = ("", " at once", " by phone", " in the app", " on site", " for a friend"
 
 def phrased() -> list[tuple[str, str]]:
     """(question, answer): some ways to ask for each of some things."""
-    return [(asked.format(verb=verb, thing=thing) + end, f"{verb} {thing}")
-            for thing, verb, asked, end in product(_THINGS, _VERBS, _ASKED, _ENDS)]
+    return [(form.format(verb=verb, thing=thing) + end, f"{verb} {thing}")
+            for thing, verb, form, end in product(_THINGS, _VERBS, _FORMS, _ENDS)]
 
 
 def as_csv() -> str:

@@ -1,4 +1,4 @@
-"""`stayfast bench faults`: what the simulator is told, what becomes of it in a row, and the table."""
+"""`stayfast bench faults`: the simulator's rules, the rows and the table."""
 
 import argparse
 import json
@@ -36,7 +36,6 @@ PROVIDER = {"ttft": {"median_s": 0.005}, "gaps": {"median_s": 0.0, "sigma": 0.0}
 
 
 def test_tail_rules_hit_their_share_of_calls() -> None:
-    """Each is asked about those that the ones before it have left."""
     left = 1.0
     for rule in BY_NAME["tail"].rules:
         left *= 1 - rule["rate"]
@@ -45,7 +44,6 @@ def test_tail_rules_hit_their_share_of_calls() -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_scenario_rules_are_known_to_the_simulator(name: str) -> None:
-    """Under the very names of its fields."""
     for rule in BY_NAME[name].rules:
         fields = {key: value for key, value in rule.items() if key != "provider"}
         assert msgspec.convert(fields, FaultRule).kind == rule["kind"]
@@ -54,7 +52,7 @@ def test_scenario_rules_are_known_to_the_simulator(name: str) -> None:
 
 @pytest.mark.sockets
 def test_bench_faults_over_sockets_measures_each_scenario() -> None:
-    """Asked without a gateway, a direct call fails as often as the scenario says, and never twice."""
+    """Without a gateway, a direct call fails as often as the scenario says, and is never repeated."""
     async def main() -> list[FaultRow]:
         async with Processes() as processes:
             sim = await processes.simulator({"a": PROVIDER, "b": PROVIDER}, 1)
@@ -78,14 +76,14 @@ def test_bench_faults_over_sockets_measures_each_scenario() -> None:
 
 @pytest.mark.sockets
 def test_bench_faults_other_server_raises_no_simulator() -> None:
-    """Nobody listens on port 9 of loopback."""
+    """Port 9 of loopback is closed."""
     control = SimulatorControl("http://127.0.0.1:9", SystemClock())
     with pytest.raises(NoSimulator, match="POST /_sim/reset"):
         uvloop.run(control.reset())
 
 
 def test_fault_table_has_a_row_for_each_run_and_marks_invalid_ones() -> None:
-    """A share that failed is a word, not a number."""
+    """A failed quantile is printed as `failed`."""
     rows = [FaultRow("tail", "one", "first token", 100, 0.2, 1.5, None, 2, 1.25),
             FaultRow("tail", "another", "first token", 0, None, None, None, 0, nan, ("the client was late",))]
     shown = FaultTable([BY_NAME["tail"]], ["one", "another"])
@@ -99,7 +97,7 @@ def test_fault_table_has_a_row_for_each_run_and_marks_invalid_ones() -> None:
 
 
 def test_faults_config_estimates_the_total_time() -> None:
-    """Each run's length, and the patience with calls that hang."""
+    """Run lengths plus time-outs of hanging calls."""
     config = FaultsConfig("http://127.0.0.1:8100", seconds=8.0, warmup_s=3.0, timeout_s=30.0)
     assert config.about_s([BY_NAME["healthy"], BY_NAME["hangs"]], 2) == 4 * 11 + 2 * 30
     assert config.about_s([BY_NAME["errors"]], 1) == 11
@@ -107,7 +105,7 @@ def test_faults_config_estimates_the_total_time() -> None:
 
 @pytest.mark.sockets
 def test_bench_faults_interrupted_keeps_its_rows(tmp_path: Path) -> None:
-    """The first row is there while the second scenario runs; after Ctrl-C it is in the file, and there is no traceback."""
+    """The first row is printed during the second scenario; after Ctrl-C it is in the file, without a traceback."""
     path = tmp_path / "rows.json"
     with started("--json", "--provider", "a=instant") as sim:
         assert sim.stdout is not None
@@ -136,13 +134,12 @@ def test_bench_faults_interrupted_keeps_its_rows(tmp_path: Path) -> None:
     (["--target", "http://a/v1", "--model", "m", "--json", "/nowhere/at/all.json"], "folder"),
 ])
 def test_bench_faults_wrong_options_exit_2(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 2, and what is wrong."""
     assert run(parse(["faults", *words])) == 2
     assert expected in capsys.readouterr().err
 
 
 def test_bench_faults_options_are_on_its_docs_page() -> None:
-    """docs/bench-faults.md names the scenarios and what can be said."""
+    """docs/bench-faults.md has all scenarios and options."""
     page = (Path(__file__).parents[2] / "docs" / "bench-faults.md").read_text()
     parser = argparse.ArgumentParser(add_help=False)
     add_fault_options(parser)

@@ -1,4 +1,4 @@
-"""`stayfast bench` as a person types it: refusals, a run, an A/B, a sweep, and what Ctrl-C leaves."""
+"""The command line of `stayfast bench`: errors, a run, an A/B, a sweep, Ctrl-C."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ BASE = ["bench", "--target", "http://127.0.0.1:9/v1", "--model", "m", "--quiet"]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[selftest.SelftestServer]:
-    """A server on a loop of its own: an answer of four pieces in 20 ms. Its `url` is set."""
+    """A server on its own loop with answers of four pieces in 20 ms."""
     ready: Future[tuple[selftest.SelftestServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def main() -> None:
@@ -58,7 +58,6 @@ def server() -> Iterator[selftest.SelftestServer]:
 
 @pytest.fixture
 def url(server: selftest.SelftestServer) -> str:
-    """Where it is."""
     return server.url
 
 
@@ -102,7 +101,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("options", "expected"), REFUSED)
 def test_bench_wrong_options_exit_2(options: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is sent, with exit status 2 and the reason in one line."""
+    """Nothing is sent; exit status 2 with the reason in one line."""
     assert cli.main([*BASE, *options]) == 2
     error = capsys.readouterr().err
     assert expected in error
@@ -110,14 +109,14 @@ def test_bench_wrong_options_exit_2(options: list[str], expected: str, capsys: p
 
 
 def test_command_line_omits_header_values() -> None:
-    """So that it can be typed again; keys come from the environment, and values of headers are left out."""
+    """Header values may be keys."""
     words = ["run", "--rate", "5", "--header", "authorization: Bearer k", "--header=x-key: k", "--key-env", "KEY"]
     assert command_line(words) == "stayfast bench --rate 5 --header authorization:... --header=x-key:... --key-env KEY"
 
 
 @pytest.mark.sockets
 def test_bench_run_writes_json_csv_and_html(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Table on standard output; JSON that reads back, a CSV row a request, a page."""
+    """Table on standard output; JSON that can be read, one CSV row a request, a page."""
     paths = {kind: str(tmp_path / f"r.{kind}") for kind in ("json", "csv", "html")}
     cli.main(["bench", "--target", f"here={url}", "--model", "m", "--rate", "60", "--duration", "500ms",
               "--warmup", "100ms", "--slo", "e2e:5s", "--assert", "goodput>0.99", "--quiet",
@@ -135,7 +134,6 @@ def test_bench_run_writes_json_csv_and_html(url: str, tmp_path: Path, capsys: py
 
 @pytest.mark.sockets
 def test_bench_failed_assertion_exits_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """For a build to fail on."""
     assert cli.main(["bench", "--target", url, "--model", "m", "--rate", "30", "--requests", "10", "--quiet",
                      "--assert", "e2e.p50<1ms"]) == 1
     assert "FAILS" in capsys.readouterr().out
@@ -165,7 +163,6 @@ def test_bench_two_targets_are_compared(url: str, tmp_path: Path, capsys: pytest
 
 @pytest.mark.sockets
 def test_bench_sweep_prints_the_knee(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line a step, and the knee or that there is none."""
     cli.main(["bench", "--target", url, "--model", "m", "--sweep", "1,3", "--duration", "300ms", "--quiet"])
     shown = capsys.readouterr().out
     assert "c=1" in shown
@@ -175,7 +172,6 @@ def test_bench_sweep_prints_the_knee(url: str, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.sockets
 def test_bench_dead_target_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every request failed to connect: the report says so."""
     assert cli.main([*BASE, "--rate", "50", "--requests", "5"]) == 1
     shown = capsys.readouterr().out
     assert "connect 5" in shown
@@ -184,20 +180,17 @@ def test_bench_dead_target_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.sockets
 def test_bench_dead_named_target_shows_its_address(capsys: pytest.CaptureFixture[str]) -> None:
-    """Which is what somebody has to look at."""
     cli.main(["bench", "--target", "up=http://127.0.0.1:9/v1", "--model", "m", "--quiet", "--rate", "50", "--requests", "2"])
     assert "  127.0.0.1:9 cannot be reached: Connection refused." in capsys.readouterr().out
 
 
 def test_bench_large_bound_without_unit_prints_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is measured."""
     words = ["bench", "--virtual", "--model", "m", "--rate", "50", "--requests", "5", "--quiet"]
     cli.main([*words, "--assert", "ttft.p50<800", "--assert", "e2e.p50<60"])
     assert capsys.readouterr().err == "--assert ttft.p50<800: read as 800 seconds; write ms for milliseconds\n"
 
 
 def test_bench_compare_equal_labels_shows_file_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before and after of one gateway."""
     paths = [tmp_path / name for name in ("gw.json", "gw2.json")]
     for seed, path in enumerate(paths):
         path.write_bytes(files.to_json([Measured(result(Scenario(n=200), seed, label="127.0.0.1:8090"))]))
@@ -206,14 +199,13 @@ def test_bench_compare_equal_labels_shows_file_names(tmp_path: Path, capsys: pyt
 
 
 def test_bench_help_refers_to_the_options_of_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a measurement; they are those of `run`."""
     with pytest.raises(SystemExit):
         cli.main(["bench", "--help"])
     assert "`stayfast bench run --help` has the options" in " ".join(capsys.readouterr().out.split())
 
 
 def test_measuring_page_compares_the_gateway_with_its_own_upstream() -> None:
-    """In "Two targets": the gateway's one upstream is what the other target asks, and waits for nothing."""
+    """In "Two targets", the gateway's only upstream is the other target."""
     section = (ROOT / "docs" / "measuring.md").read_text().partition("\n## Two targets\n")[2].partition("\n## ")[0]
     [settings] = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
     read = load(SettingsText("measuring.md", settings), {}, kinds=KINDS)
@@ -226,7 +218,7 @@ def test_measuring_page_compares_the_gateway_with_its_own_upstream() -> None:
 
 @pytest.mark.sockets
 def test_bench_without_success_shows_the_failed_body() -> None:
-    """The statuses and the beginning of a body, so that a wrong path or key is seen at once."""
+    """Status and start of the body, so that a wrong path or key is visible."""
     async def main() -> str:
         async with serving([whole(b'{"error":{"message":"no such model"}}', "404 Not Found")]) as (url, _):
             given = parse(["--target", url, "--model", "m", "--rate", "50", "--requests", "5", "--quiet"])

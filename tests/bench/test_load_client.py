@@ -40,14 +40,14 @@ GOOD: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(delta("a")), event
 
 
 async def ask(target: HttpTarget, n: int = 0, timeout_s: float = 5.0, gaps: GapCounts | None = None) -> Sample:
-    """One shot, due now."""
+    """One planned request that is due now."""
     now = CLOCK.now()
     return await target.ask(DueShot(Shot(n, 0.0, n, 9, 7), now, now + timeout_s, GapCounts() if gaps is None else gaps))
 
 
 def measure(script: Sequence[Step] | Callable[[int], Sequence[Step]], n: int = 1, timeout_s: float = 5.0,
           asking: AskingConfig | None = None) -> tuple[list[Sample], Seen]:
-    """So many shots, one after the other, against a script."""
+    """Send `n` requests in sequence to a server with this script."""
     async def main() -> tuple[list[Sample], Seen]:
         async with serving(script) as (url, seen):
             target = HttpTarget("t", LoadTargetConfig(url, asking or AskingConfig()), Prompts(0), CLOCK)
@@ -73,20 +73,19 @@ def test_http_target_stream_has_instants_and_counts() -> None:
 
 
 def test_http_target_timing_comment_replaces_the_header() -> None:
-    """A gateway's trailing `: server-timing` stands for the head's."""
+    """A trailing `: server-timing` comment replaces the header."""
     [sample], _ = measure([*GOOD[:-1], chunk(b": server-timing call;dur=5, relay;dur=9\n\n"), END])
     assert (sample.error, sample.server_timing) == (Error.NONE, "call;dur=5, relay;dur=9")
 
 
 def test_measured_answer_reasoning_counts_for_ttft_only() -> None:
-    """TTFT ends with reasoning, the first shown piece comes later."""
+    """TTFT ends with the first reasoning, TTFO with the first other piece."""
     hidden = '{"id":"c","choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}'
     [sample], _ = measure([STREAM_HEAD + b"\r\n", event(hidden), 0.2, *GOOD[1:]])
     assert sample.shown_s - sample.first_s > 0.1
 
 
 def test_http_target_any_chunking_gives_the_same_sample() -> None:
-    """Byte by byte."""
     data = b"".join(part for part in GOOD if isinstance(part, bytes))
     [sample], _ = measure([step for n in range(len(data)) for step in (data[n : n + 1], 0.0)])
     assert (sample.error, sample.n_chunks, sample.n_output) == (Error.NONE, 2, 7)
@@ -114,7 +113,7 @@ def test_http_target_any_chunking_gives_the_same_sample() -> None:
     ([*GOOD[:3], 5.0, *GOOD[3:]], Error.TIMEOUT, 200),
 ])
 def test_http_target_failures_have_distinct_errors(script: list[Step], error: Error, status: int) -> None:
-    """Each becomes a sample, with its status; what is not whole is never good. The time-out is 0.2 s."""
+    """Each failure is a sample with its status. The time-out is 0.2 s."""
     [sample], _ = measure(script, timeout_s=0.2)
     assert (sample.error, sample.status) == (error, status)
     assert not isnan(sample.sent_s)
@@ -122,7 +121,7 @@ def test_http_target_failures_have_distinct_errors(script: list[Step], error: Er
 
 
 def test_http_target_body_ended_by_close_is_complete() -> None:
-    """Without a length, HTTP lets the close end the body; the protocol's end decides."""
+    """Without a length, the close ends the body; the protocol's end decides about completeness."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
     events = "".join(f"data: {text}\n\n" for text in (delta("a"), FINISH, "[DONE]")).encode()
     [sample], _ = measure([head, events, CLOSE])
@@ -130,7 +129,7 @@ def test_http_target_body_ended_by_close_is_complete() -> None:
 
 
 def test_http_target_answer_ends_with_its_protocol() -> None:
-    """A server that says [DONE] and then neither ends the body nor closes: whole, and not waited for."""
+    """A server that sends [DONE] but neither ends the body nor closes: complete after a grace period."""
     [sample], _ = measure([*GOOD[:-1], 1.0])
     assert sample.error is Error.NONE
     assert sample.ended_s < GRACE_S
@@ -148,7 +147,7 @@ def test_http_target_refused_connection_is_a_connect_error() -> None:
 
 
 def test_http_target_reuses_connections() -> None:
-    """Three requests, one connection; what opening it took stands apart."""
+    """Three requests on one connection; the time to open it is separate."""
     samples, seen = measure(GOOD, n=3)
     assert [sample.error for sample in samples] == [Error.NONE] * 3
     assert seen.n_connections == 1
@@ -156,14 +155,13 @@ def test_http_target_reuses_connections() -> None:
 
 
 def test_http_target_closed_idle_connection_is_replaced_once() -> None:
-    """The server closes instead of answering the second request: it is sent again on a new connection, and is good."""
+    """The server closes instead of answering the second request, which is sent again on a new connection."""
     samples, seen = measure(lambda n: [CLOSE] if n == 1 else GOOD, n=2)
     assert [sample.error for sample in samples] == [Error.NONE] * 2
     assert (seen.n_connections, len(seen.bodies), seen.bodies[1]) == (2, 3, seen.bodies[2])
 
 
 def test_http_target_connection_close_is_not_reused() -> None:
-    """And neither is one after a failure."""
     _, seen = measure([whole(b'{"error":{}}', "500 Oh", "connection: close\r\n")], n=2)
     assert seen.n_connections == 2
 
@@ -185,7 +183,7 @@ def test_http_target_gaps_are_counted_by_time_of_the_run() -> None:
 
 
 def test_http_target_close_aborts_requests_in_flight() -> None:
-    """As time-outs, at once: a run that is cut short counts its unanswered as bad."""
+    """They count as time-outs at once."""
     async def main() -> list[Sample]:
         async with serving([10.0]) as (url, seen):
             target = HttpTarget("t", LoadTargetConfig(url, AskingConfig()), Prompts(0), CLOCK)
@@ -201,7 +199,7 @@ def test_http_target_close_aborts_requests_in_flight() -> None:
 
 
 def test_http_target_whole_answer_has_one_piece() -> None:
-    """First, last and end are the instant at which all of it was there."""
+    """First, last and end are the time of its last byte."""
     body = b'{"choices":[{"message":{"content":"a b"}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
     [sample], seen = measure([0.05, whole(body)], asking=AskingConfig(stream=False))
     assert (sample.error, sample.n_chunks, sample.n_output) == (Error.NONE, 1, 2)
@@ -215,7 +213,7 @@ def test_http_target_whole_answer_has_one_piece() -> None:
     (Api.RESPONSES, "/v1/responses", {"input", "instructions", "max_output_tokens"}),
     (Api.MESSAGES, "/v1/messages", {"messages", "system", "max_tokens"})])
 def test_request_body_follows_the_dialect(api: Api, path: str, fields: set[str]) -> None:
-    """Path, headers with the key where the dialect has it, and fields; extra fields replace and take out."""
+    """Path, headers with the key, and fields; extra fields replace and remove."""
     config = AskingConfig(api, "m", key="k-1", headers=(("x-a", "b"),), extra={"temperature": 0, "stream_options": None})
 
     async def main() -> Seen:
@@ -238,7 +236,6 @@ def test_request_body_follows_the_dialect(api: Api, path: str, fields: set[str])
     (Api.MESSAGES, "/claude", "/claude/v1/messages"), (Api.MESSAGES, "/claude/v1", "/claude/v1/messages"),
     (Api.CHAT, "", "/v1/chat/completions"), (Api.CHAT, "/api/v3", "/api/v3/chat/completions")])
 def test_request_path_follows_the_dialects_sdk(api: Api, base: str, path: str) -> None:
-    """Anthropic's adds /v1 itself, OpenAI's does not."""
     assert path_of(base, api) == path
 
 
@@ -248,7 +245,7 @@ EMPTY: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(FINISH), event(US
 @pytest.mark.parametrize(("script", "streams"), [
     (EMPTY, True), ([whole(b'{"choices":[{"message":{"content":""},"finish_reason":"stop"}]}')], False)])
 def test_http_target_empty_answer_fails_unless_allowed(script: list[Step], streams: bool) -> None:
-    """A role, a finish reason, nothing between: whole by the protocol, and nothing was generated."""
+    """A role and a finish reason without content."""
     [refused], _ = measure(script, asking=AskingConfig(stream=streams))
     [allowed], _ = measure(script, asking=AskingConfig(stream=streams, allow_empty=True))
     assert (refused.error, allowed.error) == (Error.EMPTY, Error.NONE)
@@ -258,7 +255,7 @@ def test_http_target_empty_answer_fails_unless_allowed(script: list[Step], strea
 
 
 def test_sample_without_input_usage_uses_the_planned_length() -> None:
-    """As of a stream whose last event alone has usage, of the output only."""
+    """As in a stream whose last event has usage of the output only."""
     events = ['{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}',
               '{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":5}}',
               '{"type":"message_stop"}']
@@ -267,7 +264,7 @@ def test_sample_without_input_usage_uses_the_planned_length() -> None:
 
 
 def test_excerpt_is_the_first_failed_body_without_keys() -> None:
-    """One line, short, and no key: not ours in any spelling, nor what looks like one."""
+    """One short line without the target's keys or anything that looks like a key."""
     key = "abc/def+0123456789=="
     body = (b'{"error":{"message":"wrong key abc\\/def\\u002B0123456789== of\\u001b[31m team,\n not sk-proj-ABCDEFGH12345 '
             + b"x" * 500 + b'"}}')
@@ -280,13 +277,12 @@ def test_excerpt_is_the_first_failed_body_without_keys() -> None:
 
 
 def test_excerpt_shows_an_error_event() -> None:
-    """It is why the answer failed."""
     [sample], _ = measure([*GOOD[:2], event('{"error":{"message":"out of memory"}}'), END])
     assert sample.excerpt == '{"error":{"message":"out of memory"}}'
 
 
 def test_request_body_system_prompt_comes_first() -> None:
-    """In chat it is a message, the same in every request."""
+    """In chat it is a message, equal in all requests."""
     asker = Asker(AskingConfig(), Prompts(0, 4))
     one, two = (json.loads(asker.body(Shot(n, 0, n, 9, 7))) for n in range(2))
     assert one["messages"][0] == two["messages"][0]
@@ -295,13 +291,13 @@ def test_request_body_system_prompt_comes_first() -> None:
 
 @pytest.mark.parametrize("header", [("x", "a\r\nb"), ("x\n", "a"), ("", "a"), ("x", "\N{SNOWMAN}")])
 def test_request_header_with_line_break_is_refused(header: tuple[str, str]) -> None:
-    """What HTTP cannot carry is refused before the run."""
+    """Invalid headers are refused before the run."""
     with pytest.raises(ValueError, match="cannot be sent"):
         AskingConfig(headers=(header,))
 
 
 def test_http_target_over_tls(tmp_path: Path) -> None:
-    """A target with a certificate: trusted by name of its authority only."""
+    """A certificate is only trusted with its authority."""
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()
     ca_file = tmp_path / "ca.pem"

@@ -1,4 +1,4 @@
-"""When a run is the client's own, where the knee is, and how wrong the instrument is."""
+"""Validity of runs, the knee of a sweep, and the selftest."""
 
 from array import array
 from itertools import pairwise
@@ -19,7 +19,7 @@ from stayfast.lab.load.sweep import Sweep, SweepStep, as_text, at_load, is_enoug
 
 
 def record(late_s: list[float], ttft_s: float = 0.1) -> TargetRecord:
-    """A run of requests 10 ms apart, sent so late, with this TTFT."""
+    """A run of requests 10 ms apart, with this lateness and TTFT."""
     found = TargetRecord(lateness_s=array("d", late_s))
     for n, late in enumerate(late_s):
         at_s = n * 0.01
@@ -44,14 +44,13 @@ def test_health_late_sends_make_a_run_invalid(late_s: list[float], ttft_s: float
 
 
 def test_health_lagging_loop_makes_a_run_invalid() -> None:
-    """Stamps were as late as the loop was."""
+    """Timestamps were as late as the loop."""
     assert health_of(record([0.0] * 100), [0.001] * 200, n_scheduled=100, seconds=1.0).is_valid
     [reason] = health_of(record([0.0] * 100), [0.02] * 200, n_scheduled=100, seconds=1.0).verdict
     assert "lagged by 20.0 ms" in reason
 
 
 def test_health_invalid_run_suggests_a_remedy() -> None:
-    """Once, at the end of the reasons; callers have no rate."""
     open_loop = health_of(record([0.02] * 100), [0.02] * 200, n_scheduled=103, seconds=1.0).verdict
     assert len(open_loop) == 3
     assert [reason.endswith("(try a quieter machine or a lower rate)") for reason in open_loop] == [False, False, True]
@@ -60,7 +59,7 @@ def test_health_invalid_run_suggests_a_remedy() -> None:
 
 
 def test_health_too_few_sends_make_a_run_invalid() -> None:
-    """More than 1 % fewer requests a second than asked for, be they unsent or spread over a longer time."""
+    """Over 1 % fewer requests a second than scheduled, unsent or spread over a longer time."""
     fine = health_of(record([0.0] * 100), [], n_scheduled=101, seconds=1.0)
     assert (fine.requested_rps, fine.achieved_rps, fine.is_valid) == (101, 100, True)
     [reason] = health_of(record([0.0] * 100), [], n_scheduled=103, seconds=1.0).verdict
@@ -71,13 +70,12 @@ def test_health_too_few_sends_make_a_run_invalid() -> None:
 
 
 def test_health_closed_loop_ignores_lateness() -> None:
-    """Its rate is what the answers make it."""
+    """Answers set the rate of a closed loop."""
     assert health_of(record([0.02] * 100), [], n_scheduled=0, seconds=1.0).is_valid
 
 
 def step(load: float, goodput_rps: float, p99_s: float, n_offered: int = 1000, *, offered: float | None = None,
          is_valid: bool = True) -> SweepStep:
-    """What a step gave."""
     return SweepStep(load, goodput_rps, p99_s, p99_s, load if offered is None else offered, n_offered, is_valid)
 
 
@@ -86,7 +84,7 @@ CLOSED = Sweep(is_closed=True)
 
 
 def test_knee_is_where_goodput_stops_rising() -> None:
-    """16 brings 3 % more than 8 for twice the load, and 32 nothing."""
+    """16 gives 3 % more than 8 for twice the load, and 32 nothing."""
     assert knee(STEPS) == STEPS[3]
     assert [is_enough(STEPS[:n]) for n in range(7)] == [False] * 6 + [True]
     assert knee(STEPS[:4]) is None
@@ -95,14 +93,13 @@ def test_knee_is_where_goodput_stops_rising() -> None:
 
 
 def test_sweep_single_step_past_the_knee_is_noise() -> None:
-    """It is told as such, and a step that is fine again ends the suspicion."""
     assert knee(STEPS[:5]) is None
     assert as_text(CLOSED, STEPS[:5]).startswith("knee: perhaps c=8")
     assert as_text(CLOSED, [*STEPS[:3], step(8, 60, 0.9), step(16, 100, 0.2)]) == "knee: not reached"
 
 
 def test_knee_is_where_p99_triples() -> None:
-    """More than three times the first step's p99, whatever the goodput; by what the first step's can be, not by its luck."""
+    """p99 over three times the upper end of the first step's interval, whatever the goodput."""
     steps = [*STEPS[:3], step(8, 78, 0.31), step(16, 156, 0.4)]
     assert knee(steps) == STEPS[2]
     lucky = [SweepStep(1, 10, 0.1, 0.14, 1, 200), *steps[1:]]
@@ -110,7 +107,7 @@ def test_knee_is_where_p99_triples() -> None:
 
 
 def test_knee_steps_with_failures_are_past_it() -> None:
-    """And a first step that fails leaves none; after one of which nothing was good no further one is needed."""
+    """A first step that fails leaves no knee; a step without good requests needs no confirmation."""
     assert knee([STEPS[0], step(2, 20, inf), step(4, 20, inf)]) == STEPS[0]
     assert knee([step(1, 5, inf), step(2, 5, inf)]) is None
     assert "below the first step" in as_text(Sweep(is_closed=False), [step(1, 5, inf), step(2, 5, inf)])
@@ -119,7 +116,7 @@ def test_knee_steps_with_failures_are_past_it() -> None:
 
 
 def test_knee_ignores_steps_with_few_requests() -> None:
-    """Ten requests at 1/s: their p99 is the slowest of them, and a factor of ten between two such steps is noise."""
+    """With ten requests the p99 is the slowest one, and a factor of ten is noise."""
     steps = [step(1, 1.4, 0.5, 10), step(2, 1.5, 4.5, 20), step(4, 3, 4.5, 40)]
     assert knee(steps) is None
     assert not is_enough(steps)
@@ -127,7 +124,7 @@ def test_knee_ignores_steps_with_few_requests() -> None:
 
 
 def test_knee_uses_measured_rates() -> None:
-    """Steps of 10/s and 20/s came out as 12/s and 14/s, nearly all of it good: a sixth more, and none of it lost."""
+    """Steps of 10/s and 20/s measured as 12/s and 14/s: a sixth more load, nearly all of it good."""
     steps = [step(10, 12, 0.1, offered=12), step(20, 14, 0.1, offered=14.2), step(40, 16, 0.1, offered=17)]
     nominal = [step(10, 12, 0.1), step(20, 14, 0.1), step(40, 16, 0.1)]
     assert as_text(Sweep(is_closed=False), steps) == "knee: not reached"
@@ -135,7 +132,7 @@ def test_knee_uses_measured_rates() -> None:
 
 
 def test_knee_ignores_invalid_steps() -> None:
-    """Their figures are the client's; auto stops there, and says whose end it was."""
+    """Invalid figures are the client's; auto stops there."""
     steps = [*STEPS[:3], step(8, 60, 9.0, is_valid=False), step(16, 60, 9.0, is_valid=False)]
     assert knee(steps) is None
     assert is_enough(steps[:4])
@@ -145,7 +142,7 @@ def test_knee_ignores_invalid_steps() -> None:
 
 
 def test_sweep_slow_step_lasts_until_it_can_be_judged() -> None:
-    """Unless its length was said. At 1/s ten seconds are ten requests."""
+    """Unless a length is given. At 1/s, ten seconds are ten requests."""
     def limits(*words: str) -> list[tuple[float | None, int | None]]:
         job = job_of(parse(["--model", "m", "--sweep", "rate=auto", *words]), {})
         assert job.sweep is not None
@@ -161,7 +158,7 @@ def test_sweep_slow_step_lasts_until_it_can_be_judged() -> None:
     ("1,2,4", True, [1, 2, 4]), ("rate=0.5,20", False, [0.5, 20]), ("auto", True, [1, 2, 4]),
     ("rate=auto", False, [1, 2, 4])])
 def test_parse_sweep_accepts_lists_and_auto(text: str, is_closed: bool, first: list[float]) -> None:
-    """Of concurrency unless it says rate."""
+    """The default is concurrency."""
     sweep = parse_sweep(text)
     loads = list(sweep.steps())
     assert (sweep.is_closed, loads[: len(first)]) == (is_closed, first)
@@ -172,14 +169,13 @@ def test_parse_sweep_accepts_lists_and_auto(text: str, is_closed: bool, first: l
     ("4,2", "rise"), ("0,1", "above 0"), ("x", "auto"), ("speed=1", "concurrency="), ("1.5,2", "whole"), ("", "auto"),
     ("rate=nan", "above 0")])
 def test_parse_sweep_refuses_wrong_texts(text: str, expected: str) -> None:
-    """The message says what is expected."""
     with pytest.raises(ValueError, match=expected):
         parse_sweep(text)
 
 
 @pytest.mark.sockets
 def test_selftest_compares_with_the_servers_times() -> None:
-    """Each answer is held against what the server wrote, and no piece is stamped before it was."""
+    """No piece has a timestamp before its write."""
     found = uvloop.run(selftest.selftest(SystemClock(), rate_rps=40, seconds=0.5))
     assert len(found.ttft_error_s) == len(found.end_error_s) == len(found.result.samples) > 5
     assert 0 <= found.ttft_error_s[0] <= found.ttft_error_s[len(found.ttft_error_s) // 2] < 0.05

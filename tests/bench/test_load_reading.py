@@ -1,4 +1,4 @@
-"""What counts as a piece of an answer, what makes one whole, and what is an error: in every dialect."""
+"""Pieces, completeness and errors of answers in each dialect."""
 
 import json
 from typing import Any
@@ -62,7 +62,7 @@ PIECES: list[tuple[Api, dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("api", "event", "piece"), PIECES)
 def test_parser_finds_pieces_of_each_dialect(api: Api, event: dict[str, Any], piece: int) -> None:
-    """Only what a model generated and is not empty starts the clock of the first token."""
+    """Only non-empty generated pieces count for the first token."""
     reader = reader_of(api)
     assert reader.see(json.dumps(event).encode(), b"") == piece
     assert not reader.is_over
@@ -89,7 +89,6 @@ ENDS: list[tuple[Api, list[str], Error]] = [
 
 @pytest.mark.parametrize(("api", "events", "error"), ENDS)
 def test_parser_stream_end_decides_completeness(api: Api, events: list[str], error: Error) -> None:
-    """The protocol's own end, and nothing else."""
     reader = reader_of(api)
     for event in events:
         reader.see(event.encode(), b"")
@@ -112,7 +111,6 @@ WHOLES: list[tuple[Api, str, Error, int]] = [
 
 @pytest.mark.parametrize(("api", "body", "error", "n_output"), WHOLES)
 def test_parser_reads_whole_answers(api: Api, body: str, error: Error, n_output: int) -> None:
-    """Errors, and what has not an answer's shape, are not good; usage counts tokens."""
     reader = reader_of(api)
     reader.see_whole(body.encode())
     assert (reader.is_over, reader.error) == (True, error)
@@ -137,7 +135,6 @@ def test_parser_reads_whole_answers(api: Api, body: str, error: Error, n_output:
     (Api.RESPONSES, '{"status":"completed","output":[{"type":"function_call","name":"f","arguments":"{}"}]}', False),
 ])
 def test_parser_whole_answer_without_content_is_empty(api: Api, body: str, is_empty: bool) -> None:
-    """Of its protocol's shape, and nothing in it."""
     reader = reader_of(api)
     reader.see_whole(body.encode())
     assert (reader.error, reader.is_empty_whole) == (Error.NONE, is_empty)
@@ -154,7 +151,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.text(max
 @given(st.sampled_from([Api.CHAT, Api.COMPLETIONS, Api.MESSAGES, Api.RESPONSES]), st.lists(JSON | st.binary(max_size=9),
                                                                                          max_size=5))
 def test_parser_any_events_raise_nothing(api: Api, events: list[Any]) -> None:
-    """A target may send anything: it becomes an error of the sample."""
+    """Any input becomes an error of the sample."""
     reader, whole = reader_of(api), reader_of(api)
     for event in events:
         data = event if isinstance(event, bytes) else json.dumps(event).encode()
@@ -165,7 +162,7 @@ def test_parser_any_events_raise_nothing(api: Api, events: list[Any]) -> None:
 
 
 def gateways(api: Api) -> ChatSource | MessagesSource | ResponsesSource:
-    """The product's own reader of the same dialect."""
+    """The gateway's own decoder of the same dialect."""
     if api is Api.MESSAGES:
         return MessagesSource("u", AnswerSummary())
     return ResponsesSource("u", AnswerSummary()) if api is Api.RESPONSES else ChatSource("u", 1, AnswerSummary())
@@ -173,7 +170,7 @@ def gateways(api: Api) -> ChatSource | MessagesSource | ResponsesSource:
 
 @pytest.mark.parametrize(("api", "events", "error"), ENDS)
 def test_parser_and_gateway_agree_on_ends(api: Api, events: list[str], error: Error) -> None:
-    """Two readings, written apart, of what is whole."""
+    """Two independent implementations of completeness."""
     source = gateways(api)
     for event in events:
         if not source.ended:
@@ -188,7 +185,6 @@ STRICTER = ('"name": "f"', '"partial_json": ""')
 
 @pytest.mark.parametrize(("api", "event", "piece"), PIECES)
 def test_parser_and_gateway_agree_on_content(api: Api, event: dict[str, Any], piece: int) -> None:
-    """But for what the bench's definition excludes by name."""
     text = json.dumps(event)
     n_content = gateways(api).see(text.encode(), b"")
     assert bool(n_content) == (piece != NOTHING) or any(part in text for part in STRICTER) or "reasoning_details" in text

@@ -1,4 +1,4 @@
-"""The runner in virtual time: when shots go out, what is kept, and what a stall does to the figures."""
+"""The runner in virtual time: send times, recorded samples, and the effect of a stall on the figures."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ PLAN = MeasurePlan(WORKLOAD, ScheduleLimit(10.0))
 
 
 class Fake:
-    """Answers after `service_s(now)`; of `n_slots` at a time, if there are so many, else all at once."""
+    """Answers after `service_s(now)`, at most `n_slots` at a time."""
 
     counted_by = "usage"
 
@@ -57,12 +57,12 @@ class Fake:
                       n_output=5, n_chunks=1)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 def measured(plan: MeasurePlan, make: Callable[[SimLoop], list[Fake]], on_start: Callable[[Runner], None] | None = None,
              ) -> tuple[list[Result], list[Fake]]:
-    """Carry out a plan against fakes in virtual time."""
+    """Run a plan against fakes in virtual time."""
     async def main(loop: SimLoop) -> tuple[list[Result], list[Fake]]:
         fakes = make(loop)
         subjects = [(Subject(f"t{n}", "http://x", "chat", "m"), fake) for n, fake in enumerate(fakes)]
@@ -72,13 +72,12 @@ def measured(plan: MeasurePlan, make: Callable[[SimLoop], list[Fake]], on_start:
 
 
 def one(plan: MeasurePlan, make: Callable[[SimLoop], Fake]) -> tuple[Result, Fake]:
-    """The same for one target."""
     results, fakes = measured(plan, lambda loop: [make(loop)])
     return results[0], fakes[0]
 
 
 def test_runner_sends_at_the_scheduled_instants() -> None:
-    """10 a second for 10 s against an answer of 0.1 s: sent at 0.0, 0.1, ..., all measured, nothing late."""
+    """10 a second for 10 s with answers of 0.1 s: sent at 0.0, 0.1, ..., all measured, none late."""
     result, fake = one(PLAN, Fake)
     assert fake.asked_at == pytest.approx([n / 10 for n in range(100)])
     assert (len(result.samples), result.offered_rps, result.duration_s, result.mode) == (100, 10, 10, Mode.OPEN)
@@ -103,12 +102,12 @@ def test_runner_warmup_is_sent_and_not_measured() -> None:
 
 
 def stalled(now: float) -> float:
-    """Answers in 10 ms, but for a stall from 3.95 to 6.95 s, which all wait out."""
+    """Answers in 10 ms, except during a stall from 3.95 to 6.95 s."""
     return max(0.01, 6.95 + LEAD_S - now) if 3.95 <= now - LEAD_S < 6.95 else 0.01
 
 
 def test_open_loop_shows_a_stalled_target() -> None:
-    """A stall of 3 s in 10 s: every request due in it waits for its end, so 30 of 100 are slow, by up to 3 s."""
+    """A stall of 3 s in 10 s delays all requests due in it: 30 of 100 are slow, by up to 3 s."""
     result, _ = one(PLAN, lambda loop: Fake(loop, stalled))
     slow = [sample for sample in result.samples if sample.ended_s - sample.at_s > 0.04]
     assert len(slow) == 30
@@ -117,7 +116,7 @@ def test_open_loop_shows_a_stalled_target() -> None:
 
 
 def test_closed_loop_omits_a_stall() -> None:
-    """The same target, one caller: one slow request of hundreds, so p99 sees nothing. That is why it is labelled."""
+    """With one caller there is one slow request of hundreds, which p99 does not show."""
     result, fake = one(replace(PLAN, n_concurrent=1), lambda loop: Fake(loop, stalled))
     slow = [sample for sample in result.samples if sample.ended_s - sample.at_s > 0.05]
     assert len(slow) == 1
@@ -126,7 +125,7 @@ def test_closed_loop_omits_a_stall() -> None:
 
 
 def test_stalled_client_shows_in_scheduled_latency_only() -> None:
-    """The client's loop hangs for 2 s: sends are late, latency from the send looks fine, from t0 it does not; invalid."""
+    """The client's loop hangs for 2 s: sends are late; latency from the send looks normal, from t0 it does not."""
     def hang(runner: Runner) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
@@ -141,7 +140,7 @@ def test_stalled_client_shows_in_scheduled_latency_only() -> None:
 
 
 def test_lateness_is_equal_in_health_and_rows() -> None:
-    """ts - t0 less what a connection took: a client that needs 20 ms to make a request is late, one that connects is not."""
+    """20 ms to build a request is the client's lateness, the time to connect is not."""
     class Slow(Fake):
         async def ask(self, asking: DueShot) -> Sample:
             sample = await super().ask(asking)
@@ -154,14 +153,14 @@ def test_lateness_is_equal_in_health_and_rows() -> None:
 
 
 def test_open_loop_is_not_delayed_by_a_slow_target() -> None:
-    """Each answer takes 100 s: all go out in time all the same, and 100 are on their way at once."""
+    """Each answer takes 100 s: all are sent on time, with 100 in flight."""
     result, fake = one(replace(PLAN, timeout_s=1000), lambda loop: Fake(loop, lambda _: 100.0))
     assert fake.n_most == 100
     assert (result.health.lateness_max_s < 1e-9, result.duration_s) == (True, 10)
 
 
 def test_open_loop_saturated_target_queues() -> None:
-    """Two slots of 1 s against 10 a second for 60 s: latency from t0 grows to 240 s, and few keep an SLO of 5 s."""
+    """Two slots of 1 s against 10 a second for 60 s: latency from t0 grows to 240 s."""
     plan = replace(PLAN, limit=ScheduleLimit(60.0), timeout_s=1000, slo=LoadSlo(e2e_sched_s=5.0))
     run = Measured(one(plan, lambda loop: Fake(loop, lambda _: 1.0, n_slots=2))[0])
     assert (run.n_offered, run.error_share) == (600, 0)
@@ -170,13 +169,13 @@ def test_open_loop_saturated_target_queues() -> None:
 
 
 def test_timeout_counts_from_the_intended_start() -> None:
-    """Answers take 3 s, the user waits 2: all time out, each 2 s after its t0."""
+    """Answers take 3 s, the time-out is 2 s: all end 2 s after their t0."""
     result, _ = one(replace(PLAN, timeout_s=2.0), lambda loop: Fake(loop, lambda _: 3.0))
     assert {sample.error for sample in result.samples} == {Error.TIMEOUT}
 
 
 def test_runner_too_late_to_send_is_a_failed_request() -> None:
-    """The client hangs for longer than the time-out: those requests are unsent, never missing."""
+    """The client hangs for longer than the time-out: those requests are unsent and counted."""
     def hang(runner: Runner) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
@@ -191,7 +190,7 @@ def test_runner_too_late_to_send_is_a_failed_request() -> None:
 
 
 def test_runner_two_targets_take_turns_with_the_same_requests() -> None:
-    """Blocks of 2 s: each target is asked the same, at the same instants of its own time, and never while the other is."""
+    """Blocks of 2 s: each target gets the same requests at the same times, never at once with the other."""
     plan = MeasurePlan(replace(WORKLOAD, arrivals=Gamma(20)), ScheduleLimit(10.0, warmup_s=1.0), seed=3, block_s=2.0)
     (a, b), (fake_a, fake_b) = measured(plan, lambda loop: [Fake(loop), Fake(loop, lambda _: 0.3)])
     assert fake_a.prompts == fake_b.prompts
@@ -202,7 +201,7 @@ def test_runner_two_targets_take_turns_with_the_same_requests() -> None:
 
 
 def test_runner_turns_do_not_overlap() -> None:
-    """With blocks, one target's shots are at least a block apart from the other's."""
+    """Requests of one target are at least a block apart from those of the other."""
     starts: dict[int, list[float]] = {0: [], 1: []}
 
     class Noting(Fake):
@@ -221,7 +220,7 @@ def test_runner_turns_do_not_overlap() -> None:
 
 
 def test_closed_loop_callers_are_always_busy() -> None:
-    """4 callers, 0.1 s an answer, 10 s: 400 requests, the last of them ending at about 10 s."""
+    """4 callers, 0.1 s an answer, 10 s: 400 requests, the last ends at about 10 s."""
     result, fake = one(replace(PLAN, n_concurrent=4), Fake)
     assert fake.n_most == 4
     assert len(result.samples) == pytest.approx(400, abs=4)
@@ -231,13 +230,13 @@ def test_closed_loop_callers_are_always_busy() -> None:
 
 
 def test_closed_loop_pauses_after_a_refused_connection() -> None:
-    """A dead target gives some hundred failures, not a busy loop of them."""
+    """A dead target gives some hundred failures, not a busy loop."""
     result, _ = one(replace(PLAN, n_concurrent=2), lambda loop: Fake(loop, lambda _: 0.0, error=Error.CONNECT))
     assert 190 <= len(result.samples) <= 202
 
 
 def test_conversation_turn_starts_after_answer_and_think_time() -> None:
-    """t0 of a later turn is the end of the answer before it and the think time; it is never late."""
+    """t0 of a later turn is the end of the previous answer plus the think time."""
     plan = MeasurePlan(replace(WORKLOAD, arrivals=ConstantArrivals(1), turns=TurnsConfig(3, 0.5)),
                        ScheduleLimit(n_requests=9), seed=1)
     result, fake = one(plan, Fake)
@@ -249,7 +248,7 @@ def test_conversation_turn_starts_after_answer_and_think_time() -> None:
 
 
 def test_conversation_ends_after_a_failed_turn() -> None:
-    """The user leaves: later turns were never offered."""
+    """Later turns are not offered."""
     plan = MeasurePlan(replace(WORKLOAD, arrivals=ConstantArrivals(1), turns=TurnsConfig(3, 0.5)),
                        ScheduleLimit(n_requests=9))
     result, _ = one(plan, lambda loop: Fake(loop, error=Error.STATUS))
@@ -257,7 +256,7 @@ def test_conversation_ends_after_a_failed_turn() -> None:
 
 
 def test_runner_stop_waits_for_requests_in_flight() -> None:
-    """Stopped at 2.05 s: 21 were sent, all are answered, and the result says that it was interrupted."""
+    """Stopped at 2.05 s: 21 were sent, all are answered, and a note says that it was interrupted."""
     def stop(runner: Runner) -> None:
         loop = asyncio.get_running_loop()
         loop.call_at(loop.time() + 2.05 + LEAD_S, runner.stop)
@@ -271,7 +270,7 @@ def test_runner_stop_waits_for_requests_in_flight() -> None:
 
 
 def test_sim_loop_fired_timers_are_not_counted_as_cancelled() -> None:
-    """Every sleep cancels its timer when it is over: were that counted, all timers would be gone through for nothing."""
+    """Each finished sleep cancels its timer; counting those would trigger needless clean-ups."""
     async def main(loop: SimLoop) -> int:
         for _ in range(3000):
             await asyncio.sleep(1)
@@ -285,7 +284,7 @@ def test_sim_loop_fired_timers_are_not_counted_as_cancelled() -> None:
 
 
 def test_progress_counts_sent_and_waiting_requests() -> None:
-    """Sent, on their way, failed; and that nothing more is sent once the schedule is through."""
+    """Sent, in flight, failed; and waiting once the schedule is finished."""
     seen: list[RunProgress] = []
 
     def watch(runner: Runner) -> None:
@@ -301,7 +300,6 @@ def test_progress_counts_sent_and_waiting_requests() -> None:
 
 
 def test_measure_plan_without_an_end_is_refused() -> None:
-    """And ends that mean something."""
     for limit in (ScheduleLimit(), ScheduleLimit(0.0), ScheduleLimit(-1), ScheduleLimit(n_requests=0),
                   ScheduleLimit(1.0, warmup_s=-1)):
         with pytest.raises(ValueError, match=r"end|more than 0|at least 0"):

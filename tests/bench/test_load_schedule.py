@@ -1,4 +1,4 @@
-"""What is asked and when: arrivals, lengths, prompts, traces, and the schedule that they make."""
+"""Arrivals, lengths, prompts, traces, and the schedule."""
 
 import json
 from collections import Counter
@@ -26,7 +26,6 @@ PROCESSES = st.one_of(
 
 
 def first(process: Arrivals, n: int, seed: int = 0) -> list[float]:
-    """The first arrivals."""
     return list(islice(process.instants(Random(seed)), n))
 
 
@@ -49,7 +48,7 @@ def test_arrivals_have_their_rate_and_burstiness(process: Arrivals, rate_rps: fl
 
 
 def test_ramp_follows_its_stages() -> None:
-    """0 to 100/s in 100 s, then 100/s for 50 s: half the first stage's arrivals come in its last 29.3 s."""
+    """0 to 100/s in 100 s, then 100/s for 50 s: half of the first stage's arrivals are in its last 29.3 s."""
     ramp = parse_arrivals("ramp:0..100:100s,100:50s", None)
     assert isinstance(ramp, Ramp)
     found = first(ramp, 100_000)
@@ -60,7 +59,7 @@ def test_ramp_follows_its_stages() -> None:
 
 
 def test_mmpp_alternates_calm_and_storm() -> None:
-    """Two states of 10 s each at 10 and 100/s: counts a second are far more spread than Poisson's."""
+    """Two states of 10 s each at 10 and 100/s: counts a second vary far more than Poisson's."""
     counts = Counter(int(at_s) for at_s in first(Mmpp(10, 100, 10, 10), 50_000))
     n = [counts[second] for second in range(max(counts))]
     assert fmean(n) == pytest.approx(55, rel=0.15)
@@ -73,13 +72,12 @@ def test_mmpp_alternates_calm_and_storm() -> None:
     ("ramp:5", None, "RATE:TIME"), ("mmpp:1:2s", None, "two states"), ("often", 1.0, "known are"),
     ("constant", 0.0, "above 0"), ("ramp:0:5s", None, "above 0")])
 def test_parse_arrivals_refuses_wrong_texts(text: str, rate_rps: float | None, expected: str) -> None:
-    """The message says what is expected."""
     with pytest.raises(ValueError, match=expected):
         parse_arrivals(text, rate_rps)
 
 
 def test_lengths_have_their_distribution() -> None:
-    """Means and medians of 20,000 draws; presets keep their trace's longest; nothing is shorter than 1."""
+    """Means and medians of 20,000 draws; presets end at their trace's maximum; the minimum is 1."""
     def drawn(length: object) -> list[int]:
         assert isinstance(length, Uniform | NormalLength | Lognormal | Always)
         rng = Random(1)
@@ -99,25 +97,23 @@ def test_lengths_have_their_distribution() -> None:
     ("", "write N"), ("0", "must be 1"), ("uniform:9", "write N"), ("uniform:9-3", "must be 9"), ("normal:5", "write N"),
     ("lognormal:0,1", "must be 1"), ("lognormal:5,99", "sigma"), ("x", "write N")])
 def test_parse_length_refuses_wrong_texts(text: str, expected: str) -> None:
-    """The message says what is expected, and of which side."""
     with pytest.raises(ValueError, match=f"--input-tokens {text}.*{expected}"):
         parse_length(text, "input")
 
 
 def test_length_presets_differ_by_side() -> None:
-    """conv means long questions and shorter answers."""
+    """conv has long questions and shorter answers."""
     assert parse_length("conv", "input") != parse_length("conv", "output")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("1m30s", 90), ("2h", 7200), ("1.5s", 1.5)])
 def test_parse_duration_reads_units(text: str, seconds: float) -> None:
-    """As people type them."""
     assert seconds_in(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5x", "5s5", "-1s", "1 s"])
 def test_parse_duration_without_a_unit_is_refused(text: str) -> None:
-    """A bare number is refused: other tools read it in other units."""
+    """Other tools read a bare number in other units."""
     with pytest.raises(ValueError, match="length of time"):
         seconds_in(text)
 
@@ -129,7 +125,7 @@ PROMPTS = Prompts(3)
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.floats(0, 5), st.floats(0.5, 20), st.integers(1, 300))
 def test_schedule_is_sorted_bounded_and_repeats(seed: int, warmup_s: float, until_s: float, n_requests: int) -> None:
-    """In order of t0, from minus the warm-up to the end, at most so many measured, and the same for the same seed."""
+    """In order of t0, from the start of the warm-up to the end, with the limit of measured requests."""
     limit = ScheduleLimit(until_s, n_requests, warmup_s)
     found = list(shots(WORKLOAD, seed, limit))
     assert found == list(shots(WORKLOAD, seed, limit))
@@ -139,7 +135,6 @@ def test_schedule_is_sorted_bounded_and_repeats(seed: int, warmup_s: float, unti
 
 
 def test_schedule_differs_by_seed() -> None:
-    """Instants, lengths and texts differ."""
     one, other = (list(shots(WORKLOAD, seed, ScheduleLimit(5))) for seed in (1, 2))
     assert [shot.at_s for shot in one[:5]] != [shot.at_s for shot in other[:5]]
     assert Prompts(1).user(one[0]) != Prompts(2).user(one[0])
@@ -149,20 +144,20 @@ def test_schedule_differs_by_seed() -> None:
 @settings(deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 3000), st.integers(0, 9))
 def test_prompts_have_the_requested_length(number: int, n_tokens: int, wording: int) -> None:
-    """As many words as tokens, whatever the number and the wording."""
+    """As many words as tokens, for any number and wording."""
     shot = Shot(0, 0.0, number, n_tokens, 1, wording=wording)
     assert len(PROMPTS.user(shot).split()) == n_tokens
 
 
 def test_prompts_differ_in_their_first_words() -> None:
-    """10,000 prompts of 30 tokens: no two begin with the same twelve words, so no prefix cache has one for another."""
+    """10,000 prompts of 30 tokens: no two have the same first twelve words, so no prefix cache helps."""
     prompts = Prompts(0)
     starts = {" ".join(prompts.user(Shot(n, 0, n, 30, 1)).split()[:12]) for n in range(10_000)}
     assert len(starts) == 10_000
 
 
 def test_prompt_pool_repeats_by_zipf_and_rewords() -> None:
-    """The first prompt is drawn twice as often as the second; about half are worded differently; each has one length."""
+    """The first prompt is drawn twice as often as the second; about half are reworded; each has one length."""
     workload = Workload(Uniform(20, 90), Uniform(1, 99), Gamma(100), pool=PoolConfig(50, 0.8, 1.0, 0.5))
     found = list(shots(workload, 4, ScheduleLimit(n_requests=20_000)))
     pooled = [shot for shot in found if shot.prompt < 50]
@@ -178,7 +173,7 @@ def test_prompt_pool_repeats_by_zipf_and_rewords() -> None:
 
 
 def test_conversation_history_grows() -> None:
-    """Each turn carries all before it; think times are drawn before the run."""
+    """Each turn has all earlier ones; think times are drawn before the run."""
     workload = Workload(Always(6), Always(4), ConstantArrivals(1), turns=TurnsConfig(3, 2.0), n_system=5)
     [opening, following] = shots(workload, 0, ScheduleLimit(n_requests=4))
     second = opening.then
@@ -208,7 +203,7 @@ def test_read_trace_azure_formats() -> None:
 
 
 def test_read_trace_spreads_rounded_timestamps() -> None:
-    """Mooncake's batches are spread evenly up to the next stamp, the last one as usual; blocks become equal text."""
+    """Mooncake's batches are spread evenly up to the next timestamp; equal blocks are equal text."""
     lines = [json.dumps({"timestamp": at_ms, "input_length": 1000, "output_length": 3, "hash_ids": [7, n]})
              for n, at_ms in enumerate((0, 0, 0, 3000, 3000))]
     found = read_trace(lines)
@@ -222,7 +217,7 @@ def test_read_trace_spreads_rounded_timestamps() -> None:
 
 
 def test_trace_shared_prefix_is_shared_text() -> None:
-    """The CSV form of Mooncake says how many leading tokens others have as well."""
+    """Mooncake's CSV has the number of leading tokens shared with others."""
     trace = read_trace(["arrival_s,input_tokens,output_tokens,reusable_prefix_tokens", "0,40,3,0", "3,60,3,20", "6,70,3,20"])
     prompts = Prompts(0)
     _, one, two = (prompts.user(shot).split() for shot in shots(Workload(Always(1), Always(1), trace=trace), 0,
@@ -239,7 +234,6 @@ def test_trace_shared_prefix_is_shared_text() -> None:
     ("arrival_s,input_tokens,output_tokens\nnan,2,3", "line 2"), ("arrival_s,input_tokens,output_tokens\n1,-2,3", "line 2"),
     ('{"timestamp":1}', "line 1"), ('{"timestamp":1,"input_length":2,"output_length":3}\n{', "line 2")])
 def test_read_trace_refuses_wrong_files(text: str, expected: str) -> None:
-    """The message names the line, or the columns that are expected."""
     with pytest.raises(ValueError, match=expected):
         read_trace(text.splitlines())
 
@@ -247,7 +241,6 @@ def test_read_trace_refuses_wrong_files(text: str, expected: str) -> None:
 @settings(deadline=None)
 @given(st.text(max_size=200))
 def test_read_trace_any_text_is_read_or_refused(text: str) -> None:
-    """No input raises anything else."""
     for head in ("", "arrival_s,input_tokens,output_tokens\n", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "{"):
         try:
             read_trace((head + text).splitlines())

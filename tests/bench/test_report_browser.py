@@ -1,4 +1,4 @@
-"""The page in a real browser. Skipped where there is none: apt-get install chromium."""
+"""The page in a real browser. Skipped without one: apt-get install chromium."""
 
 import re
 from pathlib import Path
@@ -26,14 +26,14 @@ for (const [name, x, y] of [["line", .5, .5], ["heat", .3, .75]]) {
 
 
 def rendered(html: str, folder: Path) -> tuple[str, list[str]]:
-    """The document after its script has run, and what the browser wrote on its console."""
+    """The document after its script has run, and the browser's console output."""
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
     return shown(path.as_uri(), folder)
 
 
 def test_page_renders_without_console_messages(tmp_path: Path) -> None:
-    """Every chart has its lines, the script found each of them, and its policy (no network at all) was never broken."""
+    """Every chart has its lines, the script found them, and the policy (no network) was not violated."""
     runs = [Measured(result(Scenario(n=600), label=label)) for label in ("</script>direct", "gateway")]
     comparison = compare(runs[0], runs[1], Random(1), CompareConfig(n_replicates=100))
     document, console = rendered(page(runs, comparison), tmp_path)
@@ -45,7 +45,7 @@ def test_page_renders_without_console_messages(tmp_path: Path) -> None:
 
 
 def test_page_hover_shows_values(tmp_path: Path) -> None:
-    """Of curves the rank and each line's value, of heat maps the bin, the row and the count."""
+    """For curves the rank and the values, for heat maps the bin, the row and the count."""
     html = page([Measured(result(Scenario(n=600)))])
     without_policy = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
     document, console = rendered(without_policy.replace("</body>", HOVER + "</body>"), tmp_path)
@@ -56,7 +56,6 @@ def test_page_hover_shows_values(tmp_path: Path) -> None:
 
 
 def test_page_policy_blocks_network_requests(tmp_path: Path) -> None:
-    """The policy forbids it and the console says so: the check above can fail."""
     html = page([Measured(result(Scenario(n=20)))])
     _, console = rendered(html.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'), tmp_path)
     assert any("Content Security Policy" in line for line in console)

@@ -1,4 +1,4 @@
-"""Intervals: as wide as the noise is, and no wider than they must be."""
+"""Intervals: as wide as the noise, and not wider than necessary."""
 
 from array import array
 from random import Random
@@ -19,25 +19,21 @@ STEADY = Scenario(n=1500, bad_factor=1.0, error_share=0.005)
 
 
 def compared(a: Scenario, b: Scenario, seed: int = 1, **config: float) -> Comparison:
-    """Two runs of other seeds, compared."""
     runs = [Measured(result(scenario, seed=10 * seed + number, label=label))
             for number, (scenario, label) in enumerate(((a, "A"), (b, "B")))]
     return compare(runs[0], runs[1], Random(seed), CompareConfig(n_replicates=200, **config))
 
 
 def test_compare_same_seed_gives_the_same_intervals() -> None:
-    """Nothing is drawn but from the rng."""
     assert compared(STEADY, STEADY).rows == compared(STEADY, STEADY).rows
 
 
 @pytest.fixture(scope="module")
 def pairs() -> list[Comparison]:
-    """Comparisons of two runs of the same target."""
     return [compared(QUICK, QUICK, seed) for seed in range(24)]
 
 
 def rows_of(pairs: list[Comparison], quantity: str) -> list[ComparedQuantity]:
-    """One quantity's row of each."""
     return [row for pair in pairs for row in pair.rows if row.quantity == quantity]
 
 
@@ -56,7 +52,7 @@ def test_compare_intervals_cover_differences_between_runs(pairs: list[Comparison
 
 
 def test_compare_slower_target_is_a_regression() -> None:
-    """A median 30 % up is seen, fails the default threshold and passes a laxer one."""
+    """A median 30 % higher is seen, fails the default threshold and passes a larger one."""
     slower = Scenario(n=1500, bad_factor=1.0, error_share=0.005, ttft_s=0.72)
     found = compared(STEADY, slower)
     assert "ttft_sched.p50" in found.regressions
@@ -66,7 +62,6 @@ def test_compare_slower_target_is_a_regression() -> None:
 
 
 def test_compare_faster_target_is_no_regression() -> None:
-    """Better is better: of times when less, of goodput when more."""
     found = compared(Scenario(n=1500, ttft_s=1.2), STEADY)
     verdicts = {row.quantity: row.verdict for row in found.rows}
     assert (verdicts["ttft_sched.p50"], verdicts["goodput"]) == ("better", "better")
@@ -81,7 +76,7 @@ def test_compare_more_errors_are_a_regression_by_points() -> None:
 
 
 def test_design_effect_bad_minutes_widen_the_interval() -> None:
-    """Slow requests that come together are fewer independent ones: the design effect says how many fewer."""
+    """Clustered slow requests count as fewer independent ones."""
     rng = Random(1)
     at_s = array("d", (number / 10 for number in range(4000)))
     alone = bytes(rng.random() < 0.1 for _ in at_s)
@@ -91,7 +86,6 @@ def test_design_effect_bad_minutes_widen_the_interval() -> None:
 
 
 def test_compare_different_workloads_warn() -> None:
-    """Invalid, another rate, another workload."""
     late = Measured(result(Scenario(n=500, rps=40), health=ClientHealth(verdict=("late",)), label="B"))
     warnings = " ".join(compare(Measured(result(STEADY)), late, Random(1)).warnings)
     assert "B is invalid: late" in warnings
@@ -109,7 +103,7 @@ def test_compare_run_without_answers_has_no_figures() -> None:
 @settings(max_examples=25)
 @given(st.integers(min_value=1, max_value=5000), st.floats(min_value=0, max_value=1), st.integers())
 def test_binomial_variates_have_their_distribution(n: int, p: float, seed: int) -> None:
-    """Within 0 and n, and on average n p within six standard errors."""
+    """Between 0 and n, with mean n p within six standard errors."""
     rng = Random(seed)
     drawn = [binomial(n, p, rng) for _ in range(200)]
     assert all(0 <= value <= n for value in drawn)
@@ -118,6 +112,5 @@ def test_binomial_variates_have_their_distribution(n: int, p: float, seed: int) 
 
 @pytest.mark.parametrize("wrong", [{"level": 1.0}, {"level": 0.2}, {"threshold": -0.1}, {"n_replicates": 9}])
 def test_compare_config_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
-    """With the value."""
     with pytest.raises(ValueError, match="must"):
         CompareConfig(**wrong)

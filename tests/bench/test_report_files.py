@@ -1,4 +1,4 @@
-"""Files: what is written is what is read, and nonsense is refused with its reason."""
+"""Result files: the round trip, and errors for malformed files."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ SMALL = Scenario(n=60, error_share=0.2)
 
 
 def test_result_file_round_trip_is_lossless() -> None:
-    """Every column, every gap and every field is as it was."""
+    """Every column, every gap and every field is equal."""
     before = result(SMALL, health=ClientHealth(0.1, 0.2, 0.3, verdict=("late", "short")))
     before.notes = ("a note",)
     after = from_json(to_json([Measured(before)]))[0]
@@ -36,7 +36,7 @@ def test_result_file_round_trip_is_lossless() -> None:
 
 
 def test_result_file_uses_vllms_names() -> None:
-    """In milliseconds, of whole answers; missing figures are null."""
+    """In milliseconds, of successful answers; missing figures are null."""
     run = Measured(result(Scenario(n=400)))
     found = json.loads(to_json([run]))["results"][0]
     assert found["p99_ttft_ms"] == pytest.approx(run.spreads["ttft"].at(0.99) * 1e3)
@@ -48,7 +48,6 @@ def test_result_file_uses_vllms_names() -> None:
 
 
 def test_result_file_has_schema_and_definitions() -> None:
-    """And an empty run has nulls, not NaN, which JSON has not."""
     text = to_json([Measured(result(Scenario(n=0)))]).decode()
     file = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert (file["schema"], file["definitions"]) == (SCHEMA, dict(DEFINITIONS))
@@ -56,7 +55,7 @@ def test_result_file_has_schema_and_definitions() -> None:
 
 
 def test_csv_has_one_row_a_request() -> None:
-    """Instants to the microsecond, empty where a thing never happened, and no cell that a spreadsheet would run."""
+    """Instants to the microsecond, empty for what did not happen, and no cell that a spreadsheet would run."""
     run = result(SMALL)
     run.label = "=cmd|' /C calc'!A0"
     rows = list(csv.DictReader("".join(csv_lines([Measured(run)])).splitlines()))
@@ -86,7 +85,6 @@ def test_csv_has_one_row_a_request() -> None:
     (lambda file: file["results"][0]["run"]["gaps"].update({"0": {"99999": 1}}), "not a result"),
     (lambda file: file["results"][0]["run"].update(gaps_bin_s=0), "bin_s must be above 0")])
 def test_result_file_wrong_content_is_refused(change: "object", expected: str) -> None:
-    """Never another error than ValueError."""
     file = json.loads(to_json([Measured(result(SMALL))]))
     assert callable(change)
     change(file)
@@ -95,7 +93,7 @@ def test_result_file_wrong_content_is_refused(change: "object", expected: str) -
 
 
 def test_result_file_oversized_column_is_refused() -> None:
-    """A small file from elsewhere must not fill the memory: what is beyond the rows is never made."""
+    """A small untrusted file must not fill the memory."""
     file = json.loads(to_json([Measured(result(SMALL))]))
     file["results"][0]["columns"]["at_s"] = packed(bytes(64 << 20))
     assert len(from_json(json.dumps(file).encode())[0].samples) == 60
@@ -104,11 +102,9 @@ def test_result_file_oversized_column_is_refused() -> None:
 @settings(max_examples=50)
 @given(st.binary(max_size=200))
 def test_result_file_any_bytes_are_refused(data: bytes) -> None:
-    """With a ValueError."""
     with pytest.raises(ValueError, match="not a result"):
         from_json(data)
 
 
 def packed(data: bytes) -> str:
-    """As a column is."""
     return b64encode(compress(data)).decode()

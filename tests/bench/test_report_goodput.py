@@ -44,14 +44,12 @@ def test_parse_slo_reads_units() -> None:
     ("ttft:500", "add the unit, 500ms or 500s"), ("tfft:1s", "no metric 'tfft'; known: ttft"), ("ttft", "expected METRIC"),
     ("ttft:1s ttft:2s", "bounded twice"), ("ttft:0s", "above 0"), ("ttft:1.2.3s", "not a number")])
 def test_parse_slo_refuses_wrong_texts(text: str, expected: str) -> None:
-    """Each names the term."""
     with pytest.raises(ValueError, match=expected):
         parse_slo(text)
 
 
 @given(st.text(max_size=30))
 def test_parse_slo_any_text_is_read_or_refused(text: str) -> None:
-    """Never another error."""
     try:
         slo = parse_slo(text)
     except ValueError:
@@ -63,7 +61,7 @@ def test_parse_slo_any_text_is_read_or_refused(text: str) -> None:
     ("ttft.p99<0.5", 0.5), ("ttft.p99 <= 500ms", 0.5), ("goodput>0.99", 0.99), ("goodput >= 99%", 0.99),
     ("errors<0.01", 0.01), ("gap.p99.9<2s", 2.0), ("tpot.mean<30ms", 0.03), ("rps>120", 120.0)])
 def test_parse_assertion_reads_metric_and_bound(text: str, bound: float) -> None:
-    """Seconds unless a unit says otherwise."""
+    """Seconds by default."""
     assert parse_assertion(text).bound == pytest.approx(bound)
 
 
@@ -71,7 +69,6 @@ def test_parse_assertion_reads_metric_and_bound(text: str, bound: float) -> None
     ("ttft.p50<800", "ttft.p50<800 s", True), ("ttft.p99<0.5", "ttft.p99<0.5 s", False),
     ("ttft.p50<800ms", "ttft.p50<800ms", False), ("e2e.p50<90s", "e2e.p50<90s", False), ("rps>120", "rps>120", False)])
 def test_assertion_without_a_unit_is_shown_in_seconds(text: str, read_as: str, is_doubtful: bool) -> None:
-    """And doubted where nobody waits so long."""
     assertion = parse_assertion(text)
     assert (assertion.read_as, assertion.is_doubtful) == (read_as, is_doubtful)
 
@@ -82,13 +79,11 @@ def test_assertion_without_a_unit_is_shown_in_seconds(text: str, read_as: str, i
     ("goodput>1ms", "column 10: expected a unit of goodput: %"), ("ttft.p100<1", "column 5"), ("", "column 1"),
     ("goodput.p99>1", r"column 8: expected an operator: goodput is one figure and has no \.p99"), ("errors<.", "column 8")])
 def test_parse_assertion_error_names_the_column(text: str, expected: str) -> None:
-    """And what is expected there."""
     with pytest.raises(ValueError, match=expected):
         parse_assertion(text)
 
 
 def test_parse_assertion_unknown_metric_lists_known_ones() -> None:
-    """All of them."""
     with pytest.raises(ValueError, match="is none of") as why:
         parse_assertion("latency<1")
     assert all(name in str(why.value) for name in KNOWN)
@@ -96,7 +91,6 @@ def test_parse_assertion_unknown_metric_lists_known_ones() -> None:
 
 @given(st.text(max_size=24))
 def test_parse_assertion_any_text_is_read_or_refused(text: str) -> None:
-    """Never another error, and what is read has a bound."""
     try:
         assertion = parse_assertion(text)
     except ValueError:
@@ -105,7 +99,6 @@ def test_parse_assertion_any_text_is_read_or_refused(text: str) -> None:
 
 
 def test_assertion_holds_or_fails_by_its_figure() -> None:
-    """Of one run without failures."""
     run = Measured(result(Scenario(error_share=0.0)))
     texts = ("ttft.p50<0.1", "ttft.p50<2", "errors<=0", "goodput<0.5", "tpot.min>1us")
     checks = check([parse_assertion(text) for text in texts], run)
@@ -114,7 +107,7 @@ def test_assertion_holds_or_fails_by_its_figure() -> None:
 
 
 def test_assertion_counts_failures_as_slow() -> None:
-    """With 3 % failed, p99 is not known however quick the answers were; p50 is."""
+    """With 3 % failed, p99 is infinite; p50 is not."""
     run = Measured(result(Scenario(error_share=0.03)))
     hard, easy = check([parse_assertion("ttft.p99<1000"), parse_assertion("ttft.p50<1000")], run)
     assert (hard.holds, hard.actual, easy.holds) == (False, inf, True)
@@ -122,21 +115,19 @@ def test_assertion_counts_failures_as_slow() -> None:
 
 
 def test_assertion_fails_in_an_invalid_run() -> None:
-    """Its figures are the client's."""
     run = Measured(result(health=ClientHealth(verdict=("late",))))
     assert check([parse_assertion("errors<=1")], run)[0].why == "the run is invalid"
     assert not check([parse_assertion("errors<=1")], run)[0].holds
 
 
 def test_assertion_fails_without_requests() -> None:
-    """No figure is not a good figure."""
     run = Measured(result(Scenario(n=0)))
     checks = check([parse_assertion("ttft.p99<1"), parse_assertion("errors<1")], run)
     assert [found.holds for found in checks] == [False, False]
 
 
 def test_assertion_quantile_of_too_few_values_fails() -> None:
-    """Of 50 answers the p99 is the slowest: not in the table, and not in an assertion."""
+    """The p99 of 50 answers is the slowest one."""
     few, enough = (Measured(result(Scenario(n=n, error_share=0.0))) for n in (50, 100))
     texts = [parse_assertion("ttft.p99<1000"), parse_assertion("ttft.p90<1000"), parse_assertion("ttft.max<1000")]
     assert [found.holds for found in check(texts, few)] == [False, True, True]
@@ -145,7 +136,7 @@ def test_assertion_quantile_of_too_few_values_fails() -> None:
 
 
 def test_assertion_spike_without_a_p99_fails() -> None:
-    """3 % failed: the tail is not 2.1 times the median, it is not there."""
+    """With 3 % failed there is no p99."""
     run = Measured(result(Scenario(error_share=0.03)))
     assert run.spike_factor() == inf
     assert not check([parse_assertion("spike<1000")], run)[0].holds

@@ -1,4 +1,4 @@
-"""The page: nothing breaks out of it, it asks the network for nothing, and its charts draw."""
+"""The page: escaping, no network access, and its charts."""
 
 import re
 from collections import Counter
@@ -39,7 +39,7 @@ ATTACKS = ("</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>
 
 
 class Skeleton(HTMLParser):
-    """Which elements with which attributes a page has, and the text of its scripts."""
+    """The elements and attributes of a page, and the text of its scripts."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Skeleton(HTMLParser):
 
 
 def named(text: str) -> Result:
-    """A run in which every text that comes from elsewhere is this one."""
+    """A run in which every untrusted text is this one."""
     run = result(TINY, health=ClientHealth(verdict=(text,)))
     run.label, run.command, run.notes = text, text, (text,)
     run.subject = Subject(text, text, text, text)
@@ -69,7 +69,7 @@ def named(text: str) -> Result:
 
 
 def whole_page(text: str) -> str:
-    """Two such runs with a comparison and an assertion, and a sweep's worth of them."""
+    """Two such runs with a comparison and an assertion, and a sweep of them."""
     runs = [Measured(named(text)) for _ in range(2)]
     checks = check([parse_assertion("ttft.p99<1")], runs[0])
     return page(runs, compare(runs[0], runs[1], Random(1), CompareConfig(n_replicates=100)), checks)
@@ -80,14 +80,14 @@ PLAIN_SHAPES = Skeleton(whole_page("plain")).shapes
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_page_escapes_known_attacks(attack: str) -> None:
-    """The elements and their attributes are those of a page with harmless names."""
+    """Elements and attributes are those of a page with harmless names."""
     assert Skeleton(whole_page(attack)).shapes == PLAIN_SHAPES
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.text(max_size=40))
 def test_page_escapes_any_text(text: str) -> None:
-    """Any text at all; and the page can be written as UTF-8."""
+    """For any text; and the page can be encoded as UTF-8."""
     html = whole_page(text)
     assert Skeleton(html).shapes == PLAIN_SHAPES
     html.encode()
@@ -95,14 +95,13 @@ def test_page_escapes_any_text(text: str) -> None:
 
 @given(st.text(max_size=60))
 def test_page_text_is_unchanged(text: str) -> None:
-    """But for what a page may not hold."""
     found = Skeleton(tag("p", text)).text
     assert all(out in {char, "\ufffd"} for out, char in zip(found, text, strict=True))
     assert "<" not in data({"name": text})[len('<script type="application/json">'):-len("</script>")]
 
 
 def test_page_makes_no_network_requests() -> None:
-    """No attribute that loads, no style that imports, a policy that forbids it, and one script that matches its digest."""
+    """No attribute that loads, no style that imports, a strict policy, and one script that matches its digest."""
     html = whole_page("plain")
     skeleton = Skeleton(html)
     assert skeleton.names & LOADING == set()
@@ -113,14 +112,13 @@ def test_page_makes_no_network_requests() -> None:
 
 
 def test_page_invalid_run_is_marked_first() -> None:
-    """Before the heading, with its reasons; a valid one has no banner."""
+    """Before the heading, with its reasons."""
     html = page([Measured(result(TINY, health=ClientHealth(verdict=("late by 31 ms",))))])
     assert html.index("INVALID") < html.index("late by 31 ms") < html.index("<h1")
     assert 'role="alert"' not in page([Measured(result(TINY))])
 
 
 def test_page_closed_loop_is_labelled() -> None:
-    """As one that omits queueing."""
     run = result(TINY)
     assert "queueing of a slow target does not show" not in page([Measured(run)])
     run.mode = Mode.CLOSED
@@ -128,7 +126,6 @@ def test_page_closed_loop_is_labelled() -> None:
 
 
 def test_page_has_definitions_command_and_machine() -> None:
-    """A number without them says nothing."""
     run = result(TINY)
     text = Skeleton(page([Measured(run)])).text
     assert "(tn - t1) / (n - 1) for n >= 2 in two chunks or more, else undefined" in text
@@ -137,7 +134,7 @@ def test_page_has_definitions_command_and_machine() -> None:
 
 
 def test_page_sweep_is_drawn_over_its_load() -> None:
-    """Three runs and more of different loads; what is drawn of each alone is folded."""
+    """From three runs of different loads on; charts of single runs are folded."""
     runs = [Measured(result(Scenario(n=60, rps=rps), label=f"{rps}/s")) for rps in (5, 10, 20)]
     html = page(runs)
     assert "Against the load" in html
@@ -148,13 +145,12 @@ def test_page_sweep_is_drawn_over_its_load() -> None:
 @pytest.mark.parametrize("scenario", [Scenario(n=0), Scenario(n=1), Scenario(n=1, error_share=1.0),
                                       Scenario(n=40, error_share=1.0), Scenario(n=40, n_output=1)])
 def test_page_run_with_few_samples_is_rendered(scenario: Scenario) -> None:
-    """None, one, and only failures: no figure is invented and no NaN is drawn."""
+    """No request, one, and only failures: no invented figure, no NaN."""
     html = page([Measured(result(scenario))])
     assert not re.search(r'"(?:[^"]*[ ,ML])?(?:nan|inf)[" ,]', html)
 
 
 def test_page_error_and_stage_names_are_text() -> None:
-    """Both come from the target."""
     run = result(Scenario(n=200))
     run.samples.server_timings = ["a&b'!;dur=1"] * 200
     run.samples.errors[3] = Error.MALFORMED
@@ -162,19 +158,17 @@ def test_page_error_and_stage_names_are_text() -> None:
 
 
 def test_page_without_a_run_is_refused() -> None:
-    """Else it says so."""
     with pytest.raises(ValueError, match="at least one run"):
         page([])
 
 
 def test_page_of_a_long_run_is_small() -> None:
-    """30,000 requests are hardly more than a few thousand: everything is binned."""
+    """30,000 requests are hardly larger than a few thousand, since all is binned."""
     assert len(page([Measured(result(Scenario(n=30_000, rps=100)))])) < 700_000
 
 
 @given(st.lists(st.floats(allow_infinity=True, allow_nan=True), max_size=20))
 def test_scale_includes_its_values(values: list[float]) -> None:
-    """Whatever they are: pixels are within the plot, ticks within the scale."""
     held = [abs(value) for value in values if abs(value) < 1e12]
     for scale in (log_scale(held, 0, 100), from_zero(held, 0, 100)):
         assert all(0 <= scale.at(value) <= 100 for value in held)
@@ -183,14 +177,13 @@ def test_scale_includes_its_values(values: list[float]) -> None:
 
 
 def test_scale_without_a_range_is_refused() -> None:
-    """Zero width, and the logarithm of zero."""
     for wrong in ((1.0, 1.0, False), (0.0, 1.0, True), (nan, 1.0, False)):
         with pytest.raises(ValueError, match="no scale"):
             AxisScale(wrong[0], wrong[1], 0, 1, is_log=wrong[2])
 
 
 def test_interval_chart_labels_stay_apart_and_inside() -> None:
-    """Ratios of 20 and 200 are drawn where they are, and the words beside them end before the page does."""
+    """Ratios of 20 and 200 keep their place, and their labels end inside the page."""
     a = Measured(result(TINY))
     drawn = []
     for factor in (20, 200):
@@ -208,7 +201,6 @@ def test_interval_chart_labels_stay_apart_and_inside() -> None:
 
 
 def test_axes_have_round_ticks() -> None:
-    """As a person would write them."""
     assert [instant(at_s) for at_s in (0, 0.5, 12, 90, 5400)] == ["0", "0.5 s", "12 s", "1:30", "1:30 h"]
     assert [round_seconds(value) for value in (0.0005, 0.05, 2.0, 0.0)] == ["500 us", "50 ms", "2 s", "0"]
     assert [round_count(value) for value in (12_000, 3, 2.5e6)] == ["12k", "3", "2.5M"]

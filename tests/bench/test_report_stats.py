@@ -28,7 +28,7 @@ SECONDS = st.floats(min_value=0, max_value=1e4)
 
 
 def measured(*samples: Sample) -> Measured:
-    """Figures of a run that consists of these rows."""
+    """The figures of a run with these rows."""
     run: Result = result(Scenario(n=0))
     run.samples = Samples()
     for sample in samples:
@@ -47,14 +47,14 @@ def test_exact_percentiles_use_linear_interpolation(values: list[float]) -> None
 
 
 def test_exact_ignores_missing_values() -> None:
-    """NaN is left out; of nothing there is no percentile."""
+    """NaN is ignored; without values there is no percentile."""
     assert (Exact([nan, 2.0, nan]).n, Exact([nan, 2.0]).at(0.99)) == (1, 2.0)
     assert isnan(Exact([nan]).at(0.5))
     assert isnan(Exact([]).mean_s)
 
 
 def test_metrics_follow_their_definitions() -> None:
-    """Each metric of one hand-made row, by the letter of its definition."""
+    """Each metric of one hand-made row."""
     row = Sample(0, at_s=1.0, sent_s=1.25, headers_s=1.5, first_s=2.0, last_s=4.0, ended_s=4.5, n_output=5, n_chunks=4,
                  gap_max_s=0.75, connect_s=0.2, shown_s=2.5, status=200)
     run = measured(row)
@@ -66,14 +66,14 @@ def test_metrics_follow_their_definitions() -> None:
 
 
 def test_tpot_of_one_token_is_undefined() -> None:
-    """With n = 1 there is none; it is not 0. Neither is there of an answer that came in one piece."""
+    """Nor has an answer in one piece a tpot."""
     run = measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.2, 0.3, n_output=1),
                    Sample(1, 0.0, 0.0, 0.1, 0.2, 0.2, 0.3, n_output=64, n_chunks=1))
     assert run.spreads["tpot"].n == 0
 
 
 def test_measured_failed_requests_are_counted_without_latency() -> None:
-    """A truncated answer's first token is not in the TTFT; rates and shares are of the offered."""
+    """The first token of a truncated answer is not in the TTFT; rates and shares are of the offered."""
     run = measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.4, 0.5, n_output=4),
                    Sample(1, 0.0, 0.0, 0.1, 9.0, 9.1, 9.2, error=Error.TRUNCATED), Sample(2, 0.0, error=Error.UNSENT))
     assert (run.spreads["ttft"].n, run.spreads["ttft"].at(1.0)) == (1, 0.2)
@@ -82,7 +82,7 @@ def test_measured_failed_requests_are_counted_without_latency() -> None:
 
 
 def test_quantile_of_offered_counts_failures_as_slowest() -> None:
-    """A quantile that falls among the failures is infinite, one below them is that of the answers."""
+    """A quantile among the failures is infinite."""
     spread = Exact([1.0, 2.0, 3.0])
     assert of_offered(spread, 1, 0.99) == inf
     assert of_offered(spread, 1, 0.0) == 1.0
@@ -99,14 +99,12 @@ def test_percentile_equal_to_the_maximum_is_not_resolved() -> None:
 
 
 def test_spike_factor_is_p99_over_p50() -> None:
-    """And none is claimed of too few answers."""
     run = Measured(result(Scenario(n=500, error_share=0.0)))
     assert run.spike_factor() == run.spreads["ttft_sched"].at(0.99) / run.spreads["ttft_sched"].at(0.5)
     assert isnan(Measured(result(Scenario(n=20))).spike_factor())
 
 
 def test_ttfo_is_shown_only_with_reasoning() -> None:
-    """Without reasoning it is TTFT again."""
     plain, thinking = (measured(Sample(0, 0.0, 0.0, 0.1, 0.2, 0.9, 1.0, shown_s=shown_s)) for shown_s in (0.2, 0.7))
     assert "ttfo" not in plain.as_lines
     assert "ttfo" in thinking.as_lines
@@ -114,7 +112,6 @@ def test_ttfo_is_shown_only_with_reasoning() -> None:
 
 @given(st.floats(min_value=LOWEST_S * 1.001, max_value=1e4))
 def test_gap_bucket_is_off_by_at_most_one_percent(gap_s: float) -> None:
-    """Its middle is within sqrt(GROWTH) - 1 of every gap in it."""
     assert abs(middle_s(bucket_of(gap_s)) / gap_s - 1) <= sqrt(GROWTH) - 1 + 1e-9
 
 
@@ -129,7 +126,7 @@ def test_gap_counts_long_run_keeps_all_gaps_in_bounded_bins(gaps: list[tuple[flo
 
 
 def test_binned_percentiles_are_within_one_percent() -> None:
-    """Against the exact ones of the same values."""
+    """Compared with exact ones of the same values."""
     gaps, values = GapCounts(), array("d", (0.001 * 1.003 ** number for number in range(3000)))
     for value in values:
         gaps.add(1.0, value)

@@ -1,4 +1,4 @@
-"""The terminal's report, and figures as people read them."""
+"""The report in the terminal."""
 
 import re
 from math import isnan
@@ -23,14 +23,12 @@ RED = "\x1b[1;31m"
 
 
 def test_table_headline_is_from_the_intended_start() -> None:
-    """Before any other latency, and bold."""
     text = table.report([Measured(result())], COLOUR)
     assert text.index("from the intended start") < text.index("ttft_sched") < text.index("from the actual send")
     assert re.search(r"\x1b\[1m *ttft_sched", text)
 
 
 def test_table_invalid_run_is_marked_red_before_its_figures() -> None:
-    """With each reason."""
     text = table.report([Measured(result(health=ClientHealth(verdict=("late by 31 ms", "7 % short"))))], COLOUR)
     assert f"{RED}  INVALID: late by 31 ms" in text
     assert f"{RED}  INVALID: 7 % short" in text
@@ -38,7 +36,6 @@ def test_table_invalid_run_is_marked_red_before_its_figures() -> None:
 
 
 def test_table_many_runs_have_a_line_each() -> None:
-    """As in a sweep."""
     runs = [Measured(result(Scenario(n=200), label=f"c={number}")) for number in (1, 2, 4)]
     runs.append(Measured(result(Scenario(n=200), label="c=8", health=ClientHealth(verdict=("late",)))))
     lines = table.report(runs, PLAIN).splitlines()
@@ -49,7 +46,7 @@ def test_table_many_runs_have_a_line_each() -> None:
 @pytest.mark.parametrize(("is_terminal", "no_color", "has_colour"), [
     (True, None, True), (True, "", True), (True, "1", False), (False, None, False)])
 def test_ink_colours_only_terminals_without_no_color(is_terminal: bool, no_color: str | None, has_colour: bool) -> None:
-    """By the convention: an empty NO_COLOR is none."""
+    """An empty NO_COLOR does not count."""
     ink = Ink.choose(is_terminal=is_terminal, no_color=no_color)
     assert ("\x1b" in table.report([Measured(result(Scenario(n=50)))], ink)) is has_colour
 
@@ -64,7 +61,7 @@ def test_table_shows_the_runs_figures() -> None:
 
 
 def test_table_rank_among_failures_is_marked() -> None:
-    """5 % failed: p50 and p90 are of answers, p99 and the maximum are not there, in the table, a sweep's line, the page."""
+    """5 % failed: p50 and p90 are of answers; p99 and the maximum are marked as failed."""
     run = Measured(result(Scenario(error_share=0.05, bad_factor=1.0)))
     line = next(line for line in table.report([run], PLAIN).splitlines() if line.startswith("  ttft_sched"))
     cells = re.split(r" {2,}", line[31:].strip())
@@ -82,7 +79,7 @@ def test_table_rank_among_failures_is_marked() -> None:
 
 
 def test_table_comparison_has_verdicts() -> None:
-    """Regressions in red by name; without one it says so."""
+    """Regressions are red with their names."""
     base, slow = (Measured(result(Scenario(n=800, ttft_s=ttft_s))) for ttft_s in (0.5, 0.9))
     config = CompareConfig(n_replicates=200)
     worse, better = compare(base, slow, Random(1), config), compare(slow, base, Random(1), config)
@@ -91,7 +88,6 @@ def test_table_comparison_has_verdicts() -> None:
 
 
 def test_table_assertions_show_result_and_figure() -> None:
-    """A line each."""
     run = Measured(result(Scenario(error_share=0.0)))
     texts = ("ttft.p50<800", "ttft.p50<900ms", "ttft.p50<1us", "goodput>99.9%")
     text = table.assertions(check([parse_assertion(text) for text in texts], run), PLAIN)
@@ -105,12 +101,10 @@ def test_table_assertions_show_result_and_figure() -> None:
     (0.226, "s", "0.226 s"), (1.5, "ms", "1500 ms"), (0.0004, "s", "400 us"), (float("inf"), "s", "never"),
     (float("nan"), "ms", "-"), (0.0, "s", "0")])
 def test_table_assertion_figure_has_the_unit_of_its_bound(value_s: float, unit: str, expected: str) -> None:
-    """Unless nothing were left of it."""
     assert amounts.seconds_in_unit(value_s, unit) == expected
 
 
 def test_table_without_success_shows_the_cause_first() -> None:
-    """Before an INVALID that follows from it."""
     run = result(Scenario(n=50, error_share=1.0), health=ClientHealth(verdict=("its loop lagged",)))
     run.notes = ("127.0.0.1:9 cannot be reached: Connection refused.",)
     text = table.report([Measured(run)], COLOUR)
@@ -119,7 +113,7 @@ def test_table_without_success_shows_the_cause_first() -> None:
 
 
 def test_table_comparison_with_an_invalid_run_is_not_judged() -> None:
-    """Neither "no regression" nor a regression: which run, and exit status 1."""
+    """Neither a regression nor none: the invalid run is named, with exit status 1."""
     good = Measured(result(Scenario(n=400), label="good"))
     bad = Measured(result(Scenario(n=400), label="bad", health=ClientHealth(verdict=("late",))))
     found = compare(good, bad, Random(1), CompareConfig(n_replicates=200))
@@ -131,7 +125,6 @@ def test_table_comparison_with_an_invalid_run_is_not_judged() -> None:
 
 @given(st.text(max_size=40))
 def test_table_removes_control_characters(text: str) -> None:
-    """A model's or a target's name could hold escapes."""
     run = result(Scenario(n=2), label=text, model=text)
     run.notes = (text,)
     run.health = ClientHealth(verdict=(text,))
@@ -143,7 +136,6 @@ def test_table_removes_control_characters(text: str) -> None:
     (0.000578, "578 us"), (0.0421, "42.1 ms"), (4.4914, "4.49 s"), (0.99951, "1.00 s"), (123.4, "123 s"), (0.0, "0"),
     (float("nan"), "-"), (float("inf"), "never"), (-0.0471, "-47.1 ms"), (0.00099951, "1.00 ms")])
 def test_seconds_are_shown_in_three_digits(value_s: float, expected: str) -> None:
-    """With the unit that fits."""
     assert amounts.seconds(value_s) == expected
 
 

@@ -33,7 +33,7 @@ from tests.bench.synthetic import Scenario, result
     ("cache;desc=hit, db;dur=abc, x;dur=-1, y;dur=nan, z;dur=2", [TimingEntry("z", 0.002)]),
     ("", []), (";;;,,=\"", [])])
 def test_parse_server_timing_reads_entries(header: str, expected: list[TimingEntry]) -> None:
-    """Entries with a duration; the total is no stage; nonsense is skipped."""
+    """Entries with a duration, without the total; malformed ones are skipped."""
     found = parse(header)
     assert [timing.name for timing in found] == [timing.name for timing in expected]
     assert [timing.allowance_s for timing in found] == [timing.allowance_s for timing in expected]
@@ -42,12 +42,11 @@ def test_parse_server_timing_reads_entries(header: str, expected: list[TimingEnt
 
 @given(st.text(max_size=300))
 def test_parse_server_timing_any_header_raises_nothing(header: str) -> None:
-    """What is found has a finite duration that is not negative."""
+    """All durations are finite and not negative."""
     assert all(0 <= timing.spent_s < float("inf") for timing in parse(header))
 
 
 def timed(*rows: tuple[float, str]) -> Samples:
-    """Answers that took so long and said so."""
     samples = Samples()
     for number, (took_s, timing) in enumerate(rows):
         samples.add(Sample(number, 0.0, 0.0, 0.0, 0.0, took_s, took_s, server_timing=timing))
@@ -55,7 +54,7 @@ def timed(*rows: tuple[float, str]) -> Samples:
 
 
 def test_stage_slices_show_the_slow_stage() -> None:
-    """Parts add up to the whole; what the header leaves out is elsewhere; overruns of allowances are counted."""
+    """Stages add up to the whole; the rest is `elsewhere`; overruns of allowances are counted."""
     took = ((1.0, 900), (1.0, 700), (5.0, 4000))
     samples = timed(*((took_s, f'call;dur={spent_ms};desc="of 2000"') for took_s, spent_ms in took))
     found = breakdown(samples, (0.9, 1.1), 5.0)
@@ -67,12 +66,10 @@ def test_stage_slices_show_the_slow_stage() -> None:
 
 
 def test_stage_slices_without_timings_are_none() -> None:
-    """Nor has one whose answers all failed."""
     assert breakdown(timed((1.0, "")), (0.0, 2.0), 1.0) is None
 
 
 def test_stage_slices_sum_excess_names_as_others() -> None:
-    """A header is another's text."""
     found = breakdown(timed((1.0, ",".join(f"s{number};dur=1" for number in range(200)))), (0.0, 2.0), 1.0)
     assert found is not None
     assert len(found[0].stages) == MAX_STAGES + 2
@@ -80,7 +77,7 @@ def test_stage_slices_sum_excess_names_as_others() -> None:
 
 
 def test_timeline_bins_by_intended_start() -> None:
-    """Rates are of the bin's own width, also of the last; in flight counts sends and ends."""
+    """Rates use the bin's own width, also of the last one; in flight counts sends and ends."""
     samples = Samples()
     for number in range(300):
         at_s = (number + 0.5) * 0.01
@@ -99,12 +96,11 @@ def test_timeline_bins_by_intended_start() -> None:
 
 @given(st.floats(min_value=1e-3, max_value=1e7), st.integers(min_value=0, max_value=10 ** 7))
 def test_timeline_number_of_bins_is_bounded(span_s: float, n: int) -> None:
-    """Nor none."""
     assert 1 <= span_s / bin_width(span_s, n, 20) + 1 <= 182
 
 
 def test_heat_map_counts_every_request_once() -> None:
-    """Failures in their own row; rows cover the least and the most."""
+    """Failures have their own row; rows cover minimum and maximum."""
     run = Measured(result(Scenario(n=800, error_share=0.05)))
     heat = heat_of_rows(run.result.samples, "ttft_sched", 41.0)
     assert sum(heat.cells.values()) == 800
@@ -114,7 +110,7 @@ def test_heat_map_counts_every_request_once() -> None:
 
 
 def test_heat_map_counts_every_gap() -> None:
-    """Also those that ended after the last request was due, and gaps of nothing."""
+    """Also gaps after the last request was due, and gaps of 0."""
     gaps = GapCounts()
     for at_s, gap_s in ((0.0, 0.0), (0.1, 0.2), (3.9, 0.1), (99.0, 5.0)):
         gaps.add(at_s, gap_s)

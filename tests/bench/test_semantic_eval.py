@@ -1,4 +1,4 @@
-"""What a semantic cache would do with one's own questions: the files, the pass, the table, the page, the command."""
+"""`stayfast cache eval`: files, passes, text, page and command."""
 
 import json
 import sys
@@ -31,7 +31,6 @@ PLAIN = Ink(is_on=False)
 
 
 def written(folder: Path, text: str, name: str = "file.csv") -> Path:
-    """A file with this text."""
     path = folder / name
     path.write_text(text, "utf-8")
     return path
@@ -44,7 +43,7 @@ def test_questions_of_classes_are_read(tmp_path: Path) -> None:
 
 
 def test_questions_of_pairs_are_read(tmp_path: Path) -> None:
-    """What a 1 joins has one answer, by way of others too; a 0 against that is counted."""
+    """A label 1 joins two texts, also through others; a contradicting 0 is counted."""
     path = written(tmp_path, "sentence1,sentence2,label\na,b,1\nc,d,0\nb,e,1\na,e,0\n")
     texts, answers, n_torn = of_pairs(path)
     by_text = dict(zip(texts, answers, strict=True))
@@ -54,7 +53,6 @@ def test_questions_of_pairs_are_read(tmp_path: Path) -> None:
 
 
 def test_questions_of_json_pairs_share_their_answers(tmp_path: Path) -> None:
-    """As GPTCache's benchmark has them."""
     path = written(tmp_path, '[{"origin": "a", "similar": "b"}, {"origin": "c", "similar": "d"}]', "file.json")
     texts, answers, _ = of_pairs(path)
     assert (texts, len(set(answers))) == (["a", "b", "c", "d"], 2)
@@ -70,13 +68,11 @@ def test_questions_of_json_pairs_share_their_answers(tmp_path: Path) -> None:
     ('[{"origin": {}, "similar": "b"}]', "f.json", "row 1: origin is empty"),
 ])
 def test_questions_malformed_file_is_refused(tmp_path: Path, text: str, name: str, expected: str) -> None:
-    """The message says where."""
     with pytest.raises(Unreadable, match=expected):
         of_pairs(written(tmp_path, text, name))
 
 
 def test_questions_missing_file_is_refused(tmp_path: Path) -> None:
-    """One that is not there, and one that is no text."""
     with pytest.raises(Unreadable, match="No such file"):
         of_classes(tmp_path / "nothing.csv")
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
@@ -87,7 +83,7 @@ def test_questions_missing_file_is_refused(tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=30))
 def test_questions_of_pairs_become_classes(tmp_path_factory: pytest.TempPathFactory,
                                            pairs: list[tuple[int, int, bool]]) -> None:
-    """Two texts of a pair that is the same have one answer, whatever the order of the rows."""
+    """Both texts of an equal pair have one answer, in any order of rows."""
     rows = "".join(f"t{one},t{other},{int(is_same)}\n" for one, other, is_same in pairs)
     texts, answers, _ = of_pairs(written(tmp_path_factory.mktemp("pairs"), "sentence1,sentence2,label\n" + rows))
     by_text = dict(zip(texts, answers, strict=True))
@@ -96,7 +92,6 @@ def test_questions_of_pairs_become_classes(tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def questions() -> Questions:
-    """Those of `phrased`."""
     numbers: dict[str, int] = {}
     answers = [numbers.setdefault(answer, len(numbers)) for _, answer in phrased()]
     return Questions([text for text, _ in phrased()], answers)
@@ -104,13 +99,12 @@ def questions() -> Questions:
 
 @pytest.fixture(scope="module")
 def evaluation(questions: Questions) -> Evaluation:
-    """At two bounds."""
     return evaluate(questions, Words().embed_all(questions.texts), EligibleConfig(), name="<b>file", embedder="words",
                     seed=1, max_errors=(0.05, 0.2))
 
 
 def test_calibrated_pass_stays_within_its_bound(questions: Questions) -> None:
-    """It learns, answers, errs less than promised, and what became of each question is counted."""
+    """It learns, answers, stays within its bound, and counts all outcomes."""
     vectors = Words().embed_all(questions.texts)
     passed = one_pass(questions, vectors, Calibrator(CalibrateConfig(max_error=0.1), N_FEATURES), EligibleConfig(), seed=1)
     whole, second = passed.whole, passed.second
@@ -124,14 +118,14 @@ def test_calibrated_pass_stays_within_its_bound(questions: Questions) -> None:
 
 
 def test_fixed_threshold_always_holds(questions: Questions) -> None:
-    """A low one answers nearly all, and a good part of it wrongly: the pass can tell."""
+    """A low threshold answers nearly all questions, many of them wrongly."""
     passed = one_pass(questions, Words().embed_all(questions.texts), Fixed(0.5), EligibleConfig(), seed=1)
     assert passed.whole.hit_rate > 0.8
     assert passed.whole.error > 0.2
 
 
 def test_hindsight_curve_of_scores() -> None:
-    """The best score first; nothing is said beyond what was seen."""
+    """The best score first."""
     seen = [(0.9, True), (0.8, True), (0.7, False), (0.6, True)]
     assert in_hindsight(seen, 8) == [(0.0, 1 / 8), (0.0, 2 / 8), (1 / 3, 3 / 8), (1 / 4, 4 / 8)]
     rng = Random(1)
@@ -140,7 +134,7 @@ def test_hindsight_curve_of_scores() -> None:
 
 
 def test_cache_eval_text_shows_passes_and_reasons(evaluation: Evaluation) -> None:
-    """A line a pass; a bound that was not kept is red."""
+    """One line a pass; an exceeded bound is red."""
     text = as_text(evaluation, PLAIN)
     assert "1,620 questions, 45 answers" in text
     assert all(f"{name:>16}" in text for name in ("5 %", "20 %", "0.92"))
@@ -152,7 +146,7 @@ def test_cache_eval_text_shows_passes_and_reasons(evaluation: Evaluation) -> Non
 
 
 def test_cache_eval_page_makes_no_network_requests(evaluation: Evaluation) -> None:
-    """No script, no address but names of formats, and a file's name cannot break out."""
+    """No script, no network address, and an escaped file name."""
     html = page(evaluation)
     assert "<b>file" not in html
     assert "&lt;b&gt;file" in html
@@ -176,7 +170,7 @@ def test_cache_eval_writes_json_and_html(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_cache_eval_min_labels_delays_the_first_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                              capsys: pytest.CaptureFixture[str]) -> None:
-    """As many as are said: with all of the file's nothing is answered."""
+    """With as many labels as the file has questions, no question is answered."""
     monkeypatch.setattr(cache_eval, "load", lambda config, cache_dir: Words())
     command = ["cache", "eval", "--classes", str(written(tmp_path, as_csv())), "--max-error", "10%", "--json"]
     n_hits = []
@@ -189,7 +183,7 @@ def test_cache_eval_min_labels_delays_the_first_answer(tmp_path: Path, monkeypat
 
 
 def test_cache_eval_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which package is missing, and how to get it."""
+    """The message says how to install it."""
     monkeypatch.setitem(sys.modules, "stayfast.cli.cache_eval", None)
     assert main(["cache", "eval", "--classes", "f.csv"]) == 1
     assert "pip install '.[semantic]'" in capsys.readouterr().err
@@ -205,7 +199,7 @@ def test_cache_eval_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, ca
 ])
 def test_cache_eval_wrong_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str],
                                               status: int, expected: str) -> None:
-    """What is wrong is said, and nothing is embedded."""
+    """Nothing is embedded."""
     path = written(tmp_path, "text,category\nwhat is this,a\n")
     assert main(["cache", "eval", "--classes", str(path), *options]) == status
     assert expected in capsys.readouterr().err

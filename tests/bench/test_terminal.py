@@ -1,4 +1,4 @@
-"""What `bench` and `prove` look like in a terminal of 80 columns: no line is broken by it, progress is one line."""
+"""Output of `bench` and `prove` in a terminal of 80 columns: lines fit, progress is one line."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ BENCH = [sys.executable, "-m", "stayfast", "bench"]
 @pytest.mark.parametrize("share", [None, 0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("width", [10, 40, 79, 200])
 def test_progress_line_fits_the_width(width: int, share: float | None) -> None:
-    """What there is no room for is left out, from the end; a bar is there wherever a share is known."""
+    """Parts without room are left out from the end; the bar needs a known share."""
     line = line_of(["", "120 of 240 sent", "12 s left", "3 failed", "9 on their way", "late " * 20], share, width)
     assert len(line) <= width
     assert line.startswith("[") is (share is not None)
@@ -42,12 +42,11 @@ def test_progress_line_fits_the_width(width: int, share: float | None) -> None:
 @pytest.mark.parametrize(("seconds", "expected"), [(0.2, "1 s"), (12.4, "13 s"), (99.6, "2 min"), (3599, "1 h 0 min"),
                                                (4800, "1 h 20 min")])
 def test_time_left_has_a_fitting_unit(seconds: float, expected: str) -> None:
-    """No seconds of what takes minutes."""
     assert time_left(seconds) == expected
 
 
 def test_tables_fit_80_columns() -> None:
-    """One run, several, two against each other, with every note and long names; none is cut off by it."""
+    """One run, several, a comparison, with all notes and long names."""
     verdict = ("its sends were late by 31.4 ms at p99, more than 5.0 ms (the larger of 5 ms and 2 % of the median TTFT): "
                "the figures are the client's as much as the target's")
     health = ClientHealth(verdict=(verdict,))
@@ -64,7 +63,6 @@ def test_tables_fit_80_columns() -> None:
 
 
 def test_fault_table_fits_80_columns() -> None:
-    """With names of targets up to 15 characters."""
     shown = FaultTable(SCENARIOS, ["stayfast-direct"])
     rows = [FaultsRow(scenario.name, "stayfast-direct", "first token", 600, 0.2, 12.5, None, 600, 1.251)
             for scenario in SCENARIOS]
@@ -72,7 +70,7 @@ def test_fault_table_fits_80_columns() -> None:
 
 
 def test_prove_finding_fits_80_columns() -> None:
-    """The names of figures are wrapped to what the columns leave; nothing is lost."""
+    """Names of figures are wrapped, nothing is lost."""
     finding = Finding((Figure("p99 to the first token over sockets, without hedges", 1234567.8, "ms", 1234567.8, low=1e6,
                               high=2e6), Figure("short", 1.5, "us", 2.0)), ("word " * 40,), "because " * 30)
     text = as_text(Fake("it"), finding, Conditions(), {"CPU": "model " * 20}, NARROW)
@@ -81,7 +79,7 @@ def test_prove_finding_fits_80_columns() -> None:
 
 
 def test_bench_in_a_terminal_shows_progress_and_a_report_that_fits() -> None:
-    """A real terminal: nothing reaches its last column, and every line of progress was cleared away again."""
+    """On a real terminal, nothing reaches the last column, and all progress lines are erased."""
     seen = in_terminal([*BENCH, "--virtual", "--model", "m", "--rate", "100", "--requests", "4000"], cwd=ROOT)
     assert seen.status == 0, seen.coloured
     assert max(map(len, seen.lines)) <= 80
@@ -94,7 +92,7 @@ def test_bench_in_a_terminal_shows_progress_and_a_report_that_fits() -> None:
 
 @pytest.mark.sockets
 def test_bench_over_sockets_shows_progress() -> None:
-    """Over again within two seconds, in one line, the time left not rising; what cannot be reached is said below it."""
+    """Updated within two seconds in one line; the remaining time does not rise; errors are printed below."""
     seen = in_terminal([*BENCH, "--target", f"http://127.0.0.1:{free_port()}/v1", "--model", "m", "--rate", "20",
                         "--duration", "2s"], cwd=ROOT)
     assert seen.status == 1
@@ -107,7 +105,7 @@ def test_bench_over_sockets_shows_progress() -> None:
 
 
 def test_prove_in_a_terminal_shows_its_position() -> None:
-    """The proofs' own words of progress are the end of the one line that is rewritten."""
+    """The proof's own progress text ends the line."""
     seen = in_terminal([sys.executable, "-m", "tests.prove.fakes", "good", "bad", "good"], cwd=ROOT)
     assert seen.status == 1
     assert max(map(len, seen.lines)) <= 80
@@ -117,7 +115,6 @@ def test_prove_in_a_terminal_shows_its_position() -> None:
 
 
 def test_prove_in_a_pipe_prints_lines() -> None:
-    """As before, with which of how many."""
     done = subprocess.run([sys.executable, "-m", "tests.prove.fakes", "good", "bad"], cwd=ROOT, capture_output=True,
                           text=True, timeout=60, check=False)
     assert "good (1 of 2):\n  half of it done\n" in done.stderr

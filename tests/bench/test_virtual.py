@@ -1,4 +1,4 @@
-"""The bench in virtual time: repeatable bit for bit, honest about what it cannot do."""
+"""The bench in virtual time: bit for bit repeatable, and what it refuses."""
 
 import re
 import subprocess
@@ -24,13 +24,11 @@ routes: {m: {upstreams: [first, other], retry: {max_attempts: 3}}}
 
 
 def bench(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command."""
     return subprocess.run([sys.executable, "-m", "stayfast", "bench", *words], capture_output=True, text=True, timeout=120,
                           check=False)
 
 
 def results(tmp_path: Path, name: str, words: Sequence[str]) -> list[Result]:
-    """What it wrote."""
     file = tmp_path / name
     done = bench(*words, "--json", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -38,14 +36,14 @@ def results(tmp_path: Path, name: str, words: Sequence[str]) -> list[Result]:
 
 
 def columns(result: Result) -> bytes:
-    """All that was measured, as bytes."""
+    """All samples as bytes."""
     samples = result.samples
     floats = b"".join(column.tobytes() for column in samples.floats.values())
     return floats + b"".join(column.tobytes() for column in samples.ints.values()) + msgspec.json.encode(samples.errors)
 
 
 def test_virtual_run_same_seed_is_bit_identical(tmp_path: Path) -> None:
-    """Two processes, one seed: every instant of every request is the same, with faults, retries and random picks."""
+    """Two processes with one seed: every instant of every request is equal, with faults, retries and random picks."""
     config = tmp_path / "jagged.yaml"
     config.write_text(JAGGED)
     words = (*LOAD, "--requests", "400", "--config", str(config), "--output-tokens", "conv")
@@ -57,7 +55,7 @@ def test_virtual_run_same_seed_is_bit_identical(tmp_path: Path) -> None:
 
 
 def test_virtual_run_finds_known_percentiles(tmp_path: Path) -> None:
-    """What comes out is what the provider's closed form says: p50 within 3 %, p99 within 7 %."""
+    """Percentiles match the provider's closed form: p50 within 3 %, p99 within 7 %."""
     config = tmp_path / "one.yaml"
     config.write_text("upstreams: {p: {kind: simulated, preset: sonnet-4.6-like}}\n"
                       "routes: {m: {upstreams: [p], hedge: {mode: off}}}\n")
@@ -71,7 +69,7 @@ def test_virtual_run_finds_known_percentiles(tmp_path: Path) -> None:
 
 
 def test_virtual_run_failures_are_not_good(tmp_path: Path) -> None:
-    """Errors, cut streams and hanging upstreams are rows like any other, and not good."""
+    """Errors, truncated streams and hanging upstreams are rows that are not good."""
     config = tmp_path / "broken.yaml"
     config.write_text("upstreams: {p: {kind: simulated, preset: instant, faults: [{kind: hang, rate: 0.2}, "
                       "{kind: truncated, rate: 0.2}, {kind: status, status: 503, rate: 0.2}]}}\n"
@@ -91,7 +89,7 @@ def test_virtual_run_report_shows_its_cost() -> None:
 
 
 def test_virtual_sweep_runs_its_steps(tmp_path: Path) -> None:
-    """Each step has a clock and a system of its own."""
+    """Each step has its own clock and system."""
     words = ("--virtual", "--model", "m", "--sweep", "rate=10,20", "--duration", "10s", "--quiet")
     found = results(tmp_path, "sweep.json", words)
     assert [len(step.samples) > 0 for step in found] == [True, True]
@@ -104,7 +102,6 @@ def test_virtual_sweep_runs_its_steps(tmp_path: Path) -> None:
     (("--virtual", "--model", "m", "--rate", "1", "--config", "missing.yaml"), "missing.yaml"),
 ])
 def test_virtual_wrong_options_exit_2(words: Sequence[str], expected: str) -> None:
-    """Wrong usage: exit status 2, one line, the reason."""
     done = bench(*words)
     assert done.returncode == 2
     assert expected in done.stderr
@@ -112,7 +109,7 @@ def test_virtual_wrong_options_exit_2(words: Sequence[str], expected: str) -> No
 
 
 def test_virtual_real_upstreams_are_refused(tmp_path: Path) -> None:
-    """What answers over a socket answers in real time; the upstream is named."""
+    """A socket answers in real time; the upstream is named."""
     config = tmp_path / "real.yaml"
     config.write_text("upstreams: {far: {kind: openai, base_url: 'http://127.0.0.1:1/v1', key: k}}\nroutes: {m: [far]}\n")
     done = bench("--virtual", "--model", "m", "--rate", "1", "--config", str(config))

@@ -90,7 +90,7 @@ class FaultsConfig:
                                      metavar="TIME")] = 30.0
     warmup_s: Annotated[float, Option("before the measured part, with the faults", 0, 86_400, flag="--warmup",
                                       metavar="TIME")] = 10.0
-    timeout_s: Annotated[float, Option("from the intended start", more_than=0, maximum=3600, flag="--timeout",
+    timeout_s: Annotated[float, Option("time-out from the intended start", more_than=0, maximum=3600, flag="--timeout",
                                        metavar="TIME")] = 30.0
     seed: Annotated[int, Option("same seed, same requests (default: 0)", flag="--seed")] = 0
 

@@ -103,7 +103,7 @@ class MeasurePlan:
     seed: Annotated[int, Option("same seed, same requests (default: 0)", flag="--seed")] = 0
     n_concurrent: Annotated[int, Option("closed loop with N callers: for comparison only", 1, 1_000_000,
                                         flag="--concurrency")] = 0
-    timeout_s: Annotated[float, Option("from the intended start", flag="--timeout", metavar="TIME")] = 60.0
+    timeout_s: Annotated[float, Option("time-out from the intended start", flag="--timeout", metavar="TIME")] = 60.0
     block_s: Annotated[float, Option("A/B: length of each target's turn", more_than=0, flag="--block",
                                      metavar="TIME")] = 5.0
     slo: LoadSlo = field(default_factory=LoadSlo)
