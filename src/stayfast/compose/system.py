@@ -226,7 +226,8 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
     if isinstance(upstream_settings, AddedUpstream):
         return upstream_settings.make(name, clock)
     if isinstance(upstream_settings, TurnUpstreamSettings):
-        return ServedTurn(name, import_turn_function(upstream_settings.turn), clock, sink, resume_s=upstream_settings.resume_s,
+        return ServedTurn(name, import_turn_function(upstream_settings.turn), clock, sink,
+                          resume_s=upstream_settings.resume_s,
                           is_idempotent=upstream_settings.idempotent, ask_others=observers.together.turn,
                           resumable=old_turn.resumable if old_turn is not None else None)
     return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock,

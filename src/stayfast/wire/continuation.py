@@ -14,8 +14,8 @@ contain the blank before a word. So of the second half:
     it begins with blanks      those that the first half ended with are removed
     it begins without blanks   it passes unchanged: the client has the blanks already
 
-All other text passes unchanged: the upstream is configured (`supports_continuation`) as one that continues exactly. Repeated text is not
-removed, because code, tables and lists repeat lines themselves.
+All other text passes unchanged: the upstream is configured (`supports_continuation`) as one that continues exactly.
+Repeated text is not removed, because code, tables and lists repeat lines themselves.
 When wrong: an upstream that repeats the first half makes the client read it twice.
 """
 

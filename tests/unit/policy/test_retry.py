@@ -47,7 +47,8 @@ def test_wait_before_next_has_full_jitter() -> None:
     assert max(waits) <= 0.2
 
 
-@pytest.mark.parametrize("wrong", [{"max_attempts": 0}, {"max_attempts": 11}, {"backoff_base_s": 0}, {"backoff_base_s": 9, "backoff_cap_s": 1},
+@pytest.mark.parametrize("wrong", [{"max_attempts": 0}, {"max_attempts": 11}, {"backoff_base_s": 0},
+                                   {"backoff_base_s": 9, "backoff_cap_s": 1},
                                    {"backoff_cap_s": 61}, {"min_remaining_s": -1}])
 def test_retry_config_out_of_bounds_is_rejected(wrong: dict[str, float]) -> None:
     """Nonsense is refused at construction."""

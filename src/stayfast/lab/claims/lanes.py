@@ -72,7 +72,8 @@ class _LaneRun:
     def __init__(self, lanes: LanesConfig, loop: SimLoop, seed: int) -> None:
         queue = QueueConfig(max_queue=10_000, max_wait_s=3000.0, target_wait_s=3000.0)
         self.ledger = _PlaceLedger()
-        self.tenants = VirtualTenants(PROVIDER, {}, AdmissionConfig(N_PLACES, queue, reserved_share=0.0, lanes=lanes), loop, seed,
+        self.tenants = VirtualTenants(PROVIDER, {}, AdmissionConfig(N_PLACES, queue, reserved_share=0.0, lanes=lanes), loop,
+                                      seed,
                                       sink=self.ledger)
         self.n_sent = 0
         self.max_off = 0

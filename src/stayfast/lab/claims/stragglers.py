@@ -60,7 +60,8 @@ class EngineCase:
 
 CASES: Mapping[str, EngineCase] = {
     "continuous": EngineCase(EngineModel(), 57.5, 115, 32, 128, replace(LANES, max_prefills=1)),
-    "static": EngineCase(EngineModel("static", 40_000.0, max_running=32), 7.0, 100, 16, 64, replace(LANES, isolate_short=True)),
+    "static": EngineCase(EngineModel("static", 40_000.0, max_running=32), 7.0, 100, 16, 64,
+                         replace(LANES, isolate_short=True)),
 }
 
 

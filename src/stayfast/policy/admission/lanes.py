@@ -3,7 +3,9 @@
 Problem: a prompt a hundred times as long as the others occupies an engine's prefill; with 1 such in 50 the p99 of the short
 ones is the long one's time. Rule: each request has a lane,
 
-    batch   of band batch;      long    prompt >= long_input_tokens or answer >= long_output_tokens, as predicted;      short   all others
+    batch   requests of band batch
+    long    prompt >= long_input_tokens, or predicted answer >= long_output_tokens
+    short   all others
 
 and each lane has a queue and a share of the places, `entitled`; the short lane has what the others leave. A lane below its
 share gets the next free place. It may borrow beyond its share if the others are then still left
@@ -15,8 +17,8 @@ share gets the next free place. It may borrow beyond its share if the others are
                    = 0                                 when the short lane borrows, as short requests end soon
 
 At most `max_prefills` requests of the long and batch lanes wait for a first token at a time, so short ones wait behind one
-long prefill, not behind one in each place. For engines with static batches, `isolate_short` runs short and other requests in turns.
-A turn of the others begins when no short request waits, or when it is due, with the requests that have room then:
+long prefill, not behind one in each place. For engines with static batches, `isolate_short` runs short and other requests
+in turns. A turn of the others begins when no short request waits, or when it is due, with the requests that have room then:
 
     due = end + length * (1 - s) / s,     s: the shares of long and batch
 Source: multi-queue scheduling by predicted size (SITA; Harchol-Balter, 2000); share and loan as in Hadoop's capacity

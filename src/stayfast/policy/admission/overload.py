@@ -4,7 +4,8 @@ Problem: a single sign of overload is unreliable: a burst makes a long queue, a 
 Rule: there are five signs. At two, the bands low and batch are rejected before they queue; at three, all but premium and
 realtime:
 
-    queue half full,   predicted wait >= target_wait_s,   event loop later than overload_loop_lag_s,   this process busier than `overload_cpu_share`,
+    queue half full,   predicted wait >= target_wait_s,   event loop later than overload_loop_lag_s,
+    this process uses more than overload_cpu_share of a core,
     half of the admitted requests wait for a place at an upstream whose limit is reached
 
 While requests wait, lateness and busyness are sampled every half target_wait_s; lateness decays by half with each sample.
@@ -114,7 +115,8 @@ _MOST = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class SizeConfig:
-    """The prompt limits of one route. None: no limit. `oversize_route`: the route for longer prompts; empty: they are rejected."""
+    """The prompt limits of one route. None: no limit. `oversize_route`: the route for longer prompts; empty: they are
+    rejected."""
 
     max_input_tokens: Annotated[int | None, SettingDoc(
         "Longest prompt, in estimated tokens; 413 beyond it. null: unlimited.", minimum=1, maximum=_MOST)] = None

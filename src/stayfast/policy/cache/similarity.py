@@ -25,8 +25,9 @@ represents it; y1 is its answer. All ten vote:
     shared   common words / all words of the two texts (Jaccard)
 
 p is a logistic function of these (policy/cache/calibration.py). y1 is served if p reaches the threshold and y1 is not on
-probation (policy/cache/answer_clusters.py). Below LEAST_COSINE nothing is served or learned. With `new_word_cosine` nothing is
-served below that cosine if the question has a content word that no phrasing of y1 has; such misses are labels, too.
+probation (policy/cache/answer_clusters.py). Below LEAST_COSINE nothing is served or learned. With `new_word_cosine`
+nothing is served below that cosine if the question has a content word that no phrasing of y1 has; such misses are labels,
+too.
 Source: ours; measured on public data (docs/cache-eval.md) and by `stayfast prove semantic`.
 When wrong: word lists miss cases ("Which of the two is better?" refers to earlier text, and passes). If each question occurs
 once, there are no votes, and the features are only cosine. The error of a fixed `threshold` is unknown.

@@ -101,5 +101,6 @@ def rules_of(model: str, own: Mapping[str, ModelRules], *, is_anthropic: bool = 
 
 def _override(rules: PrefixRules, model_rules: ModelRules) -> PrefixRules:
     if model_rules.breakpoints is not None and model_rules.breakpoints != rules.marks:
-        rules = {"anthropic": _claude(rules.min_tokens), "openai": _BREAKPOINTS, "none": PrefixRules()}[model_rules.breakpoints]
+        rules = {"anthropic": _claude(rules.min_tokens), "openai": _BREAKPOINTS,
+                 "none": PrefixRules()}[model_rules.breakpoints]
     return rules if model_rules.min_tokens is None else replace(rules, min_tokens=model_rules.min_tokens)

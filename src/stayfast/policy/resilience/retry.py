@@ -2,11 +2,12 @@
 
 Problem: clients that retry at once and in step turn a hiccup into an outage, and a retry that cannot finish in time is
 pure load. Rule: another attempt is made only after faults that it can mend, before any content has reached the client, up to
-`max_attempts`, and only if its wait leaves `min_remaining_s`, and the least time that an attempt takes, before the deadline. An
-attempt at a healthy upstream that this request has not tried starts at once. Any other waits, and at least for the rest of
-that upstream's Retry-After, if that is a small part of the request's time:
+`max_attempts`, and only if its wait leaves `min_remaining_s`, and the least time that an attempt takes, before the
+deadline. An attempt at a healthy upstream that this request has not tried starts at once. Any other waits, and at least
+for the rest of that upstream's Retry-After, if that is a small part of the request's time:
 
-    ceiling = min(backoff_cap_s, backoff_base_s * factor ** (n_failures - 1)),  wait = (1 - jitter) * ceiling + U(0, jitter * ceiling)
+    ceiling = min(backoff_cap_s, backoff_base_s * factor ** (n_failures - 1))
+    wait    = (1 - jitter) * ceiling + U(0, jitter * ceiling)
     a Retry-After is waited for up to min(max_retry_after_s - waited so far, 0.25 * remaining), and is never lengthened
 
 Full jitter (1) spreads requests best; equal jitter (0.5) keeps at least half the pause, for expensive starts. A wait that

@@ -106,8 +106,8 @@ class Coalescer:
                                       ) -> StartedAnswer:
         """One call for all processes that share a store: make it, or wait for the answer of the process that does.
 
-        The wait ends after the store's own `coalesce_wait_s`, and after half of the time that is left: then there is time for an own
-        call. Not for streams: an own call's first token comes before another call's last one.
+        The wait ends after the store's own `coalesce_wait_s`, and after half of the time that is left: then there is time
+        for an own call. Not for streams: an own call's first token comes before another call's last one.
         """
         store, ends_at = miss.cache.store, ex.ledger.ends_at
         if await store.lead(miss.key, ends_at):
