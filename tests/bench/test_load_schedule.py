@@ -68,7 +68,7 @@ def test_mmpp_alternates_calm_and_storm() -> None:
 
 @pytest.mark.parametrize(("text", "rate_rps", "expected"), [
     ("poisson", None, "needs --rate"), ("gamma:x", 1.0, "not a number"), ("gamma:0", 1.0, "shape"),
-    ("poisson:3", 1.0, "colon"), ("ramp:1..2:9", None, "length of time"), ("ramp:1..2:9s", 3.0, "no meaning"),
+    ("poisson:3", 1.0, "colon"), ("ramp:1..2:9", None, "is not a duration"), ("ramp:1..2:9s", 3.0, "no meaning"),
     ("ramp:5", None, "RATE:TIME"), ("mmpp:1:2s", None, "two states"), ("often", 1.0, "known are"),
     ("constant", 0.0, "above 0"), ("ramp:0:5s", None, "above 0")])
 def test_parse_arrivals_refuses_wrong_texts(text: str, rate_rps: float | None, expected: str) -> None:
@@ -114,7 +114,7 @@ def test_parse_duration_reads_units(text: str, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["", "5", "s", "5x", "5s5", "-1s", "1 s"])
 def test_parse_duration_without_a_unit_is_refused(text: str) -> None:
     """Other tools read a bare number in other units."""
-    with pytest.raises(ValueError, match="length of time"):
+    with pytest.raises(ValueError, match="is not a duration"):
         seconds_in(text)
 
 

@@ -31,10 +31,10 @@ class Admitting:
     """The rig, and what a test does with it."""
 
     def __init__(self, loop: SimLoop, places: int | None = None, tenants: Mapping[str, TenantConfig] | None = None,
-                 script: Script = ANSWER, hold_back: float = 0.0, *, price: Price | None = None,
+                 script: Script = ANSWER, reserved_share: float = 0.0, *, price: Price | None = None,
                  outlook: QueueOutlook | None = None, **queue: Any) -> None:
         self.loop = loop
-        config = AdmissionConfig(places, QueueConfig(**queue), reserved_share=hold_back)
+        config = AdmissionConfig(places, QueueConfig(**queue), reserved_share=reserved_share)
         self.admission = Admission(config, tenants or {}, loop, Random(3), outlook=outlook)
         self.rig = Rig(loop, [script], admit=self.admission, price=price)
         self._n = 0

@@ -228,7 +228,7 @@ def test_a_503_is_left_in_peace_for_as_long_as_it_says() -> None:
         rig = Rig(loop, busy, Picky("b", loop))
         assert [await rig.ask() for _ in range(4)] == ["b"] * 4
         assert len(busy.asked) == 1
-        assert rig.notes == ["a stands behind: its Retry-After is 30 s"]
+        assert rig.notes == ["a is tried last: its Retry-After is 30 s"]
         busy.fails = {}
         await asyncio.sleep(30)
         assert await rig.ask() == "a"

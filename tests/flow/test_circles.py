@@ -160,7 +160,7 @@ def test_its_own_address_is_refused_as_a_base_url(server: str, url: str, is_circ
     """As far as addresses show it; what leads round by a name or a proxy is found by the first request."""
     text = f"server: {server}\nupstreams: {{a: {{kind: openai, base_url: '{url}'}}}}\nroutes: {{m: [a]}}"
     if is_circle:
-        with pytest.raises(SettingsError, match=r"upstreams\.a\.base_url: is where this gateway itself listens"):
+        with pytest.raises(SettingsError, match=r"upstreams\.a\.base_url: is the address of this gateway"):
             load(SettingsText("x", text), {}, kinds=KINDS)
     else:
         load(SettingsText("x", text), {}, kinds=KINDS)

@@ -178,7 +178,7 @@ def test_only_what_is_answered_counts_against_a_place() -> None:
 
 @pytest.mark.parametrize(("route", "words"), [
     ("{upstreams: [quick], oversize_route: m}",
-     "routes.m.oversize_route: is where prompts beyond max_input_tokens go, which is not set"),
+     "routes.m.oversize_route: is the route for prompts beyond max_input_tokens, which is not set"),
     ("{upstreams: [quick], max_input_tokens: 5, oversize_route: m}", 'routes.m.oversize_route: no other route is named "m"'),
     ("{upstreams: [quick], max_input_tokens: 0}", "routes.m.max_input_tokens: must be a whole number from 1"),
     ("{upstreams: [quick], max_input_tokens_by_tier: {gold: 5}}",

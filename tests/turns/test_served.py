@@ -386,5 +386,5 @@ def test_steps_and_what_they_cost() -> None:
     assert attempt.steps[0].cost_usd == 0.002
     assert attempt.cost_usd == pytest.approx(0.003)
     assert 'turn.kb;dur=100.00;desc="ok, limit 1000 ms", turn.inner' in early
-    assert 'turn.web;dur=200.00;desc="timeout of 200"' in early
+    assert 'turn.web;dur=200.00;desc="timeout, limit 200 ms"' in early
     assert "turn.an_answer;dur=100.00" in timing

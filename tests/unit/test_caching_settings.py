@@ -57,7 +57,7 @@ def _folder_of_a_model(path: Path) -> None:
 
 @pytest.mark.parametrize(("make", "why"), [
     (lambda path: path.write_text("my notes, of more than a page " * 100), "file is not a database"),
-    (_other_database, "not a store of Stayfast"), (Path.mkdir, "this is a folder")])
+    (_other_database, "not a store of Stayfast"), (Path.mkdir, "is a folder")])
 def test_a_file_that_is_no_store(make: object, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`check` says so, exit status 1, and changes nothing in it; a gateway starts all the same."""
     path = tmp_path / "a.db"

@@ -131,7 +131,7 @@ class SizeConfig:
             if tier not in set(TenantTier):
                 raise ValueError(f"max_input_tokens_by_tier.{tier} is no tier: there are {', '.join(TenantTier)}")
         if self.oversize_route and not self.is_bounded:
-            raise ValueError("offline is the route for prompts beyond max_input_tokens, which is not set")
+            raise ValueError("oversize_route is the route for prompts beyond max_input_tokens, which is not set")
 
     @property
     def is_bounded(self) -> bool:
