@@ -31,10 +31,10 @@ class Mixture:
     """A body and a tail. Medians in seconds; sigmas are of the logarithm; 0: always the median."""
 
     median_s: Annotated[float, SettingDoc("Median of the body, in seconds.", minimum=0, maximum=3600)] = 0.0
-    sigma: Annotated[float, SettingDoc("Of its logarithm; 0: always the median.", minimum=0, maximum=3)] = 0.0
-    tail_share: Annotated[float, SettingDoc("Share of requests that the tail gets.", minimum=0, maximum=1)] = 0.0
+    sigma: Annotated[float, SettingDoc("Sigma of the logarithm; 0: always the median.", minimum=0, maximum=3)] = 0.0
+    tail_share: Annotated[float, SettingDoc("Share of requests in the tail.", minimum=0, maximum=1)] = 0.0
     tail_median_s: Annotated[float, SettingDoc("Median of the tail, in seconds.", minimum=0, maximum=3600)] = 1.0
-    tail_sigma: Annotated[float, SettingDoc("Of its logarithm.", minimum=0, maximum=3)] = 0.45
+    tail_sigma: Annotated[float, SettingDoc("Sigma of the logarithm.", minimum=0, maximum=3)] = 0.45
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -90,7 +90,7 @@ class GapConfig:
     """
 
     median_s: Annotated[float, SettingDoc("Median for one token, in seconds.", minimum=0, maximum=60)] = 0.011
-    sigma: Annotated[float, SettingDoc("Of its logarithm.", minimum=0, maximum=3)] = 0.3
+    sigma: Annotated[float, SettingDoc("Sigma of the logarithm.", minimum=0, maximum=3)] = 0.3
     tokens_per_chunk: Annotated[int, SettingDoc("Tokens in one event.", minimum=1, maximum=10000)] = 1
     chunks_per_write: Annotated[int, SettingDoc(
         "Events that leave together, as behind a proxy that buffers.", minimum=1, maximum=10000)] = 1
@@ -156,8 +156,8 @@ class Lengths:
     """
 
     median: Annotated[float, SettingDoc("Median, in tokens.", minimum=1, maximum=1000000)] = 151.0
-    sigma: Annotated[float, SettingDoc("Of its logarithm.", minimum=0, maximum=3)] = 0.86
-    most: Annotated[int, SettingDoc("No answer is longer.", minimum=1, maximum=1000000)] = 4096
+    sigma: Annotated[float, SettingDoc("Sigma of the logarithm.", minimum=0, maximum=3)] = 0.86
+    most: Annotated[int, SettingDoc("Maximum length, in tokens.", minimum=1, maximum=1000000)] = 4096
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -167,8 +167,8 @@ class Lengths:
 class StallConfig:
     """Pauses inside a running answer: before each chunk with probability `share`. All assumed."""
 
-    share: Annotated[float, SettingDoc("Of the chunks that one stands before.", minimum=0, maximum=1)] = 0.0
-    duration: Annotated[Mixture, SettingDoc("How long they are.")] = field(default_factory=lambda: Mixture(1.0, 0.8))
+    share: Annotated[float, SettingDoc("Share of chunks with a pause before them.", minimum=0, maximum=1)] = 0.0
+    duration: Annotated[Mixture, SettingDoc("Length of a pause.")] = field(default_factory=lambda: Mixture(1.0, 0.8))
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -178,8 +178,8 @@ class StallConfig:
 class Sag:
     """A share of answers slows down to `rate_factor` of the pace at a random point. Assumed."""
 
-    share: Annotated[float, SettingDoc("Of the answers.", minimum=0, maximum=1)] = 0.0
-    rate_factor: Annotated[float, SettingDoc("What is left of the pace.", more_than=0, maximum=1)] = 0.3
+    share: Annotated[float, SettingDoc("Share of answers that slow down.", minimum=0, maximum=1)] = 0.0
+    rate_factor: Annotated[float, SettingDoc("Factor of the pace after the slowdown.", more_than=0, maximum=1)] = 0.3
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -192,13 +192,13 @@ class ColdStart:
     Both waits are uniform between their bounds, in seconds. Providers do not publish how often this happens.
     """
 
-    after_idle_s: Annotated[float, SettingDoc("Silence after which it goes cold.", more_than=0, maximum=86_400)] = 300.0
-    is_cold_at_first: Annotated[bool, SettingDoc("Whether the very first request meets it cold.")] = True
-    container_min_s: Annotated[float, SettingDoc("The least that a container takes to start.", minimum=0,
+    after_idle_s: Annotated[float, SettingDoc("Idle time before a cold start.", more_than=0, maximum=86_400)] = 300.0
+    is_cold_at_first: Annotated[bool, SettingDoc("Whether the first request has a cold start.")] = True
+    container_min_s: Annotated[float, SettingDoc("Minimum container start.", minimum=0,
                                                  maximum=3600)] = 2.0
-    container_max_s: Annotated[float, SettingDoc("The most.", minimum=0, maximum=3600)] = 5.0
-    load_min_s: Annotated[float, SettingDoc("The least that the model takes to load.", minimum=0, maximum=3600)] = 3.0
-    load_max_s: Annotated[float, SettingDoc("The most.", minimum=0, maximum=3600)] = 8.0
+    container_max_s: Annotated[float, SettingDoc("Maximum container start.", minimum=0, maximum=3600)] = 5.0
+    load_min_s: Annotated[float, SettingDoc("Minimum model load.", minimum=0, maximum=3600)] = 3.0
+    load_max_s: Annotated[float, SettingDoc("Maximum model load.", minimum=0, maximum=3600)] = 8.0
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -229,45 +229,45 @@ class ProviderConfig:
     """One simulated provider. All random numbers come from `seed`, the provider's name and the request's number."""
 
     preset: Annotated[str, SettingDoc(
-        "The numbers of a known provider; what is set beside it replaces its part.", words=tuple(PRESETS))] = ""
+        "The figures of a known provider; other settings override parts of it.", words=tuple(PRESETS))] = ""
     seed: Annotated[int, SettingDoc(
-        "Everything that is drawn comes from it, the upstream's name and a request's number.",
+        "Seed of all random numbers, with the upstream's name and the request's number.",
         minimum=0, maximum=2 ** 32 - 1)] = 0
     vendor: Annotated[Vendor | None, SettingDoc(
-        "Whose rate-limit headers and overload errors it has. null: the preset's.")] = None
+        "Vendor of the rate limit headers and errors. null: the preset's.")] = None
     ttft: Annotated[Mixture | None, SettingDoc(
         "Time to the first token, without queue and prefill. null: the preset's.")] = None
     gaps: Annotated[GapConfig | None, SettingDoc("The pace of a running answer. null: the preset's.")] = None
     output: Annotated[Lengths, SettingDoc(
-        "How long answers are, where the request does not say.")] = field(default_factory=Lengths)
+        "Length of answers, if the request sets none.")] = field(default_factory=Lengths)
     fills_max_tokens: Annotated[bool, SettingDoc(
-        "Answers are as long as they may be, as with `ignore_eos` in the request.")] = False
+        "Answers have the maximum length, as with `ignore_eos` in the request.")] = False
     head_share: Annotated[float, SettingDoc(
         "Share of the time to the first token that passes before the response head. Assumed.", minimum=0, maximum=1)] = 1.0
     prefill_per_token: Annotated[float, SettingDoc(
-        "Share by which a token of the prompt lengthens the first wait; 0.0001: 10,000 double it.",
+        "Share by which a prompt token lengthens the time to the first token; 0.0001: 10,000 tokens double it.",
         minimum=0, maximum=1)] = 0.0
     embedding_share: Annotated[float, SettingDoc(
-        "An embedding takes this share of a time to the first token. Assumed.", minimum=0, maximum=1)] = 0.3
+        "Duration of an embedding, as a share of a time to the first token. Assumed.", minimum=0, maximum=1)] = 0.3
     tail_correlation: Annotated[float, SettingDoc(
-        "Of two requests of one session: correlation of their being in the tail. Assumed.", minimum=0, maximum=1)] = 0.0
+        "Correlation of two requests of a session being in the tail. Assumed.", minimum=0, maximum=1)] = 0.0
     luck_holds_s: Annotated[float, SettingDoc(
-        "A session's luck is drawn anew after so many seconds. Assumed.", more_than=0, maximum=86_400)] = 60.0
+        "Time that a session keeps its draw. Assumed.", more_than=0, maximum=86_400)] = 60.0
     stalls: Annotated[StallConfig, SettingDoc("Pauses inside running answers.")] = field(default_factory=StallConfig)
-    sag: Annotated[Sag, SettingDoc("Answers whose pace drops on the way.")] = field(default_factory=Sag)
-    regimes: Annotated[Regimes | None, SettingDoc("Bad minutes, which all requests of a time share. null: none.")] = None
+    sag: Annotated[Sag, SettingDoc("Answers that slow down.")] = field(default_factory=Sag)
+    regimes: Annotated[Regimes | None, SettingDoc("Bad minutes that affect all requests. null: none.")] = None
     cold_start: Annotated[ColdStart | None,
-                          SettingDoc("What the first requests after a silence wait for. null: nothing.")] = None
-    quota: Annotated[VendorQuota | None, SettingDoc("What may be used in a minute. null: anything.")] = None
+                          SettingDoc("Cold starts after idle time. null: none.")] = None
+    quota: Annotated[VendorQuota | None, SettingDoc("Limits per minute. null: none.")] = None
     prompt_cache: Annotated[PromptCacheModel | None, SettingDoc(
-        "What it remembers of prompts, by which provider's rules. null: nothing.")] = None
+        "Prompt cache, by the rules of a vendor. null: none.")] = None
     engine: Annotated[EngineModel | None, SettingDoc(
-        "An inference engine: then waits rise with load, and gaps are the engine's. null: none.")] = None
+        "Inference engine: latency rises with load, gaps are the engine's. null: none.")] = None
     faults: Annotated[tuple[FaultRule, ...], SettingDoc(
-        "Ways to fail; the first rule that strikes a request is the one it gets.")] = ()
+        "Fault rules; the first that matches a request applies.")] = ()
     notices_hangup: Annotated[bool, SettingDoc(
-        "A caller that leaves ends the work at once; else it runs on to its end, and is counted.")] = True
-    tariff: Annotated[Tariff, SettingDoc("What it charges, for its own count of costs.")] = field(default_factory=Tariff)
+        "A disconnect ends the work at once; else it continues to its end.")] = True
+    tariff: Annotated[Tariff, SettingDoc("Prices for the cost counts.")] = field(default_factory=Tariff)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -42,20 +42,20 @@ class EngineModel:
     batching: Annotated[Literal["continuous", "static"], SettingDoc(
         "continuous: a request joins the batch when there is room. static: a batch ends with its longest.")] = "continuous"
     prefill_tokens_per_s: Annotated[float, SettingDoc(
-        "Prompt tokens read in a second, one prompt at a time.", minimum=1, maximum=1000000000.0)] = 20_000.0
-    decode_step_s: Annotated[float, SettingDoc("A token of a sequence that runs alone.", minimum=1e-06, maximum=60)] = 0.010
+        "Prompt tokens per second, one prompt at a time.", minimum=1, maximum=1000000000.0)] = 20_000.0
+    decode_step_s: Annotated[float, SettingDoc("Time per token of a single sequence.", minimum=1e-06, maximum=60)] = 0.010
     decode_step_per_sequence_s: Annotated[float, SettingDoc(
-        "What each running sequence adds to it.", minimum=0, maximum=60)] = 0.00005
+        "Added time per running sequence.", minimum=0, maximum=60)] = 0.00005
     decode_share: Annotated[float, SettingDoc(
-        "Of its pace that decoding keeps while a prefill runs.", minimum=0.01, maximum=1)] = 0.5
+        "Share of the decode pace during a prefill.", minimum=0.01, maximum=1)] = 0.5
     kv_tokens: Annotated[int, SettingDoc(
         "Tokens of prompts and answers that fit in memory.", minimum=1, maximum=1000000000)] = 400_000
-    max_running: Annotated[int, SettingDoc("Most sequences in a batch.", minimum=1, maximum=100000)] = 256
+    max_running: Annotated[int, SettingDoc("Maximum sequences in a batch.", minimum=1, maximum=100000)] = 256
     cache_tokens: Annotated[int, SettingDoc(
-        "Tokens of prompts kept for those that begin like them; continuous only. 0: none.",
+        "Capacity of the prefix cache; continuous only. 0: none.",
         minimum=0, maximum=1000000000)] = 0
     max_waiting: Annotated[int | None, SettingDoc(
-        "With so many waiting, more are answered 503. null: any number waits.", minimum=0)] = None
+        "Maximum waiting requests; others get a 503. null: unlimited.", minimum=0)] = None
     batch_window_s: Annotated[float, SettingDoc(
         "Static: how long the first of a batch waits for others.", minimum=0, maximum=60)] = 0.05
 

@@ -55,18 +55,18 @@ class FaultRule:
     those that have its form.
     """
 
-    kind: Annotated[FaultKind, SettingDoc("What goes wrong.")] = FaultKind.STATUS
+    kind: Annotated[FaultKind, SettingDoc("Kind of fault.")] = FaultKind.STATUS
     rate: Annotated[float, SettingDoc("Share of the requests.", more_than=0, maximum=1)] = 1.0
-    from_s: Annotated[float, SettingDoc("Not before this age of the provider.", minimum=0)] = 0.0
-    until_s: Annotated[float | None, SettingDoc("Not from this age on. null: for ever.", more_than=0)] = None
-    n_at_most: Annotated[int | None, SettingDoc("So often and no more. null: always.", minimum=1)] = None
-    api: Annotated[Api | None, SettingDoc("Only these requests. null: all.")] = None
-    status: Annotated[int, SettingDoc("Of an error.", minimum=400, maximum=599)] = 500
-    code: Annotated[str, SettingDoc("The error's machine-readable word. Unset: the usual one of its status.")] = ""
+    from_s: Annotated[float, SettingDoc("From this age of the provider.", minimum=0)] = 0.0
+    until_s: Annotated[float | None, SettingDoc("Until this age of the provider. null: always.", more_than=0)] = None
+    n_at_most: Annotated[int | None, SettingDoc("Maximum number of times. null: unlimited.", minimum=1)] = None
+    api: Annotated[Api | None, SettingDoc("API of the requests. null: all.")] = None
+    status: Annotated[int, SettingDoc("Status of an error.", minimum=400, maximum=599)] = 500
+    code: Annotated[str, SettingDoc("Code of an error. Unset: the usual one of its status.")] = ""
     retry_after_s: Annotated[float | None, SettingDoc(
-        "When to come again. null: not said.", minimum=0, maximum=1000000000.0)] = None
-    seconds: Annotated[float, SettingDoc("Of a pause or a late head.", minimum=0, maximum=86_400)] = 10.0
-    factor: Annotated[float, SettingDoc("Of a slow answer's gaps.", minimum=1, maximum=1000)] = 3.3
+        "Retry-After of an error. null: none.", minimum=0, maximum=1000000000.0)] = None
+    seconds: Annotated[float, SettingDoc("Length of a pause or a late head.", minimum=0, maximum=86_400)] = 10.0
+    factor: Annotated[float, SettingDoc("Factor of a slow answer's gaps.", minimum=1, maximum=1000)] = 3.3
     after_chunks: Annotated[int, SettingDoc("Chunks of content before a fault inside the body.", minimum=0)] = 3
     form: Annotated[Form, SettingDoc(
         "How an error inside a stream is written; usual: as the dialect's own provider does.")] = "usual"
@@ -108,9 +108,9 @@ class Regime:
     """The effect of one regime. mean_s: length of a stay. error_rate: share of requests answered as overloaded."""
 
     mean_s: Annotated[float, SettingDoc("Mean length of a stay.", more_than=0, maximum=1000000000.0)] = 60.0
-    ttft_factor: Annotated[float, SettingDoc("The first token takes so many times as long.", more_than=0,
+    ttft_factor: Annotated[float, SettingDoc("Factor of the time to the first token.", more_than=0,
                                              maximum=1000)] = 1.0
-    gap_factor: Annotated[float, SettingDoc("Every gap is so many times as long.", more_than=0, maximum=1000)] = 1.0
+    gap_factor: Annotated[float, SettingDoc("Factor of the gaps.", more_than=0, maximum=1000)] = 1.0
     error_rate: Annotated[float, SettingDoc("Share of requests answered as overloaded.", minimum=0, maximum=1)] = 0.0
 
     def __post_init__(self) -> None:
@@ -121,11 +121,11 @@ class Regime:
 class Regimes:
     """The four regimes. Assumed."""
 
-    normal: Annotated[Regime, SettingDoc("The good times.")] = field(default_factory=lambda: Regime(600.0))
-    degraded: Annotated[Regime, SettingDoc("Slower times.")] = field(default_factory=lambda: Regime(60.0, 2.0, 1.5))
+    normal: Annotated[Regime, SettingDoc("Normal operation.")] = field(default_factory=lambda: Regime(600.0))
+    degraded: Annotated[Regime, SettingDoc("Slower.")] = field(default_factory=lambda: Regime(60.0, 2.0, 1.5))
     brownout: Annotated[Regime, SettingDoc(
         "Much slower, with errors.")] = field(default_factory=lambda: Regime(30.0, 5.0, 3.3, 0.05))
-    outage: Annotated[Regime, SettingDoc("Errors for everybody.")] = field(default_factory=lambda: Regime(20.0,
+    outage: Annotated[Regime, SettingDoc("Errors for all requests.")] = field(default_factory=lambda: Regime(20.0,
                                                                                                           error_rate=1.0))
 
     def regime_of(self, state: RegimeState) -> Regime:

@@ -149,18 +149,19 @@ class PromptCacheModel:
 
     rules: Annotated[CacheRules, SettingDoc(
         "anthropic: what is marked. breakpoints: OpenAI's since GPT-5.6. automatic: OpenAI's before.")] = "anthropic"
-    floor_tokens: Annotated[int, SettingDoc("Shorter beginnings are not kept.", minimum=0, maximum=1000000)] = 1024
+    floor_tokens: Annotated[int, SettingDoc("Minimum tokens of a stored prefix.", minimum=0, maximum=1000000)] = 1024
     keeps_s: Annotated[float, SettingDoc(
-        "How long after its last use an entry lives, in seconds; one for an hour lives an hour.",
+        "Time to live of an entry since its last use; entries for an hour live an hour.",
         more_than=0, maximum=86_400)] = 300.0
     read_factor: Annotated[float, SettingDoc(
-        "What a token costs that is read, of plain input's price.", minimum=0, maximum=100)] = 0.1
-    write_factor: Annotated[float, SettingDoc("What a token costs that is written.", minimum=0, maximum=100)] = 1.25
-    write_1h_factor: Annotated[float, SettingDoc("What a token costs that is written for an hour.", minimum=0,
+        "Price of a read token, as a factor of the input price.", minimum=0, maximum=100)] = 0.1
+    write_factor: Annotated[float, SettingDoc("Price of a written token, as a factor of the input price.", minimum=0,
+                                              maximum=100)] = 1.25
+    write_1h_factor: Annotated[float, SettingDoc("Price of a token written for an hour, as a factor.", minimum=0,
                                                  maximum=100)] = 2.0
     machine_rpm: Annotated[int, SettingDoc(
-        "OpenAI's rules: of more prompts a minute with one key and beginning, the others go to a machine that "
-        "remembers nothing of them. Assumed.", minimum=1)] = 15
+        "OpenAI's rules: requests per minute of one key and prefix per machine; others go to a machine "
+        "without the entries. Assumed.", minimum=1)] = 15
 
     def __post_init__(self) -> None:
         check_bounds(self)

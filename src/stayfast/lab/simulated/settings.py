@@ -125,9 +125,9 @@ def _to_upstream_failed(name: str, broke: Broke) -> UpstreamFailed:
 class SimulatedUpstream(AddedUpstream):
     """A simulated provider: a script, or a model of a real provider. No network, no key."""
 
-    kind: Annotated[Literal["simulated"], SettingDoc("A provider that is played.")] = "simulated"
+    kind: Annotated[Literal["simulated"], SettingDoc("A simulated provider.")] = "simulated"
     script: Annotated[Literal["jagged", "steady"], SettingDoc(
-        "Played where no setting of the model is given. jagged: mostly quick, sometimes slow to start, sometimes halting. "
+        "The script, if no setting of the model is set. jagged: mostly quick, sometimes slow to start, sometimes halting. "
         "steady: always quick.")] = "jagged"
     provider: Annotated[ProviderConfig, SettingDoc("The model's own settings.", is_inline=True)] = field(
         default_factory=ProviderConfig)

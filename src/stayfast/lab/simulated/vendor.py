@@ -219,14 +219,14 @@ class VendorQuota:
     """
 
     requests_per_min: Annotated[int | None, SettingDoc(
-        "Requests a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
+        "Requests per minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
     tokens_per_min: Annotated[int | None, SettingDoc(
-        "Tokens, prompt and answer together, a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
+        "Tokens of prompt and answer per minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
     input_tokens_per_min: Annotated[int | None, SettingDoc(
-        "Tokens of prompts a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
+        "Prompt tokens per minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
     output_tokens_per_min: Annotated[int | None, SettingDoc(
-        "Tokens of answers a minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
-    burst_s: Annotated[float, SettingDoc("A bucket holds what comes in so many seconds.", more_than=0, maximum=3600)] = 60.0
+        "Output tokens per minute. null: no limit.", minimum=1, maximum=1_000_000_000)] = None
+    burst_s: Annotated[float, SettingDoc("Capacity of a bucket, in seconds of its rate.", more_than=0, maximum=3600)] = 60.0
     assumed_output: Annotated[int, SettingDoc(
         "Tokens charged in advance for an answer whose request sets no limit.", minimum=0, maximum=1000000)] = 256
 
