@@ -122,7 +122,7 @@ class Regimes:
     """The four regimes. Assumed."""
 
     normal: Annotated[Regime, SettingDoc("Normal operation.")] = field(default_factory=lambda: Regime(600.0))
-    degraded: Annotated[Regime, SettingDoc("Slower.")] = field(default_factory=lambda: Regime(60.0, 2.0, 1.5))
+    degraded: Annotated[Regime, SettingDoc("Slower than normal.")] = field(default_factory=lambda: Regime(60.0, 2.0, 1.5))
     brownout: Annotated[Regime, SettingDoc(
         "Much slower, with errors.")] = field(default_factory=lambda: Regime(30.0, 5.0, 3.3, 0.05))
     outage: Annotated[Regime, SettingDoc("Errors for all requests.")] = field(default_factory=lambda: Regime(20.0,
