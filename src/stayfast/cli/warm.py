@@ -296,7 +296,7 @@ def find_cached(name: str) -> CachedFunction[..., Any]:
         raise ValueError(f"{name} keeps nothing: it must be a stayfast.turns.CachedFunction")
     if not cached.is_shared:
         raise ValueError(f"{name} keeps what it finds in its own process only: give it a store, as in "
-                         "Cached(..., store=store_at(\"found.db\"), name=\"search\")")
+                         "CachedFunction(..., store=open_shared_store(\"found.db\"), name=\"search\")")
     return cached
 
 
