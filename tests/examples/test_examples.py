@@ -8,23 +8,20 @@ import pytest
 from examples import fastapi_endpoint, langgraph_node, mcp_agent, pydantic_ai_tool
 
 
-def test_langgraph() -> None:
-    """Both nodes are in one budget, the slow source is cut at its cap and named."""
+def test_langgraph_example() -> None:
     said = asyncio.run(langgraph_node.main())
     assert said.startswith("From 1 page(s), without account, with 2.")
     assert "account" in said
     assert "timeout, not done within its cap of 0.2 s" in said
 
 
-def test_pydantic_ai() -> None:
-    """The tool that hangs costs its cap, and the model hears of it."""
+def test_pydantic_ai_example() -> None:
     said = asyncio.run(pydantic_ai_tool.main())
     assert said.startswith("The shop says: {'status': 'timeout'}")
     assert "order" in said.splitlines()[3]
 
 
-def test_fastapi() -> None:
-    """The deadline comes from the caller."""
+def test_fastapi_example() -> None:
     async def main() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(fastapi_endpoint.app), base_url="http://app") as client:
             return await client.post("/ask", json={"text": "deadlines", "customer": "Ann"},
@@ -37,8 +34,7 @@ def test_fastapi() -> None:
 
 
 @pytest.mark.sockets
-def test_mcp() -> None:
-    """A real server over stdio: the tool that hangs costs its time-out, and the model says so."""
+def test_mcp_example() -> None:
     said = asyncio.run(mcp_agent.main())
     assert said.startswith("There are 3 in stock; when it comes I could not find out (timeout).")
     assert "delivery" in said

@@ -90,8 +90,7 @@ def told(slow_s: Mapping[str, float], model: Speaks | None = None, *,
     return events, came_at, a
 
 
-def test_the_answer_is_there_before_the_slow_system() -> None:
-    """Prefix, quote with its source, the model's words, final; the patch comes when the slow system is done."""
+def test_bot_answers_before_the_slow_system() -> None:
     model = Speaks()
     events, came_at, a = told({"changes": 3.0}, model)
     names = [event.payload.name for event in events]
@@ -112,8 +111,7 @@ def test_the_answer_is_there_before_the_slow_system() -> None:
 
 
 @pytest.mark.parametrize(("says", "shown"), [("Breakers open. Hedging is off.", True), ("Breakers open.", False)])
-def test_a_model_that_reads_nothing(says: str, shown: bool) -> None:
-    """It is given no passages, and what it says is shown where it is about the question."""
+def test_bot_model_without_passages_is_shown_from_its_first_relevant_sentence(says: str, shown: bool) -> None:
     class FromMemory(Speaks):
         async def generate(self, messages: Sequence[Json], tools: Sequence[Json], on_piece: OnPiece, *, may_call: bool,
                       max_tokens: int) -> ModelReply:
@@ -132,8 +130,7 @@ def test_a_model_that_reads_nothing(says: str, shown: bool) -> None:
     (["meaning"], ["meaning"], "`mode: off`"), (["words"], ["words"], "`mode: off`"),
     (["answer"], ["answer"], "`mode: off`"),
     (["words", "meaning", "answer"], ["words", "meaning", "answer"], "search was not done in time")])
-def test_what_hangs_is_cut_and_named(slow: list[str], without: list[str], says: str) -> None:
-    """The answer is out within its 2.5 s whatever hangs, and says what it is without; what is late is ended at its cap."""
+def test_bot_hanging_stage_is_cut_and_named(slow: list[str], without: list[str], says: str) -> None:
     events, came_at, a = told(dict.fromkeys([*slow, "changes"], 60.0))
     assert [event.payload.part for event in events if isinstance(event.payload, DegradedEvent)] == without
     assert says in a.text
@@ -143,15 +140,13 @@ def test_what_hangs_is_cut_and_named(slow: list[str], without: list[str], says: 
 
 
 @pytest.mark.parametrize("total_s", [0.1, 0.5, 5.0])
-def test_other_budgets(total_s: float) -> None:
-    """A turn may be shorter or longer; one that is too short for the model says so."""
+def test_bot_with_other_budgets(total_s: float) -> None:
     _, came_at, a = told({"answer": 0.3}, total_s=total_s)
     assert came_at["final"] <= total_s + 0.01
     assert a.text.endswith("speaks: Set it.") is (total_s == 5.0)
 
 
-def test_a_terminal_that_fell_behind() -> None:
-    """Is given a snapshot, and shows what it has not shown: no text, source or shortfall twice."""
+def test_terminal_slower_than_the_events() -> None:
     async def main(loop: SimLoop) -> str:
         a, seen = Answer(max_events=2), TerminalOutput()
         shown = ""
@@ -177,8 +172,7 @@ def test_a_terminal_that_fell_behind() -> None:
                          "  final: ok\n")
 
 
-def test_what_is_not_installed_is_named() -> None:
-    """Without embedder and model there are still quotes, and the reasons."""
+def test_bot_missing_parts_are_named() -> None:
     async def main(loop: SimLoop) -> Answer:
         a = Answer()
         bare = Desk(Words([HEDGING]), Words([]), without={"meaning": "pip install it", "answer": "no model"}, slow_s={})
@@ -200,16 +194,14 @@ def _events(a: Answer) -> list[AnswerEvent]:
     return run(main)
 
 
-def test_without_an_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missing is named, with what to install."""
+def test_bot_without_an_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "examples.support_bot.meaning", None)
     with pytest.raises(Unavailable, match=r"is not installed: pip install '\.\[semantic\]'"):
         asyncio.run(load_meaning(Words([HEDGING])))
 
 
 @pytest.mark.parametrize("typed", [[], ["--slow", "x=1", "Why?"], ["--slow", "words=-1", "Why?"], ["--total", "0", "Why?"]])
-def test_wrong_arguments(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """They are refused, and the usage is shown."""
+def test_bot_wrong_arguments(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_arguments(typed)
     assert "usage: python -m examples.support_bot" in capsys.readouterr().err
@@ -234,26 +226,22 @@ def test_passages_of_the_docs() -> None:
 
 @pytest.mark.parametrize("question", ["Who won the football match yesterday?", "How do I bake bread?",
                                       "Which bus goes to the airport on Sunday morning?", "xyzzy plugh"])
-def test_what_the_docs_do_not_say_is_not_found(question: str) -> None:
-    """A passage that happens to have one of the words does not speak of it: then the bot says that nothing does."""
+def test_search_of_an_unrelated_question_finds_nothing(question: str) -> None:
     assert Words(load_passages(ROOT)).find(question) == []
 
 
-def test_what_the_docs_say_in_part_is_found() -> None:
-    """Half of a question's words are enough."""
+def test_search_of_a_partly_related_question_finds_passages() -> None:
     index = Words(load_passages(ROOT))
     for question in ("hedging", "How do I rotate the keys of clients?", "What if an upstream stalls in its middle?"):
         assert index.find(question)
 
 
-def test_rankings_as_one() -> None:
-    """What both lists have comes first."""
+def test_fuse_rankings() -> None:
     assert fuse_rankings([[CACHE, HEDGING], [HEDGING]]) == [HEDGING, CACHE]
     assert Words([HEDGING]).find("how do I \"'*()") == []
 
 
-def test_the_events_behind_the_page() -> None:
-    """Bad input is a 400 that names the field; a turn is found again under its id, from the last event seen on."""
+def test_page_events() -> None:
     async def main() -> None:
         site = httpx.ASGITransport(BotPage(desk({"changes": 0.05}), 2.5).app())
         async with httpx.AsyncClient(transport=site, base_url="http://bot") as client:
@@ -274,8 +262,7 @@ def test_the_events_behind_the_page() -> None:
 
 
 @pytest.mark.sockets
-def test_in_a_terminal() -> None:
-    """One command: quotes, the embedded model or why there is none, the late patch, and where the time went."""
+def test_bot_in_a_terminal() -> None:
     done = subprocess.run([*BOT, *QUESTION.split()], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
     said = done.stdout
     assert "`hedge: {mode: off}`" in said
@@ -305,8 +292,7 @@ def page(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.sockets
-def test_the_page_in_a_browser(tmp_path: Path) -> None:
-    """It shows the quote with its source, what was cut, the waterfall and the late patch, and its console stays empty."""
+def test_page_in_a_browser(tmp_path: Path) -> None:
     with page(tmp_path) as url:
         document, console = shown(f"{url}?q=How+do+I+turn+hedging+off%3F&slow.answer=60", tmp_path,
                                   "document.querySelector('#when')?.textContent")
@@ -340,8 +326,7 @@ DELAYED = """(() => {
 
 
 @pytest.mark.sockets
-def test_the_times_of_events_never_run_backwards(tmp_path: Path) -> None:
-    """Where an event that says when it was sent came late: the turn did not begin later by that."""
+def test_page_event_times_never_decrease(tmp_path: Path) -> None:
     with page(tmp_path) as url:
         document, _ = shown(f"{url}?q=hedging&slow.changes=0", tmp_path, DELAYED)
     assert times_ms(document) == [0.0, 500.0, 600.0]

@@ -29,13 +29,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 @pytest.mark.parametrize(("variables", "url"), [
     ({}, "http://127.0.0.1:8090/v1"), ({"STAYFAST_PORT": "9000", "PORT": "80"}, "http://127.0.0.1:9000/v1"),
     ({"PORT": "9001"}, "http://127.0.0.1:9001/v1"), ({"PORT": "1", "SUPPORT_BOT_URL": "http://h/v1"}, "http://h/v1")])
-def test_the_gateway_is_where_the_environment_put_it(variables: dict[str, str], url: str) -> None:
-    """By the variables that the gateway reads itself, the stronger first; or where it is said to be."""
+def test_gateway_url_from_the_environment(variables: dict[str, str], url: str) -> None:
     assert address_of_gateway(variables) == url
 
 
-def test_through_openais_sdk(gateway: Gateway) -> None:
-    """A plain client gets the same text whole and in pieces, the docs' words and the model's, and nothing else."""
+def test_served_bot_through_openai_sdk(gateway: Gateway) -> None:
     with OpenAI(base_url=gateway.openai_url, api_key="none", max_retries=0) as client:
         whole = client.chat.completions.create(model="support-bot", messages=[{"role": "user", "content": QUESTION}])
         text = whole.choices[0].message.content or ""
@@ -48,15 +46,13 @@ def test_through_openais_sdk(gateway: Gateway) -> None:
     assert "`hedge: {mode: off}`" in "".join(pieces)
 
 
-def test_an_empty_question_is_refused(gateway: Gateway) -> None:
-    """By a 400 that names the field."""
+def test_served_bot_empty_question_is_400(gateway: Gateway) -> None:
     refused = httpx.post(f"{gateway.openai_url}/chat/completions", timeout=30,
                          json={"model": "support-bot", "messages": [{"role": "user", "content": " "}]})
     assert (refused.status_code, refused.json()["error"]["message"].partition(":")[0]) == (400, "messages")
 
 
-def test_typed_events_and_the_late_patch(gateway: Gateway) -> None:
-    """Who asks for them gets both channels, and after the final event the patch."""
+def test_served_bot_typed_events_and_late_patch(gateway: Gateway) -> None:
     body = {"model": "support-bot", "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
     with httpx.stream("POST", f"{gateway.openai_url}/chat/completions", json=body, timeout=30,
                       headers={"x-stayfast-events": "late"}) as answer:

@@ -36,8 +36,7 @@ def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.sockets
-def test_json_tells_the_address_first_and_the_counts_last() -> None:
-    """SIGTERM ends it at once, with status 0, although an answer hangs."""
+def test_sim_json_prints_address_first_and_counts_last() -> None:
     with started("--json", "--provider", "fast=instant", "--provider", "slow=opus-4.6-like") as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
@@ -59,8 +58,7 @@ def test_json_tells_the_address_first_and_the_counts_last() -> None:
 
 
 @pytest.mark.sockets
-def test_a_reader_that_has_gone_is_no_error() -> None:
-    """Nobody reads the counts at the end: no traceback, no other exit status."""
+def test_sim_closed_stdout_is_no_error() -> None:
     with started("--json") as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -73,8 +71,7 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
 
 
 @pytest.mark.sockets
-def test_a_person_gets_an_address_and_a_line_to_try() -> None:
-    """The first line of standard output is the base URL; the rest is for the terminal."""
+def test_sim_prints_an_address_and_a_curl_line() -> None:
     with started() as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
@@ -89,8 +86,7 @@ def test_a_person_gets_an_address_and_a_line_to_try() -> None:
 
 
 @pytest.mark.sockets
-def test_a_provider_of_its_own_is_not_called_instant(tmp_path: Path) -> None:
-    """What is its own is named, with the preset under it where there is one."""
+def test_sim_provider_with_own_settings_is_not_called_instant(tmp_path: Path) -> None:
     path = tmp_path / "providers.yaml"
     path.write_text("providers: {a: {ttft: {median_s: 1}, gaps: {median_s: 1}}, b: {preset: steady, engine: {}}, "
                     "c: {preset: instant}}\n")
@@ -107,9 +103,8 @@ def test_a_provider_of_its_own_is_not_called_instant(tmp_path: Path) -> None:
     (["bench", "--rte", "20"], "usage: stayfast bench run "), (["bench", "--rte=20"], "did you mean --rate?"),
     (["sim", "--preset", "instant"], "usage: stayfast sim "), (["sim", "--prot", "1"], "did you mean --port?"),
     (["cache", "stats", "--jsn"], "did you mean --json?"), (["sim", "--xyzzy"], "arguments: --xyzzy\n")])
-def test_a_wrong_option_gets_the_usage_of_its_own_command(words: list[str], said: str,
+def test_sim_wrong_option_prints_its_own_usage(words: list[str], said: str,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
-    """And the option that was meant, where one is near."""
     with pytest.raises(SystemExit) as left:
         cli.main(words)
     assert left.value.code == 2
@@ -126,8 +121,7 @@ def test_a_wrong_option_gets_the_usage_of_its_own_command(words: list[str], said
     (("--config", "no-such-file.yaml"), 78, "no-such-file.yaml"),
     (("--host", "192.0.2.1"), 3, "192.0.2.1"),
 ])
-def test_wrong_usage_is_named(arguments: tuple[str, ...], status: int, named: str) -> None:
-    """One line, no traceback, the exit status of its kind."""
+def test_sim_wrong_usage_is_named(arguments: tuple[str, ...], status: int, named: str) -> None:
     with started(*arguments) as process:
         said, errors = process.communicate(timeout=20)
     assert (process.returncode, said) == (status, "")
@@ -135,15 +129,13 @@ def test_wrong_usage_is_named(arguments: tuple[str, ...], status: int, named: st
     assert "Traceback" not in errors
 
 
-def test_presets_are_listed_with_their_percentiles() -> None:
-    """Every preset, one a line."""
+def test_sim_lists_presets_with_percentiles() -> None:
     lines = format_presets().splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == list(PRESETS)
     assert "0.639" in lines[1]
 
 
-def test_a_file_of_providers(tmp_path: Path) -> None:
-    """What a provider does not say comes from the command line."""
+def test_sim_providers_file(tmp_path: Path) -> None:
     path = tmp_path / "providers.yaml"
     path.write_text("providers:\n  a: {}\n  b: {preset: instant, seed: 3, faults: [{kind: hang, rate: 0.01}]}\n")
     found = load_providers(path, BASE)
@@ -151,8 +143,7 @@ def test_a_file_of_providers(tmp_path: Path) -> None:
     assert (found["b"].preset, found["b"].seed, found["b"].faults[0].rate) == ("instant", 3, 0.01)
 
 
-def test_a_model_of_its_own_stands_on_nothing_else(tmp_path: Path) -> None:
-    """Without a preset, an engine, a `ttft` or `gaps` have no other provider's latency under them; a quota alone has."""
+def test_sim_provider_with_own_model_has_no_default_preset(tmp_path: Path) -> None:
     path = tmp_path / "providers.yaml"
     path.write_text("providers:\n  a: {engine: {}}\n  b: {ttft: {median_s: 1}}\n  c: {gaps: {median_s: 1}}\n"
                     "  d: {quota: {requests_per_min: 5}}\n  e: {preset: steady, engine: {}}\n")
@@ -171,8 +162,7 @@ def test_a_model_of_its_own_stands_on_nothing_else(tmp_path: Path) -> None:
     ("provider: {a: {}}", "unknown setting, did you mean providers?"),
     ("providers: [", "not YAML"),
 ])
-def test_a_wrong_file_is_told_by_place_and_field(tmp_path: Path, text: str, named: str) -> None:
-    """Line, column, path and what it should have been."""
+def test_sim_wrong_file_names_line_and_field(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "providers.yaml"
     path.write_text(text)
     with pytest.raises(SettingsError) as raised:

@@ -29,8 +29,7 @@ def post(sim: Sim, path: str, body: Any, headers: dict[str, str] | None = None, 
         connection.close()
 
 
-def test_counts_requests_and_reset(sim: Sim) -> None:
-    """What was asked is counted and remembered, without its words; a reset forgets it."""
+def test_control_counts_requests_and_reset(sim: Sim) -> None:
     assert post(sim, "/openai/v1/chat/completions", ASK)[0] == 200
     assert sim.counts("openai")["n_asked"] == 1
     assert sim.counts("anthropic")["n_asked"] == 0
@@ -43,15 +42,13 @@ def test_counts_requests_and_reset(sim: Sim) -> None:
     assert sim.control("GET", "requests")[1] == {"requests": []}
 
 
-def test_answers_repeat_after_a_reset(sim: Sim) -> None:
-    """The same seed says the same words, request for request."""
+def test_control_reset_repeats_the_same_answers(sim: Sim) -> None:
     first = [post(sim, "/openai/v1/chat/completions", ASK)[1]["choices"] for _ in range(3)]
     sim.control("POST", "reset")
     assert [post(sim, "/openai/v1/chat/completions", ASK)[1]["choices"] for _ in range(3)] == first
 
 
-def test_faults_come_and_go(sim: Sim) -> None:
-    """A rule strikes the provider it names, until rules are cleared."""
+def test_control_faults_are_added_and_removed(sim: Sim) -> None:
     sim.fails(provider="openai", kind="status", status=503)
     assert post(sim, "/openai/v1/chat/completions", ASK)[0] == 503
     assert post(sim, "/anthropic/v1/messages", ASK)[0] == 200
@@ -59,16 +56,14 @@ def test_faults_come_and_go(sim: Sim) -> None:
     assert post(sim, "/openai/v1/chat/completions", ASK)[0] == 200
 
 
-def test_an_outage_comes_and_goes(sim: Sim) -> None:
-    """A regime set by hand holds until it is taken back."""
+def test_control_regime_is_held_and_released(sim: Sim) -> None:
     assert sim.control("POST", "regime", {"regime": "outage", "provider": "openai"})[0] == 200
     assert post(sim, "/openai/v1/chat/completions", ASK)[0] in (500, 503)
     assert sim.control("POST", "regime", {"regime": None})[0] == 200
     assert post(sim, "/openai/v1/chat/completions", ASK)[0] == 200
 
 
-def test_the_config_is_told(sim: Sim) -> None:
-    """Every provider's settings, as they are."""
+def test_control_returns_the_config(sim: Sim) -> None:
     said = sim.control("GET", "config")[1]["providers"]
     assert said["tight"]["quota"]["requests_per_min"] == 2
 
@@ -88,8 +83,7 @@ def test_the_config_is_told(sim: Sim) -> None:
     ("GET nothing", None, 404, "/_sim/counts"),
     ("POST counts", {}, 405, "GET"),
 ])
-def test_bad_orders_are_refused_by_name(sim: Sim, order: str, body: Any, status: int, named: str) -> None:
-    """The answer names what is wrong, and nothing has changed."""
+def test_control_wrong_order_names_the_field(sim: Sim, order: str, body: Any, status: int, named: str) -> None:
     method, path = order.split(" ")
     said_status, said = sim.control(method, path, body)
     assert said_status == status
@@ -97,8 +91,7 @@ def test_bad_orders_are_refused_by_name(sim: Sim, order: str, body: Any, status:
     assert post(sim, "/openai/v1/chat/completions", ASK)[0] == 200
 
 
-def test_bad_requests_are_refused_in_their_dialect(sim: Sim) -> None:
-    """OpenAI's form names the field as `param`, Anthropic's in its words."""
+def test_sim_wrong_request_is_rejected_in_its_dialect(sim: Sim) -> None:
     status, said = post(sim, "/openai/v1/chat/completions", {"model": "m", "messages": 1})
     assert (status, said["error"]["param"]) == (400, "messages")
     status, said = post(sim, "/anthropic/v1/messages", {"model": "m", "messages": ASK["messages"]})
@@ -114,8 +107,7 @@ def test_bad_requests_are_refused_in_their_dialect(sim: Sim) -> None:
     assert post(sim, "/v1/chat/completions", b"", method="GET")[0] == 405
 
 
-def test_a_key_is_demanded() -> None:
-    """With a key set, others get 401 in their dialect, in each way to carry one, and for the control endpoints too."""
+def test_sim_key_is_required() -> None:
     with running_sim({"a": ProviderConfig()}, key="sk-sim") as sim:
         assert post(sim, "/v1/chat/completions", ASK)[0] == 401
         assert post(sim, "/v1/messages", ASK, {"x-api-key": "wrong"})[1]["error"]["type"] == "authentication_error"
@@ -124,8 +116,7 @@ def test_a_key_is_demanded() -> None:
         assert sim.control("GET", "counts")[0] == 401
 
 
-def test_control_is_for_this_machine() -> None:
-    """An address that others can reach has no control endpoints, unless that is asked for."""
+def test_control_is_served_on_loopback_only() -> None:
     assert ListenConfig("127.0.0.2").has_control
     assert ListenConfig("::1").has_control
     assert not ListenConfig("0.0.0.0").has_control
@@ -146,8 +137,7 @@ BASE = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "input": 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.sampled_from(PATHS), more=st.dictionaries(FIELDS, JSON, max_size=4), is_based=st.booleans())
-def test_no_body_breaks_it(sim: Sim, path: str, more: dict[str, Any], *, is_based: bool) -> None:
-    """Whatever JSON comes, the answer is 200, or 400 in the path's dialect; a stream ends."""
+def test_sim_any_body_is_answered(sim: Sim, path: str, more: dict[str, Any], *, is_based: bool) -> None:
     body = {**BASE, **more} if is_based else more
     connection = HTTPConnection("127.0.0.1", sim.port, timeout=10)
     try:

@@ -19,35 +19,29 @@ def graded(*asked: tuple[float, bytes, SimulatedHead]) -> Grade:
     return next(iter(grades.report().values()), Grade())
 
 
-def test_other_work_is_no_retry() -> None:
-    """A busy client that was refused once may go on with its other requests."""
+def test_grade_other_request_is_no_retry() -> None:
     assert graded((0.0, b"a", LIMITED), (0.1, b"b", GOOD), (0.2, b"c", GOOD)) == Grade(n_refused=1)
 
 
-def test_retry_after_is_to_be_waited_for() -> None:
-    """The same body before its time is counted; at its time it is not."""
+def test_grade_retry_before_retry_after_is_counted() -> None:
     assert graded((0.0, b"a", LIMITED), (3.0, b"a", GOOD)) == Grade(1, 1, retry_after_ignored=1)
     assert graded((0.0, b"a", LIMITED), (10.0, b"a", GOOD)) == Grade(1, 1)
 
 
-def test_an_error_wants_a_pause() -> None:
-    """At once is no back-off, even where nobody said how long to wait."""
+def test_grade_retry_without_backoff_is_counted() -> None:
     assert graded((0.0, b"a", FAILED), (0.01, b"a", GOOD)) == Grade(1, 1, no_backoff=1)
     assert graded((0.0, b"a", FAILED), (0.5, b"a", GOOD)) == Grade(1, 1)
 
 
-def test_many_retries_are_a_storm() -> None:
-    """The fourth retry of one request and all after it."""
+def test_grade_fourth_retry_is_a_storm() -> None:
     assert graded(*((float(at), b"a", FAILED) for at in range(6))) == Grade(6, 5, retry_storm=2)
 
 
-def test_success_ends_the_story() -> None:
-    """After a good answer the same body is new work."""
+def test_grade_success_resets_retries() -> None:
     assert graded((0.0, b"a", FAILED), (1.0, b"a", GOOD), (1.01, b"a", GOOD)) == Grade(1, 1)
 
 
-def test_keys_are_not_told() -> None:
-    """Clients are named by a digest."""
+def test_grades_do_not_contain_keys() -> None:
     grades = Grades()
     grades.note_answer(b"sk-secret", b"a", 0.0, FAILED)
     grades.note_answer(b"", b"a", 0.0, FAILED)
@@ -56,8 +50,7 @@ def test_keys_are_not_told() -> None:
 
 
 @pytest.mark.parametrize("is_one_client", [True, False])
-def test_memory_is_bounded(*, is_one_client: bool) -> None:
-    """By client and by refused request."""
+def test_grades_memory_is_bounded(*, is_one_client: bool) -> None:
     grades = Grades()
     for at in range(2 * max(MAX_REFUSED, MAX_CLIENTS)):
         name = b"%d" % at

@@ -26,8 +26,7 @@ def parser() -> RequestParser[SimRequest]:
 
 
 @given(cuts=st.lists(st.integers(0, len(ASKED)), max_size=12))
-def test_requests_are_the_same_however_they_are_split(cuts: list[int]) -> None:
-    """Bodies, pipelining, chunks, trailers, offers to upgrade, and the end that the client asks for."""
+def test_sim_requests_are_parsed_equally_however_split(cuts: list[int]) -> None:
     reader = parser()
     places = [0, *sorted(cuts), len(ASKED)]
     for begin, end in pairwise(places):
@@ -39,8 +38,7 @@ def test_requests_are_the_same_however_they_are_split(cuts: list[int]) -> None:
 
 @given(parts=st.lists(st.binary(max_size=200) | st.sampled_from((ASKED[:60], b"\r\n\r\n", b"GET / HTTP/1.1\r\n")),
                       max_size=8))
-def test_no_bytes_break_it(parts: list[bytes]) -> None:
-    """Nothing raises, and there is at most one refusal, the last."""
+def test_sim_any_bytes_are_answered(parts: list[bytes]) -> None:
     reader = parser()
     for part in parts:
         reader.feed(part)
@@ -48,8 +46,7 @@ def test_no_bytes_break_it(parts: list[bytes]) -> None:
     assert True not in refused[:-1]
 
 
-def test_what_never_ends_is_refused() -> None:
-    """A head, one header, a body, and chunks of one byte: each has a bound."""
+def test_sim_endless_request_is_rejected() -> None:
     for begin, more, status in (
         (b"GET / HTTP/1.1\r\n", b"a: b\r\n" * 100, 431), (b"GET / HTTP/1.1\r\na: ", b"b" * 999, 431),
         (b"GET /", b"a" * 999, 431),

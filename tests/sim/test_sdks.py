@@ -143,8 +143,7 @@ def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["openai"]
 
 
-def test_the_first_provider_is_at_the_root_too(sim: Sim) -> None:
-    """`/v1` is the first provider's."""
+def test_first_provider_is_also_at_the_root(sim: Sim) -> None:
     with openai.OpenAI(base_url=f"{sim.url}/v1", api_key="k", max_retries=0) as client:
         assert client.chat.completions.create(model="m", messages=ASK).choices
     assert sim.last()["provider"] == "openai"
@@ -161,10 +160,9 @@ STATUSES = [
 
 
 @pytest.mark.parametrize("case", STATUSES, ids=lambda case: str(case[0]))
-def test_a_status_raises_the_right_exception(
+def test_status_raises_the_sdk_exception(
         sim: Sim, client: openai.OpenAI, claude: anthropic.Anthropic,
         case: tuple[int, type[openai.APIStatusError], type[anthropic.APIStatusError]]) -> None:
-    """Error bodies are the vendors' own: their SDKs raise their own exceptions, with the body in them."""
     status, wanted, wanted_anthropic = case
     sim.fails(kind="status", status=status)
     with pytest.raises(wanted) as raised:
@@ -177,8 +175,7 @@ def test_a_status_raises_the_right_exception(
     assert raised_anthropic.value.body["type"] == "error"
 
 
-def test_a_quota_limits_with_openais_headers(sim: Sim) -> None:
-    """The third request of a minute is refused, and the headers say when to come again."""
+def test_quota_with_openai_headers(sim: Sim) -> None:
     with at(sim, "tight") as client:
         for n_left in ("1", "0"):
             answer = client.chat.completions.with_raw_response.create(model="m", messages=ASK, max_completion_tokens=5)
@@ -190,8 +187,7 @@ def test_a_quota_limits_with_openais_headers(sim: Sim) -> None:
     assert raised.value.code == "rate_limit_exceeded"
 
 
-def test_a_quota_limits_with_anthropics_headers(sim: Sim) -> None:
-    """The same in Anthropic's words."""
+def test_quota_with_anthropic_headers(sim: Sim) -> None:
     with claude_at(sim, "tight-anthropic") as client:
         for _ in range(2):
             client.messages.create(model="m", max_tokens=5, messages=ASK)
@@ -202,8 +198,7 @@ def test_a_quota_limits_with_anthropics_headers(sim: Sim) -> None:
     assert headers["anthropic-ratelimit-requests-remaining"] == "0"
 
 
-def test_an_error_in_a_stream_is_raised(sim: Sim, client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
-    """Errors after a good head, in each dialect's form."""
+def test_error_event_in_a_stream_raises(sim: Sim, client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
     sim.fails(kind="in_band")
     with pytest.raises(openai.APIError):
         list(client.chat.completions.create(model="m", messages=ASK, stream=True))
@@ -213,8 +208,7 @@ def test_an_error_in_a_stream_is_raised(sim: Sim, client: openai.OpenAI, claude:
         list(stream.text_stream)
 
 
-def test_a_reset_is_a_connection_error(sim: Sim, client: openai.OpenAI) -> None:
-    """Before the head and inside the body."""
+def test_reset_raises_connection_error(sim: Sim, client: openai.OpenAI) -> None:
     for kind in ("reset", "reset_mid"):
         sim.control("DELETE", "faults")
         sim.fails(kind=kind)

@@ -55,8 +55,7 @@ def whole_answer(connection: socket.socket) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-def test_a_stream_is_chunked_and_ends(sim: Sim) -> None:
-    """Events in chunks, the protocol's end, the last chunk; then the connection takes the next request."""
+def test_sim_stream_is_chunked_and_ends(sim: Sim) -> None:
     with sim.socket() as connection:
         for _ in range(2):
             connection.sendall(post(STREAMED))
@@ -66,16 +65,14 @@ def test_a_stream_is_chunked_and_ends(sim: Sim) -> None:
             assert b"data: [DONE]\n\n" in got
 
 
-def test_529_has_its_reason(sim: Sim) -> None:
-    """A status that no standard knows has the reason that its inventor gives it."""
+def test_sim_529_has_its_reason_phrase(sim: Sim) -> None:
     sim.fails(kind="status", status=529)
     with sim.socket() as connection:
         connection.sendall(post(WHOLE))
         assert whole_answer(connection).startswith(b"HTTP/1.1 529 Overloaded\r\n")
 
 
-def test_pipelined_requests_are_answered_in_order(sim: Sim) -> None:
-    """Three in one write: a stream, a refusal, a whole answer."""
+def test_sim_pipelined_requests_are_answered_in_order(sim: Sim) -> None:
     with sim.socket() as connection:
         connection.sendall(post(STREAMED) + post(b"{}") + post(WHOLE))
         got = until(connection, b"\r\n0\r\n\r\n")
@@ -87,8 +84,7 @@ def test_pipelined_requests_are_answered_in_order(sim: Sim) -> None:
     assert b"HTTP/1.1 200 OK" in got
 
 
-def test_many_pipelined_requests_are_all_answered(sim: Sim) -> None:
-    """More than are read ahead, in one go: none is lost, none overtakes."""
+def test_sim_many_pipelined_requests_are_all_answered(sim: Sim) -> None:
     n = 500
     with sim.socket() as connection:
         connection.sendall(post(WHOLE) * n)
@@ -98,8 +94,7 @@ def test_many_pipelined_requests_are_all_answered(sim: Sim) -> None:
     assert sim.counts("openai")["n_asked"] == n
 
 
-def test_a_chunked_body_and_a_body_in_pieces(sim: Sim) -> None:
-    """A request's body may come in chunks, and byte by byte."""
+def test_sim_chunked_body_and_body_in_pieces(sim: Sim) -> None:
     pieces = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (WHOLE[:7], WHOLE[7:])) + b"0\r\n\r\n"
     asked = b"POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\ntransfer-encoding: chunked\r\n\r\n" + pieces
     with sim.socket() as connection:
@@ -134,8 +129,7 @@ def test_connection_close_and_http_10(sim: Sim) -> None:
         assert got.endswith(b"data: [DONE]\n\n")
 
 
-def test_an_answer_to_head_has_no_body(sim: Sim) -> None:
-    """Whatever it says, or the next answer would be read in its place."""
+def test_sim_head_answer_has_no_body(sim: Sim) -> None:
     with sim.socket() as connection:
         connection.sendall(b"HEAD /v1/chat/completions HTTP/1.1\r\nhost: sim\r\n\r\n")
         assert until(connection, b"\r\n\r\n").endswith(b"\r\n\r\n")
@@ -143,8 +137,7 @@ def test_an_answer_to_head_has_no_body(sim: Sim) -> None:
         assert whole_answer(connection).startswith(b"HTTP/1.1 200 ")
 
 
-def test_an_offer_to_upgrade_is_declined(sim: Sim) -> None:
-    """Some clients offer HTTP/2 with their first request: it is answered in HTTP/1.1."""
+def test_sim_upgrade_is_declined(sim: Sim) -> None:
     with sim.socket() as connection:
         connection.sendall(post(WHOLE, more=b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\n"))
         assert whole_answer(connection).startswith(b"HTTP/1.1 200 ")
@@ -155,16 +148,14 @@ def test_an_offer_to_upgrade_is_declined(sim: Sim) -> None:
     (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000, b"431"),
     (b"POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\ncontent-length: 99999999999\r\n\r\n" + b"x" * 40_000_000, b"413"),
 ])
-def test_what_is_not_http_or_too_large_is_refused(sim: Sim, sent: bytes, status: bytes) -> None:
-    """A refusal that can be read although the client goes on sending."""
+def test_sim_malformed_or_too_large_request_is_rejected(sim: Sim, sent: bytes, status: bytes) -> None:
     with sim.socket() as connection:
         with suppress(BrokenPipeError, ConnectionResetError):  # it need not take all of it
             connection.sendall(sent)
         assert until(connection, b"\r\n").startswith(b"HTTP/1.1 " + status)
 
 
-def test_reset_before_the_head(sim: Sim) -> None:
-    """Not one byte, then RST."""
+def test_fault_reset_before_the_head(sim: Sim) -> None:
     sim.fails(kind="reset")
     with sim.socket() as connection:
         connection.sendall(post(STREAMED))
@@ -172,8 +163,7 @@ def test_reset_before_the_head(sim: Sim) -> None:
     assert sim.last()["ended"] == "reset"
 
 
-def test_reset_inside_the_body(sim: Sim) -> None:
-    """A head, some chunks, then RST in place of the rest."""
+def test_fault_reset_inside_the_body(sim: Sim) -> None:
     sim.fails(kind="reset_mid", after_chunks=2)
     with sim.socket() as connection:
         connection.sendall(post(STREAMED))
@@ -184,8 +174,7 @@ def test_reset_inside_the_body(sim: Sim) -> None:
     assert b"[DONE]" not in got
 
 
-def test_a_cut_chunked_body(sim: Sim) -> None:
-    """The connection is closed with FIN inside a chunked body: no last chunk."""
+def test_fault_cut_ends_without_the_last_chunk(sim: Sim) -> None:
     sim.fails(kind="cut")
     with sim.socket() as connection:
         connection.sendall(post(STREAMED))
@@ -195,8 +184,7 @@ def test_a_cut_chunked_body(sim: Sim) -> None:
     assert not got.endswith(b"0\r\n\r\n")
 
 
-def test_a_truncated_stream_ends_cleanly(sim: Sim) -> None:
-    """HTTP's end comes, the protocol's own does not."""
+def test_fault_truncated_ends_cleanly(sim: Sim) -> None:
     sim.fails(kind="truncated")
     with sim.socket() as connection:
         connection.sendall(post(STREAMED))
@@ -204,8 +192,7 @@ def test_a_truncated_stream_ends_cleanly(sim: Sim) -> None:
     assert b"[DONE]" not in got
 
 
-def test_hang_and_silence(sim: Sim) -> None:
-    """hang: not one byte. silent: a good head and nothing more. Both notice that their client leaves."""
+def test_fault_hang_and_silent(sim: Sim) -> None:
     for kind, is_head_there in (("hang", False), ("silent", True)):
         sim.control("POST", "reset")
         sim.fails(kind=kind)
@@ -219,8 +206,7 @@ def test_hang_and_silence(sim: Sim) -> None:
         eventually(lambda: sim.last()["ended"] == "left")
 
 
-def test_slow_headers(sim: Sim) -> None:
-    """The head comes as much later as the rule says."""
+def test_fault_slow_headers(sim: Sim) -> None:
     sim.fails(kind="slow_headers", seconds=0.3)
     with sim.socket() as connection:
         began_at = time.monotonic()
@@ -230,8 +216,7 @@ def test_slow_headers(sim: Sim) -> None:
 
 
 @pytest.mark.parametrize("is_rude", [False, True])
-def test_a_client_that_leaves_is_noticed_at_once(sim: Sim, *, is_rude: bool) -> None:
-    """Mid-stream, by FIN or RST: seen, counted, and the work is over."""
+def test_sim_disconnect_is_noticed_at_once(sim: Sim, *, is_rude: bool) -> None:
     with sim.socket() as connection:
         connection.sendall(post(STREAMED, "slow"))
         until(connection, b"data: ")
@@ -244,8 +229,7 @@ def test_a_client_that_leaves_is_noticed_at_once(sim: Sim, *, is_rude: bool) -> 
     assert sim.counts("slow")["outcomes"] == {"cancelled": 1}
 
 
-def test_a_client_that_reads_nothing_holds_its_provider_up(sim: Sim) -> None:
-    """Back-pressure: what is unsent stays bounded, and all of it comes once the client reads."""
+def test_sim_slow_reader_delays_its_provider(sim: Sim) -> None:
     body = STREAMED.replace(b'"max_completion_tokens":20', b'"max_completion_tokens":40000,"ignore_eos":true')
     with sim.socket() as connection:
         connection.sendall(post(body))

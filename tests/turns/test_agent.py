@@ -34,8 +34,8 @@ def results(outcome: AgentResult) -> list[dict[str, Any]]:
     return [json.loads(message["content"]) for message in outcome.messages if message["role"] == "tool"]
 
 
-def test_tools_run_side_by_side_and_answer_in_order() -> None:
-    """Each with its own hard time-out; of what breaks the model learns the kind, of what says why its words."""
+def test_agent_tools_run_concurrently_with_results_in_call_order() -> None:
+    """Each has its own timeout. Of an exception the model gets the class, of a ToolError the message."""
     small = Scripted([calls("hangs", "quick", "fails", "breaks", "none"), ModelReply("enough")])
     large = Scripted([ModelReply("It rains today.")])
     outcome, ended_at, report = turn(Agent(large, [quick, hangs, fails, breaks], plan=small))
@@ -54,8 +54,8 @@ def test_tools_run_side_by_side_and_answer_in_order() -> None:
     assert "plan 1" in report
 
 
-def test_the_number_of_steps_and_calls_is_bounded() -> None:
-    """A model that would call for ever is asked for an answer after two rounds, and told that no more calls fit."""
+def test_agent_model_that_never_stops_calling_is_bounded() -> None:
+    """After two rounds it must answer; calls above the limit are cancelled."""
     endless = Scripted([calls("quick", "quick", "quick")])
     outcome, _, _ = turn(Agent(Scripted([ModelReply("Done.")]), [quick], plan=endless, max_calls=5))
     assert (outcome.text, outcome.stopped_by, outcome.n_steps, outcome.n_calls) == ("Done.", "steps", 2, 5)
@@ -63,8 +63,8 @@ def test_the_number_of_steps_and_calls_is_bounded() -> None:
     assert "no more calls" in results(outcome)[-1]["error"]
 
 
-def test_a_step_is_taken_only_if_it_fits() -> None:
-    """By the 95th percentile of the steps that were seen, in front of what is reserved for the answer."""
+def test_agent_planning_step_that_does_not_fit_is_not_started() -> None:
+    """By the 95th percentile of recent steps, before the reserve of the answer."""
     slow = Scripted([calls("quick")], takes_s=0.9)
     agent = Agent(Scripted([ModelReply("Done.")]), [quick], plan=slow, answer_s=1.0, step_s=0.05, max_steps=50)
 
@@ -89,9 +89,9 @@ def test_a_step_is_taken_only_if_it_fits() -> None:
     (Scripted([ModelReply()]), Scripted([ModelReply()], takes_s=1000), APOLOGY, "apology", 4.0),
     (Scripted([ModelReply()]), Scripted([calls("quick")]), APOLOGY, "apology", 0.4),
     (Scripted([ModelReply()]), Scripted([ModelReply("a b c d e f g h")], takes_s=8.0), "a b c", "cut", 4.0)])
-def test_there_is_an_answer_whatever_the_models_do(plan: Scripted, large: Scripted, text: str, how: str,
+def test_agent_failing_models_still_gives_an_answer(plan: Scripted, large: Scripted, text: str, how: str,
                                                    ended_at: float) -> None:
-    """One that fails, hangs, says nothing, calls although it may not, or is too slow."""
+    """Models that fail, hang, are silent, call without permission, or are too slow."""
     plan.asked.clear()
     a = Answer()
     outcome, at, _ = turn(Agent(large, [quick], plan=plan), 4.0, a)
@@ -101,8 +101,8 @@ def test_there_is_an_answer_whatever_the_models_do(plan: Scripted, large: Script
     assert "secret" not in repr(outcome)
 
 
-def test_a_planner_that_is_down_is_left_alone() -> None:
-    """After five failures in a row the answer comes at once, without it."""
+def test_agent_failing_planner_is_skipped_by_its_breaker() -> None:
+    """After five failures in a row the answer comes at once."""
     agent = Agent(Scripted([ModelReply("Well.")]), [quick], plan=Scripted([], takes_s=0.5))
 
     async def main(loop: SimLoop) -> list[tuple[str, float]]:
@@ -118,8 +118,8 @@ def test_a_planner_that_is_down_is_left_alone() -> None:
     assert run(main) == [("timeout", 2.7), ("failed", 0.7)] * 2 + [("timeout", 2.7)] + [("unavailable", 0.2)] * 2
 
 
-def test_one_model_for_both_answers_without_a_second_call() -> None:
-    """What it says without a call is the answer, told as it comes."""
+def test_agent_single_model_answers_without_a_second_call() -> None:
+    """Its text without calls is the answer, streamed."""
     model = Scripted([calls("quick"), ModelReply("It is quick.")])
     a = Answer()
     outcome, ended_at, _ = turn(Agent(model, [quick]), a=a)
@@ -133,8 +133,8 @@ def test_one_model_for_both_answers_without_a_second_call() -> None:
     assert turn(Agent(Scripted([ModelReply("Hi.")])))[0].stopped_by == "none"
 
 
-def test_speculative_tools_begin_while_the_model_writes() -> None:
-    """Once, when their arguments are whole; what was begun and not asked for is cancelled and counted."""
+def test_agent_speculative_tool_starts_while_the_model_writes() -> None:
+    """Once, when its arguments are complete; calls that were not requested in the end are cancelled and counted."""
     began_at: list[tuple[str, float]] = []
 
     @tool(timeout=1.0, idempotent=True, speculative=True, cost=0.5)
@@ -170,8 +170,8 @@ def test_speculative_tools_begin_while_the_model_writes() -> None:
     assert (outcome.n_wasted, outcome.n_calls, began_at[-1]) == (1, 1, ("c", 0.0))
 
 
-def test_a_flaky_tool_is_left_alone_and_what_is_kept_takes_its_place() -> None:
-    """The model is told that it is old."""
+def test_agent_failing_tool_returns_its_cached_result() -> None:
+    """The model gets the status stale."""
     is_down = False
     n_calls = 0
 
@@ -207,8 +207,8 @@ def test_a_flaky_tool_is_left_alone_and_what_is_kept_takes_its_place() -> None:
     assert n_calls == 6
 
 
-def test_the_length_of_the_answer_fits_the_time() -> None:
-    """By how fast the model is, which is learned."""
+def test_agent_max_tokens_fit_the_time_left() -> None:
+    """By the learned speed of the model."""
     large, pace = Scripted([ModelReply("a b c d", n_tokens=4)], takes_s=0.4), ModelSpeed("large", ttft_s=0.5,
                                                                                          tokens_per_s=100)
     agent = Agent(large, speed=pace, max_tokens=800)
@@ -219,8 +219,8 @@ def test_the_length_of_the_answer_fits_the_time() -> None:
     assert large.asked[-1]["max_tokens"] == pytest.approx((2.5 - 0.1) / 0.1, abs=2)
 
 
-def test_whoever_cancels_a_turn_cancels_all_of_it() -> None:
-    """Models and tools; nothing is left running."""
+def test_agent_cancelled_turn_cancels_models_and_tools() -> None:
+    """No task is left."""
     async def main(loop: SimLoop) -> None:
         agent = Agent(Scripted([ModelReply("Done.")]), [hangs], plan=Scripted([calls("hangs")]))
 
@@ -239,8 +239,7 @@ def test_whoever_cancels_a_turn_cancels_all_of_it() -> None:
     run(main)
 
 
-def test_a_tool_may_be_called_answer() -> None:
-    """What is reserved for the answer is not for it."""
+def test_agent_tool_named_answer_does_not_get_the_reserve() -> None:
     @tool(timeout=10)
     async def answer() -> str:
         """Hangs."""
@@ -253,8 +252,8 @@ def test_a_tool_may_be_called_answer() -> None:
     assert "answer (tool)" in report
 
 
-def test_half_of_a_pair_breaks_no_turn() -> None:
-    """In what a tool or a model says, and in the names that it makes up: the next question can be sent, and readers read."""
+def test_agent_lone_surrogates_are_replaced() -> None:
+    """In texts and names from tools and models, so that messages can be encoded."""
     @tool(timeout=1)
     async def cut() -> str:
         """Says why not."""
@@ -293,7 +292,6 @@ class Nothing:
     (lambda: Agent(Scripted([]), max_steps=-1), "max_steps=-1: an integer, 0 or more"),
     (lambda: asyncio.run(Agent(Scripted([])).run(ASK)), r"write budget\(total=2.5\)"),
     (lambda: turn(Agent(Nothing())), r"Nothing.generate returned a NoneType: return ModelReply\(text, calls\)")])
-def test_wrong_use_is_told(wrong: Callable[[], Awaitable[object]], why: str) -> None:
-    """With what to write instead."""
+def test_agent_wrong_use_raises_with_the_correction(wrong: Callable[[], Awaitable[object]], why: str) -> None:
     with pytest.raises((ValueError, RuntimeError, TypeError), match=why):
         wrong()

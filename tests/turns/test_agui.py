@@ -9,7 +9,7 @@ from stayfast.turns import budget, step
 from stayfast.turns.agui import AgUiEncoder
 from stayfast.turns.answer import Answer
 from stayfast.turns.patch import apply_patch
-from tests.turns.test_budget import takes
+from tests.turns.rig import takes
 
 
 async def said(a: Answer, after: int = 0) -> list[dict[str, Any]]:
@@ -55,8 +55,8 @@ def checked(sent: list[dict[str, Any]]) -> tuple[str, Any]:
     return "".join(texts.values()), state
 
 
-def test_a_turn_with_a_late_patch() -> None:
-    """The run is finished only after the patch, and its text and state are the turn's."""
+def test_agui_run_finishes_after_the_late_patch() -> None:
+    """Its text and state are the turn's."""
     async def main(_: SimLoop) -> None:
         a = Answer()
         async with budget(10) as afterwards:
@@ -79,8 +79,8 @@ def test_a_turn_with_a_late_patch() -> None:
     run(main)
 
 
-def test_a_client_that_comes_late_and_a_turn_that_fails() -> None:
-    """The first has snapshots before the rest; the second ends with their error, and with nothing after it."""
+def test_agui_snapshot_for_a_late_reader_and_error_for_a_failed_turn() -> None:
+    """No event follows the error."""
     async def main() -> None:
         a = Answer(2)
         with suppress(LookupError):

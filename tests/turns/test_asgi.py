@@ -102,8 +102,8 @@ def asked(app: Any, method: str, path: str, headers: dict[str, str] | None = Non
     return asyncio.run(main())
 
 
-def test_without_a_word_the_endpoints_own_total() -> None:
-    """Parameters and body are read as ever; the request is handed over to an endpoint that does not take it."""
+def test_with_budget_without_header_uses_its_own_total() -> None:
+    """Parameters and body are parsed as usual; an endpoint without a Request parameter works."""
     answer = asked(api, "POST", "/ask?top_k=5", json={"text": "Why?"}).json()
     assert (answer["text"], answer["top_k"]) == ("Why?", 5)
     assert 0.5 < answer["left"] <= 1.0
@@ -113,8 +113,8 @@ def test_without_a_word_the_endpoints_own_total() -> None:
 
 @pytest.mark.parametrize(("header", "said"), [
     ("x-stayfast-deadline-ms", "1000"), ("x-request-timeout", "1"), ("grpc-timeout", "1S")])
-def test_the_callers_patience(header: str, said: str) -> None:
-    """It makes everything shorter in proportion, reserves too, and never longer."""
+def test_with_budget_client_timeout_shortens_the_budget(header: str, said: str) -> None:
+    """Reserves are shortened in proportion; a longer timeout has no effect."""
     answer = asked(api, "POST", "/ask", {header: said}, json={"text": ""}).json()
     assert answer["left"] <= 0.2
     assert 0.5 < answer["answer"] <= 1.0
@@ -124,15 +124,13 @@ def test_the_callers_patience(header: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/slow", "/stuck"])
-def test_out_of_time(path: str) -> None:
-    """Is 504."""
+def test_with_budget_out_of_time_is_504(path: str) -> None:
     answer = asked(api, "GET", path)
     assert answer.status_code == 504
     assert answer.json() == {"detail": "The time for this request is over."}
 
 
-def test_bad_input_and_failures() -> None:
-    """A time that is no number is 400 and names its header; a failure of the endpoint stays what it is."""
+def test_with_budget_wrong_header_is_400_and_failures_stay_500() -> None:
     answer = asked(api, "GET", "/stuck", {"x-stayfast-deadline-ms": "soon"})
     assert answer.status_code == 400
     assert "x-stayfast-deadline-ms" in answer.json()["detail"]
@@ -141,8 +139,8 @@ def test_bad_input_and_failures() -> None:
         asked(api, "GET", "/broken")
 
 
-def test_the_caller_leaves() -> None:
-    """Then the endpoint is cancelled at once, with its steps, and nothing is left behind."""
+def test_with_budget_disconnect_cancels_endpoint_and_steps() -> None:
+    """No task is left."""
     cancelled: list[str] = []
 
     async def step(name: str) -> None:
@@ -183,15 +181,14 @@ def test_the_caller_leaves() -> None:
     assert sorted(cancelled) == ["kb", "web"]
 
 
-def test_a_body_may_be_called_request() -> None:
-    """What says another type is no Request; what says none is Starlette's by its name."""
+def test_with_budget_parameter_named_request_of_another_type_is_a_body() -> None:
+    """Without an annotation it is Starlette's Request."""
     answer = asked(api, "POST", "/named", json={"text": "Why?"})
     assert (answer.status_code, answer.json()) == (200, "Why?")
     assert asked(Starlette(routes=[Route("/bare", bare)]), "GET", "/bare").json() == "/bare"
 
 
-def test_a_plain_function_is_refused() -> None:
-    """With what to write instead."""
+def test_with_budget_plain_function_raises_with_the_correction() -> None:
     endpoint: Any = len
     with pytest.raises(TypeError, match="write `async def`"):
         with_budget(1.0)(endpoint)

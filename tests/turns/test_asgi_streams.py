@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 
 from stayfast.turns import OutOfTime, current_budget, remaining
 from stayfast.turns.asgi import with_budget
-from tests.turns.test_budget import takes
+from tests.turns.rig import takes
 
 Told = list[dict[str, Any]]
 VERSIONS = pytest.mark.parametrize("spec", ["2.3", "2.4"])  # before 2.4 Starlette listens by itself for a client that leaves
@@ -78,8 +78,8 @@ def serving(pieces: Callable[[], AsyncIterator[str]], total: float = 5.0, *, tak
 
 @VERSIONS
 @pytest.mark.parametrize("takes_request", [False, True])
-def test_the_body_is_in_the_turn(spec: str, takes_request: bool) -> None:
-    """It runs steps in the budget of its endpoint, knows what is left, and ends as any body; then the budget is over."""
+def test_streamed_body_runs_in_the_budget_of_its_endpoint(spec: str, takes_request: bool) -> None:
+    """Its steps have the deadline; afterwards no budget is open."""
     budgets: list[Any] = []
 
     async def pieces() -> AsyncIterator[str]:
@@ -107,8 +107,7 @@ def test_the_body_is_in_the_turn(spec: str, takes_request: bool) -> None:
 @VERSIONS
 @pytest.mark.parametrize("takes_request", [False, True])
 @pytest.mark.parametrize("in_step", [False, True])
-def test_the_deadline_ends_the_body(spec: str, takes_request: bool, in_step: bool) -> None:
-    """It breaks off at its time, without an end, and what it holds is closed."""
+def test_streamed_body_out_of_time_is_aborted_and_closed(spec: str, takes_request: bool, in_step: bool) -> None:
     closed: list[float] = []
 
     async def pieces() -> AsyncIterator[str]:
@@ -133,8 +132,8 @@ def test_the_deadline_ends_the_body(spec: str, takes_request: bool, in_step: boo
 
 @VERSIONS
 @pytest.mark.parametrize("waits", [True, False])
-def test_the_reader_leaves(spec: str, waits: bool) -> None:
-    """Then the body is cancelled at once, with its steps, whether it waits for something or for its reader."""
+def test_streamed_body_disconnect_cancels_it_with_its_steps(spec: str, waits: bool) -> None:
+    """Whether it waits for a step or for its reader."""
     closed: list[str] = []
 
     async def step() -> None:
@@ -163,8 +162,7 @@ def test_the_reader_leaves(spec: str, waits: bool) -> None:
     assert closed == (["step", "body"] if waits else ["body"])
 
 
-def test_the_background_is_no_part_of_it() -> None:
-    """It runs after the body, in no budget, as long as it takes."""
+def test_streamed_body_background_runs_after_it_without_a_budget() -> None:
     seen: list[float] = []
 
     async def pieces() -> AsyncIterator[str]:
@@ -183,8 +181,7 @@ def test_the_background_is_no_part_of_it() -> None:
     assert seen == [float("inf")]
 
 
-def test_a_response_that_is_never_sent() -> None:
-    """Leaves no bell behind that would ring in somebody else's work, and no budget around it."""
+def test_streamed_response_never_sent_leaves_no_timer_and_no_budget() -> None:
     async def pieces() -> AsyncIterator[str]:
         yield "never"
 
@@ -209,8 +206,7 @@ def test_a_response_that_is_never_sent() -> None:
     asyncio.run(main())
 
 
-def test_an_endpoint_that_yields_is_refused() -> None:
-    """With what to write instead."""
+def test_with_budget_async_generator_raises_with_the_correction() -> None:
     async def endpoint() -> AsyncIterator[str]:
         yield "piece"
 

@@ -9,8 +9,8 @@ import uvloop
 from stayfast.core.errors import UpstreamFailed
 from stayfast.testing import SimLoop, run
 from stayfast.turns import BreakerPolicy, Budget, HedgePolicy, StepTimeout, TurnRequest, budget, report, step
+from tests.turns.rig import takes
 from tests.turns.served_rig import Serving
-from tests.turns.test_budget import takes
 
 
 def in_turn(body: Callable[[Budget, SimLoop], Awaitable[object]], total: float = 1.0) -> Budget:
@@ -33,8 +33,7 @@ async def blocks(seconds: float, then_s: float = 0.0) -> str:
 
 
 @pytest.mark.parametrize("then_s", [0.0, 9.0])
-def test_beside_a_step_that_blocks(then_s: float) -> None:
-    """Whoever waited beside it has a time-out that says so, and the report blames the loop."""
+def test_step_concurrent_with_a_blocking_one_times_out_and_the_loop_is_blamed(then_s: float) -> None:
     async def body(b: Budget, loop: SimLoop) -> None:
         await b.gather(slow=step(blocks, 1.5, then_s), innocent=takes(60))
 
@@ -46,8 +45,8 @@ def test_beside_a_step_that_blocks(then_s: float) -> None:
     assert b.report().endswith("broke the budget: the event loop")
 
 
-def test_after_a_step_that_blocks() -> None:
-    """The one that came too late to begin is not to blame; the one that ended late says why."""
+def test_step_after_a_blocking_one_is_not_blamed() -> None:
+    """The late one says why it ended late."""
     async def body(b: Budget, loop: SimLoop) -> None:
         async def computes() -> None:
             loop.stall(1.5)
@@ -62,8 +61,9 @@ def test_after_a_step_that_blocks() -> None:
 
 
 @pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
-def test_what_is_there_when_the_bell_rings_late(runner: Callable[[Coroutine[object, object, None]], None]) -> None:
-    """Is given, on either loop, and the body is not cut off for having waited for it."""
+def test_result_that_exists_when_a_late_timer_fires_is_used(runner: Callable[[Coroutine[object, object, None]],
+                                                                             None]) -> None:
+    """On either loop; the body is not cut off."""
     async def computes() -> str:
         sum(range(int(2e7)))  # takes 0.2 s or more
         return "computed"
@@ -78,8 +78,8 @@ def test_what_is_there_when_the_bell_rings_late(runner: Callable[[Coroutine[obje
     runner(main())
 
 
-def test_a_second_call_is_ended_all_the_same() -> None:
-    """Where the first one of two failed just as the time ran out, the other goes on no longer."""
+def test_hedge_still_running_at_the_deadline_is_ended() -> None:
+    """If the first call failed just as the time ran out."""
     search = HedgePolicy(after_s=0.1)
     n_calls = 0
 
@@ -103,8 +103,7 @@ def test_a_second_call_is_ended_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(("stall_s", "blamed"), [(0.03, "waits"), (0.09, "waits"), (0.2, "the event loop")])
-def test_a_busy_loop_is_no_excuse(stall_s: float, blamed: str) -> None:
-    """A step that took its second is to blame for it, if the bell was late by some milliseconds, or by a few of its own."""
+def test_loop_late_by_milliseconds_does_not_excuse_a_step(stall_s: float, blamed: str) -> None:
     async def body(b: Budget, loop: SimLoop) -> None:
         loop.call_at(0.999, loop.stall, stall_s)
         await b.run(takes, 60, name="waits", fallback=None)
@@ -112,8 +111,7 @@ def test_a_busy_loop_is_no_excuse(stall_s: float, blamed: str) -> None:
     assert in_turn(body).broken_by == blamed
 
 
-def test_a_breaker_learns_nothing_of_it() -> None:
-    """A cap that ran out while the loop was blocked is no failure of the step."""
+def test_breaker_cap_exceeded_while_the_loop_was_blocked_is_no_failure() -> None:
     crm = BreakerPolicy()
 
     async def main(loop: SimLoop) -> None:
@@ -128,8 +126,7 @@ def test_a_breaker_learns_nothing_of_it() -> None:
     run(main)
 
 
-def test_a_served_turn_says_so() -> None:
-    """Its client's 504 blames no step, and neither do the facts of its steps."""
+def test_served_turn_504_and_steps_blame_the_blocked_loop() -> None:
     async def desk(asked: TurnRequest) -> str:
         asyncio.get_running_loop().call_later(0.45, stalls)
         async with budget(0.5) as b:

@@ -9,29 +9,7 @@ import pytest
 
 from stayfast.testing import SimLoop, VirtualThreads, run
 from stayfast.turns import Budget, OutOfTime, StepCancelled, StepTimeout, budget, charge, current_budget, remaining, step
-
-
-async def takes(seconds: float, result: object = "done") -> object:
-    """A step that takes so long."""
-    await asyncio.sleep(seconds)
-    return result
-
-
-async def fails(seconds: float) -> object:
-    """A step that fails after so long."""
-    await asyncio.sleep(seconds)
-    raise LookupError("no such page")
-
-
-async def stubborn() -> object:
-    """A step that swallows its cancellation."""
-    ends_at = asyncio.get_running_loop().time() + 60
-    while asyncio.get_running_loop().time() < ends_at:
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            continue
-    return None
+from tests.turns.rig import fails, stubborn, takes
 
 
 def in_turn(body: Callable[[Budget], Awaitable[None]], total: float = 2.5, **reserve: float) -> tuple[Budget, float]:
@@ -44,8 +22,7 @@ def in_turn(body: Callable[[Budget], Awaitable[None]], total: float = 2.5, **res
     return run(main)
 
 
-def test_a_step_takes_what_it_takes() -> None:
-    """Its result comes back when it is there, and the rest of the time is there for the next one."""
+def test_step_unused_time_is_left_for_the_next() -> None:
     async def body(b: Budget) -> None:
         assert await b.run(takes, 0.2, "kb") == "kb"
         assert b.remaining() == pytest.approx(2.3)
@@ -53,8 +30,7 @@ def test_a_step_takes_what_it_takes() -> None:
     assert in_turn(body)[1] == pytest.approx(0.2)
 
 
-def test_a_cap_ends_a_step() -> None:
-    """At its cap, to the instant; without a fallback it raises and says what ended it."""
+def test_step_at_its_cap_raises_step_timeout_or_gives_its_fallback() -> None:
     async def body(b: Budget) -> None:
         with pytest.raises(StepTimeout, match=r"'takes': not done within its cap of 0\.4 s"):
             await b.run(takes, 9.0, cap=0.4)
@@ -67,8 +43,7 @@ def test_a_cap_ends_a_step() -> None:
     assert b.broken_by is None
 
 
-def test_reserves_are_kept_and_handed_on() -> None:
-    """Steps before the answer leave it its time; the answer may use its own and all that they did not."""
+def test_reserve_limits_earlier_steps_and_is_released_for_its_stage() -> None:
     async def body(b: Budget) -> None:
         assert b.remaining() == pytest.approx(0.9)
         assert await b.run(takes, 0.3, name="kb") == "done"
@@ -88,8 +63,7 @@ def test_reserves_are_kept_and_handed_on() -> None:
     assert b.broken_by == "web"
 
 
-def test_a_stage_that_is_passed_over_keeps_nothing() -> None:
-    """With `rerank` and `answer` reserved, an answer that begins without a rerank has both their times."""
+def test_reserve_of_a_skipped_stage_is_released() -> None:
     async def body(b: Budget) -> None:
         assert b.remaining() == pytest.approx(0.5)
         await b.run(takes, 0.1, name="answer")
@@ -98,8 +72,8 @@ def test_a_stage_that_is_passed_over_keeps_nothing() -> None:
     in_turn(body, rerank=0.5, answer=1.5)
 
 
-def test_nested_budgets_take_the_earlier_end() -> None:
-    """An inner one ends with the step that it is in at the latest, and shares out its own in what is left."""
+def test_nested_budget_ends_with_the_step_around_it() -> None:
+    """Its reserves are scaled to the time left."""
     async def inner() -> object:
         async with budget(10, {"answer": 8}) as b:
             assert b.remaining() == pytest.approx(0.2)  # of 1 s, eight tenths are reserved
@@ -158,8 +132,7 @@ def test_step_inside_a_step_is_limited_by_the_outer_cap(
     assert ended_at == [pytest.approx(0.4)]
 
 
-def test_code_that_does_not_know_us_is_told() -> None:
-    """`remaining` in a step is its own; outside of any budget it is infinite."""
+def test_remaining_is_that_of_the_step_and_infinite_without_a_budget() -> None:
     async def body(b: Budget) -> None:
         seen = []
 
@@ -179,8 +152,7 @@ def test_code_that_does_not_know_us_is_told() -> None:
     in_turn(body)
 
 
-def test_a_failure_is_the_steps_own() -> None:
-    """Without a fallback its own exception; with one, the fallback and a row that names the exception."""
+def test_failing_step_raises_its_own_exception_or_gives_its_fallback() -> None:
     async def body(b: Budget) -> None:
         with pytest.raises(LookupError, match="no such page"):
             await b.run(fails, 0.1)
@@ -190,8 +162,7 @@ def test_a_failure_is_the_steps_own() -> None:
     assert [(row.outcome, row.detail) for row in b.step_runs] == [("failed", "LookupError")] * 2
 
 
-def test_who_leaves_cancels_everything() -> None:
-    """Cancelling a turn cancels its steps, lets them clean up, and loses nothing."""
+def test_cancelled_turn_cancels_its_steps_and_waits_for_cleanup() -> None:
     cleaned: list[float] = []
 
     async def main(loop: SimLoop) -> None:
@@ -217,8 +188,7 @@ def test_who_leaves_cancels_everything() -> None:
     run(main)
 
 
-def test_what_cannot_be_cancelled_is_abandoned() -> None:
-    """A step that swallows its cancellation delays nobody by more than its moment, and is named."""
+def test_step_that_suppresses_cancellation_is_abandoned_and_named() -> None:
     async def body(b: Budget) -> None:
         assert await b.run(stubborn, cap=1.0, fallback=None) is None
 
@@ -228,8 +198,8 @@ def test_what_cannot_be_cancelled_is_abandoned() -> None:
     assert "abandoned, may still be running: stubborn" in b.report()
 
 
-def test_what_refused_once_is_asked_again_at_the_end() -> None:
-    """One that went on after its cap is cancelled once more with the turn; one that is just closing what it holds is not."""
+def test_abandoned_step_is_cancelled_again_at_the_end_of_the_turn() -> None:
+    """A step that is still cleaning up is not."""
     closed: list[str] = []
 
     async def refuses_once() -> None:
@@ -254,8 +224,8 @@ def test_what_refused_once_is_asked_again_at_the_end() -> None:
     assert ended_at < 0.22
 
 
-def test_plain_functions_run_in_threads() -> None:
-    """They know the deadline; one that is late is abandoned, and its result is lost."""
+def test_plain_function_late_in_its_thread_is_abandoned() -> None:
+    """It knows the deadline."""
     async def main(loop: SimLoop) -> None:
         threads = VirtualThreads()
 
@@ -273,8 +243,7 @@ def test_plain_functions_run_in_threads() -> None:
     run(main)
 
 
-def test_the_body_itself_is_ended() -> None:
-    """A body that waits for something that is no step is cancelled soon after its time, and told what to write."""
+def test_body_waiting_outside_of_steps_raises_out_of_time() -> None:
     async def body(b: Budget) -> None:
         await asyncio.sleep(2.505)
         with pytest.raises(StepTimeout, match="no time was left"):
@@ -285,8 +254,7 @@ def test_the_body_itself_is_ended() -> None:
         in_turn(body)
 
 
-def test_a_time_out_of_somebody_else_is_not_ours() -> None:
-    """A TimeoutError from the body stays what it is."""
+def test_timeout_error_raised_in_the_body_is_not_converted() -> None:
     async def body(b: Budget) -> None:
         async with asyncio.timeout(0.1):
             await b.run(takes, 1.0)
@@ -296,8 +264,8 @@ def test_a_time_out_of_somebody_else_is_not_ours() -> None:
     assert type(caught.value) is TimeoutError
 
 
-def test_a_step_that_was_cancelled_from_elsewhere() -> None:
-    """It is not taken for the turn's own cancellation."""
+def test_step_cancelled_from_outside_raises_step_cancelled() -> None:
+    """Not the cancellation of the turn."""
     async def body(b: Budget) -> None:
         async def lost() -> None:
             raise asyncio.CancelledError
@@ -308,8 +276,8 @@ def test_a_step_that_was_cancelled_from_elsewhere() -> None:
     in_turn(body)
 
 
-def test_cost_and_report() -> None:
-    """What steps charge is summed, also in budgets inside; the report shows each step, and what broke the budget."""
+def test_report_has_steps_costs_and_the_step_that_broke_the_budget() -> None:
+    """Costs of inner budgets are included."""
     async def paid() -> None:
         charge(0.002)
         async with budget(1) as inner:
@@ -327,8 +295,8 @@ def test_cost_and_report() -> None:
     assert b.report().endswith("broke the budget: web")
 
 
-def test_what_broke_the_budget_may_be_inside() -> None:
-    """A step of a budget inside is named where it took the outer one's time, not where it took a time of its own."""
+def test_broken_by_names_a_step_of_an_inner_budget() -> None:
+    """Only if it used the outer budget's time."""
     async def inside(total: float | None) -> None:
         async with budget(total) as inner:
             await inner.run(takes, 99, name="inner", fallback=None)
@@ -343,8 +311,7 @@ def test_what_broke_the_budget_may_be_inside() -> None:
     assert b.report().endswith("broke the budget: inner")
 
 
-def test_what_is_abandoned_may_be_inside() -> None:
-    """It is named by the budget around it as well."""
+def test_abandoned_includes_steps_of_inner_budgets() -> None:
     async def body(b: Budget) -> None:
         async with budget(1) as inner:
             await inner.run(stubborn, name="inner", cap=0.1, fallback=None)
@@ -354,8 +321,8 @@ def test_what_is_abandoned_may_be_inside() -> None:
     assert "abandoned, may still be running: inner" in b.report()
 
 
-def test_a_loop_that_was_blocked_at_the_end_still_gives_the_fallback() -> None:
-    """The step and the body run out in the same turn of the loop: the body has its grace from there."""
+def test_body_after_a_blocked_loop_still_has_its_grace() -> None:
+    """Step and body expire in the same iteration of the loop."""
     async def main(loop: SimLoop) -> object:
         async with budget(2.5) as b:
             loop.call_at(2.499, loop.stall, 0.05)

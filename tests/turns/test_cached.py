@@ -9,31 +9,10 @@ import pytest
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import SimLoop, run
 from stayfast.turns.cached import CachedFunction
+from tests.turns.rig import Index
 
 
-class Index:
-    """A retrieval that takes 0.2 s and says the how-manieth call it was; it fails while `is_down`."""
-
-    def __init__(self) -> None:
-        self.n_calls = 0
-        self.n_ended = 0
-        self.is_down = False
-
-    async def find(self, question: str, k: int = 3) -> list[str]:
-        """Look it up."""
-        self.n_calls += 1
-        try:
-            await asyncio.sleep(0.2)
-            if self.is_down:
-                raise ConnectionError("the index is down")
-            return [f"{question}-{k}-{self.n_calls}"]
-        finally:
-            self.n_ended += 1
-
-
-def test_what_was_found_is_found_at_once() -> None:
-    """Within ttl_s no second call; another argument is another question."""
-
+def test_cached_result_within_ttl_needs_no_call() -> None:
     async def main(loop: SimLoop) -> None:
         index = Index()
         search = CachedFunction(index.find, ttl_s=60)
@@ -48,8 +27,8 @@ def test_what_was_found_is_found_at_once() -> None:
     run(main)
 
 
-def test_the_same_question_at_once_is_asked_once() -> None:
-    """Twenty at once are one call; the first one may leave, and with the last one it ends."""
+def test_cached_concurrent_equal_calls_share_one() -> None:
+    """It survives the first caller and ends with the last."""
 
     async def main(loop: SimLoop) -> None:
         index = Index()
@@ -71,9 +50,7 @@ def test_the_same_question_at_once_is_asked_once() -> None:
     run(main)
 
 
-def test_an_old_one_is_given_and_made_again() -> None:
-    """Within stale_while_revalidate_s nobody waits, and one call is made behind their backs."""
-
+def test_cached_stale_result_is_returned_and_refreshed_in_the_background() -> None:
     async def main(loop: SimLoop) -> None:
         index = Index()
         search = CachedFunction(index.find, ttl_s=60, stale_while_revalidate_s=60)
@@ -89,9 +66,7 @@ def test_an_old_one_is_given_and_made_again() -> None:
     run(main)
 
 
-def test_one_that_was_kept_by_a_clock_that_was_ahead_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would stay young until the real time gets there."""
-
+def test_cached_result_with_a_timestamp_in_the_future_is_refreshed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(loop: SimLoop) -> None:
         index = Index()
         search = CachedFunction(index.find, ttl_s=60)
@@ -105,8 +80,8 @@ def test_one_that_was_kept_by_a_clock_that_was_ahead_is_made_again(monkeypatch: 
     run(main)
 
 
-def test_an_old_one_instead_of_an_error() -> None:
-    """Within stale_if_error_s a failure is not seen; beyond it, and without anything kept, it is raised, and not kept."""
+def test_cached_stale_result_replaces_an_error() -> None:
+    """Within stale_if_error_s; errors are not stored."""
 
     async def main(loop: SimLoop) -> None:
         index = Index()
@@ -126,8 +101,8 @@ def test_an_old_one_instead_of_an_error() -> None:
     run(main)
 
 
-def test_what_fails_in_the_background_is_not_raised_anywhere() -> None:
-    """The old value stays, one call at a time is tried, and one that hangs is given up."""
+def test_cached_failing_background_refresh_keeps_the_old_result() -> None:
+    """One refresh at a time; a hanging one is cancelled."""
 
     async def main(loop: SimLoop) -> None:
         index = Index()
@@ -142,9 +117,7 @@ def test_what_fails_in_the_background_is_not_raised_anywhere() -> None:
     run(main)
 
 
-def test_what_is_not_to_be_kept() -> None:
-    """`keep` decides; what was found is returned all the same."""
-
+def test_cached_result_rejected_by_should_cache_is_returned_but_not_stored() -> None:
     async def main(loop: SimLoop) -> None:
         index = Index()
         search = CachedFunction(index.find, ttl_s=60, should_cache=lambda found: len(found) > 1)
@@ -157,9 +130,7 @@ def test_what_is_not_to_be_kept() -> None:
     run(main)
 
 
-def test_it_is_bounded() -> None:
-    """The most that are kept is max_entries."""
-
+def test_cached_holds_at_most_max_entries() -> None:
     async def main(loop: SimLoop) -> None:
         index = Index()
         search = CachedFunction(index.find, ttl_s=60, max_entries=10)
@@ -170,9 +141,7 @@ def test_it_is_bounded() -> None:
     run(main)
 
 
-def test_the_key_tells_one_question_from_another() -> None:
-    """What is more than text and numbers needs a key; whose it is belongs into it."""
-
+def test_cached_arguments_other_than_text_and_numbers_need_a_key() -> None:
     async def main(loop: SimLoop) -> None:
         index = Index()
         plain: Any = CachedFunction(index.find, ttl_s=60)
@@ -188,8 +157,8 @@ def test_the_key_tells_one_question_from_another() -> None:
     run(main)
 
 
-def test_a_store_shares_it_between_processes() -> None:
-    """What one has found the other need not look up; what cannot be read any more is looked up."""
+def test_cached_store_shares_results_between_processes() -> None:
+    """Entries of another type are ignored."""
 
     class Hit(msgspec.Struct):
         text: str
@@ -211,9 +180,7 @@ def test_a_store_shares_it_between_processes() -> None:
     run(main)
 
 
-def test_in_a_shared_store_two_names_are_two_caches() -> None:
-    """The methods of two objects have one name; without one of their own they would find each other's."""
-
+def test_cached_two_names_in_a_store_are_separate() -> None:
     async def main(loop: SimLoop) -> None:
         store, acme, globex = MemoryStore(1 << 20), Index(), Index()
         with pytest.raises(ValueError, match="name"):
@@ -227,9 +194,7 @@ def test_in_a_shared_store_two_names_are_two_caches() -> None:
     run(main)
 
 
-def test_a_list_that_was_found_is_its_finders_own() -> None:
-    """Whoever changes it changes it for nobody else: not kept, not shared, not a fallback."""
-
+def test_cached_lists_are_copied_for_each_caller() -> None:
     async def main(loop: SimLoop) -> None:
         async def find(question: str) -> dict[str, Any]:
             await asyncio.sleep(0.1)
@@ -245,8 +210,7 @@ def test_a_list_that_was_found_is_its_finders_own() -> None:
     run(main)
 
 
-def test_a_plain_function_is_told_what_to_write() -> None:
-    """It would block everybody."""
+def test_cached_plain_function_raises_with_the_correction() -> None:
     async def main(_: SimLoop) -> None:
         plain: Any = list
         with pytest.raises(TypeError, match=r"list is a plain function: .* asyncio\.to_thread\(list, question\)"):
@@ -255,8 +219,7 @@ def test_a_plain_function_is_told_what_to_write() -> None:
     run(main)
 
 
-def test_wrong_use_is_told_at_once() -> None:
-    """A time that is none is a ValueError that names it."""
+def test_cached_wrong_seconds_raise_value_error() -> None:
     with pytest.raises(ValueError, match="ttl_s"):
         CachedFunction(Index().find, ttl_s=0)
     with pytest.raises(ValueError, match="stale_if_error_s"):

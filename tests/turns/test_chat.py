@@ -64,8 +64,8 @@ async def weather(city: str) -> str:
 
 
 @pytest.mark.sockets
-def test_an_agent_behind_the_gateway() -> None:
-    """The planner calls tools as long as it may; the answer comes within the budget, streamed."""
+def test_chat_model_agent_through_the_gateway() -> None:
+    """The planner calls tools; the answer is streamed within the budget."""
     async def main() -> None:
         async with gateway() as client:
             agent = Agent(ChatModel(client, "large"), [weather], plan=ChatModel(client, "large", tool_choice="required"),
@@ -81,8 +81,8 @@ def test_an_agent_behind_the_gateway() -> None:
 
 
 @pytest.mark.sockets
-def test_a_hanging_model_behind_the_gateway() -> None:
-    """The gateway is told the deadline of the turn; the apology comes within it."""
+def test_chat_model_sends_the_deadline_to_the_gateway() -> None:
+    """With a hanging model the apology comes in time."""
     async def main() -> float:
         async with gateway() as client:
             agent = Agent(ChatModel(client, "hung", extra_headers={"x-mine": "1"}), answer_s=0.3)
@@ -127,8 +127,8 @@ class FakeClient:
             yield one
 
 
-def test_calls_are_heard_as_soon_as_they_are_whole() -> None:
-    """Once each, in pieces of any size; a server that gives no ids gets some."""
+def test_chat_model_reports_a_tool_call_once_when_complete() -> None:
+    """In pieces of any size; missing ids are generated."""
     client = FakeClient(
         chunk(text="Let me "), chunk((0, "a", "weather", "")), chunk((0, None, None, '{"city": {"n')),
         chunk((0, None, None, '": 1}')), chunk((0, None, None, "}")), chunk(text="see."),

@@ -8,7 +8,6 @@ from stayfast.turns import charge
 
 
 @pytest.mark.parametrize("usd", [nan, inf, -0.01])
-def test_what_is_no_amount_is_refused(usd: float) -> None:
-    """One such sum would spoil the metrics of all turns after it."""
+def test_charge_of_a_wrong_amount_raises(usd: float) -> None:
     with pytest.raises(ValueError, match=r"dollars, 0 or more, as in charge\(0.0004\)"):
         charge(usd)

@@ -27,7 +27,7 @@ from stayfast.turns.events import (
 )
 from stayfast.turns.patch import apply_patch
 from stayfast.wire.sse import Splitter
-from tests.turns.test_budget import fails, takes
+from tests.turns.rig import fails, read_all, takes
 
 TEXTS = st.text(max_size=4) | st.sampled_from(["\n", "\r\n", "data: x\n\n", "\u2028", "id: 9"])
 WRITES = st.lists(st.one_of(
@@ -69,11 +69,6 @@ class Client:
                 self.n_finals += 1
 
 
-async def read_all(a: Answer, after: int = 0, *, late: bool = False) -> list[AnswerEvent]:
-    """All that one reader gets."""
-    return [event async for event in a.read(after, late=late)]
-
-
 async def written(writes: list[Any], n_kept: int) -> Answer:
     """An answer of these calls."""
     async with Answer(n_kept) as a:
@@ -83,8 +78,9 @@ async def written(writes: list[Any], n_kept: int) -> Answer:
 
 
 @given(WRITES, st.integers(1, 12), st.lists(st.integers(0, 40), max_size=4), st.integers(1, 9))
-def test_a_client_that_is_cut_off_comes_to_the_same(writes: list[Any], n_kept: int, cuts: list[int], n_bytes: int) -> None:
-    """However often, at any event, with any bound on what is kept: the same text and state, growing ids, one final."""
+def test_reader_that_reconnects_gets_the_same_text_and_state(writes: list[Any], n_kept: int, cuts: list[int],
+                                                             n_bytes: int) -> None:
+    """At any event and with any limit: increasing ids, one final event."""
     async def main() -> None:
         a = await written(writes, n_kept)
         client = Client()
@@ -106,8 +102,7 @@ def test_a_client_that_is_cut_off_comes_to_the_same(writes: list[Any], n_kept: i
 
 
 @given(st.text(max_size=8) | st.integers(-9, 10**18 - 1).map(str))
-def test_any_last_event_id_is_taken_or_refused(said: str) -> None:
-    """A number, or a ValueError."""
+def test_last_event_id_of_any_text_is_parsed_or_raises_value_error(said: str) -> None:
     try:
         seen = parse_last_event_id(said)
     except ValueError:
@@ -116,14 +111,13 @@ def test_any_last_event_id_is_taken_or_refused(said: str) -> None:
 
 
 @pytest.mark.parametrize("said", ["x", "-1", "1.0", "1" * 19, "\u0661"])
-def test_a_wrong_last_event_id_is_told(said: str) -> None:
-    """By the name of the header."""
+def test_last_event_id_that_is_wrong_names_the_header(said: str) -> None:
     with pytest.raises(ValueError, match="Last-Event-ID: must be the id of an event"):
         parse_last_event_id(said)
 
 
-def test_a_reader_is_given_each_event_as_it_comes() -> None:
-    """At the instant at which it was written, two readers the same; one that leaves takes nobody with it."""
+def test_reader_gets_each_event_when_it_is_written() -> None:
+    """Two readers; abandoning one does not affect the other."""
     async def main(loop: SimLoop) -> None:
         came: list[tuple[float, str]] = []
 
@@ -154,8 +148,8 @@ def test_a_reader_is_given_each_event_as_it_comes() -> None:
     run(main)
 
 
-def test_what_was_late_follows_as_a_patch() -> None:
-    """For readers that asked for it, at the instant of its return; others end with the final event."""
+def test_put_later_result_follows_as_a_patch() -> None:
+    """Only for readers with late=True."""
     async def main(loop: SimLoop) -> None:
         a = Answer()
         async with budget(10) as afterwards:
@@ -188,8 +182,7 @@ def test_what_was_late_follows_as_a_patch() -> None:
     run(main)
 
 
-def test_a_turn_waits_for_what_is_late() -> None:
-    """As long as the outer budget lasts, which is said of what it ends."""
+def test_wait_settled_waits_until_the_outer_budget_ends() -> None:
     async def main(loop: SimLoop) -> Any:
         async with budget(4) as afterwards:
             async with budget(1) as b, Answer() as a:
@@ -204,8 +197,8 @@ def test_a_turn_waits_for_what_is_late() -> None:
                          "tide": {"status": "ok", "value": 7, "elapsed_ms": 2000}}
 
 
-def test_what_never_comes_is_said_to_be_over() -> None:
-    """With the budget that it ran under; and a result that is no JSON is told as failed, not lost."""
+def test_put_later_step_that_never_ends_gets_a_status() -> None:
+    """A result that is not JSON has the status failed."""
     async def main(_: SimLoop) -> None:
         a = Answer()
         async with budget(4) as afterwards, budget(1) as b, a:
@@ -234,8 +227,7 @@ def test_what_never_comes_is_said_to_be_over() -> None:
 @pytest.mark.parametrize(("error", "how", "detail"), [
     (ValueError("a secret"), "failed", "ValueError"), (OutOfTime(), "timeout", ""),
     (asyncio.CancelledError(), "cancelled", "")])
-def test_a_turn_that_breaks_off_says_so(error: BaseException, how: str, detail: str) -> None:
-    """One final event in any case, which says the kind of the error and not its words."""
+def test_answer_of_a_failing_block_has_one_final_event_with_the_class(error: BaseException, how: str, detail: str) -> None:
     async def main() -> None:
         a = Answer()
 
@@ -253,8 +245,8 @@ def test_a_turn_that_breaks_off_says_so(error: BaseException, how: str, detail: 
     asyncio.run(main())
 
 
-def test_a_turn_that_ran_out_of_time_says_so() -> None:
-    """Whoever noticed it: the body of a budget, of one around it, or a step that reached its cap. Cancelled is cancelled."""
+def test_answer_out_of_time_has_the_outcome_timeout() -> None:
+    """By its budget, an outer one, or a step; a cancellation has the outcome cancelled."""
     async def ended(a: Answer, *, total: float = 9.0, inner: float = 9.0) -> None:
         async with budget(total), budget(inner), a:
             await asyncio.sleep(60)
@@ -281,8 +273,8 @@ def test_a_turn_that_ran_out_of_time_says_so() -> None:
     assert run(main) == ["timeout", "timeout", "timeout", "cancelled"]
 
 
-def test_a_slow_reader_goes_on_from_a_snapshot() -> None:
-    """What is kept is bounded; the final event and late patches are never folded away."""
+def test_slow_reader_continues_from_a_snapshot() -> None:
+    """The final event and late patches are never folded."""
     async def main() -> None:
         async with Answer(2) as a:
             reader = a.read()
@@ -300,8 +292,7 @@ def test_a_slow_reader_goes_on_from_a_snapshot() -> None:
     asyncio.run(main())
 
 
-def test_a_plain_reader_that_falls_behind_has_all_of_the_text() -> None:
-    """From a snapshot it takes what it has not been given yet."""
+def test_event_text_of_a_snapshot_is_the_unsent_rest() -> None:
     async def main() -> None:
         async with Answer(2) as a:
             reader, given = a.read(), ""
@@ -323,8 +314,7 @@ def test_a_plain_reader_that_falls_behind_has_all_of_the_text() -> None:
     asyncio.run(main())
 
 
-def test_wrong_use_is_told() -> None:
-    """With what to write instead."""
+def test_answer_wrong_use_raises_with_the_correction() -> None:
     async def main() -> None:
         a = Answer()
         with pytest.raises(RuntimeError, match="async with Answer"):
@@ -348,8 +338,7 @@ def test_wrong_use_is_told() -> None:
     asyncio.run(main())
 
 
-def test_the_state_is_nobody_elses() -> None:
-    """What was put in is a copy: who changes theirs changes nothing here."""
+def test_put_copies_the_value() -> None:
     async def main() -> None:
         mine = {"items": [1]}
         async with Answer() as a:

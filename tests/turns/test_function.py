@@ -57,8 +57,7 @@ def write(folder: Path, text: str, name: str = "desk_of_test.py") -> None:
     ("class Desk:\n    async def __call__(self, asked, a): pass\nanswer = Desk()", True, False),
     ("class Desk:\n    async def answer(self, asked): return ''\ndesk = Desk()\nanswer = desk.answer", False, False),
 ])
-def test_what_can_be_served(folder: Path, text: str, writes: bool, yields: bool) -> None:
-    """Async functions and generators of one or two arguments, and what is called like one."""
+def test_turn_function_shapes_are_accepted(folder: Path, text: str, writes: bool, yields: bool) -> None:
     write(folder, text)
     found = import_turn_function("desk_of_test:answer")
     assert (found.name, found.writes, found.yields) == ("desk_of_test:answer", writes, yields)
@@ -84,16 +83,15 @@ def test_what_can_be_served(folder: Path, text: str, writes: bool, yields: bool)
     ("desk_of_test:answer", "import sys\nsys.exit(4)", "cannot be imported: SystemExit: 4"),
     ("desk_of_test:answer", "raise KeyboardInterrupt", "cannot be imported: KeyboardInterrupt"),
 ])
-def test_what_cannot(folder: Path, named: str, text: str, words: str) -> None:
-    """Each says what to write instead."""
+def test_turn_function_wrong_shape_raises_with_the_correction(folder: Path, named: str, text: str, words: str) -> None:
     write(folder, text)
     with pytest.raises(ValueError, match="desk") as refused:
         import_turn_function(named)
     assert words in str(refused.value)
 
 
-def test_a_changed_module_is_loaded_anew(folder: Path) -> None:
-    """Beside the old one, which those keep who have it. One that did not change stays, with all that it knows."""
+def test_turn_function_changed_module_is_loaded_again(folder: Path) -> None:
+    """Holders of the old function keep it; an unchanged module stays."""
     write(folder, GOOD + "kept = []\n")
     first = import_turn_function("desk_of_test:answer")
     assert import_turn_function("desk_of_test:answer").call is first.call
@@ -104,8 +102,7 @@ def test_a_changed_module_is_loaded_anew(folder: Path) -> None:
     assert import_turn_function("desk_of_test:answer").call is second.call
 
 
-def test_a_change_that_does_not_load_changes_nothing(folder: Path) -> None:
-    """The error says so, and the old module is still there."""
+def test_turn_function_broken_change_keeps_the_old_module(folder: Path) -> None:
     write(folder, GOOD)
     first = import_turn_function("desk_of_test:answer")
     write(folder, "async def answer(asked:")
@@ -123,16 +120,14 @@ def settings(turn: str = "desk_of_test:answer", more: str = "") -> Settings:
     ("desk_of_test:no", "upstreams.desk.turn: module desk_of_test has no no"),
     ("desk_of_test", "upstreams.desk.turn"),
 ])
-def test_wrong_settings_name_the_field(folder: Path, turn: str, words: str) -> None:
-    """At the start, beside whatever else is wrong."""
+def test_turn_settings_errors_name_the_field(folder: Path, turn: str, words: str) -> None:
     write(folder, GOOD)
     with pytest.raises(SettingsError) as refused:
         settings(turn)
     assert words in str(refused.value)
 
 
-def test_a_turn_is_not_asked_twice_by_default(folder: Path) -> None:
-    """No probe, no hedge, no retry; a turn that says that it may is like any upstream."""
+def test_turn_upstream_is_not_retried_hedged_or_probed_by_default(folder: Path) -> None:
     write(folder, GOOD)
     system = built(settings())
     route, member = system.gateway.router.routes["desk"], system.registry["desk"]
@@ -142,8 +137,7 @@ def test_a_turn_is_not_asked_twice_by_default(folder: Path) -> None:
     assert (route.hedging.is_on, member.is_not_idempotent) == (True, False)
 
 
-def test_a_reload_brings_the_function_as_it_is_now(folder: Path) -> None:
-    """The member, with all that was learned, goes on; where its settings changed, the turns that are kept do."""
+def test_reload_replaces_the_function_and_keeps_learned_state(folder: Path) -> None:
     write(folder, GOOD)
     observers = Observers(settings(), SystemClock())
     old = built(settings(), observers)
@@ -165,8 +159,8 @@ async def answer(asked):
 """
 
 
-def test_its_answers_can_be_kept(folder: Path) -> None:
-    """By the route's cache, as of any upstream; whoever wants the events of a turn has a turn of its own."""
+def test_turn_answers_can_be_cached_by_the_route(folder: Path) -> None:
+    """Not for clients of typed events."""
     write(folder, COUNTING)
     text = SETTINGS.format(turn="desk_of_test:answer", more="")
     text = text.replace("[desk]", "{upstreams: [desk], cache: {mode: exact}}")

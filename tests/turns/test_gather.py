@@ -8,7 +8,7 @@ import pytest
 
 from stayfast.testing import SimLoop, run
 from stayfast.turns import Budget, GatherResult, budget, step
-from tests.turns.test_budget import fails, stubborn, takes
+from tests.turns.rig import fails, stubborn, takes
 
 
 def gathered(body: Callable[[Budget], Awaitable[GatherResult]], total: float = 2.5) -> tuple[GatherResult, float]:
@@ -23,16 +23,14 @@ def gathered(body: Callable[[Budget], Awaitable[GatherResult]], total: float = 2
     return run(main)
 
 
-def test_all_in_parallel() -> None:
-    """It takes as long as the slowest one."""
+def test_gather_takes_as_long_as_the_slowest_step() -> None:
     found, at = gathered(lambda b: b.gather(kb=takes(0.2, 1), web=step(takes, 0.5, 2), own=lambda: None))
     assert at == pytest.approx(0.5)
     assert found.done == {"kb": 1, "web": 2, "own": None}
     assert not found.missing
 
 
-def test_nothing_raises() -> None:
-    """A failure, a cap and the end of the turn are told by name, and siblings are not disturbed."""
+def test_gather_reports_failures_by_name_without_raising() -> None:
     found, at = gathered(lambda b: b.gather(good=takes(0.3, 1), bad=fails(0.1), slow=takes(9),
                                             capped=step(takes, 9, cap=0.2, fallback=[])))
     assert at == pytest.approx(2.5)
@@ -48,15 +46,13 @@ def test_nothing_raises() -> None:
 @pytest.mark.parametrize(("need", "by", "expected_s"), [
     (1, None, 0.2), (2, None, 0.5), (1, 0.4, 0.4), (2, 0.4, 0.5), (0, 0.4, 0.4), (0, 0.1, 0.1), (3, None, 1.0),
     (0, 9.0, 1.0)])
-def test_enough(need: int, by: float | None, expected_s: float) -> None:
-    """With `need`, as soon as so many are done, but not before `by`; with `by` alone, then; else when all are."""
+def test_gather_returns_by_need_and_by(need: int, by: float | None, expected_s: float) -> None:
     found, at = gathered(lambda b: b.gather(a=takes(0.2), b=takes(0.5), c=takes(1.0), need=need, by=by))
     assert at == pytest.approx(expected_s)
     assert set(found.done) == {name for name, s in (("a", 0.2), ("b", 0.5), ("c", 1.0)) if s <= expected_s}
 
 
-def test_failures_are_not_enough() -> None:
-    """What failed, or is a fallback, does not count as done; when all are over nothing more is waited for."""
+def test_gather_failures_and_fallbacks_do_not_count_for_need() -> None:
     found, at = gathered(lambda b: b.gather(bad=step(fails, 0.1, fallback=[]), good=takes(0.6), need=1))
     assert at == pytest.approx(0.6)
     assert found.done == {"bad": [], "good": "done"}
@@ -64,8 +60,7 @@ def test_failures_are_not_enough() -> None:
     assert at == pytest.approx(0.3)
 
 
-def test_stragglers_may_go_on() -> None:
-    """Under a budget around this one: the turn ends in time, and the result comes later."""
+def test_gather_late_steps_continue_under_the_outer_budget() -> None:
     async def main(loop: SimLoop) -> None:
         async with budget(30) as outer:
             async with budget(2.0) as b:
@@ -86,8 +81,7 @@ def test_stragglers_may_go_on() -> None:
     run(main)
 
 
-def test_a_turn_does_not_wait_for_stragglers() -> None:
-    """With nothing said of when, the turn's own end is when."""
+def test_gather_late_steps_do_not_delay_the_turn() -> None:
     async def main(loop: SimLoop) -> None:
         async with budget(30) as outer, budget(2.0, {"answer": 0.5}) as b:
             found = await b.gather(kb=takes(0.1), crm=takes(5), late=outer)
@@ -97,8 +91,7 @@ def test_a_turn_does_not_wait_for_stragglers() -> None:
     run(main)
 
 
-def test_what_swallows_its_cancellation_holds_nobody() -> None:
-    """Twenty of them cost one moment."""
+def test_gather_step_that_suppresses_cancellation_delays_no_other() -> None:
     async def main(loop: SimLoop) -> None:
         async with budget(1.0) as b:
             calls: dict[str, Any] = {f"s{number}": stubborn() for number in range(20)}

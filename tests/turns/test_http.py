@@ -58,8 +58,7 @@ def through(ask: Callable[[str, Budget], Awaitable[None]], total: float = 5.0) -
 
 
 @pytest.mark.sockets
-def test_httpx() -> None:
-    """The header tells what the step has; its own time-out stays where it is shorter."""
+def test_httpx_hook_sends_the_deadline() -> None:
     async def ask(url: str, b: Budget) -> None:
         async with httpx.AsyncClient(event_hooks={"request": [httpx_hook]}, timeout=30) as client:
             await client.get(url)
@@ -75,8 +74,7 @@ def test_httpx() -> None:
 
 
 @pytest.mark.sockets
-def test_httpx_waits_no_longer_than_there_is() -> None:
-    """A client that would wait for 30 s gives up with the turn; so does a plain one, in its thread."""
+def test_httpx_hook_limits_timeouts_to_the_time_left() -> None:
     async def ask(url: str, b: Budget) -> None:
         async def slow() -> None:
             async with httpx.AsyncClient(event_hooks={"request": [httpx_hook]}, timeout=30) as client, budget(0.3):
@@ -95,8 +93,7 @@ def test_httpx_waits_no_longer_than_there_is() -> None:
 
 
 @pytest.mark.sockets
-def test_aiohttp() -> None:
-    """The same of its sessions."""
+def test_aiohttp_middleware_limits_the_response() -> None:
     async def ask(url: str, b: Budget) -> None:
         async with aiohttp.ClientSession(middlewares=[aiohttp_middleware]) as session:
             async with session.get(url) as response:
@@ -117,8 +114,7 @@ def test_aiohttp() -> None:
 
 
 @pytest.mark.sockets
-def test_the_sdks() -> None:
-    """The options are the SDKs' own: OpenAI's and Anthropic's clients tell the deadline and keep it."""
+def test_sdk_options_for_openai_and_anthropic() -> None:
     async def ask(url: str, b: Budget) -> None:
         client = openai.AsyncOpenAI(api_key="k", base_url=f"{url}/v1", max_retries=0)
         await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}], **sdk_options())
@@ -138,8 +134,7 @@ def test_the_sdks() -> None:
     assert [ms is not None and ms <= limit_ms for ms, limit_ms in zip(told, (5000, 5000, 500), strict=True)] == [True] * 3
 
 
-def test_outside_of_a_turn_nothing_is_said() -> None:
-    """No header, no options, and requests as they were."""
+def test_http_helpers_without_a_budget_change_nothing() -> None:
     request = httpx.Request("GET", "http://a", extensions={"timeout": {"read": 5.0}})
     httpx_sync_hook(request)
     assert HEADER not in request.headers
@@ -148,8 +143,7 @@ def test_outside_of_a_turn_nothing_is_said() -> None:
     assert sdk_options() == {}
 
 
-def test_options_of_ones_own() -> None:
-    """Go along: the shorter time-out and all headers; outside of a turn as they are."""
+def test_sdk_options_merges_own_timeout_and_headers() -> None:
     own = {"x-team": "a"}
 
     async def main() -> None:
@@ -165,8 +159,7 @@ def test_options_of_ones_own() -> None:
     assert sdk_options(timeout=60, extra_headers=own) == {"timeout": 60, "extra_headers": own}
 
 
-def test_nothing_left() -> None:
-    """Then nothing is sent."""
+def test_http_helpers_without_time_left_raise_out_of_time() -> None:
     async def main(_: SimLoop) -> None:
         async with budget(0.001):
             await asyncio.sleep(0.003)

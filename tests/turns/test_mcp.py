@@ -62,19 +62,16 @@ def check(outcome: AgentResult) -> None:
     assert outcome.outcome == "ok"
 
 
-def test_a_server_over_stdio() -> None:
-    """It is started as a child and ends with the block."""
+def test_mcp_server_over_stdio() -> None:
     check(asyncio.run(ask([sys.executable, str(SERVER)])))
 
 
-def test_a_server_over_http() -> None:
-    """By its URL."""
+def test_mcp_server_over_http() -> None:
     with running() as port:
         check(asyncio.run(ask(f"http://127.0.0.1:{port}/mcp")))
 
 
-def test_names_can_be_told_apart() -> None:
-    """Two servers have the same tools; with a prefix they are two."""
+def test_mcp_prefix_separates_equal_tool_names() -> None:
     async def main() -> list[str]:
         command = [sys.executable, str(SERVER)]
         async with mcp_tools(command, prefix="a_") as some, mcp_tools(command, prefix="b_") as others:
@@ -86,8 +83,7 @@ def test_names_can_be_told_apart() -> None:
         asyncio.run(ask([]))
 
 
-def test_calls_that_are_cut_off_and_a_server_that_dies() -> None:
-    """The first are cancelled at the server; the second answers by an error, at once, and the turn goes on."""
+def test_mcp_timed_out_call_is_cancelled_at_the_server_and_dead_server_fails() -> None:
     async def call(tool: AgentTool[..., Any], arguments: str = "") -> dict[str, Any]:
         async with budget(5.0) as b:
             running = b.start_step(tool.build_step(arguments), tool.name)
@@ -127,8 +123,7 @@ def running() -> Iterator[int]:
         child.wait(10)
 
 
-def test_a_server_that_does_not_come_up_is_said() -> None:
-    """What is no server, what ends at once, what is not there, and a command that was written as one string."""
+def test_mcp_server_that_does_not_start_raises_connection_error() -> None:
     async def open_it(server: object) -> None:
         async with mcp_tools(server, open_timeout=1.0):
             raise AssertionError("it has opened")

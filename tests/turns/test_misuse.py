@@ -9,7 +9,7 @@ import pytest
 
 from stayfast.testing import SimLoop, run
 from stayfast.turns import HedgePolicy, budget, step
-from tests.turns.test_budget import takes
+from tests.turns.rig import takes
 
 Body = Callable[[Any], Coroutine[Any, Any, object]]  # Any: as for who uses no type checker
 WRONG: list[tuple[Body, type[Exception], str]] = [
@@ -60,8 +60,8 @@ async def stream() -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(("body", "kind", "says"), WRONG)
-def test_wrong_steps(body: Body, kind: type[Exception], says: str) -> None:
-    """Each is refused when it is awaited, whatever its fallback, and nothing is left behind."""
+def test_step_wrong_use_raises_with_the_correction(body: Body, kind: type[Exception], says: str) -> None:
+    """Whatever its fallback; no task is left."""
     async def main(loop: SimLoop) -> None:
         async with budget(1) as b:
             with pytest.raises(kind, match=says):
@@ -79,8 +79,7 @@ def test_wrong_steps(body: Body, kind: type[Exception], says: str) -> None:
     (lambda: HedgePolicy(after_s=-1), r"after_s=-1: .* HedgePolicy\(after_s=0\.2\)"),
     (lambda: budget(1, caller_timeout=-1), r"caller_timeout=-1: .* leave it out"),
     (lambda: budget(1, caller_timeout=float("nan")), "caller_timeout=nan")])
-def test_wrong_budgets(made: Callable[[], object], says: str) -> None:
-    """A budget or a hedge that cannot be is not made."""
+def test_budget_wrong_values_raise(made: Callable[[], object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         made()
 
@@ -91,21 +90,18 @@ def test_wrong_budgets(made: Callable[[], object], says: str) -> None:
     ((1, {"answer": "0.5"}), r"reserve={'answer': '0\.5'}: .* as in reserve="),
     ((1, 0), r"reserve=0: .* reserve={\"answer\": 1\.6}"), ((1, {5: 0.5}), r"reserve={5: 0\.5}: a key is the name"),
     ((True,), r"total=True: .* budget\(total=2\.5\)"), ((1, {"answer": True}), "reserve={'answer': True}")])
-def test_what_is_no_number(arguments: tuple[Any, ...], says: str) -> None:
-    """Is a TypeError that says what to write."""
+def test_budget_values_of_another_type_raise_type_error(arguments: tuple[Any, ...], says: str) -> None:
     with pytest.raises(TypeError, match=says):
         budget(*arguments)
 
 
-def test_a_budget_without_async() -> None:
-    """Says that it needs it, before anything of the body runs."""
+def test_budget_in_a_plain_with_raises() -> None:
     plain: Any = budget(1)
     with pytest.raises(TypeError, match="async with"), plain:
         pytest.fail("the body ran")
 
 
-def test_a_budget_outside_of_its_time() -> None:
-    """Before it is entered, and after it has ended."""
+def test_step_outside_of_its_budget_raises() -> None:
     async def main(loop: SimLoop) -> None:
         with pytest.raises(RuntimeError, match="async with budget"):
             budget(1).remaining()
@@ -122,8 +118,8 @@ def test_a_budget_outside_of_its_time() -> None:
     run(main)
 
 
-def test_another_loop() -> None:
-    """A plain function in its thread may hand a step over to the budget's loop, not begin it in a loop of its own."""
+def test_step_in_another_loop_raises() -> None:
+    """A thread may submit a step to the budget's loop."""
     async def main() -> None:
         async with budget(5) as b:
             def wrong() -> None:
@@ -139,8 +135,7 @@ def test_another_loop() -> None:
     asyncio.run(main())
 
 
-def test_a_coroutine_cannot_be_asked_twice() -> None:
-    """A hedge needs the function."""
+def test_hedge_of_a_coroutine_raises() -> None:
     async def main(loop: SimLoop) -> None:
         coroutine = takes(1)
         with pytest.raises(TypeError, match=r"step\(find, question, hedge=search\)"):

@@ -5,8 +5,7 @@ import pytest
 from stayfast.turns.model_speed import ModelSpeed, choose_model
 
 
-def test_what_is_assumed() -> None:
-    """Half a second to the first token and 100 tokens a second."""
+def test_model_speed_without_samples_uses_the_configured_values() -> None:
     pace = ModelSpeed("m", ttft_s=0.5, tokens_per_s=100)
     assert pace.max_tokens(2.5, 800, now=0) == 200
     assert pace.max_tokens(99, 800, now=0) == 800
@@ -14,8 +13,7 @@ def test_what_is_assumed() -> None:
     assert pace.estimate_s(200, now=0) == pytest.approx(2.5)
 
 
-def test_what_is_learned() -> None:
-    """In slow minutes less fits; when they are over, as much as before."""
+def test_model_speed_follows_recent_answers() -> None:
     pace = ModelSpeed("m", ttft_s=0.5, tokens_per_s=100)
     for number in range(100):
         pace.record_answer(1.0, 1.0 + 99 * 0.05, 100, now=number)
@@ -26,8 +24,7 @@ def test_what_is_learned() -> None:
     assert pace.max_tokens(0.7, 800, now=2100) == pytest.approx(100, abs=3)
 
 
-def test_the_tier_that_fits() -> None:
-    """The best one whose answer fits; with no time for any, the quickest."""
+def test_choose_model_takes_the_best_that_fits_else_the_fastest() -> None:
     large, small = ModelSpeed("large", ttft_s=0.5, tokens_per_s=50), ModelSpeed("small", ttft_s=0.2, tokens_per_s=200)
     assert choose_model([large, small], 100, seconds=3.0, now=0) is large
     assert choose_model([large, small], 100, seconds=1.0, now=0) is small

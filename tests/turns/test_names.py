@@ -10,15 +10,13 @@ MOST_NAMES = 25  # a change may lower it
 MOST_WORDS = 2000  # ten minutes at 200 a minute; code aside, which is read along
 
 
-def test_every_name_is_explained_and_there_are_few() -> None:
-    """The table at the end of the page has each once."""
+def test_public_names_are_few_and_all_on_the_page() -> None:
     table = PAGE.read_text(encoding="utf-8").partition("## Every name")[2]
     said = [name for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
     assert sorted(said) == sorted(turns.__all__)
     assert len(turns.__all__) <= MOST_NAMES
 
 
-def test_the_page_is_short() -> None:
-    """So that a stranger reads it."""
+def test_turns_page_can_be_read_in_ten_minutes() -> None:
     prose = re.sub(r"```.*?```", "", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert len(prose.split()) <= MOST_WORDS

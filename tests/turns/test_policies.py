@@ -6,11 +6,11 @@ import pytest
 
 from stayfast.testing import SimLoop, run
 from stayfast.turns import BreakerConfig, BreakerPolicy, HedgePolicy, StepSkipped, StepTimeout, budget, step
-from tests.turns.test_budget import fails, takes
+from tests.turns.rig import fails, takes
 
 
-def test_a_breaker_leaves_a_failing_step_alone() -> None:
-    """After five failures in a row it is skipped, then probed; a turn that had no time for it says nothing."""
+def test_breaker_failing_step_is_skipped_then_probed() -> None:
+    """A step cut short by its turn is no failure."""
     crm = BreakerPolicy(BreakerConfig(open_s=1.0))
 
     async def main(loop: SimLoop) -> None:
@@ -34,8 +34,8 @@ def test_a_breaker_leaves_a_failing_step_alone() -> None:
     run(main)
 
 
-def test_a_fan_out_that_does_not_wait_says_nothing_of_a_step() -> None:
-    """What `by` cuts short was within its cap: its breaker stays closed; nor is it what broke the budget."""
+def test_breaker_step_cut_short_by_gather_is_no_failure() -> None:
+    """Nor did it break the budget."""
     crm = BreakerPolicy()
 
     async def main(_: SimLoop) -> None:
@@ -50,8 +50,7 @@ def test_a_fan_out_that_does_not_wait_says_nothing_of_a_step() -> None:
     run(main)
 
 
-def test_a_slow_read_is_asked_a_second_time() -> None:
-    """After the delay that was learned; the quicker one is taken, the other is cancelled."""
+def test_hedge_after_the_learned_delay_uses_the_faster_call() -> None:
     search = HedgePolicy(share=0.2)
     n_calls = 0
 
@@ -132,8 +131,8 @@ def test_breaker_step_cancelled_as_surplus_is_no_evidence() -> None:
     run(main)
 
 
-def test_a_fixed_delay_and_an_empty_budget() -> None:
-    """Second calls come after `after_s`, and are never more than the share and ten a minute."""
+def test_hedge_with_a_fixed_delay_is_bounded_by_its_share() -> None:
+    """And ten a minute."""
     search = HedgePolicy(share=0.01, after_s=0.1)
     n_calls = 0
 

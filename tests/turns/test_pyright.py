@@ -49,8 +49,7 @@ def complaints(folder: Path) -> dict[str, list[tuple[int, str]]]:
     return said
 
 
-def test_types_from_outside(tmp_path: Path) -> None:
-    """A program that uses every public name has no error, and each wrong line has one."""
+def test_public_types_by_pyright(tmp_path: Path) -> None:
     program = OUTSIDE.read_text(encoding="utf-8")
     (tmp_path / "outside.py").write_text(program)
     (tmp_path / "wrong.py").write_text(WRONG)

@@ -32,8 +32,8 @@ async def apart(loop: SimLoop, request_id: str = "req_1") -> tuple[Serving, Serv
     return here, there
 
 
-def test_the_rest_comes_as_it_is_told() -> None:
-    """Nothing is run again; each word comes when it is said, and the end after them."""
+def test_remote_resume_streams_the_rest() -> None:
+    """The turn runs once."""
     async def main(loop: SimLoop) -> tuple[list[tuple[int, str]], list[float], list[Serving]]:
         here, there = await apart(loop)
         reply = await there.ask(events=EventsWish(after=1), total_s=9)
@@ -51,8 +51,7 @@ def test_the_rest_comes_as_it_is_told() -> None:
         [("after one", "running")], [("after one", "ok"), ("after two", "ok"), ("after three", "ok")]]
 
 
-def test_its_failure_is_told() -> None:
-    """As whoever runs it would."""
+def test_remote_resume_of_a_failed_turn_raises_its_failure() -> None:
     async def main(loop: SimLoop) -> tuple[UpstreamFailed, list[str]]:
         _, there = await apart(loop, "broken")
         reply = await there.ask(events=EventsWish(after=1), request_id="broken", total_s=9)
@@ -67,8 +66,7 @@ def test_its_failure_is_told() -> None:
 
 
 @pytest.mark.parametrize(("after", "request_id"), [(1, "other"), (9, "req_1")])
-def test_what_nobody_has(after: int, request_id: str) -> None:
-    """Neither here nor there."""
+def test_remote_resume_of_an_unknown_turn_is_404(after: int, request_id: str) -> None:
     async def main(loop: SimLoop) -> Rejected:
         _, there = await apart(loop)
         with pytest.raises(Rejected) as refused:
@@ -79,8 +77,7 @@ def test_what_nobody_has(after: int, request_id: str) -> None:
     assert (refused.status, refused.code) == (404, "turn_not_kept")
 
 
-def test_the_other_process_ends() -> None:
-    """The client is told that the rest will not come."""
+def test_remote_resume_when_the_other_process_ends_raises() -> None:
     async def main(loop: SimLoop) -> UpstreamFailed:
         here, there = await apart(loop)
         asked = 0

@@ -23,8 +23,7 @@ IN_WORDS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)
 
 @pytest.mark.parametrize("api", IN_WORDS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_every_api_is_answered(api: Api, stream: bool) -> None:
-    """Streamed and whole, with an estimate of the tokens; the attempt is a success."""
+def test_served_turn_answers_every_api(api: Api, stream: bool) -> None:
     async def main(loop: SimLoop) -> tuple[bytes, Serving]:
         serving = Serving(loop, three)
         return await read(await serving.ask(request(api, stream=stream))), serving
@@ -44,8 +43,7 @@ def test_every_api_is_answered(api: Api, stream: bool) -> None:
     assert serving.rig.n_in_flight == 0
 
 
-def test_what_else_an_api_may_ask() -> None:
-    """Tokens are counted without running anything; embeddings are refused by name."""
+def test_served_turn_counts_tokens_and_rejects_embeddings() -> None:
     async def main(loop: SimLoop) -> bytes:
         serving = Serving(loop, three)
         with pytest.raises(Rejected) as refused:
@@ -57,8 +55,7 @@ def test_what_else_an_api_may_ask() -> None:
 
 
 @pytest.mark.parametrize("how", ["returns", "yields", "writes", "writes and returns", "yields with an answer", "object"])
-def test_the_shapes_of_a_function(how: str) -> None:
-    """Each of them may answer."""
+def test_served_turn_function_shapes(how: str) -> None:
     async def returns(asked: TurnRequest) -> str:
         return asked.text
 
@@ -90,8 +87,7 @@ def test_the_shapes_of_a_function(how: str) -> None:
     assert run(main).startswith("hello" if how != "yields" else "hellol"[:4])
 
 
-def test_what_a_turn_is_told() -> None:
-    """The words of its client, whoever's they are, and headers that may go on."""
+def test_turn_request_has_messages_and_headers() -> None:
     seen: list[TurnRequest] = []
 
     async def look(asked: TurnRequest) -> str:
@@ -114,8 +110,8 @@ def test_what_a_turn_is_told() -> None:
 
 
 @pytest.mark.parametrize(("fields", "param"), [({"n": 2}, "n"), ({"logprobs": True}, "logprobs")])
-def test_what_a_turn_cannot_give(fields: dict[str, Any], param: str) -> None:
-    """Two answers, or what only a model has: a 400 that names the field, and nothing was run."""
+def test_served_turn_unsupported_field_is_400(fields: dict[str, Any], param: str) -> None:
+    """The function does not run."""
     async def main(loop: SimLoop) -> Rejected:
         serving = Serving(loop, three)
         with pytest.raises(Rejected) as refused:
@@ -127,8 +123,7 @@ def test_what_a_turn_cannot_give(fields: dict[str, Any], param: str) -> None:
     assert (refused.status, refused.param) == (400, param)
 
 
-def test_what_it_has_by_the_deadline_gets_out() -> None:
-    """A step that hangs is cut in front of the request's deadline, and the answer says so within it."""
+def test_served_turn_hanging_step_is_cut_before_the_deadline() -> None:
     async def desk(asked: TurnRequest, a: Answer) -> None:
         a.write(await current_budget().run(hang, name="search", fallback="nothing found"))
 
@@ -148,8 +143,7 @@ def test_what_it_has_by_the_deadline_gets_out() -> None:
     assert (search.name, search.how, search.broke_budget) == ("search", "timeout", True)
 
 
-def test_a_turn_that_hangs_ends() -> None:
-    """Outside of every step as well: by the deadline its client has an error that says so, and the turn is gone."""
+def test_served_turn_hanging_outside_of_steps_is_cancelled() -> None:
     async def desk(asked: TurnRequest) -> str:
         await asyncio.sleep(99)
         return "never"
@@ -167,8 +161,8 @@ def test_a_turn_that_hangs_ends() -> None:
     assert ended_at <= 2.0 + 1e-6
 
 
-def test_a_client_that_leaves_ends_the_turn() -> None:
-    """In the same instant: its body, its steps and what it had taken; nothing is told of as a failure."""
+def test_served_turn_disconnect_cancels_it_at_once() -> None:
+    """It is not a failure."""
     ended: list[str] = []
 
     async def hang(name: str) -> None:
@@ -198,8 +192,7 @@ def test_a_client_that_leaves_ends_the_turn() -> None:
     assert running_threads() == []
 
 
-def test_leaving_before_the_first_word() -> None:
-    """The request is cancelled while nothing is there yet: so is the turn."""
+def test_served_turn_cancelled_before_its_first_event() -> None:
     async def desk(asked: TurnRequest) -> str:
         await asyncio.sleep(99)
         return "never"
@@ -220,8 +213,8 @@ def test_leaving_before_the_first_word() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_exception_is_a_clear_error(stream: bool) -> None:
-    """Its kind, never its words; the log is told where; whoever sends again by itself is told not to."""
+def test_served_turn_exception_is_502_with_its_class(stream: bool) -> None:
+    """The log has the location; SDKs do not retry."""
     async def main(loop: SimLoop) -> tuple[UpstreamFailed, Serving]:
         serving = Serving(loop, breaks, n_attempts=3)
         with pytest.raises(UpstreamFailed) as failed:
@@ -242,8 +235,7 @@ def test_an_exception_is_a_clear_error(stream: bool) -> None:
     assert SECRET not in repr(told_of)
 
 
-def test_an_exception_midway_breaks_the_answer_off() -> None:
-    """What was said is there, and then the error: no client may take it for whole."""
+def test_served_turn_exception_after_the_first_text_ends_the_stream_with_an_error() -> None:
     async def main(loop: SimLoop) -> tuple[bytes, UpstreamFailed]:
         body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "midway"}]}
         reply = await Serving(loop, breaks).ask(decode(Api.CHAT, msgspec.json.encode(body)))
@@ -260,8 +252,7 @@ def test_an_exception_midway_breaks_the_answer_off() -> None:
 @pytest.mark.parametrize(("made", "words"), [
     (None, "returned nothing: return its text"), ("", "returned nothing"), (7, "returned a int: it must be text"),
 ])
-def test_an_answer_that_is_none(made: Any, words: str) -> None:
-    """Says what to write instead."""
+def test_served_turn_without_answer_raises_with_the_correction(made: Any, words: str) -> None:
     async def desk(asked: TurnRequest) -> Any:
         return made
 
@@ -278,8 +269,7 @@ def test_an_answer_that_is_none(made: Any, words: str) -> None:
     assert words in failed.message
 
 
-def test_a_turn_may_refuse() -> None:
-    """In its own words, as the client's own fault, which is no sign of sickness."""
+def test_served_turn_refused_is_400_and_no_failure_of_the_upstream() -> None:
     async def desk(asked: TurnRequest) -> str:
         raise TurnRefused("Ask me about orders.")
 
@@ -294,8 +284,7 @@ def test_a_turn_may_refuse() -> None:
     assert (serving.attempts[0].outcome, serving.failures) == (Outcome.IGNORED, [])
 
 
-def test_a_step_that_times_out_is_a_504() -> None:
-    """Which names the step."""
+def test_served_turn_step_timeout_is_504_with_the_step() -> None:
     async def desk(asked: TurnRequest) -> str:
         async with budget(0.5) as b:
             answer: str = await b.run(asyncio.sleep, 9, "late", name="search")
@@ -312,8 +301,7 @@ def test_a_step_that_times_out_is_a_504() -> None:
     assert at == pytest.approx(0.5, abs=0.01)
 
 
-def test_the_step_is_named_however_deep_it_is() -> None:
-    """In a budget of a step of a budget, whose own time it has used up."""
+def test_served_turn_504_names_a_step_of_an_inner_budget() -> None:
     async def outer() -> str:
         async with budget(0.3) as b:
             answer: str = await b.run(asyncio.sleep, 9, "late", name="crm")
@@ -333,8 +321,7 @@ def test_the_step_is_named_however_deep_it_is() -> None:
 
 
 @pytest.mark.parametrize(("is_idempotent", "n_runs"), [(False, 1), (True, 2)])
-def test_it_is_run_again_only_where_it_says_so(is_idempotent: bool, n_runs: int) -> None:
-    """It may have sent a letter by the time that it fails."""
+def test_served_turn_is_retried_only_if_idempotent(is_idempotent: bool, n_runs: int) -> None:
     runs: list[float] = []
 
     async def desk(asked: TurnRequest) -> str:
@@ -354,8 +341,8 @@ def test_it_is_run_again_only_where_it_says_so(is_idempotent: bool, n_runs: int)
     assert len(runs) == n_runs
 
 
-def test_steps_and_what_they_cost() -> None:
-    """Each with its time, its allowance and its end, below the one that it ran in; in Server-Timing while it runs, too."""
+def test_served_turn_reports_steps_with_costs_and_parents() -> None:
+    """Also in Server-Timing."""
     async def inner() -> str:
         charge(0.002)
         async with budget() as b:

@@ -26,8 +26,7 @@ async def late(asked: TurnRequest, a: Answer) -> None:
         a.write(found.done["quick"])
 
 
-def test_typed_events() -> None:
-    """As they come, with ids, to the final one; what was cached is not asked."""
+def test_typed_events_up_to_the_final_one() -> None:
     async def main(loop: SimLoop) -> bytes:
         serving = Serving(loop, three)
         return await read(await serving.ask(events=TYPED))
@@ -38,8 +37,7 @@ def test_typed_events() -> None:
     assert events[-1][2] == {"outcome": "ok"}
 
 
-def test_patches_that_come_late() -> None:
-    """For those who want them, after the final event; for the others the turn is over with it."""
+def test_late_patches_follow_the_final_event_on_request() -> None:
     async def main(loop: SimLoop, wish: EventsWish) -> tuple[list[str], float, float]:
         serving = Serving(loop, late, resume_s=0.0)
         events = told(await read(await serving.ask(events=wish)))
@@ -56,8 +54,7 @@ def test_patches_that_come_late() -> None:
     assert at == pytest.approx(0.1, abs=0.01)
 
 
-def test_plain_clients_are_not_confused() -> None:
-    """By metadata and patches: they have the text."""
+def test_plain_client_gets_text_only() -> None:
     async def main(loop: SimLoop) -> tuple[bytes, float]:
         body = await read(await Serving(loop, late).ask())
         return body, loop.now()
@@ -70,8 +67,8 @@ def test_plain_clients_are_not_confused() -> None:
 
 
 @pytest.mark.parametrize("events", [TYPED, LATE])
-def test_typed_events_of_a_turn_that_fails(events: EventsWish) -> None:
-    """Before anything was told it is an error; after that the final event says so, and then the error."""
+def test_typed_events_of_a_failing_turn_end_with_final_and_error(events: EventsWish) -> None:
+    """Before any event it is a plain error."""
     async def main(loop: SimLoop) -> tuple[list[str], str]:
         serving = Serving(loop, breaks)
         with pytest.raises(UpstreamFailed):
@@ -96,8 +93,8 @@ def test_typed_events_need_a_stream() -> None:
     assert run(main).param == "stream"
 
 
-def test_coming_back_after_a_cut() -> None:
-    """The turn goes on, and whoever comes back has what it did not see, once; so has one who comes back after the end."""
+def test_resume_gets_the_missed_events_once() -> None:
+    """Also after the end."""
     n_runs: list[int] = []
 
     async def desk(asked: TurnRequest, a: Answer) -> None:
@@ -120,8 +117,8 @@ def test_coming_back_after_a_cut() -> None:
     assert [attempt.outcome for attempt in serving.attempts] == [Outcome.IGNORED, Outcome.SUCCESS, Outcome.SUCCESS]
 
 
-def test_a_cut_off_turn_is_not_kept_for_ever() -> None:
-    """Nobody comes back within its time: it is cancelled, and who comes later is told so. A stranger never finds it."""
+def test_turn_without_readers_is_cancelled_after_resume_s() -> None:
+    """Other tenants never find it."""
     async def desk(asked: TurnRequest, a: Answer) -> None:
         a.write_prefix("Let me see. ")
         await asyncio.sleep(99)
@@ -146,8 +143,7 @@ def test_a_cut_off_turn_is_not_kept_for_ever() -> None:
     run(main)
 
 
-def test_steps_are_told_of_once() -> None:
-    """Of a turn that was come back to, each step by the one who was there, or came after."""
+def test_resumed_turn_reports_each_step_once() -> None:
     async def desk(asked: TurnRequest, a: Answer) -> None:
         a.write_prefix("Let me see. ")
         for name in ("first", "second", "third"):
@@ -166,8 +162,7 @@ def test_steps_are_told_of_once() -> None:
     assert run(main) == [[("first", "ok"), ("second", "running")], [("second", "ok"), ("third", "ok")]]
 
 
-def test_too_much_kept_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of turns that have ended: the oldest go, and what is left can be come back to."""
+def test_resumable_turns_above_the_text_limit_drop_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "MAX_TURN_CHARS", 150)
 
     async def desk(asked: TurnRequest) -> str:
@@ -192,8 +187,7 @@ def test_too_much_kept_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(main) == [3, 4]
 
 
-def test_too_many_kept_turns() -> None:
-    """The oldest goes; one of the same id takes the place of the one before."""
+def test_resumable_turns_above_the_count_limit_drop_the_oldest() -> None:
     async def desk(asked: TurnRequest, a: Answer) -> None:
         a.write_prefix("Let me see. ")
         await asyncio.sleep(99)

@@ -50,8 +50,7 @@ async def yields(asked: TurnRequest) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("function", [at_once, in_bursts, yields])
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_plain_client_gets_every_character(function: Callable[..., Any], stream: bool) -> None:
-    """However far it falls behind, and once."""
+def test_plain_client_gets_every_character_once(function: Callable[..., Any], stream: bool) -> None:
     async def main(loop: SimLoop) -> str:
         body = await read(await Serving(loop, function).ask(chat(stream=stream)))
         return said(body) if stream else str(msgspec.json.decode(body)["choices"][0]["message"]["content"])
@@ -59,8 +58,7 @@ def test_a_plain_client_gets_every_character(function: Callable[..., Any], strea
     assert run(main) == WORDS
 
 
-def test_a_plain_client_that_pauses_gets_every_character() -> None:
-    """It has some of it, looks away while more is written than is kept, and has all of it at the end."""
+def test_plain_client_that_pauses_gets_every_character() -> None:
     async def main(loop: SimLoop) -> str:
         reply = await Serving(loop, in_bursts).ask()
         parts = [await some(reply, 3)]
@@ -73,8 +71,7 @@ def test_a_plain_client_that_pauses_gets_every_character() -> None:
     assert run(main) == WORDS
 
 
-def test_a_generator_that_awaits_nothing_shares_the_loop() -> None:
-    """Others are answered meanwhile, and its deadline ends it."""
+def test_generator_that_never_awaits_does_not_block_the_loop() -> None:
     async def main(loop: SimLoop) -> tuple[str, float, float]:
         async def endless(asked: TurnRequest) -> AsyncIterator[str]:
             if asked.request_id == "other":
@@ -134,8 +131,7 @@ async def cancels_itself(asked: TurnRequest) -> str:
 @pytest.mark.parametrize(("function", "kind"), [
     (exits, "SystemExit"), (interrupts, "KeyboardInterrupt"), (exits_in_a_step, "SystemExit"),
     (cancels_itself, "CancelledError")])
-def test_what_would_end_the_loop_ends_the_turn(function: Callable[..., Any], kind: str) -> None:
-    """It is an exception like any other: its kind to the client, its place to the log."""
+def test_served_turn_system_exit_ends_the_turn_only(function: Callable[..., Any], kind: str) -> None:
     async def main(loop: SimLoop) -> tuple[UpstreamFailed, Serving]:
         serving = Serving(loop, function)
         with pytest.raises(UpstreamFailed) as failed:
@@ -150,8 +146,7 @@ def test_what_would_end_the_loop_ends_the_turn(function: Callable[..., Any], kin
     assert (first.error, "test_served_hostile.py:" in first.where) == (kind, True)
 
 
-def test_a_refusal_without_words() -> None:
-    """Has some of ours."""
+def test_served_turn_refused_without_message_has_a_default() -> None:
     async def desk(asked: TurnRequest) -> str:
         raise TurnRefused
 
@@ -164,8 +159,8 @@ def test_a_refusal_without_words() -> None:
     assert (failed.status, failed.code, failed.message) == (400, "turn_refused", "this turn does not answer that")
 
 
-def test_a_turn_that_goes_on_is_told_of_as_abandoned() -> None:
-    """Once, when it has had its time to close what it holds; one that needs a moment for that is not told of."""
+def test_served_turn_that_suppresses_cancellation_is_logged_as_abandoned() -> None:
+    """Once, and not if it only needs a moment."""
     async def stubborn(asked: TurnRequest, a: Answer) -> None:
         a.write("one ")
         try:
@@ -193,8 +188,7 @@ def test_a_turn_that_goes_on_is_told_of_as_abandoned() -> None:
     assert "desk:answer was cancelled but still runs" in told_of.where
 
 
-def test_a_typed_client_sees_how_it_ended() -> None:
-    """The final event, and then the error."""
+def test_typed_client_gets_final_event_then_error() -> None:
     async def desk(asked: TurnRequest, a: Answer) -> None:
         a.write("one ")
         await asyncio.sleep(0.1)
@@ -239,8 +233,7 @@ routes: {desk: {upstreams: [desk], deadline: 10}}
 
 @pytest.mark.sockets
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_process_ends_when_it_should(tmp_path: Path, number: signal.Signals) -> None:
-    """By no turn and by no module, but by a signal, though a turn refuses to end; the log names that one."""
+def test_process_ends_by_a_signal_despite_a_turn_that_never_ends(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "hostile_desk.py").write_text(MODULE)
     settings = tmp_path / "stayfast.yaml"
     settings.write_text(SETTINGS)

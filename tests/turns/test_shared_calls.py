@@ -18,8 +18,7 @@ async def asked(search: CachedFunction[[str], str], total: float, *, after_s: fl
         return await b.run(search, "a", name="kb", cap=cap, fallback=None)
 
 
-def test_who_asks_while_a_call_is_ending_asks_anew() -> None:
-    """The last one has left, the call closes what it holds: whoever comes now is not cancelled with it."""
+def test_shared_call_being_cancelled_is_not_joined() -> None:
     n_calls = 0
 
     async def find(question: str) -> str:
@@ -47,8 +46,7 @@ def test_who_asks_while_a_call_is_ending_asks_anew() -> None:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.02])
-def test_a_call_has_as_long_as_the_longest_of_those_who_wait(after_s: float) -> None:
-    """Not as long as the first: its end is not theirs, whether they come with it or later."""
+def test_shared_call_has_the_time_of_its_longest_waiter(after_s: float) -> None:
     n_calls = 0
 
     async def find(question: str) -> str:
@@ -73,8 +71,8 @@ def test_a_call_has_as_long_as_the_longest_of_those_who_wait(after_s: float) -> 
     run(main)
 
 
-def test_what_was_begun_in_a_hurry_is_asked_again() -> None:
-    """By who has more time: once, together. What fails early is not, and nobody asks again who had no more time."""
+def test_shared_call_that_lacked_time_is_repeated_for_waiters_with_more() -> None:
+    """Once, together; early failures are not repeated."""
     n_calls = 0
     fails_after_s = 1000.0
 
@@ -100,8 +98,7 @@ def test_what_was_begun_in_a_hurry_is_asked_again() -> None:
     run(main)
 
 
-def test_what_is_made_behind_an_old_values_back_is_nobodys() -> None:
-    """It has `renew_within_s` in a budget of its own, whatever became of the turn that it was begun in."""
+def test_background_refresh_has_its_own_budget() -> None:
     left_s: list[float] = []
 
     async def find(question: str) -> str:
@@ -124,8 +121,7 @@ def test_what_is_made_behind_an_old_values_back_is_nobodys() -> None:
     assert left_s == [pytest.approx(0.1), pytest.approx(4.8), pytest.approx(4.8)]
 
 
-def test_outside_of_a_turn_there_is_no_end() -> None:
-    """Somebody without a deadline waits for as long as it takes, and with him the call."""
+def test_shared_call_with_a_waiter_without_deadline_has_none() -> None:
     async def find(question: str) -> str:
         await asyncio.sleep(1000)
         assert deadline_headers() == {}
@@ -138,8 +134,7 @@ def test_outside_of_a_turn_there_is_no_end() -> None:
     run(main)
 
 
-def test_a_body_that_waits_itself_is_not_cut_off_by_a_reserve() -> None:
-    """What is reserved for other stages is told to what it calls, and ends none of it, as without a cache."""
+def test_shared_call_awaited_by_the_body_is_not_limited_by_a_reserve() -> None:
     left_s: list[float] = []
 
     async def find(question: str) -> str:
@@ -155,8 +150,7 @@ def test_a_body_that_waits_itself_is_not_cut_off_by_a_reserve() -> None:
     assert left_s == [pytest.approx(0.1)]
 
 
-def test_whoever_asks_first_pays() -> None:
-    """And sees in the report what for."""
+def test_shared_call_is_charged_to_the_first_caller() -> None:
     async def find(question: str) -> str:
         charge(0.25)
         await current_budget().run(asyncio.sleep, 0.2, name="index")

@@ -31,8 +31,7 @@ def interrupted() -> None:
     raise KeyboardInterrupt
 
 
-def test_a_plain_function(gate: threading.Event) -> None:
-    """It runs in a thread of its own that knows the deadline; what it raises is the step's own."""
+def test_thread_step_knows_the_deadline_and_raises_its_own_exception(gate: threading.Event) -> None:
     def look_up(name: str) -> tuple[str, float, str]:
         return name, remaining(), threading.current_thread().name
 
@@ -53,8 +52,8 @@ def test_a_plain_function(gate: threading.Event) -> None:
 
 @pytest.mark.parametrize(("call", "kind"), [
     (lambda: next(iter([])), "StopIteration"), (lambda: sys.exit(3), "SystemExit"), (interrupted, "KeyboardInterrupt")])
-def test_what_no_task_may_raise(gate: threading.Event, call: Callable[[], None], kind: str) -> None:
-    """Ends the step at once, as any exception does, and nothing else; async steps and those that are made already, too."""
+def test_step_raising_system_exit_or_stop_iteration_fails_only_itself(gate: threading.Event, call: Callable[[], None],
+                                                                      kind: str) -> None:
     async def main() -> None:
         async def calls() -> None:
             call()
@@ -71,8 +70,7 @@ def test_what_no_task_may_raise(gate: threading.Event, call: Callable[[], None],
     asyncio.run(main())
 
 
-def test_a_step_that_is_cancelled_before_it_began(gate: threading.Event) -> None:
-    """Leaves nothing behind: no coroutine that nobody has awaited."""
+def test_step_cancelled_before_its_start_leaves_no_coroutine(gate: threading.Event) -> None:
     async def main() -> None:
         async with budget(5) as b:
             with pytest.raises(TypeError, match="delay"):
@@ -84,8 +82,7 @@ def test_a_step_that_is_cancelled_before_it_began(gate: threading.Event) -> None
     assert [str(one.message) for one in warned] == []
 
 
-def test_an_async_function_in_disguise(gate: threading.Event) -> None:
-    """What a plain function returns to be awaited is awaited on the loop, within the step's time."""
+def test_thread_step_returning_an_awaitable_is_awaited(gate: threading.Event) -> None:
     async def find(question: str) -> str:
         await asyncio.sleep(0)
         return question
@@ -100,8 +97,7 @@ def test_an_async_function_in_disguise(gate: threading.Event) -> None:
     asyncio.run(main())
 
 
-def test_one_that_hangs_is_abandoned(gate: threading.Event) -> None:
-    """The turn goes on, the thread is named as long as it is there, and it does not keep the program from ending."""
+def test_thread_step_that_hangs_is_abandoned(gate: threading.Event) -> None:
     async def main() -> None:
         async with budget(5) as b:
             assert await b.run(gate.wait, name="stuck", cap=0.05, fallback="gone") == "gone"
@@ -116,8 +112,7 @@ def test_one_that_hangs_is_abandoned(gate: threading.Event) -> None:
     assert threads.running_threads() == []
 
 
-def test_there_are_not_more_than_so_many(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond, a step is skipped, saying who is there."""
+def test_threads_above_the_limit_skip_the_step(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "MAX_THREADS", 2)
 
     async def main() -> None:
@@ -130,8 +125,7 @@ def test_there_are_not_more_than_so_many(gate: threading.Event, monkeypatch: pyt
     asyncio.run(main())
 
 
-def test_they_are_counted_where_turns_are_served(gate: threading.Event) -> None:
-    """Those that somebody waits for, and those that nobody does; a gateway without turns has no such series."""
+def test_threads_metric_counts_waiting_and_abandoned(gate: threading.Event) -> None:
     async def desk(asked: TurnRequest) -> str:
         return asked.text
 

@@ -34,8 +34,7 @@ def called(one: AgentTool[..., Any], arguments: str) -> dict[str, Any]:
     return run(main)
 
 
-def test_what_the_model_reads() -> None:
-    """Name, docstring and the types of the parameters, as JSON Schema; the function is still itself."""
+def test_tool_description_is_name_docstring_and_schema() -> None:
     assert weather.as_function() == {"type": "function", "function": {
         "name": "weather", "description": "The weather in a city.", "parameters": {
             "type": "object", "required": ["city"], "additionalProperties": False, "properties": {
@@ -48,8 +47,7 @@ def test_what_the_model_reads() -> None:
     assert run(main) == {"city": "Bonn", "day": "today", "n_hours": 3}
 
 
-def test_a_call() -> None:
-    """With defaults, and with what it cost."""
+def test_tool_call_with_defaults_and_cost() -> None:
     assert called(weather, ' {"city": "Bonn"} ') == {
         "status": "ok", "elapsed_ms": 0, "result": {"city": "Bonn", "day": "today", "n_hours": None}, "cost": 0.25}
 
@@ -58,23 +56,20 @@ def test_a_call() -> None:
     ('{"city": 1}', r"Expected `str`, got `int` - at `\$.city`"), ("{}", "missing required field `city`"),
     ('{"city": "a", "when": 1}', "unknown field `when`"), ('{"city": ', "truncated"), ("[]", "Expected `object`"),
     ('{"city": "a", "day": "once"}', "Invalid enum value"), ('"\ud83d"', "surrogates"), ("[" * 9000, "wrong arguments")])
-def test_wrong_arguments_are_told_to_the_model(arguments: str, why: str) -> None:
-    """The function is not called."""
+def test_tool_wrong_arguments_raise_tool_error(arguments: str, why: str) -> None:
     with pytest.raises(ToolError, match=why):
         weather.build_step(arguments)
 
 
 @given(st.text(max_size=30))
-def test_any_arguments_make_a_step_or_an_error(arguments: str) -> None:
-    """Nothing else comes out of what a model writes."""
+def test_tool_any_arguments_give_a_step_or_tool_error(arguments: str) -> None:
     made: object = None
     with suppress(ToolError):
         made = weather.build_step(arguments)
     assert made is None or isinstance(made, Step)
 
 
-def test_a_plain_function_runs_in_a_thread() -> None:
-    """So that it holds up nobody."""
+def test_tool_plain_function_runs_in_a_thread() -> None:
     @tool(timeout=1.0, cost=0.5)
     def blocking() -> str:
         """Blocks."""
@@ -90,8 +85,7 @@ def test_a_plain_function_runs_in_a_thread() -> None:
     assert (result["status"], result["result"], result["cost"]) == ("ok", "stayfast-step-blocking", 0.5)
 
 
-def test_long_and_odd_results() -> None:
-    """The first are cut, and say so; what is no JSON is an error."""
+def test_tool_long_result_is_cut_and_non_json_is_an_error() -> None:
     @tool(timeout=1.0)
     async def reads(n: int) -> Any:
         """Reads."""
@@ -130,7 +124,6 @@ def plain(city: str) -> None:
     (lambda: tool(timeout=1, cost=-1)(plain), "cost"),
     (lambda: tool(timeout=1, speculative=True)(plain), "set idempotent=True"),
     (lambda: tool(timeout=1, idempotent=True, cache_ttl_s=9)(plain), "cache_ttl_s needs an async function")])
-def test_wrong_use_is_told(wrong: Callable[[], object], why: str) -> None:
-    """When the tool is made, with what to write instead."""
+def test_tool_wrong_use_raises_with_the_correction(wrong: Callable[[], object], why: str) -> None:
     with pytest.raises((TypeError, ValueError), match=why):
         wrong()

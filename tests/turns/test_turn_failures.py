@@ -8,7 +8,7 @@ import pytest
 
 from stayfast.turns.answer import Answer
 from stayfast.turns.events import DeltaEvent, FinalEvent
-from tests.turns.test_events import read_all
+from tests.turns.rig import read_all
 
 
 @pytest.mark.parametrize(("write", "kind", "says"), [
@@ -24,9 +24,9 @@ from tests.turns.test_events import read_all
     (lambda a: a.put("x", deep(101)), ValueError, "nested more than 100 deep"),
     (lambda a: a.put("x", deep(5000)), ValueError, "cannot be encoded as JSON|nested more than 100 deep"),
     (lambda a: a.put_later("x", None), TypeError, r"None is not a late step: write a\.put_later\('x', found\.late")])
-def test_what_cannot_be_told_is_refused_where_it_is_written(write: Callable[[Any], None], kind: type[Exception],
+def test_answer_write_of_a_wrong_type_raises(write: Callable[[Any], None], kind: type[Exception],
                                                             says: str) -> None:
-    """With what to write; nothing of it is told, and what is written after it is."""
+    """Nothing is written; later writes work."""
     async def main() -> None:
         async with Answer() as a:
             with pytest.raises(kind, match=says):
@@ -46,8 +46,7 @@ def deep(n: int) -> Any:
     return value
 
 
-def test_half_of_a_pair_breaks_no_reader() -> None:
-    """Wherever a model's cut text ends up: it is a question mark."""
+def test_answer_lone_surrogates_are_replaced() -> None:
     async def main() -> None:
         async with Answer() as a:
             a.report_progress("kb\ud83d", "\ud83d")

@@ -25,8 +25,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
 
 
-def test_types_from_outside(tmp_path: Path) -> None:
-    """What is right has no error, and each wrong line has one."""
+def test_public_types_by_mypy(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG)
     done = python("-m", "mypy", "--strict", "--no-error-summary", str(TYPED), str(wrong))
@@ -35,8 +34,7 @@ def test_types_from_outside(tmp_path: Path) -> None:
     assert sorted({int(line.split(":")[1]) for line in lines}) == [5, 6, 7, 8, 9, 10]
 
 
-def test_it_is_importable_without_the_server() -> None:
-    """No server, no parser, no store's library comes with it."""
+def test_turns_import_needs_no_server_library() -> None:
     done = python("-W", "error", "-c", "import sys, stayfast.turns; from stayfast.turns import agui, chat, http; "
                   f"print([name for name in {SERVERS!r} if name in sys.modules])")
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -15,7 +15,7 @@ from stayfast.turns.mcp import mcp_tools
 from stayfast.turns.model import ModelReply
 from stayfast.turns.model_speed import ModelSpeed
 from stayfast.turns.shared_store import open_shared_store
-from tests.turns.test_budget import takes
+from tests.turns.rig import takes
 
 
 class Silent:
@@ -76,8 +76,7 @@ COUNTS: list[tuple[str, Takes]] = [
 
 @pytest.mark.parametrize("value", [True, nan, inf, -inf, -1, "1", "", [1], 1j])
 @pytest.mark.parametrize(("says", "take"), [*SECONDS, *AMOUNTS])
-def test_what_are_no_seconds(says: str, take: Takes, value: Any) -> None:
-    """Text and truth are TypeErrors, numbers that cannot be ValueErrors."""
+def test_seconds_of_a_wrong_value_raise(says: str, take: Takes, value: Any) -> None:
     if says == "caller_timeout=" and value == inf:  # nobody says how long they wait
         take(value)
         return
@@ -86,16 +85,14 @@ def test_what_are_no_seconds(says: str, take: Takes, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("says", "take"), SECONDS)
-def test_no_time_at_all(says: str, take: Takes) -> None:
-    """Is not what anybody means."""
+def test_seconds_of_zero_raise(says: str, take: Takes) -> None:
     with pytest.raises(ValueError, match=says):
         take(0)
 
 
 @pytest.mark.parametrize("value", [True, nan, 1.5, -1, "1", None])
 @pytest.mark.parametrize(("says", "take"), COUNTS)
-def test_what_is_no_count(says: str, take: Takes, value: Any) -> None:
-    """Only whole numbers are."""
+def test_count_of_a_wrong_value_raises(says: str, take: Takes, value: Any) -> None:
     with pytest.raises(ValueError if type(value) in (int, float) else TypeError, match=says):
         take(value)
 
@@ -116,15 +113,13 @@ WRONG: list[tuple[Takes, object, str]] = [
 
 
 @pytest.mark.parametrize(("take", "value", "says"), WRONG)
-def test_what_is_of_another_kind(take: Takes, value: object, says: str) -> None:
-    """Says what is wanted there."""
+def test_argument_of_a_wrong_type_raises(take: Takes, value: object, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         take(value)
 
 
 @pytest.mark.parametrize("messages", ["Why?", ["Why?"], {"role": "user"}])
-def test_an_agent_that_is_asked_in_plain_text(messages: Any) -> None:
-    """It would read one letter after the other."""
+def test_agent_messages_as_text_raise(messages: Any) -> None:
     async def main(_: SimLoop) -> None:
         async with budget(5):
             with pytest.raises(TypeError, match=r'agent\.run\(\[{"role": "user"'):
@@ -133,8 +128,7 @@ def test_an_agent_that_is_asked_in_plain_text(messages: Any) -> None:
     run(main)
 
 
-def test_tokens_without_end() -> None:
-    """Outside of a turn there is no end to what fits, but to what is wanted; without time one token is."""
+def test_max_tokens_of_infinite_and_zero_time() -> None:
     assert ModelSpeed("large").max_tokens(inf, 800, 0.0) == 800
     assert ModelSpeed("large").max_tokens(-5.0, 800, 0.0) == 1
     with pytest.raises(ValueError, match=r"seconds=nan: .* max_tokens\(b\.remaining\(\), 800"):

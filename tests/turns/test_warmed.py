@@ -10,12 +10,10 @@ from stayfast.stores.remote_store import RemoteStore
 from stayfast.testing import SimLoop, run
 from stayfast.turns.cached import CachedFunction
 from stayfast.turns.shared_store import open_shared_store
-from tests.turns.test_cached import Index
+from tests.turns.rig import Index
 
 
-def test_another_process_finds_what_was_renewed_meanwhile() -> None:
-    """What it has itself is too old: the store's is newer, and no call is made; a store with nothing newer costs one."""
-
+def test_refreshed_result_is_found_by_another_process() -> None:
     async def main(loop: SimLoop) -> None:
         store, there, here = MemoryStore(1 << 20), Index(), Index()
         warm = CachedFunction(there.find, ttl_s=60, store=store, name="kb")
@@ -37,9 +35,7 @@ def test_another_process_finds_what_was_renewed_meanwhile() -> None:
     run(main)
 
 
-def test_renewing_shares_a_call_that_runs() -> None:
-    """And fails as it fails; what was kept stays."""
-
+def test_refresh_joins_a_call_in_flight() -> None:
     async def main(loop: SimLoop) -> None:
         index = Index()
         search = CachedFunction(index.find, ttl_s=60)
@@ -56,8 +52,7 @@ def test_renewing_shares_a_call_that_runs() -> None:
     run(main)
 
 
-def test_places(tmp_path: Path) -> None:
-    """A file or a server, by what is written; nothing is opened before it is asked."""
+def test_open_shared_store_by_path_or_url(tmp_path: Path) -> None:
     file, server = open_shared_store(str(tmp_path / "none" / "found.db")), open_shared_store("redis://127.0.0.1:1/0")
     assert isinstance(file, RemoteStore)
     assert isinstance(server, RemoteStore)
