@@ -95,7 +95,7 @@ def purge_by_key(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "inspect", key, "--url", url]) == 1
     capsys.readouterr()
     assert main(["cache", "purge", "--key", key, "--url", url]) == 5
-    assert capsys.readouterr().err == "stayfast cache purge: no answer is kept under this key (any more)\n"
+    assert capsys.readouterr().err == "stayfast cache purge: no answer with this key\n"
     assert main(["cache", "purge", "--key", "nonsense", "--url", url]) == 1
     assert "64 hexadecimal digits" in capsys.readouterr().err
 
