@@ -1,4 +1,4 @@
-"""Commands that write a file, or print what belongs in one, and ask no gateway: init, schema, key, alerts, dashboard."""
+"""Commands that write or print a file, without a gateway: init, schema, key, alerts, dashboard."""
 
 import argparse
 import json
@@ -57,7 +57,7 @@ def make_key(arguments: argparse.Namespace) -> int:
 
 
 def print_alerts(arguments: argparse.Namespace) -> int:
-    """Print or write rules for Prometheus, or a specification for sloth, from the settings' promises and thresholds."""
+    """Print or write rules for Prometheus, or a specification for sloth, from the SLOs and thresholds in the settings."""
     variables = environment()
     try:
         settings = load(find(arguments.config, variables), variables, overrides(variables), kinds=KINDS)
