@@ -138,7 +138,7 @@ def test_of_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert main(["cache", "purge", "--all", *of]) == 0
         assert json.loads(capsys.readouterr().out)["forgotten"] == 12 - n_hits
         assert main(["cache", "purge", "--all", "--url", gateway.url]) == 5
-        assert capsys.readouterr() == ("0 answers deleted\n", "stayfast cache purge: no answer is kept at all\n")
+        assert capsys.readouterr() == ("0 answers deleted\n", "stayfast cache purge: no stored answers\n")
         assert ask(gateway.url, "m", "one") == "miss"
     assert main(["cache", "stats", *of]) == 2
     assert "cannot reach" in capsys.readouterr().err
