@@ -24,7 +24,7 @@ def connect(request: pytest.FixtureRequest, gateway: Gateway) -> Callable[[], As
 
 
 @pytest.mark.parametrize("how", ["whole hang_at_once", "stream hang_at_once", "stream hang_first"])
-def test_leaving_before_the_first_token(
+def test_disconnect_before_first_token_cancels_upstream(
         connect: Callable[[], AsyncCaller], upstream: Upstream, how: str, model: str, marker: str) -> None:
     """Whether the upstream has sent nothing or a head: the call is cancelled, and its connection closes within 50 ms."""
     form, state = how.split()
@@ -38,7 +38,8 @@ def test_leaving_before_the_first_token(
     within_limit(lambda word: asyncio.run(leave(word)), marker)
 
 
-def test_leaving_midway(connect: Callable[[], AsyncCaller], upstream: Upstream, model: str, marker: str) -> None:
+def test_late_disconnect_cancels_upstream(connect: Callable[[], AsyncCaller], upstream: Upstream, model: str,
+                                          marker: str) -> None:
     """After a piece of content has come, with more on its way: the connection closes within 50 ms."""
     async def leave(word: str) -> float:
         has_content = asyncio.Event()
@@ -56,7 +57,7 @@ def test_leaving_midway(connect: Callable[[], AsyncCaller], upstream: Upstream, 
     within_limit(lambda word: asyncio.run(leave(word)), marker)
 
 
-def test_closing_a_stream(openai_client: openai.OpenAI, upstream: Upstream, model: str, marker: str) -> None:
+def test_stream_close_cancels_upstream(openai_client: openai.OpenAI, upstream: Upstream, model: str, marker: str) -> None:
     """What most code does, a `with` left early, frees the upstream as fast."""
     def leave(word: str) -> float:
         ask = prompt(word, "hang_midway")
@@ -79,7 +80,7 @@ def test_a_stream_read_to_its_end_keeps_the_connection(openai_client: openai.Ope
     assert first.peer == second.peer
 
 
-def test_a_clients_own_time_out_is_its_own(openai_client: openai.OpenAI, upstream: Upstream, model: str,
+def test_client_timeout_cancels_upstream(openai_client: openai.OpenAI, upstream: Upstream, model: str,
                                            marker: str) -> None:
     """The exception that it has without a gateway, no 504 just before it; and the upstream is free soon after."""
     hasty = openai_client.with_options(timeout=0.7, max_retries=0)

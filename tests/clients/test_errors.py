@@ -71,7 +71,7 @@ def test_overload_is_a_server_error(
     assert _error_fields(caught.value)["type"] in ("overloaded_error", "service_unavailable_error")
 
 
-def test_the_gateways_own_key_refused_is_no_fault_of_the_client(
+def test_upstream_key_refused_is_server_error(
         caller: Caller, call: Callable[[str, str], Any], model: str, marker: str) -> None:
     """The upstream's 401 is a 502 here, without its words, which quote the key."""
     with pytest.raises(caller.sdk.InternalServerError) as caught:

@@ -21,7 +21,7 @@ def test_comments_come_before_a_slow_answer(openai_client: openai.OpenAI, marker
     assert 1 <= n_comments <= 2 * SLOW_S / KEEPALIVE_S  # a busy machine may take longer for the answer, too
 
 
-def test_comments_are_read_over(caller: Caller, model: str, marker: str) -> None:
+def test_sdks_ignore_comments(caller: Caller, model: str, marker: str) -> None:
     """The text is whole, as if there had been no comments."""
     assert "".join(caller.pieces(model, prompt(marker, "slow"))) == WHOLE_TEXT
 

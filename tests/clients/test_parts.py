@@ -34,7 +34,7 @@ def whole(gateway: Gateway, api: str, model: str, ask: str, **members: object) -
 
 @pytest.mark.parametrize(("api", "dialect"), [(api, dialect) for api in PATHS for dialect in DIALECTS])
 @pytest.mark.parametrize("what", ["text", "tools", "json"])
-def test_put_together_it_is_the_same(gateway: Gateway, upstream: Upstream, api: str, dialect: str, what: str) -> None:
+def test_assembled_answer_equals_whole(gateway: Gateway, upstream: Upstream, api: str, dialect: str, what: str) -> None:
     """Text, calls, JSON, reason and usage; the upstream was asked for a stream where the route gives a part."""
     more: dict[str, Any] = {"tools": [TOOLS[api]]} if what == "tools" else JSON[api] if what == "json" else {}
     scenario, marker = "two_tools" if what == "tools" else "good", uuid.uuid4().hex
@@ -56,7 +56,7 @@ def comparable(value: Any) -> Any:
 
 @pytest.mark.parametrize("api", PATHS)
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_came_in_time(gateway: Gateway, api: str, dialect: str, marker: str) -> None:
+def test_partial_answer_has_received_content(gateway: Gateway, api: str, dialect: str, marker: str) -> None:
     """The upstream stops in the middle: its client gets the words so far, and is told that they are a part."""
     head, answer = whole(gateway, api, f"brief-{dialect}", prompt(marker, "hang_midway"))
     assert head["x-stayfast-degraded"] == "partial"

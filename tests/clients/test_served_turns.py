@@ -91,7 +91,7 @@ def test_anthropic_messages(messages: anthropic.Anthropic) -> None:
     assert messages.messages.count_tokens(model="desk", messages=ask["messages"]).input_tokens > 0
 
 
-def test_errors_in_openais_words(chat: openai.OpenAI, served: Gateway) -> None:
+def test_turn_error_has_openai_format(chat: openai.OpenAI, served: Gateway) -> None:
     """Before the first byte a status, and the SDK does not ask again; after it the stream breaks off with the error."""
     with pytest.raises(openai.InternalServerError) as failed:
         chat.chat.completions.create(model="desk", messages=[{"role": "user", "content": "fail"}])
@@ -110,7 +110,7 @@ def test_errors_in_openais_words(chat: openai.OpenAI, served: Gateway) -> None:
         list(stream)
 
 
-def test_errors_in_anthropics_words(messages: anthropic.Anthropic) -> None:
+def test_turn_error_has_anthropic_format(messages: anthropic.Anthropic) -> None:
     """The same, and what to write instead of nothing."""
     with pytest.raises(anthropic.InternalServerError, match="let it return its text"):
         messages.messages.create(model="desk", max_tokens=9, messages=[{"role": "user", "content": "nothing"}])
@@ -120,7 +120,7 @@ def test_errors_in_anthropics_words(messages: anthropic.Anthropic) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_leaving_ends_the_turn(served: Gateway, tmp_path: Path, stream: bool) -> None:
+def test_disconnect_cancels_turn(served: Gateway, tmp_path: Path, stream: bool) -> None:
     """A client that hangs up, in the middle of a stream or waiting for the whole: the turn is over at once."""
     ended = tmp_path / "ended"
     body = {"model": "desk", "stream": stream, "messages": [{"role": "user", "content": f"hang {ended}"}]}
@@ -137,7 +137,7 @@ def test_leaving_ends_the_turn(served: Gateway, tmp_path: Path, stream: bool) ->
     assert time.monotonic() - left_at < 1.0
 
 
-def test_a_turn_asks_a_model_through_the_gateway(chat: openai.OpenAI, served: Gateway) -> None:
+def test_turn_calls_model_through_gateway(chat: openai.OpenAI, served: Gateway) -> None:
     """With what its own client has left as the deadline; `explain` shows the step."""
     answer = chat.chat.completions.with_raw_response.create(
         model="desk", messages=[{"role": "user", "content": f"ask {served.openai_url}"}],
@@ -164,7 +164,7 @@ def test_explain_and_metrics(served: Gateway) -> None:
     assert 'stayfast_turn_step_seconds_count{upstream="desk",step="web"}' in metrics
 
 
-def test_typed_events_and_coming_back(served: Gateway) -> None:
+def test_typed_events_resume_after_disconnect(served: Gateway) -> None:
     """Events with ids; after a cut the rest of them, in whichever way the client comes back."""
     headers = {"x-stayfast-events": "typed", "x-request-id": "typed-1"}
     body = {"model": "desk", "stream": True, "messages": [{"role": "user", "content": "slowly"}]}
@@ -208,7 +208,7 @@ def test_a_reload_drops_no_turn(tmp_path: Path) -> None:
         assert "First" in ask(gateway, "hello").text
 
 
-def test_coming_back_to_another_worker(tmp_path: Path) -> None:
+def test_typed_events_resume_at_another_worker(tmp_path: Path) -> None:
     """Whichever worker a client comes back to, it has the rest; all of them have the code of a reload."""
     with serving(tmp_path, "--workers", "2") as gateway:
         for number in range(6):

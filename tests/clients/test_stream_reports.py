@@ -97,7 +97,7 @@ def test_an_ordinary_stream_has_no_report(clients: Clients, api: str, dialect: s
 
 @APIS
 @ANY_UPSTREAM
-def test_a_head_that_left_early_is_made_up_for(clients: Clients, api: str, dialect: str, marker: str) -> None:
+def test_report_event_replaces_early_headers(clients: Clients, api: str, dialect: str, marker: str) -> None:
     """After a keep-alive the last event says where the time went; text, reason and usage stand as ever."""
     streamed: Streamed = getattr(clients, api)(f"via-{dialect}", prompt(marker, "slow"))
     assert (streamed.text, streamed.n_output) == (WHOLE_TEXT, N_OUTPUT_TOKENS)
@@ -111,7 +111,7 @@ def test_a_head_that_left_early_is_made_up_for(clients: Clients, api: str, diale
 
 @APIS
 @ANY_UPSTREAM
-def test_a_template_says_that_it_is_one(clients: Clients, api: str, dialect: str, marker: str) -> None:
+def test_template_answer_is_marked(clients: Clients, api: str, dialect: str, marker: str) -> None:
     """It looks like an answer; the report says that it is none."""
     streamed: Streamed = getattr(clients, api)(f"brief-{dialect}", prompt(marker, "hang_at_once"))
     assert streamed.text == TEMPLATE
@@ -121,7 +121,7 @@ def test_a_template_says_that_it_is_one(clients: Clients, api: str, dialect: str
 
 @APIS
 @ANY_UPSTREAM
-def test_a_part_says_that_it_is_one(clients: Clients, api: str, dialect: str, marker: str) -> None:
+def test_partial_answer_is_marked(clients: Clients, api: str, dialect: str, marker: str) -> None:
     """A stream that was cut at its deadline knows so only at its end."""
     streamed: Streamed = getattr(clients, api)(f"brief-{dialect}", prompt(marker, "hang_midway"))
     assert (streamed.text, streamed.reason) == (HALF, {"chat": "length", "responses": "incomplete"}.get(api, "max_tokens"))

@@ -97,7 +97,7 @@ def test_refuses_what_the_real_endpoints_refuse(direct: openai.OpenAI, direct_an
         direct_anthropic.messages.create(model="m", max_tokens=1, messages=[], extra_body={"max_completion_tokens": 1})
 
 
-def test_a_truncated_stream_passes_for_whole_without_a_gateway(
+def test_truncated_stream_looks_whole_without_gateway(
         direct: openai.OpenAI, direct_anthropic: anthropic.Anthropic, marker: str) -> None:
     """The SDKs alone do not notice a stream that just ends: what the gateway's tests show is the gateway's doing."""
     ask = prompt(marker, "truncated")
@@ -110,7 +110,7 @@ def test_a_truncated_stream_passes_for_whole_without_a_gateway(
 
 
 @pytest.mark.serial
-def test_sees_when_a_client_leaves(direct: openai.OpenAI, upstream: Upstream, marker: str) -> None:
+def test_fake_upstream_records_disconnects(direct: openai.OpenAI, upstream: Upstream, marker: str) -> None:
     """The instant at which a client closes its connection amid a stream is known to within milliseconds."""
     def leave(word: str) -> float:
         ask = prompt(word, "hang_midway")

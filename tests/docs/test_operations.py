@@ -41,7 +41,7 @@ def test_every_exit_status_has_a_row() -> None:
     assert re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE) == re.findall(r"^  (\d+) ", EXIT_STATUSES, re.MULTILINE)
 
 
-def test_the_unit() -> None:
+def test_systemd_unit_is_valid() -> None:
     """It waits for the drain, signals the main process only, and does not restart what cannot start."""
     unit = RawConfigParser(strict=False)  # a later ExecReload counts: the signal
     unit.read(UNIT)
@@ -54,7 +54,7 @@ def test_the_unit() -> None:
     _parser().parse_args(service["ExecStart"].split()[1:])
 
 
-def test_the_manifest() -> None:
+def test_kubernetes_manifest_is_valid() -> None:
     """Its settings load, its probes exist, its port is the gateway's, and Kubernetes waits for the drain."""
     parts: dict[str, Any] = {part["kind"]: part for part in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))}
     text = parts["ConfigMap"]["data"]["stayfast.yaml"]
@@ -81,7 +81,7 @@ def test_the_image_runs_a_command_that_exists() -> None:
         assert [name for name in names.split() if not (ROOT / name).exists()] == []
 
 
-def test_the_shipped_rules_are_those_of_the_shipped_settings() -> None:
+def test_shipped_rules_match_shipped_settings() -> None:
     """What `stayfast alerts` prints for the manifest's settings; `make docs` writes it anew."""
     text = next(yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")))["data"]["stayfast.yaml"]
     settings = load(SettingsText("manifest", text), variables_for(text), kinds=KINDS)

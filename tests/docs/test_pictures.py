@@ -25,7 +25,7 @@ def drawn(folder: Path) -> dict[str, str]:
     return titles
 
 
-def test_every_policy_page_has_its_picture_and_says_when_to_turn_it_off() -> None:
+def test_policy_pages_have_picture_and_when_to_turn_off() -> None:
     """No picture without its page, and no page without what it needs beside it."""
     pages = {page.stem: page.read_text(encoding="utf-8") for page in CONCEPTS.glob("*.md")}
     shown = {name for name, text in pages.items() if "](../images/policy-" in text}
@@ -35,7 +35,7 @@ def test_every_policy_page_has_its_picture_and_says_when_to_turn_it_off() -> Non
         assert "\n## When to turn it off\n" in pages[name]
 
 
-def test_the_script_draws_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_picture_script_draws_every_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pictures in docs are all of the script's, by name and title, and it draws them anew, from few requests."""
     monkeypatch.syspath_prepend(SCRIPT.parent)
     script = runpy.run_path(str(SCRIPT))

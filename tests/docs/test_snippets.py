@@ -11,14 +11,14 @@ PAGES = ["docs/turns.md", "docs/turns-agents.md", "docs/turns-events.md", "docs/
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_code_of_a_page_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_blocks_of_page_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What it asserts holds."""
     page = ROOT / name
     run(page)
     assert "broke the budget" not in capsys.readouterr().out
 
 
-def test_a_wrong_page_is_found(tmp_path: Path) -> None:
+def test_page_with_failing_assertion_is_found(tmp_path: Path) -> None:
     """An assertion of a page that does not hold fails."""
     page = tmp_path / "page.md"
     page.write_text("```python\na = 1\n```\nand\n```python\nassert a == 2\n```\n")

@@ -72,7 +72,7 @@ def purge_by_key(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "inspect", key, "--url", url]) == 1
     capsys.readouterr()
     assert main(["cache", "purge", "--key", key, "--url", url]) == 5
-    assert capsys.readouterr().err == "stayfast cache purge: no answer is kept under this key (any more)\n"
+    assert capsys.readouterr().err == "stayfast cache purge: no answer with this key\n"
     assert main(["cache", "purge", "--key", "nonsense", "--url", url]) == 1
     assert "64 hexadecimal digits" in capsys.readouterr().err
 
@@ -115,7 +115,7 @@ def test_cache_admin_covers_all_workers(tmp_path: Path, capsys: pytest.CaptureFi
         assert main(["cache", "purge", "--all", *of]) == 0
         assert json.loads(capsys.readouterr().out)["forgotten"] == 12 - n_hits
         assert main(["cache", "purge", "--all", "--url", gateway.url]) == 5
-        assert capsys.readouterr() == ("0 answers deleted\n", "stayfast cache purge: no answer is kept at all\n")
+        assert capsys.readouterr() == ("0 answers deleted\n", "stayfast cache purge: no stored answers\n")
         assert ask(gateway.url, "m", "one") == "miss"
     assert main(["cache", "stats", *of]) == 2
     assert "cannot reach" in capsys.readouterr().err

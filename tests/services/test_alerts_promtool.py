@@ -236,7 +236,7 @@ def test_alerts_annotation_texts(tmp_path: Path) -> None:
         "exp_annotations": {
             "summary": f"Route chat: the availability budget burns {factor} times too fast",
             "description": f"More than {factor} % of its requests fail, over {long} and still over {short}; 1 % may over "
-                           "30 days. Now: 20%. Look at the board's upstreams and stages: which of them changed?",
+                           "30 days. Now: 20%. Which upstream or stage changed on the dashboard?",
             "runbook_url": "docs/alerts.md#stayfastbudgetburnpage",
         }} for factor, long, short in (("14.4", "1h", "5m"), ("6", "6h", "30m"))]
     case = as_test(Case("a fifth of all requests fails", 60, (), {**HEALTHY, FAILED: "0+25x600"}))

@@ -37,7 +37,7 @@ def system(of: Settings, old: System | None = None) -> System:
         loop.close()
 
 
-def test_everything_that_can_be_said() -> None:
+def test_admission_settings_complete_file_is_loaded() -> None:
     """Each to its own dataclass."""
     its = settings(FULL)
     assert its.prices_at("p")["*"].output_per_mtok == 15
@@ -48,7 +48,7 @@ def test_everything_that_can_be_said() -> None:
         "*": TenantConfig(TenantTier.BATCH)}
 
 
-def test_lanes_are_there_when_they_are_named() -> None:
+def test_lanes_section_present_creates_lanes() -> None:
     """None by default; with a bare mapping, the defaults; and a prediction for what queues."""
     admit = system(settings(BASE + "admission: {max_in_flight: 8, lanes: {long_share: 0.5, isolate_short: true}}"
                             )).gateway.admit
@@ -60,14 +60,14 @@ def test_lanes_are_there_when_they_are_named() -> None:
     assert (plain.places.lanes, plain.places.outlook.predict_ttft_s) == (None, None)
 
 
-def test_nothing_said_is_nothing_in_the_way() -> None:
+def test_admission_without_settings_is_absent() -> None:
     """The null object, until there is a ceiling or a tenant with terms."""
     assert isinstance(system(settings(BASE)).gateway.admit, AdmitAll)
     assert isinstance(system(settings(BASE + "admission: {max_in_flight: 1}")).gateway.admit, Admission)
     assert isinstance(system(settings(BASE + "tenants: {web: {}}")).gateway.admit, Admission)
 
 
-def test_a_reload_keeps_what_is_used() -> None:
+def test_reload_keeps_used_quota_and_slots() -> None:
     """The same object with the new settings; another one where there was none."""
     old = system(settings(FULL))
     assert system(settings(FULL.replace("64", "8")), old).gateway.admit is old.gateway.admit
@@ -89,7 +89,7 @@ def test_a_reload_keeps_what_is_used() -> None:
     ("admission: {max_in_flight: 9, lanes: {long_share: 1}}", "lanes.long_share: must be a number from 0.001 to 0.9"),
     ("admission: {max_wait_s: 1, target_wait_s: 2}", "admission.target_wait_s: must be at most max_wait_s (1), not 2"),
 ])
-def test_what_is_wrong(text: str, words: str) -> None:
+def test_admission_settings_invalid_value_is_reported(text: str, words: str) -> None:
     """Where, what, and what instead."""
     with pytest.raises(SettingsError) as wrong:
         settings(BASE + text)

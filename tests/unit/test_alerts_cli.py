@@ -34,7 +34,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_promises_are_inherited() -> None:
+def test_alerts_route_without_slo_inherits_defaults() -> None:
     """What a route does not say comes from defaults.slo, piece by piece; null takes a promise back."""
     promised = {name: [objective.name for objective in route.slo.objectives()] for name, route in settings().routes.items()}
     assert promised == {"plain": ["availability", "ttft", "usable"], "quick": ["availability", "ttft", "usable", "e2e"],
@@ -42,19 +42,19 @@ def test_promises_are_inherited() -> None:
     assert settings().routes["quick"].slo.availability == 0.999
 
 
-def test_every_bound_is_to_be_counted() -> None:
+def test_alerts_every_slo_bound_is_a_bucket() -> None:
     """Each latency promised, by metric: what the gateway's histograms get."""
     assert slo_bounds_s(settings()) == {"ttft": [2.0, 0.5], "usable": [3.0, 3.0, 3.0], "e2e": [10.0]}
 
 
-def test_rules_to_standard_output(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_alerts_without_out_prints_rules(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """YAML with a group for each promise."""
     assert main(["alerts", "--config", str(file)]) == 0
     made = yaml.safe_load(capsys.readouterr().out)
     assert "stayfast-slo-alerts-quick-e2e" in [group["name"] for group in made["groups"]]
 
 
-def test_sloth_to_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_alerts_sloth_format_writes_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is printed; the windows are left to sloth."""
     assert main(["alerts", "--config", str(file), "--format", "sloth", "--out", str(tmp_path / "slo.yml")]) == 0
     made = yaml.safe_load((tmp_path / "slo.yml").read_text())
@@ -63,7 +63,7 @@ def test_sloth_to_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == ""
 
 
-def test_a_folder_that_is_not_there(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_alerts_out_in_missing_folder_fails(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 1 and a reason."""
     assert main(["alerts", "--config", str(file), "--out", str(tmp_path / "no" / "where.yml")]) == 1
     assert "cannot be written" in capsys.readouterr().err
@@ -71,14 +71,14 @@ def test_a_folder_that_is_not_there(file: Path, tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize(("text", "word"), [
     ("slo: {ttft: {under_s: 0}}", "under_s"), ("slo: {availability: 99}", "availability"), ("slo: {tftt: {}}", "ttft")])
-def test_wrong_promises(text: str, word: str) -> None:
+def test_alerts_invalid_slo_is_reported(text: str, word: str) -> None:
     """Told with the line, by name."""
     with pytest.raises(SettingsError, match=word):
         load(SettingsText("test", f"upstreams: {{u: {{kind: simulated}}}}\nroutes: {{m: {{upstreams: [u], {text}}}}}\n"), {},
              kinds=KINDS)
 
 
-def test_wrong_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_alerts_invalid_settings_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 1 and what is wrong, no half a file."""
     (tmp_path / "stayfast.yaml").write_text("routs: {}")
     assert main(["alerts", "--config", str(tmp_path / "stayfast.yaml")]) == 1
@@ -87,7 +87,7 @@ def test_wrong_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "routs" in shown.err
 
 
-def test_the_board(tmp_path: Path) -> None:
+def test_dashboard_prints_packaged_json(tmp_path: Path) -> None:
     """A file that is JSON."""
     assert main(["dashboard", "--out", str(tmp_path / "board.json")]) == 0
     assert json.loads((tmp_path / "board.json").read_text())["uid"] == "stayfast"

@@ -45,7 +45,7 @@ def system(text: str) -> System:
         loop.close()
 
 
-def test_a_route_with_everything() -> None:
+def test_route_with_budget_and_fallback_is_built() -> None:
     """The deadline stands before total_s, parts are seconds or shares, and the fallback has its own model."""
     terms = system(UPSTREAMS + ROUTE).gateway.router.policy_of("chat")
     assert terms.timeouts.total_s == terms.budget.total_s == 2.5
@@ -53,7 +53,7 @@ def test_a_route_with_everything() -> None:
     assert (terms.budget.reserve_s, terms.template, terms.ends_partial) == (0.6, "We are busy.", True)
 
 
-def test_the_fallbacks_model() -> None:
+def test_fallback_model_overrides_route_model() -> None:
     """Its own word, else what its upstreams call the route, else the route's."""
     settings = loaded(UPSTREAMS + ROUTE)
     own = FallbackTier(("small",))
@@ -61,7 +61,7 @@ def test_the_fallbacks_model() -> None:
     assert settings.tier_model_at("chat", FallbackTier(("small",), "tiny"), "small") == "tiny"
 
 
-def test_a_fallback_may_be_a_list() -> None:
+def test_fallback_list_means_upstreams() -> None:
     """A list stands for its upstreams; 30 % of the model's time are its reserve."""
     text = UPSTREAMS + "routes: {m: {upstreams: [big], deadline: 10, on_overrun: {fallback: [small]}}}"
     assert system(text).gateway.router.policy_of("m").budget.reserve_s == pytest.approx(3.0)
@@ -79,7 +79,7 @@ routes: {"m": {upstreams: [big], budget: {model: 20}, timeouts: {total_s: 100}},
     assert terms("nobody").template == ""
 
 
-def test_an_upstream_that_is_only_a_fallback_is_probed() -> None:
+def test_upstream_used_only_as_fallback_is_probed() -> None:
     """It must stand ready as the others do; it is asked for the model that it would be asked for."""
     built = system(UPSTREAMS + ROUTE)
     assert [(member.upstream.name, model) for member, model in built.prober._targets] == [
@@ -101,14 +101,14 @@ def test_an_upstream_that_is_only_a_fallback_is_probed() -> None:
      "routes.m.on_overrun: fallback.reserve of 2 s leaves no time for the first choice"),
     ("on_overrun: {retry: 3}", "routes.m.on_overrun.retry: unknown setting"),
 ])
-def test_what_does_not_hold_together(route: str, complaint: str) -> None:
+def test_budget_contradiction_is_reported(route: str, complaint: str) -> None:
     """Each is named by its path, with what would be right."""
     with pytest.raises(SettingsError) as caught:
         loaded(f"{UPSTREAMS}routes: {{m: {{upstreams: [big], {route}}}}}")
     assert [line.split(": ", 1)[1] for line in str(caught.value).splitlines()] == [complaint]
 
 
-def test_a_default_fallback_must_exist_too() -> None:
+def test_default_fallback_unknown_upstream_is_reported() -> None:
     """Found at its own place, beside whatever else is wrong."""
     with pytest.raises(SettingsError, match=r"defaults\.on_overrun\.fallback\.upstreams\[0\]: there is no upstream"):
         loaded(UPSTREAMS + "defaults: {on_overrun: {fallback: [x]}}\nroutes: {m: [big]}")

@@ -27,7 +27,7 @@ def read(cache: str, more: str = "", variables: dict[str, str] | None = None) ->
     ("max_error: 1%", "routes.m.cache.max_error", "without a mode"),
     ("mode: exact, max_bytes: 5000", "routes.m.cache.max_answer_bytes", "at most max_bytes (5000), not 1048576"),
 ])
-def test_what_would_do_nothing_is_refused(cache: str, where: str, message: str) -> None:
+def test_cache_setting_without_effect_is_refused(cache: str, where: str, message: str) -> None:
     """By its name, where it stands, with what to write instead."""
     with pytest.raises(SettingsError) as refused:
         read(cache)
@@ -40,7 +40,7 @@ def test_what_would_do_nothing_is_refused(cache: str, where: str, message: str) 
     "mode: semantic, threshold: null, max_error: 1%", "mode: semantic, threshold: 0.9, audit_share: 0.1",
     "mode: off, ttl_s: 60",
     ""])
-def test_what_says_one_thing_is_not(cache: str) -> None:
+def test_cache_setting_with_effect_is_accepted(cache: str) -> None:
     """null is none; and with the mode off the rest is kept for later."""
     assert read(cache).routes["m"].cache.mode in ("off", "semantic")
 
@@ -58,7 +58,7 @@ def _folder_of_a_model(path: Path) -> None:
 @pytest.mark.parametrize(("make", "why"), [
     (lambda path: path.write_text("my notes, of more than a page " * 100), "file is not a database"),
     (_other_database, "not a store of Stayfast"), (Path.mkdir, "is a folder")])
-def test_a_file_that_is_no_store(make: object, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sqlite_invalid_file_is_reported(make: object, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`check` says so, exit status 1, and changes nothing in it; a gateway starts all the same."""
     path = tmp_path / "a.db"
     assert callable(make)
@@ -76,7 +76,7 @@ def test_a_file_that_is_no_store(make: object, why: str, tmp_path: Path, capsys:
     assert (path.read_bytes() if path.is_file() else b"") == before
 
 
-def test_a_file_that_is_one_or_may_become_one(tmp_path: Path) -> None:
+def test_sqlite_store_valid_or_missing_file_is_accepted(tmp_path: Path) -> None:
     """None at all, an empty one, and one that is in use."""
     path = tmp_path / "a.db"
     its = read("mode: exact, store: s", f"stores: {{s: {{kind: sqlite, path: {path}}}}}\n")
@@ -97,7 +97,7 @@ def test_a_file_that_is_one_or_may_become_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("make", "why"), [
     (lambda path: None, "no such file or folder"), (Path.mkdir, "no model.onnx or model.safetensors in this folder"),
     (Path.touch, "no tokenizer.json beside this file"), (_folder_of_a_model, "no tokenizer.json in this folder")])
-def test_an_embedder_that_is_not_there(make: object, why: str, tmp_path: Path) -> None:
+def test_embedder_missing_files_are_reported(make: object, why: str, tmp_path: Path) -> None:
     """As it would be looked for when the gateway starts."""
     path = tmp_path / "models" / "mine"
     path.parent.mkdir()

@@ -11,6 +11,6 @@ from stayfast.cli.admin_client import error_message
     (404, b'{"error":{"message":"No such key."}}', "404: No such key."),
     (502, b"<html>", "status 502; is this a Stayfast gateway?"),
     (200, b"[]", "status 200; is this a Stayfast gateway?")])
-def test_the_reason_is_the_gateways_own_and_what_to_do(status: int, body: bytes, said: str) -> None:
+def test_error_message_has_gateway_reason_and_hint(status: int, body: bytes, said: str) -> None:
     """Its words, and how a key is given where that is what is missing."""
     assert error_message(status, body) == said

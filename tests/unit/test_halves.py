@@ -18,7 +18,7 @@ def collected(*options: str) -> set[str]:
     return {line for line in done.stdout.splitlines() if line.startswith(FILE)}
 
 
-def test_the_halves_share_no_test_and_leave_none_out() -> None:
+def test_serial_and_parallel_halves_partition_all_tests() -> None:
     """Each test is in one."""
     alone, others = collected("--serial", "only"), collected("--serial", "none")
     assert alone
@@ -28,6 +28,6 @@ def test_the_halves_share_no_test_and_leave_none_out() -> None:
 
 
 @pytest.mark.parametrize("half", ["only", "none"])
-def test_a_mark_of_ones_own_narrows_each_half(half: str) -> None:
+def test_halves_with_marker_select_only_marked_tests(half: str) -> None:
     """As in `make test ARGS="-m serial"`: one half is all of it, the other is empty."""
     assert collected("--serial", half, "-m", "serial") == (collected("-m", "serial") if half == "only" else set())

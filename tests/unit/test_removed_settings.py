@@ -19,7 +19,7 @@ def complaints(text: str, *overrides: Override) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_a_removed_key_is_explained_at_its_line() -> None:
+def test_removed_key_is_reported_with_its_line() -> None:
     """In place of `unknown setting`, whatever its value is."""
     for value in ("300", "0", "[x]", "{y: 1}", ""):
         [line] = complaints(f"{BASE}server:\n  keep_warm_per_s: {value}")
@@ -27,7 +27,7 @@ def test_a_removed_key_is_explained_at_its_line() -> None:
                         "Delete this line")
 
 
-def test_other_problems_are_found_beside_it() -> None:
+def test_removed_key_does_not_hide_other_problems() -> None:
     """One run names them all."""
     lines = complaints(f"{BASE}server: {{keep_warm_per_s: 0, keep_warm: 0, port: x}}")
     assert [line.split(": ")[1] for line in lines] == ["server.keep_warm_per_s", "server.keep_warm", "server.port"]
@@ -44,7 +44,7 @@ def test_other_problems_are_found_beside_it() -> None:
     (("routes", "m", "old"), None),
     (("routes", "m", "tiers", 3, "older"), None),
 ])
-def test_a_pattern_stands_for_any_name_and_position(path: Path, explanation: str | None) -> None:
+def test_removed_key_pattern_matches_any_name_and_position(path: Path, explanation: str | None) -> None:
     """A key is explained in the place that the table names, and in no other."""
     assert explain_removed(path, TABLE) == explanation
 

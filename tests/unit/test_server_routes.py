@@ -12,7 +12,7 @@ from stayfast.server.routes import wrong_method
     ("/chat/completions", "/v1/chat/completions"),  # the base URL lacks /v1
     ("/v1/v1/messages", "/v1/messages"),  # Anthropic's SDK brings its own
     ("/models", "/v1/models"), ("/nowhere", None), ("/v1/nowhere", None)])
-def test_a_near_miss_is_named(path: str, meant: str | None) -> None:
+def test_unknown_path_suggests_similar_one(path: str, meant: str | None) -> None:
     """The two usual mistakes with /v1 get a hint, anything else none."""
     refused = wrong_method("GET", path, ())
     assert refused.status == 404
@@ -24,7 +24,7 @@ def test_a_near_miss_is_named(path: str, meant: str | None) -> None:
 @pytest.mark.parametrize(("fields", "words"), [
     ({b"authorization": b"Bearer bad"}, "Incorrect API key"), ({b"x-api-key": b"bad"}, "Incorrect API key"),
     ({b"x-api-key": b"x" * 40}, "Incorrect API key"), ({}, "No API key provided")])
-def test_a_wrong_key_is_not_a_missing_one(fields: dict[bytes, bytes], words: str) -> None:
+def test_wrong_key_and_missing_key_have_different_errors(fields: dict[bytes, bytes], words: str) -> None:
     """Too short, unknown or absent: the message says which of the two it is."""
     keys = Keys(ServerConfig(keys={"me": digest("a-key-that-is-long-enough")}))
     with pytest.raises(Rejected, match=words) as refused:

@@ -72,7 +72,7 @@ def complaints(text: str, variables: dict[str, str] | None = None, *given: Overr
     ("<<: 5", "<< takes mappings only"),
     ("? [a]\n: 1", "a key must be a scalar"),
 ])
-def test_one_mistake(text: str, complaint: str) -> None:
+def test_settings_invalid_value_is_reported(text: str, complaint: str) -> None:
     """Each mistake is told with its path, the value, and what is expected."""
     first, *_ = complaints(BASE + text)
     place, _, message = first.partition(": ")
@@ -106,7 +106,7 @@ def test_one_mistake(text: str, complaint: str) -> None:
     ("{kind: embedded, port: 80}", "upstreams.a.port: must be 0 (chosen) or 1024 to 65535, not 80"),
     ("{kind: openai, key: [k]}", "upstreams.a.key: must be text, not a list"),
 ])
-def test_wrong_upstream(upstream: str, complaint: str) -> None:
+def test_upstream_invalid_setting_is_reported(upstream: str, complaint: str) -> None:
     """An upstream's mistakes name the upstream."""
     assert [line.partition(": ")[2] for line in complaints(f"upstreams: {{a: {upstream}}}\n{ROUTE}")] == [complaint]
 
@@ -121,13 +121,13 @@ def test_wrong_upstream(upstream: str, complaint: str) -> None:
     ('{"m 1": [a]}', 'routes."m 1": a name must be 1 to 200 visible ASCII characters'),
     ("{}", "routes: at least one route is required: a name that clients send as `model`"),
 ])
-def test_wrong_route(routes: str, complaint: str) -> None:
+def test_route_invalid_setting_is_reported(routes: str, complaint: str) -> None:
     """A route's mistakes name the route, and quote its dots and blanks."""
     lines = complaints(f"{UPSTREAM}routes: {routes}", {"WHERE": "nowhere"})
     assert [line.partition(": ")[2] for line in lines] == [complaint]
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_settings_all_problems_are_reported_in_file_order() -> None:
     """A person mends a file once, not once a mistake."""
     lines = complaints("""\
 server: {port: x, keys: {a: b}}
@@ -157,7 +157,7 @@ routes:
     ("a: *b", "f.yaml:1:4: not YAML: found undefined alias"),
     ("a: 1\n---\nb: 2", "f.yaml:2:1: not YAML: but found another document"),
 ])
-def test_not_yaml(text: str, complaint: str) -> None:
+def test_settings_invalid_yaml_is_reported(text: str, complaint: str) -> None:
     """What cannot be read at all is placed too."""
     assert complaints(text)[0] == complaint
 
@@ -173,7 +173,7 @@ def test_control_characters_are_not_yaml() -> None:
     ("${no pe}", "${no pe} is not a reference: write ${NAME} or ${NAME:-default}"),
     ("x${NOPE", "${ without }"),
 ])
-def test_wrong_references(text: str, complaint: str) -> None:
+def test_settings_invalid_reference_is_reported(text: str, complaint: str) -> None:
     """An unset variable is named, with its line."""
     lines = complaints(f"{UPSTREAM.replace('}}', f', key: {text!r}}}}}')}{ROUTE}", {"EMPTY": ""})
     assert lines == [f"f.yaml:1:61: upstreams.a.key: {complaint}"]
@@ -188,13 +188,13 @@ def test_values_from_the_environment_are_never_shown() -> None:
         assert "hunter2" not in "".join(lines)
 
 
-def test_overrides_are_blamed_by_name() -> None:
+def test_override_invalid_value_names_variable_or_flag() -> None:
     """A wrong flag or variable is named in place of a line."""
     assert complaints(BASE, {}, Override(("server", "port"), "x", "--port")) == [
         '--port: server.port: must be a whole number from 0 to 65535, not "x"']
 
 
-def test_engine_that_cannot_run_is_told_in_settings() -> None:
+def test_embedded_engine_not_runnable_is_reported() -> None:
     """A model that is not there is a mistake in the settings, not a crash loop later."""
     with pytest.raises(SettingsError, match=r"x:1:\d+: upstreams.e.model: '/nope.gguf' cannot be read"):
         load(SettingsText("x", "upstreams: {e: {kind: embedded, model: /nope.gguf}}\nroutes: {m: [e]}"), {},
@@ -205,7 +205,7 @@ def _cannot_read(config: EngineConfig) -> None:
     raise ValueError(f"model {config.model!r} cannot be read")
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_settings_unreadable_file_is_reported(tmp_path: Path) -> None:
     """A missing file, a folder and text in another encoding are told by name."""
     with pytest.raises(SettingsError, match=r"nope\.yaml: cannot be read: No such file"):
         find(str(tmp_path / "nope.yaml"), {})
@@ -249,7 +249,7 @@ def lower_floor_records() -> list[Any]:
 
 
 @pytest.mark.parametrize("cls", lower_floor_records())
-def test_declared_bounds_are_held_by_the_code(cls: type[Any]) -> None:
+def test_config_classes_reject_values_outside_bounds(cls: type[Any]) -> None:
     """A value beyond a bound is refused by the dataclass itself, wherever it is made."""
     for setting in settings_of(RecordField(cls)):
         shape = setting.shape.inner if isinstance(setting.shape, OptionalField) else setting.shape
@@ -266,12 +266,12 @@ def test_declared_bounds_are_held_by_the_code(cls: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("cls", lower_floor_records())
-def test_every_field_of_a_record_is_declared(cls: Any) -> None:
+def test_config_classes_declare_every_field(cls: Any) -> None:
     """A field that is added on a lower floor needs its words, or no file can set it."""
     assert set(declarations(cls)) == set(cls.__dataclass_fields__)
 
 
-def test_the_records_of_lower_floors_are_found() -> None:
+def test_config_classes_of_lower_packages_are_found() -> None:
     """Those that stand among their parent's settings, in a table and behind null as well."""
     names = {cls.__name__ for cls in lower_floor_records()}
     assert names >= {"Timeouts", "EngineConfig", "SizeConfig", "Price", "LanesConfig", "SharedConfig", "ModelRules"}

@@ -33,14 +33,14 @@ def yaml_at(path: tuple[str, ...], value: object) -> str:
 
 
 @pytest.mark.parametrize("path", KEY_HINTS)
-def test_each_name_of_another_tool_is_unknown_here_and_explained(path: tuple[str, ...]) -> None:
+def test_foreign_key_is_unknown_and_has_a_hint(path: tuple[str, ...]) -> None:
     """A name that became a setting of ours would leave a hint that nobody sees."""
     [line] = complaints(yaml_at(path, "x"))
     assert line.endswith(f"{path[-1]}: unknown setting: {KEY_HINTS[path]}")
 
 
 @pytest.mark.parametrize("path", [path for path, text in KEY_HINTS.items() if text.startswith("write `") and path[:-1]])
-def test_what_a_hint_says_to_write_is_a_setting(path: tuple[str, ...]) -> None:
+def test_key_hint_suggests_an_existing_setting(path: tuple[str, ...]) -> None:
     """The words between the first backticks of `write ...`, put in place of the unknown setting, are known."""
     [(name, value)] = yaml.safe_load(re.findall("`([^`]+)`", KEY_HINTS[path])[0].replace("[NAME]", "[a]")).items()
     text = yaml_at((*path[:-1], name), value)
@@ -55,7 +55,7 @@ def test_what_a_hint_says_to_write_is_a_setting(path: tuple[str, ...]) -> None:
     ("{upstreams: [a], first_token_s: 3}", "unknown setting, did you mean timeouts.first_token_s?"),
     ("a", "must be a list of upstreams, or a mapping (upstreams, pick, weights, ...)"),
 ])
-def test_a_route_is_explained(route: str, complaint: str) -> None:
+def test_route_foreign_key_has_a_hint(route: str, complaint: str) -> None:
     """Quantities with units, scalars where a mapping is, settings one level too high."""
     [line] = complaints(f"{UPSTREAMS}routes: {{m: {route}}}")
     assert line.endswith(complaint)
@@ -67,13 +67,13 @@ def test_a_route_is_explained(route: str, complaint: str) -> None:
     (("max_bytes",), "1k", None, "write 1024, in bytes"), (("sample",), "10%", 1, "write 0.1, a share of 1"),
     (("sample",), "10%", 100, None), (("n",), "30s", None, None), (("port",), "eighty", None, None),
 ])
-def test_quantities_with_units(path: tuple[str, ...], text: str, maximum: float | None, hint: str | None) -> None:
+def test_number_with_unit_has_a_hint(path: tuple[str, ...], text: str, maximum: float | None, hint: str | None) -> None:
     """A hint only where the setting's name tells what is counted."""
     assert number_hint(path, text, maximum) == hint
 
 
 @pytest.mark.parametrize("kind", KIND_HINTS)
-def test_a_provider_that_is_no_kind_is_explained(kind: str) -> None:
+def test_unknown_kind_of_known_provider_has_a_hint(kind: str) -> None:
     """`kind` is a protocol here, and a provider's name elsewhere."""
     [line] = complaints(f"upstreams: {{a: {{kind: {kind}, base_url: 'http://h/v1'}}}}\nroutes: {{m: [a]}}")
     assert line == (f'upstreams.a.kind: must be one of openai, anthropic, embedded, turn, simulated, not "{kind}"; '
@@ -82,7 +82,7 @@ def test_a_provider_that_is_no_kind_is_explained(kind: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/chat/completions/", "/v1/messages", "/v1/responses",
                                   "/v1/embeddings", "/v1/completions", "/messages"])
-def test_a_base_url_stops_before_the_endpoint(path: str) -> None:
+def test_base_url_with_endpoint_is_refused(path: str) -> None:
     """Each request would ask for /chat/completions/chat/completions, and get 404."""
     [line] = complaints(f"upstreams: {{a: {{kind: openai, base_url: 'http://h{path}'}}}}\nroutes: {{m: [a]}}")
     assert line.startswith("upstreams.a.base_url: must end before /")
@@ -90,7 +90,7 @@ def test_a_base_url_stops_before_the_endpoint(path: str) -> None:
 
 @pytest.mark.parametrize("key", ["os.environ/OPENAI_API_KEY", "$OPENAI_API_KEY", "env.OPENAI_API_KEY",
                                  "'{{ OPENAI_API_KEY }}'"])
-def test_a_key_that_names_a_variable_in_another_way_is_refused(key: str) -> None:
+def test_foreign_variable_reference_is_refused(key: str) -> None:
     """It would be sent as the key, and the provider's 401 would be all that is seen of it."""
     [line] = complaints(f"upstreams: {{a: {{kind: openai, key: {key}}}}}\nroutes: {{m: [a]}}")
     assert line == ("upstreams.a.key: would be sent literally; write an environment variable as "
@@ -98,13 +98,13 @@ def test_a_key_that_names_a_variable_in_another_way_is_refused(key: str) -> None
 
 
 @pytest.mark.parametrize("route", ["b*", "openai/*"])
-def test_the_name_of_a_route_is_no_pattern(route: str) -> None:
+def test_route_name_with_pattern_is_refused(route: str) -> None:
     """Only `*` by itself takes other names; such a route would never be asked for."""
     [line] = complaints(f'{UPSTREAMS}routes: {{"{route}": [a]}}')
     assert line.partition(": ")[2].startswith("no patterns: ")
 
 
-def test_an_upstream_that_no_route_leads_to_is_pointed_out() -> None:
+def test_unused_upstream_is_a_warning() -> None:
     """Those of fallbacks are reached, too, those that `defaults` give to routes included."""
     text = ("upstreams: {a: {kind: simulated}, b: {kind: simulated}, c: {kind: simulated}, d: {kind: simulated}}\n"
             "defaults: {on_overrun: {fallback: [b]}}\n"

@@ -64,7 +64,7 @@ def test_route_may_be_a_list() -> None:
     assert settings.routes["gpt-4o-mini"].upstreams == ("bench",)
 
 
-def test_routes_inherit_what_they_do_not_say() -> None:
+def test_routes_inherit_unset_settings() -> None:
     """defaults.timeouts and defaults.retry fill in for a route, key by key."""
     settings = loaded(SMALLEST.replace("[bench]}", "[bench], timeouts: {idle_s: 7}}") + """
 defaults:
@@ -99,7 +99,7 @@ def test_empty_key_is_none() -> None:
     assert http(loaded(SMALLEST.replace("sk-x", "${KEY:-}")), "bench").key is None
 
 
-def test_reference_serves_a_number() -> None:
+def test_reference_may_be_a_number() -> None:
     """A reference in quotes may stand where a number is asked for."""
     assert loaded(SMALLEST + 'server: {port: "${MY_PORT:-9000}"}').server.port == 9000
 
@@ -108,7 +108,7 @@ def test_reference_serves_a_number() -> None:
     ({}, [], 1), ({"PORT": "2"}, [], 2), ({"PORT": "2", "STAYFAST_PORT": "3"}, [], 3), ({"STAYFAST_PORT": ""}, [], 1),
     ({"PORT": "2", "STAYFAST_PORT": "3"}, ["4"], 4),
 ])
-def test_the_stronger_source_wins(variables: dict[str, str], flags: list[str], port: int) -> None:
+def test_override_precedence_is_flag_variable_file(variables: dict[str, str], flags: list[str], port: int) -> None:
     """A flag, then a variable, then the file."""
     given = [*overrides(variables), *(Override(("server", "port"), flag, "--port") for flag in flags)]
     assert loaded(SMALLEST + "server: {port: 1}", variables, *given).server.port == port
@@ -141,13 +141,13 @@ def test_built_in_settings_without_an_engine() -> None:
 
 @pytest.mark.parametrize("text", [
     "", "# nothing yet\n", "{}", "null", "---\n", "server: {port: 1}", "upstreams:\nroutes:\n"])
-def test_a_file_that_serves_nothing_is_wrong(text: str) -> None:
+def test_file_without_upstreams_and_routes_is_refused(text: str) -> None:
     """Where there is a file, nothing else counts: it must not fall back on the demo, and it says what is missing."""
     with pytest.raises(SettingsError, match="upstreams and routes are missing"):
         load(SettingsText("x", text), {}, check_engine=runs, kinds=KINDS)
 
 
-def test_a_mistyped_section_is_still_named() -> None:
+def test_mistyped_section_is_reported() -> None:
     """It is why the others are missing."""
     with pytest.raises(SettingsError, match="routs: unknown setting, did you mean routes"):
         load(SettingsText("x", "routs: {}"), {}, check_engine=runs, kinds=KINDS)
@@ -167,7 +167,7 @@ def test_model_needs_an_embedded_upstream() -> None:
         load(SettingsText("x", SMALLEST), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
 
 
-def test_engine_settings_stand_among_the_upstreams() -> None:
+def test_engine_settings_are_keys_of_the_upstream() -> None:
     """An embedded upstream takes the engine's settings directly."""
     settings = loaded("upstreams: {e: {kind: embedded, n_slots: 2, ctx_per_slot: 512}}\nroutes: {m: [e]}")
     embedded = settings.upstreams["e"]
@@ -186,7 +186,7 @@ def test_anthropic_urls(given: str, url: str) -> None:
     assert http(settings, "a").native_apis == {Api.MESSAGES, Api.COUNT_TOKENS}
 
 
-def test_provider_speaks_responses_and_apis_can_be_said() -> None:
+def test_native_apis_follow_provider_or_setting() -> None:
     """OpenAI itself speaks the Responses API; an own list wins over the kind's."""
     text = "upstreams: {a: {kind: openai, key: k}, b: {kind: openai, base_url: 'http://h/v1', apis: [chat, responses]}}\n"
     settings = loaded(text + "routes: {m: [a, b]}")
@@ -209,7 +209,7 @@ routes:
     assert [settings.model_at("n", "a"), settings.model_at("*", "b")] == [None, None]
 
 
-def test_words_stay_as_they_were_typed() -> None:
+def test_scalars_keep_their_text() -> None:
     """`off` is no boolean, 1.1 is no float and 4.10 keeps its zero, where a word is asked for."""
     settings = loaded("""
 server: {auth: off}
@@ -232,7 +232,7 @@ routes: {m: &list [a, b, c], n: *list}
     assert settings.routes["n"].upstreams == ("a", "b", "c")
 
 
-def test_empty_sections_are_nothing() -> None:
+def test_empty_sections_have_defaults() -> None:
     """A key whose lines are all commented out says nothing."""
     settings = loaded(SMALLEST + "server:\ndefaults:\nlog: ~\n")
     assert settings.server.port == 8090

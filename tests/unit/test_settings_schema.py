@@ -57,7 +57,7 @@ routes: {m: [a, b], n: {upstreams: [c], timeouts: {total_s: 1.5}, model: 7, hedg
 defaults: {retry: {max_attempts: "${N}"}}
 log:
 """ % ("0" * 64)])
-def test_what_is_accepted_fits_the_schema(text: str) -> None:
+def test_accepted_file_is_valid_in_schema(text: str) -> None:
     """An editor that knows the schema marks nothing in a file that works."""
     load(SettingsText("x", text), {"K": "k", "N": "1"}, check_engine=lambda config: None, kinds=KINDS)
     validator().validate(yaml.safe_load(text))
@@ -70,7 +70,7 @@ def test_what_is_accepted_fits_the_schema(text: str) -> None:
     {"defaults": {"timeouts": {"total_s": 0}}}, {"defaults": {"hedge": {"budget": 0}}},
     {"defaults": {"hedge": {"budget": "off"}}}, {"server": []}, {"log": {"requests": "yes"}},
 ])
-def test_what_the_schema_refuses_is_refused(change: dict[str, Any]) -> None:
+def test_file_invalid_in_schema_is_refused(change: dict[str, Any]) -> None:
     """A file that an editor marks does not load either."""
     document = {**BASE, **change}
     assert not validator().is_valid(document)

@@ -26,13 +26,13 @@ def system(text: str) -> System:
         loop.close()
 
 
-def test_by_default_nothing_stands_on_the_way() -> None:
+def test_on_stall_default_builds_no_guard() -> None:
     """No route asks for it: the caller is the plain one."""
     gateway = system("routes: {m: [plain, able]}").gateway
     assert gateway.router.routes["m"].on_stall == "wait"
 
 
-def test_a_route_that_rescues() -> None:
+def test_on_stall_rescue_marks_continuing_upstreams() -> None:
     """Its targets say who can go on, those of its fallback too."""
     gateway = system("routes: {m: {upstreams: [plain], on_stall: rescue, on_overrun: {fallback: [able]}}}").gateway
     route = gateway.router.routes["m"]
@@ -45,7 +45,7 @@ def test_a_route_that_rescues() -> None:
     ("{upstreams: [plain], on_stall: rescue}", "rescue needs an upstream with supports_continuation: true"),
     ("{upstreams: [plain], on_stall: later}", "wait, end, rescue"),
 ])
-def test_what_cannot_be_is_refused(route: str, message: str) -> None:
+def test_on_stall_invalid_setting_is_refused(route: str, message: str) -> None:
     """With the place of the setting."""
     with pytest.raises(SettingsError) as refused:
         system(f"routes: {{m: {route}}}")

@@ -37,7 +37,7 @@ def system(text: str, old: System | None = None) -> System:
         loop.close()
 
 
-def test_all_that_can_be_said(tmp_path: Path) -> None:
+def test_stores_complete_file_is_loaded(tmp_path: Path) -> None:
     """Three kinds; a URL with a password comes by reference, and is not shown."""
     its = read(f"""
 stores:
@@ -68,7 +68,7 @@ routes: {{m: {{upstreams: [u], cache: {{mode: exact, store: hot}}}}}}
     ("{kind: redis, url: 'redis://h', prefix: 'a b'}", "stores.s.prefix", "letters, digits"),
     ("{kind: tape}", "stores.s.kind", "memory, sqlite, redis"),
 ])
-def test_what_cannot_be_is_refused(store: str, where: str, message: str) -> None:
+def test_stores_invalid_setting_is_refused(store: str, where: str, message: str) -> None:
     """With the place of the setting, and without what is secret."""
     with pytest.raises(SettingsError) as refused:
         read(f"stores: {{s: {store}}}\n{ROUTES}")
@@ -80,19 +80,19 @@ def test_what_cannot_be_is_refused(store: str, where: str, message: str) -> None
 @pytest.mark.parametrize("url", [
     "redis://h", "redis://[::1]:6379/0", "rediss://u:p%2F%40@cache-1.example.com:6380/15", "unix:///run/redis.sock?db=2",
     "unix://:p@/run/redis.sock", "redis://:p@10.0.0.1/"])
-def test_urls_that_are_understood(url: str) -> None:
+def test_redis_url_forms_are_accepted(url: str) -> None:
     """By us and by the client."""
     assert RedisStoreSettings("redis", Secret(url)).url.reveal() == url
     asyncio.run(RedisDoor(url, "p", SystemClock()).close())
 
 
-def test_a_route_names_a_store_that_is_there() -> None:
+def test_route_unknown_store_is_refused() -> None:
     """Else it is told which one it may have meant."""
     with pytest.raises(SettingsError, match=r'routes\.m\.cache\.store: unknown store "s", did you mean st\?'):
         read(f"stores: {{st: {{kind: memory}}}}\n{ROUTES}")
 
 
-def test_redis_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redis_without_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """And says how to get it."""
     monkeypatch.setattr(sys.modules["stayfast.settings.checks"], "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"stores\.s\.kind: needs .* pip install '\.\[redis\]' in "):
@@ -125,7 +125,7 @@ routes:
 
 @pytest.mark.parametrize(("old", "new", "is_same"), [
     ("ttl_s: 60", "ttl_s: 61", True), ("max_bytes: 5000", "max_bytes: 6000", False), ("kind: memory, ", "", True)])
-def test_a_reload_keeps_the_stores_that_are_the_same(old: str, new: str, is_same: bool) -> None:
+def test_reload_keeps_unchanged_stores(old: str, new: str, is_same: bool) -> None:
     """What a route says does not touch them; and no route goes on with one that is not there any more."""
     text = ("stores: {s: {kind: memory, max_bytes: 5000}}\n"
             "routes: {m: {upstreams: [u], cache: {mode: exact, store: s, ttl_s: 60}}}")

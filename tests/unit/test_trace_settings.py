@@ -39,19 +39,19 @@ def observers(of: Settings) -> Observers:
     return Observers(of, loop)
 
 
-def test_off_by_default() -> None:
+def test_tracing_is_off_by_default() -> None:
     """No sink at all, so nothing is paid."""
     assert settings("{}").tracing.exporter == "none"
     assert observers(settings("{}")).tracing is None
 
 
-def test_nothing_is_imported_while_it_is_off() -> None:
+def test_tracing_off_imports_nothing() -> None:
     """A gateway without tracing needs no package of OpenTelemetry's."""
     done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
-def test_on() -> None:
+def test_tracing_settings_are_loaded() -> None:
     """One more sink; OpenTelemetry's own variables serve by reference."""
     text = '{exporter: otlp, endpoint: "${OTEL_EXPORTER_OTLP_ENDPOINT:-http://127.0.0.1:4318}", sample: 0.1}'
     assert settings(text).tracing.endpoint == ENDPOINT
@@ -62,7 +62,7 @@ def test_on() -> None:
     assert sum(sinks.tracing.place(None).is_sampled for _ in range(1_000)) in range(50, 160)
 
 
-def test_keys_are_never_shown() -> None:
+def test_tracing_headers_are_never_shown() -> None:
     """Headers are secrets in the settings and in what is made of them."""
     found = settings('{exporter: otlp, headers: {authorization: "Bearer ${KEY}"}}', KEY="sk-hidden")
     tracing = observers(found).tracing
@@ -77,7 +77,7 @@ def test_keys_are_never_shown() -> None:
     ('{endpoint: "http://h:99999"}', "tracing.endpoint"), ('{headers: {"a b": c}}', "tracing.headers"),
     ('{headers: {a: "b\\nc"}}', "tracing.headers"),
 ])
-def test_wrong_settings(text: str, complaint: str) -> None:
+def test_tracing_invalid_setting_is_refused(text: str, complaint: str) -> None:
     """Each names its place."""
     with pytest.raises(SettingsError) as raised:
         settings(text)
@@ -85,7 +85,7 @@ def test_wrong_settings(text: str, complaint: str) -> None:
     assert "u:p@" not in str(raised.value)
 
 
-def test_a_missing_extra_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the start, with the command that mends it, and only where tracing is asked for."""
     monkeypatch.setattr("stayfast.observe.tracing.config.find_spec", lambda name: None)
     settings("{}")
@@ -93,7 +93,7 @@ def test_a_missing_extra_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         settings("{exporter: otlp}")
 
 
-def test_peers() -> None:
+def test_tracing_peers_follow_upstreams() -> None:
     """Who stands behind the upstreams on the network, and where."""
     assert peers(settings("{}")) == {
         "near": Peer("openai", "127.0.0.1", 8000), "far": Peer("anthropic", "api.anthropic.com", 443)}

@@ -20,7 +20,7 @@ RULES = [rule for group in groups(SLOS, CONFIG) for rule in group.rules]
 ALERTS = [rule for rule in RULES if isinstance(rule, Alert)]
 
 
-def test_every_query_asks_for_what_there_is() -> None:
+def test_queries_use_existing_metrics_and_labels() -> None:
     """Metrics with their labels, recorded series, or what stands in the list of the awaited."""
     recorded = {rule.name for rule in RULES if isinstance(rule, Recording)}
     known = labels_by_metric()
@@ -29,7 +29,7 @@ def test_every_query_asks_for_what_there_is() -> None:
         assert [found for found in labels(rule.expr) if found[1] not in known.get(found[0], {found[1]})] == []
 
 
-def test_a_wrong_query_is_seen() -> None:
+def test_query_with_unknown_metric_is_found() -> None:
     """The reading of queries that the tests here rest on."""
     query = 'sum by (nope, le) (rate(stayfast_x_bucket{route="r",no!="1"}[5m])) / ignoring (a) stayfast:y:p9 > up'
     assert names(query) == {"stayfast_x_bucket", "stayfast:y:p9", "up"}
@@ -45,7 +45,7 @@ def test_every_alert_has_its_heading_and_every_heading_its_alert() -> None:
         assert alert.document("docs/alerts.md")["annotations"]["runbook_url"] == f"docs/alerts.md#{alert.name.lower()}"
 
 
-def test_every_alert_says_what_and_what_to_do() -> None:
+def test_alerts_have_summary_and_action() -> None:
     """In whole sentences, without a brace that Go's templates would trip over."""
     for alert in ALERTS:
         assert len(alert.summary) > 15, alert.name
@@ -53,7 +53,7 @@ def test_every_alert_says_what_and_what_to_do() -> None:
         assert re.sub(r"\{\{ \$(value|labels\.\w+)( \| humanize\w*)? \}\}", "", alert.summary + alert.action).count("{") == 0
 
 
-def test_only_promises_and_silence_wake_people() -> None:
+def test_only_budget_burns_and_down_are_pages() -> None:
     """Causes are tickets."""
     assert {alert.name for alert in ALERTS if alert.severity == "page"} == {"StayfastBudgetBurnPage", "StayfastDown"}
 
@@ -66,7 +66,7 @@ def test_groups_and_series_are_unique() -> None:
     assert len(set(series)) == len(series)
 
 
-def test_two_routes_are_two_to_sloth() -> None:
+def test_sloth_names_of_routes_are_unique() -> None:
     """Names that sloth cannot take become plain, and stay apart."""
     document = yaml.safe_load(sloth({name: Slo(ttft=None) for name in ("a/b", "a:b", "*", "gpt-4.1")}, CONFIG))
     made = [slo["name"] for slo in document["slos"]]
@@ -76,7 +76,7 @@ def test_two_routes_are_two_to_sloth() -> None:
     assert document["slos"][0]["objective"] == 99.0
 
 
-def test_the_bound_is_written_as_the_exposition_does() -> None:
+def test_bucket_label_matches_exposition() -> None:
     """A whole number has its .0, or no bucket is found."""
     assert 'le="1.0"' in prometheus({"m": Slo(None, Latency(1))}, CONFIG)
 
@@ -92,13 +92,13 @@ def test_thresholds_come_from_the_settings() -> None:
 @pytest.mark.parametrize(("make", "name"), [
     (lambda: AlertsConfig(truncated_ratio=1.5), "truncated_ratio"), (lambda: AlertsConfig(ttft_p95_s=0.0), "ttft_p95_s"),
     (lambda: AlertsConfig(retry_amplification=0.5), "retry_amplification"), (lambda: AlertsConfig(min_bad=0), "min_bad")])
-def test_wrong_thresholds(make: Callable[[], AlertsConfig], name: str) -> None:
+def test_thresholds_outside_bounds_are_refused(make: Callable[[], AlertsConfig], name: str) -> None:
     """Named, with what they may be."""
     with pytest.raises(ValueError, match=name):
         make()
 
 
-def test_words_for_people() -> None:
+def test_formatting_of_durations_and_shares() -> None:
     """Durations and shares as Prometheus and people write them."""
     assert [span(seconds) for seconds in (30, 300, 7200, 86_400 * 3)] == ["30s", "5m", "2h", "3d"]
     assert [percent(share) for share in (0.144, 0.01, 0.1, 0.00144)] == ["14.4 %", "1 %", "10 %", "0.144 %"]

@@ -22,7 +22,7 @@ class Told:
         self.parts.append(len(facts))
 
 
-def test_few_facts_wait_a_little() -> None:
+def test_batch_few_facts_are_flushed_after_delay() -> None:
     """For WAIT_S, or until somebody wants to read."""
     async def main(loop: SimLoop) -> None:
         one, two = Told(), Told()
@@ -44,7 +44,7 @@ def test_few_facts_wait_a_little() -> None:
     run(main)
 
 
-def test_many_facts_do_not_wait() -> None:
+def test_batch_full_is_flushed_at_once() -> None:
     """They come by the dozen, and those left over in their time."""
     async def main(loop: SimLoop) -> None:
         told = Told()

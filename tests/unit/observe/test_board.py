@@ -15,7 +15,7 @@ EVERYTHING = Slo(0.999, Latency(), Latency(), Latency(), Latency())
 PANELS: list[dict[str, Any]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 
 
-def test_it_can_be_imported() -> None:
+def test_dashboard_has_fields_required_by_grafana() -> None:
     """What Grafana's import asks for: a uid, a schema, unique ids, variables that exist."""
     assert (BOARD["uid"], BOARD["id"], BOARD["schemaVersion"]) == ("stayfast", None, 39)
     ids = [panel["id"] for panel in BOARD["panels"]]
@@ -27,7 +27,7 @@ def test_it_can_be_imported() -> None:
     assert "datasource" in variables
 
 
-def test_panels_stand_side_by_side() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     """Inside 24 columns, none over another, rows in their order."""
     taken: set[tuple[int, int]] = set()
     for panel in BOARD["panels"]:
@@ -41,7 +41,7 @@ def test_panels_stand_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
-def test_every_panel_explains_itself(panel: dict[str, Any]) -> None:
+def test_dashboard_panels_have_unit_description_legend(panel: dict[str, Any]) -> None:
     """A unit that Grafana knows, words behind the i, a legend where there is more than one line."""
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
     assert len(panel["description"]) > 15
@@ -50,7 +50,7 @@ def test_every_panel_explains_itself(panel: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
-def test_every_query_asks_for_what_there_is(panel: dict[str, Any]) -> None:
+def test_dashboard_queries_use_existing_metrics_and_labels(panel: dict[str, Any]) -> None:
     """Metrics with their labels, and series that the rules record."""
     recorded = {rule.name for group in groups({"m": EVERYTHING}, AlertsConfig()) for rule in group.rules
                 if isinstance(rule, Recording)}

@@ -35,7 +35,7 @@ def test_results_are_counted_by_route() -> None:
     assert dict(counted) == {(route, "hit"): 2, (route, "miss"): 1}
 
 
-def test_hits_say_nothing_of_what_is_usual() -> None:
+def test_hits_are_not_in_baseline_times() -> None:
     """They would make every miss look like a spike."""
     metrics = MetricsSink(Still())
     call = msgspec.structs.replace(done(), ended_at=99.0, ttft_s=1.0)
@@ -44,14 +44,14 @@ def test_hits_say_nothing_of_what_is_usual() -> None:
     assert metrics.first_tokens(call.route, 300.0).n == 1
 
 
-def test_time_spent_in_the_call_of_another_is_not_ours() -> None:
+def test_coalesced_request_has_no_overhead() -> None:
     """A coalesced request has no attempt of its own, and did not wait for the gateway."""
     fact = msgspec.structs.replace(done(), attempts=(), ttft_s=2.0)
     assert fact.own_s == 2.0
     assert msgspec.structs.replace(fact, cache="coalesced").own_s is None
 
 
-def test_the_log_says_it() -> None:
+def test_log_line_has_cache_result() -> None:
     """One word; nothing where the route has no cache."""
     line = msgspec.json.decode(msgspec.json.encode(_request_line(msgspec.structs.replace(done(), cache="hit"))))
     assert line["cache"] == "hit"

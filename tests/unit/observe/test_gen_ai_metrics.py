@@ -17,7 +17,7 @@ def gen_ai() -> tuple[GenAi, MetricsSink]:
     return made, metrics
 
 
-def test_a_call_and_a_request() -> None:
+def test_gen_ai_metrics_of_call_and_request() -> None:
     """Each attempt is a client's operation, each stream a server's time to first token."""
     its, metrics = gen_ai()
     who = ("chat", "anthropic", "claude-x")
@@ -31,7 +31,7 @@ def test_a_call_and_a_request() -> None:
     assert metrics.totals.histograms[known.GEN_AI_TOKENS.name][*who, "output"].sum_s == 20
 
 
-def test_the_buckets() -> None:
+def test_gen_ai_buckets_are_the_conventions() -> None:
     """As the conventions prescribe them."""
     assert known.GEN_AI_DURATION.bounds_s == pytest.approx(
         (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92))
@@ -40,7 +40,7 @@ def test_the_buckets() -> None:
     assert known.GEN_AI_SERVER_TTFT.bounds_s[-4:] == (2.5, 5.0, 7.5, 10.0)
 
 
-def test_clients_cannot_add_series_without_end() -> None:
+def test_gen_ai_models_are_bounded() -> None:
     """Where clients choose models freely, the first names are told apart."""
     its, metrics = gen_ai()
     its.take([attempt(model=f"m{n}") for n in range(2 * MAX_MODELS)])

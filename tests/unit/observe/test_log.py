@@ -14,7 +14,7 @@ from stayfast.observe.log import LineWriter, LogConfig, LogSink, _pieces
 from tests.unit.observe.test_metrics import attempt, done
 
 
-def test_one_line_a_request(tmp_path: Path) -> None:
+def test_log_writes_one_line_per_request(tmp_path: Path) -> None:
     """The line says what on-call asks for, in milliseconds."""
     path = tmp_path / "log"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
@@ -31,7 +31,7 @@ def test_one_line_a_request(tmp_path: Path) -> None:
     assert (fields["input_tokens"], fields["output_tokens"], fields["cached_tokens"]) == (10, 20, 5)
 
 
-def test_requests_can_be_left_out(tmp_path: Path) -> None:
+def test_log_requests_false_writes_no_request_lines(tmp_path: Path) -> None:
     """`log.requests: false` keeps the gateway's own lines only."""
     path = tmp_path / "log"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
@@ -46,7 +46,7 @@ def test_requests_can_be_left_out(tmp_path: Path) -> None:
     assert [msgspec.json.decode(line)["event"] for line in path.read_bytes().splitlines()] == ["started"]
 
 
-def test_lines_are_never_torn(tmp_path: Path) -> None:
+def test_log_writes_whole_lines_up_to_pipe_buf(tmp_path: Path) -> None:
     """What several workers write to one pipe stays whole lines: no write is longer than the pipe takes in one piece."""
     read_fd, write_fd = os.pipe()
     writer = LineWriter(LogConfig(fd=write_fd))
@@ -62,7 +62,7 @@ def test_lines_are_never_torn(tmp_path: Path) -> None:
     assert all(piece.endswith(b"\n") for piece in _pieces(lines))
 
 
-def test_a_reader_that_does_not_read_delays_nobody() -> None:
+def test_log_blocked_reader_drops_lines() -> None:
     """A full pipe: lines are dropped and counted, the writer's caller never blocks, memory stays bounded."""
     read_fd, write_fd = os.pipe()
     config = LogConfig(fd=write_fd, max_pending_bytes=100_000, flush_every_s=0.001)
@@ -90,7 +90,7 @@ def line_of(tmp_path: Path, fact: RequestDone) -> dict[str, Any]:
     return fields
 
 
-def test_what_went_wrong_is_in_the_line(tmp_path: Path) -> None:
+def test_log_line_has_error_fields(tmp_path: Path) -> None:
     """The stage that broke its budget, what was done instead, and each attempt with what it did and cost."""
     failed = {"ttft_s": None, "outcome": Outcome.DROPPED, "usage": None, "cost_usd": None}
     attempts = (attempt(fault="status", upstream_status=429, **failed),
@@ -104,7 +104,7 @@ def test_what_went_wrong_is_in_the_line(tmp_path: Path) -> None:
          "stalls_ms": [1500.0]}]
 
 
-def test_what_was_allowed_is_in_the_line(tmp_path: Path) -> None:
+def test_log_line_has_allowances(tmp_path: Path) -> None:
     """The deadline; of the stages those that might not use all that was left until then."""
     stages = (StageDone(Stage.ADMIT, 1.0, 1.1, 0.5), StageDone(Stage.CALL, 1.1, 1.3, 2.0),
               StageDone(Stage.RELAY, 1.3, 1.5, 2.7))
@@ -113,7 +113,7 @@ def test_what_was_allowed_is_in_the_line(tmp_path: Path) -> None:
     assert "allowed_ms" not in line_of(tmp_path, done(stages=stages[2:], total_s=3.0))
 
 
-def test_the_cost_by_role_is_in_the_line(tmp_path: Path) -> None:
+def test_log_line_has_cost_by_role(tmp_path: Path) -> None:
     """Where it is not all the first attempt's; the parts are the whole."""
     attempts = (attempt(is_lost=True, is_estimated=True, cost_usd=0.125), attempt(role="hedge", is_hedge=True, n_attempt=2))
     fields = line_of(tmp_path, done(attempts=attempts))
@@ -124,6 +124,6 @@ def test_the_cost_by_role_is_in_the_line(tmp_path: Path) -> None:
     assert "cost_usd_by" not in line_of(tmp_path, done())
 
 
-def test_a_smooth_request_says_no_more_than_it_must(tmp_path: Path) -> None:
+def test_log_line_omits_empty_fields(tmp_path: Path) -> None:
     """One attempt without a stall is in the line's own fields."""
     assert {"tries", "over_stage", "degraded", "error"}.isdisjoint(line_of(tmp_path, done()))

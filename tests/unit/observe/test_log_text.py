@@ -46,13 +46,13 @@ def written(terminal: tuple[int, int], *facts: Fact, has_colour: bool = False,
     return text.decode().replace("\r\n", "\n").splitlines()
 
 
-def test_a_request_is_a_line_of_the_terminal(terminal: tuple[int, int]) -> None:
+def test_text_line_of_request_fits_terminal(terminal: tuple[int, int]) -> None:
     """What one looks at first: when, how it ended, how long it took, which route and upstream, the first token."""
     [line] = written(terminal, done(route="gpt-4o-mini", upstream="openai"))
     assert re.fullmatch(r"\d\d:\d\d:\d\d info    200 500ms gpt-4o-mini by openai ttft 200ms tokens 10\+20 r", line)
 
 
-def test_a_long_line_is_cut_at_whole_parts(terminal: tuple[int, int]) -> None:
+def test_text_line_is_cut_at_whole_fields(terminal: tuple[int, int]) -> None:
     """What matters least goes; a request that failed by an upstream's fault keeps everything."""
     its: dict[str, Any] = {"route": "a-route-of-a-long-name", "upstream": "an-upstream-of-a-long-name", "tenant": "someone",
                            "request_id": "req_0123456789abcdef"}
@@ -64,7 +64,7 @@ def test_a_long_line_is_cut_at_whole_parts(terminal: tuple[int, int]) -> None:
     assert bad.endswith("req_0123456789abcdef")
 
 
-def test_colours_are_of_the_level(terminal: tuple[int, int]) -> None:
+def test_text_colour_follows_level(terminal: tuple[int, int]) -> None:
     """Yellow for warnings; without colour the same text."""
     fact = done(status=503, error="overloaded")
     [plain], [coloured] = written(terminal, fact), written(terminal, fact, has_colour=True)
@@ -73,7 +73,7 @@ def test_colours_are_of_the_level(terminal: tuple[int, int]) -> None:
     assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
 
 
-def test_lines_of_the_gateway_say_event_fields_and_detail(terminal: tuple[int, int]) -> None:
+def test_text_line_of_event_has_fields_and_detail(terminal: tuple[int, int]) -> None:
     """Whole, however long."""
     fact = BreakerChanged("openai", "open", "5 failures in a row " * 5)
     [line] = written(terminal, fact)
@@ -81,7 +81,7 @@ def test_lines_of_the_gateway_say_event_fields_and_detail(terminal: tuple[int, i
     assert line.count("in a row") == 5
 
 
-def test_nothing_that_a_terminal_would_act_on(terminal: tuple[int, int]) -> None:
+def test_text_line_has_no_control_characters(terminal: tuple[int, int]) -> None:
     """A model's name and a path are the client's: no escape, no line end, no carriage return of them gets out."""
     evil = "x\x1b[31mred\r\nfake line\x9b2J"
     lines = written(terminal, done(route=None, model=evil, status=404, error="model_not_found"),
@@ -91,7 +91,7 @@ def test_nothing_that_a_terminal_would_act_on(terminal: tuple[int, int]) -> None
     assert "model_not_found" in lines[0]
 
 
-def test_text_says_nothing_that_json_does_not(terminal: tuple[int, int]) -> None:
+def test_text_line_has_no_more_than_json(terminal: tuple[int, int]) -> None:
     """Every word of a request's text is a value of its JSON, or one of the few that name them."""
     fact: RequestDone = done(status=500, error="upstream_error", cache="miss", tenant="web", degraded="template")
     [text], [json] = written(terminal, fact), written(terminal, fact, form="json")
@@ -103,7 +103,7 @@ def test_text_says_nothing_that_json_does_not(terminal: tuple[int, int]) -> None
 @pytest.mark.parametrize(("format_", "is_terminal", "no_color", "expected"), [
     ("auto", True, "", ("text", True)), ("auto", False, "", ("json", False)), ("json", True, "", ("json", True)),
     ("text", False, "", ("text", False)), ("auto", True, "1", ("text", False))])
-def test_auto_is_text_on_a_terminal(format_: Literal["auto", "text", "json"], is_terminal: bool, no_color: str,
+def test_log_format_auto_is_text_on_terminal(format_: Literal["auto", "text", "json"], is_terminal: bool, no_color: str,
                                     expected: tuple[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """The form, and whether in colour: that is for terminals without NO_COLOR."""
     monkeypatch.setattr(os, "isatty", lambda fd: is_terminal and fd == 1)
@@ -112,7 +112,7 @@ def test_auto_is_text_on_a_terminal(format_: Literal["auto", "text", "json"], is
     assert ((config.form, config.has_colour), config.fd) == (expected, 1)
 
 
-def test_the_flag_and_the_variable_are_the_setting(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+def test_log_format_flag_and_variable_override_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
                                                    tmp_path: Any) -> None:
     """`--log-format` wins over STAYFAST_LOG_FORMAT; a word that is none of the three is refused."""
     monkeypatch.chdir(tmp_path)

@@ -106,7 +106,7 @@ def test_a_stream_that_breaks_off_is_counted_as_truncated(changes: dict[str, Any
     assert counted(metrics, known.TRUNCATED) == ({("u",): n} if n else {})
 
 
-def test_attempts_by_what_the_upstream_said() -> None:
+def test_attempts_are_counted_by_fault_and_status() -> None:
     """429 is told from 500; stalls have a counter of their own."""
     metrics = counting(attempt(fault="status", outcome=Outcome.DROPPED, upstream_status=429, usage=None),
                        attempt(fault="truncated", outcome=Outcome.DROPPED, stalls=(Stall(1.2, 1.5), Stall(3.0, 2.0))))
@@ -125,7 +125,7 @@ def test_every_request_has_an_end_to_end_time_by_outcome(changes: dict[str, obje
     assert counted(metrics, known.TTFT) == counted(metrics, known.USABLE) == {}
 
 
-def test_usable_means_the_first_token_or_the_whole() -> None:
+def test_usable_time_is_first_token_or_end() -> None:
     """A stream can be read from its first token on, a whole answer when it is there, a failed one never."""
     metrics = counting(done(), done(stream=False), done(stream=False, status=502))
     usable = metrics.totals.histograms[known.USABLE.name][OK]
@@ -150,7 +150,7 @@ def test_unknown_models_add_no_series() -> None:
     assert len(metrics.totals.histograms[known.E2E.name]) == 1
 
 
-def test_clients_that_left_and_limits_that_fired() -> None:
+def test_disconnects_and_time_limits_are_counted() -> None:
     """Who gave up waiting, and when; which limit ended a request and in which stage; an upstream's own 504 is none."""
     stages = (*done().stages, StageDone(Stage.RELAY, 1.2, 1.5, 1.0), StageDone(Stage.SETTLE, 1.5, 1.5, 1.0))
     metrics = counting(done(status=499, ttft_s=None), done(status=499), done(status=504, error="whatever it said"),
@@ -159,7 +159,7 @@ def test_clients_that_left_and_limits_that_fired() -> None:
     assert counted(metrics, known.DEADLINE_EXCEEDED) == {("m", "relay", "idle_s_exceeded"): 1}
 
 
-def test_budgets_broken_and_lesser_answers() -> None:
+def test_stage_overruns_and_degraded_answers_are_counted() -> None:
     """By stage, and by what was done instead."""
     metrics = counting(done(over_stage=Stage.CALL), done(over_stage=Stage.CALL, degraded="fallback"))
     assert counted(metrics, known.STAGE_OVERRUNS) == {("m", "call"): 2}
@@ -178,7 +178,7 @@ def test_connections_gaps_and_lag() -> None:
     assert counted(metrics, known.LOOP_LAG) == {(): 1}
 
 
-def test_promises_get_exact_buckets() -> None:
+def test_slo_bounds_are_exact_buckets() -> None:
     """0.5 s and 0.033 s are bounds of their families only; a wrong family is refused."""
     metrics = counting(done(ttft_s=0.5), done(ttft_s=0.50001), slo_bounds_s={"ttft": [0.5, 0.5], "tpot": (0.033,)})
     histogram = metrics.totals.histograms[known.TTFT.name][OK]

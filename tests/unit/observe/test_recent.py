@@ -24,7 +24,7 @@ def filled(*facts: RequestDone, **config: Any) -> Recent:
     return recent
 
 
-def test_the_newest_are_kept() -> None:
+def test_recent_keeps_newest_requests() -> None:
     """Newest first, so many and no more; what is not the end of a request is not kept."""
     recent = filled(*(done(request_id=f"r{n}") for n in range(5)), size=3)
     recent.take([attempt()])
@@ -37,7 +37,7 @@ def test_the_newest_are_kept() -> None:
 @pytest.mark.parametrize("changes", [
     {"status": 502}, {"status": 499}, {"status": 404}, {"over_stage": Stage.CALL}, {"degraded": "partial"}, {"ttft_s": 2.0},
     {"attempts": (attempt(), attempt(n_attempt=2))}, {"attempts": (attempt(stalls=(Stall(1.2, 3.0),)),)}])
-def test_what_somebody_may_ask_about_is_kept_for_longer(changes: dict[str, object]) -> None:
+def test_recent_notable_requests_outlive_others(changes: dict[str, object]) -> None:
     """Good traffic pushes it out of the first ring, not out of the second."""
     recent = filled(done(request_id="odd", **changes), *(done(request_id=f"r{n}") for n in range(5)), size=3)
     assert "odd" not in ids(recent.newest())
@@ -45,19 +45,19 @@ def test_what_somebody_may_ask_about_is_kept_for_longer(changes: dict[str, objec
     assert ids(recent.named("odd")) == ["odd"]
 
 
-def test_memory_is_bounded_too() -> None:
+def test_recent_max_bytes_bounds_memory() -> None:
     """However long what others chose in them is."""
     recent = filled(*(done(request_id=f"r{n}", model="x" * 50_000) for n in range(50)), size=100, max_bytes=110_000)
     assert ids(recent.newest()) == ["r49", "r48"]
 
 
-def test_one_odd_request_does_not_push_out_the_others() -> None:
+def test_recent_huge_request_is_not_stored() -> None:
     """However large somebody managed to make it."""
     recent = filled(*(done(request_id=f"r{n}") for n in range(5)), done(request_id="odd", error="x" * 1_000_000))
     assert ids(recent.newest()) == ["r4", "r3", "r2", "r1", "r0"]
 
 
-def test_the_same_id_twice() -> None:
+def test_recent_same_id_returns_both_requests() -> None:
     """Clients choose ids: both are found, the newest first."""
     recent = filled(done(wall_at=1.0), done(wall_at=2.0))
     assert [fact.wall_at for fact in recent.named("r")] == [2.0, 1.0]

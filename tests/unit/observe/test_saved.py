@@ -28,7 +28,7 @@ def test_hits_save_what_the_median_request_waits() -> None:
     assert dict(counters[USD]) == {(route, "exact"): pytest.approx(0.004), (route, "semantic"): pytest.approx(0.002)}
 
 
-def test_nothing_known_is_nothing_saved() -> None:
+def test_hits_without_baseline_save_nothing() -> None:
     """Without a call to compare with, without a price, and of a request that failed."""
     metrics = MetricsSink(Still())
     metrics.take([msgspec.structs.replace(hit(), saved_usd=None), msgspec.structs.replace(hit(), status=499)])
@@ -36,7 +36,7 @@ def test_nothing_known_is_nothing_saved() -> None:
     assert not metrics.totals.counters[USD]
 
 
-def test_answers_made_again_are_counted() -> None:
+def test_cache_refreshes_are_counted_by_result() -> None:
     """By what came of it."""
     metrics = MetricsSink(Still())
     metrics.take([Renewed("chat", "refreshed", 0.5), Renewed("chat", "failed", 0.5), Renewed("chat", "refreshed", 0.5)])

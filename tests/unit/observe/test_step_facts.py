@@ -39,7 +39,7 @@ def test_steps_are_counted_by_name_and_end() -> None:
     assert counted(metrics, known.STEP_SECONDS)["desk", "kb"] == 1
 
 
-def test_names_without_end_are_one_series() -> None:
+def test_step_names_beyond_limit_are_other() -> None:
     """A step that is named after what was asked cannot fill the memory."""
     metrics = counting(*[attempt(upstream="desk", steps=(StepDone(f"kb {n}", 1.0, 1.1, 1.0, "ok"),)) for n in range(99)])
     series = counted(metrics, known.TURN_STEPS)
@@ -47,7 +47,7 @@ def test_names_without_end_are_one_series() -> None:
     assert series["desk", "other", "ok"] == 99 - known.MAX_STEP_NAMES
 
 
-def test_steps_are_kept_with_their_request() -> None:
+def test_steps_are_stored_with_their_request() -> None:
     """For `explain`, as they were."""
     recent = Recent(RecentConfig())
     recent.take([turn()])
@@ -85,7 +85,7 @@ def test_a_turn_is_an_agent_and_its_steps_are_tools() -> None:
     assert "gen_ai.operation.name" not in attributes(other)
 
 
-def test_the_picture_of_a_turn() -> None:
+def test_waterfall_draws_steps_of_turn() -> None:
     """Each step below its call, deeper where it ran in another; which broke the budget, what was cut, what it cost."""
     drawn = picture(waterfall(turn(), LogHistogram()), 100)
     rows = [line.split()[0] for line in drawn.splitlines() if line.startswith("    ") and "of" in line]
@@ -105,7 +105,7 @@ def test_server_timing_of_steps() -> None:
     assert steps_timing([STEPS[0]] * 99).count("turn.agent") == 32
 
 
-def test_a_turn_that_raised_is_a_line(tmp_path: Path) -> None:
+def test_turn_failed_writes_log_line(tmp_path: Path) -> None:
     """An error, with the places and without the words."""
     path = tmp_path / "log"
     with path.open("wb") as file:

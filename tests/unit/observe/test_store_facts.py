@@ -13,7 +13,7 @@ FACTS = [StoreCallDone("hot", "get", "hit", 0.001), StoreCallDone("hot", "get", 
          StoreCallDone("hot", "put", "stored", 0.5), StoreCallDone("hot", "get", "timeout", 0.02)]
 
 
-def test_what_came_of_it_is_counted_and_only_waits_are_times() -> None:
+def test_store_results_are_counted_and_lookups_timed() -> None:
     """What memory answered, and what nobody waited for, is no wait."""
     metrics = MetricsSink(Still())
     metrics.take(FACTS)
@@ -23,7 +23,7 @@ def test_what_came_of_it_is_counted_and_only_waits_are_times() -> None:
     assert (sum(waits.counts), waits.sum_s) == (2, 0.021)
 
 
-def test_a_change_is_a_line_and_a_look_up_is_none(tmp_path: Path) -> None:
+def test_store_state_change_writes_log_line(tmp_path: Path) -> None:
     """One that is left alone is a warning."""
     path = tmp_path / "log"
     with path.open("wb") as file:

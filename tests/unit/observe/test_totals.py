@@ -38,7 +38,7 @@ def read(totals: Totals) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @given(VALUES, VALUES)
-def test_many_at_once_count_as_one_by_one(values: list[float], more: list[float]) -> None:
+def test_histogram_add_sorted_equals_add(values: list[float], more: list[float]) -> None:
     """A sorted batch goes where its values would."""
     one, many = Histogram(BOUNDS), Histogram(BOUNDS)
     for value in (*values, *more):
@@ -49,7 +49,7 @@ def test_many_at_once_count_as_one_by_one(values: list[float], more: list[float]
     assert many.sum_s == pytest.approx(one.sum_s)
 
 
-def test_a_bound_belongs_to_its_bucket() -> None:
+def test_histogram_bound_is_inclusive() -> None:
     """le means at most, in both ways of adding."""
     one, many = Histogram(BOUNDS), Histogram(BOUNDS)
     one.add(0.2)
@@ -58,7 +58,7 @@ def test_a_bound_belongs_to_its_bucket() -> None:
 
 
 @given(VALUES)
-def test_other_bounds_lose_no_value_and_never_flatter(values: list[float]) -> None:
+def test_histogram_merge_other_bounds_rounds_up(values: list[float]) -> None:
     """A worker with newer settings: what it counted stays counted, in a bucket that is not too low."""
     exact, theirs, ours = Histogram(BOUNDS), Histogram((0.15, 0.4)), Histogram(BOUNDS)
     for value in values:
@@ -70,7 +70,7 @@ def test_other_bounds_lose_no_value_and_never_flatter(values: list[float]) -> No
         assert sum(ours.counts[:n_buckets]) <= sum(exact.counts[:n_buckets])
 
 
-def test_workers_add_up() -> None:
+def test_totals_sum_workers() -> None:
     """Counters, histograms and requests in flight of two processes are those of one that had seen everything."""
     facts = [done(), attempt(), GapsSeen("m", "u", [0.02, 0.3]), LoopLag(0.001), done(status=502)]
     apart = whole_of(counting(*facts[:2], in_flight=lambda: [("u", 2)]), counting(*facts[2:], in_flight=lambda: [("u", 3)]))
@@ -79,7 +79,7 @@ def test_workers_add_up() -> None:
     assert read(apart)["stayfast_in_flight", (("upstream", "u"),)] == 5
 
 
-def test_a_worker_that_is_gone_counts_but_is_not_there() -> None:
+def test_totals_ended_worker_adds_counts_without_gauges() -> None:
     """What it counted stays; its requests in flight and its live percentiles do not."""
     gone = counting(*[done()] * 40, in_flight=lambda: [("u", 2)])
     found = read(whole_of(gone, is_of_now=False))
@@ -87,7 +87,7 @@ def test_a_worker_that_is_gone_counts_but_is_not_there() -> None:
     assert not [name for name, _ in found if name in ("stayfast_in_flight", "stayfast_spike_factor")]
 
 
-def test_a_worker_goes_on_from_its_predecessor() -> None:
+def test_metrics_resume_from_ended_worker() -> None:
     """Its counts are the sum of both lives."""
     first, second = counting(done(), done(), lost=lambda: [("spans", 3)]), counting(done(), lost=lambda: [("spans", 4)])
     second.resume(sent(first))
@@ -115,14 +115,14 @@ def test_the_spike_factor_is_p99_over_p50_of_all_workers() -> None:
 
 
 @given(st.text(max_size=20))
-def test_any_name_can_be_a_label(name: str) -> None:
+def test_labels_are_escaped(name: str) -> None:
     """Quotes, line ends and backslashes in a route's name come back as they were."""
     found = read(whole_of(counting(done(route=name))))
     routes = {dict(labels).get("route") for (metric, labels) in found if metric == "stayfast_requests_total"}
     assert routes == {name or "none"}
 
 
-def test_every_family_is_announced() -> None:
+def test_exposition_has_help_and_type_of_all_metrics() -> None:
     """HELP and TYPE for each, also before anything was counted."""
     text = "".join(whole_of(counting()).pieces())
     for family in known.FAMILIES:

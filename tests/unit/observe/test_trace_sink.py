@@ -68,7 +68,7 @@ def eventually(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
-def test_what_is_left_is_sent_at_the_close() -> None:
+def test_exporter_close_sends_queued_requests() -> None:
     """Every traced request, once, and then the exporter is closed."""
     exporter = Kept()
     sink = tracing(exporter)
@@ -96,7 +96,7 @@ def test_only_sampled_requests_are_queued() -> None:
     assert kept.trace.parent_id == "1234567890123456"
 
 
-def test_the_oldest_are_dropped_and_counted() -> None:
+def test_exporter_full_queue_drops_oldest() -> None:
     """While a collector takes its time, a bounded number of requests waits for it."""
     exporter = Kept()
     exporter.may_send.clear()
@@ -133,7 +133,7 @@ def test_exporter_collector_down_retries_and_logs_the_outage_once() -> None:
     assert said[0] == ("warning", "traces_not_taken", "ConnectionRefusedError")
 
 
-def test_a_refusal_is_for_good() -> None:
+def test_exporter_rejected_batch_is_not_retried() -> None:
     """What a collector will never take is counted and let go."""
     exporter = Kept(Verdict(400, reason="HTTP 400"), TAKEN)
     said: list[tuple[str, str, str]] = []
@@ -147,7 +147,7 @@ def test_a_refusal_is_for_good() -> None:
     assert said == [("warning", "traces_refused", "HTTP 400")]
 
 
-def test_what_cannot_be_encoded_harms_nobody_for_long() -> None:
+def test_exporter_unencodable_request_is_skipped() -> None:
     """The few requests of the same part go with it; the thread lives."""
     exporter = Kept()
     sink = tracing(exporter)
@@ -159,7 +159,7 @@ def test_what_cannot_be_encoded_harms_nobody_for_long() -> None:
     assert exporter.requests[-1].request_id == "good"
 
 
-def test_a_collector_that_hangs_does_not_hold_the_exit() -> None:
+def test_exporter_close_gives_up_on_hanging_collector() -> None:
     """Closing gives up when it was told to."""
     exporter = Kept()
     exporter.may_send.clear()
@@ -175,7 +175,7 @@ def test_a_collector_that_hangs_does_not_hold_the_exit() -> None:
     assert exporter.is_closed
 
 
-def test_a_closing_gateway_asks_a_collector_once() -> None:
+def test_exporter_closing_sends_once() -> None:
     """No waiting for one that is down."""
     exporter = Kept(Verdict(can_retry=True, reason="ConnectionRefusedError"))
     sink = tracing(exporter)
@@ -188,7 +188,7 @@ def test_a_closing_gateway_asks_a_collector_once() -> None:
     assert sink.n_refused == 1
 
 
-def test_places() -> None:
+def test_exporter_places_request_in_trace() -> None:
     """Under the caller's span where there is one, else at the start of a new trace."""
     sink = tracing(Kept())
     caller = caller_of(CALLER.format(flags="01"))
@@ -205,7 +205,7 @@ def test_places() -> None:
     {"endpoint": "http://h:0"}, {"endpoint": "http://h h"}, {"endpoint": "http://h:99999"}, {"sample": 1.5},
     {"sample": -0.1}, {"timeout_s": 0}, {"max_pending": 0}, {"flush_every_s": 0},
 ])
-def test_config_is_checked(changes: dict[str, Any]) -> None:
+def test_trace_config_invalid_value_is_refused(changes: dict[str, Any]) -> None:
     """A wrong value names its field and never quotes what may hold a password."""
     with pytest.raises(ValueError, match=next(iter(changes))) as raised:
         TraceConfig(**changes)
@@ -216,6 +216,6 @@ def test_config_is_checked(changes: dict[str, Any]) -> None:
     ("http://c:4318", "http://c:4318/v1/traces"), ("http://c:4318/", "http://c:4318/v1/traces"),
     ("https://c/otlp", "https://c/otlp/v1/traces"), ("https://c/v1/traces", "https://c/v1/traces"),
 ])
-def test_the_path_is_added_once(endpoint: str, url: str) -> None:
+def test_trace_config_url_has_traces_path(endpoint: str, url: str) -> None:
     """OpenTelemetry's base address and its full one both work."""
     assert TraceConfig(endpoint).url == url

@@ -51,7 +51,7 @@ def attributes(described: Any) -> dict[str, Any]:
     return found
 
 
-def test_the_tree() -> None:
+def test_spans_form_a_tree() -> None:
     """A SERVER span under the caller's, and under it one for each stage and for each call, all inside its time."""
     spans = exported(request())
     assert [(KINDS[span.kind], span.name) for span in spans] == [
@@ -71,14 +71,14 @@ def test_the_tree() -> None:
     assert (root.flags, spans[1].flags) == (0x303, 0x103)  # the root's parent is remote
 
 
-def test_a_trace_of_our_own_has_no_parent() -> None:
+def test_root_span_of_new_trace_has_no_parent() -> None:
     """Without a caller's context the request's span is the first."""
     root = exported(request(trace=Trace("a" * 32, "b" * 16)))[0]
     assert root.parent_span_id == b""
     assert root.flags == 0x101
 
 
-def test_what_the_request_says() -> None:
+def test_request_span_attributes() -> None:
     """HTTP's own attributes and ours; nothing that has nothing to say."""
     assert attributes(exported(request())[0]) == {
         "http.request.method": "POST", "http.route": "/v1/chat/completions", "url.path": "/v1/chat/completions",
@@ -88,14 +88,14 @@ def test_what_the_request_says() -> None:
         "stayfast.ttft_ms": 200.0, "stayfast.tpot_ms": 20.0, "stayfast.cost_usd": 0.5}
 
 
-def test_what_a_stage_says() -> None:
+def test_stage_span_attributes() -> None:
     """Its allowance, and whether it took more."""
     spans = exported(request())
     assert attributes(spans[1]) == {"stayfast.allowance_ms": 5_000.0}
     assert attributes(spans[2]) == {"stayfast.allowance_ms": 200.0, "stayfast.over": True}
 
 
-def test_what_a_good_call_says() -> None:
+def test_successful_call_span_attributes() -> None:
     """OpenTelemetry's GenAI names, with the provider and the address of its upstream."""
     span = exported(request(), peers={"far": Peer("anthropic", "api.anthropic.com", 443)})[-1]
     assert attributes(span) == {
@@ -116,7 +116,7 @@ def test_what_a_good_call_says() -> None:
     ("status", 503, Outcome.DROPPED, "503"), ("reset", None, Outcome.DROPPED, "reset"),
     ("in_band", 529, Outcome.DROPPED, "in_band"), (None, None, Outcome.IGNORED, "cancelled"),
 ])
-def test_what_a_failed_call_says(fault: str | None, status: int | None, outcome: Outcome, error: str) -> None:
+def test_failed_call_span_attributes(fault: str | None, status: int | None, outcome: Outcome, error: str) -> None:
     """error.type is a word of few, and the span's status is an error."""
     attempt = AttemptDone("m", "u", 1.1, 1.2, outcome, None, fault, kind="vllm", model="x", upstream_status=status)
     span = exported(request(attempts=(attempt,), stream=False))[-1]
@@ -127,7 +127,7 @@ def test_what_a_failed_call_says(fault: str | None, status: int | None, outcome:
     assert not any(name.startswith("gen_ai.response") for name in attributes(span))
 
 
-def test_a_call_says_what_it_was_asked_and_who_answered() -> None:
+def test_call_span_has_parameters_and_response_model() -> None:
     """Numbers of the request; id and model of the answer; never a stop sequence, which may quote a prompt."""
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "temperature": 0.5, "top_p": 1, "seed": 7,
             "max_tokens": 9, "n": 2, "stop": ["SECRET"], "presence_penalty": 0.25}
@@ -142,7 +142,7 @@ def test_a_call_says_what_it_was_asked_and_who_answered() -> None:
         "gen_ai.response.time_to_first_chunk": 0.2}
 
 
-def test_a_hedge_that_lost_is_no_error() -> None:
+def test_lost_hedge_span_has_no_error() -> None:
     """Another one was quicker: its span says so, with an estimate of what it used, and its status is unset."""
     lost = msgspec.structs.replace(FAILED, outcome=Outcome.IGNORED, fault=None, upstream_status=None, is_lost=True,
                                    role="hedge", usage=Usage(100), is_estimated=True)
@@ -154,7 +154,7 @@ def test_a_hedge_that_lost_is_no_error() -> None:
         True, "hedge", True)
 
 
-def test_the_verdict_of_a_cache() -> None:
+def test_request_span_has_cache_result() -> None:
     """Hit, miss and the like, on the request's span."""
     assert attributes(exported(request(cache="hit"))[0])["stayfast.cache"] == "hit"
 
@@ -163,7 +163,7 @@ def test_the_verdict_of_a_cache() -> None:
     (504, "first_token_s_exceeded", "first_token_s_exceeded", 2), (404, "model_not_found", None, 0),
     (499, "client_left", "client_left", 0),
 ])
-def test_how_a_request_failed(status: int, error: str, type_: str | None, code: int) -> None:
+def test_failed_request_span_has_error_type(status: int, error: str, type_: str | None, code: int) -> None:
     """By the convention a 4xx is no error of the server's; a client that left got no status at all."""
     root = exported(request(status=status, error=error))[0]
     said = attributes(root)
@@ -183,7 +183,7 @@ def test_every_api_has_its_names(api: Api) -> None:
                          Api.COUNT_TOKENS: "count_tokens x"}.get(api, "chat x")
 
 
-def test_messages_join_end_to_end() -> None:
+def test_otlp_messages_can_be_concatenated() -> None:
     """Two messages in a row are one message with the spans of both: how a batch is made in small parts."""
     spans = Spans({}, "1", Random(1))
     joined = ExportTraceServiceRequest.FromString(spans.encode([request()], {}) + spans.encode([request()], {}))
@@ -195,6 +195,6 @@ def test_messages_join_end_to_end() -> None:
     ("openai", "my.openai.azure.com", "azure.ai.openai"), ("anthropic", "api.anthropic.com", "anthropic"),
     ("openai", "notapi.x.ai", "openai"), ("openai", "bedrock-runtime.us-east-1.amazonaws.com", "aws.bedrock"),
 ])
-def test_providers(kind: str, host: str, provider: str) -> None:
+def test_provider_name_by_host(kind: str, host: str, provider: str) -> None:
     """By the host where it is known, else by the protocol."""
     assert provider_of(kind, host) == provider

@@ -34,7 +34,7 @@ def test_times_are_milliseconds_from_accept() -> None:
     assert (told.ms, told.ttft_ms, told.deadline_ms, told.cost_usd) == (3000, 2600, 3000, 0.25)
 
 
-def test_the_verdict_names_the_stage_that_broke_its_budget() -> None:
+def test_explanation_names_stage_over_budget() -> None:
     """How it ended, what was over, what each attempt did, where the time went, whose it was."""
     assert of(JAGGED).verdict == [
         "Answered in 3.00 s; first token after 2.60 s.",
@@ -49,7 +49,7 @@ def test_the_verdict_names_the_stage_that_broke_its_budget() -> None:
 @pytest.mark.parametrize(("cache", "words"), [
     ("hit", "To delete this answer: stayfast cache purge --key "), ("semantic", "To delete this answer: "),
     ("stale", "To delete this answer: "), ("miss", "Its own answer, if stored: stayfast cache inspect ")])
-def test_the_key_of_its_answer(cache: str, words: str) -> None:
+def test_explanation_has_cache_key(cache: str, words: str) -> None:
     """Of one that was given it is the key of that; else the one of its own."""
     told = of(done(cache=cache, cache_key=b"k" * 32))
     assert told.cache_key == "6b" * 32
@@ -67,14 +67,14 @@ def test_the_key_of_its_answer(cache: str, words: str) -> None:
     ({"status": 503, "error": "overloaded", "shed": "queue_full"}, "Rejected with 503 overloaded (queue_full) after"),
     ({"degraded": "template"}, "Answered in degraded form (template) in 3.00 s"),
 ])
-def test_how_it_ended(changes: dict[str, object], words: str) -> None:
+def test_explanation_begins_with_outcome(changes: dict[str, object], words: str) -> None:
     """The first sentence, in the list as well."""
     fact = done(ended_at=4.0, stages=STAGES, **changes)
     assert of(fact).verdict[0].startswith(words)
     assert listed(fact).verdict.startswith(words)
 
 
-def test_a_connection_that_failed_names_the_address_to_operators() -> None:
+def test_failed_connection_address_is_for_admins_only() -> None:
     """And the system's error; clients, who may look at their own requests, learn nothing of our network."""
     failed = attempt(outcome=Outcome.DROPPED, fault="connect", ttft_s=None, usage=None, detail="10.0.0.7:8000: ECONNREFUSED")
     fact = done(status=502, error="upstream_connect", ttft_s=None, attempts=(failed,))
@@ -85,7 +85,7 @@ def test_a_connection_that_failed_names_the_address_to_operators() -> None:
     assert without_details(JAGGED) is JAGGED
 
 
-def test_a_note_begins_as_it_was_written() -> None:
+def test_notes_are_not_capitalized() -> None:
     """Many begin with the name of an upstream, and names are not ours to change."""
     notes = ("dead stands behind: its breaker is open", "retried at v: 503 from dead, extra attempts 0.0 %, limit 10 %")
     assert of(done(notes=notes)).verdict[1:3] == [f"{note}." for note in notes]
@@ -95,12 +95,12 @@ def test_a_note_begins_as_it_was_written() -> None:
     (0.99999, 0.9999, "1.00 s of 1.00 s"), (1.02, 0.98, "1.02 s of 0.98 s"), (2.0, 0.05, "2.00 s of 0.05 s"),
     (0.1, 3.0, "100 ms of 3.00 s"), (0.06, 0.05, "60 ms of 50 ms"), (0.999, 1.0, "999 ms of 1.00 s"),
     (0.000_31, 30.0, "0.31 ms of 30.00 s")])
-def test_what_was_spent_is_told_in_one_unit_where_it_was_too_much(spent_s: float, allowance_s: float, words: str) -> None:
+def test_format_spent_over_allowance_has_one_unit(spent_s: float, allowance_s: float, words: str) -> None:
     """Else each in its own; 1000 ms is 1.00 s."""
     assert spent_of(spent_s, allowance_s) == words
 
 
-def test_compared_with_what_is_usual() -> None:
+def test_explanation_compares_with_baseline() -> None:
     """With enough requests in the last hour; not with fewer."""
     usual = LogHistogram()
     for _ in range(100):
@@ -114,12 +114,12 @@ def test_compared_with_what_is_usual() -> None:
     assert of(JAGGED, few).normal is None
 
 
-def test_a_long_name_is_cut() -> None:
+def test_long_model_name_is_cut() -> None:
     """What a client sends as the model's name may be anything."""
     assert len(of(done(model="x" * 10_000)).model) == 128
 
 
-def test_a_request_without_anything() -> None:
+def test_explanation_of_refused_request() -> None:
     """Refused before any stage ended."""
     fact = done(stages=(), attempts=(), ttft_s=None, usage=None, status=404, error="model_not_found", ended_at=1.0)
     assert of(fact).verdict == ["Refused with 404 model_not_found after 0.00 ms."]
