@@ -92,7 +92,7 @@ def exchange_writes(source: str) -> Iterator[int]:
     tree = ast.parse(source)
     arguments = [node for node in ast.walk(tree) if isinstance(node, ast.arg) and node.annotation is not None]
     names = {"ex", "exchange"} | {node.arg for node in arguments
-                                  if ast.unparse(node.annotation or node).strip("'\"") in ("Exchange", "RequestRecord")}
+                                  if ast.unparse(node.annotation or node).strip("'\"") in ("Exchange", "OutcomeRecord")}
 
     def is_of_exchange(node: ast.expr) -> bool:
         while isinstance(node, ast.Attribute):

@@ -8,7 +8,7 @@ import pytest
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import AttemptDone, Renewed, RequestDone
 from stayfast.core.types import CacheControl
-from stayfast.pipeline.exchange import Exchange, RequestRecord
+from stayfast.pipeline.exchange import Exchange, OutcomeRecord
 from stayfast.pipeline.plan import Admitted
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.policy.admission.priority import Urgency
@@ -270,7 +270,7 @@ def test_an_exchange_for_another_task_is_whole() -> None:
         changed = {name for name in Exchange.__slots__ if getattr(other, name) is not getattr(ex, name)}
         assert changed == {"record", "timeouts"}
         assert other.record is record
-        assert all(getattr(record, name) is getattr(ex.record, name) for name in RequestRecord.__slots__)
+        assert all(getattr(record, name) is getattr(ex.record, name) for name in OutcomeRecord.__slots__)
         reply.close()
 
     run(main)

@@ -1,4 +1,4 @@
-"""F8: the only place where objects meet. `system` is the parts list, `process` how it is run, reloaded and stopped."""
+"""The composition root. `system` builds the parts, `assembly` the gateway; `process` runs, reloads and stops them."""
 
 from stayfast.compose.engines import companions
 from stayfast.compose.process import serve

@@ -1,9 +1,8 @@
-"""What the workers of one parent answer as one: metrics, recent requests, what caches hold and what is to be forgotten.
+"""What all workers of one parent report together: metrics, recent requests, caches; and purges in all of them.
 
-No counter ever goes back, which Prometheus would take for a new start and count everything again. So a worker writes down
-what it has counted before it shows it; one that takes a crashed worker's place goes on from there, and until it answers,
-or while a worker is stuck, what it had written down stands for it. What was counted between the last scrape and a crash
-is lost.
+Prometheus takes a decreasing counter for a restart, so no counter may decrease. A worker writes its counts to disk before it
+shows them; the successor of a crashed worker continues from there, and the written counts stand for a worker that does not
+answer. Counts between the last scrape and a crash are lost.
 """
 
 import asyncio
@@ -36,10 +35,10 @@ AUDITS = {"begun": "audit_started", "right": "audit_right", "wrong": "audit_wron
 
 
 class LearnedState(msgspec.Struct, frozen=True):
-    """What the semantic cache of a route knows by now, and how much is wanted before it gives anything.
+    """The state of a route's semantic cache.
 
-    state: off (nothing to embed with), waiting (for its embedder), shadow (gives nothing yet), live, or fixed (a
-    threshold that nobody proves).
+    state: off (its packages are missing), waiting (for the embedder), shadow (learning, returns nothing yet), live, or fixed
+    (a threshold without a proof).
     """
 
     state: str
@@ -49,14 +48,14 @@ class LearnedState(msgspec.Struct, frozen=True):
 
 
 class WorkerCacheState(msgspec.Struct, frozen=True):
-    """What one worker tells of a route's cache."""
+    """One worker's cache of one route."""
 
     store: StoreStats
     semantic: LearnedState | None = None  # None: it is an exact one
 
 
 class Forgot(msgspec.Struct, frozen=True):
-    """How many answers one store has forgotten; `gone`: it could not be asked."""
+    """How many answers one store has dropped. gone: why it could not be reached."""
 
     n: int = 0
     is_shared: bool = False
@@ -73,11 +72,11 @@ class Caches:
         self._routes = routes
 
     async def stats(self) -> dict[str, WorkerCacheState]:
-        """How the cache of each route is."""
+        """The state of each route's cache."""
         return {name: WorkerCacheState(await caching.store.stats(), _learned(caching)) for name, caching in self._caches()}
 
     async def purge(self, what: PurgeFilter) -> list[Forgot]:
-        """Forget it, store by store."""
+        """Drop the matching answers, store by store."""
         forgot, seen = [], set[int]()
         for _, store in self._stores():
             if id(store) in seen:
@@ -92,7 +91,7 @@ class Caches:
         return forgot
 
     async def inspect_answer(self, key: bytes) -> dict[str, Any] | None:
-        """What is known of a kept answer, but for its words."""
+        """The metadata of a stored answer, without its text."""
         for name, store in self._stores():
             kept = await store.inspect(key)
             if kept is not None:
@@ -112,7 +111,7 @@ class Caches:
 
 
 async def _purged(store: Store, what: PurgeFilter) -> int:
-    """How many answers it has forgotten. Raises StoreUnavailable."""
+    """Returns the number of dropped answers. Raises StoreUnavailable."""
     if what.key is None:
         return await store.purge(route=what.route, tenant=what.tenant, tag=what.tag)
     n = int(await store.inspect(what.key) is not None)
@@ -148,13 +147,13 @@ class TurnRegistry:
         return await served.find_turn(sought) if served is not None else None
 
     def end(self) -> None:
-        """Cancel what runs, as the process ends."""
+        """Cancel all running turns, at the end of the process."""
         for served in self._served().values():
             served.end()
 
 
 def summed(of_workers: Iterable[Mapping[str, WorkerCacheState]], totals: Totals) -> bytes:
-    """All routes with a cache, of all workers, as JSON."""
+    """The caches of all routes, over all workers, as JSON."""
     caches: dict[str, list[WorkerCacheState]] = {}
     for worker_state in of_workers:
         for name, stats in worker_state.items():
@@ -166,9 +165,7 @@ def summed(of_workers: Iterable[Mapping[str, WorkerCacheState]], totals: Totals)
 
 
 def _known(of_workers: list[LearnedState], route: str, totals: Totals) -> dict[str, Any] | None:
-    """The state that most workers are in. Those that share a store know the same, others learn apart: what is told is of who
-    knows most. Audits are of all, since their start.
-    """
+    """The state of most workers, the figures of the one that has learned most, and the audits of all."""
     if not of_workers:
         return None
     states = [worker_state.state for worker_state in of_workers]
@@ -180,7 +177,7 @@ def _known(of_workers: list[LearnedState], route: str, totals: Totals) -> dict[s
 
 
 def forgotten(of_workers: Iterable[list[Forgot]]) -> bytes:
-    """How many answers are gone: those of a shared store are the same for all workers."""
+    """The number of dropped answers; all workers drop the same ones of a shared store."""
     every = [forgot for counts in of_workers for forgot in counts]
     n_shared = max((forgot.n for forgot in every if forgot.is_shared), default=0)
     gone = sorted({forgot.gone for forgot in every if forgot.gone})
@@ -189,7 +186,7 @@ def forgotten(of_workers: Iterable[list[Forgot]]) -> bytes:
 
 
 def _one(stats: list[StoreStats]) -> StoreStats:
-    """Of workers that share a store any one; else all together."""
+    """The figures of a shared store, or the sum over all workers."""
     first = next((one for one in stats if not one.why_not), stats[0])
     if first.is_shared:
         return msgspec.structs.replace(first, n_near=sum(one.n_near for one in stats),
@@ -200,7 +197,7 @@ def _one(stats: list[StoreStats]) -> StoreStats:
 
 
 def _counted(route: str, totals: Totals) -> dict[str, Any]:
-    """What came of the requests. Ratios are of the requests that a cache might have answered: not of what it never may."""
+    """Results of requests and lookups. Ratios exclude requests that bypass the cache."""
     requests = {labels[1]: int(n) for labels, n in totals.counters[known.CACHE.name].items() if labels[0] == route}
     n_lookups = sum(n for result, n in requests.items() if result != "bypass")
     kinds = {"exact": requests.get("hit", 0) + requests.get("stale", 0), "semantic": requests.get("semantic", 0)}
@@ -226,7 +223,7 @@ _NORMAL_S = 3600.0
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """From one worker to another."""
+    """A message from one worker to another."""
 
     what: str  # metrics, list, one, caches, forget, kept, turn
     query: RecentRequestsQuery = RecentRequestsQuery()
@@ -238,7 +235,7 @@ class _Question(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class WorkerAggregate:
-    """One worker's view of all. One loop's."""
+    """One worker's view of all workers. Belongs to one loop."""
 
     seen: MetricsSink
     recent: Recent
@@ -248,7 +245,7 @@ class WorkerAggregate:
     turns: TurnRegistry
 
     async def begin(self) -> None:
-        """Go on from where this worker's predecessor ended, and answer the others. Raises OSError."""
+        """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
         last = self._last_of(self.siblings.n)
         if last is not None:
             self.seen.resume(last)
@@ -268,7 +265,7 @@ class WorkerAggregate:
         return "".join(parts).encode()
 
     async def _whole(self) -> tuple[Totals, int, int]:
-        """What all workers have counted; how many of them answered, and how many did not."""
+        """The counts of all workers; how many workers answered, and how many did not."""
         whole = Totals(self.seen.totals.bounds_s)
         await _in_pieces(whole.adding(self._taken()))
         answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("metrics")))
@@ -285,20 +282,20 @@ class WorkerAggregate:
         return whole, 1 + len(answers) - n_silent, n_silent
 
     async def cache_stats(self) -> bytes:
-        """What the caches of all routes hold and saved, of all workers, as JSON."""
+        """Contents and savings of the caches of all routes, over all workers, as JSON."""
         whole, _, _ = await self._whole()
         return summed([await self.caches.stats(), *await self._others(_Question("caches"), dict[str, WorkerCacheState])],
                       whole)
 
     async def forget(self, what: PurgeFilter) -> bytes:
-        """Forget kept answers in all workers; how many, as JSON."""
+        """Drop stored answers in all workers; their number, as JSON."""
         answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("forget", forget=what)))
         others = [msgspec.msgpack.decode(answer, type=list[Forgot]) for answer in answers.values() if answer]
         silent = [[Forgot(gone=f"worker {n} did not answer") for n, answer in answers.items() if not answer]]
         return forgotten([await self.caches.purge(what), *others, *silent])
 
     async def inspect_answer(self, key: bytes) -> bytes | None:
-        """What is known of one kept answer, as JSON; None where no worker has it."""
+        """The metadata of one stored answer, as JSON; None: no worker has it."""
         found = await self.caches.inspect_answer(key)
         if found is not None:
             return msgspec.json.encode(found)
@@ -314,12 +311,12 @@ class WorkerAggregate:
         return msgspec.json.encode({"object": "list", "data": found[:query.n]})
 
     async def turn(self, sought: ResumeRequest) -> RemoteTurnPart | None:
-        """What has come of a turn that another worker keeps; None where none does."""
+        """The outcome of a turn of another worker; None: no worker has it."""
         found: list[RemoteTurnPart | None] = await self._others(_Question("turn", turn=sought), RemoteTurnPart | None)
         return next((event for event in found if event is not None), None)
 
     async def request(self, request_id: str, tenant: str | None) -> bytes | None:
-        """One request in full, as JSON; None where no worker keeps it, or it is not the tenant's to see."""
+        """One request in full, as JSON; None: no worker has it, or it is another tenant's."""
         question = _Question("one", RecentRequestsQuery(tenant=tenant), request_id)
         found = [self._one(question)]
         if found[0] is None:
@@ -328,7 +325,7 @@ class WorkerAggregate:
         return msgspec.json.encode(newest) if newest is not None else None
 
     async def _others(self, question: _Question, kind: Any) -> list[Any]:
-        """What the other workers answer, those that do; `kind`: its type."""
+        """The answers of the other workers, decoded as `kind`."""
         answers = await self.siblings.ask(msgspec.msgpack.encode(question))
         return [msgspec.msgpack.decode(answer, type=kind) for answer in answers.values() if answer]
 
@@ -370,14 +367,14 @@ class WorkerAggregate:
         return self.seen.snapshot()
 
     def _taken(self) -> MetricsSnapshot:
-        """A snapshot, written down before anybody sees it where somebody may have to go on from it."""
+        """A snapshot; with several workers it is written to disk before it is shown."""
         snapshot = self._snapshot()
         if self.siblings.others:
             self._written_down(snapshot)
         return snapshot
 
     def _written_down(self, snapshot: MetricsSnapshot) -> bytes:
-        """It, as it is kept in the folder now."""
+        """Write the snapshot to disk; returns its bytes."""
         data = msgspec.msgpack.encode(snapshot)
         path = self._path(self.siblings.n)
         fresh = path.with_suffix(".new")
@@ -403,7 +400,7 @@ def _visible(facts: Iterable[RequestDone], tenant: str | None) -> Iterable[Reque
 
 
 def _decoded(data: bytes | None) -> MetricsSnapshot | None:
-    """None for no answer, and for one that cannot be read: of another version, or half of one."""
+    """None: no answer, another version, or incomplete."""
     if not data:
         return None
     try:
@@ -413,6 +410,6 @@ def _decoded(data: bytes | None) -> MetricsSnapshot | None:
 
 
 async def _in_pieces(work: Iterator[None]) -> None:
-    """All of it, with a turn of the loop between any two of its pieces."""
+    """Run all steps, with a turn of the loop between them."""
     for _ in work:
         await asyncio.sleep(0)

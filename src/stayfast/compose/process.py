@@ -37,7 +37,7 @@ EngineAddresses = Callable[[], Mapping[str, Address]]  # where the parent's engi
 
 
 class Process:
-    """The running system, its probes and engines, and how a reload replaces them. One loop's."""
+    """The running system with its background Tasks, and how a reload replaces it. Belongs to one loop."""
 
     def __init__(self, observers: Observers, engine_addresses: EngineAddresses | None, load: Callable[[], Settings]) -> None:
         self._observers = observers
@@ -58,7 +58,7 @@ class Process:
         self._current: ActiveSystem | None = None
 
     async def start(self, settings: Settings) -> ActiveSystem:
-        """Build and begin; engines become ready later. Raises ValueError or OSError when an engine cannot run here."""
+        """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here."""
         await self._observers.together.begin()
         if self._engine_addresses is None:
             await self._engines.want(settings.engines)
@@ -72,7 +72,7 @@ class Process:
         return self._current
 
     def host(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
-        """What the edge gets from us."""
+        """The hooks of the HTTP server."""
         tracing = self._observers.tracing
         return ServerHooks(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
@@ -94,7 +94,7 @@ class Process:
         await self._engines.stop()
 
     def report(self, error: BaseException) -> None:
-        """An exception that nobody expected: its place goes to standard error, never its message (it may quote a prompt)."""
+        """Report an unexpected exception: its place, never its message (it may quote a prompt)."""
         where = "".join(traceback.format_tb(error.__traceback__))
         sys.stderr.write(f"stayfast: unexpected {type(error).__name__}\n{where}")
         frames = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
@@ -105,7 +105,7 @@ class Process:
         self._tasks.spawn(self._reload())
 
     async def _reload(self) -> None:
-        """SIGHUP: new requests get the new settings, running answers keep theirs; wrong settings change nothing."""
+        """SIGHUP: new requests use the new settings, running answers keep theirs; invalid settings change nothing."""
         async with self._reloading:
             assert self._current is not None
             old = self._system
@@ -143,7 +143,7 @@ class Process:
         return build(settings, self._observers, doors, self._clock, self._rng, old=old)
 
     async def _leave_epochs(self, system: System, old: System | None) -> None:
-        """No answer of another epoch is given from here on; where a store cannot say so at once, as soon as it can."""
+        """Drop the answers of old epochs; if a store does not respond in time, continue in the background."""
         if self._leaving is not None:
             self._leaving.cancel()
         tried = asyncio.Event()
@@ -175,7 +175,7 @@ class Process:
                 *[(f"of upstream {name}", member.retry_budget.budget) for name, member in members]])
 
     async def _load_embedder(self, system: System, embedding: Embedding) -> None:
-        """Until it is there, and where it never comes, semantic caches are exact ones."""
+        """Load the embedder; without it, semantic caches find exact matches only."""
         config, worker, log = system.settings.embedder, self._observers.together.siblings.n, self._observers.log.log
         async with self._loading:
             try:
@@ -190,7 +190,7 @@ class Process:
 def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: Callable[[], Settings],
           engines: EngineAddresses | None,
           on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> int:
-    """Serve until a signal; returns the exit status. `engines` is None where this process is to run them itself."""
+    """Serve until a signal; returns the exit status. engines: None: this process runs them itself."""
     worker = siblings.n
 
     async def main() -> int:
@@ -238,7 +238,7 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
 
 
 async def _is_over() -> bool:
-    """Cancel what is left on this loop; whether all of it obeys."""
+    """Cancel all Tasks of this loop; returns whether all of them ended."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -246,9 +246,7 @@ async def _is_over() -> bool:
 
 
 async def watch_loop(clock: Clock, sink: Sink) -> None:
-    """Set a timer again and again, and tell how late it rang: a wait that no request can see in itself, because nothing is
-    stamped while it lasts. Until cancelled; costs ten short wake-ups a second.
-    """
+    """Report ten times a second how late a timer fires, until cancelled: a delay of the loop that no request can see."""
     while True:
         due_at = clock.now() + LAG_EVERY_S
         await asyncio.sleep(LAG_EVERY_S)

@@ -1,8 +1,4 @@
-"""The routes of a set of settings: the names that clients send, who answers them, and on what terms.
-
-Upstreams learn of the routes that name them (which models, beside whom, whose requests pay, lanes), and the queue of the
-upstreams behind it (what a first token will take, how many wait at their limits).
-"""
+"""The routes of a set of settings, and what upstreams and the queue learn from them: models, budgets, lanes, predictions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -91,7 +87,7 @@ def _continues(settings: Settings, upstream: str) -> bool:
 
 def _picking(name: str, route_settings: RouteSettings, registry: Registry, old: Route | None,
              sink: Sink) -> UpstreamSelector | None:
-    """Affinity, weights and ejection; nothing where there is nothing to choose, or nothing to choose by but the load."""
+    """Affinity, weights and ejection; None: one upstream, or only the load decides."""
     config = PickConfig(route_settings.pick == "order", route_settings.weights, affinity(route_settings),
                         route_settings.eject)
     if len(route_settings.upstreams) == 1 or config.is_plain:
@@ -105,9 +101,7 @@ def _picking(name: str, route_settings: RouteSettings, registry: Registry, old: 
 
 
 def _hedging(route_settings: RouteSettings, settings: Settings, old: Route | None) -> Hedging:
-    """Second attempts; none where there is only one engine of our own: beside itself it would be slower. Nor beside a turn
-    that may do something, by it or by another.
-    """
+    """Hedging; none for a single embedded engine, which would be slower with two calls, nor for turns that change state."""
     config, ups = route_settings.hedge, [settings.upstreams[name] for name in route_settings.upstreams]
     is_engine = len(ups) == 1 and isinstance(ups[0], EmbeddedUpstream)
     if is_engine or any(isinstance(up, TurnUpstreamSettings) and not up.idempotent for up in ups):
@@ -118,7 +112,7 @@ def _hedging(route_settings: RouteSettings, settings: Settings, old: Route | Non
 
 
 def terms(name: str, route_settings: RouteSettings) -> RoutePolicy:
-    """What a route's settings say of time."""
+    """The policy of a route, without its caches."""
     fallback = route_settings.on_overrun.fallback
     total_s = route_settings.total_s
     return RoutePolicy(replace(route_settings.timeouts, total_s=total_s),
@@ -128,7 +122,7 @@ def terms(name: str, route_settings: RouteSettings) -> RoutePolicy:
 
 
 def learned_rows(routes: Mapping[str, Route]) -> Rows:
-    """What their own memory has, for gauges."""
+    """Gauges of caches without a named store."""
     caches = [((name,), route.terms.cache.store) for name, route in routes.items()
               if route.terms.cache is not None and not route.terms.cache.config.store]
     return {CACHE_BYTES.name: [(labels, store.n_bytes) for labels, store in caches],
@@ -136,7 +130,7 @@ def learned_rows(routes: Mapping[str, Route]) -> Rows:
 
 
 def models_requested(settings: Settings, upstream: str) -> Iterator[str]:
-    """The models that named routes ask an upstream for, by its own names; those of fallbacks last."""
+    """The models that routes request from an upstream, by its own names; those of fallbacks last."""
     for name, its in settings.routes.items():
         model = settings.model_at(name, upstream)
         if upstream in its.upstreams and (name != ANY_MODEL or model):
@@ -156,7 +150,7 @@ def tier_of(settings: Settings) -> Callable[[str | None], TenantTier]:
 
 
 def introduce(registry: Registry, routes: Mapping[str, Route], lanes: Sequence[str] = ()) -> None:
-    """Tell each upstream of its routes, and of the lanes that requests are in. What it has learned stays."""
+    """Give each upstream its models, budgets and lanes. What it has learned stays."""
     models: dict[UpstreamState, dict[str, None]] = {member: {} for member in registry}
     budgets: dict[UpstreamState, list[RetryBudget]] = {member: [] for member in registry}
     open_to_any: set[UpstreamState] = set()
@@ -200,6 +194,6 @@ def queue_outlook(routes: Mapping[str, Route], registry: Registry, common: Share
 
 
 def errors(registry: Registry) -> Rows:
-    """How far off predictions were, as a metric; none where nothing is foreseen."""
+    """Gauges: the error of predicted first tokens."""
     found = [((member.upstream.name,), member.predictor.error_ratio) for member in registry if member.predictor is not None]
     return {PREDICTOR_ERROR.name: [(labels, ratio) for labels, ratio in found if ratio is not None]}

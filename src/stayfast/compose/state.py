@@ -1,7 +1,7 @@
-"""/debug/state: what decides at this moment in one worker, as JSON.
+"""/debug/state of one worker: the state behind its decisions, as JSON.
 
-Names, figures and reasons; never a prompt or a key. Units stand in the names: `_ms`, `_s`, `_bytes`, `_tokens`, and `_ratio`
-for shares of 1. What is not known, and what has no bound, is null.
+Names, figures and reasons; never a prompt or a key. Units are in the names: `_ms`, `_s`, `_bytes`, `_tokens`; `_ratio` is a
+share of 1. Unknown and unbounded figures are null.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, *, prefix: Mapping[str, Any], worker: int,
                  now: float) -> bytes:
-    """One worker's state. `prefix`: what is known of prefix caches, by route."""
+    """The state of one worker. prefix: of prompt caches, by route."""
     state: Json = {"worker": worker, "upstreams": {member.upstream.name: _upstream(member, now) for member in registry},
                    "routes": {name: _route(route, now) for name, route in routes.items()}}
     if isinstance(admit, Admission):
@@ -121,7 +121,7 @@ def _tenant(tenant: Tenant, now: float) -> Json:
 
 
 def _ms(seconds: float) -> float | None:
-    """Milliseconds; None where nothing is known yet (0), or there is no end."""
+    """Milliseconds; None: unknown (0) or infinite."""
     return round(seconds * 1e3, 3) if 0 < seconds < inf else None
 
 

@@ -1,4 +1,4 @@
-"""What upstreams are like at this moment, for a scrape; and tracing as the settings want it."""
+"""Gauges of upstreams and routes, and the span exporter."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ _NUMBER = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 1.0, BreakerState.O
 
 
 def gauges(registry: Registry) -> Rows:
-    """Limits and breakers, as metrics. An upstream without a limit has no series."""
+    """Gauges of limits and breakers. An upstream without a limit has no series."""
     return {
         LIMIT.name: [((member.upstream.name, limited.lane), limited.limit.value) for member in registry
                      for limited in member.all_limited if limited.limit.value < inf],
@@ -35,7 +35,7 @@ def gauges(registry: Registry) -> Rows:
 
 
 def chosen(routes: Mapping[str, Route]) -> Rows:
-    """What routes have counted of their choices, as metrics."""
+    """Counters of the choices of upstreams."""
     picking = [(name, route.picking) for name, route in routes.items() if route.picking is not None]
     return {
         AFFINITY.name: [((name, *what), n) for name, one in picking for what, n in one.choices.items()],
@@ -44,7 +44,7 @@ def chosen(routes: Mapping[str, Route]) -> Rows:
 
 
 def ejected(routes: Mapping[str, Route], now: float) -> Rows:
-    """Whom routes leave out at this moment, as a metric. A route that never leaves anybody out has no series."""
+    """Gauges of ejected upstreams. A route without ejection has no series."""
     rows: list[tuple[tuple[str, ...], float]] = []
     for name, route in routes.items():
         if route.picking is not None and route.picking.config.eject.enabled:
@@ -55,13 +55,13 @@ def ejected(routes: Mapping[str, Route], now: float) -> Rows:
 
 
 def waiting(registry: Registry) -> list[tuple[tuple[str, str], int]]:
-    """Requests that wait for a place, by upstream and lane."""
+    """Waiting requests, by upstream and lane."""
     return [((member.upstream.name, limited.lane), limited.n_waiting) for member in registry
             for limited in member.all_limited]
 
 
 def thread_gauges(served: Mapping[str, ServedTurn]) -> Rows:
-    """The threads of plain functions that steps run, as a metric. Where no turn is served there is no series."""
+    """Gauges of the threads of synchronous steps. Without turns there is no series."""
     if not served:
         return {}
     running = threads.running_threads()
@@ -70,7 +70,7 @@ def thread_gauges(served: Mapping[str, ServedTurn]) -> Rows:
 
 
 def tracing(settings: Settings, log: LogSink, peers: Callable[[], Mapping[str, Peer]]) -> SpanExporter | None:
-    """Where spans are made and sent from; None: nowhere, and nothing is imported for it."""
+    """The span exporter; None: tracing is off, and nothing is imported for it."""
     trace_settings = settings.tracing
     if trace_settings.exporter == "none":
         return None
@@ -89,7 +89,7 @@ def tracing(settings: Settings, log: LogSink, peers: Callable[[], Mapping[str, P
 
 
 def peers(settings: Settings) -> Mapping[str, Peer]:
-    """Who stands behind each upstream on the network; the others are in this machine and need no address."""
+    """The network address of each HTTP upstream."""
     found = {}
     for name, upstream_settings in settings.upstreams.items():
         if isinstance(upstream_settings, HttpUpstream):

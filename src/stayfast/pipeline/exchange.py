@@ -181,7 +181,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
         return below(self.trace, rng) if self.trace is not None and self.trace.span_id else None
 
 
-class RequestRecord:
+class OutcomeRecord:
     """What has become of a request so far, for its log line, its metrics and the headers of its answer. Read its
     attributes; write by its methods.
     """
@@ -218,15 +218,15 @@ class RequestRecord:
     def set_cache_key(self, key: bytes) -> None:
         self.cache_key = key
 
-    def fork(self) -> "RequestRecord":
+    def fork(self) -> "OutcomeRecord":
         """The record of a shared call that this request makes: attempts and notes are the same lists."""
         return copy(self)
 
-    def merge_call(self, call: "RequestRecord") -> None:
+    def merge_call(self, call: "OutcomeRecord") -> None:
         """Take the outcome of a shared call."""
         self.upstream, self.degraded = call.upstream, call.degraded
 
-    def take_attempts(self, call: "RequestRecord") -> None:
+    def take_attempts(self, call: "OutcomeRecord") -> None:
         """Account for the attempts of a shared call, whose previous owner has left."""
         self.attempts = call.attempts
 
@@ -239,7 +239,7 @@ class Exchange:
     __slots__ = ("arrival", "deadline", "ledger", "policy", "record", "request", "reserve_s", "route", "timeouts", "total_s")
 
     def __init__(self, request: Request, arrival: Arrival, policy: RoutePolicy, timers: TimerWheel,
-                 record: RequestRecord | None = None) -> None:
+                 record: OutcomeRecord | None = None) -> None:
         total_s, budget = _total_s(request, arrival, policy), policy.budget
         if total_s < budget.total_s:
             budget = budget.within(total_s)
@@ -253,7 +253,7 @@ class Exchange:
         self.deadline = Deadline(deadline_at)
         self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, budget)
         self.timeouts = RequestTimeouts(timers, deadline_at, total_s)
-        self.record = record or RequestRecord()
+        self.record = record or OutcomeRecord()
 
     def enter(self, stage: Stage) -> None:
         """Begin the next stage. Until the one after it, every wait of the request ends with this stage's time."""
@@ -271,7 +271,7 @@ class Exchange:
         silence_s = self.arrival.silence_s
         return 0.0 if silence_s is None or self.request.stream else max(0.0, self.total_s - silence_s)
 
-    def detach(self, record: RequestRecord) -> "Exchange":
+    def detach(self, record: OutcomeRecord) -> "Exchange":
         """The same request for the Task that runs now, with timeouts of its own: for a call that may outlive the request."""
         other = copy(self)
         other.record = record

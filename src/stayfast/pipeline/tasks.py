@@ -1,4 +1,4 @@
-"""Background Tasks of the pipeline: calls that others may share, second attempts, refreshes, labels."""
+"""Background Tasks of the pipeline: shared calls, hedges, refreshes, labels."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,5 +1,5 @@
-"""The places that requests take while they run, and the queue before them: one, or one for each lane. The thinking is
-`policy.admission.queue`'s, `.lanes`', `.fair`'s, `.priority`'s and `.admission`'s; here are the futures and the timer.
+"""The places of running requests, and the queue for them: one, or one for each lane. The decisions are made in
+`policy.admission`; here are the futures and the timer.
 """
 
 import asyncio
@@ -21,34 +21,33 @@ UNLIMITED = 1_000_000_000
 
 
 class Why(Word):
-    QUEUE_FULL = "queue_full"  # too many wait, and this is the one to go
-    PREDICTED_WAIT = "predicted_wait"  # it would wait in vain
-    WAITED = "queue_timeout"  # it has waited for as long as it may
-    OVERLOADED = "overloaded"  # several signs of overload, and its band is not spared
+    QUEUE_FULL = "queue_full"  # too many requests wait, and this one deserves a place least
+    PREDICTED_WAIT = "predicted_wait"  # it would wait longer than it can
+    WAITED = "queue_timeout"  # it has waited for max_wait_s
+    OVERLOADED = "overloaded"  # several signs of overload, and its band is shed first
 
 
-WHY_AWAY = {Why.QUEUE_FULL: "the queue is full", Why.PREDICTED_WAIT: "it would wait in vain",
-            Why.WAITED: "it has waited for as long as it may", Why.OVERLOADED: "several signs of overload"}
+WHY_AWAY = {Why.QUEUE_FULL: "the queue is full", Why.PREDICTED_WAIT: "the predicted wait is too long",
+            Why.WAITED: "it waited too long", Why.OVERLOADED: "several signs of overload"}
 
 
 class AdmissionRequest(msgspec.Struct, gc=False):
-    """What a request for a place is thought to take, and when it must be over. One task's, and its
-    `AdmissionController`'."""
+    """The estimated size of a request that wants a place, and when it must end."""
 
     band: int
     tokens: float  # weighted
-    n_input: float  # estimated tokens of the prompt, of which the upstream will have to read about `n_read`
+    n_input: float  # estimated prompt tokens, of which the upstream computes about `n_read`
     n_read: float
-    n_output: float  # tokens of the answer, as usual
+    n_output: float  # usual tokens of an answer
     ends_at: float  # of the wait
-    deadline_at: float  # of everything
-    model: str = ""  # as the client said it
-    lane: "Lane[QueuedRequest] | None" = None  # None: there are none
-    is_prefilling: bool = False  # it is in its lane, and has no first token yet
+    deadline_at: float  # of the request
+    model: str = ""  # as the client names it
+    lane: "Lane[QueuedRequest] | None" = None  # None: there are no lanes
+    is_prefilling: bool = False  # it has a place, and no first token yet
 
 
 class QueuedRequest:
-    """One that waits, and how it is called."""
+    """A waiting request."""
 
     __slots__ = ("decision", "is_in", "is_out", "request")
 
@@ -56,11 +55,11 @@ class QueuedRequest:
         self.request = request
         self.is_in = False
         self.is_out = False  # of the queue, without a place
-        self.decision: asyncio.Future[Why | None] = asyncio.get_running_loop().create_future()  # None: come in
+        self.decision: asyncio.Future[Why | None] = asyncio.get_running_loop().create_future()  # None: it has a place
 
 
 class AdmissionRejected(Exception):
-    """No place, and none to wait for. `wait_s` is when there may be one."""
+    """No place, and no wait for one. wait_s: when a place may be free."""
 
     def __init__(self, why: Why, wait_s: float) -> None:
         super().__init__(why.value)
@@ -87,12 +86,12 @@ class AdmissionController:
         self._sharing = Sharing()
         self.outlook = outlook or QueueOutlook()
         self.n_taken = 0
-        self._first_s = 0.0  # about how long a request that is in waits for its first token
+        self._first_s = 0.0  # mean time to the first token of admitted requests
         self.strain = OverloadSignals()
-        self._timer: asyncio.TimerHandle | None = None  # set as long as anybody waits
+        self._timer: asyncio.TimerHandle | None = None  # set while requests wait
         self._timer_at = 0.0
         self.queue: Queue[QueuedRequest] = Queue(config.queue)
-        self.lanes: Lanes[QueuedRequest] | None = None  # where there are, `queue` is the short one's
+        self.lanes: Lanes[QueuedRequest] | None = None  # with lanes, `queue` is the short lane's
         self.configure(config)
 
     @property
@@ -118,7 +117,7 @@ class AdmissionController:
         self.queue.config = config.queue
 
     def _requeue(self, before: Lanes[QueuedRequest] | None) -> None:
-        """Lanes have come or gone: whoever waits does so elsewhere from now on."""
+        """Lanes were added or removed: move the waiting requests to their new queues."""
         queues = [self.queue] if before is None else [lane.queue for lane in before.all]
         self.queue = Queue(self._config.queue) if self.lanes is None else self.lanes.short.queue
         for queue in queues:
@@ -135,7 +134,7 @@ class AdmissionController:
         return self._hold.n_places
 
     def occupancy(self, verb: str = "") -> str:
-        """How many places are taken, in words: counted as for letting in, other workers' included."""
+        """How many places are taken, in words; those of other workers included."""
         return occupancy(self.n_taken, self.n_places, self.common, verb)
 
     @property
@@ -143,7 +142,7 @@ class AdmissionController:
         return self.queue.n if self.lanes is None else self.lanes.n_waiting
 
     def enter(self, share: TenantShare, request: AdmissionRequest, now: float) -> QueueEntry[QueuedRequest] | None:
-        """Take a place (None), or a place in the queue, to `wait`. Raises Refused."""
+        """Take a place (None), or an entry in the queue, for `wait`. Raises AdmissionRejected."""
         queue, lanes, lane, band = self.queue, self.lanes, None, request.band
         least = None
         if lanes is None:
@@ -178,7 +177,7 @@ class AdmissionController:
         return waiting
 
     async def wait(self, waiting: QueueEntry[QueuedRequest]) -> None:
-        """Until there is a place. Raises Refused. Cancelled, it has given back whatever it had."""
+        """Wait for a place. Raises AdmissionRejected. If cancelled, it holds neither a place nor an entry."""
         call = waiting.item
         try:
             why = await call.decision
@@ -220,11 +219,11 @@ class AdmissionController:
                 self._let_in(self._clock.now())
 
     def learn_first(self, seconds: float) -> None:
-        """A first token came, so long after its call began."""
+        """A first token arrived `ttft_s` after its call began."""
         self._first_s += (seconds - self._first_s) * _LEARNS
 
     def depths(self) -> Iterator[tuple[str, int]]:
-        """How many wait, by band; by lane and band, where there are lanes."""
+        """Waiting requests by band, or by lane and band."""
         return self.queue.depths() if self.lanes is None else self.lanes.depths()
 
     def _queue_of(self, request: AdmissionRequest) -> Queue[QueuedRequest]:
@@ -242,7 +241,7 @@ class AdmissionController:
         return lanes.has_room(lane, band, n_places - n_taken, n_places - hold.ceiling(band, now), now)
 
     def _poll_other_processes(self, common: SharedLimit) -> None:
-        """As long as somebody waits here: nobody tells us of places that become free elsewhere."""
+        """While requests wait here: other processes do not report the places that they free."""
         self._let_in(self._clock.now())
         common.waiting(self.n_waiting)
         common.is_watched = self.n_waiting > 0
@@ -250,7 +249,7 @@ class AdmissionController:
             asyncio.get_running_loop().call_later(LOOK_ELSEWHERE_S, self._poll_other_processes, common)
 
     def _predicted_s(self, request: AdmissionRequest, share: TenantShare) -> float:
-        """How long a newcomer would wait; of a lane's places, where there are lanes."""
+        """How long a new request would wait, in its lane if there are lanes."""
         lane = request.lane
         if lane is not None:
             n_served = max(lane.n_running, lane.n_entitled)
@@ -260,7 +259,7 @@ class AdmissionController:
         return self._queue_of(request).predicted_s(request.band, share, n_served)
 
     def _check_worth(self, queue: Queue[QueuedRequest], share: TenantShare, request: AdmissionRequest, now: float) -> None:
-        """Raises Refused for a wait in vain, and under overload for bands that are not spared."""
+        """Raises AdmissionRejected if the predicted wait is too long, and under overload for the bands that are shed."""
         wait_s = self._predicted_s(request, share)
         predict, n_held = self.outlook.predict_ttft_s, self.outlook.n_held
         first_s = predict(request) if predict is not None else None
@@ -279,7 +278,7 @@ class AdmissionController:
                 if waiting is None:
                     break
                 call = waiting.item
-                call.is_in = True  # one that is being cancelled, too: its `wait` gives the place back
+                call.is_in = True  # also if it is being cancelled: its `wait` gives the place back
                 self._take(waiting.share, call.request, now)
                 if not call.decision.done():
                     call.decision.set_result(None)
@@ -309,7 +308,7 @@ class AdmissionController:
         self._timer = asyncio.get_running_loop().call_at(self._timer_at, self._poll)
 
     def _poll(self) -> None:
-        """Shed what has waited too long; let in whom ceilings held back that are no more."""
+        """Reject requests that waited too long; admit those whose ceiling has risen."""
         now = self._clock.now()
         self.strain.sample(self._timer_at, now, self._clock.cpu())
         self._timer = None

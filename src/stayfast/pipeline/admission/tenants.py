@@ -1,4 +1,4 @@
-"""Who is served on what terms, and what each has used: one record a tenant, kept for the life of the process."""
+"""One record for each tenant: its terms and what it has used. Kept for the life of the process."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,10 +11,10 @@ from stayfast.policy.admission.price import TOKENS_PER_PRICE, Prices, price_of
 from stayfast.policy.admission.priority import Points, PriorityClass
 from stayfast.policy.admission.quota import Bucket, TenantQuota, own_bucket
 
-_FIRST_OUTPUT = 256.0  # tokens, where neither the request nor experience says anything
-_FIRST_LONG_OUTPUT = 1024.0  # what is taken for long then
+_FIRST_OUTPUT = 256.0  # tokens, before the tenant's first answer, without max_tokens
+_FIRST_LONG_OUTPUT = 1024.0  # a long answer, before the first one
 _LEARNS = 0.05
-_MOST_READ = 4.0  # tokens for each that was estimated
+_MOST_READ = 4.0  # computed tokens for each estimated one, at most
 Buckets = Callable[[str, str, float, float, float], Bucket]  # of a tenant, a limit's name, capacity, rate and now
 
 
@@ -23,7 +23,7 @@ def own_buckets(_: str, limit: str, capacity: float, per_s: float, now: float) -
 
 
 class Tenant:
-    """One tenant's state. Changed only on the event loop, without awaiting."""
+    """The state of one tenant. Belongs to one loop; nothing here awaits."""
 
     __slots__ = ("_buckets", "_n_estimated", "_n_read", "config", "long_output", "name", "quota", "share", "standing",
                  "usual_cost_usd", "usual_output")
@@ -33,14 +33,14 @@ class Tenant:
         self.share = TenantShare(name, config.weight)
         self._buckets = buckets
         self.quota = TenantQuota(config.quota, now, partial(buckets, name))
-        self.usual_output = _FIRST_OUTPUT  # tokens; about the mean of its answers
-        self.long_output = _FIRST_LONG_OUTPUT  # tokens; about the longest of late
-        self.usual_cost_usd = 0.0  # of a request; about the mean
-        self._n_read = self._n_estimated = 1.0  # tokens of a prompt: those that upstreams had to read, and as estimated
+        self.usual_output = _FIRST_OUTPUT  # tokens; moving mean of its answers
+        self.long_output = _FIRST_LONG_OUTPUT  # tokens; moving maximum
+        self.usual_cost_usd = 0.0  # of a request; moving mean
+        self._n_read = self._n_estimated = 1.0  # prompt tokens: computed by upstreams, and estimated
         self.configure(config, points, now)
 
     def configure(self, config: TenantConfig, points: Points, now: float) -> None:
-        """Other terms. What has been used counts on."""
+        """Take new terms; used quota stays used."""
         self.config = config
         self.standing = PriorityClass(points, config.tier, config.priority)
         self.share.weight = config.weight
@@ -48,7 +48,7 @@ class Tenant:
             self.quota = TenantQuota(config.quota, now, partial(self._buckets, self.name), self.quota)
 
     def estimate(self, request: Request) -> tuple[float, float]:
-        """Tokens of prompt and of answer that a request may come to."""
+        """The maximum tokens of prompt and answer of a request."""
         n_input = len(request.body) / BYTES_A_TOKEN
         if request.api in NEVER_STREAMED:
             return n_input, 0.0
@@ -69,16 +69,16 @@ class Tenant:
         return max(usd / TOKENS_PER_PRICE, self.usual_cost_usd)
 
     def work(self, n_input: float, n_output: float) -> tuple[float, float]:
-        """Tokens that an upstream will have to read and write, about, for what a request may come to at most."""
+        """Estimated tokens that an upstream computes and writes, from the maximum tokens of a request."""
         return n_input * self._n_read / self._n_estimated, min(n_output, self.usual_output)
 
     def learn_read(self, n_input: float, n_read: float) -> None:
-        """An upstream had to read so many tokens of a prompt that was estimated at `n_input`."""
+        """An upstream computed `n_read` tokens of a prompt that was estimated at `n_input`."""
         self._n_read += (min(n_read, _MOST_READ * n_input) - self._n_read) * _LEARNS
-        self._n_estimated += (n_input - self._n_estimated) * _LEARNS  # two means: long prompts weigh as they are long
+        self._n_estimated += (n_input - self._n_estimated) * _LEARNS  # two means, so that prompts count by their length
 
     def learn(self, n_output: float, cost_usd: float) -> None:
-        """What a request came to that was answered."""
+        """The usage of an answered request."""
         self.usual_output += (n_output - self.usual_output) * _LEARNS
         self.long_output = max(n_output, self.long_output + (n_output - self.long_output) * _LEARNS)
         self.usual_cost_usd += (cost_usd - self.usual_cost_usd) * _LEARNS
@@ -88,7 +88,7 @@ class Tenant:
 
 
 class Tenants:
-    """All tenants that have asked for something. Their number is bounded by the keys in the settings."""
+    """All tenants that sent a request. Bounded by the keys in the settings."""
 
     __slots__ = ("_buckets", "_configs", "_points", "_tenants")
 
@@ -100,7 +100,7 @@ class Tenants:
         self._tenants: dict[str | None, Tenant] = {}
 
     def of(self, name: str | None, now: float) -> Tenant:
-        """The record of a tenant; None: whoever needs no key."""
+        """The record of a tenant; None: requests without a key."""
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = Tenant(name or "anonymous", self._config(name), self._points, now, self._buckets)

@@ -1,6 +1,6 @@
-"""One call to one upstream, from its start to its one end. Whoever ends it first decides what it teaches.
+"""One call to one upstream, from its start to its end. Only the first call of `end` counts; it decides what is learned.
 
-What comes of an attempt before its client has anything: until here it can still be swapped.
+Until the client has a part of the answer, an attempt can be exchanged for another.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from stayfast.wire.prompt import read_session
 
 SUCCESS, DROPPED, IGNORED = Outcome
 PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, TOO_MANY = 402, 403, 404, 429
-OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # more tokens than the credit buys, a prompt that is moderated
+OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # or the request's fault: too many tokens, a moderated prompt
 REPEATS = "x-stainless-retry-count"
 FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "rescue"  # why an attempt is made
-MAX_NAME, MAX_WORD = 128, 64  # characters of what somebody else chose that facts keep
+MAX_NAME, MAX_WORD = 128, 64  # characters kept in events of texts that a client or an upstream chose
 
 
 def is_repeat(headers: Sequence[tuple[str, str]]) -> bool:
-    """Whether a client's SDK says that it has sent this request before, and counts."""
+    """Whether a client's SDK marks this request as a retry, by its counter."""
     for name, value in headers:
         if name == REPEATS:
             return value.strip("0") != "" and value.isdecimal()
@@ -41,7 +41,7 @@ def is_repeat(headers: Sequence[tuple[str, str]]) -> bool:
 
 
 class Attempt:
-    """Owns the stream and the place at the upstream. One task owns it."""
+    """Owns the stream and the place at the upstream; owned by one task."""
 
     __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_news", "_place", "_price", "_route",
                  "_sink", "began_at", "cadence", "call", "done", "is_incremental", "member", "role", "stream")
@@ -60,13 +60,13 @@ class Attempt:
         self._clock = clock
         self._sink = sink
         self._price = price
-        self._first_tokens = first_tokens  # None: nobody wants to know
+        self._first_tokens = first_tokens  # None: the route does not hedge
         self.role = role
-        self._news: tuple[float, Usage | None] | None = None  # when the first content came and what was known of its usage
+        self._news: tuple[float, Usage | None] | None = None  # time of the first content, and usage by then
         self.began_at = clock.now()
         if first_tokens is not None:
             first_tokens.began(self, self.began_at)
-        self._aim = aim  # None: nobody chose between upstreams by what became of calls
+        self._aim = aim  # None: upstreams are not chosen by outcomes
         n_bytes = len(call.request.body)
         if aim is not None and aim.blocks:
             n_bytes -= aim.sent(member.upstream.name, self.began_at)
@@ -77,7 +77,7 @@ class Attempt:
         self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
 
     def open(self) -> Coroutine[Any, Any, AnswerStream]:
-        """What was added for a provider's prompt cache and is refused by name is left out, once."""
+        """Open the stream. Cache markers that the upstream refuses by name are left out, once."""
         upstream, call = self.member.upstream, self.call
         return upstream.open(call) if call.marker is None else self._open_marked(call.marker)
 
@@ -94,7 +94,7 @@ class Attempt:
         return self.member.upstream.name
 
     def first_content(self) -> None:
-        """A real token came: the upstream works. What a stream's teaches waits until it is on its way to the client."""
+        """The first token arrived: the upstream works. In a stream, learning waits until the token is sent."""
         now = self._clock.now()
         self.cadence.begin(now)
         stream, call = self.stream, self.call
@@ -109,7 +109,7 @@ class Attempt:
             self._learn()
 
     def _learn(self) -> None:
-        """Tell what the first content taught; the first to come of the loop's next turn and this attempt's end."""
+        """Learn from the first content: in the loop's next turn or at this attempt's end, whichever is first."""
         if self._news is None:
             return
         (at, usage), self._news = self._news, None
@@ -124,16 +124,15 @@ class Attempt:
 
     @property
     def is_late(self) -> bool:
-        """Whether it has taken as long as slow ones do, or nobody knows how long that is."""
+        """Whether it has taken as long as slow attempts do, or that is not known."""
         return self._place.is_late(self._clock.now())
 
     def end(self, outcome: Outcome, fault: str | None = None, *, is_failure: bool = True,
             upstream_status: int | None = None, retry_after_s: float | None = None, is_lost: bool = False,
             taken: Usage | None = None, detail: str = "") -> None:
-        """Release the stream and the place, and say what came of it. Only the first call counts. A dropped attempt tells
-        against the upstream's health, unless `is_failure` is False: a 429 is no sickness, but says that there is no room;
-        whatever else is no failure says nothing. A time-out in a queue of our own making is as a 429. `taken`: an estimate
-        of what it used.
+        """Release the stream and the place, and emit the outcome. Only the first call counts. A dropped attempt counts
+        against the upstream's health, unless `is_failure` is False. A 429 only lowers its limit, and so does a timeout
+        caused by our own load. taken: an estimate of its usage.
         """
         if self.done is not None:
             return
@@ -183,14 +182,14 @@ class Attempt:
         self._sink.emit(self.done)
 
     def _is_billed(self, fault: str | None) -> bool:
-        """Whether an attempt that did not end well was heard: sent, and given up by us or broken off in the middle."""
+        """Whether an unfinished attempt is probably billed: sent, and abandoned by us or broken off in the middle."""
         sending = self.call.sending
         if sending is None or not sending.has_started:
             return False
         return fault is None or fault == Fault.TIMEOUT or self.n_content > 0
 
     def _usage(self, reported: Usage | None, outcome: Outcome, *, is_estimated: bool) -> Usage | None:
-        """What it has used, as far as is known; what was counted of a prompt teaches how others are estimated."""
+        """Its usage as reported, else estimated. A reported prompt size improves the estimates of others."""
         if is_estimated:
             return self.usage_so_far(reported)
         if reported is not None and reported.input_total and outcome is SUCCESS:
@@ -199,7 +198,7 @@ class Attempt:
         return reported
 
     def usage_so_far(self, reported: Usage | None) -> Usage:
-        """What an attempt has used that was not read to its end: as far as reported, else estimated."""
+        """The usage of an attempt that was not read to its end: as far as reported, else estimated."""
         call = self.call
         known = reported or Usage(input_total=self.member.usual.prompt_tokens.estimate(call.model, len(call.request.body)))
         return replace(known, output=max(known.output, self.n_content))
@@ -210,11 +209,11 @@ class Attempt:
 
     @property
     def n_content(self) -> int:
-        """Content-bearing events that have come, also of a whole answer that is put together."""
+        """Events with content so far, also of a whole answer that is assembled from a stream."""
         return self.stream.sight.n_content if self.stream is not None else 0
 
     def cut(self) -> Chunk | None:
-        """End it by our time-out, with what has come as the answer; None where nothing of it can be given."""
+        """End it at our timeout, with the part so far as the answer; None if there is no usable part."""
         if self.stream is None or not self.n_content:
             return None
         lead = self.stream.cut()
@@ -223,9 +222,9 @@ class Attempt:
         return lead
 
     def fail(self, failed: UpstreamFailed) -> None:
-        """Its upstream failed before the client had anything of it."""
+        """Its upstream failed before the client had any of it."""
         if failed.upstream_status == NOT_FOUND and not failed.is_model_missing:
-            request = self.call.request  # to go on from an earlier response, where that is not
+            request = self.call.request  # it continues a response that another upstream has
             failed.is_model_missing = request.api is Api.RESPONSES and read_session(request.body).previous != ""
         self.end(IGNORED if failed.is_final else DROPPED, failed.fault.value,
                  is_failure=failed.upstream_status != TOO_MANY and not failed.is_refused,
@@ -236,9 +235,9 @@ class Attempt:
     def _refused(self, failed: UpstreamFailed) -> None:
         status, now = failed.upstream_status, self._clock.now()
         if failed.is_model_missing:
-            if not self.call.request.is_stateful:  # else it may be an earlier answer that is not there
+            if not self.call.request.is_stateful:  # else the missing thing may be an earlier answer
                 self._place.refused(now, f"it does not know the model ({status})", is_key=False)
-        elif status in OF_THE_REQUEST_TOO:  # what an SDK sends again is the same request, and no second witness
+        elif status in OF_THE_REQUEST_TOO:  # an SDK's retry is the same request, not further evidence
             if not is_repeat(self.call.headers):
                 self._place.refused(now, f"its key was refused ({status})", is_key=status != FORBIDDEN,
                                     n_enough=N_REFUSED_ENOUGH)
@@ -246,22 +245,22 @@ class Attempt:
             self._place.refused(now, f"its key was refused ({status})", is_key=True)
 
     def lose(self) -> None:
-        """Another attempt was quicker; teaches nothing but that it took at least so long."""
+        """Another attempt was quicker; only its minimum duration is learned."""
         self.end(IGNORED, is_lost=True)
 
     def abandon(self) -> None:
-        """Nobody wants the answer any more; teaches nothing."""
+        """The answer is not needed any more; nothing is learned."""
         self.end(IGNORED)
 
     def __repr__(self) -> str:
         return f"<Attempt {self._n_attempt} at {self.member.upstream.name}{' over' if self.done is not None else ''}>"
 
 
-MAX_HELD_BACK_BYTES = 8 * 1024 * 1024  # responses repeats the instructions twice before any content; nobody says more
+MAX_HELD_BACK_BYTES = 8 * 1024 * 1024  # the Responses API repeats the instructions twice before any content
 
 
 async def read_to_first_token(attempt: Attempt, stream: AnswerStream) -> Chunk:
-    """Hold back what comes before the first content (a role, a ping), so that the attempt can still be swapped."""
+    """Hold back everything before the first content (a role, a ping), so that the attempt can still be exchanged."""
     held_back: list[bytes] = []
     n_bytes = 0
     while (chunk := await stream.next()) is not None:
@@ -279,10 +278,10 @@ async def read_to_first_token(attempt: Attempt, stream: AnswerStream) -> Chunk:
 
 
 async def read_whole(attempt: Attempt, stream: AnswerStream, watch: RequestTimeouts, idle_s: float, clock: Clock) -> Chunk:
-    """The whole answer: as long as the client has nothing of it, the attempt can still be swapped."""
+    """Read the whole answer."""
     has_started = False
     while (chunk := await stream.next()) is not None and not chunk.data:
-        if attempt.is_incremental and (chunk.n_content or has_started):  # else one that is put together: timed as a whole
+        if attempt.is_incremental and (chunk.n_content or has_started):  # else it is timed as a whole
             now = clock.now()
             watch.arm("idle_s", idle_s, now)
             if not has_started:

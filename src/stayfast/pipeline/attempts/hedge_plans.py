@@ -1,4 +1,4 @@
-"""What one route knows of second attempts: the live times to the first token, and the budget of all extra attempts."""
+"""Hedging of one route: the recent times to the first token, the plans made from them, and the budget of extra attempts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,31 +22,31 @@ from stayfast.policy.resilience.hedge import (
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget
 
-REFRESHED_S = 1.0  # how old a plan may be: making one takes a tenth of a millisecond, choosing its share 0.4 ms
-MAX_KINDS = 1000  # of upstream and prompt size; far more than there are
+REFRESHED_S = 1.0  # maximum age of a plan: making one takes 0.1 ms, choosing its share 0.4 ms
+MAX_KINDS = 1000  # combinations of upstream and prompt size
 N_SIZES = 128  # half octaves of a body's bytes
-MAX_TOLD = 20  # kinds of prompt
-FEW = 100  # samples; with fewer, prompts of the sizes beside it are asked as well
-SMOOTHING = 0.25  # how far the share goes towards the one that was chosen last, at most
-MEAN_OVER_S = 60.0  # as long as the budget remembers
-STAYS_S = 10.0  # how long no help must have been expected before a kind that is hedged is not hedged any more
+MAX_TOLD = 20  # kinds that /debug/state lists
+FEW = 100  # samples; with fewer, samples of neighbouring sizes are used, too
+SMOOTHING = 0.25  # maximum step of the share towards the one that was chosen last
+MEAN_OVER_S = 60.0  # the window of the budget
+STAYS_S = 10.0  # a kind is hedged until no help was expected for this long
 
 
 @dataclass(slots=True)
 class _Kind:
-    """What is decided for one kind of prompt, and until when. `share`: of the calls, what second attempts may come to."""
+    """The plan for one kind of prompt. share: hedges, as a share of the calls."""
 
     plan: HedgePlan
     refresh_at: float
     share: float
-    n: int  # first tokens that were counted in the mean share
-    n_chosen: int  # first tokens that there were when the share was last chosen
+    n: int  # first tokens counted in the mean share
+    n_chosen: int  # first tokens when the share was last chosen
     choose_at: float = -inf
     helped_at: float = -inf  # when help was last expected
 
 
 class MeanShare:
-    """What second attempts may come to over all kinds of prompts, by their traffic; forgotten as the budget forgets."""
+    """The share of hedges over all kinds of prompts, weighted by their traffic, over the window of the budget."""
 
     __slots__ = ("_at", "_n", "_weighed")
 
@@ -55,7 +55,7 @@ class MeanShare:
         self._at = 0.0
 
     def add(self, share: float, n: int, now: float) -> None:
-        """So many calls of a kind came, of which this share may be hedged."""
+        """Count n calls of a kind, of which this share may be hedged."""
         left = exp((self._at - now) / MEAN_OVER_S)
         self._at = now
         self._n = self._n * left + n
@@ -63,7 +63,7 @@ class MeanShare:
 
     @property
     def value(self) -> float | None:
-        """None before anything is known."""
+        """None before the first call."""
         return self._weighed / self._n if self._n else None
 
     def __repr__(self) -> str:
@@ -71,28 +71,28 @@ class MeanShare:
 
 
 class Hedging:
-    """One route's. Changed on one loop, nothing here awaits; outlives a reload that leaves its settings alone."""
+    """The hedging of one route. Belongs to one loop; nothing here awaits. Survives a reload with unchanged settings."""
 
     __slots__ = ("_kinds", "_lately", "_mean", "_of", "budget", "config", "has_slow", "is_on", "retry")
 
     def __init__(self, config: HedgeConfig, retry: RetryConfig) -> None:
         self.config = config
-        self.is_on = config.mode != "off"  # whether there are second attempts at all
+        self.is_on = config.mode != "off"
         self.retry = retry
         self.budget = RetryBudget(retry.budget, config.most if config.mode != "off" else 0.0)
         self._of: dict[tuple[str, bool, int], FirstTokens] = {}
         self._kinds: dict[tuple[str, str, bool, int], _Kind] = {}
         self._mean = MeanShare()
         self._lately: dict[tuple[str, bool], LateStreak] = {}
-        self.has_slow = False  # one was when they were last looked at
+        self.has_slow = False  # at the last check
 
     @property
     def max_extra(self) -> int:
-        """How many attempts may run beside the first one."""
+        """The maximum number of hedges of one request."""
         return 1 if self.config.mode == "race" else self.config.max_extra
 
     def first_tokens(self, upstream: str, n_body_bytes: int, *, is_whole: bool) -> FirstTokens:
-        """Where the times of such attempts are kept."""
+        """The samples of such attempts."""
         key = (upstream, is_whole, _size_of(n_body_bytes))
         found = self._of.get(key)
         if found is None:
@@ -102,7 +102,7 @@ class Hedging:
         return found
 
     def plan(self, upstream: str, second: str, n_body_bytes: int, now: float, *, is_whole: bool) -> HedgePlan:
-        """When to send a second attempt to `second`, beside one that runs at `upstream`."""
+        """When to send a hedge to `second` while an attempt runs at `upstream`."""
         if self.config.mode == "race":
             return HedgePlan(self.config.race_after_s, 0.0, 0, 0.0)
         key = (upstream, second, is_whole, _size_of(n_body_bytes))
@@ -119,8 +119,8 @@ class Hedging:
         return kind.plan
 
     def late(self, upstream: str, now: float, *, is_whole: bool) -> None:
-        """An attempt at an upstream has no token when the next one is due."""
-        if self.config.mode == "race":  # it is not late, it races
+        """An attempt at an upstream has no token when its hedge is due."""
+        if self.config.mode == "race":  # all attempts are hedged, late or not
             return
         lately = self.lately(upstream, is_whole=is_whole)
         lately.late(now)
@@ -132,14 +132,14 @@ class Hedging:
         return found
 
     def lately(self, upstream: str, *, is_whole: bool) -> LateStreak:
-        """Whether an upstream is slow just now."""
+        """The record that says whether an upstream is slow now."""
         found = self._lately.get((upstream, is_whole))
         if found is None:
             self._lately[upstream, is_whole] = found = LateStreak(self.config.most)
         return found
 
     def slow_now(self, now: float) -> list[dict[str, Any]]:
-        """Upstreams that are slow at this moment, and how many in a row were late there."""
+        """The upstreams that are slow now, with their late attempts in a row."""
         return [{"upstream": upstream, "form": _form(is_whole), "late_in_row": lately.n}
                 for (upstream, is_whole), lately in self._lately.items() if lately.is_slow(now)]
 

@@ -1,7 +1,7 @@
-"""Whether an upstream works, shown by a real token. Asked once at the start, and again after it failed many times in a row.
+"""Probes that show by a real token that an upstream works: at the start, and after many failures in a row.
 
-The question is a stream that is closed at its first token, so it costs a token or two, on any protocol. It is never asked of
-an upstream that traffic has proven already.
+A probe is a stream that is closed at its first token: it costs a token or two. Upstreams that traffic has proven are not
+probed.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ PROBE_ROUTE = "(probe)"
 
 @dataclass(frozen=True, slots=True)
 class ProbeConfig:
-    """How upstreams are asked for their first token; seconds."""
+    """How upstreams are probed; seconds."""
 
     timeout_s: float = 20.0
     connect_s: float = 5.0
     base_s: float = 0.25
     cap_s: float = 30.0
-    look_every_s: float = 5.0  # how often a proven upstream is looked at for having become unproven
+    look_every_s: float = 5.0  # between two checks whether a proven upstream has become unproven
 
     def __post_init__(self) -> None:
         if min(self.timeout_s, self.connect_s, self.base_s, self.look_every_s) <= 0 or self.cap_s < self.base_s:
@@ -40,11 +40,11 @@ class ProbeConfig:
 
 
 class Prober:
-    """Keeps asking unproven members for a token, each with its own back-off. `run` is one task's."""
+    """Probes unproven upstreams for a token, each with its own back-off."""
 
     def __init__(self, targets: list[tuple[UpstreamState, str]], config: ProbeConfig, clock: Clock, rng: Random,
                  sink: Sink) -> None:
-        self._targets = targets  # (member, its own name for the model to ask)
+        self._targets = targets  # (upstream, its name of the model to probe)
         self.complaints: dict[str, str] = {}  # upstream: why its last probe failed
         self._config = config
         self._clock = clock

@@ -1,13 +1,12 @@
-"""Whether a question was asked before in other words, and what is learned when it was not. One route's.
+"""The semantic cache of one route: finds answers to questions that mean the same, and learns how far to trust that.
 
-    find       within the scope: eligible? embedded in time? who is near? do they vote for one answer, surely enough?
-               Each step can only turn a hit into a miss; a miss has its word, and what was found out goes along
-    answered   the answer was made all the same (a miss, or an audit of a hit): in the background it is compared with the
-               neighbours' answers. That labels what had been found out, and makes the question a phrasing of an answer
+    find       within the scope: is the question eligible, embedded in time, near others, and do these agree on one answer
+               with enough certainty? Each step can only turn a hit into a miss; a miss has a reason
+    answered   the question got an answer of its own (after a miss, or to audit a hit): in the background it is compared with
+               the neighbours' answers. That labels the lookup, and adds the question to the index
 
-What the store has lost or purged is forgotten at the next look-up, and nothing while it cannot be asked. A scope that nobody
-has asked in costs no embedding. All labels come from `Sameness`: whether two answers say the same, so that either could be
-given to both questions.
+An answer that the store has lost or purged is forgotten at the next lookup, unless the store cannot be reached. An empty
+scope costs no embedding. All labels come from `Sameness`: whether two answers are equivalent.
 """
 
 import asyncio
@@ -43,10 +42,10 @@ _MARKER: Final = re.compile(r"(?m)^\s*\d{1,2}[.)]\s")  # of a list, and no figur
 
 
 class Sameness(Protocol):
-    """Compares answers in the background."""
+    """Compares answers, in the background."""
 
     async def is_same(self, one: str, other: str) -> bool | None:
-        """Whether two answers say the same; None: it cannot tell, and nothing is learned."""
+        """Whether two answers are equivalent; None: unknown, and nothing is learned."""
 
 
 class ByMeaning:
@@ -101,23 +100,23 @@ _CONVERSATIONS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 
 
 class SemanticQuery(Struct, eq=False):
-    """A question on its way through the cache, and what was found out about it."""
+    """A question, and the state of its lookup."""
 
-    embedding: Embedding  # whose vectors they are: a reload may have brought another
+    embedding: Embedding  # that made the vectors; a reload may bring another
     scope: bytes
     tenant: str | None
     text: str
     wording: Wording
-    row: "Floats | None" = None  # None: there was no time, or nobody near
+    row: "Floats | None" = None  # None: no time, or nothing near
     neighbours: list[Neighbour] = []
     judgement: Judgement | None = None
-    was_given: bool = False  # a neighbour's answer was given, and its own is made to audit that
+    was_given: bool = False  # a neighbour's answer was returned, and is audited
 
 
 class SemanticHit(Struct, frozen=True):
-    """A hit: an answer that was made for another question. With `is_audited` its own answer is to be made all the same."""
+    """A hit: the answer to another question. is_audited: the question's own answer is to be made as well."""
 
-    key: bytes  # of that question, under which the answer is kept
+    key: bytes  # of that question, under which the answer is stored
     answer: CachedAnswer
     cosine: float
     p: float
@@ -126,8 +125,8 @@ class SemanticHit(Struct, frozen=True):
 
 
 class SemanticStats(Struct, frozen=True):
-    """How the semantic cache of a route is, all its tenants together. threshold, estimate: of the tenant whose error may be
-    the largest; None: nobody has a threshold yet, or it is a fixed one, whose error nobody knows.
+    """The state of a route's semantic cache, over all tenants. threshold, estimate: of the tenant with the largest possible
+    error; None: no tenant has a threshold yet; estimate: None: a fixed threshold, whose error is unknown.
     """
 
     n_phrasings: int
@@ -143,7 +142,7 @@ class SemanticStats(Struct, frozen=True):
 
 
 class SemanticCache:
-    """One route's. One loop's; what it learns, it learns in Tasks of its own."""
+    """Belongs to one loop; learns in Tasks of its own."""
 
     def __init__(self, config: SemanticConfig, route: str, *, store: Store, embedding: Embedding,
                  index: Callable[[int], Index], sameness: Sameness, verifier: Verifier | None, clock: Clock, rng: Random,
@@ -164,7 +163,7 @@ class SemanticCache:
         self._lexicon = LEXICONS[config.eligible.language]
         self.is_ready = is_ready
         self._tasks = TaskGroupRegistry()
-        self._one_by_one = asyncio.Lock()  # two that learn at once would make two answers of one
+        self._one_by_one = asyncio.Lock()  # learning two equal answers at once would add both
 
     def configure(self, config: SemanticConfig, verifier: Verifier | None) -> bool:
         """Take new settings. False, and nothing has changed, if what was learned is useless with them: another judge,
@@ -186,9 +185,8 @@ class SemanticCache:
     async def find(self, request: Request, canonical_request: CanonicalRequest, scope: bytes, max_age_s: float, until: float,
                    *,
                    tenant: str | None) -> tuple[str, SemanticQuery | SemanticHit | None]:
-        """An answer to the same question in other words, after an empty word; else the word for why there is none, and what
-        `answered` needs to know. None: the question is on its own. It is a miss at the instant `until`, whatever is missing.
-        Who gives a hit counts it.
+        """("", hit), or the reason of a miss and the query for `answered`, None if the question is not eligible. A lookup
+        that is not over at the instant `until` is a miss. The caller counts hits.
         """
         why, found = await self._find(request, canonical_request, scope, max_age_s, until, tenant=tenant)
         if why:
@@ -196,7 +194,7 @@ class SemanticCache:
         return why, found
 
     def count(self, result: str) -> None:
-        """Something came of a look-up, or of an audit."""
+        """Emit the result of a lookup or an audit."""
         self._sink.emit(SemanticLookedUp(self._route, result))
 
     async def _find(self, request: Request, canonical_request: CanonicalRequest, scope: bytes, max_age_s: float,
@@ -205,7 +203,7 @@ class SemanticCache:
         if request.api not in _CONVERSATIONS or canonical_request.question.startswith(b"["):
             return "not_text", None
         if len(canonical_request.question) > MAX_BYTES_A_CHAR * self.config.eligible.max_chars:
-            return "long", None  # before anybody reads all of it
+            return "long", None  # before it is parsed
         text = canonical_request.question.decode()
         read = wording(text, self._lexicon)
         why = why_not(text, read, self.config.eligible, self.config.semantic_ttl_s)
@@ -227,7 +225,7 @@ class SemanticCache:
         return (found, asking) if isinstance(found, str) else ("", found)
 
     async def _look_up(self, asking: SemanticQuery, until: float) -> str:
-        """Find the neighbours and judge; returns why it is a miss, if it is one."""
+        """Find the neighbours and judge; returns the reason of a miss, or an empty text."""
         embedder = self.embedding.ahead
         if embedder is None:
             return "not_ready"
@@ -242,9 +240,9 @@ class SemanticCache:
         return self._judge(asking).why
 
     def _judge(self, asking: SemanticQuery) -> Judgement:
-        """What the neighbours say, of a question that has a vector."""
+        """Judge a question with a vector by its neighbours."""
         indexed = self.phrasings.scopes.get(asking.scope)
-        if indexed is None or asking.row is None:  # its last phrasing went meanwhile
+        if indexed is None or asking.row is None:  # its last question was evicted meanwhile
             return Judgement("no_neighbour")
         asking.neighbours = self.phrasings.near(asking.scope, asking.row)
         judged = judge(asking.wording, asking.neighbours, indexed.votes, self.rule_of(asking.tenant), self._lexicon)
@@ -252,7 +250,7 @@ class SemanticCache:
         return asking.judgement
 
     async def _take(self, asking: SemanticQuery, request: Request, max_age_s: float, until: float) -> SemanticHit | str:
-        """The answer that was judged good enough, if it is there, young enough, and a second look agrees."""
+        """The judged answer, if it is stored, fresh, and the verifier agrees; else the reason of a miss."""
         judgement = asking.judgement
         assert judgement is not None
         assert judgement.nearest is not None
@@ -269,7 +267,7 @@ class SemanticCache:
         return SemanticHit(key, stored, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
 
     async def _read_stored(self, scope: bytes, answer: int, until: float) -> tuple[bytes, CachedAnswer | None]:
-        """An answer, and under which key it is kept. One that the store says it has lost is forgotten."""
+        """The key of an answer, and the stored answer. An answer that the store has lost is forgotten."""
         indexed = self.phrasings.scopes.get(scope)
         key = indexed.keys.get(answer, b"") if indexed is not None else b""
         if not key:
@@ -280,18 +278,18 @@ class SemanticCache:
         return key, stored
 
     def note_audit_started(self, asking: SemanticQuery) -> None:
-        """Its own answer is being made, though a neighbour's was given."""
+        """The question's own answer is being made, to audit the hit."""
         self.learning.note_audit_started(asking.tenant)
         self.count("audit_started")
 
     def answered(self, asking: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
-        """The question's own answer is there, and kept under `key`. Learns of it in the background."""
+        """The question's own answer is stored under `key`: learn from it, in the background."""
         if len(self._tasks) < MAX_PENDING and asking.embedding is self.embedding:
             self._tasks.spawn(self._learn(asking, request, key, stored))
 
     def unkept(self, asking: SemanticQuery) -> None:
-        """The question's own answer came to a clean end, and is none that may be given again: a call of a tool, or cut, or
-        filtered. So no neighbour's answer was the right one.
+        """The question's own answer is whole, but must not be stored (a tool call, a filtered answer): so no neighbour's
+        answer was right.
         """
         judgement = asking.judgement
         if judgement is not None and judgement.nearest is not None and judgement.features:
@@ -313,7 +311,7 @@ class SemanticCache:
             self._keep(asking, asking.row, answer, key)
 
     async def _same_as(self, asking: SemanticQuery, request: Request, text: str) -> int | None:
-        """The neighbours' answer that says the same. What is said of the one that was judged is a label."""
+        """The neighbour's answer that is equivalent. The comparison with the judged one is a label."""
         judgement = asking.judgement
         judged = judgement.nearest.answer if judgement is not None and judgement.nearest and judgement.features else None
         answers = [one.answer for one in asking.neighbours] if judged is None else [
@@ -346,7 +344,7 @@ class SemanticCache:
     def _keep(self, asking: SemanticQuery, row: "Floats", answer: int | None, key: bytes) -> None:
         nearest = asking.neighbours[0] if asking.neighbours else None
         if nearest is not None and nearest.wording.words == asking.wording.words:
-            self.phrasings.remove(nearest.key)  # it is this very question
+            self.phrasings.remove(nearest.key)  # the same question
         self.phrasings.keep(asking.scope, asking.wording, row, answer=answer, answer_key=key)
 
     def begin_logging(self, log: LabelLog | None) -> None:
@@ -355,13 +353,14 @@ class SemanticCache:
         self.is_ready = True
 
     def share(self, log: Callable[[bytes], LabelLog]) -> None:
-        """Tell others from now on what is learned; what they tell comes to `receive`. log: makes one for 8 bytes, one's
-        own."""
+        """Share what is learned with other processes, through `receive`. log: makes a log for 8 bytes that identify this
+        process.
+        """
         worker_id = self._rng.randbytes(8)
         self.phrasings.share(log(worker_id), int.from_bytes(worker_id[:4], "big"))
 
     def receive(self, key: int, body: bytes, is_own: bool, *, floats: Callable[[bytes], "Floats"]) -> None:
-        """What this process or another has put into its log. Raises ValueError for what cannot be read."""
+        """An entry of the log of this process or another. Raises ValueError if it cannot be read."""
         if key > 0:
             embedder = self.embedding.behind
             self.phrasings.receive(body, embedder.n_dims if embedder is not None else 0, floats, is_own=is_own)
@@ -376,14 +375,14 @@ class SemanticCache:
             self.learning.add_remote(label, self.phrasings.log)
 
     def restore(self, logged: Mapping[int, bytes], floats: Callable[[bytes], "Floats"]) -> None:
-        """Learn again what was logged. On any thread, while `is_ready` is False. Raises ValueError for what is no log."""
+        """Learn from a log. On any thread, while `is_ready` is False. Raises ValueError for an invalid log."""
         self.phrasings.restore(logged, floats)
         if self._fixed is None:
             self.learning.restore(logged)
 
     def stats(self) -> SemanticStats:
         known, labels = self.phrasings, self.learning
-        if not self.is_ready:  # another thread is at it
+        if not self.is_ready:  # another thread reads the log
             return SemanticStats(0, 0, 0, 0, self._fixed is None, None, None, 0, 0, 0)
         threshold, estimate = labels.worst() if self._fixed is None else (self._fixed.threshold, None)
         n_wrong, n_audits = labels.audited()

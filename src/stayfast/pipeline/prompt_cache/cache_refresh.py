@@ -1,5 +1,5 @@
-"""Asks for beginnings of prompts shortly before their provider forgets them (policy/prompt_cache/learned.py says which,
-and why)."""
+"""Requests the beginnings of prompts again shortly before their provider's cache drops them. Which ones:
+policy/prompt_cache/learned.py."""
 
 import asyncio
 from collections.abc import Hashable, Mapping, Sequence
@@ -18,13 +18,13 @@ from stayfast.upstreams.state.upstream_state import UpstreamState
 
 WARM_ROUTE: Final = "(warm)"
 LOOK_EVERY_S: Final = 15.0
-AT_A_TIME: Final = 8  # of a hundred that end together, the last is asked for while it is still there
+AT_A_TIME: Final = 8  # so that of a hundred that expire together the last is requested in time
 TIMEOUT_S: Final = 20.0
 CONNECT_S: Final = 5.0
 
 
 class PrefixRefresher:
-    """Of all routes that have a budget for it. `run` is one task's."""
+    """For all routes that have a budget for it."""
 
     def __init__(self, routes: Sequence[PromptCachePlanner], members: Mapping[str, UpstreamState], clock: Clock,
                  sink: Sink) -> None:
@@ -41,13 +41,13 @@ class PrefixRefresher:
                     group.create_task(self._ask_all())
 
     async def _ask_all(self) -> None:
-        """One after the other, beside others that do the same."""
+        """One of AT_A_TIME workers."""
         for route in self._routes:
             while route.hot is not None and (due := route.hot.take(self._clock.now())) is not None:
                 await self._ask(route, route.hot, *due)
 
     async def _ask(self, route: PromptCachePlanner, hot: HotPrefixes, key: Hashable, opening: Opening) -> None:
-        """Ask for one. Whatever comes of it, no request waits for it and no upstream is judged by it."""
+        """Request one. No client waits for it, and its outcome counts neither for breakers nor for limits."""
         member, now = self._members.get(opening.upstream), self._clock.now()
         if member is None or not member.has_room or not member.is_well(now, opening.model):
             return

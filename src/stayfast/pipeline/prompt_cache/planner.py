@@ -1,11 +1,11 @@
-"""One route's use of its providers' prefix caches: what it knows of them, and what it does to each request.
+"""One route's use of its providers' prompt caches: what it has learned of them, and what it adds to each request.
 
-A route with `prefix.mode: off` has no PromptCachePlanner, and costs nothing here. What is kept of prompts are digests.
+A route with `prefix.mode: off` has no PromptCachePlanner. Of prompts only digests are kept.
 
-One goes first. Problem: what a provider remembers can be read from the first token of the answer on, not before. Twenty
-requests with the same ten thousand words at once are twenty times the whole price and the whole wait. Rule: as long as one
-that began alike waits for its first token, others wait for it, at most `leader_wait_s` and a quarter of the time that they
-have; then all go. When wrong: the one that went first was slow for a reason of its own, and those behind it lost the wait.
+Leaders. Problem: a cached prefix can be read only after the first token of the request that wrote it. Twenty simultaneous
+requests with the same ten thousand words pay the whole price twenty times. Rule: while a request with the same beginning
+waits for its first token, others wait for it, for at most `leader_wait_s` and a quarter of their time; then all are sent. When
+wrong: the leader was slow for a reason of its own, and the others lost the wait.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ MAX_WARM: Final = 4096
 
 
 class PrefixLeaders:
-    """Which beginnings are remembered where, and which are about to be. Changed on one loop."""
+    """Which beginnings are cached where, and which are being written. Belongs to one loop."""
 
     __slots__ = ("_clock", "_running", "_warm_until", "n_waited")
 
@@ -41,19 +41,19 @@ class PrefixLeaders:
         self.n_waited = 0
 
     def ahead(self, key: Hashable) -> "asyncio.Future[None] | None":
-        """What to wait for; None: nothing, go."""
+        """The leader to wait for; None: do not wait."""
         running = self._running.get(key)
         return None if running is None or running.done() else running
 
     def begin(self, key: Hashable) -> "asyncio.Future[None] | None":
-        """One goes out. It leads where none does and nothing is remembered; must be given to `end` then."""
+        """A request is sent. It leads if no other one does and nothing is cached; give the result to `end` then."""
         if key in self._running or self._warm_until.get(key, 0.0) > self._clock.now():
             return None
         self._running[key] = lead = asyncio.get_running_loop().create_future()
         return lead
 
     def warm(self, key: Hashable, keeps_s: float) -> None:
-        """A first token came: it is remembered for so long from now on."""
+        """The first token arrived: the beginning is cached for `keeps_s` from now on."""
         self._warm_until.pop(key, None)
         self._warm_until[key] = self._clock.now() + keeps_s
         if len(self._warm_until) > MAX_WARM:
@@ -63,25 +63,25 @@ class PrefixLeaders:
             lead.set_result(None)
 
     def end(self, key: Hashable, lead: "asyncio.Future[None]") -> None:
-        """It is over; if it has led nobody anywhere, the next one may."""
+        """The leader is over; if it cached nothing, another one may lead."""
         if self._running.get(key) is lead:
             del self._running[key]
         if not lead.done():
             lead.set_result(None)
 
 
-MAX_KINDS: Final = 64  # of prompts that are told apart: upstream, model, set of tools
-MAX_HEADS: Final = 256  # ways to begin, for keys
-MAX_MODELS: Final = 256  # clients may choose their names, on a route for any model
-LEAST_BYTES: Final = 2048  # shorter requests are of no use to any cache that can be told anything
+MAX_KINDS: Final = 64  # of prompts: combinations of upstream, model, set of tools
+MAX_HEADS: Final = 256  # beginnings, for keys
+MAX_MODELS: Final = 256  # a wildcard route takes any name from clients
+LEAST_BYTES: Final = 2048  # no provider caches shorter prompts
 _ANTHROPIC: Final = b'{"type":"ephemeral"}'
 _ANTHROPIC_1H: Final = b'{"type":"ephemeral","ttl":"1h"}'
 _OPENAI: Final = b'{"mode":"explicit"}'
-_BAD_REQUEST, _UNPROCESSABLE = 400, 422  # what servers say to a member that they do not know
+_BAD_REQUEST, _UNPROCESSABLE = 400, 422  # statuses for an unknown member
 
 
 class PromptCachePlanner:
-    """One route's. Changed on one loop; outlives a reload that leaves its settings alone."""
+    """The planner of one route. Belongs to one loop; survives a reload with unchanged settings."""
 
     __slots__ = ("_clock", "_floors", "_histories", "_parts", "_refusals", "_scales", "config", "counts", "findings", "hot",
                  "leads", "route", "rules", "tokens")
@@ -91,7 +91,7 @@ class PromptCachePlanner:
         self.config = config
         self.counts: dict[tuple[str, str], int] = {}  # requests by upstream and result
         self.tokens: dict[tuple[str, str], int] = {}  # of input, by upstream and kind: read, written, plain
-        self.rules: dict[tuple[str, str], PrefixRules | None] = {}  # that were in use last, by upstream and model
+        self.rules: dict[tuple[str, str], PrefixRules | None] = {}  # in use, by upstream and model
         self.findings = PrefixDiagnostics(route, clock, sink)
         self.leads = PrefixLeaders(clock)
         self.hot = HotPrefixes(config.refresh_tokens_per_hour) if config.refresh_tokens_per_hour else None
@@ -103,21 +103,21 @@ class PromptCachePlanner:
         self._parts: dict[tuple[str, str, int], PromptParts] = {}  # by upstream, model and how prompts begin
 
     def lay(self, request: Request) -> "tuple[Request, PlannedPrompt | None]":
-        """The request in its stable order, and what goes with it to each attempt; None: nothing to do."""
+        """The request in its stable order, and the plan for its attempts; None: nothing to do."""
         if request.api not in LAID_OUT or len(request.body) < LEAST_BYTES or has_marks(request.body):
             return request, None
         config = self.config
         try:
             ordered = order_blocks(request.body, request.api, sort_tools=config.sort_tools,
                                    move_volatile=config.move_volatile)
-        except (ValueError, RecursionError):  # of a shape that only the upstream understands
+        except (ValueError, RecursionError):  # a form that only the upstream understands
             return request, None
         layout = PlannedPrompt(self, ordered.head, ordered.first, ordered.tools)
         return request if ordered.body is request.body else replace(request, body=ordered.body), layout
 
     def rules_for(self, upstream: str, model: str, n_head_bytes: int) -> PrefixRules | None:
-        """What holds for a model; None where nothing is known of it, or so short a beginning is of no use to its cache. Of a
-        name that is not known something is known from its first request on, which has said in which protocol it is asked.
+        """The rules of a model; None: unknown, or the beginning is too short for its cache. An unknown name gets rules by
+        the protocol of its first request.
         """
         rules = self.rules.get((upstream, model)) or rules_of(model, self.config.models)
         if rules is None:
@@ -126,7 +126,7 @@ class PromptCachePlanner:
         return rules if n_tokens >= self._floor(upstream, model, rules).tokens(self._clock.now()) * FLOOR_MARGIN else None
 
     def part(self, upstream: str, model: str, layout: "PlannedPrompt") -> int:
-        """Which part of the requests that begin like this one it belongs to; to be asked once a request."""
+        """The partition of this request among those with the same beginning; call once a request."""
         now, key = self._clock.now(), (upstream, model, layout.head)
         self._parts[key] = parts = self._parts.pop(key, None) or PromptParts(now, is_of_agents=bool(layout.tools))
         if len(self._parts) > MAX_HEADS:
@@ -168,7 +168,7 @@ class PromptCachePlanner:
         return laid.write(marks, extra_fields) if marker.wrote else body
 
     def _rules_in(self, api: Api, marker: "AttemptMarker") -> PrefixRules | None:
-        """By the model's name, and for one that is not known by the protocol; noted, for who asks by which."""
+        """The rules by the model's name, or else by the protocol; kept for /debug/state."""
         rules = rules_of(marker.model, self.config.models, is_anthropic=api is Api.MESSAGES)
         if api in LAID_OUT:
             self.rules[marker.upstream, marker.model] = rules
@@ -188,7 +188,7 @@ class PromptCachePlanner:
             self.hot.add(Opening(marker.upstream, marker.model, opening, shape.tokens[n - 1], keeps_s), key, now)
 
     def note_usage(self, marker: "AttemptMarker", usage: Usage) -> None:
-        """What an upstream said of a prompt that was looked at."""
+        """Learn from the reported usage of a planned prompt."""
         n_read, n_written = usage.cached_read, usage.cache_write_5m + usage.cache_write_1h
         self._count(marker.upstream, "read" if n_read else "written" if n_written else "missed")
         tokens = self.tokens
@@ -204,7 +204,7 @@ class PromptCachePlanner:
             self.findings.unread(marker)
 
     def refused(self, marker: "AttemptMarker", members: tuple[str, ...]) -> None:
-        """What was written was refused by name, and the same request without it has been answered."""
+        """The upstream refused these members by name, and answered the request without them."""
         now, key = self._clock.now(), (marker.upstream, marker.model)
         refusals = self._refusals.setdefault(key, Refusals())
         if len(self._refusals) > MAX_MODELS:
@@ -215,12 +215,12 @@ class PromptCachePlanner:
         self._count(marker.upstream, "refused")
 
     def warmed(self, opening: Opening, usage: Usage | None) -> None:
-        """One beginning was asked for; without usage that failed. What had been forgotten all the same is written anew."""
+        """A refresh ended. usage: None: it failed; without cached tokens the cache had expired, and is written anew."""
         in_time = usage is not None and usage.cached_read > 0
         self._count(opening.upstream, "refreshed" if in_time else "refresh_failed")
 
     def _key(self, laid: PromptLayout, n_static: int, part: int) -> bytes:
-        """Where OpenAI looks first: the same for all that begin alike, and in one part."""
+        """OpenAI's cache key: the same for one beginning and partition."""
         digest = sha256(self.route.encode())
         for block in laid.blocks[:n_static]:
             digest.update(block.data)
@@ -258,7 +258,7 @@ class PromptCachePlanner:
 
 
 class PlannedPrompt:
-    """One request's. `kinds`: what was decided for each, so that its second attempts are marked like its first."""
+    """The plan of one request. kinds: the decisions, so that all its attempts are marked alike."""
 
     __slots__ = ("_n_head_bytes", "_of", "_parts", "conversation", "head", "kinds", "tools")
 
@@ -315,7 +315,7 @@ class AttemptMarker(MarkedPrompt):
             return body
         try:
             return self._of.mark(self, body, api)
-        except (ValueError, RecursionError):  # of a shape that only the upstream understands
+        except (ValueError, RecursionError):  # a form that only the upstream understands
             return body
 
     def is_refused(self, failed: UpstreamFailed) -> bool:

@@ -1,7 +1,4 @@
-"""How one route chooses among several upstreams, where it has affinity, weights or ejection: what it knows, and its choice.
-
-A route with none of them has no UpstreamSelector, and costs nothing here.
-"""
+"""How one route chooses among its upstreams by affinity, weights and ejection. A route with none of them has no selector."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +17,7 @@ from stayfast.policy.routing.outlier_ejection import EjectConfig, Outliers
 from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.prompt import RequestPrompt, read_prompt, read_session
 
-MAX_RESPONSES = 20_000  # whose upstream is remembered: a response can be gone on from only where it is stored
+MAX_RESPONSES = 20_000  # whose upstream is remembered: a response can be continued only where it is stored
 SESSION_HEADER = "x-session-id"
 _NOTHING = RequestPrompt(b"", b"", "")
 _RESPONSES_API = Api.RESPONSES
@@ -28,7 +25,7 @@ _RESPONSES_API = Api.RESPONSES
 
 @dataclass(frozen=True, slots=True)
 class PickConfig:
-    """What a route's settings say of it."""
+    """The settings of one route."""
 
     in_turn: bool = False
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -37,32 +34,32 @@ class PickConfig:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing but the order or the load."""
+        """Whether only the order or the load decides."""
         return not self.weights and self.affinity.mode == "off" and not self.eject.enabled
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One upstream of a route, and the model's name there (None: as the client said it)."""
+    """One upstream of a route, and the model's name there (None: as the client names it)."""
 
     member: UpstreamState
     model: str | None = None
     prices: Prices = field(default_factory=dict)  # by the model's name there
-    continues: bool = False  # it goes on with words that end a request as the assistant's
+    continues: bool = False  # it can continue an assistant message at the end of a request
 
 
 class _Peers(Struct, frozen=True):
     offers: Sequence[Target]
     members: list[UpstreamState]
     names: list[str]
-    weights: list[float]  # over their mean; none where the route has none
+    weights: list[float]  # relative to their mean; empty: the route has no weights
 
 
 MAX_PEERS = 16  # sets of them: by API, and by reload
 
 
 class UpstreamSelector:
-    """One route's. Changed on one loop, nothing here awaits; outlives a reload that leaves its settings alone."""
+    """The selector of one route. Belongs to one loop; nothing here awaits. Survives a reload with unchanged settings."""
 
     __slots__ = ("_has_affinity", "_outliers", "_peers", "_prefixes", "_responses", "_route", "_sees_prefix",
                  "_sees_sessions", "_sink", "choices", "config", "tokens")
@@ -71,7 +68,7 @@ class UpstreamSelector:
         self.config = config
         self._has_affinity = config.affinity.mode != "off"
         self._sees_prefix, self._sees_sessions = config.affinity.sees_prefix, config.affinity.sees_sessions
-        self._peers: dict[int, _Peers] = {}  # by what names their offers as long as they are kept
+        self._peers: dict[int, _Peers] = {}  # by the identity of their targets
         self._route = route
         self._sink = sink or Fanout()
         self.choices: dict[tuple[str, str], int] = {}  # by upstream and result: kept, moved, new
@@ -82,8 +79,8 @@ class UpstreamSelector:
 
     def order(self, offers: Sequence[Target], request: Request, session: bytes, *, now: float, rng: Random
               ) -> tuple[list[int], "RoutingFeedback", list[str]]:
-        """The offers' indices, best first; what is to be told of the attempts; what was decided and why, in words.
-        `session`: what its headers say of it; the body is read where they say nothing.
+        """The indices of the targets, best first; the feedback for their attempts; notes for the log. session: from the
+        request's headers; empty: read the body.
         """
         config, outliers, body, model = self.config, self._outliers, request.body, request.model
         n_body, blocks = len(body), list[int]()
@@ -132,23 +129,23 @@ class UpstreamSelector:
 
     @property
     def n_blocks(self) -> int:
-        """Blocks of prompts of which it is known where they went."""
+        """Prompt blocks whose upstream is remembered."""
         return sum(map(len, self._prefixes.values()))
 
     def ejected(self, now: float) -> Mapping[str, str]:
-        """Whom the route leaves out at this moment, and why."""
+        """The ejected upstreams, with the reason."""
         return self._outliers.out(now) if self._outliers is not None else {}
 
     def _without(self, outliers: Outliers, loads: list[CandidateLoad], names: Sequence[str],
                  now: float) -> list[CandidateLoad]:
-        """The loads, as far as each of these may be preferred by its peers' standards."""
+        """The loads, with the shares of ejected upstreams reduced."""
         shares = outliers.shares(names, now)
         if outliers.news:
             self._report(outliers.news)
         if outliers.is_quiet:
             return loads
         if not any(share and load.share for share, load in zip(shares, loads, strict=True)):
-            return loads  # nobody else is left
+            return loads  # no other upstream is left
         return [load if share >= 1 else CandidateLoad(load.seconds, min(share, load.share), load.wants_probe and share > 0)
                 for load, share in zip(loads, shares, strict=True)]
 
@@ -159,7 +156,7 @@ class UpstreamSelector:
 
     def _new_shares(self, aim: "RoutingFeedback", session: bytes, names: Sequence[str], loads: Sequence[CandidateLoad],
                     now: float) -> list[float]:
-        """Of the prompt, what is new to each; nothing where it is the same to all."""
+        """The share of the prompt that is new to each upstream; empty: it is the same for all."""
         shares = [1.0] * len(names)
         if aim.blocks:
             n_bytes = min(aim.n_prompt, MAX_BLOCKS * BLOCK)
@@ -179,10 +176,8 @@ class UpstreamSelector:
             self._prefixes[name] = found = Prefixes(self.config.affinity.most_blocks, self.config.affinity.ttl_s)
         return found
 
-    # -- what its aims tell it
-
     def sent(self, aim: "RoutingFeedback", name: str, now: float) -> int:
-        """An attempt begins; how many bytes of its prompt were known there."""
+        """An attempt begins; returns how many bytes of its prompt were known there."""
         if not aim.blocks:
             return 0
         prefixes = self._known(name)
@@ -194,7 +189,7 @@ class UpstreamSelector:
         return n_known
 
     def answered(self, name: str, ttft_s: float, n_body: int, response_id: str | None, *, is_whole: bool) -> None:
-        """A first token came. response_id: of what can be gone on from."""
+        """The first token arrived. response_id: of a response that can be continued."""
         if self._outliers is not None:
             self._outliers.answered(name, ttft_s, n_body, is_whole=is_whole)
         if response_id is not None and self._sees_sessions:
@@ -204,7 +199,7 @@ class UpstreamSelector:
                 del responses[next(iter(responses))]
 
     def ended(self, name: str, seconds: float, n_body: int, *, is_lost: bool, is_whole: bool) -> None:
-        """A call failed by the endpoint's fault, or was given up for a quicker one."""
+        """A call failed by the endpoint's fault, or lost to a hedge."""
         if self._outliers is None:
             return
         if is_lost:
@@ -218,7 +213,7 @@ class UpstreamSelector:
 
 def _reason(names: Sequence[str], first: int, loads: Sequence[CandidateLoad], new_shares: Sequence[float],
             n_prompt: int) -> str:
-    """Why one was chosen, beside the least loaded other one."""
+    """Why one was chosen, compared to the least loaded other one."""
     other = min((index for index in range(len(names)) if index != first), key=lambda index: loads[index].seconds)
     n_known, n_known_there = (int((1 - new_shares[index]) * n_prompt / BYTES_A_TOKEN) for index in (first, other))
     return (f"picked {names[first]}: about {n_known} tokens of its prompt known, load {loads[first].seconds:.2g} s; "
@@ -233,7 +228,7 @@ def _weigh(loads: list[CandidateLoad], peers: _Peers) -> None:
 
 
 def _waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_body: int) -> list[float]:
-    """What the first token of such a body would take at each, of which so much is new to it; nothing unless known of all."""
+    """The predicted time to the first token at each upstream; empty unless it is known for all."""
     waits_s = []
     for member, new_share in zip(members, new_shares, strict=False):
         predictor = member.predictor
@@ -245,13 +240,13 @@ def _waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_bo
 
 
 class RoutingFeedback(Struct):
-    """What one request looked like to its route's UpstreamSelector, for what is told of its attempts."""
+    """What the selector knows of one request, to learn from its attempts."""
 
     picking: UpstreamSelector
     n_body: int  # bytes
     blocks: list[int]
-    n_prompt: int  # bytes; 0 where nobody looks at it
-    is_stored: bool  # the answer can be gone on from, where it is
+    n_prompt: int  # bytes; 0: not read
+    is_stored: bool  # the answer can be continued, at its upstream
 
     def sent(self, name: str, now: float) -> int:
         return self.picking.sent(self, name, now)
@@ -264,5 +259,5 @@ class RoutingFeedback(Struct):
 
 
 def session_of(headers: Sequence[tuple[str, str]]) -> bytes:
-    """What a request's headers say of its session; empty where they do not."""
+    """The session that a request's headers name; empty: none."""
     return next((value.encode() for name, value in headers if name == SESSION_HEADER), b"")

@@ -1,17 +1,15 @@
-"""One watch a request. It interrupts the request's task when the wait that is under way has lasted too long.
+"""The timeouts of a request: they interrupt its task when the current wait has lasted too long.
 
-Problem: a timer of the event loop costs two microseconds to set and to cancel, a request has a wait for every read of its
-stream, and nearly every request is over before any of them is too long. So `asyncio.timeout_at` around each is too dear.
-Rule: the earliest instant that was ever needed stays put down; when it comes too early, the watch looks at the wait that is
-under way and puts itself down again. A stream of a thousand chunks costs one look a second. Instants are kept in slots of
-SLOT_S, and the loop has one timer for each slot that is not empty. A request that is over by then costs nothing more; for
-one that still runs, and whose instant falls into the slot, a timer of its own is set, so that it rings on time. Nothing is
-kept for longer than AHEAD_S: what is due later is put down again then. A request that begins is looked at for the first
-time a slot's time after the loop has done what was at hand: on a machine that has slept, whatever runs before its call is
-sent costs it a wait for memory. The same watch rings when it is time to think of a second attempt.
+Problem: setting and cancelling a timer of the event loop takes two microseconds, a request waits for every read of its
+stream, and nearly every wait is short. So `asyncio.timeout_at` around each wait is too expensive. Rule: the earliest check
+stays scheduled. If it fires too early, it looks at the current wait and schedules the next check: a stream of a thousand
+chunks costs one check a second. Checks are kept in slots of SLOT_S, with one timer of the loop for each slot. A request
+that is over by then costs nothing more; one that is due within the slot gets an exact timer of its own. No check is
+scheduled further ahead than AHEAD_S. A new request is checked for the first time after NEW_S, so that nothing is scheduled
+before its call is sent. The same checks start hedges.
 
-Each stage bounds its own waits: none reaches beyond the stage's end, which is never later than the deadline.
-Source: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987), with the exact timer at the end of it.
+Each stage bounds its waits: none lasts beyond the stage's end, which is never later than the deadline.
+Source: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (SOSP 1987), with an exact timer in the last slot.
 """
 
 import asyncio
@@ -25,11 +23,11 @@ from stayfast.core.types import Stage
 SLOT_S = 0.01
 _PER_S = 100.0
 AHEAD_S = 1.0
-NEW_S = 2 * SLOT_S  # by when one that begins is looked at
+NEW_S = 2 * SLOT_S  # until the first check of a new request
 
 
 class TimerWheel:
-    """All slots of one loop. Nothing here awaits."""
+    """The slots of one loop. Nothing here awaits."""
 
     __slots__ = ("_loop", "_new", "_slots", "clock")
 
@@ -41,13 +39,13 @@ class TimerWheel:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that this is of: the one that ran when it was first asked."""
+        """The loop that ran at the first use."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
     def begin(self, watched: "RequestTimeouts") -> float:
-        """Have `turn` called for one that begins; returns by when."""
+        """Schedule the first check of a new request; returns its latest instant."""
         new = self._new
         if not new:
             self.loop.call_soon(lambda: self.loop.call_at(self.clock.now() + SLOT_S, self._fire_due))
@@ -55,7 +53,7 @@ class TimerWheel:
         return self.clock.now() + NEW_S
 
     def put(self, watched: "RequestTimeouts", at: float) -> float:
-        """Have `turn` called about that instant, or earlier; returns when. 0: that is within this slot, set a timer."""
+        """Schedule a check at that instant or earlier; returns when. 0: it is within this slot, set an exact timer."""
         now = self.clock.now()
         at = min(at, now + AHEAD_S)
         slot = int(at * _PER_S)
@@ -89,7 +87,7 @@ OF_THE_STAGE = ("total_s", "budget_s")  # limits after which no other attempt is
 
 
 class RequestTimeouts:
-    """The limits of one request. Owned by the task that made it; only that task may wait under it."""
+    """The timeouts of one request. Only the task that made it may wait under them."""
 
     __slots__ = ("_alarm", "_alarm_at", "_alarms", "_armed_at", "_bound_at", "_bound_limit", "_bound_s", "_deadline_at",
                  "_due_at", "_handle", "_is_interrupted", "_limit", "_seconds", "_task", "_total_s", "fired")
@@ -99,9 +97,9 @@ class RequestTimeouts:
         self._deadline_at = deadline_at
         self._total_s = total_s
         self._task = asyncio.current_task(alarms.loop)
-        self._handle: asyncio.TimerHandle | None = None  # set where that is near
-        self._due_at: float | None = deadline_at  # None: nothing is being waited for
-        self._armed_at = alarms.begin(self)  # when this is to be looked at
+        self._handle: asyncio.TimerHandle | None = None  # the exact timer
+        self._due_at: float | None = deadline_at  # None: no wait
+        self._armed_at = alarms.begin(self)  # the next check
         self._bound_at = deadline_at
         self._bound_limit = self._limit = "total_s"
         self._bound_s = self._seconds = total_s
@@ -113,7 +111,7 @@ class RequestTimeouts:
             self._schedule_check(deadline_at)
 
     def bound(self, ends_at: float, now: float) -> None:
-        """From here on no wait reaches beyond `ends_at`, nor beyond the deadline."""
+        """From now on no wait lasts beyond `ends_at`, nor beyond the deadline."""
         if ends_at < self._deadline_at:
             self._bound_at, self._bound_s = ends_at, max(0.0, ends_at - now)
             self._bound_limit = "budget_s"
@@ -122,17 +120,17 @@ class RequestTimeouts:
             self._bound_limit = "total_s"
 
     def clone(self) -> "RequestTimeouts":
-        """Another one with the same limits, of the task that runs now."""
+        """New timeouts with the same limits, for the task that runs now."""
         other = RequestTimeouts(self._alarms, self._deadline_at, self._total_s)
         other._bound_at, other._bound_limit, other._bound_s = self._bound_at, self._bound_limit, self._bound_s
         return other
 
     def unbound(self) -> None:
-        """From here on nothing ends a wait but its own limit: who waits for what comes of it has a watch of their own."""
+        """From now on only a wait's own limit ends it; subscribers of a shared call have deadlines of their own."""
         self._deadline_at = self._bound_at = inf
 
     def arm(self, limit: str, seconds: float, now: float) -> None:
-        """A wait begins: of at most `seconds`, and within the bound."""
+        """Begin a wait of at most `seconds`, within the bound. limit: its name in the error."""
         due_at = now + seconds
         if due_at < self._bound_at:
             self._limit, self._seconds = limit, seconds
@@ -141,7 +139,7 @@ class RequestTimeouts:
             self.arm_bound()
 
     def arm_bound(self) -> None:
-        """A wait begins that only the bound ends."""
+        """Begin a wait that only the bound ends."""
         self._limit, self._seconds = self._bound_limit, self._bound_s
         self._wait_until(self._bound_at)
 
@@ -162,7 +160,7 @@ class RequestTimeouts:
         self._handle = self._alarms.loop.call_at(at, self._check)
 
     def schedule_hedge_check(self, at: float, alarm: Callable[[], None]) -> None:
-        """Call `alarm` at that instant; one at a time."""
+        """Call `alarm` at that instant; it replaces the one before."""
         self._alarm_at, self._alarm = at, alarm
         self._schedule_check(at)
 
@@ -170,7 +168,7 @@ class RequestTimeouts:
         self._alarm_at, self._alarm = inf, None
 
     def interrupt(self) -> bool:
-        """End the wait of the request's task: what it waits for has come elsewhere. False: its time-out was quicker."""
+        """Interrupt the request's task, because another one has its answer. False: the timeout was earlier."""
         if self.fired or self._is_interrupted or self._task is None:
             return False
         self._is_interrupted = True
@@ -179,11 +177,11 @@ class RequestTimeouts:
 
     @property
     def has_cancelled(self) -> bool:
-        """Whether it has cancelled its task, which has not looked at why yet."""
+        """Whether the task is cancelled from here, and has not handled that yet."""
         return self.fired or self._is_interrupted
 
     def was_interrupted(self) -> bool:
-        """Called on CancelledError: whether it stands for `interrupt`, and nobody else cancelled the task as well."""
+        """Called on CancelledError: whether `interrupt` alone caused it."""
         if not self._is_interrupted:
             return False
         self._is_interrupted = False
@@ -197,7 +195,7 @@ class RequestTimeouts:
         return DeadlineExceeded(stage, self._bound_limit, self._bound_s)
 
     def disarm(self) -> None:
-        """The wait is over; the timer may stay where it is."""
+        """The wait is over; its check stays scheduled."""
         self._due_at = None
 
     def stop(self) -> None:
@@ -210,7 +208,7 @@ class RequestTimeouts:
             self._handle = None
 
     def take_timeout_error(self, stage: Stage) -> DeadlineExceeded | None:
-        """Called on CancelledError: the error it stands for, or None when somebody else cancelled the task as well."""
+        """Called on CancelledError: the error of the timeout that caused it; None: the task was cancelled from elsewhere."""
         if not self.fired:
             return None
         self.fired = False
@@ -220,7 +218,7 @@ class RequestTimeouts:
         return DeadlineExceeded(stage, self._limit, self._seconds)
 
     def turn(self, ends_at: float) -> None:
-        """What is due by `ends_at` gets a timer of its own."""
+        """A slot has begun: set an exact timer if this is due by `ends_at`, else schedule the next check."""
         if self._armed_at <= ends_at and self._handle is None:
             self._armed_at = inf
         due_at = self._due_at

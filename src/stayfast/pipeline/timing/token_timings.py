@@ -1,22 +1,21 @@
-"""When an answer's parts came: the gaps between them, and the stalls among those.
+"""Arrival times of an answer's parts: the gaps between them, and the stalls among the gaps.
 
-A gap is the time between two reads that held content; it is counted when the later one comes. A stall is a gap that was
-felt: longer than STALL_AFTER_S, and longer than STALL_TIMES_MEAN times the mean of the gaps before it, stalls left out where
-there are others (a model that always takes its time does not stall). The wait in which an answer was cut off is judged for
-a stall as well, but is no gap: nothing came at its end.
+A gap is the time between two reads with content; it is counted at the later one. A stall is a gap that a reader notices:
+longer than STALL_AFTER_S, and longer than STALL_TIMES_MEAN times the mean of the gaps before it, without earlier stalls (a
+model that is always slow does not stall). The wait in which an answer was cut off may be a stall, too, but is no gap.
 """
 
 from typing import Final
 
 from stayfast.core.events import Fact, GapsSeen, Sink, Stall
 
-STALL_AFTER_S = 1.0  # about when a reader's attention leaves (Nielsen, 1993)
+STALL_AFTER_S = 1.0  # a reader's attention lasts about this long (Nielsen, 1993)
 STALL_TIMES_MEAN = 8.0
 N_GAPS_TOLD = 256  # sorted at once, gaps cost listeners a tenth of a microsecond each
 
 
 class _Silent:
-    """Where nobody is told."""
+    """The null object of a sink."""
 
     __slots__ = ()
 
@@ -46,7 +45,7 @@ class TokenTimings:
         self.stalls: list[Stall] = []
 
     def begin(self, now: float) -> None:
-        """The first content came."""
+        """The first content arrived."""
         self.first_at = self.last_at = now
 
     def content(self, now: float) -> None:
@@ -60,7 +59,7 @@ class TokenTimings:
             self._report()
 
     def end(self, now: float, *, is_whole: bool) -> None:
-        """Nothing more will come. An answer that is not whole ended in the middle of a wait."""
+        """The answer is over. If it is not whole, it ended during a wait."""
         if self._gaps_s:
             self._report()
         if self.first_at is not None and not is_whole:
@@ -71,12 +70,12 @@ class TokenTimings:
 
     @property
     def gap_max_s(self) -> float | None:
-        """The longest wait; None where all came at once."""
+        """The longest gap; None: all parts arrived at once."""
         longest_s = max(self._gaps_s, default=0.0)
         return max(longest_s, self._longest_s) or None
 
     def tpot_s(self, n_output_tokens: int) -> float | None:
-        """Seconds for each token after the first; None where that cannot be known."""
+        """Seconds for each token after the first; None: unknown."""
         if self.first_at is None or self.last_at <= self.first_at or n_output_tokens < 2:
             return None
         return (self.last_at - self.first_at) / (n_output_tokens - 1)

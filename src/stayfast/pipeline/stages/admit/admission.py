@@ -23,7 +23,7 @@ from stayfast.pipeline.admission.controller import (
 )
 from stayfast.pipeline.admission.tenants import Buckets, Tenant, Tenants, own_buckets
 from stayfast.pipeline.attempts.attempt import Attempt
-from stayfast.pipeline.exchange import Exchange, RequestRecord
+from stayfast.pipeline.exchange import Exchange, OutcomeRecord
 from stayfast.pipeline.plan import Admitted
 from stayfast.policy.admission.fair_share import weighted
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
@@ -171,7 +171,7 @@ class Admission:
 class _Place(msgspec.Struct):
     """The place of one request in the gateway."""
 
-    record: RequestRecord
+    record: OutcomeRecord
     tenant: Tenant
     places: AdmissionController
     clock: Clock

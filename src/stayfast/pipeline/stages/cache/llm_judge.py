@@ -1,9 +1,8 @@
-"""Another route's model has the last word: behind the scenes on whether two answers say the same, or before a hit is given
-on whether it answers the question.
+"""The model of another route decides whether two answers are equivalent, or whether a hit answers the question.
 
-    ByModel     asked only about answers that another judge takes for the same already, and can only make different ones of
-                them. Where it fails, or says anything but yes or no, nothing is learned
-    Verifying   asked, while the client waits, about hits only, and can only make misses of them: with all but a yes
+    LlmJudge          in the background, about answers that another judge takes for equivalent; it can only make them
+                      different. If it fails, or replies neither yes nor no, nothing is learned
+    AnswerVerifier    while the client waits, about hits only; it can only make them misses: with any reply but yes
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,20 +32,20 @@ _SAID: Final = {"yes": True, "no": False}
 
 
 class ServedReply(Protocol):
-    """What serving a request comes to: `stages.relay.Reply`."""
+    """As `stages.relay.Reply`."""
 
     async def next(self) -> Chunk | None:
         """The next part; None after the last."""
 
     async def aclose(self) -> None:
-        """Done with it."""
+        """Release it."""
 
 
 Serve = Callable[[Request, Arrival], Awaitable[ServedReply]]
 
 
 class LlmJudge:
-    """A `Sameness` that asks the model of a route, as a batch job of nobody's. Task-safe."""
+    """A `Sameness` by the model of a route; its requests are batch requests without a tenant."""
 
     __slots__ = ("_before", "_clock", "_route", "_serve")
 
@@ -61,14 +60,14 @@ class LlmJudge:
         if not is_same or one == other:
             return is_same
         if max(len(one), len(other)) > MAX_CHARS:
-            return None  # what it does not see, it cannot compare
+            return None  # too long to be compared
         prompt = f"<first>\n{one}\n</first>\n<second>\n{other}\n</second>"
         arrival = Arrival(REQUEST_ID, self._clock.now(), urgency=Urgency.BATCH, role="judge")
         return await _ask_verdict(self._serve, self._route, ASKS, prompt, arrival)
 
 
 class AnswerVerifier:
-    """A `Verifier` that asks the model of a route. Who calls ends it when its time is over. Task-safe."""
+    """A `Verifier` by the model of a route. The caller cancels it when its time is over."""
 
     __slots__ = ("_clock", "_route", "_serve")
 
@@ -86,7 +85,7 @@ class AnswerVerifier:
 
 
 async def _ask_verdict(serve: Serve, route: str, instructions: str, prompt: str, arrival: Arrival) -> bool | None:
-    """Yes, no, or neither; also where there is no answer."""
+    """None: neither yes nor no, or no answer."""
     request = decode(Api.CHAT, msgspec.json.encode({
         "model": route, "temperature": 0, "max_tokens": 4,
         "messages": [{"role": "system", "content": instructions}, {"role": "user", "content": prompt}]}))

@@ -1,15 +1,15 @@
-"""Answers that stall or break off after their client has begun to read: ended at once, or continued by somebody else.
+"""Answers that stall or break off after the client has started to read: ended at once, or continued by another upstream.
 
-Only routes that ask for it have their answers guarded; the others never come here. A guard stands between the relay and the
-attempt, as its source and its stream. Looking costs nothing a token: an alarm at the request's watch looks about once a
-second, and interrupts the wait where `policy.resilience.stall` calls it a stall and something can be done about it.
+Only on routes with `on_stall`. A guard stands between the relay and the attempt, as source and stream. It costs nothing per
+token: a check at the request's timeouts runs about once a second, and interrupts the wait if `policy.resilience.stall` calls
+it a stall and something can be done about it.
 
-The attempt that stalled stays open until the first words of the rest have come. Each rescue is an extra attempt: where the
-budget has no room for it, nobody able is well, the time is too short or the answer is nothing that can be continued, it is
-waited for as if nobody had looked. One that was tried and that nobody could continue ends there, as at a length limit.
+The stalled attempt stays open until the first token of the rest. Each continuation is an extra attempt. Without budget, time
+or a healthy upstream, or if the answer cannot be continued, the guard goes on waiting. If a continuation fails, the answer
+ends as at a length limit.
 
-Who writes slower than it did is told from the gaps of all answers, as the metrics are, so that no route must ask for it. An
-upstream's flow is kept where there is somebody else to ask: what sags weighs more when the next request chooses.
+The gaps of all answers also show which upstream has become slower (`ThroughputMonitor`); such an upstream gets fewer of the
+next requests.
 """
 
 import asyncio
@@ -42,16 +42,16 @@ from stayfast.wire.errors import malformed
 
 SUCCESS, DROPPED, IGNORED = Outcome
 MAX_RESCUES = 2  # of one answer
-MAX_TRIES = 2  # upstreams asked for the rest, each time
-WHY_NOT = {"tries": "it was rescued before", "busy": "nobody who could go on is well and has room",
+MAX_TRIES = 2  # upstreams tried for each rescue
+WHY_NOT = {"tries": "it was rescued before", "busy": "no upstream that can continue it is healthy and has room",
            "deadline": "there is no time left for it", "budget": "the budget of extra attempts is spent",
-           "tools": "a tool is called", "thinking": "it reasons", "format": "its format is promised",
-           "request": "it asks for what cannot be continued", "length": "it is too long, or as long as it may be",
-           "blocks": "it is more than running text", "over": "it had said its last words"}
+           "tools": "it calls a tool", "thinking": "it is in its reasoning", "format": "its format is constrained",
+           "request": "the request asks for something that cannot be continued", "length": "it is at a length limit",
+           "blocks": "it is more than plain text", "over": "its text is complete"}
 
 
 class FailoverStream:
-    """The rest of one request's answer. Owned by the request's task."""
+    """Finds an upstream for the rest of one answer. Owned by the request's task."""
 
     __slots__ = ("_clock", "_ex", "_n_rescues", "_plan", "_rng", "_sink")
 
@@ -64,7 +64,7 @@ class FailoverStream:
         self._n_rescues = 0
 
     def targets(self, mine: UpstreamState, now: float) -> list[Target]:
-        """Who can go on with an answer, is well and has room, best first; `mine`, which stalls, is the last of them."""
+        """Targets that can continue an answer, are healthy and have room, best first. mine: the stalled one, comes last."""
         plan = self._plan
         every = [*plan.candidates, *(target for tier in plan.fallback for target in tier)]
         model = self._ex.request.model
@@ -73,7 +73,7 @@ class FailoverStream:
         return sorted(able, key=lambda target: target.member is mine)
 
     def refusal(self, targets: list[Target], n_sent: int, now: float) -> str:
-        """Why the rest may not be asked for now, in one word; empty where it may. `n_said`: tokens so far."""
+        """Why no continuation may be started now, in one word; empty: it may. n_sent: tokens so far."""
         plan = self._plan
         if self._n_rescues >= MAX_RESCUES:
             return "tries"
@@ -85,8 +85,8 @@ class FailoverStream:
         return "" if self._has_budget(targets[0], self._weight(n_sent), now) else "budget"
 
     async def first_words(self, rest: Continuation, mine: UpstreamState) -> tuple[Attempt, AnswerStream, Chunk] | None:
-        """Who gives the rest, and what it begins with; None where nobody does. Each call is an extra attempt. Raises
-        DeadlineExceeded of the stage, and CancelledError where the client leaves.
+        """An attempt that continues the answer, with its first chunk; None: all failed. Each is an extra attempt. Raises
+        DeadlineExceeded of the stage, and CancelledError if the client leaves.
         """
         self._n_rescues += 1
         budget = self._plan.route.hedging.budget
@@ -119,7 +119,7 @@ class FailoverStream:
         return attempt
 
     async def _read(self, attempt: Attempt) -> Chunk | None:
-        """What the rest begins with; None where this upstream does not give it."""
+        """The first chunk of the rest; None: this upstream failed."""
         ex = self._ex
         ex.timeouts.arm("first_token_s", ex.policy.timeouts.first_token_s, attempt.began_at)
         try:
@@ -136,7 +136,7 @@ class FailoverStream:
                 raise verdict from None
         except UpstreamFailed as failed:
             attempt.fail(failed)
-        except StayfastError:  # its protocol cannot say it, or all its connections are in use
+        except StayfastError:  # its protocol cannot express it, or all its connections are in use
             attempt.abandon()
         except BaseException:
             attempt.abandon()
@@ -149,14 +149,14 @@ class FailoverStream:
         return f"<FailoverStream for {self._ex!r}: {self._n_rescues} rescues>"
 
 
-LOOK_EVERY_S = 1.0
-LEAST_S = 0.01  # between two looks
-ASK_AGAIN_S = 0.5  # where a stall was seen and nothing could be done
+CHECK_EVERY_S = 1.0
+LEAST_S = 0.01  # between two checks
+RECHECK_S = 0.5  # after a stall about which nothing could be done
 NOTHING = Chunk(b"")
 
 
 class Guarded(Caller):
-    """A caller whose running answers are judged, on the routes that want it. Task-safe: holds no state of a request."""
+    """A caller that guards running streams, on routes with `on_stall`. Holds no state of a request."""
 
     __slots__ = ()
 
@@ -171,60 +171,60 @@ class Guarded(Caller):
         if not isinstance(attempt, Attempt) or sight.is_complete or sight.is_cut:
             return started
         guard = StreamGuard(ex, plan, attempt, started, clock=self._clock, sink=self._sink,
-                      elsewhere=FailoverStream(ex, plan, clock=self._clock, rng=self._rng, sink=self._sink))
+                      failover=FailoverStream(ex, plan, clock=self._clock, rng=self._rng, sink=self._sink))
         return StartedAnswer(guard, guard, started.first_chunk)
 
 
 class StreamGuard:
-    """One running answer, whoever gives it. Source and stream to the relay; one task reads it."""
+    """One running answer, across the upstreams that continue it. Source and stream of the relay; one task reads it."""
 
-    __slots__ = ("_api", "_attempt", "_clock", "_elsewhere", "_ex", "_flow", "_given", "_half", "_has_ended",
+    __slots__ = ("_api", "_attempt", "_clock", "_ex", "_failover", "_flow", "_given", "_half", "_has_ended",
                  "_is_hopeless", "_is_over", "_limit_s", "_n_content", "_n_given", "_on_stall", "_pulse", "_refused",
                  "_rest", "_route", "_silent_s", "_sink", "_stream", "_taken", "_waits_since", "cadence", "sight")
 
     is_incremental = True
 
-    def __init__(self, ex: Exchange, plan: Plan, attempt: Attempt, started: StartedAnswer, *, elsewhere: FailoverStream,
+    def __init__(self, ex: Exchange, plan: Plan, attempt: Attempt, started: StartedAnswer, *, failover: FailoverStream,
                  clock: Clock,
                  sink: Sink) -> None:
         self._ex = ex
         self._api = ex.request.api
         self._route = plan.route.name
         self._on_stall = plan.route.on_stall
-        self._elsewhere = elsewhere
+        self._failover = failover
         self._clock = clock
         self._sink = sink
-        self.sight: AnswerSummary = started.stream.sight  # the first one's, which this goes on with
-        self.cadence = TokenTimings(self._route, attempt.name, Fanout())  # as the client sees it; attempts tell their own
+        self.sight: AnswerSummary = started.stream.sight  # of the first attempt, continued here
+        self.cadence = TokenTimings(self._route, attempt.name, Fanout())  # as the client sees it; attempts emit their own
         self.cadence.begin(attempt.cadence.first_at or clock.now())
-        self._given = [started.first_chunk.data]  # all that the client has
+        self._given = [started.first_chunk.data]  # everything sent to the client
         self._n_given = len(started.first_chunk.data)  # bytes
-        self._is_hopeless = self._on_stall != "rescue"  # nobody can go on with this answer
-        self._half: Continuation | None = None  # what could be asked for, as of the last look
-        self._rest: Continuation | None = None  # how the attempt that took over is understood
-        self._taken = Usage()  # by the attempts before it
+        self._is_hopeless = self._on_stall != "rescue"  # this answer cannot be continued
+        self._half: Continuation | None = None  # what could be continued, as of the last check
+        self._rest: Continuation | None = None  # translates the chunks of the attempt that took over
+        self._taken = Usage()  # usage of the attempts before
         self._refused = ""
         self._limit_s = 0.0
         self._is_over = False
         self._has_ended = False
-        self._is_with(attempt, started.stream, started.first_chunk)
+        self._attach(attempt, started.stream, started.first_chunk)
 
-    def _is_with(self, attempt: Attempt, stream: AnswerStream, lead: Chunk) -> None:
+    def _attach(self, attempt: Attempt, stream: AnswerStream, lead: Chunk) -> None:
         self._attempt = attempt
         self._stream = stream
         self._flow = attempt.member.track_flow()
         self._pulse = StallDetector()
-        self._silent_s = 0.0  # how long content was waited for, but for the wait under way
+        self._silent_s = 0.0  # time without content, except for the current wait
         self._waits_since: float | None = None
         self._n_content = max(1, lead.n_content)
-        self._ring_in(LOOK_EVERY_S)
+        self._check_in(CHECK_EVERY_S)
 
     @property
     def name(self) -> str:
         return self._attempt.name
 
     async def next(self) -> Chunk | None:
-        """Raises DeadlineExceeded where the time is up before the rest has come."""
+        """Raises DeadlineExceeded if the time is over before the rest arrives."""
         if self._is_over:
             return None
         began_at = self._waits_since = self._clock.now()
@@ -248,26 +248,26 @@ class StreamGuard:
             self._pulse.beat(silent_s)
             self._attempt.cadence.content(now)
         else:
-            self._silent_s = silent_s  # a ping is life of the connection, not of the model
-        return self._gives(chunk)
+            self._silent_s = silent_s  # a ping says nothing about the model
+        return self._translate(chunk)
 
-    def _gives(self, chunk: Chunk) -> Chunk:
+    def _translate(self, chunk: Chunk) -> Chunk:
         if self._rest is not None:
             try:
                 events = self._rest.feed(chunk.data)
             except CannotGoOn:
-                raise malformed(self.name, "the rest of an answer that is none") from None
+                raise malformed(self.name, "a continuation that does not follow its protocol") from None
             self.sight.n_events += len(events)
             chunk = Chunk(in_bytes(self._api, events), chunk.n_content)
         if not self._is_hopeless:
             self._given.append(chunk.data)
             self._n_given += len(chunk.data)
             if self._n_given > MAX_SO_FAR_BYTES:
-                self._gives_up("length")
+                self._give_up("length")
         return chunk
 
-    def _gives_up(self, why: str) -> None:
-        """Nobody can go on with this answer: no need to keep it."""
+    def _give_up(self, why: str) -> None:
+        """The answer cannot be continued: free its text."""
         self._is_hopeless = True
         self._given.clear()
         self._refuse(why)
@@ -279,7 +279,7 @@ class StreamGuard:
             self._ex.record.note(f"not rescued from {self.name}: {WHY_NOT[why]}")
 
     def _ended(self) -> Chunk | None:
-        """The upstream's last word was said; that of an answer in two halves is ours to say."""
+        """The upstream's stream ended. A continued answer needs an end of its own."""
         self._is_over = True
         rest, sight = self._rest, self.sight
         if rest is None:
@@ -319,43 +319,43 @@ class StreamGuard:
     def abandon(self) -> None:
         self.end(IGNORED)
 
-    def _ring_in(self, seconds: float) -> None:
+    def _check_in(self, seconds: float) -> None:
         self._ex.timeouts.schedule_hedge_check(self._clock.now() + seconds, self._check)
 
     def _check(self) -> None:
-        """The alarm: judge the wait that is under way, if there is one."""
+        """The timer: judge the current wait, if there is one."""
         now, flow = self._clock.now(), self._flow
         if self._is_over:
             return
         self._pulse.check(flow, now)
         if self._waits_since is None:  # the client reads slower than the upstream writes
-            self._ring_in(LOOK_EVERY_S)
+            self._check_in(CHECK_EVERY_S)
             return
         silent_s = self._silent_s + now - self._waits_since
-        targets = self._elsewhere.targets(self._attempt.member, now)
+        targets = self._failover.targets(self._attempt.member, now)
         self._limit_s = self._pulse.limit_s(flow, targets[0].member.usual.all.baseline_s if targets else 0.0, now)
         if silent_s < self._limit_s:
-            self._ring_in(min(LOOK_EVERY_S, max(LEAST_S, self._limit_s - silent_s)))
+            self._check_in(min(CHECK_EVERY_S, max(LEAST_S, self._limit_s - silent_s)))
             return
         if flow.usual_s:
             flow.sagged(silent_s / flow.usual_s, now)
         why = "" if self._on_stall == "end" else self._refusal(now)
         if why or not self._ex.timeouts.interrupt():
-            self._ring_in(ASK_AGAIN_S)
+            self._check_in(RECHECK_S)
 
     def _refusal(self, now: float) -> str:
-        """Why the rest may not be asked for; empty where it may, and `_half` is what to ask for. A new reason is told."""
+        """Why no continuation may be started; empty: it may, and `_half` is what to continue. A new reason is noted."""
         if self._is_hopeless:
             return self._refused or "over"
-        elsewhere = self._elsewhere
-        why = elsewhere.refusal(elsewhere.targets(self._attempt.member, now), self._n_content, now)
+        failover = self._failover
+        why = failover.refusal(failover.targets(self._attempt.member, now), self._n_content, now)
         if why:
             self._refuse(why)
             return why
         try:
             self._half = Continuation(self._ex.request, b"".join(self._given), int(self._clock.wall()))
         except CannotGoOn as error:
-            self._gives_up(str(error))
+            self._give_up(str(error))
             return self._refused
         return ""
 
@@ -363,17 +363,17 @@ class StreamGuard:
         self._sink.emit(Rescued(self._route, self.name, self._clock.now(), result))
 
     async def _stalled(self, silent_s: float) -> Chunk | None:
-        """The wait was interrupted: do what the route wants."""
+        """The check interrupted a stall: continue the answer, or end it."""
         self._ex.timeouts.disarm()
         why = f"no token for {silent_s:.3g} s, a stall from {self._limit_s:.3g} s on"
         if self._half is not None:
-            chunk = await self._goes_on(self._half, why, Fault.TIMEOUT, None)
+            chunk = await self._continue(self._half, why, Fault.TIMEOUT, None)
             if chunk is not None:
                 return chunk
         else:
             self._report("ended")
         ending = self.cut()
-        if ending is None:  # it has nothing that could be ended: wait as before
+        if ending is None:  # it cannot be ended here: wait as before
             self._silent_s, self._is_hopeless = silent_s, True
             return NOTHING
         self._is_over = True
@@ -386,19 +386,19 @@ class StreamGuard:
         if self._on_stall != "rescue" or not failed.can_retry or self._refusal(self._clock.now()) or self._half is None:
             raise failed
         why = f"it broke off ({failed.fault.value})"
-        chunk = await self._goes_on(self._half, why, failed.fault, failed.upstream_status)
+        chunk = await self._continue(self._half, why, failed.fault, failed.upstream_status)
         if chunk is None:
             raise failed
         return chunk
 
-    async def _goes_on(self, half: Continuation, why: str, fault: Fault, upstream_status: int | None) -> Chunk | None:
-        """The first words of the rest, from whoever gives them; None where nobody does."""
+    async def _continue(self, half: Continuation, why: str, fault: Fault, upstream_status: int | None) -> Chunk | None:
+        """The first chunk of the rest, from another upstream; None: all failed."""
         ex, stalled = self._ex, self._attempt
         self._half = None
-        found = await self._elsewhere.first_words(half, stalled.member)
+        found = await self._failover.first_words(half, stalled.member)
         if found is None:
             self._report("failed")
-            ex.record.note(f"not rescued from {self.name}: {why}, and nobody could go on")
+            ex.record.note(f"not rescued from {self.name}: {why}, and no upstream could continue it")
             return None
         attempt, stream, lead = found
         self._report("rescued")
@@ -409,16 +409,16 @@ class StreamGuard:
         self._rest, self._refused = half, ""
         ex.record.use_upstream(attempt.name)
         self.sight.failure = None
-        self._is_with(attempt, stream, lead)
-        return self._gives(lead)
+        self._attach(attempt, stream, lead)
+        return self._translate(lead)
 
     def _used(self) -> Usage:
-        """What the attempt took, which was not heard to its end: as far as it said, else estimated."""
+        """The usage of an attempt that was not read to its end: as reported, else estimated."""
         known = self._attempt.usage_so_far(self._stream.sight.usage)
         return msgspec.structs.replace(known, output=max(known.output, self._n_content))
 
     def __repr__(self) -> str:
-        return f"<StreamGuard of {self._attempt!r}: {self._pulse!r}, {self._elsewhere!r}>"
+        return f"<StreamGuard of {self._attempt!r}: {self._pulse!r}, {self._failover!r}>"
 
 
 class ThroughputMonitor:
