@@ -24,7 +24,7 @@ from stayfast.compose.system import Observers, build
 from stayfast.core.clock import SystemClock
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.lifecycle import GatewayServer, ServerHooks
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 
 PACKAGE = Path(stayfast.__file__).parent
 N_WARM = 4
@@ -78,7 +78,7 @@ async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, n: in
 async def gateway(text: str) -> AsyncIterator[int]:
     """A gateway in this process; yields its port."""
     clock = SystemClock()
-    settings = load(SettingsText("<request path>", text), {})
+    settings = load_settings(SettingsText("<request path>", text), {})
     observers = Observers(settings, clock)
     current = ActiveSystem(build(settings, observers, {}, clock, Random(0)))
     host = ServerHooks(clock=clock, sink=observers.sink, entropy=os.urandom(8), version="0", on_error=report,

@@ -19,8 +19,8 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.events import Fact
 from stayfast.engine.config import TINY_ALIAS, EngineConfig
 from stayfast.engine.process import Engine
-from stayfast.settings.environment import cache_home, environment
-from stayfast.stores.embedder import HOW_TO, NoEmbedder
+from stayfast.settings.environment import cache_directory, read_environment
+from stayfast.stores.embedder import INSTALL_HINT, NoEmbedder
 from stayfast.turns.chat import ChatModel
 
 ROOT = Path(__file__).parents[2]
@@ -48,13 +48,13 @@ async def load_meaning(docs: Words) -> MeaningSearch:
     try:
         return await asyncio.to_thread(_load_meaning, docs)
     except ImportError as error:
-        raise Unavailable(f"{error.name} is not installed: {HOW_TO}") from error
+        raise Unavailable(f"{error.name} is not installed: {INSTALL_HINT}") from error
     except (NoEmbedder, OSError, sqlite3.Error) as error:
         raise Unavailable(str(error)) from error
 
 
 def _load_meaning(docs: Words) -> MeaningSearch:
-    cache_dir = cache_home(environment())
+    cache_dir = cache_directory(read_environment())
     cache_dir.mkdir(parents=True, exist_ok=True)
     search: MeaningSearch = import_module("examples.support_bot.meaning").open_meaning(docs.passages, cache_dir)
     return search

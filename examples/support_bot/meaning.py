@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from examples.support_bot.passages import Passage
 from stayfast.core.clock import SystemClock
 from stayfast.stores import onnx_embedder as minilm
-from stayfast.stores.batched_embedder import Batched
+from stayfast.stores.batched_embedder import BatchedEmbedder
 from stayfast.stores.embedder import EmbedderConfig
 
 MIN_COSINE = 0.3
@@ -26,7 +26,7 @@ BATCH_SIZE = 16
 class Meaning:
     """Passages with their vectors; create it with `open_meaning`. Single loop."""
 
-    def __init__(self, passages: Sequence[Passage], rows: NDArray[np.float32], embedder: Batched) -> None:
+    def __init__(self, passages: Sequence[Passage], rows: NDArray[np.float32], embedder: BatchedEmbedder) -> None:
         self._passages = passages
         self._rows = rows
         self._embedder = embedder
@@ -43,7 +43,7 @@ class Meaning:
 def open_meaning(passages: Sequence[Passage], cache_dir: Path) -> Meaning:
     """Load the embedder and the vectors; missing vectors are computed. Blocks. Raises NoEmbedder with the remedy."""
     config = EmbedderConfig(max_tokens=64)
-    encoder = minilm.load(config, str(cache_dir))
+    encoder = minilm.load_encoder(config, str(cache_dir))
     with closing(sqlite3.connect(cache_dir / "support_bot.sqlite")) as database:
         database.execute("CREATE TABLE IF NOT EXISTS vectors (key TEXT PRIMARY KEY, row BLOB NOT NULL)")
         texts = {_key(encoder.id, one): f"{one.heading}: {one.text}" for one in passages}
@@ -57,7 +57,7 @@ def open_meaning(passages: Sequence[Passage], cache_dir: Path) -> Meaning:
             with database:
                 database.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", vectors.items())
     rows = np.stack([np.frombuffer(known[_key(encoder.id, one)], dtype=np.float32) for one in passages])
-    return Meaning(passages, rows, Batched(encoder, config, SystemClock()))
+    return Meaning(passages, rows, BatchedEmbedder(encoder, config, SystemClock()))
 
 
 def _key(embedder: str, passage: Passage) -> str:

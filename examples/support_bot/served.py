@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 from examples.support_bot.desk import Unavailable, load_meaning, load_words
 from examples.support_bot.turn import Desk, Writer, support
 from stayfast.engine.config import TINY_ALIAS
-from stayfast.settings.environment import environment
+from stayfast.settings.environment import read_environment
 from stayfast.turns import Answer, TurnRefused, TurnRequest, current_budget
 from stayfast.turns.chat import ChatModel
 
@@ -31,7 +31,7 @@ class Bot:
     """One per process. `model`: at `base_url`; by default that of `gateway_url`."""
 
     def __init__(self, base_url: str | None = None, model: str = TINY_ALIAS) -> None:
-        self._base_url = base_url or gateway_url(environment())
+        self._base_url = base_url or gateway_url(read_environment())
         self._model = model
         self._desk: Desk | None = None
         self._reading: asyncio.Task[None] | None = None

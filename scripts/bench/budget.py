@@ -16,7 +16,7 @@ from stayfast.core.types import Api, Request, Stage
 from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.timing.timeouts import TimerWheel
-from stayfast.policy.budget import BudgetConfig, share_out
+from stayfast.policy.budget import BudgetConfig, divide_deadline
 
 N_ROUNDS = 200
 N_REQUESTS = 500
@@ -60,7 +60,7 @@ async def best_us(once: Callable[[], None]) -> float:
 
 async def main() -> None:
     clock, total_s = SystemClock(), Timeouts().total_s
-    plain, shared = RoutePolicy(), RoutePolicy(Timeouts(), share_out(PARTS, total_s, "30%"))
+    plain, shared = RoutePolicy(), RoutePolicy(Timeouts(), divide_deadline(PARTS, total_s, "30%"))
     print(f"no stage budgets   {await best_us(make_request(plain, clock)):6.2f} us a request")
     print(f"all stage budgets  {await best_us(make_request(shared, clock)):6.2f} us a request")
 

@@ -21,12 +21,12 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fact, RequestDone, Sink
 from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.observe.batch import MOST, Batch
+from stayfast.observe.batch import MAX_FACTS, Batch
 from stayfast.observe.log import LineWriter, LogConfig
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.histogram import LogHistogram, Window
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 from stayfast.upstreams.base import Call
 from stayfast.wire.json_input import decode
 
@@ -46,13 +46,13 @@ class InstantAnswer:
     """A stream that never waits."""
 
     def __init__(self, n_chunks: int) -> None:
-        self.sight = AnswerSummary()
+        self.summary = AnswerSummary()
         self._left = n_chunks
         self._chunk = Chunk(b"data: {}\n\n", 1)
 
     async def next(self) -> Chunk | None:
         if self._left == 0:
-            self.sight.is_complete, self.sight.usage, self.sight.finish_reason = True, Usage(10, 32), "stop"
+            self.summary.is_complete, self.summary.usage, self.summary.finish_reason = True, Usage(10, 32), "stop"
             return None
         self._left -= 1
         return self._chunk
@@ -97,7 +97,7 @@ def system(observers: Observers, sink: Sink | None) -> System:
     """A gateway with the upstream in memory. `sink` replaces the observers' own."""
     if sink is not None:
         observers.sink = sink
-    settings = load(SettingsText("telemetry.py", SETTINGS), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("telemetry.py", SETTINGS), {}, kinds=KINDS)
     built = build(settings, observers, {}, SystemClock(), Random(1))
     built.registry["u"].upstream = InstantUpstream()
     return built
@@ -154,11 +154,11 @@ def parts(fact: Fact, observers: Observers) -> list[tuple[str, float]]:
     rows.append(("LogHistogram.add", (each_ns(over(histogram.add), 20) - each_ns(over(abs), 20)) / 1000))
     rows.append(("Window.add", (each_ns(over(lambda value: window.add(value, now)), 20) - nothing_ns) / 1000))
     cadence = TokenTimings("m", "u", Batch(observers.metrics))
-    cadence.begin(now)
-    rows.append(("a chunk: clock, gap, stall judge, gap histogram", each_ns(lambda: cadence.content(clock.now()), 50_000)))
-    facts = [fact] * (MOST // 3)  # a batch also holds attempts and reused connections
+    cadence.start(now)
+    rows.append(("a chunk: clock, gap, stall judge, gap histogram", each_ns(lambda: cadence.note_content(clock.now()), 50_000)))
+    facts = [fact] * (MAX_FACTS // 3)  # a batch also holds attempts and reused connections
     for name, sink in (("log", observers.log), ("metrics", observers.metrics), ("recent", observers.recent)):
-        rows.append((f"RequestDone into {name}", each_ns(lambda sink=sink: sink.take(facts), 1000) / len(facts)))
+        rows.append((f"RequestDone into {name}", each_ns(lambda sink=sink: sink.consume(facts), 1000) / len(facts)))
     return rows
 
 
@@ -174,7 +174,7 @@ def main() -> None:
     devnull = os.open(os.devnull, os.O_WRONLY)
 
     def observers() -> Observers:
-        made = Observers(load(SettingsText("telemetry.py", SETTINGS), {}, kinds=KINDS), SystemClock())
+        made = Observers(load_settings(SettingsText("telemetry.py", SETTINGS), {}, kinds=KINDS), SystemClock())
         made.writer = made.log._writer = LineWriter(LogConfig(fd=devnull))
         made.writer.start()
         return made

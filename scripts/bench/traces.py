@@ -27,10 +27,10 @@ from stayfast.core.events import AttemptDone, RequestDone, StageDone, Trace
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.observe.tracing.config import TraceConfig
 from stayfast.observe.tracing.exporter import SpanExporter
-from stayfast.observe.tracing.otlp import Spans
+from stayfast.observe.tracing.otlp import SpanEncoder
 from stayfast.pipeline.exchange import Arrival
-from stayfast.server.inbound import caller_trace, forwarded
-from stayfast.wire.trace_context import headers_of
+from stayfast.server.inbound import parse_caller_trace, forwarded_headers
+from stayfast.wire.trace_context import encode_trace_headers
 
 FIELDS = {b"traceparent": b"00-12345678901234567890123456789012-1234567890123456-01", b"tracestate": b"vendor=abc"}
 N_TIMES = 50_000
@@ -67,29 +67,29 @@ def measure_path() -> None:
     tracing = SpanExporter(TraceConfig(max_pending=64), lambda: None, lambda *words: None, rng, dict)  # type: ignore[arg-type,return-value]
 
     def path(fields: dict[bytes, bytes], place: Callable[[Trace | None], Trace | None], *, is_on: bool) -> float:
-        done = make_done(place(caller_trace(fields)))
+        done = make_done(place(parse_caller_trace(fields)))
 
         def once() -> None:
-            trace = place(caller_trace(fields))
-            arrival = Arrival("r", 1.0, None, forwarded(fields, trace), trace=trace)
+            trace = place(parse_caller_trace(fields))
+            arrival = Arrival("r", 1.0, None, forwarded_headers(fields, trace), trace=trace)
             span = arrival.new_span(rng)
             if span is not None:
-                headers_of(span)
+                encode_trace_headers(span)
             if is_on:
-                tracing.take([done])
+                tracing.consume([done])
 
         return each_us(once)
 
     off = path({}, pass_through, is_on=False)
     passed = path(FIELDS, pass_through, is_on=False)
-    on, child = path({}, tracing.place, is_on=True), path(FIELDS, tracing.place, is_on=True)
+    on, child = path({}, tracing.start_trace, is_on=True), path(FIELDS, tracing.start_trace, is_on=True)
     print(f"on the request's path, with one call: off {off:.2f} us, with a caller's context {passed:.2f} us; "
           f"on {on:.2f} us, with a parent span {child:.2f} us")
 
 
 def measure_thread() -> None:
     """The cost in the export thread: make and encode the nine spans of a request, with 40 attributes."""
-    spans = Spans({"service.name": "stayfast", "service.version": "1"}, "1", random.Random(1))
+    spans = SpanEncoder({"service.name": "stayfast", "service.version": "1"}, "1", random.Random(1))
     some = [make_done(Trace("1" * 32, "2" * 16))] * 8
     encoded = spans.encode(some, {})
     best_s = 9.0

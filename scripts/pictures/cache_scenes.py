@@ -19,21 +19,21 @@ from stayfast.core.types import Api
 from stayfast.lab.claims import prefix
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.lab.load.virtual import virtual
+from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.simulated import ProviderConfig
-from stayfast.lab.simulated.config import Lengths
+from stayfast.lab.simulated.config import OutputLengths
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.settings import RouteSettings, Settings
-from stayfast.settings.environment import cache_home, environment
+from stayfast.settings.environment import cache_directory, read_environment
 from stayfast.stores import onnx_embedder as minilm
-from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Reply, StoreStats
+from stayfast.stores.base import Get, IsLed, AcquireLead, ReleaseLead, StoreCommand, Put, StoreReply, StoreStats
 from stayfast.stores.embedder import EmbedderConfig
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
-from stayfast.testing import Say, Scripted, Wait
+from stayfast.testing import SendText, ScriptedUpstream, Wait
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.json_input import decode
@@ -58,7 +58,7 @@ class Encoder:
     """The real embedder, with 2 ms of virtual time for each call."""
 
     def __init__(self) -> None:
-        model = minilm.load(EmbedderConfig(), str(cache_home(environment())))
+        model = minilm.load_encoder(EmbedderConfig(), str(cache_directory(read_environment())))
         self.id = model.id
         self.n_dims = model.n_dims
         self._model = model
@@ -68,7 +68,7 @@ class Encoder:
         return True
 
     def is_whole(self, text: str) -> bool:
-        return self._model.tokens(text)[1]
+        return self._model.tokenize(text)[1]
 
     def close(self) -> None:
         """Nothing to close."""
@@ -79,7 +79,7 @@ class Encoder:
 
     def _row(self, text: str) -> NDArray[np.float32]:
         if text not in self._known:
-            self._known[text] = self._model.run([self._model.tokens(text)[0]])[0]
+            self._known[text] = self._model.encode([self._model.tokenize(text)[0]])[0]
         return self._known[text]
 
 
@@ -101,8 +101,8 @@ class TopicModel:
 
     async def open(self, call: Call) -> AnswerStream:
         text = next(answer for topic, answer in self._answers.items() if topic in call.request.body)
-        script = [Wait(self._rng.lognormvariate(log(0.5), 0.5)), Say(text)]
-        return await Scripted(self.name, [script], self._clock).open(call)
+        script = [Wait(self._rng.lognormvariate(log(0.5), 0.5)), SendText(text)]
+        return await ScriptedUpstream(self.name, [script], self._clock).open(call)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -120,10 +120,10 @@ def semantic(n: int, seed: int) -> tuple[Line, Line]:
         async def main(loop: SimLoop) -> tuple[list[float], str]:
             upstreams = {"model": SimulatedUpstream(probe=False)}
             routes = {MODEL: RouteSettings(("model",), hedge=NO_HEDGE, cache=config)}
-            system = virtual(Settings(upstreams=upstreams, routes=routes), loop, seed)
+            system = build_virtual_system(Settings(upstreams=upstreams, routes=routes), loop, seed)
             system.registry["model"].upstream = TopicModel("model", loop, Random(seed))
             if system.embedding is not None:
-                system.embedding.ahead = system.embedding.behind = Encoder()
+                system.embedding.foreground = system.embedding.background = Encoder()
             rng, callers, waits = Random(seed), Callers(loop), []
             topics = list(product(_VERBS, _THINGS))
             shares = [1 / (rank + 1) for rank in range(len(topics))]
@@ -134,7 +134,7 @@ def semantic(n: int, seed: int) -> tuple[Line, Line]:
                 await callers.ask(system.gateway, decode(Api.CHAT, chat(text)), waits)
 
             await callers.at(poisson(RATE_RPS, seed), n / RATE_RPS, ask)
-            cache = system.gateway.router.routes[MODEL].terms.cache
+            cache = system.gateway.router.routes[MODEL].policy.cache
             stats = cache.semantic.stats() if cache is not None and cache.semantic is not None else None
             audits = f" ({stats.n_audits_wrong} of {stats.n_audits} audits wrong)" if stats is not None else ""
             return waits, audits
@@ -155,21 +155,21 @@ class SimulatedStore:
         self._data: dict[bytes, bytes] = {}
         self._leads: dict[bytes, bytes] = {}
 
-    async def execute(self, orders: Sequence[Order]) -> list[Reply]:
+    async def execute(self, orders: Sequence[StoreCommand]) -> list[StoreReply]:
         await asyncio.sleep(0.0003)
         return [self._execute_order(order) for order in orders]
 
-    def _execute_order(self, order: Order) -> Reply:
+    def _execute_order(self, order: StoreCommand) -> StoreReply:
         match order:
             case Get(key):
                 return self._data.get(key)
             case Put(key, data):
                 self._data[key] = data
-            case Lead(key, owner):
+            case AcquireLead(key, owner):
                 return self._leads.setdefault(key, owner) == owner
             case IsLed(key):
                 return key in self._leads
-            case Led(key):
+            case ReleaseLead(key):
                 self._leads.pop(key, None)
         return None
 
@@ -192,16 +192,16 @@ class SimulatedStore:
 def stores(n: int, seed: int) -> tuple[Line, Line]:
     """Eight gateways; four of five questions are among a thousand with frequencies by Zipf's law, from empty caches."""
     n_gateways, n_hot = 8, 1000
-    provider = ProviderConfig("gpt-4o-mini-like", seed, output=Lengths(15.0, 0.3))
+    provider = ProviderConfig("gpt-4o-mini-like", seed, output=OutputLengths(15.0, 0.3))
     settings = Settings(
         upstreams={"provider": SimulatedUpstream(provider=provider, probe=False)},
         routes={MODEL: RouteSettings(("provider",), hedge=NO_HEDGE, cache=CacheConfig("exact", max_temperature=1.0))})
 
     def run_scene(store: SimulatedStore | None) -> list[float]:
         async def main(loop: SimLoop) -> list[float]:
-            systems = [virtual(settings, loop, seed + number) for number in range(n_gateways)]
+            systems = [build_virtual_system(settings, loop, seed + number) for number in range(n_gateways)]
             for number, system in enumerate(systems):
-                cache = system.gateway.router.routes[MODEL].terms.cache
+                cache = system.gateway.router.routes[MODEL].policy.cache
                 if store is not None and cache is not None:
                     cache.store = RemoteStore("hot", store, SharedConfig(), loop, Fanout(), rng=Random(seed + number))
             rng, callers, waits = Random(seed), Callers(loop), []

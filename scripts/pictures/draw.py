@@ -7,9 +7,9 @@ from textwrap import wrap
 from typing import Final
 
 from stayfast.core import units as amounts
-from stayfast.lab.load.stats import Exact
-from stayfast.lab.report.html.frame import AxisScale, Box, Series, axes, curve, log_scale, pixels, round_seconds, ticks
-from stayfast.lab.report.html.markup import Markup, number, tag
+from stayfast.lab.load.stats import ExactDistribution
+from stayfast.lab.report.html.frame import AxisScale, Box, Series, draw_axes, draw_curve, log_scale, to_pixels, format_tick_s, make_ticks
+from stayfast.lab.report.html.markup import Markup, format_number, tag
 
 WIDTH: Final = 760.0
 LEAST_S: Final = 0.001  # smaller values are drawn here
@@ -53,7 +53,7 @@ def picture(words: Words, off: Line, on: Line) -> str:
     lines = (off, on)
     if not all(len(line.values_s) >= LEAST_BEYOND and isfinite(min(line.values_s)) for line in lines):
         raise ValueError(f"{words.title}: too few answers: use a larger --n")
-    spreads = [Exact(max(LEAST_S, value_s) for value_s in line.values_s) for line in lines]
+    spreads = [ExactDistribution(max(LEAST_S, value_s) for value_s in line.values_s) for line in lines]
     top = 104.0
     box = Box(height=top + 292, left=66, right=WIDTH - 30, top=top, width=WIDTH)
     nines = max(1.0, log10(max(spread.n for spread in spreads) / LEAST_BEYOND))
@@ -61,37 +61,37 @@ def picture(words: Words, off: Line, on: Line) -> str:
     marks = [step / _STEPS for step in range(floor(nines * _STEPS) + 1)]
     found = [[_value_at(spread, mark) for mark in marks] for spread in spreads]
     up = log_scale([value_s for values_s in found for value_s in values_s], box.bottom, box.top)
-    series = [Series(line.name, order, pixels(across, marks), pixels(up, values_s), (), ())
+    series = [Series(line.name, order, to_pixels(across, marks), to_pixels(up, values_s), (), ())
               for order, (line, values_s) in enumerate(zip(lines, found, strict=True))]
-    grid = axes(box, [(across.at(-log10(1 - rank)), name) for name, rank in _RANKS if -log10(1 - rank) <= nines + 1e-9],
-                [(up.at(value_s), round_seconds(value_s)) for value_s in ticks(up)])
+    grid = draw_axes(box, [(across.pixel(-log10(1 - rank)), name) for name, rank in _RANKS if -log10(1 - rank) <= nines + 1e-9],
+                [(up.pixel(value_s), format_tick_s(value_s)) for value_s in make_ticks(up)])
     rows = [row for note in words.notes for row in wrap(note, _CHARACTERS)]
     height = box.height + _ROW * len(rows) + 16
     below = [tag("text", row, x=20, y=box.height + 14 + _ROW * order, cls="note") for order, row in enumerate(rows)]
-    size = {"viewBox": f"0 0 {number(WIDTH)} {number(height)}", "width": number(WIDTH), "height": number(height)}
+    size = {"viewBox": f"0 0 {format_number(WIDTH)} {format_number(height)}", "width": format_number(WIDTH), "height": format_number(height)}
     return tag("svg", tag("title", words.title), tag("style", Markup(_STYLE)),
                tag("rect", x=0.5, y=0.5, width=WIDTH - 1, height=height - 1, rx=10, cls="card"),
                tag("text", words.title, x=20, y=30, cls="title"), _legend(lines, spreads),
                tag("text", words.measure, x=20, y=box.top - 10, cls="note"), grid,
-               *(curve(line, box) for line in reversed(series)), *(_draw_end(line) for line in series), *below,
+               *(draw_curve(line, box) for line in reversed(series)), *(_draw_end(line) for line in series), *below,
                xmlns="http://www.w3.org/2000/svg", role="img", **size) + "\n"
 
 
-def _value_at(spread: Exact, mark: float) -> float:
+def _value_at(spread: ExactDistribution, mark: float) -> float:
     """The value at a number of nines; NaN if it is infinite or rests on too few values."""
-    value_s = spread.at(1 - 10 ** -mark) if spread.n * 10 ** -mark >= LEAST_BEYOND - 1e-6 else nan
+    value_s = spread.quantile(1 - 10 ** -mark) if spread.n * 10 ** -mark >= LEAST_BEYOND - 1e-6 else nan
     return value_s if isfinite(value_s) else nan
 
 
-def _legend(lines: Sequence[Line], spreads: Sequence[Exact]) -> Markup:
+def _legend(lines: Sequence[Line], spreads: Sequence[ExactDistribution]) -> Markup:
     rows = []
     for order, (line, spread) in enumerate(zip(lines, spreads, strict=True)):
         y = 54 + 20 * order
-        shown = [f"{name} {amounts.seconds(spread.at(rank))}" for name, rank in _RANKS
-                if name in _LEGEND_RANKS and spread.n * (1 - rank) >= LEAST_BEYOND and isfinite(spread.at(rank))]
+        shown = [f"{name} {amounts.format_seconds(spread.quantile(rank))}" for name, rank in _RANKS
+                if name in _LEGEND_RANKS and spread.n * (1 - rank) >= LEAST_BEYOND and isfinite(spread.quantile(rank))]
         n_lost = sum(not isfinite(value_s) for value_s in spread.values)
-        lost = [f"{amounts.share(n_lost / spread.n)} without an answer"] if n_lost else []
-        rows.append(tag("g", tag("path", d=f"M20 {number(y - 4)}H50", cls=f"line s{order}"),
+        lost = [f"{amounts.format_share(n_lost / spread.n)} without an answer"] if n_lost else []
+        rows.append(tag("g", tag("path", d=f"M20 {format_number(y - 4)}H50", cls=f"line s{order}"),
                         tag("text", tag("tspan", f"{line.name}:", cls="name"), " " + ", ".join([*shown, *lost]), x=58, y=y)))
     return tag("g", *rows)
 

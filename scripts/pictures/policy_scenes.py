@@ -16,14 +16,14 @@ from stayfast.core.deadline import Timeouts
 from stayfast.lab.claims import brownout, noisy
 from stayfast.lab.harness.load import LoadSpec
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.harness.virtual import VirtualTenants, chat
+from stayfast.lab.harness.virtual import VirtualTenants, chat_request
 from stayfast.lab.load.arrivals import Gamma, Ramp, RateStage
 from stayfast.lab.load.lengths import ConstantLength, Lognormal
 from stayfast.lab.load.measure import MeasurePlan
 from stayfast.lab.load.schedule import PoolConfig, ScheduleLimit, TurnsConfig, Workload
-from stayfast.lab.load.virtual import virtual
+from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.simulated import EngineModel, GapConfig, Mixture, ProviderConfig, RegimeState, Simulated
-from stayfast.lab.simulated.config import Lengths
+from stayfast.lab.simulated.config import OutputLengths
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.quota import QuotaConfig
@@ -36,7 +36,7 @@ from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.settings import LogSettings, RouteSettings, Settings
 from stayfast.settings.model import Fallback, OnOverrun
 from stayfast.testing.simloop import SimLoop, run
-from stayfast.workers.shared_memory import SharedCounters, prepare
+from stayfast.workers.shared_memory import SharedCounters, create_files
 from stayfast.workers.sync import WorkerSync
 
 NO_HEDGE, NO_BREAKER, NO_LIMIT = HedgeConfig("off"), BreakerConfig(enabled=False), LimitConfig("off")
@@ -95,7 +95,7 @@ def quotas(n: int, seed: int) -> tuple[Line, Line]:
         async def main(loop: SimLoop) -> list[float]:
             tenants = {"greedy": TenantConfig(quota=quota), "usual": TenantConfig()}
             crowd = VirtualTenants(provider, tenants, AdmissionConfig(), loop, seed)
-            callers, request, waits, others = Callers(loop), chat(N_SHORT, N_OUTPUT), [], []
+            callers, request, waits, others = Callers(loop), chat_request(N_SHORT, N_OUTPUT), [], []
             gateway, until_s = crowd.system.gateway, n / (usual_rps + n_burst / every_s)
             async with asyncio.TaskGroup() as group:
                 group.create_task(callers.at(poisson(usual_rps, seed), until_s,
@@ -120,7 +120,7 @@ def fairness(n: int, seed: int) -> tuple[Line, Line]:
         async def main(loop: SimLoop) -> list[float]:
             admission = AdmissionConfig(noisy.N_PLACES)
             crowd = VirtualTenants(noisy.PROVIDER, dict.fromkeys(names, TenantConfig()), admission, loop, seed)
-            callers, request, quiet, noise = Callers(loop), chat(N_SHORT, noisy.N_OUTPUT), [], []
+            callers, request, quiet, noise = Callers(loop), chat_request(N_SHORT, noisy.N_OUTPUT), [], []
             async with asyncio.TaskGroup() as group:
                 for number, name in enumerate(names):
                     is_quiet = number < len(noisy.QUIET)
@@ -150,9 +150,9 @@ def retries(n: int, seed: int) -> tuple[Line, Line]:
             upstream = SimulatedUpstream(provider=replace(provider, seed=seed), probe=False, limit=NO_LIMIT,
                                          breaker=NO_BREAKER)
             route = RouteSettings(("engine",), hedge=NO_HEDGE, retry=retry, timeouts=Timeouts(first_token_s=2.0))
-            system = virtual(Settings(upstreams={"engine": upstream}, routes={MODEL: route}), loop, seed)
+            system = build_virtual_system(Settings(upstreams={"engine": upstream}, routes={MODEL: route}), loop, seed)
             callers, waits = Callers(loop), []
-            ask = partial(callers.ask, system.gateway, chat(n_prompt, 8), waits)
+            ask = partial(callers.ask, system.gateway, chat_request(n_prompt, 8), waits)
             async with asyncio.TaskGroup() as group:
                 group.create_task(callers.at(poisson(rate_rps, seed), lasts_s, ask))
                 group.create_task(callers.at(bursts(n_burst, lasts_s, 1.0, seed), lasts_s, ask))
@@ -219,14 +219,14 @@ def workers(n: int, seed: int) -> tuple[Line, Line]:
                 sharing = []
                 for number, worker in enumerate(observers):
                     if folder is not None:
-                        worker.as_one = WorkerSync(SharedCounters(folder), number, n_workers, loop)
-                        sharing.append(group.create_task(worker.as_one.run()))
+                        worker.worker_sync = WorkerSync(SharedCounters(folder), number, n_workers, loop)
+                        sharing.append(group.create_task(worker.worker_sync.run()))
                 systems = [build(settings, worker, {}, loop, Random(seed + number))
                            for number, worker in enumerate(observers)]
                 async with asyncio.TaskGroup() as asking:
                     for number in range(n_clients):
                         gateway = rng.choice(systems).gateway
-                        ask = partial(callers.ask, gateway, chat(N_SHORT, 40), waits)
+                        ask = partial(callers.ask, gateway, chat_request(N_SHORT, 40), waits)
                         asking.create_task(callers.at(poisson(rate_rps / n_clients, seed + number), n / rate_rps, ask))
                 for task in sharing:
                     task.cancel()
@@ -235,7 +235,7 @@ def workers(n: int, seed: int) -> tuple[Line, Line]:
         return run(main)
 
     with TemporaryDirectory() as name:
-        prepare(Path(name))
+        create_files(Path(name))
         return Line("8 slots each", run_scene(None)), Line("32 shared slots", run_scene(Path(name)))
 
 
@@ -244,7 +244,7 @@ def cache(n: int, seed: int) -> tuple[Line, Line]:
     rate_rps = 40.0
     workload = Workload(Lognormal(log(60), 0.6), ConstantLength(200), Gamma(rate_rps), pool=PoolConfig(500, 0.8, 1.0))
     plan = MeasurePlan(workload, ScheduleLimit(n / rate_rps, None, 0.0), seed)
-    provider = ProviderConfig(PRESET, seed, output=Lengths(15.0, 0.3))  # truncated answers are not cached
+    provider = ProviderConfig(PRESET, seed, output=OutputLengths(15.0, 0.3))  # truncated answers are not cached
     upstreams = {"provider": SimulatedUpstream(provider=provider, probe=False)}
 
     def run_scene(config: CacheConfig) -> list[float]:

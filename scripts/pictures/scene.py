@@ -14,10 +14,10 @@ from stayfast.core.errors import StayfastError
 from stayfast.core.types import Request
 from stayfast.lab.harness.load import LoadSpec
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, perform
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, run_plan
 from stayfast.lab.load.result import Result, Subject
 from stayfast.lab.load.schedule import Prompts
-from stayfast.lab.load.virtual import PipelineTarget, virtual
+from stayfast.lab.load.virtual import PipelineTarget, build_virtual_system
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.settings import Settings
@@ -50,12 +50,12 @@ def bench(settings: Settings, load: LoadSpec, seed: int, plan: MeasurePlan | Non
 
     async def main(loop: SimLoop) -> Result:
         prompts = Prompts(seed, plan.workload.n_system)
-        system = virtual(settings, loop, seed)
+        system = build_virtual_system(settings, loop, seed)
         if begin is not None:
             begin(system, loop)
-        target = PipelineTarget(system.gateway, load.asking(), prompts, loop)
+        target = PipelineTarget(system.gateway, load.request_config(), prompts, loop)
         subject = Subject("virtual", "virtual:", "chat", MODEL)
-        return (await perform(plan, [(subject, target)], loop, LoadOrigin(), is_virtual=True))[0]
+        return (await run_plan(plan, [(subject, target)], loop, LoadOrigin(), is_virtual=True))[0]
 
     return run(main)
 

@@ -16,7 +16,7 @@ from stayfast.cli.bench import add_fault_options, parse, run
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.processes import Processes
-from stayfast.lab.load.client import AskingConfig, LoadTargetConfig
+from stayfast.lab.load.client import RequestConfig, LoadTargetConfig
 from stayfast.lab.load.faults import (
     SCENARIOS,
     TAIL_SHARE,
@@ -25,7 +25,7 @@ from stayfast.lab.load.faults import (
     FaultTable,
     NoSimulator,
     SimulatorControl,
-    compare,
+    run_scenarios,
 )
 from stayfast.lab.load.result import Subject
 from stayfast.lab.simulated import FaultRule
@@ -55,14 +55,14 @@ def test_bench_faults_over_sockets_measures_each_scenario() -> None:
     """Without a gateway, a direct call fails as often as the scenario says, and is never repeated."""
     async def main() -> list[FaultRow]:
         async with Processes() as processes:
-            sim = await processes.simulator({"a": PROVIDER, "b": PROVIDER}, 1)
+            sim = await processes.start_simulator({"a": PROVIDER, "b": PROVIDER}, 1)
             config = FaultsConfig(sim.url, 50.0, 2.0, 0.2, 5.0)
             subjects = [(Subject("direct", sim.url, "chat", "m"), LoadTargetConfig(f"{sim.url}/v1",
-                                                                                   AskingConfig(Api.CHAT, "m")))]
+                                                                                   RequestConfig(Api.CHAT, "m")))]
             scenarios = [BY_NAME[name] for name in ("healthy", "errors", "429", "brownout")]
             rows: list[FaultRow] = []
             clock = SystemClock()
-            await compare(config, scenarios, subjects, SimulatorControl(sim.url, clock), clock,
+            await run_scenarios(config, scenarios, subjects, SimulatorControl(sim.url, clock), clock,
                           report_progress=lambda _: None,
                           on_row=rows.append)
             return rows
@@ -87,7 +87,7 @@ def test_fault_table_has_a_row_for_each_run_and_marks_invalid_ones() -> None:
     rows = [FaultRow("tail", "one", "first token", 100, 0.2, 1.5, None, 2, 1.25),
             FaultRow("tail", "another", "first token", 0, None, None, None, 0, nan, ("the client was late",))]
     shown = FaultTable([BY_NAME["tail"]], ["one", "another"])
-    lines = "".join([shown.head(), *map(shown.row, rows), shown.foot(rows)]).splitlines()
+    lines = "".join([shown.format_head(), *map(shown.format_row, rows), shown.format_foot(rows)]).splitlines()
     assert lines[0].split() == ["scenario", "target", "token", "p50", "p95", "p99", "failed", "calls"]
     assert lines[0].index("token") == lines[1].index("first") == lines[2].index("first")
     assert lines[1].split() == ["tail", "one", "first", "200", "ms", "1.50", "s", "failed", "2.00%", "1.250"]
@@ -99,8 +99,8 @@ def test_fault_table_has_a_row_for_each_run_and_marks_invalid_ones() -> None:
 def test_faults_config_estimates_the_total_time() -> None:
     """Run lengths plus time-outs of hanging calls."""
     config = FaultsConfig("http://127.0.0.1:8100", seconds=8.0, warmup_s=3.0, timeout_s=30.0)
-    assert config.about_s([BY_NAME["healthy"], BY_NAME["hangs"]], 2) == 4 * 11 + 2 * 30
-    assert config.about_s([BY_NAME["errors"]], 1) == 11
+    assert config.estimate_s([BY_NAME["healthy"], BY_NAME["hangs"]], 2) == 4 * 11 + 2 * 30
+    assert config.estimate_s([BY_NAME["errors"]], 1) == 11
 
 
 @pytest.mark.sockets

@@ -17,17 +17,17 @@ import pytest
 import uvloop
 
 from stayfast import cli
-from stayfast.cli.bench import command_line, parse
-from stayfast.cli.bench_options import job_of
+from stayfast.cli.bench import format_command_line, parse
+from stayfast.cli.bench_options import make_job
 from stayfast.cli.bench_session import SocketSession
 from stayfast.core.clock import SystemClock
 from stayfast.lab.load import selftest
 from stayfast.lab.load.measure import LoadOrigin
-from stayfast.lab.load.stats import Measured
+from stayfast.lab.load.stats import MeasuredRun
 from stayfast.lab.report import files, table
-from stayfast.lab.report.table import Ink
+from stayfast.lab.report.table import TerminalStyle
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import HttpUpstream, SettingsText, load
+from stayfast.settings import HttpUpstream, SettingsText, load_settings
 from tests.bench.servers import serving, whole
 from tests.bench.synthetic import Scenario, result
 
@@ -111,7 +111,7 @@ def test_bench_wrong_options_exit_2(options: list[str], expected: str, capsys: p
 def test_command_line_omits_header_values() -> None:
     """Header values may be keys."""
     words = ["run", "--rate", "5", "--header", "authorization: Bearer k", "--header=x-key: k", "--key-env", "KEY"]
-    assert command_line(words) == "stayfast bench --rate 5 --header authorization:... --header=x-key:... --key-env KEY"
+    assert format_command_line(words) == "stayfast bench --rate 5 --header authorization:... --header=x-key:... --key-env KEY"
 
 
 @pytest.mark.sockets
@@ -193,7 +193,7 @@ def test_bench_large_bound_without_unit_prints_a_warning(capsys: pytest.CaptureF
 def test_bench_compare_equal_labels_shows_file_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [tmp_path / name for name in ("gw.json", "gw2.json")]
     for seed, path in enumerate(paths):
-        path.write_bytes(files.to_json([Measured(result(Scenario(n=200), seed, label="127.0.0.1:8090"))]))
+        path.write_bytes(files.to_json([MeasuredRun(result(Scenario(n=200), seed, label="127.0.0.1:8090"))]))
     cli.main(["bench", "compare", *map(str, paths)])
     assert capsys.readouterr().out.startswith(f"{paths[0]} (A) against {paths[1]} (B)\n")
 
@@ -208,7 +208,7 @@ def test_measuring_page_compares_the_gateway_with_its_own_upstream() -> None:
     """In "Two targets", the gateway's only upstream is the other target."""
     section = (ROOT / "docs" / "measuring.md").read_text().partition("\n## Two targets\n")[2].partition("\n## ")[0]
     [settings] = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
-    read = load(SettingsText("measuring.md", settings), {}, kinds=KINDS)
+    read = load_settings(SettingsText("measuring.md", settings), {}, kinds=KINDS)
     [upstream] = read.upstreams.values()
     assert isinstance(upstream, HttpUpstream)
     assert f"--target direct={upstream.base_url} " in section
@@ -222,10 +222,10 @@ def test_bench_without_success_shows_the_failed_body() -> None:
     async def main() -> str:
         async with serving([whole(b'{"error":{"message":"no such model"}}', "404 Not Found")]) as (url, _):
             given = parse(["--target", url, "--model", "m", "--rate", "50", "--requests", "5", "--quiet"])
-            session = SocketSession(job_of(given, {}), LoadOrigin(), is_quiet=True)
-            await session.perform()
+            session = SocketSession(make_job(given, {}), LoadOrigin(), is_quiet=True)
+            await session.run()
             [result] = session.results
-            return table.report([Measured(result)], Ink(is_on=False))
+            return table.format_report([MeasuredRun(result)], TerminalStyle(is_on=False))
 
     shown = asyncio.run(main())
     assert "Nothing succeeded: status 404 (5)." in shown
@@ -238,11 +238,11 @@ def test_bench_interrupted_reports_finished_requests(server: selftest.SelftestSe
     path = tmp_path / "r.json"
     command = [sys.executable, "-m", "stayfast", "bench", "--target", server.url, "--model", "m", "--rate", "20",
                "--duration", "60s", "--json", str(path), "--assert", "goodput>0.5"]
-    server.truths.clear()
+    server.write_times.clear()
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           env={**os.environ, "NO_COLOR": "1"}) as process:
         by = time.monotonic() + 10
-        while len(server.truths) < 10 and time.monotonic() < by:
+        while len(server.write_times) < 10 and time.monotonic() < by:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=10)

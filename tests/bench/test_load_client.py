@@ -11,7 +11,7 @@ import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
-from stayfast.lab.load.client import GRACE_S, Asker, AskingConfig, HttpTarget, LoadTargetConfig, path_of
+from stayfast.lab.load.client import GRACE_S, RequestEncoder, RequestConfig, HttpTarget, LoadTargetConfig, request_path
 from stayfast.lab.load.result import Error, GapCounts, Sample
 from stayfast.lab.load.runner import DueShot
 from stayfast.lab.load.schedule import Prompts, Shot
@@ -42,15 +42,15 @@ GOOD: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(delta("a")), event
 async def ask(target: HttpTarget, n: int = 0, timeout_s: float = 5.0, gaps: GapCounts | None = None) -> Sample:
     """One planned request that is due now."""
     now = CLOCK.now()
-    return await target.ask(DueShot(Shot(n, 0.0, n, 9, 7), now, now + timeout_s, GapCounts() if gaps is None else gaps))
+    return await target.send(DueShot(Shot(n, 0.0, n, 9, 7), now, now + timeout_s, GapCounts() if gaps is None else gaps))
 
 
 def measure(script: Sequence[Step] | Callable[[int], Sequence[Step]], n: int = 1, timeout_s: float = 5.0,
-          asking: AskingConfig | None = None) -> tuple[list[Sample], Seen]:
+          asking: RequestConfig | None = None) -> tuple[list[Sample], Seen]:
     """Send `n` requests in sequence to a server with this script."""
     async def main() -> tuple[list[Sample], Seen]:
         async with serving(script) as (url, seen):
-            target = HttpTarget("t", LoadTargetConfig(url, asking or AskingConfig()), Prompts(0), CLOCK)
+            target = HttpTarget("t", LoadTargetConfig(url, asking or RequestConfig()), Prompts(0), CLOCK)
             samples = [await ask(target, number, timeout_s) for number in range(n)]
             target.close()
         return samples, seen
@@ -140,7 +140,7 @@ def test_http_target_refused_connection_is_a_connect_error() -> None:
     url = f"http://127.0.0.1:{free_port()}"
 
     async def main() -> Sample:
-        return await ask(HttpTarget("t", LoadTargetConfig(url, AskingConfig()), Prompts(0), CLOCK))
+        return await ask(HttpTarget("t", LoadTargetConfig(url, RequestConfig()), Prompts(0), CLOCK))
 
     sample = uvloop.run(main())
     assert (sample.error, sample.status, isnan(sample.sent_s)) == (Error.CONNECT, 0, True)
@@ -172,21 +172,21 @@ def test_http_target_gaps_are_counted_by_time_of_the_run() -> None:
         gaps = GapCounts()
         script = [*GOOD[:3], 0.05, event(delta("b")) + event(delta("c")), *GOOD[4:]]
         async with serving(script) as (url, _):
-            target = HttpTarget("t", LoadTargetConfig(url, AskingConfig()), Prompts(0), CLOCK)
+            target = HttpTarget("t", LoadTargetConfig(url, RequestConfig()), Prompts(0), CLOCK)
             await ask(target, gaps=gaps)
             target.close()
         return gaps
 
     gaps = uvloop.run(main())
     assert len(gaps) == 2
-    assert min(gaps.pooled()) == 0
+    assert min(gaps.sum_by_bucket()) == 0
 
 
 def test_http_target_close_aborts_requests_in_flight() -> None:
     """They count as time-outs at once."""
     async def main() -> list[Sample]:
         async with serving([10.0]) as (url, seen):
-            target = HttpTarget("t", LoadTargetConfig(url, AskingConfig()), Prompts(0), CLOCK)
+            target = HttpTarget("t", LoadTargetConfig(url, RequestConfig()), Prompts(0), CLOCK)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(ask(target, n)) for n in range(3)]
                 async with asyncio.timeout(5):
@@ -201,7 +201,7 @@ def test_http_target_close_aborts_requests_in_flight() -> None:
 def test_http_target_whole_answer_has_one_piece() -> None:
     """First, last and end are the time of its last byte."""
     body = b'{"choices":[{"message":{"content":"a b"}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
-    [sample], seen = measure([0.05, whole(body)], asking=AskingConfig(stream=False))
+    [sample], seen = measure([0.05, whole(body)], asking=RequestConfig(stream=False))
     assert (sample.error, sample.n_chunks, sample.n_output) == (Error.NONE, 1, 2)
     assert sample.first_s == sample.last_s == sample.ended_s
     assert json.loads(seen.bodies[0])["stream"] is False
@@ -214,7 +214,7 @@ def test_http_target_whole_answer_has_one_piece() -> None:
     (Api.MESSAGES, "/v1/messages", {"messages", "system", "max_tokens"})])
 def test_request_body_follows_the_dialect(api: Api, path: str, fields: set[str]) -> None:
     """Path, headers with the key, and fields; extra fields replace and remove."""
-    config = AskingConfig(api, "m", key="k-1", headers=(("x-a", "b"),), extra={"temperature": 0, "stream_options": None})
+    config = RequestConfig(api, "m", key="k-1", headers=(("x-a", "b"),), extra={"temperature": 0, "stream_options": None})
 
     async def main() -> Seen:
         async with serving([whole(b"{}", "500 Oh")]) as (url, seen):
@@ -236,7 +236,7 @@ def test_request_body_follows_the_dialect(api: Api, path: str, fields: set[str])
     (Api.MESSAGES, "/claude", "/claude/v1/messages"), (Api.MESSAGES, "/claude/v1", "/claude/v1/messages"),
     (Api.CHAT, "", "/v1/chat/completions"), (Api.CHAT, "/api/v3", "/api/v3/chat/completions")])
 def test_request_path_follows_the_dialects_sdk(api: Api, base: str, path: str) -> None:
-    assert path_of(base, api) == path
+    assert request_path(base, api) == path
 
 
 EMPTY: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(FINISH), event(USAGE), event("[DONE]"), END]
@@ -246,11 +246,11 @@ EMPTY: list[Step] = [STREAM_HEAD + b"\r\n", event(ROLE), event(FINISH), event(US
     (EMPTY, True), ([whole(b'{"choices":[{"message":{"content":""},"finish_reason":"stop"}]}')], False)])
 def test_http_target_empty_answer_fails_unless_allowed(script: list[Step], streams: bool) -> None:
     """A role and a finish reason without content."""
-    [refused], _ = measure(script, asking=AskingConfig(stream=streams))
-    [allowed], _ = measure(script, asking=AskingConfig(stream=streams, allow_empty=True))
+    [refused], _ = measure(script, asking=RequestConfig(stream=streams))
+    [allowed], _ = measure(script, asking=RequestConfig(stream=streams, allow_empty=True))
     assert (refused.error, allowed.error) == (Error.EMPTY, Error.NONE)
     assert (allowed.n_chunks, isnan(allowed.first_s)) == (0, True)
-    [cut], _ = measure([*EMPTY[:2], END], asking=AskingConfig(allow_empty=True))
+    [cut], _ = measure([*EMPTY[:2], END], asking=RequestConfig(allow_empty=True))
     assert cut.error is Error.TRUNCATED
 
 
@@ -259,7 +259,7 @@ def test_sample_without_input_usage_uses_the_planned_length() -> None:
     events = ['{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}',
               '{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":5}}',
               '{"type":"message_stop"}']
-    [sample], _ = measure([STREAM_HEAD + b"\r\n", *map(event, events), END], asking=AskingConfig(Api.MESSAGES))
+    [sample], _ = measure([STREAM_HEAD + b"\r\n", *map(event, events), END], asking=RequestConfig(Api.MESSAGES))
     assert (sample.error, sample.n_input, sample.n_output) == (Error.NONE, 9, 5)
 
 
@@ -268,7 +268,7 @@ def test_excerpt_is_the_first_failed_body_without_keys() -> None:
     key = "abc/def+0123456789=="
     body = (b'{"error":{"message":"wrong key abc\\/def\\u002B0123456789== of\\u001b[31m team,\n not sk-proj-ABCDEFGH12345 '
             + b"x" * 500 + b'"}}')
-    samples, _ = measure([whole(body, "401 Unauthorized")], n=2, asking=AskingConfig(key=key))
+    samples, _ = measure([whole(body, "401 Unauthorized")], n=2, asking=RequestConfig(key=key))
     assert samples[0].excerpt.startswith('{"error":{"message":"wrong key [key] of')
     assert "not [key] xxx" in samples[0].excerpt
     assert samples[0].excerpt.isprintable()
@@ -283,8 +283,8 @@ def test_excerpt_shows_an_error_event() -> None:
 
 def test_request_body_system_prompt_comes_first() -> None:
     """In chat it is a message, equal in all requests."""
-    asker = Asker(AskingConfig(), Prompts(0, 4))
-    one, two = (json.loads(asker.body(Shot(n, 0, n, 9, 7))) for n in range(2))
+    asker = RequestEncoder(RequestConfig(), Prompts(0, 4))
+    one, two = (json.loads(asker.encode(Shot(n, 0, n, 9, 7))) for n in range(2))
     assert one["messages"][0] == two["messages"][0]
     assert [message["role"] for message in one["messages"]] == ["system", "user"]
 
@@ -293,7 +293,7 @@ def test_request_body_system_prompt_comes_first() -> None:
 def test_request_header_with_line_break_is_refused(header: tuple[str, str]) -> None:
     """Invalid headers are refused before the run."""
     with pytest.raises(ValueError, match="cannot be sent"):
-        AskingConfig(headers=(header,))
+        RequestConfig(headers=(header,))
 
 
 def test_http_target_over_tls(tmp_path: Path) -> None:
@@ -317,9 +317,9 @@ def test_http_target_over_tls(tmp_path: Path) -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
         url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         found = []
-        for config in (LoadTargetConfig(url, AskingConfig(), str(ca_file)), LoadTargetConfig(url, AskingConfig(),
+        for config in (LoadTargetConfig(url, RequestConfig(), str(ca_file)), LoadTargetConfig(url, RequestConfig(),
                                                                                              verify=False),
-                       LoadTargetConfig(url, AskingConfig())):
+                       LoadTargetConfig(url, RequestConfig())):
             target = HttpTarget("t", config, Prompts(0), CLOCK)
             found.append((await ask(target)).error)
             target.close()

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.types import AnswerSummary, Api
-from stayfast.lab.load.reader import HIDDEN, NOTHING, SHOWN, AnswerParser, reader_of
+from stayfast.lab.load.reader import HIDDEN, NOTHING, SHOWN, AnswerParser, parser_for
 from stayfast.lab.load.result import Error
-from stayfast.wire.chat.stream_decoder import ChatSource
-from stayfast.wire.messages.stream_decoder import MessagesSource
-from stayfast.wire.responses.stream_decoder import ResponsesSource
+from stayfast.wire.chat.stream_decoder import ChatDecoder
+from stayfast.wire.messages.stream_decoder import MessagesDecoder
+from stayfast.wire.responses.stream_decoder import ResponsesDecoder
 
 
 def chat(**delta: Any) -> dict[str, Any]:
@@ -63,9 +63,9 @@ PIECES: list[tuple[Api, dict[str, Any], int]] = [
 @pytest.mark.parametrize(("api", "event", "piece"), PIECES)
 def test_parser_finds_pieces_of_each_dialect(api: Api, event: dict[str, Any], piece: int) -> None:
     """Only non-empty generated pieces count for the first token."""
-    reader = reader_of(api)
-    assert reader.see(json.dumps(event).encode(), b"") == piece
-    assert not reader.is_over
+    reader = parser_for(api)
+    assert reader.read_event(json.dumps(event).encode(), b"") == piece
+    assert not reader.has_ended
 
 
 ENDS: list[tuple[Api, list[str], Error]] = [
@@ -89,11 +89,11 @@ ENDS: list[tuple[Api, list[str], Error]] = [
 
 @pytest.mark.parametrize(("api", "events", "error"), ENDS)
 def test_parser_stream_end_decides_completeness(api: Api, events: list[str], error: Error) -> None:
-    reader = reader_of(api)
+    reader = parser_for(api)
     for event in events:
-        reader.see(event.encode(), b"")
-    reader.end()
-    assert (reader.is_over, reader.error) == (True, error)
+        reader.read_event(event.encode(), b"")
+    reader.finish()
+    assert (reader.has_ended, reader.error) == (True, error)
 
 
 WHOLES: list[tuple[Api, str, Error, int]] = [
@@ -111,9 +111,9 @@ WHOLES: list[tuple[Api, str, Error, int]] = [
 
 @pytest.mark.parametrize(("api", "body", "error", "n_output"), WHOLES)
 def test_parser_reads_whole_answers(api: Api, body: str, error: Error, n_output: int) -> None:
-    reader = reader_of(api)
-    reader.see_whole(body.encode())
-    assert (reader.is_over, reader.error) == (True, error)
+    reader = parser_for(api)
+    reader.read_body(body.encode())
+    assert (reader.has_ended, reader.error) == (True, error)
     assert (reader.usage.output if reader.usage else 0) == n_output
 
 
@@ -135,9 +135,9 @@ def test_parser_reads_whole_answers(api: Api, body: str, error: Error, n_output:
     (Api.RESPONSES, '{"status":"completed","output":[{"type":"function_call","name":"f","arguments":"{}"}]}', False),
 ])
 def test_parser_whole_answer_without_content_is_empty(api: Api, body: str, is_empty: bool) -> None:
-    reader = reader_of(api)
-    reader.see_whole(body.encode())
-    assert (reader.error, reader.is_empty_whole) == (Error.NONE, is_empty)
+    reader = parser_for(api)
+    reader.read_body(body.encode())
+    assert (reader.error, reader.is_empty) == (Error.NONE, is_empty)
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=4),
@@ -152,20 +152,20 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-5, 5) | st.text(max
                                                                                          max_size=5))
 def test_parser_any_events_raise_nothing(api: Api, events: list[Any]) -> None:
     """Any input becomes an error of the sample."""
-    reader, whole = reader_of(api), reader_of(api)
+    reader, whole = parser_for(api), parser_for(api)
     for event in events:
         data = event if isinstance(event, bytes) else json.dumps(event).encode()
-        reader.see(data, b"")
-        whole.see_whole(data)
-    reader.end()
-    assert reader.is_over
+        reader.read_event(data, b"")
+        whole.read_body(data)
+    reader.finish()
+    assert reader.has_ended
 
 
-def gateways(api: Api) -> ChatSource | MessagesSource | ResponsesSource:
+def gateways(api: Api) -> ChatDecoder | MessagesDecoder | ResponsesDecoder:
     """The gateway's own decoder of the same dialect."""
     if api is Api.MESSAGES:
-        return MessagesSource("u", AnswerSummary())
-    return ResponsesSource("u", AnswerSummary()) if api is Api.RESPONSES else ChatSource("u", 1, AnswerSummary())
+        return MessagesDecoder("u", AnswerSummary())
+    return ResponsesDecoder("u", AnswerSummary()) if api is Api.RESPONSES else ChatDecoder("u", 1, AnswerSummary())
 
 
 @pytest.mark.parametrize(("api", "events", "error"), ENDS)
@@ -173,10 +173,10 @@ def test_parser_and_gateway_agree_on_ends(api: Api, events: list[str], error: Er
     """Two independent implementations of completeness."""
     source = gateways(api)
     for event in events:
-        if not source.ended:
-            source.see(event.encode(), b"")
+        if not source.has_ended:
+            source.read_event(event.encode(), b"")
     source.finish()
-    assert source.sight.is_complete == (error is Error.NONE)
+    assert source.summary.is_complete == (error is Error.NONE)
 
 
 # Where the definition of a piece is stricter than the gateway's: it counts as content that a tool call has a name.
@@ -186,10 +186,10 @@ STRICTER = ('"name": "f"', '"partial_json": ""')
 @pytest.mark.parametrize(("api", "event", "piece"), PIECES)
 def test_parser_and_gateway_agree_on_content(api: Api, event: dict[str, Any], piece: int) -> None:
     text = json.dumps(event)
-    n_content = gateways(api).see(text.encode(), b"")
+    n_content = gateways(api).read_event(text.encode(), b"")
     assert bool(n_content) == (piece != NOTHING) or any(part in text for part in STRICTER) or "reasoning_details" in text
 
 
 def test_parser_for_each_dialect() -> None:
     """Each streaming dialect has a reader."""
-    assert all(isinstance(reader_of(api), AnswerParser) for api in Api if api.can_stream)
+    assert all(isinstance(parser_for(api), AnswerParser) for api in Api if api.can_stream)

@@ -10,11 +10,11 @@ import pytest
 
 from stayfast.lab.load.arrivals import ConstantArrivals, Gamma
 from stayfast.lab.load.lengths import ConstantLength as Always
-from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, RunProgress, perform, progress
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, RunProgress, run_plan, estimate_progress
 from stayfast.lab.load.result import Error, LoadSlo, Mode, Result, Sample, Subject
 from stayfast.lab.load.runner import LEAD_S, DueShot, Runner
 from stayfast.lab.load.schedule import ScheduleLimit, TurnsConfig, Workload
-from stayfast.lab.load.stats import Measured, column
+from stayfast.lab.load.stats import MeasuredRun, metric_column
 from stayfast.testing import SimLoop, run
 
 WORKLOAD = Workload(Always(10), Always(5), ConstantArrivals(10))
@@ -36,24 +36,24 @@ class Fake:
         self.prompts: list[int] = []
         self.n_now = self.n_most = 0
 
-    async def ask(self, asking: DueShot) -> Sample:
-        shot, now = asking.shot, self.loop.now
+    async def send(self, due: DueShot) -> Sample:
+        shot, now = due.shot, self.loop.now
         sent_at = now()
-        self.asked_at.append(sent_at - asking.zero_at)
+        self.asked_at.append(sent_at - due.zero_at)
         self.prompts.append(shot.prompt)
         self.n_now += 1
         self.n_most = max(self.n_most, self.n_now)
         try:
-            async with asyncio.timeout_at(asking.timeout_at), self.slots:
+            async with asyncio.timeout_at(due.timeout_at), self.slots:
                 await asyncio.sleep(self.service_s(now()))
         except TimeoutError:
-            return Sample(shot.number, shot.at_s, sent_s=sent_at - asking.zero_at, error=Error.TIMEOUT)
+            return Sample(shot.number, shot.at_s, sent_s=sent_at - due.zero_at, error=Error.TIMEOUT)
         finally:
             self.n_now -= 1
         if self.error:
             return Sample(shot.number, shot.at_s, error=self.error)
-        at_s = now() - asking.zero_at
-        return Sample(shot.number, shot.at_s, sent_s=sent_at - asking.zero_at, first_s=at_s, last_s=at_s, ended_s=at_s,
+        at_s = now() - due.zero_at
+        return Sample(shot.number, shot.at_s, sent_s=sent_at - due.zero_at, first_s=at_s, last_s=at_s, ended_s=at_s,
                       n_output=5, n_chunks=1)
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ def measured(plan: MeasurePlan, make: Callable[[SimLoop], list[Fake]], on_start:
     async def main(loop: SimLoop) -> tuple[list[Result], list[Fake]]:
         fakes = make(loop)
         subjects = [(Subject(f"t{n}", "http://x", "chat", "m"), fake) for n, fake in enumerate(fakes)]
-        return await perform(plan, subjects, loop, LoadOrigin(), is_virtual=True, on_start=on_start), fakes
+        return await run_plan(plan, subjects, loop, LoadOrigin(), is_virtual=True, on_start=on_start), fakes
 
     return run(main)
 
@@ -83,7 +83,7 @@ def test_runner_sends_at_the_scheduled_instants() -> None:
     assert (len(result.samples), result.offered_rps, result.duration_s, result.mode) == (100, 10, 10, Mode.OPEN)
     assert result.health.lateness_max_s < 1e-9
     assert result.health.is_valid
-    assert Measured(result).spreads["e2e_sched"].at(0.99) == pytest.approx(0.1)
+    assert MeasuredRun(result).distributions["e2e_sched"].quantile(0.99) == pytest.approx(0.1)
 
 
 def test_runner_same_seed_gives_the_same_run() -> None:
@@ -120,7 +120,7 @@ def test_closed_loop_omits_a_stall() -> None:
     result, fake = one(replace(PLAN, n_concurrent=1), lambda loop: Fake(loop, stalled))
     slow = [sample for sample in result.samples if sample.ended_s - sample.at_s > 0.05]
     assert len(slow) == 1
-    assert Measured(result).spreads["e2e_sched"].at(0.99) < 0.05
+    assert MeasuredRun(result).distributions["e2e_sched"].quantile(0.99) < 0.05
     assert (result.mode, result.offered_rps, fake.n_most) == (Mode.CLOSED, 0, 1)
 
 
@@ -132,9 +132,9 @@ def test_stalled_client_shows_in_scheduled_latency_only() -> None:
         loop.call_at(loop.time() + 4.05, loop.stall, 2.0)
 
     [result], _ = measured(PLAN, lambda loop: [Fake(loop)], hang)
-    spreads = Measured(result).spreads
-    assert spreads["ttft"].at(0.95) < 0.11
-    assert spreads["ttft_sched"].at(0.99) > 1.8
+    spreads = MeasuredRun(result).distributions
+    assert spreads["ttft"].quantile(0.95) < 0.11
+    assert spreads["ttft_sched"].quantile(0.99) > 1.8
     assert len(result.samples) == 100
     assert [reason for reason in result.health.verdict if "late" in reason]
 
@@ -142,13 +142,13 @@ def test_stalled_client_shows_in_scheduled_latency_only() -> None:
 def test_lateness_is_equal_in_health_and_rows() -> None:
     """20 ms to build a request is the client's lateness, the time to connect is not."""
     class Slow(Fake):
-        async def ask(self, asking: DueShot) -> Sample:
-            sample = await super().ask(asking)
+        async def send(self, due: DueShot) -> Sample:
+            sample = await super().send(due)
             at_s = sample.at_s
             return msgspec.structs.replace(sample, sent_s=at_s + 0.07, connect_s=0.05)
 
     found, _ = one(PLAN, Slow)
-    assert found.health.lateness_p99_s == pytest.approx(max(column(found.samples, "lateness"))) == pytest.approx(0.02)
+    assert found.health.lateness_p99_s == pytest.approx(max(metric_column(found.samples, "lateness"))) == pytest.approx(0.02)
     assert not found.health.is_valid
 
 
@@ -162,9 +162,9 @@ def test_open_loop_is_not_delayed_by_a_slow_target() -> None:
 def test_open_loop_saturated_target_queues() -> None:
     """Two slots of 1 s against 10 a second for 60 s: latency from t0 grows to 240 s."""
     plan = replace(PLAN, limit=ScheduleLimit(60.0), timeout_s=1000, slo=LoadSlo(e2e_sched_s=5.0))
-    run = Measured(one(plan, lambda loop: Fake(loop, lambda _: 1.0, n_slots=2))[0])
+    run = MeasuredRun(one(plan, lambda loop: Fake(loop, lambda _: 1.0, n_slots=2))[0])
     assert (run.n_offered, run.error_share) == (600, 0)
-    assert run.spreads["e2e_sched"].at(1.0) == pytest.approx(240, abs=2)
+    assert run.distributions["e2e_sched"].quantile(1.0) == pytest.approx(240, abs=2)
     assert run.goodput.n_good == pytest.approx(12, abs=2)
 
 
@@ -197,7 +197,7 @@ def test_runner_two_targets_take_turns_with_the_same_requests() -> None:
     assert fake_a.asked_at == pytest.approx(fake_b.asked_at)
     assert sorted(sample.at_s for sample in a.samples) == pytest.approx(sorted(sample.at_s for sample in b.samples))
     assert (a.duration_s, a.offered_rps) == (10, b.offered_rps)
-    assert Measured(b).spreads["e2e"].at(0.5) == pytest.approx(0.3)
+    assert MeasuredRun(b).distributions["e2e"].quantile(0.5) == pytest.approx(0.3)
 
 
 def test_runner_turns_do_not_overlap() -> None:
@@ -209,9 +209,9 @@ def test_runner_turns_do_not_overlap() -> None:
             super().__init__(loop)
             self.number = number
 
-        async def ask(self, asking: DueShot) -> Sample:
+        async def send(self, due: DueShot) -> Sample:
             starts[self.number].append(self.loop.now() - LEAD_S)
-            return await super().ask(asking)
+            return await super().send(due)
 
     measured(replace(PLAN, limit=ScheduleLimit(4.0), block_s=1.0), lambda loop: [Noting(loop, 0), Noting(loop, 1)])
     blocks = [{int(at + 1e-6) for at in found} for found in starts.values()]
@@ -290,12 +290,12 @@ def test_progress_counts_sent_and_waiting_requests() -> None:
     def watch(runner: Runner) -> None:
         loop = asyncio.get_running_loop()
         for at_s in (5.01, 10.5):
-            loop.call_at(loop.time() + at_s + LEAD_S, lambda seconds: seen.append(progress(runner, seconds)), at_s)
+            loop.call_at(loop.time() + at_s + LEAD_S, lambda seconds: seen.append(estimate_progress(runner, seconds)), at_s)
 
     measured(PLAN, lambda loop: [Fake(loop, lambda _: 1.0)], watch)
-    assert seen[0].words()[:3] == ["51 of 100 sent", "0 failed", "10 in flight"]
+    assert seen[0].phrases()[:3] == ["51 of 100 sent", "0 failed", "10 in flight"]
     assert seen[0].share == pytest.approx(0.5, abs=0.02)
-    assert seen[1].words() == ["waiting for the last 5 of 100 answers", "0 failed"]
+    assert seen[1].phrases() == ["waiting for the last 5 of 100 answers", "0 failed"]
     assert seen[1].share == 1.0
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.core.units import seconds_in
+from stayfast.core.units import parse_duration
 from stayfast.lab.load.arrivals import Arrivals, ConstantArrivals, Gamma, Mmpp, Ramp, RateStage, parse_arrivals, read_trace
 from stayfast.lab.load.lengths import CONV_INPUT, Lognormal, NormalLength, Uniform, parse_length
 from stayfast.lab.load.lengths import ConstantLength as Always
-from stayfast.lab.load.schedule import PoolConfig, Prompts, ScheduleLimit, Shot, TurnsConfig, Workload, shots
+from stayfast.lab.load.schedule import PoolConfig, Prompts, ScheduleLimit, Shot, TurnsConfig, Workload, generate_shots
 
 RATES = st.floats(0.01, 10_000)
 PROCESSES = st.one_of(
@@ -108,14 +108,14 @@ def test_length_presets_differ_by_side() -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("1m30s", 90), ("2h", 7200), ("1.5s", 1.5)])
 def test_parse_duration_reads_units(text: str, seconds: float) -> None:
-    assert seconds_in(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5x", "5s5", "-1s", "1 s"])
 def test_parse_duration_without_a_unit_is_refused(text: str) -> None:
     """Other tools read a bare number in other units."""
     with pytest.raises(ValueError, match="is not a duration"):
-        seconds_in(text)
+        parse_duration(text)
 
 
 WORKLOAD = Workload(Uniform(5, 50), Always(8), Gamma(20))
@@ -127,18 +127,18 @@ PROMPTS = Prompts(3)
 def test_schedule_is_sorted_bounded_and_repeats(seed: int, warmup_s: float, until_s: float, n_requests: int) -> None:
     """In order of t0, from the start of the warm-up to the end, with the limit of measured requests."""
     limit = ScheduleLimit(until_s, n_requests, warmup_s)
-    found = list(shots(WORKLOAD, seed, limit))
-    assert found == list(shots(WORKLOAD, seed, limit))
+    found = list(generate_shots(WORKLOAD, seed, limit))
+    assert found == list(generate_shots(WORKLOAD, seed, limit))
     assert all(-warmup_s <= a.at_s <= b.at_s < until_s for a, b in pairwise(found))
     assert sum(shot.at_s >= 0 for shot in found) <= n_requests
     assert [shot.number for shot in found] == list(range(len(found)))
 
 
 def test_schedule_differs_by_seed() -> None:
-    one, other = (list(shots(WORKLOAD, seed, ScheduleLimit(5))) for seed in (1, 2))
+    one, other = (list(generate_shots(WORKLOAD, seed, ScheduleLimit(5))) for seed in (1, 2))
     assert [shot.at_s for shot in one[:5]] != [shot.at_s for shot in other[:5]]
-    assert Prompts(1).user(one[0]) != Prompts(2).user(one[0])
-    assert Prompts(1).user(one[0]) == Prompts(1).user(one[0])
+    assert Prompts(1).user_message(one[0]) != Prompts(2).user_message(one[0])
+    assert Prompts(1).user_message(one[0]) == Prompts(1).user_message(one[0])
 
 
 @settings(deadline=None)
@@ -146,20 +146,20 @@ def test_schedule_differs_by_seed() -> None:
 def test_prompts_have_the_requested_length(number: int, n_tokens: int, wording: int) -> None:
     """As many words as tokens, for any number and wording."""
     shot = Shot(0, 0.0, number, n_tokens, 1, wording=wording)
-    assert len(PROMPTS.user(shot).split()) == n_tokens
+    assert len(PROMPTS.user_message(shot).split()) == n_tokens
 
 
 def test_prompts_differ_in_their_first_words() -> None:
     """10,000 prompts of 30 tokens: no two have the same first twelve words, so no prefix cache helps."""
     prompts = Prompts(0)
-    starts = {" ".join(prompts.user(Shot(n, 0, n, 30, 1)).split()[:12]) for n in range(10_000)}
+    starts = {" ".join(prompts.user_message(Shot(n, 0, n, 30, 1)).split()[:12]) for n in range(10_000)}
     assert len(starts) == 10_000
 
 
 def test_prompt_pool_repeats_by_zipf_and_rewords() -> None:
     """The first prompt is drawn twice as often as the second; about half are reworded; each has one length."""
     workload = Workload(Uniform(20, 90), Uniform(1, 99), Gamma(100), pool=PoolConfig(50, 0.8, 1.0, 0.5))
-    found = list(shots(workload, 4, ScheduleLimit(n_requests=20_000)))
+    found = list(generate_shots(workload, 4, ScheduleLimit(n_requests=20_000)))
     pooled = [shot for shot in found if shot.prompt < 50]
     counts = Counter(shot.prompt for shot in pooled)
     assert len(pooled) / len(found) == pytest.approx(0.8, abs=0.02)
@@ -168,22 +168,22 @@ def test_prompt_pool_repeats_by_zipf_and_rewords() -> None:
     assert len({(shot.prompt, shot.n_input, shot.n_output) for shot in pooled}) == len(counts)
     assert str(workload.pool) == "80% drawn from 50 prompts (Zipf 1), 50% of them reworded, the rest different"
     prompts = Prompts(4)
-    same = [prompts.user(shot) for shot in pooled if shot.prompt == 0]
+    same = [prompts.user_message(shot) for shot in pooled if shot.prompt == 0]
     assert 2 <= len(set(same)) <= 5
 
 
 def test_conversation_history_grows() -> None:
     """Each turn has all earlier ones; think times are drawn before the run."""
     workload = Workload(Always(6), Always(4), ConstantArrivals(1), turns=TurnsConfig(3, 2.0), n_system=5)
-    [opening, following] = shots(workload, 0, ScheduleLimit(n_requests=4))
-    second = opening.then
+    [opening, following] = generate_shots(workload, 0, ScheduleLimit(n_requests=4))
+    second = opening.next_turn
     assert second is not None
-    assert second.then is not None
-    assert second.then.then is None
+    assert second.next_turn is not None
+    assert second.next_turn.next_turn is None
     assert (second.think_s > 0, following.number) == (True, 3)
     prompts = Prompts(0, 5)
     assert len(prompts.system.split()) == 5
-    one, two, three = (prompts.dialogue(turn) for turn in (opening, second, second.then))
+    one, two, three = (prompts.messages(turn) for turn in (opening, second, second.next_turn))
     assert [role for role, _ in three] == ["user", "assistant", "user", "assistant", "user"]
     assert (two[:1], three[:3]) == (one, two)
     assert len(three[1][1].split()) == 4
@@ -208,9 +208,9 @@ def test_read_trace_spreads_rounded_timestamps() -> None:
              for n, at_ms in enumerate((0, 0, 0, 3000, 3000))]
     found = read_trace(lines)
     assert [row.at_s for row in found] == pytest.approx([0, 1, 2, 3, 4.5])
-    made = list(shots(Workload(Always(1), Always(1), trace=found), 0, ScheduleLimit()))
+    made = list(generate_shots(Workload(Always(1), Always(1), trace=found), 0, ScheduleLimit()))
     prompts = Prompts(0)
-    one, two = (prompts.user(shot).split() for shot in made[:2])
+    one, two = (prompts.user_message(shot).split() for shot in made[:2])
     assert one[:512] == two[:512]
     assert one[512:524] != two[512:524]
     assert len(one) == 1000
@@ -220,7 +220,7 @@ def test_trace_shared_prefix_is_shared_text() -> None:
     """Mooncake's CSV has the number of leading tokens shared with others."""
     trace = read_trace(["arrival_s,input_tokens,output_tokens,reusable_prefix_tokens", "0,40,3,0", "3,60,3,20", "6,70,3,20"])
     prompts = Prompts(0)
-    _, one, two = (prompts.user(shot).split() for shot in shots(Workload(Always(1), Always(1), trace=trace), 0,
+    _, one, two = (prompts.user_message(shot).split() for shot in generate_shots(Workload(Always(1), Always(1), trace=trace), 0,
                                                                 ScheduleLimit()))
     assert one[:20] == two[:20]
     assert one[20:24] != two[20:24]

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from random import Random
 
-from stayfast.lab.load.stats import Measured
-from stayfast.lab.report.compare import CompareConfig, compare
-from stayfast.lab.report.html.page import page
+from stayfast.lab.load.stats import MeasuredRun
+from stayfast.lab.report.compare import CompareConfig, compare_runs
+from stayfast.lab.report.html.page import render_page
 from tests.bench.synthetic import Scenario, result
 from tests.browser import shown
 
@@ -34,9 +34,9 @@ def rendered(html: str, folder: Path) -> tuple[str, list[str]]:
 
 def test_page_renders_without_console_messages(tmp_path: Path) -> None:
     """Every chart has its lines, the script found them, and the policy (no network) was not violated."""
-    runs = [Measured(result(Scenario(n=600), label=label)) for label in ("</script>direct", "gateway")]
-    comparison = compare(runs[0], runs[1], Random(1), CompareConfig(n_replicates=100))
-    document, console = rendered(page(runs, comparison), tmp_path)
+    runs = [MeasuredRun(result(Scenario(n=600), label=label)) for label in ("</script>direct", "gateway")]
+    comparison = compare_runs(runs[0], runs[1], Random(1), CompareConfig(n_replicates=100))
+    document, console = rendered(render_page(runs, comparison), tmp_path)
     assert console == []
     n_hovered = document.count('class="rule"')
     assert n_hovered == len(re.findall(r'<script type="application/json">', document)) >= 14
@@ -46,7 +46,7 @@ def test_page_renders_without_console_messages(tmp_path: Path) -> None:
 
 def test_page_hover_shows_values(tmp_path: Path) -> None:
     """For curves the rank and the values, for heat maps the bin, the row and the count."""
-    html = page([Measured(result(Scenario(n=600)))])
+    html = render_page([MeasuredRun(result(Scenario(n=600)))])
     without_policy = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html)
     document, console = rendered(without_policy.replace("</body>", HOVER + "</body>"), tmp_path)
     assert console == []
@@ -56,6 +56,6 @@ def test_page_hover_shows_values(tmp_path: Path) -> None:
 
 
 def test_page_policy_blocks_network_requests(tmp_path: Path) -> None:
-    html = page([Measured(result(Scenario(n=20)))])
+    html = render_page([MeasuredRun(result(Scenario(n=20)))])
     _, console = rendered(html.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'), tmp_path)
     assert any("Content Security Policy" in line for line in console)

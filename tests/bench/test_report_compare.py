@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.lab.load.result import ClientHealth
-from stayfast.lab.load.stats import Measured
-from stayfast.lab.report.compare import CompareConfig, ComparedQuantity, Comparison, binomial, compare, design_effect
+from stayfast.lab.load.stats import MeasuredRun
+from stayfast.lab.report.compare import CompareConfig, ComparedQuantity, Comparison, draw_binomial, compare_runs, design_effect
 from tests.bench.synthetic import Scenario, result
 
 QUICK = Scenario(n=800, bad_factor=1.0)
@@ -19,9 +19,9 @@ STEADY = Scenario(n=1500, bad_factor=1.0, error_share=0.005)
 
 
 def compared(a: Scenario, b: Scenario, seed: int = 1, **config: float) -> Comparison:
-    runs = [Measured(result(scenario, seed=10 * seed + number, label=label))
+    runs = [MeasuredRun(result(scenario, seed=10 * seed + number, label=label))
             for number, (scenario, label) in enumerate(((a, "A"), (b, "B")))]
-    return compare(runs[0], runs[1], Random(seed), CompareConfig(n_replicates=200, **config))
+    return compare_runs(runs[0], runs[1], Random(seed), CompareConfig(n_replicates=200, **config))
 
 
 def test_compare_same_seed_gives_the_same_intervals() -> None:
@@ -86,8 +86,8 @@ def test_design_effect_bad_minutes_widen_the_interval() -> None:
 
 
 def test_compare_different_workloads_warn() -> None:
-    late = Measured(result(Scenario(n=500, rps=40), health=ClientHealth(verdict=("late",)), label="B"))
-    warnings = " ".join(compare(Measured(result(STEADY)), late, Random(1)).warnings)
+    late = MeasuredRun(result(Scenario(n=500, rps=40), health=ClientHealth(verdict=("late",)), label="B"))
+    warnings = " ".join(compare_runs(MeasuredRun(result(STEADY)), late, Random(1)).warnings)
     assert "B is invalid: late" in warnings
     assert "rates differ" in warnings
     assert "workloads differ in: rate" in warnings
@@ -105,7 +105,7 @@ def test_compare_run_without_answers_has_no_figures() -> None:
 def test_binomial_variates_have_their_distribution(n: int, p: float, seed: int) -> None:
     """Between 0 and n, with mean n p within six standard errors."""
     rng = Random(seed)
-    drawn = [binomial(n, p, rng) for _ in range(200)]
+    drawn = [draw_binomial(n, p, rng) for _ in range(200)]
     assert all(0 <= value <= n for value in drawn)
     assert abs(sum(drawn) / 200 - n * p) <= 6 * (n * p * (1 - p) / 200) ** 0.5 + 1e-9
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.lab.load.result import ClientHealth, Sample
-from stayfast.lab.load.stats import DEFINITIONS, Measured
+from stayfast.lab.load.stats import DEFINITIONS, MeasuredRun
 from stayfast.lab.report.files import SCHEMA, csv_lines, from_json, to_json
 from tests.bench.synthetic import Scenario, result
 
@@ -23,7 +23,7 @@ def test_result_file_round_trip_is_lossless() -> None:
     """Every column, every gap and every field is equal."""
     before = result(SMALL, health=ClientHealth(0.1, 0.2, 0.3, verdict=("late", "short")))
     before.notes = ("a note",)
-    after = from_json(to_json([Measured(before)]))[0]
+    after = from_json(to_json([MeasuredRun(before)]))[0]
     assert after.samples.floats.keys() == before.samples.floats.keys()
     for name, column in before.samples.floats.items():
         assert after.samples.floats[name].tobytes() == column.tobytes()
@@ -37,18 +37,18 @@ def test_result_file_round_trip_is_lossless() -> None:
 
 def test_result_file_uses_vllms_names() -> None:
     """In milliseconds, of successful answers; missing figures are null."""
-    run = Measured(result(Scenario(n=400)))
+    run = MeasuredRun(result(Scenario(n=400)))
     found = json.loads(to_json([run]))["results"][0]
-    assert found["p99_ttft_ms"] == pytest.approx(run.spreads["ttft"].at(0.99) * 1e3)
-    assert found["median_itl_ms"] == pytest.approx(run.spreads["gap"].at(0.5) * 1e3)
-    assert found["p99.9_e2el_ms"] == pytest.approx(run.spreads["e2e"].at(0.999) * 1e3)
-    assert found["mean_tpot_ms"] == pytest.approx(run.spreads["tpot"].mean_s * 1e3)
+    assert found["p99_ttft_ms"] == pytest.approx(run.distributions["ttft"].quantile(0.99) * 1e3)
+    assert found["median_itl_ms"] == pytest.approx(run.distributions["gap"].quantile(0.5) * 1e3)
+    assert found["p99.9_e2el_ms"] == pytest.approx(run.distributions["e2e"].quantile(0.999) * 1e3)
+    assert found["mean_tpot_ms"] == pytest.approx(run.distributions["tpot"].mean_s * 1e3)
     assert found["request_goodput"] == pytest.approx(run.goodput.n_good / run.result.duration_s)
-    assert (found["completed"], found["failed"]) == (run.n_whole, run.n_offered - run.n_whole)
+    assert (found["completed"], found["failed"]) == (run.n_succeeded, run.n_offered - run.n_succeeded)
 
 
 def test_result_file_has_schema_and_definitions() -> None:
-    text = to_json([Measured(result(Scenario(n=0)))]).decode()
+    text = to_json([MeasuredRun(result(Scenario(n=0)))]).decode()
     file = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert (file["schema"], file["definitions"]) == (SCHEMA, dict(DEFINITIONS))
     assert file["results"][0]["p99_ttft_ms"] is None
@@ -58,7 +58,7 @@ def test_csv_has_one_row_a_request() -> None:
     """Instants to the microsecond, empty for what did not happen, and no cell that a spreadsheet would run."""
     run = result(SMALL)
     run.label = "=cmd|' /C calc'!A0"
-    rows = list(csv.DictReader("".join(csv_lines([Measured(run)])).splitlines()))
+    rows = list(csv.DictReader("".join(csv_lines([MeasuredRun(run)])).splitlines()))
     assert len(rows) == len(run.samples)
     assert list(rows[0]) == ["result", *Sample.__struct_fields__]
     for row, sample in zip(rows, run.samples, strict=True):
@@ -85,7 +85,7 @@ def test_csv_has_one_row_a_request() -> None:
     (lambda file: file["results"][0]["run"]["gaps"].update({"0": {"99999": 1}}), "not a result"),
     (lambda file: file["results"][0]["run"].update(gaps_bin_s=0), "bin_s must be above 0")])
 def test_result_file_wrong_content_is_refused(change: "object", expected: str) -> None:
-    file = json.loads(to_json([Measured(result(SMALL))]))
+    file = json.loads(to_json([MeasuredRun(result(SMALL))]))
     assert callable(change)
     change(file)
     with pytest.raises(ValueError, match=expected):
@@ -94,7 +94,7 @@ def test_result_file_wrong_content_is_refused(change: "object", expected: str) -
 
 def test_result_file_oversized_column_is_refused() -> None:
     """A small untrusted file must not fill the memory."""
-    file = json.loads(to_json([Measured(result(SMALL))]))
+    file = json.loads(to_json([MeasuredRun(result(SMALL))]))
     file["results"][0]["columns"]["at_s"] = packed(bytes(64 << 20))
     assert len(from_json(json.dumps(file).encode())[0].samples) == 60
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.lab.load.result import BOUNDED, ClientHealth, Error, LoadSlo, judge, parse_slo
-from stayfast.lab.load.stats import Measured
-from stayfast.lab.report.assertions import KNOWN, check, parse_assertion
+from stayfast.lab.load.result import BOUNDED, ClientHealth, Error, LoadSlo, evaluate_goodput, parse_slo
+from stayfast.lab.load.stats import MeasuredRun
+from stayfast.lab.report.assertions import KNOWN, check_assertions, parse_assertion
 from tests.bench.synthetic import Scenario, result
 
 WHOLE = Error.NONE
@@ -17,7 +17,7 @@ WHOLE = Error.NONE
 def test_goodput_needs_completeness_and_every_slo() -> None:
     """Each cause is counted; a request over two bounds counts under both and once in the share."""
     errors = [WHOLE, WHOLE, WHOLE, Error.RATE_LIMITED, Error.TRUNCATED]
-    judged = judge({"ttft": [0.1, 0.9, 0.9, 0.1, 0.1], "e2e": [1.0, 1.0, 9.0, 1.0, 1.0]}, errors,
+    judged = evaluate_goodput({"ttft": [0.1, 0.9, 0.9, 0.1, 0.1], "e2e": [1.0, 1.0, 9.0, 1.0, 1.0]}, errors,
                    LoadSlo(ttft_s=0.5, e2e_s=2.0))
     assert (judged.n_good, judged.share) == (1, 0.2)
     assert judged.misses == {"rate_limited": 1, "truncated": 1, "ttft": 2, "e2e": 1}
@@ -26,12 +26,12 @@ def test_goodput_needs_completeness_and_every_slo() -> None:
 
 def test_goodput_value_equal_to_its_bound_is_good() -> None:
     """A value equal to the bound is within it."""
-    assert judge({"ttft": [0.5]}, [WHOLE], LoadSlo(ttft_s=0.5)).n_good == 1
+    assert evaluate_goodput({"ttft": [0.5]}, [WHOLE], LoadSlo(ttft_s=0.5)).n_good == 1
 
 
 def test_goodput_missing_value_fails_its_slo() -> None:
     """A one-token answer has no tpot."""
-    assert judge({"tpot": [nan]}, [WHOLE], LoadSlo(tpot_s=0.1)).misses == {"tpot (null)": 1}
+    assert evaluate_goodput({"tpot": [nan]}, [WHOLE], LoadSlo(tpot_s=0.1)).misses == {"tpot (null)": 1}
 
 
 def test_parse_slo_reads_units() -> None:
@@ -99,44 +99,44 @@ def test_parse_assertion_any_text_is_read_or_refused(text: str) -> None:
 
 
 def test_assertion_holds_or_fails_by_its_figure() -> None:
-    run = Measured(result(Scenario(error_share=0.0)))
+    run = MeasuredRun(result(Scenario(error_share=0.0)))
     texts = ("ttft.p50<0.1", "ttft.p50<2", "errors<=0", "goodput<0.5", "tpot.min>1us")
-    checks = check([parse_assertion(text) for text in texts], run)
+    checks = check_assertions([parse_assertion(text) for text in texts], run)
     assert [found.holds for found in checks] == [False, True, True, False, True]
-    assert checks[0].actual == run.spreads["ttft"].at(0.5)
+    assert checks[0].actual == run.distributions["ttft"].quantile(0.5)
 
 
 def test_assertion_counts_failures_as_slow() -> None:
     """With 3 % failed, p99 is infinite; p50 is not."""
-    run = Measured(result(Scenario(error_share=0.03)))
-    hard, easy = check([parse_assertion("ttft.p99<1000"), parse_assertion("ttft.p50<1000")], run)
+    run = MeasuredRun(result(Scenario(error_share=0.03)))
+    hard, easy = check_assertions([parse_assertion("ttft.p99<1000"), parse_assertion("ttft.p50<1000")], run)
     assert (hard.holds, hard.actual, easy.holds) == (False, inf, True)
     assert "of the offered requests failed" in hard.why
 
 
 def test_assertion_fails_in_an_invalid_run() -> None:
-    run = Measured(result(health=ClientHealth(verdict=("late",))))
-    assert check([parse_assertion("errors<=1")], run)[0].why == "the run is invalid"
-    assert not check([parse_assertion("errors<=1")], run)[0].holds
+    run = MeasuredRun(result(health=ClientHealth(verdict=("late",))))
+    assert check_assertions([parse_assertion("errors<=1")], run)[0].why == "the run is invalid"
+    assert not check_assertions([parse_assertion("errors<=1")], run)[0].holds
 
 
 def test_assertion_fails_without_requests() -> None:
-    run = Measured(result(Scenario(n=0)))
-    checks = check([parse_assertion("ttft.p99<1"), parse_assertion("errors<1")], run)
+    run = MeasuredRun(result(Scenario(n=0)))
+    checks = check_assertions([parse_assertion("ttft.p99<1"), parse_assertion("errors<1")], run)
     assert [found.holds for found in checks] == [False, False]
 
 
 def test_assertion_quantile_of_too_few_values_fails() -> None:
     """The p99 of 50 answers is the slowest one."""
-    few, enough = (Measured(result(Scenario(n=n, error_share=0.0))) for n in (50, 100))
+    few, enough = (MeasuredRun(result(Scenario(n=n, error_share=0.0))) for n in (50, 100))
     texts = [parse_assertion("ttft.p99<1000"), parse_assertion("ttft.p90<1000"), parse_assertion("ttft.max<1000")]
-    assert [found.holds for found in check(texts, few)] == [False, True, True]
-    assert check(texts, few)[0].why == "p99 needs 100 values, not 50"
-    assert all(found.holds for found in check(texts, enough))
+    assert [found.holds for found in check_assertions(texts, few)] == [False, True, True]
+    assert check_assertions(texts, few)[0].why == "p99 needs 100 values, not 50"
+    assert all(found.holds for found in check_assertions(texts, enough))
 
 
 def test_assertion_spike_without_a_p99_fails() -> None:
     """With 3 % failed there is no p99."""
-    run = Measured(result(Scenario(error_share=0.03)))
+    run = MeasuredRun(result(Scenario(error_share=0.03)))
     assert run.spike_factor() == inf
-    assert not check([parse_assertion("spike<1000")], run)[0].holds
+    assert not check_assertions([parse_assertion("spike<1000")], run)[0].holds

@@ -12,23 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.lab.load.result import ClientHealth, Error, Mode, Result, Subject
-from stayfast.lab.load.stats import Measured
-from stayfast.lab.report.assertions import check, parse_assertion
-from stayfast.lab.report.compare import CompareConfig, compare
+from stayfast.lab.load.stats import MeasuredRun
+from stayfast.lab.report.assertions import check_assertions, parse_assertion
+from stayfast.lab.report.compare import CompareConfig, compare_runs
 from stayfast.lab.report.html import charts
 from stayfast.lab.report.html.frame import (
     WIDE,
     AxisScale,
-    from_zero,
-    instant,
+    linear_scale,
+    format_instant,
     log_scale,
-    round_count,
-    round_seconds,
-    ticks,
-    time_ticks,
+    format_tick_count,
+    format_tick_s,
+    make_ticks,
+    make_time_ticks,
 )
-from stayfast.lab.report.html.markup import data, number, tag
-from stayfast.lab.report.html.page import page
+from stayfast.lab.report.html.markup import json_data, format_number, tag
+from stayfast.lab.report.html.page import render_page
 from tests.bench.synthetic import Scenario, result
 
 TINY = Scenario(n=6)
@@ -70,9 +70,9 @@ def named(text: str) -> Result:
 
 def whole_page(text: str) -> str:
     """Two such runs with a comparison and an assertion, and a sweep of them."""
-    runs = [Measured(named(text)) for _ in range(2)]
-    checks = check([parse_assertion("ttft.p99<1")], runs[0])
-    return page(runs, compare(runs[0], runs[1], Random(1), CompareConfig(n_replicates=100)), checks)
+    runs = [MeasuredRun(named(text)) for _ in range(2)]
+    checks = check_assertions([parse_assertion("ttft.p99<1")], runs[0])
+    return render_page(runs, compare_runs(runs[0], runs[1], Random(1), CompareConfig(n_replicates=100)), checks)
 
 
 PLAIN_SHAPES = Skeleton(whole_page("plain")).shapes
@@ -97,7 +97,7 @@ def test_page_escapes_any_text(text: str) -> None:
 def test_page_text_is_unchanged(text: str) -> None:
     found = Skeleton(tag("p", text)).text
     assert all(out in {char, "\ufffd"} for out, char in zip(found, text, strict=True))
-    assert "<" not in data({"name": text})[len('<script type="application/json">'):-len("</script>")]
+    assert "<" not in json_data({"name": text})[len('<script type="application/json">'):-len("</script>")]
 
 
 def test_page_makes_no_network_requests() -> None:
@@ -113,21 +113,21 @@ def test_page_makes_no_network_requests() -> None:
 
 def test_page_invalid_run_is_marked_first() -> None:
     """Before the heading, with its reasons."""
-    html = page([Measured(result(TINY, health=ClientHealth(verdict=("late by 31 ms",))))])
+    html = render_page([MeasuredRun(result(TINY, health=ClientHealth(verdict=("late by 31 ms",))))])
     assert html.index("INVALID") < html.index("late by 31 ms") < html.index("<h1")
-    assert 'role="alert"' not in page([Measured(result(TINY))])
+    assert 'role="alert"' not in render_page([MeasuredRun(result(TINY))])
 
 
 def test_page_closed_loop_is_labelled() -> None:
     run = result(TINY)
-    assert "queueing of a slow target does not show" not in page([Measured(run)])
+    assert "queueing of a slow target does not show" not in render_page([MeasuredRun(run)])
     run.mode = Mode.CLOSED
-    assert "queueing of a slow target does not show" in page([Measured(run)])
+    assert "queueing of a slow target does not show" in render_page([MeasuredRun(run)])
 
 
 def test_page_has_definitions_command_and_machine() -> None:
     run = result(TINY)
-    text = Skeleton(page([Measured(run)])).text
+    text = Skeleton(render_page([MeasuredRun(run)])).text
     assert "(tn - t1) / (n - 1) for n >= 2 in two chunks or more, else undefined" in text
     assert run.command in text
     assert all(value in text for value in run.machine.values())
@@ -135,18 +135,18 @@ def test_page_has_definitions_command_and_machine() -> None:
 
 def test_page_sweep_is_drawn_over_its_load() -> None:
     """From three runs of different loads on; charts of single runs are folded."""
-    runs = [Measured(result(Scenario(n=60, rps=rps), label=f"{rps}/s")) for rps in (5, 10, 20)]
-    html = page(runs)
+    runs = [MeasuredRun(result(Scenario(n=60, rps=rps), label=f"{rps}/s")) for rps in (5, 10, 20)]
+    html = render_page(runs)
     assert "Against the load" in html
     assert html.count("<details>") == 3
-    assert "Against the load" not in page([runs[0], runs[1]])
+    assert "Against the load" not in render_page([runs[0], runs[1]])
 
 
 @pytest.mark.parametrize("scenario", [Scenario(n=0), Scenario(n=1), Scenario(n=1, error_share=1.0),
                                       Scenario(n=40, error_share=1.0), Scenario(n=40, n_output=1)])
 def test_page_run_with_few_samples_is_rendered(scenario: Scenario) -> None:
     """No request, one, and only failures: no invented figure, no NaN."""
-    html = page([Measured(result(scenario))])
+    html = render_page([MeasuredRun(result(scenario))])
     assert not re.search(r'"(?:[^"]*[ ,ML])?(?:nan|inf)[" ,]', html)
 
 
@@ -154,26 +154,26 @@ def test_page_error_and_stage_names_are_text() -> None:
     run = result(Scenario(n=200))
     run.samples.server_timings = ["a&b'!;dur=1"] * 200
     run.samples.errors[3] = Error.MALFORMED
-    assert "a&amp;b&#x27;!" in page([Measured(run)])
+    assert "a&amp;b&#x27;!" in render_page([MeasuredRun(run)])
 
 
 def test_page_without_a_run_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one run"):
-        page([])
+        render_page([])
 
 
 def test_page_of_a_long_run_is_small() -> None:
     """30,000 requests are hardly larger than a few thousand, since all is binned."""
-    assert len(page([Measured(result(Scenario(n=30_000, rps=100)))])) < 700_000
+    assert len(render_page([MeasuredRun(result(Scenario(n=30_000, rps=100)))])) < 700_000
 
 
 @given(st.lists(st.floats(allow_infinity=True, allow_nan=True), max_size=20))
 def test_scale_includes_its_values(values: list[float]) -> None:
     held = [abs(value) for value in values if abs(value) < 1e12]
-    for scale in (log_scale(held, 0, 100), from_zero(held, 0, 100)):
-        assert all(0 <= scale.at(value) <= 100 for value in held)
-        assert all(scale.low * 0.999 <= mark <= scale.high * 1.001 for mark in ticks(scale))
-        assert 1 <= len(ticks(scale)) <= 9
+    for scale in (log_scale(held, 0, 100), linear_scale(held, 0, 100)):
+        assert all(0 <= scale.pixel(value) <= 100 for value in held)
+        assert all(scale.low * 0.999 <= mark <= scale.high * 1.001 for mark in make_ticks(scale))
+        assert 1 <= len(make_ticks(scale)) <= 9
 
 
 def test_scale_without_a_range_is_refused() -> None:
@@ -184,11 +184,11 @@ def test_scale_without_a_range_is_refused() -> None:
 
 def test_interval_chart_labels_stay_apart_and_inside() -> None:
     """Ratios of 20 and 200 keep their place, and their labels end inside the page."""
-    a = Measured(result(TINY))
+    a = MeasuredRun(result(TINY))
     drawn = []
     for factor in (20, 200):
         slow = replace(TINY, ttft_s=TINY.ttft_s * factor, token_s=TINY.token_s * factor)
-        shown = charts.intervals(compare(a, Measured(result(slow)), Random(1), CompareConfig(n_replicates=100)))
+        shown = charts.interval_chart(compare_runs(a, MeasuredRun(result(slow)), Random(1), CompareConfig(n_replicates=100)))
         points = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', shown)]
         words = [(float(x), text) for x, text in re.findall(r'<text x="([\d.]+)"[^>]* class="tick \w+-word">([^<]*)', shown)]
         assert len(points) == len(words) > 10
@@ -201,8 +201,8 @@ def test_interval_chart_labels_stay_apart_and_inside() -> None:
 
 
 def test_axes_have_round_ticks() -> None:
-    assert [instant(at_s) for at_s in (0, 0.5, 12, 90, 5400)] == ["0", "0.5 s", "12 s", "1:30", "1:30 h"]
-    assert [round_seconds(value) for value in (0.0005, 0.05, 2.0, 0.0)] == ["500 us", "50 ms", "2 s", "0"]
-    assert [round_count(value) for value in (12_000, 3, 2.5e6)] == ["12k", "3", "2.5M"]
-    assert time_ticks(100) == [0, 15, 30, 45, 60, 75, 90]
-    assert [number(value) for value in (1.0, 1.25, 10.06)] == ["1", "1.2", "10.1"]
+    assert [format_instant(at_s) for at_s in (0, 0.5, 12, 90, 5400)] == ["0", "0.5 s", "12 s", "1:30", "1:30 h"]
+    assert [format_tick_s(value) for value in (0.0005, 0.05, 2.0, 0.0)] == ["500 us", "50 ms", "2 s", "0"]
+    assert [format_tick_count(value) for value in (12_000, 3, 2.5e6)] == ["12k", "3", "2.5M"]
+    assert make_time_ticks(100) == [0, 15, 30, 45, 60, 75, 90]
+    assert [format_number(value) for value in (1.0, 1.25, 10.06)] == ["1", "1.2", "10.1"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.lab.load.result import Error, GapCounts, Sample, Samples
-from stayfast.lab.load.stats import Measured
+from stayfast.lab.load.stats import MeasuredRun
 from stayfast.lab.report.timeline import (
     ELSEWHERE,
     FAILED,
@@ -16,11 +16,11 @@ from stayfast.lab.report.timeline import (
     OTHERS,
     TimingEntry,
     bin_width,
-    breakdown,
-    heat_of_gaps,
-    heat_of_rows,
-    parse,
-    timeline,
+    split_by_stage,
+    make_gap_heat,
+    make_metric_heat,
+    parse_server_timing,
+    make_timeline,
 )
 from tests.bench.synthetic import Scenario, result
 
@@ -34,7 +34,7 @@ from tests.bench.synthetic import Scenario, result
     ("", []), (";;;,,=\"", [])])
 def test_parse_server_timing_reads_entries(header: str, expected: list[TimingEntry]) -> None:
     """Entries with a duration, without the total; malformed ones are skipped."""
-    found = parse(header)
+    found = parse_server_timing(header)
     assert [timing.name for timing in found] == [timing.name for timing in expected]
     assert [timing.allowance_s for timing in found] == [timing.allowance_s for timing in expected]
     assert [timing.spent_s for timing in found] == pytest.approx([timing.spent_s for timing in expected])
@@ -43,7 +43,7 @@ def test_parse_server_timing_reads_entries(header: str, expected: list[TimingEnt
 @given(st.text(max_size=300))
 def test_parse_server_timing_any_header_raises_nothing(header: str) -> None:
     """All durations are finite and not negative."""
-    assert all(0 <= timing.spent_s < float("inf") for timing in parse(header))
+    assert all(0 <= timing.spent_s < float("inf") for timing in parse_server_timing(header))
 
 
 def timed(*rows: tuple[float, str]) -> Samples:
@@ -57,7 +57,7 @@ def test_stage_slices_show_the_slow_stage() -> None:
     """Stages add up to the whole; the rest is `elsewhere`; overruns of allowances are counted."""
     took = ((1.0, 900), (1.0, 700), (5.0, 4000))
     samples = timed(*((took_s, f'call;dur={spent_ms};desc="of 2000"') for took_s, spent_ms in took))
-    found = breakdown(samples, (0.9, 1.1), 5.0)
+    found = split_by_stage(samples, (0.9, 1.1), 5.0)
     assert found is not None
     usual, slow = found
     assert [(stage.name, round(stage.spent_s, 6)) for stage in usual.stages] == [("call", 0.8), (ELSEWHERE, 0.2)]
@@ -66,11 +66,11 @@ def test_stage_slices_show_the_slow_stage() -> None:
 
 
 def test_stage_slices_without_timings_are_none() -> None:
-    assert breakdown(timed((1.0, "")), (0.0, 2.0), 1.0) is None
+    assert split_by_stage(timed((1.0, "")), (0.0, 2.0), 1.0) is None
 
 
 def test_stage_slices_sum_excess_names_as_others() -> None:
-    found = breakdown(timed((1.0, ",".join(f"s{number};dur=1" for number in range(200)))), (0.0, 2.0), 1.0)
+    found = split_by_stage(timed((1.0, ",".join(f"s{number};dur=1" for number in range(200)))), (0.0, 2.0), 1.0)
     assert found is not None
     assert len(found[0].stages) == MAX_STAGES + 2
     assert found[0].stages[-2].name == OTHERS
@@ -84,7 +84,7 @@ def test_timeline_bins_by_intended_start() -> None:
         failed = 100 <= number < 150
         samples.add(Sample(number, at_s, at_s, at_s, at_s + 0.1, at_s + 0.5, at_s + 0.5, n_output=10,
                            error=Error.STATUS if failed else Error.NONE))
-    line = timeline(samples, bytes(not error for error in samples.errors), 3.0)
+    line = make_timeline(samples, bytes(not error for error in samples.errors), 3.0)
     assert line.bin_s == 0.5
     assert line.rate == pytest.approx([100.0] * 6)
     assert line.bad_rate == pytest.approx([0.0, 0.0, 100.0, 0.0, 0.0, 0.0])
@@ -101,12 +101,12 @@ def test_timeline_number_of_bins_is_bounded(span_s: float, n: int) -> None:
 
 def test_heat_map_counts_every_request_once() -> None:
     """Failures have their own row; rows cover minimum and maximum."""
-    run = Measured(result(Scenario(n=800, error_share=0.05)))
-    heat = heat_of_rows(run.result.samples, "ttft_sched", 41.0)
+    run = MeasuredRun(result(Scenario(n=800, error_share=0.05)))
+    heat = make_metric_heat(run.result.samples, "ttft_sched", 41.0)
     assert sum(heat.cells.values()) == 800
-    assert sum(n for (_, row), n in heat.cells.items() if row == FAILED) == run.n_offered - run.n_whole
+    assert sum(n for (_, row), n in heat.cells.items() if row == FAILED) == run.n_offered - run.n_succeeded
     assert max(row for _, row in heat.cells) == heat.n_rows - 1 <= MAX_ROWS - 1
-    assert heat.lowest_s * heat.factor ** heat.n_rows >= run.spreads["ttft_sched"].at(1.0)
+    assert heat.lowest_s * heat.factor ** heat.n_rows >= run.distributions["ttft_sched"].quantile(1.0)
 
 
 def test_heat_map_counts_every_gap() -> None:
@@ -114,8 +114,8 @@ def test_heat_map_counts_every_gap() -> None:
     gaps = GapCounts()
     for at_s, gap_s in ((0.0, 0.0), (0.1, 0.2), (3.9, 0.1), (99.0, 5.0)):
         gaps.add(at_s, gap_s)
-    heat = heat_of_gaps(gaps, 4.0)
+    heat = make_gap_heat(gaps, 4.0)
     assert heat is not None
     assert sum(heat.cells.values()) == 4
     assert max(column for column, _ in heat.cells) < heat.n_bins
-    assert heat_of_gaps(GapCounts(), 4.0) is None
+    assert make_gap_heat(GapCounts(), 4.0) is None

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.cli import cache_eval, main
-from stayfast.cli.cache_eval import as_text, page
-from stayfast.lab.report.table import Ink
+from stayfast.cli.cache_eval import format_text, render_page
+from stayfast.lab.report.table import TerminalStyle
 from stayfast.lab.semantic_eval.evaluate import (
     Evaluation,
     EvaluationRow,
@@ -24,10 +24,10 @@ from stayfast.lab.semantic_eval.evaluate import (
     one_pass,
 )
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
-from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, Fixed
+from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, FixedThreshold
 from tests.bench.phrased import Words, as_csv, phrased
 
-PLAIN = Ink(is_on=False)
+PLAIN = TerminalStyle(is_on=False)
 
 
 def written(folder: Path, text: str, name: str = "file.csv") -> Path:
@@ -119,7 +119,7 @@ def test_calibrated_pass_stays_within_its_bound(questions: Questions) -> None:
 
 def test_fixed_threshold_always_holds(questions: Questions) -> None:
     """A low threshold answers nearly all questions, many of them wrongly."""
-    passed = one_pass(questions, Words().embed_all(questions.texts), Fixed(0.5), EligibleConfig(), seed=1)
+    passed = one_pass(questions, Words().embed_all(questions.texts), FixedThreshold(0.5), EligibleConfig(), seed=1)
     assert passed.whole.hit_rate > 0.8
     assert passed.whole.error > 0.2
 
@@ -135,19 +135,19 @@ def test_hindsight_curve_of_scores() -> None:
 
 def test_cache_eval_text_shows_passes_and_reasons(evaluation: Evaluation) -> None:
     """One line a pass; an exceeded bound is red."""
-    text = as_text(evaluation, PLAIN)
+    text = format_text(evaluation, PLAIN)
     assert "1,620 questions, 45 answers" in text
     assert all(f"{name:>16}" in text for name in ("5 %", "20 %", "0.92"))
     broken = EvaluationRow(0.01, None, 0.5, 0.02, 0.5, 0.02, 10, 1, 5, {"hit": 10})
     assert not broken.holds
-    text = as_text(Evaluation("f", "e", 1, 10, 2, 3, [broken], [], [], []), Ink(is_on=True))
+    text = format_text(Evaluation("f", "e", 1, 10, 2, 3, [broken], [], [], []), TerminalStyle(is_on=True))
     assert "\x1b[1;31m             1 %" in text
     assert "3 pairs are labelled different" in text
 
 
 def test_cache_eval_page_makes_no_network_requests(evaluation: Evaluation) -> None:
     """No script, no network address, and an escaped file name."""
-    html = page(evaluation)
+    html = render_page(evaluation)
     assert "<b>file" not in html
     assert "&lt;b&gt;file" in html
     assert "<script" not in html

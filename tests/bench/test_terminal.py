@@ -8,22 +8,22 @@ from random import Random
 
 import pytest
 
-from stayfast.cli.terminal import line_of, time_left
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, as_text
+from stayfast.cli.terminal import format_line, format_time_left
+from stayfast.lab.harness.claim import Conditions, Figure, Finding, format_text
 from stayfast.lab.load.faults import SCENARIOS, FaultTable
 from stayfast.lab.load.faults import FaultRow as FaultsRow
 from stayfast.lab.load.result import ClientHealth
-from stayfast.lab.load.stats import Measured
+from stayfast.lab.load.stats import MeasuredRun
 from stayfast.lab.report import table
-from stayfast.lab.report.compare import CompareConfig, compare
-from stayfast.lab.report.table import Ink
+from stayfast.lab.report.compare import CompareConfig, compare_runs
+from stayfast.lab.report.table import TerminalStyle
 from tests.bench.synthetic import Scenario, result
 from tests.ports import free_port
 from tests.prove.fakes import Fake
 from tests.terminal import in_terminal
 
 ROOT = Path(__file__).parents[2]
-NARROW = Ink(is_on=False, width=80)
+NARROW = TerminalStyle(is_on=False, width=80)
 BENCH = [sys.executable, "-m", "stayfast", "bench"]
 
 
@@ -31,7 +31,7 @@ BENCH = [sys.executable, "-m", "stayfast", "bench"]
 @pytest.mark.parametrize("width", [10, 40, 79, 200])
 def test_progress_line_fits_the_width(width: int, share: float | None) -> None:
     """Parts without room are left out from the end; the bar needs a known share."""
-    line = line_of(["", "120 of 240 sent", "12 s left", "3 failed", "9 on their way", "late " * 20], share, width)
+    line = format_line(["", "120 of 240 sent", "12 s left", "3 failed", "9 on their way", "late " * 20], share, width)
     assert len(line) <= width
     assert line.startswith("[") is (share is not None)
     if width == 79:
@@ -42,7 +42,7 @@ def test_progress_line_fits_the_width(width: int, share: float | None) -> None:
 @pytest.mark.parametrize(("seconds", "expected"), [(0.2, "1 s"), (12.4, "13 s"), (99.6, "2 min"), (3599, "1 h 0 min"),
                                                (4800, "1 h 20 min")])
 def test_time_left_has_a_fitting_unit(seconds: float, expected: str) -> None:
-    assert time_left(seconds) == expected
+    assert format_time_left(seconds) == expected
 
 
 def test_tables_fit_80_columns() -> None:
@@ -50,15 +50,15 @@ def test_tables_fit_80_columns() -> None:
     verdict = ("its sends were late by 31.4 ms at p99, more than 5.0 ms (the larger of 5 ms and 2 % of the median TTFT): "
                "the figures are the client's as much as the target's")
     health = ClientHealth(verdict=(verdict,))
-    runs = [Measured(result(Scenario(n=400, ttft_s=ttft_s, error_share=0.05), label=label, health=health))
+    runs = [MeasuredRun(result(Scenario(n=400, ttft_s=ttft_s, error_share=0.05), label=label, health=health))
             for ttft_s, label in ((0.5, "gateway"), (0.9, "a-name-that-is-long.example:8090"), (0.9, "c=128"))]
-    found = compare(runs[0], runs[1], Random(1), CompareConfig(n_replicates=200))
-    texts = [table.report(runs[:1], NARROW), table.report(runs, NARROW), table.comparison(found, NARROW)]
+    found = compare_runs(runs[0], runs[1], Random(1), CompareConfig(n_replicates=200))
+    texts = [table.format_report(runs[:1], NARROW), table.format_report(runs, NARROW), table.format_comparison(found, NARROW)]
     for text in texts:
         assert max(map(len, text.splitlines())) <= 80
     assert "as much as the target's" in " ".join(texts[0].split())
     assert "a-name-that-is-long.example:8090\n" in texts[1]
-    assert "regressed" in table.comparison(compare(Measured(result(Scenario(n=800, ttft_s=0.5))), Measured(
+    assert "regressed" in table.format_comparison(compare_runs(MeasuredRun(result(Scenario(n=800, ttft_s=0.5))), MeasuredRun(
         result(Scenario(n=800, ttft_s=0.9))), Random(1), CompareConfig(n_replicates=200)), NARROW)
 
 
@@ -66,14 +66,14 @@ def test_fault_table_fits_80_columns() -> None:
     shown = FaultTable(SCENARIOS, ["stayfast-direct"])
     rows = [FaultsRow(scenario.name, "stayfast-direct", "first token", 600, 0.2, 12.5, None, 600, 1.251)
             for scenario in SCENARIOS]
-    assert max(len(line) for text in (shown.head(), *map(shown.row, rows)) for line in text.splitlines()) <= 80
+    assert max(len(line) for text in (shown.format_head(), *map(shown.format_row, rows)) for line in text.splitlines()) <= 80
 
 
 def test_prove_finding_fits_80_columns() -> None:
     """Names of figures are wrapped, nothing is lost."""
     finding = Finding((Figure("p99 to the first token over sockets, without hedges", 1234567.8, "ms", 1234567.8, low=1e6,
                               high=2e6), Figure("short", 1.5, "us", 2.0)), ("word " * 40,), "because " * 30)
-    text = as_text(Fake("it"), finding, Conditions(), {"CPU": "model " * 20}, NARROW)
+    text = format_text(Fake("it"), finding, Conditions(), {"CPU": "model " * 20}, NARROW)
     assert max(map(len, text.splitlines())) <= 80
     assert "p99 to the first token over sockets, without hedges" in re.sub(r"\s+", " ", text)
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stayfast.lab.load.result import Result
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.report.files import from_json
 from stayfast.lab.simulated import PRESETS
 
@@ -62,10 +62,10 @@ def test_virtual_run_finds_known_percentiles(tmp_path: Path) -> None:
     words = (*LOAD, "--requests", "12000", "--output-tokens", "1", "--config", str(config))
     [found] = results(tmp_path, "found.json", words)
     floats = found.samples.floats
-    ttft = Exact(first - at for first, at in zip(floats["first_s"], floats["at_s"], strict=True))
+    ttft = ExactDistribution(first - at for first, at in zip(floats["first_s"], floats["at_s"], strict=True))
     known = PRESETS["sonnet-4.6-like"].ttft
-    assert ttft.at(0.5) == pytest.approx(known.quantile(0.5), rel=0.03)
-    assert ttft.at(0.99) == pytest.approx(known.quantile(0.99), rel=0.07)
+    assert ttft.quantile(0.5) == pytest.approx(known.quantile(0.5), rel=0.03)
+    assert ttft.quantile(0.99) == pytest.approx(known.quantile(0.99), rel=0.07)
 
 
 def test_virtual_run_failures_are_not_good(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import openai
 import pytest
 
-from stayfast.cli.explain import picture
+from stayfast.cli.explain import draw_waterfall
 from stayfast.observe.waterfall import Waterfall
 from tests.clients import desk
 from tests.clients.gateway import Gateway, started
@@ -156,7 +156,7 @@ def test_explain_and_metrics(served: Gateway) -> None:
     assert told.cost_usd == pytest.approx(0.002)
     assert [(one.step, one.how, one.cost_usd) for one in told.attempts[0].steps] == [
         ("kb", "ok", 0.001), ("web", "cancelled", 0.001)]
-    drawn = picture(told, 120)
+    drawn = draw_waterfall(told, 120)
     assert "    kb" in drawn
     assert "Steps without a result: web (cancelled" in drawn
     metrics = httpx.get(f"{served.origin}/metrics").text

@@ -8,7 +8,7 @@ import pytest
 
 from stayfast.cli import _parser
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import BUILT_IN, SettingsText, load
+from stayfast.settings import BUILT_IN, SettingsText, load_settings
 from tests.docs.pages import ROOT, blocks, pages, prose, spans
 
 DIGEST = "sha256:" + "0" * 64
@@ -34,7 +34,7 @@ def typed(page: Path) -> list[str]:
 def test_settings_load(page: Path) -> None:
     """Every YAML example is a settings file without a mistake, or a part of one."""
     for text in blocks(page, "yaml"):
-        load(SettingsText(BUILT_IN, text), variables_for(text), check_engine=lambda _: None, check_turn=lambda _: None,
+        load_settings(SettingsText(BUILT_IN, text), variables_for(text), check_engine=lambda _: None, check_turn=lambda _: None,
              kinds=KINDS)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stayfast.core.errors import Fault
-from stayfast.server.inbound import _FORWARDED, _SDK_TIMEOUTS, PATHS
+from stayfast.server.inbound import _FORWARDED, _SDK_TIMEOUTS, LLM_PATHS
 from stayfast.server.openapi import document
 from stayfast.server.routes import _COLD
-from stayfast.wire.client_headers import SAY_PATIENCE
+from stayfast.wire.client_headers import TIMEOUT_HEADERS
 from stayfast.wire.errors import NEVER_RETRY
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +86,6 @@ def test_every_described_status_has_a_row() -> None:
 
 def test_every_path_and_header_is_named() -> None:
     """Endpoints, the headers that mean something and those that go on."""
-    headers = [name.decode() for name in (*_FORWARDED, *SAY_PATIENCE, *_SDK_TIMEOUTS)]
-    shown = [path for path in (*PATHS, *_COLD) if not path.startswith(("/openai/", "/anthropic/"))]
+    headers = [name.decode() for name in (*_FORWARDED, *TIMEOUT_HEADERS, *_SDK_TIMEOUTS)]
+    shown = [path for path in (*LLM_PATHS, *_COLD) if not path.startswith(("/openai/", "/anthropic/"))]
     assert [name for name in (*shown, *headers) if f"`{name}`" not in PAGE] == []

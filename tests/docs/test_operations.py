@@ -9,12 +9,12 @@ import yaml
 
 from stayfast.cli import EXIT_STATUSES, _parser
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.observe.alerts.files import prometheus
+from stayfast.observe.alerts.files import prometheus_rules
 from stayfast.observe.log import _RequestLine
 from stayfast.server.config import ServerConfig
 from stayfast.server.lifecycle import _CLOSE_S
 from stayfast.server.routes import HEALTH
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, WorkersConfig
 from tests.docs.pages import ROOT
 from tests.docs.test_examples import variables_for
@@ -58,7 +58,7 @@ def test_kubernetes_manifest_is_valid() -> None:
     """Its settings load, its probes exist, its port is the gateway's, and Kubernetes waits for the drain."""
     parts: dict[str, Any] = {part["kind"]: part for part in yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8"))}
     text = parts["ConfigMap"]["data"]["stayfast.yaml"]
-    settings = load(SettingsText("stayfast.yaml", text), variables_for(text), kinds=KINDS)
+    settings = load_settings(SettingsText("stayfast.yaml", text), variables_for(text), kinds=KINDS)
     pod = parts["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     (port,) = container["ports"]
@@ -84,6 +84,6 @@ def test_the_image_runs_a_command_that_exists() -> None:
 def test_shipped_rules_match_shipped_settings() -> None:
     """What `stayfast alerts` prints for the manifest's settings; `make docs` writes it anew."""
     text = next(yaml.safe_load_all(MANIFEST.read_text(encoding="utf-8")))["data"]["stayfast.yaml"]
-    settings = load(SettingsText("manifest", text), variables_for(text), kinds=KINDS)
-    rules = prometheus({name: route.slo for name, route in settings.routes.items()}, settings.alerts)
+    settings = load_settings(SettingsText("manifest", text), variables_for(text), kinds=KINDS)
+    rules = prometheus_rules({name: route.slo for name, route in settings.routes.items()}, settings.alerts)
     assert (ROOT / "deploy" / "prometheus" / "stayfast.rules.yml").read_text(encoding="utf-8") == rules

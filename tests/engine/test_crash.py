@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from stayfast.engine.config import EngineConfig
-from stayfast.engine.process import EnginePhase, command
+from stayfast.engine.process import EnginePhase, child_command
 from tests.engine.rig import BOUND_S, Facts, ask, ends_within, engine_on, random_config, soon
 
 pytestmark = pytest.mark.sockets
@@ -192,7 +192,7 @@ def test_engine_child_can_be_stopped_while_loading(tmp_path: Path, ending: str) 
     """Loading holds the GIL: a model that is a pipe nobody writes to loads for ever, and must not hold the child."""
     endless = tmp_path / "endless.gguf"
     os.mkfifo(endless)
-    with subprocess.Popen(command(EngineConfig(model=str(endless)), 0), stdin=subprocess.PIPE) as child:
+    with subprocess.Popen(child_command(EngineConfig(model=str(endless)), 0), stdin=subprocess.PIPE) as child:
         assert child.stdin is not None
         writer = os.open(endless, os.O_WRONLY)  # returns when the child has opened the other end: it loads now
         if ending == "eof":
@@ -207,7 +207,7 @@ def test_engine_child_can_be_stopped_while_loading(tmp_path: Path, ending: str) 
 def test_engine_child_exits_cleanly_on_sigterm(tmp_path: Path, ending: str) -> None:
     """One line on stdout when it serves, no word on stderr; then either ending gives exit code 0."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command(random_config(tmp_path), 0), stdin=pipe, stdout=pipe, stderr=pipe) as child:
+    with subprocess.Popen(child_command(random_config(tmp_path), 0), stdin=pipe, stdout=pipe, stderr=pipe) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is not None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.engine.config import TINY_PATH, EngineConfig, check_runnable
-from stayfast.engine.process import LastWords, command, n_cores
+from stayfast.engine.process import StderrTail, child_command, n_cores
 
 CRASH = "/src/ggml.c:123: GGML_ASSERT(n_tokens <= n_batch) failed"
 
@@ -71,7 +71,7 @@ def test_check_runnable_missing_runtime_is_rejected(monkeypatch: pytest.MonkeyPa
 
 def test_engine_command_leaves_one_core() -> None:
     """The child is told everything on its command line, with threads counted out."""
-    *start, launch = command(EngineConfig(model="/m.gguf", n_slots=3), 23_456)
+    *start, launch = child_command(EngineConfig(model="/m.gguf", n_slots=3), 23_456)
     assert start == [sys.executable, "-P", "-m", "stayfast.engine.child"]
     assert json.loads(launch) == {"model": "/m.gguf", "host": "127.0.0.1", "port": 23_456, "n_slots": 3,
                                   "n_threads": max(1, n_cores() - 1), "ctx_per_slot": 2048, "prompt_cache_mib": 256,
@@ -80,24 +80,24 @@ def test_engine_command_leaves_one_core() -> None:
 
 def test_engine_tiny_model_has_low_temperature() -> None:
     """Only the shipped model gets a temperature of its own; any other has llama.cpp's."""
-    *_, launch = command(EngineConfig(), 23_456)
+    *_, launch = child_command(EngineConfig(), 23_456)
     assert json.loads(launch)["temperature"] == 0.1
 
 
 def test_last_words_cause_is_first_error() -> None:
     """llama.cpp follows an error with its echoes; a Python traceback ends with its cause."""
-    words = LastWords()
+    words = StderrTail()
     words.feed(b"0.00.004.021 E gguf_init: version 9 is not supported\n0.00.004.035 E failed to load\n")
-    assert words.cause() == "gguf_init: version 9 is not supported"
-    words = LastWords()
+    assert words.likely_cause() == "gguf_init: version 9 is not supported"
+    words = StderrTail()
     words.feed(b"Traceback:\nImportError: libgomp.so.1\n")
-    assert words.cause() == "ImportError: libgomp.so.1"
-    assert LastWords().cause() is None
+    assert words.likely_cause() == "ImportError: libgomp.so.1"
+    assert StderrTail().likely_cause() is None
 
 
 def test_last_words_while_serving_keeps_crash_messages_only() -> None:
     """What was said before is forgotten, what quotes a request is never taken."""
-    words = LastWords()
+    words = StderrTail()
     words.feed(b"loading\nhalf a li")
     words.begin_serving()
     words.feed(f"ne\nroot ::= my secret\n{CRASH}\nparse: {CRASH}\n".encode())
@@ -108,7 +108,7 @@ def test_last_words_while_serving_keeps_crash_messages_only() -> None:
 def test_last_words_do_not_depend_on_splits(lines: list[bytes], cuts: list[int]) -> None:
     """The same lines come out of the same bytes, however a pipe delivers them."""
     data = b"".join(line + b"\n" for line in lines)
-    whole, cut = LastWords(), LastWords()
+    whole, cut = StderrTail(), StderrTail()
     whole.feed(data)
     edges = [0, *sorted(min(at, len(data)) for at in cuts), len(data)]
     for start, end in pairwise(edges):
@@ -118,7 +118,7 @@ def test_last_words_do_not_depend_on_splits(lines: list[bytes], cuts: list[int])
 
 def test_last_words_long_lines_are_truncated() -> None:
     """A line without end costs no memory."""
-    words = LastWords()
+    words = StderrTail()
     for _ in range(100):
         words.feed(b"x" * 1000)
     words.feed(b"\n")

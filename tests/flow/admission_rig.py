@@ -16,10 +16,10 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.admission.quota import QuotaConfig
-from stayfast.testing import Say, Script, SimLoop, Wait
+from stayfast.testing import SendText, Script, SimLoop, Wait
 from tests.flow.rig import Rig, chat, read
 
-ANSWER: Script = [Wait(0.5), Say("hello"), Wait(0.5), Say("world")]  # a second, whatever is asked
+ANSWER: Script = [Wait(0.5), SendText("hello"), Wait(0.5), SendText("world")]  # a second, whatever is asked
 
 
 def anybody(**quota: float) -> Mapping[str, TenantConfig]:
@@ -46,7 +46,7 @@ class Admitting:
 
     def tenant(self, name: str | None) -> Tenant:
         """The record of one."""
-        return self.admission.tenants.of(name, self.loop.now())
+        return self.admission.tenants.get(name, self.loop.now())
 
     async def ask(self, tenant: str | None = None, request: Request | None = None, *, total_s: float | None = None,
                   urgency: Urgency | None = None, headers: tuple[tuple[str, str], ...] = ()) -> float:

@@ -10,11 +10,11 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
-from stayfast.testing import Say, Script, SimLoop, Wait
+from stayfast.testing import SendText, Script, SimLoop, Wait
 from tests.flow.rig import MODEL, Rig, chat, read, said
 
-HELLO: Script = [Wait(0.25), Say("Hel"), Wait(0.1), Say("lo")]
-OTHER: Script = [Wait(0.25), Say("other")]
+HELLO: Script = [Wait(0.25), SendText("Hel"), Wait(0.1), SendText("lo")]
+OTHER: Script = [Wait(0.25), SendText("other")]
 
 
 def without_key(cache: str | None) -> str | None:
@@ -34,7 +34,7 @@ class CacheRig(Rig):
     @property
     def caching(self) -> RouteCache:
         """The route's cache."""
-        cache = self.router.routes[MODEL].terms.cache
+        cache = self.router.routes[MODEL].policy.cache
         assert cache is not None
         return cache
 
@@ -56,12 +56,12 @@ class CacheRig(Rig):
     @property
     def n_calls(self) -> int:
         """Calls that have ended."""
-        return len(self.sink.of(AttemptDone))
+        return len(self.sink.facts_of(AttemptDone))
 
     @property
     def results(self) -> list[str | None]:
         """What the cache had to say, request by request."""
-        return [done.cache for done in self.sink.of(RequestDone)]
+        return [done.cache for done in self.sink.facts_of(RequestDone)]
 
     def check_clean(self) -> None:
         """Nothing is left behind."""

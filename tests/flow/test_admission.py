@@ -34,7 +34,7 @@ def test_a_place_is_taken_until_the_end() -> None:
         it = Admitting(loop, 2, max_wait_s=10)
         assert list(await asyncio.gather(*[it.outcome() for _ in range(5)])) == ["1", "1", "2", "2", "3"]
         it.assert_empty()
-        done = it.rig.sink.of(RequestDone)
+        done = it.rig.sink.facts_of(RequestDone)
         assert [round(fact.stages[0].spent_s, 6) for fact in done] == [0, 0, 1, 1, 2]
         assert done[-1].notes == ("queued 2000 ms in band realtime: 2 of 2 places were taken, 2 others waiting",)
         assert done[0].notes == ()
@@ -55,7 +55,7 @@ def test_a_full_queue_turns_away_at_once() -> None:
         assert 1 <= (shed.value.retry_after_s or 0) <= 2
         assert not shed.value.is_final
         assert "1 of 1 places are taken, 1 waiting" in shed.value.message
-        fact = it.rig.sink.of(RequestDone)[0]
+        fact = it.rig.sink.facts_of(RequestDone)[0]
         assert (fact.shed, fact.status, fact.error) == ("queue_full", 503, "overloaded")
         (note,) = fact.notes
         assert note == ("rejected, the queue is full: band realtime, no wait can be predicted yet, "
@@ -76,7 +76,7 @@ def test_a_refusal_counts_what_other_workers_have_taken() -> None:
         with pytest.raises(Shed) as shed:
             await it.ask()
         assert "4 of 4 places are taken (4 of them by other workers), 1 waiting" in shed.value.message
-        (note,) = it.rig.sink.of(RequestDone)[0].notes
+        (note,) = it.rig.sink.facts_of(RequestDone)[0].notes
         assert "4 of 4 places taken (4 of them by other workers), 1 waiting" in note
         waiting.cancel()
 
@@ -238,7 +238,7 @@ def test_a_first_burst_costs_no_more_than_it_may(max_tokens: int | None, n_passe
         request = chat() if max_tokens is None else chat(max_tokens=max_tokens)
         got = await asyncio.gather(*[it.outcome("a", request) for _ in range(100)])
         assert Counter(got) == {"1": n_passed, "429 cost_per_day at 0": 100 - n_passed}
-        left = it.tenant("a").quota.left(loop.now())["cost_per_day"][0]
+        left = it.tenant("a").quota.levels(loop.now())["cost_per_day"][0]
         assert left == pytest.approx(20.0 - 2 * n_passed, abs=0.001)
         assert await it.outcome("a", chat(max_tokens=2)) == ("429 cost_per_day at 1" if n_passed == 10 else "2")
         it.assert_empty()
@@ -252,7 +252,7 @@ def test_who_may_answer_instead_counts_by_its_price() -> None:
         one, other = Rig(loop, [ANSWER], [ANSWER]).registry
         dear, cheap = Price(1.0, 1e6), Price(2.0, 3.0)
         route = Route(MODEL, (Target(one, prices={MODEL: cheap}),), fallback=((Target(other, "big", {"big": dear}),),))
-        assert route.terms.dearest == {MODEL: Price(2.0, 1e6)}
+        assert route.policy.dearest == {MODEL: Price(2.0, 1e6)}
 
     run(main)
 

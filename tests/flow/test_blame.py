@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from stayfast.compose.assembly import assemble
-from stayfast.compose.routes import introduce
+from stayfast.compose.routes import bind_routes
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, BreakerChanged
 from stayfast.core.types import Api
@@ -19,11 +19,11 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import RecordingSink, Say, Scripted, SimLoop, Wait, run
+from stayfast.testing import RecordingSink, SendText, ScriptedUpstream, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
-from stayfast.wire.errors import complaint_of, failed
+from stayfast.wire.errors import read_error_details, make_failure
 from tests.flow.dialects import ask
 from tests.flow.rig import chat, read
 
@@ -34,14 +34,14 @@ TWICE = RetryConfig(max_attempts=2)
 
 def says(status: int, said: object = None, retry_after_s: float | None = None) -> UpstreamFailed:
     """What an upstream answers."""
-    return failed("up", Fault.STATUS, status, complaint_of(said or {}), b"", retry_after_s=retry_after_s)
+    return make_failure("up", Fault.STATUS, status, read_error_details(said or {}), b"", retry_after_s=retry_after_s)
 
 
-class Picky(Scripted):
+class Picky(ScriptedUpstream):
     """Fails by the model that it is asked for; else answers after a tenth of a second."""
 
     def __init__(self, name: str, loop: SimLoop, **fails: UpstreamFailed | None) -> None:
-        super().__init__(name, [[Wait(0.1), Say("ok")]], loop)
+        super().__init__(name, [[Wait(0.1), SendText("ok")]], loop)
         self.fails = fails
         self.asked: list[str] = []
 
@@ -63,7 +63,7 @@ class Rig:
         self.registry = Registry(UpstreamState(upstream, None, breaker, sink=self.sink) for upstream in upstreams)
         self.routes = {name: Route(name, tuple(Target(member) for member in self.registry), in_turn, retry=retry,
                                    hedging=Hedging(hedge or HedgeConfig(mode="off"), retry)) for name in routes}
-        introduce(self.registry, self.routes)
+        bind_routes(self.registry, self.routes)
         self.gateway = assemble(self.routes, RoutePolicy(), clock=loop, rng=Random(7), sink=self.sink)
         self.notes: list[str] = []
 
@@ -116,7 +116,7 @@ def test_a_refused_key_is_no_sickness(status: int) -> None:
             with pytest.raises(UpstreamFailed) as refused:
                 await alone.ask()
             assert refused.value.code == "upstream_credentials"
-        assert (alone.registry["a"].n_failed_in_row, alone.sink.of(BreakerChanged)) == (0, [])
+        assert (alone.registry["a"].n_failed_in_row, alone.sink.facts_of(BreakerChanged)) == (0, [])
 
     run(main)
 
@@ -205,7 +205,7 @@ def test_one_models_trouble_is_not_anothers(error: UpstreamFailed, n: int, route
         assert [await rig.ask("x") for _ in range(8)] == ["b"] * 8
         assert sick.asked == ["x"] * n
         assert [await rig.ask("y") for _ in range(8)] == ["a"] * 8
-        assert not any("'x'" not in fact.why for fact in rig.sink.of(BreakerChanged))
+        assert not any("'x'" not in fact.why for fact in rig.sink.facts_of(BreakerChanged))
 
     run(main)
 
@@ -259,7 +259,7 @@ def test_what_an_sdk_repeats_is_not_repeated_again(count: str, n_calls: int) -> 
         with pytest.raises(UpstreamFailed):
             await rig.ask(headers={"x-stainless-retry-count": count})
         assert len(down.asked) == n_calls
-        assert rig.routes["m"].hedging.budget.meant.n_requests == (n_calls > 1)
+        assert rig.routes["m"].hedging.budget.deposits.n_requests == (n_calls > 1)
 
     run(main)
 
@@ -269,9 +269,9 @@ def test_what_an_sdk_repeats_gets_no_second_attempt() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, Picky("a", loop), Picky("b", loop), hedge=HedgeConfig(mode="race", race_after_s=0.01))
         await rig.ask(headers={"x-stainless-retry-count": "1"})
-        assert len(rig.sink.of(AttemptDone)) == 1
+        assert len(rig.sink.facts_of(AttemptDone)) == 1
         await rig.ask(headers={"x-stainless-retry-count": "0"})
-        assert len(rig.sink.of(AttemptDone)) == 3
+        assert len(rig.sink.facts_of(AttemptDone)) == 3
 
     run(main)
 
@@ -309,7 +309,7 @@ def test_what_a_provider_stores_is_sent_once(fields: dict[str, object], n_calls:
             await down.gateway.serve(request, Arrival("req_1", loop.now()))
         await read(await race.gateway.serve(request, Arrival("req_1", loop.now())))
         n_expected = 2 if may_repeat else n_calls
-        assert [len(rig.sink.of(AttemptDone)) for rig in (down, race)] == [n_expected] * 2
+        assert [len(rig.sink.facts_of(AttemptDone)) for rig in (down, race)] == [n_expected] * 2
 
     run(main)
 
@@ -332,18 +332,18 @@ def test_long_prompts_count_as_long() -> None:
         for _ in range(60):
             await rig.ask()
         member = rig.registry["a"]
-        place = acquire_permit(member, member.usual.norm("m", 100_000, False), loop.now(), "m", n_tokens=100_000)
+        place = acquire_permit(member, member.baselines.baseline_for("m", 100_000, False), loop.now(), "m", n_tokens=100_000)
         other = rig.registry["b"]
-        beside = acquire_permit(other, other.usual.norm("m", 20, False), loop.now(), "m", n_tokens=20)
+        beside = acquire_permit(other, other.baselines.baseline_for("m", 20, False), loop.now(), "m", n_tokens=20)
         for up in ups:
             up.asked.clear()
         for _ in range(40):
             await rig.ask()
         assert (len(ups[0].asked), len(ups[1].asked)) == (0, 40)
-        place.answered(loop.now())
+        place.record_first_token(loop.now())
         assert member.backlog is not None
         assert member.backlog.work == 0
-        beside.answered(loop.now())
+        beside.record_first_token(loop.now())
 
     run(main)
 

@@ -10,12 +10,12 @@ from stayfast.core.events import BreakerChanged, RequestDone
 from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
 from tests.flow.rig import Rig, read
 
 DOWN: Script = [Fail(Fault.CONNECT)]
-WELL: Script = [Wait(0.1), Say("ok")]
-STUCK: Script = [Wait(1000), Say("late")]
+WELL: Script = [Wait(0.1), SendText("ok")]
+STUCK: Script = [Wait(1000), SendText("late")]
 SHORT = BreakerConfig(open_s=10.0)
 
 
@@ -31,7 +31,7 @@ async def ask(rig: Rig, n: int = 1, total_s: float | None = None) -> list[str]:
 
 def states(rig: Rig) -> list[tuple[str, str]]:
     """The changes that were told, and of whom."""
-    return [(fact.upstream, fact.state) for fact in rig.sink.of(BreakerChanged)]
+    return [(fact.upstream, fact.state) for fact in rig.sink.facts_of(BreakerChanged)]
 
 
 def test_another_upstream_while_it_is_open_and_a_gentle_return() -> None:
@@ -43,7 +43,7 @@ def test_another_upstream_while_it_is_open_and_a_gentle_return() -> None:
         assert rig.scripted[0].n_calls == 5
         await asyncio.sleep(15)
         assert await ask(rig, 2) == ["up0", "up0"]
-        assert rig.sink.of(BreakerChanged)[0].why == "5 failures in a row"
+        assert rig.sink.facts_of(BreakerChanged)[0].why == "5 failures in a row"
         assert states(rig) == [("up0", "open"), ("up0", "half_open"), ("up0", "closed")]
         shares = []
         for _ in range(3):
@@ -58,7 +58,7 @@ def test_one_probe_at_a_time() -> None:
     """Of ten that come at once after the break, one finds out."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [*[DOWN] * 5, [Wait(1), Say("ok")]], [WELL], breaker=SHORT, retry=RetryConfig(max_attempts=2),
+        rig = Rig(loop, [*[DOWN] * 5, [Wait(1), SendText("ok")]], [WELL], breaker=SHORT, retry=RetryConfig(max_attempts=2),
                   in_turn=True)
         await ask(rig, 5)
         await asyncio.sleep(15)
@@ -96,11 +96,11 @@ def test_the_fallback_while_all_others_are_open() -> None:
         reply = await rig.serve()
         assert (reply.upstream, reply.degraded, reply.n_attempts) == ("up1", "fallback", 1)
         await read(reply)
-        done = rig.sink.of(RequestDone)[-1]
+        done = rig.sink.facts_of(RequestDone)[-1]
         assert [attempt.role for attempt in done.attempts] == ["fallback"]
         assert [note.split(":")[0] for note in done.notes] == ["up0 is tried after the fallback"]
         assert await ask(rig) == ["up0"]
-        assert rig.sink.of(RequestDone)[-1].degraded is None  # it is what was asked for
+        assert rig.sink.facts_of(RequestDone)[-1].degraded is None  # it is what was asked for
 
     run(main)
 
@@ -171,7 +171,7 @@ def test_hang_ups_and_impatience_teach_nothing() -> None:
     """Clients that leave before the first token, and ones that give it a tenth of its usual time."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(1), Say("ok")]], [WELL], in_turn=True)
+        rig = Rig(loop, [[Wait(1), SendText("ok")]], [WELL], in_turn=True)
         await ask(rig, 20)
         before = repr(rig.registry["up0"])
         for number in range(50):
@@ -217,7 +217,7 @@ def test_a_template_need_not_wait_for_an_upstream_that_hangs() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [*[STUCK] * 7, *[WELL] * 20], timeouts=HANGS, template="Later, please.", retry=RetryConfig())
         assert [await _took_s(rig) for _ in range(15)] == [8.0] * 5 + [0.0] * 10
-        assert "not sent to up0: calls there hang until they fail" in rig.sink.of(RequestDone)[-1].notes
+        assert "not sent to up0: calls there hang until they fail" in rig.sink.facts_of(RequestDone)[-1].notes
         await asyncio.sleep(10)
         assert [await _took_s(rig) for _ in range(4)] == [8.0, 0.0, 0.0, 0.0]
         await asyncio.sleep(10)

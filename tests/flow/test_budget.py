@@ -18,8 +18,8 @@ from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.remote_store import SharedConfig
-from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
-from stayfast.wire.errors import render
+from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.wire.errors import encode_error
 from tests.flow.cache_rig import HELLO, CacheRig
 from tests.flow.dialects import DIALECTS, ask
 from tests.flow.rig import Rig, chat, read
@@ -69,7 +69,7 @@ def test_a_stage_is_ended_with_its_part(stage: Stage, api: Api) -> None:
     async def main(loop: SimLoop) -> None:
         for request in (ask(api, stream=True), ask(api, stream=False)):
             began_at = loop.now()
-            rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=5), cache=EXACT,
+            rig = Rig(loop, [[SendText("x")]], timeouts=Timeouts(total_s=5), cache=EXACT,
                       budget=BudgetConfig(admit="0.25", cache="0.25", context="0.25"))
             slow = Slow(60)
             n_before = int(stage is Stage.CACHE)  # stages that leave their parts unused
@@ -78,12 +78,12 @@ def test_a_stage_is_ended_with_its_part(stage: Stage, api: Api) -> None:
             part_s = 0.25 * (n_before + 1)
             assert loop.now() - began_at == part_s
             assert slow.is_cancelled
-            status, _, body = render(late.value, request.api, "req_1")
+            status, _, body = encode_error(late.value, request.api, "req_1")
             assert status == 504
             assert f"stage {stage.value} used up its part of the deadline, {part_s:g} s".encode() in body
-            (done,) = rig.sink.of(RequestDone)
+            (done,) = rig.sink.facts_of(RequestDone)
             assert (done.status, done.error, done.over_stage) == (504, "budget_s_exceeded", stage)
-            assert not rig.sink.of(AttemptDone)
+            assert not rig.sink.facts_of(AttemptDone)
 
     run(main)
 
@@ -92,7 +92,7 @@ def test_a_stage_without_a_part_ends_with_the_deadline() -> None:
     """Where nothing is shared out, the deadline still ends every wait."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=2), cache=EXACT)
+        rig = Rig(loop, [[SendText("x")]], timeouts=Timeouts(total_s=2), cache=EXACT)
         with pytest.raises(DeadlineExceeded) as late:
             await with_slow(rig.gateway, Stage.CACHE, Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
         assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CACHE, "total_s", 2.0)
@@ -104,7 +104,7 @@ def test_a_stage_leaves_what_is_promised_to_later_ones() -> None:
     """Without a part of its own, a stage may use all but what others were promised."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=5), cache=EXACT,
+        rig = Rig(loop, [[SendText("x")]], timeouts=Timeouts(total_s=5), cache=EXACT,
                   budget=BudgetConfig(model="60%", post="1"))
         with pytest.raises(DeadlineExceeded) as late:
             await with_slow(rig.gateway, Stage.CACHE, Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
@@ -117,7 +117,7 @@ def test_what_was_held_is_given_back_when_a_stage_overruns() -> None:
     """A place taken in admit is free again after the cache ran out of time."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("x")]], timeouts=Timeouts(total_s=2), cache=EXACT)
+        rig = Rig(loop, [[SendText("x")]], timeouts=Timeouts(total_s=2), cache=EXACT)
         place = Slow(0)
         gateway = with_slow(replace(rig.gateway, admit=place), Stage.CACHE, Slow(60))
         with pytest.raises(DeadlineExceeded):
@@ -131,13 +131,13 @@ def test_a_client_that_leaves_is_no_overrun() -> None:
     """A cancellation from outside, in a stage with a part, stays one."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("x")]], budget=BudgetConfig(cache="10"), template="sorry", cache=EXACT)
+        rig = Rig(loop, [[SendText("x")]], budget=BudgetConfig(cache="10"), template="sorry", cache=EXACT)
         task = loop.create_task(with_slow(rig.gateway, Stage.CACHE, Slow(60)).serve(chat(), Arrival("req_1", 0.0)))
         await asyncio.sleep(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.over_stage, done.degraded) == (499, None, None)
 
     run(main)
@@ -147,9 +147,9 @@ def test_time_not_used_is_handed_on_to_the_model() -> None:
     """admit's part, all but unused, lengthens the model's: 0.5 s and 1 s make a first token at 1.4 s possible."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(1.4), Say("x")]], timeouts=Timeouts(total_s=3), budget=BudgetConfig(admit="0.5", model="1"))
+        rig = Rig(loop, [[Wait(1.4), SendText("x")]], timeouts=Timeouts(total_s=3), budget=BudgetConfig(admit="0.5", model="1"))
         await read(await rig.serve())
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert done.over_stage is None
         assert {stage.stage: stage.allowance_s for stage in done.stages}[Stage.CALL] == 1.5
 
@@ -161,13 +161,13 @@ def test_the_models_part_ends_all_attempts_together(stream: bool) -> None:
     """Retries do not get a fresh part: the second attempt has what the first one left."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(0.6), Fail()], [Wait(0.6), Say("late")]], timeouts=Timeouts(total_s=9),
+        rig = Rig(loop, [[Wait(0.6), Fail()], [Wait(0.6), SendText("late")]], timeouts=Timeouts(total_s=9),
                   budget=BudgetConfig(model="1"), retry=RetryConfig(max_attempts=3, backoff_base_s=0.001,
                                                                     backoff_cap_s=0.001))
         with pytest.raises(DeadlineExceeded) as late:
             await rig.serve(chat(stream=stream))
         assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CALL, "budget_s", 1.0)
-        assert len(rig.sink.of(AttemptDone)) == 2
+        assert len(rig.sink.facts_of(AttemptDone)) == 2
         assert rig.n_open == rig.n_in_flight == 0
 
     run(main)
@@ -177,7 +177,7 @@ def test_the_relays_part_bounds_a_running_stream() -> None:
     """From the first token on; what comes after the deadline's reserve for `post` does not come at all."""
 
     async def main(loop: SimLoop) -> None:
-        steps = [step for _ in range(100) for step in (Wait(0.5), Say("x"))]
+        steps = [step for _ in range(100) for step in (Wait(0.5), SendText("x"))]
         rig = Rig(loop, [steps], timeouts=Timeouts(total_s=10), budget=BudgetConfig(relay="2"))
         with pytest.raises(DeadlineExceeded) as late:
             await read(await rig.serve())
@@ -186,7 +186,7 @@ def test_the_relays_part_bounds_a_running_stream() -> None:
         with pytest.raises(DeadlineExceeded):
             await read(await rig.serve())
         assert loop.now() == 2.5 + 7
-        assert rig.sink.of(RequestDone)[0].over_stage is Stage.RELAY
+        assert rig.sink.facts_of(RequestDone)[0].over_stage is Stage.RELAY
 
     run(main)
 
@@ -195,7 +195,7 @@ def test_a_retry_that_cannot_make_it_is_not_begun() -> None:
     """Known never to have answered in less than 2 s, an upstream is not asked again with 1 s left."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(2), Say("x")], [Wait(1), Fail()], [Say("never asked")]],
+        rig = Rig(loop, [[Wait(2), SendText("x")], [Wait(1), Fail()], [SendText("never asked")]],
                   retry=RetryConfig(max_attempts=3, backoff_base_s=0.001, backoff_cap_s=0.001))
         await read(await rig.serve())
         began_at = loop.now()
@@ -211,14 +211,14 @@ def test_server_timing_shows_allowance_against_spent() -> None:
     """Of each stage, in milliseconds, as W3C's description."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(0.25), Say("x")]], timeouts=Timeouts(total_s=4),
+        rig = Rig(loop, [[Wait(0.25), SendText("x")]], timeouts=Timeouts(total_s=4),
                   budget=BudgetConfig(admit="0.5", model="50%"))
         reply = await rig.serve()
         assert reply.server_timing() == (
             'admit;dur=0.00;desc="of 500", cache;dur=0.00;desc="of 2000", context;dur=0.00;desc="of 2000", '
             'route;dur=0.00;desc="of 2000", call;dur=250.00;desc="of 2500", relay;dur=0.00;desc="of 3750"')
         await read(reply)
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.total_s, done.degraded) == (4.0, None)
 
     run(main)
@@ -236,11 +236,11 @@ def test_a_less_patient_client_has_a_smaller_budget() -> None:
             (None, 4.0, chat(stream=False), 4.0),
             (None, 2.0, chat(), 4.0),  # its silence ends with the first comment
         ):
-            rig = Rig(loop, [[Wait(30), Say("x")]], timeouts=Timeouts(total_s=4), budget=BudgetConfig(admit="1", model="1"))
+            rig = Rig(loop, [[Wait(30), SendText("x")]], timeouts=Timeouts(total_s=4), budget=BudgetConfig(admit="1", model="1"))
             arrival = Arrival("r", loop.now(), total_s=total_s, silence_s=silence_s)
             with pytest.raises(DeadlineExceeded):
                 await rig.gateway.serve(request, arrival)
-            (done,) = rig.sink.of(RequestDone)
+            (done,) = rig.sink.facts_of(RequestDone)
             assert done.total_s == expected_s
             assert done.ended_at - done.accepted_at == pytest.approx(expected_s / 2)  # admit's and model's quarters
 
@@ -252,8 +252,8 @@ def test_an_sdks_time_out_is_forestalled_only_where_something_is_given_instead(s
     """At 95 % of it; the fallback has its reserve of that."""
 
     async def main(loop: SimLoop) -> None:
-        slow: Script = [Wait(0.5), Say("Half"), Wait(30), Say("x")]
-        second: Script = [Wait(0.1), Say("ok")] if "n_fallback" in substitute else slow
+        slow: Script = [Wait(0.5), SendText("Half"), Wait(30), SendText("x")]
+        second: Script = [Wait(0.1), SendText("ok")] if "n_fallback" in substitute else slow
         rig = Rig(loop, [slow], [second], timeouts=Timeouts(total_s=60), **substitute)
         reply = await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=2.0))
         await read(reply)
@@ -268,7 +268,7 @@ def test_a_template_comes_before_the_usual_time_out_of_sdks(silence_s: float, en
     """600 s, as long as the route's own time."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(1000), Say("x")]], timeouts=Timeouts(total_s=600, first_token_s=600), template="Later.")
+        rig = Rig(loop, [[Wait(1000), SendText("x")]], timeouts=Timeouts(total_s=600, first_token_s=600), template="Later.")
         await read(await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=silence_s)))
         assert loop.now() == pytest.approx(ends_after_s)
 
@@ -279,7 +279,7 @@ def test_a_client_whose_sdk_gives_up_gets_its_own_time_out() -> None:
     """Nothing is said before it; its leaving closes the upstream, and where it does not leave, all ends a second later."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(30), Say("x")]], timeouts=Timeouts(total_s=60))
+        rig = Rig(loop, [[Wait(30), SendText("x")]], timeouts=Timeouts(total_s=60))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.7):
                 await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=0.7))
@@ -297,9 +297,9 @@ def test_no_attempt_is_planned_for_when_the_client_has_left() -> None:
     """After a failure at 0.6 s of 0.7 s, the upstream having never answered in less than 0.2 s."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(0.6), Fail()], [Say("x")]], timeouts=Timeouts(total_s=60),
+        rig = Rig(loop, [[Wait(0.6), Fail()], [SendText("x")]], timeouts=Timeouts(total_s=60),
                   retry=RetryConfig(backoff_base_s=0.001))
-        rig.registry["up0"].quickest.seconds = 0.2
+        rig.registry["up0"].fastest_ttft.seconds = 0.2
         with pytest.raises(UpstreamFailed):
             await rig.gateway.serve(chat(stream=False), Arrival("r", loop.now(), silence_s=0.7))
         assert (loop.now(), rig.scripted[0].n_calls) == (0.6, 1)
@@ -316,7 +316,7 @@ def test_a_cache_that_uses_up_its_part_is_a_miss() -> None:
         shared.door.takes_s = 5
         rig.caching.store = shared.store
         assert await rig.text() == "Hello"
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.over_stage, done.cache) == (200, Stage.CACHE, "miss")
         assert done.ttft_s == pytest.approx(0.5 + 0.25)
 

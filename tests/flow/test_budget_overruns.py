@@ -10,14 +10,14 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
-from stayfast.lab.simulated import FaultKind, FaultRule, GapConfig, Lengths, Mixture, ProviderConfig, Simulated
+from stayfast.lab.simulated import FaultKind, FaultRule, GapConfig, OutputLengths, Mixture, ProviderConfig, Simulated
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Cut, Fail, SendText, Script, SimLoop, Wait, run
 from stayfast.wire.json_input import decode
 from tests.flow.dialects import DIALECTS, LENGTH, STOP, TEXT, ask, told
 from tests.flow.rig import MODEL, Rig, chat, read, said
@@ -25,10 +25,10 @@ from tests.flow.test_budget import Slow, with_slow
 
 EACH_WAY = [(api, stream) for api in DIALECTS for stream in (True, False)]
 EMBEDDINGS = decode(Api.EMBEDDINGS, b'{"model":"m","input":"hello"}')
-HANGS: Script = [Wait(600), Say("never")]
+HANGS: Script = [Wait(600), SendText("never")]
 FAILS: Script = [Fail(Fault.RESET)]
-HALTS: Script = [Wait(0.1), Say("Half"), Wait(600), Say("never")]
-QUICK: Script = [Wait(0.2), Say("from the fallback")]
+HALTS: Script = [Wait(0.1), SendText("Half"), Wait(600), SendText("never")]
+QUICK: Script = [Wait(0.2), SendText("from the fallback")]
 
 
 @pytest.mark.parametrize(("api", "stream"), EACH_WAY)
@@ -43,7 +43,7 @@ def test_a_fallback_answers_for_upstreams_that_do_not(script: Script, api: Api, 
         assert (answer.text, answer.reason, answer.is_whole) == ("from the fallback", STOP[api], True)
         assert (reply.degraded, reply.upstream) == ("fallback", "up1")
         assert loop.now() == pytest.approx(2.2 if script is HANGS else 0.2)
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.degraded) == (200, "fallback")
         assert rig.n_open == rig.n_in_flight == 0
 
@@ -78,7 +78,7 @@ def test_a_whole_answer_that_stalls_is_asked_for_again() -> None:
         reply = await rig.serve(ask(Api.CHAT, stream=False))
         assert told(Api.CHAT, await read(reply), stream=False).text == "from the fallback"
         assert loop.now() == pytest.approx(2.3, abs=0.01)
-        assert [attempt.fault for attempt in rig.sink.of(AttemptDone)] == ["timeout", None]
+        assert [attempt.fault for attempt in rig.sink.facts_of(AttemptDone)] == ["timeout", None]
 
     run(main)
 
@@ -87,7 +87,7 @@ def test_retries_come_before_the_fallback() -> None:
     """The fallback is for a route whose own upstreams have failed, not for one of their failures."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [FAILS, [Say("mended")]], [QUICK], n_fallback=1, timeouts=Timeouts(total_s=3),
+        rig = Rig(loop, [FAILS, [SendText("mended")]], [QUICK], n_fallback=1, timeouts=Timeouts(total_s=3),
                   retry=RetryConfig(max_attempts=2, backoff_base_s=0.01))
         reply = await rig.serve()
         assert said(await read(reply)) == "mended"
@@ -104,8 +104,8 @@ def test_a_fallback_that_hangs_ends_with_the_deadline() -> None:
         with pytest.raises(DeadlineExceeded) as late:
             await rig.serve()
         assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CALL, "total_s", 3.0)
-        assert [attempt.ended_at for attempt in rig.sink.of(AttemptDone)] == [2.0, 3.0]
-        assert rig.sink.of(RequestDone)[0].degraded is None
+        assert [attempt.ended_at for attempt in rig.sink.facts_of(AttemptDone)] == [2.0, 3.0]
+        assert rig.sink.facts_of(RequestDone)[0].degraded is None
 
     run(main)
 
@@ -120,7 +120,7 @@ def test_a_request_at_fault_is_not_the_fallbacks(status: int) -> None:
         rig = Rig(loop, upstreams=[strict, spare], n_fallback=1, template=TEXT)
         with pytest.raises(UpstreamFailed):
             await rig.serve()
-        assert [attempt.upstream for attempt in rig.sink.of(AttemptDone)] == ["strict"]
+        assert [attempt.upstream for attempt in rig.sink.facts_of(AttemptDone)] == ["strict"]
 
     run(main)
 
@@ -169,7 +169,7 @@ def test_a_template_answers_when_time_is_up(stage: Stage, api: Api, stream: bool
         assert not answer.n_output
         assert loop.now() == {Stage.ADMIT: 0.5, Stage.CACHE: 1.0, Stage.CALL: 2.0}[stage]
         assert (reply.degraded, reply.upstream) == ("template", "(template)")
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.degraded, done.over_stage, done.ttft_s) == (200, "template", stage, None)
         assert (done.usage, done.finish_reason, done.error) == (Usage(), "stop", None)
         assert rig.n_open == rig.n_in_flight == 0
@@ -208,7 +208,7 @@ def test_completions_have_their_template_too_and_embeddings_none() -> None:
         assert TEXT.encode() in await read(await rig.serve(ask(Api.COMPLETIONS, stream=False)))
         assert TEXT.encode() in await read(await rig.serve(ask(Api.COMPLETIONS, stream=True)))
         broken = Simulated("broken", ProviderConfig(preset="instant"), loop)
-        broken.provider.inject(FaultRule())
+        broken.provider.add_fault(FaultRule())
         rig = Rig(loop, upstreams=[broken], template=TEXT)
         with pytest.raises(UpstreamFailed):
             await rig.gateway.serve(EMBEDDINGS, Arrival("r", loop.now()))
@@ -219,7 +219,7 @@ def test_completions_have_their_template_too_and_embeddings_none() -> None:
 def halting(loop: SimLoop, n_chunks: int) -> Simulated:
     """A provider that speaks every API natively and stops in the middle of its answers."""
     rule = FaultRule(FaultKind.STALL, seconds=600, after_chunks=n_chunks)
-    return Simulated("halting", ProviderConfig(ttft=Mixture(0.5), gaps=GapConfig(0.1, 0.0), output=Lengths(50, 0.0),
+    return Simulated("halting", ProviderConfig(ttft=Mixture(0.5), gaps=GapConfig(0.1, 0.0), output=OutputLengths(50, 0.0),
                                                faults=(rule,)), loop)
 
 
@@ -238,10 +238,10 @@ def test_a_partial_answer_ends_in_its_own_protocol(api: Api, limit: str) -> None
         assert (answer.reason, answer.is_whole) == (LENGTH[api], True)
         assert answer.text
         assert loop.now() == pytest.approx({"total_s": 5.0, "idle_s": 3.4, "budget_s": 3.5}[limit])
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.error, done.degraded, done.finish_reason) == (200, None, "partial", LENGTH[api])
         assert done.over_stage is (None if limit == "idle_s" else Stage.RELAY)
-        (attempt,) = rig.sink.of(AttemptDone)
+        (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
         assert rig.n_in_flight == 0
         assert provider.counts.n_running == 0
@@ -260,7 +260,7 @@ def test_a_partial_answer_of_a_translated_upstream(api: Api, stream: bool) -> No
         reason = "length" if api is Api.CHAT else LENGTH[api]
         assert (answer.text, answer.reason, answer.is_whole) == ("Half", reason, True)
         assert (loop.now(), reply.degraded) == (3.0, "partial")
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.degraded, done.over_stage) == (200, "partial", Stage.RELAY if stream else Stage.CALL)
         assert rig.n_open == rig.n_in_flight == 0
         assert await reply.next() is None
@@ -272,7 +272,7 @@ def test_a_partial_answer_for_a_reader_that_is_late() -> None:
     """A client that takes nothing until the deadline finds the end of a partial answer, and the upstream is closed."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("a"), Say("b"), Say("c")]], partial=True, timeouts=Timeouts(total_s=5))
+        rig = Rig(loop, [[SendText("a"), SendText("b"), SendText("c")]], partial=True, timeouts=Timeouts(total_s=5))
         reply = await rig.serve()
         first = await reply.next()
         assert first is not None
@@ -309,9 +309,9 @@ def test_a_part_of_a_whole_answer(api: Api) -> None:
         assert (answer.reason, answer.is_whole) == (LENGTH[api], True)
         assert answer.text
         assert (loop.now(), reply.degraded) == (5.0, "partial")  # neither limit of a stream is a whole answer's
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.error, done.degraded, done.over_stage) == (200, None, "partial", Stage.CALL)
-        (attempt,) = rig.sink.of(AttemptDone)
+        (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
         assert (rig.n_in_flight, provider.counts.n_running) == (0, 0)
 
@@ -367,7 +367,7 @@ def test_a_broken_answer_is_not_made_to_look_partial() -> None:
     """Time that is up ends an answer properly; a connection that broke in the middle stays an error."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("a"), Fail()]], partial=True)
+        rig = Rig(loop, [[SendText("a"), Fail()]], partial=True)
         with pytest.raises(UpstreamFailed):
             await read(await rig.serve())
 
@@ -393,7 +393,7 @@ def test_none_fails_that_a_fallback_could_have_served(stream: bool) -> None:
     async def main(loop: SimLoop) -> None:
         faults = tuple(FaultRule(kind, rate=0.15, after_chunks=0) for kind in (
             FaultKind.HANG, FaultKind.RESET, FaultKind.STATUS, FaultKind.SILENT, FaultKind.TRUNCATED, FaultKind.IN_BAND))
-        jagged = Simulated("jagged", ProviderConfig(preset="gpt-4o-like", faults=faults, output=Lengths(20, 0.5)), loop)
+        jagged = Simulated("jagged", ProviderConfig(preset="gpt-4o-like", faults=faults, output=OutputLengths(20, 0.5)), loop)
         steady = Simulated("steady", ProviderConfig(ttft=Mixture(0.2, 0.3), gaps=GapConfig(0.005, 0.1)), loop)
         rig = Rig(loop, upstreams=[jagged, steady], n_fallback=1, reserve="2", timeouts=Timeouts(total_s=4),
                   retry=RetryConfig(max_attempts=2, backoff_base_s=0.05, backoff_cap_s=0.1))
@@ -405,7 +405,7 @@ def test_none_fails_that_a_fallback_could_have_served(stream: bool) -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(200):
                 group.create_task(one())
-        done = rig.sink.of(RequestDone)
+        done = rig.sink.facts_of(RequestDone)
         assert len(done) == 200
         failed = [each for each in done if each.status != 200]
         assert all(stream and each.ttft_s is not None for each in failed)  # an answer that had begun: nobody can take over

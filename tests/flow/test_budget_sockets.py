@@ -18,7 +18,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.lifecycle import GatewayServer, ServerHooks
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 
 pytestmark = pytest.mark.sockets
 DEADLINE_S = 0.4
@@ -90,7 +90,7 @@ async def gateway(route: str, **kinds: str) -> AsyncIterator[tuple[int, dict[str
             lines.append(f"  {name}: {{kind: openai, base_url: 'http://127.0.0.1:{port}/v1', probe: false, "
                          "apis: [chat], send_deadline: true}")
         text = "\n".join(["server: {port: 0}", "upstreams:", *lines, f"routes: {{m: {{{route}}}}}"])
-        settings = load(SettingsText("test", text), {}, kinds=KINDS)
+        settings = load_settings(SettingsText("test", text), {}, kinds=KINDS)
         clock = SystemClock()
         observers = Observers(settings, clock)
         system = build(settings, observers, {}, clock, Random(1))
@@ -104,7 +104,7 @@ async def gateway(route: str, **kinds: str) -> AsyncIterator[tuple[int, dict[str
         finally:
             edge.close()
             system.registry.close()
-            await edge.edge.tasks.wait(1.0)
+            await edge.app.tasks.wait_until_empty(1.0)
         assert errors == []
 
 

@@ -10,7 +10,7 @@ from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.policy.cache.freshness import CacheConfig
-from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, run
+from stayfast.testing import Cut, Fail, SendBytes, SendText, Script, SimLoop, run
 from stayfast.wire.json_input import decode
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig, without_key
 from tests.flow.rig import MODEL, Rig, chat, read, said
@@ -27,7 +27,7 @@ def test_the_second_one_is_served_at_once() -> None:
         await asyncio.sleep(10)
         began_at = loop.now()
         reply = await rig.ask()
-        key = rig.sink.of(RequestDone)[0].cache_key
+        key = rig.sink.facts_of(RequestDone)[0].cache_key
         assert key is not None
         assert (reply.upstream, reply.n_attempts) == ("(cache)", 0)
         assert reply.cache == f"hit; kind=exact; age=10; key={key.hex()}"
@@ -35,7 +35,7 @@ def test_the_second_one_is_served_at_once() -> None:
         assert loop.now() == began_at
         assert rig.n_calls == 1
         assert rig.results == ["miss", "hit"]
-        assert rig.sink.of(RequestDone)[1].attempts == ()
+        assert rig.sink.facts_of(RequestDone)[1].attempts == ()
         rig.check_clean()
 
     run(main)
@@ -79,12 +79,12 @@ def test_whole_answers_are_told_as_streams() -> None:
 
 
 @pytest.mark.parametrize(("script", "config"), [
-    ([Say("Hel"), Cut()], None),
-    ([Say("Hel"), Fail(Fault.RESET)], None),
-    ([Say("x" * 5000)], CacheConfig("exact", max_temperature=1, max_answer_bytes=1024)),
-    ([Raw(b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"Hel"},"finish_reason":"length"}]}\n\n'), Cut()], None),
-    ([Raw(b'data: {"id":"x","choices":[{"index":0,"delta":{"refusal":"No."},"finish_reason":"stop"}]}\n\n'), Cut()], None),
-    ([Raw(b'data: {"id":"x","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f",'
+    ([SendText("Hel"), Cut()], None),
+    ([SendText("Hel"), Fail(Fault.RESET)], None),
+    ([SendText("x" * 5000)], CacheConfig("exact", max_temperature=1, max_answer_bytes=1024)),
+    ([SendBytes(b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"Hel"},"finish_reason":"length"}]}\n\n'), Cut()], None),
+    ([SendBytes(b'data: {"id":"x","choices":[{"index":0,"delta":{"refusal":"No."},"finish_reason":"stop"}]}\n\n'), Cut()], None),
+    ([SendBytes(b'data: {"id":"x","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f",'
           b'"arguments":"{}"}}]},"finish_reason":"stop"}]}\n\n'), Cut()], None),
 ], ids=["truncated", "reset", "too long", "length", "refusal", "tool call"])
 def test_only_clean_answers_are_kept(script: Script, config: CacheConfig | None) -> None:
@@ -137,7 +137,7 @@ def test_a_client_can_keep_out_of_it() -> None:
     """no-cache asks anew and keeps what comes; no-store does neither; only-if-cached never asks."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, HELLO, OTHER, [Say("third")])
+        rig = CacheRig(loop, HELLO, OTHER, [SendText("third")])
         with pytest.raises(Shed) as refused:
             await rig.text(control=ONLY_CACHED)
         assert (refused.value.status, refused.value.code, refused.value.is_final) == (504, "not_cached", True)
@@ -162,7 +162,7 @@ def test_a_warm_drawing_is_no_question_for_it() -> None:
         rig = CacheRig(loop, HELLO, OTHER, config=CacheConfig("exact"))
         assert [await rig.text(chat(temperature=0.9)), await rig.text(chat(temperature=0.9))] == ["Hello", "other"]
         assert rig.results == ["bypass", "bypass"]
-        assert rig.sink.of(RequestDone)[0].notes == ("not for the cache: temperature",)
+        assert rig.sink.facts_of(RequestDone)[0].notes == ("not for the cache: temperature",)
         await rig.text(chat(temperature=0))
         await asyncio.sleep(0)
         await rig.text(chat(temperature=0.0))
@@ -205,7 +205,7 @@ def test_a_route_without_a_cache_beside_one_with() -> None:
             reply = await rig.serve()
             assert said(await read(reply)) == "Hello"
             assert reply.cache is None
-        assert len(rig.sink.of(AttemptDone)) == 2
+        assert len(rig.sink.facts_of(AttemptDone)) == 2
 
     run(main)
 
@@ -277,6 +277,6 @@ def test_degraded_answer_is_never_stored(stream: bool) -> None:
             assert text in await read(reply)
             assert reply.degraded == how
             await asyncio.sleep(0.1)
-        assert [done.cache for done in (*rig.sink.of(RequestDone), *other.sink.of(RequestDone))] == ["miss"] * 4
+        assert [done.cache for done in (*rig.sink.facts_of(RequestDone), *other.sink.facts_of(RequestDone))] == ["miss"] * 4
 
     run(main)

@@ -10,7 +10,7 @@ from stayfast.core.errors import Shed
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Api, Request
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.rig import Rig, chat, read
 
@@ -58,16 +58,16 @@ async def _leave_at(loop: SimLoop, rig: Rig, leave_at: float, request: Request) 
     assert loop.now() == leave_at
     assert rig.n_open == 0
     assert rig.n_in_flight == 0
-    (done,) = rig.sink.of(RequestDone)
+    (done,) = rig.sink.facts_of(RequestDone)
     assert (done.status, done.error) == (499, "client_left")
     await asyncio.sleep(2.0)  # what slots of alarms were set for is over by then
     assert loop.n_timers == 0
 
 
 STATES: dict[str, tuple[Sequence[Script], float, bool]] = {
-    "before_first_token": ([[Wait(5), Say("x")]], 1.0, True),
-    "mid_stream": ([[Wait(0.2), Say("a"), Wait(5), Say("b")]], 1.0, True),
-    "not_streaming": ([[Wait(0.2), Say("a"), Wait(5), Say("b")]], 1.0, False),
+    "before_first_token": ([[Wait(5), SendText("x")]], 1.0, True),
+    "mid_stream": ([[Wait(0.2), SendText("a"), Wait(5), SendText("b")]], 1.0, True),
+    "not_streaming": ([[Wait(0.2), SendText("a"), Wait(5), SendText("b")]], 1.0, False),
     "back_off": ([[Fail(retry_after_s=4)]], 1.0, True),
 }
 
@@ -109,7 +109,7 @@ def test_cut_short_by_us(state: str) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert rig.n_open == rig.n_in_flight == 0
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.error) == (503, "draining")
 
     run(main)
@@ -131,13 +131,13 @@ def test_client_gone_before_reading_anything() -> None:
     """A reply that nobody reads gives everything back on `close`: what an async generator would not do."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("a"), Wait(5), Say("b")]])
+        rig = Rig(loop, [[SendText("a"), Wait(5), SendText("b")]])
         reply = await rig.serve()
         assert rig.n_in_flight == 1
         reply.close()
         reply.close()
         assert rig.n_open == rig.n_in_flight == 0
-        assert len(rig.sink.of(RequestDone)) == 1
+        assert len(rig.sink.facts_of(RequestDone)) == 1
 
     run(main)
 
@@ -146,7 +146,7 @@ def test_leaving_and_time_out_at_the_same_instant() -> None:
     """Both at once: whoever wins, the task ends as cancelled or timed out, and nothing is held."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(5), Say("x")]], timeouts=Timeouts(first_token_s=1.0))
+        rig = Rig(loop, [[Wait(5), SendText("x")]], timeouts=Timeouts(first_token_s=1.0))
         task = loop.create_task(rig.serve())
         loop.call_at(1.0, task.cancel)
         with pytest.raises(asyncio.CancelledError):

@@ -17,7 +17,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.lifecycle import GatewayServer, ServerHooks
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 
 pytestmark = [pytest.mark.sockets, pytest.mark.serial]
 LIMIT_S = 0.05
@@ -65,7 +65,7 @@ class Peer:
 @asynccontextmanager
 async def gateway(port: int, text: str = SETTINGS, **ports: int) -> AsyncIterator[tuple[System, int]]:
     """A whole gateway in this process, in front of an upstream on `port`, and of others; its system and its own port."""
-    settings = load(SettingsText("test", text.format(port=port, **ports)), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("test", text.format(port=port, **ports)), {}, kinds=KINDS)
     clock = SystemClock()
     observers = Observers(settings, clock)
     system = build(settings, observers, {}, clock, Random(1))
@@ -79,7 +79,7 @@ async def gateway(port: int, text: str = SETTINGS, **ports: int) -> AsyncIterato
     finally:
         server.close()
         system.registry.close()
-        await server.edge.tasks.wait(1.0)
+        await server.app.tasks.wait_until_empty(1.0)
     assert errors == []
 
 

@@ -18,12 +18,12 @@ from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, Raw, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, SendBytes, SendText, Script, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, chat, read
 
-SLOW: Script = [Wait(5.0), Say("slow")]
-CONNECTED: Script = [Raw(b": ok\n\n"), Wait(5.0), Say("slow")]  # the head is there, and then nothing
-QUICK: Script = [Wait(0.2), Say("quick"), Wait(5.0), Say("end")]
+SLOW: Script = [Wait(5.0), SendText("slow")]
+CONNECTED: Script = [SendBytes(b": ok\n\n"), Wait(5.0), SendText("slow")]  # the head is there, and then nothing
+QUICK: Script = [Wait(0.2), SendText("quick"), Wait(5.0), SendText("end")]
 RACE = HedgeConfig("race", race_after_s=0.1)
 
 
@@ -51,14 +51,14 @@ async def _client(rig: Rig, *, stream: bool = True) -> None:
 
 async def _leave_at(loop: SimLoop, rig: Rig, at: float, client: Coroutine[Any, Any, None]) -> RequestDone:
     """Hang up at an instant; what the gateway says of it, which must be at that instant."""
-    n_before = len(rig.sink.of(RequestDone))
+    n_before = len(rig.sink.facts_of(RequestDone))
     task = loop.create_task(client)
     await asyncio.sleep(at - loop.now())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert loop.now() == at
-    (done,) = rig.sink.of(RequestDone)[n_before:]
+    (done,) = rig.sink.facts_of(RequestDone)[n_before:]
     assert (done.status, done.error) == (499, "client_left")
     return done
 
@@ -140,7 +140,7 @@ def test_while_attempts_run(state: str, stream: bool) -> None:
         rig = make(loop)
         done = await _leave_at(loop, rig, at, _client(rig, stream=stream))
         assert (rig.n_open, rig.n_in_flight) == (0, 0)
-        assert len(done.attempts) == len(rig.sink.of(AttemptDone)) >= sum(upstream.n_calls for upstream in rig.scripted)
+        assert len(done.attempts) == len(rig.sink.facts_of(AttemptDone)) >= sum(upstream.n_calls for upstream in rig.scripted)
         if state != "second_begins_in_this_instant":
             assert tuple(upstream.n_calls for upstream in rig.scripted) == n_asked
         assert all(attempt.ended_at <= at for attempt in done.attempts)

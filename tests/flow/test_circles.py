@@ -16,7 +16,7 @@ from stayfast.core.constants import MAX_HOPS
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.lifecycle import GatewayServer, ServerHooks
-from stayfast.settings import SettingsError, SettingsText, load
+from stayfast.settings import SettingsError, SettingsText, load_settings
 from tests.ports import free_port
 from tests.server.fakes import CHAT, Client, get, post
 
@@ -31,7 +31,7 @@ async def gateway(port: int, to: int, route: str = "[a]") -> AsyncIterator[None]
     """A gateway in this process on `port`, whose one upstream, a, is at port `to`."""
     text = (f"server: {{port: {port}}}\nroutes: {{m: {route}}}\n"
             f"upstreams: {{a: {{kind: openai, base_url: 'http://127.0.0.1:{to}/v1', probe: false}}}}")
-    settings = load(SettingsText("test", text), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("test", text), {}, kinds=KINDS)
     clock = SystemClock()
     observers = Observers(settings, clock)
     system = build(settings, observers, {}, clock, Random(1))
@@ -45,7 +45,7 @@ async def gateway(port: int, to: int, route: str = "[a]") -> AsyncIterator[None]
     finally:
         server.close()
         system.registry.close()
-        await server.edge.tasks.wait(1.0)
+        await server.app.tasks.wait_until_empty(1.0)
     assert errors == []
 
 
@@ -161,6 +161,6 @@ def test_its_own_address_is_refused_as_a_base_url(server: str, url: str, is_circ
     text = f"server: {server}\nupstreams: {{a: {{kind: openai, base_url: '{url}'}}}}\nroutes: {{m: [a]}}"
     if is_circle:
         with pytest.raises(SettingsError, match=r"upstreams\.a\.base_url: is the address of this gateway"):
-            load(SettingsText("x", text), {}, kinds=KINDS)
+            load_settings(SettingsText("x", text), {}, kinds=KINDS)
     else:
-        load(SettingsText("x", text), {}, kinds=KINDS)
+        load_settings(SettingsText("x", text), {}, kinds=KINDS)

@@ -8,18 +8,18 @@ import pytest
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
-from stayfast.lab.simulated import GapConfig, Lengths, Mixture, ProviderConfig, Simulated
+from stayfast.lab.simulated import GapConfig, OutputLengths, Mixture, ProviderConfig, Simulated
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, chat, read
 
 PRICE = Price(1.0, 100.0)
 N_PROMPT = 1000  # characters
-HANGS: Script = [Wait(600), Say("never")]
-HALTS: Script = [Wait(0.1), Say("a"), Say("b"), Wait(600)]
+HANGS: Script = [Wait(600), SendText("never")]
+HALTS: Script = [Wait(0.1), SendText("a"), SendText("b"), Wait(600)]
 
 
 def hedged(rig: Rig) -> Rig:
@@ -35,18 +35,18 @@ def test_a_losers_prompt_is_estimated_by_what_was_reported() -> None:
     """After some answers of both, within a tenth of what the provider would have counted: not three times as much."""
 
     async def main(loop: SimLoop) -> None:
-        slow = Simulated("slow", ProviderConfig(ttft=Mixture(5.0), gaps=GapConfig(0.01, 0.0), output=Lengths(5, 0.0)), loop)
-        quick = Simulated("quick", ProviderConfig(ttft=Mixture(0.2), gaps=GapConfig(0.01, 0.0), output=Lengths(5, 0.0)),
+        slow = Simulated("slow", ProviderConfig(ttft=Mixture(5.0), gaps=GapConfig(0.01, 0.0), output=OutputLengths(5, 0.0)), loop)
+        quick = Simulated("quick", ProviderConfig(ttft=Mixture(0.2), gaps=GapConfig(0.01, 0.0), output=OutputLengths(5, 0.0)),
                           loop)
         rig = Rig(loop, upstreams=[slow, quick], in_turn=True, price=PRICE, timeouts=Timeouts(total_s=60))
         request = chat(messages=[{"role": "user", "content": "hi"}], metadata={"session": "x" * 80})
         for _ in range(8):
             await read(await rig.serve(request))
-        (reported,) = {attempt.usage.input_total for attempt in rig.sink.of(AttemptDone) if attempt.usage is not None}
+        (reported,) = {attempt.usage.input_total for attempt in rig.sink.facts_of(AttemptDone) if attempt.usage is not None}
         assert len(request.body) // 4 > 2.5 * reported
         hedged(rig)
         await read(await rig.serve(request))
-        *_, done = rig.sink.of(RequestDone)
+        *_, done = rig.sink.facts_of(RequestDone)
         lost, won = done.attempts
         assert (lost.is_lost, lost.is_estimated, won.is_estimated) == (True, True, False)
         assert lost.usage is not None
@@ -65,7 +65,7 @@ def test_a_time_out_costs_its_prompt_and_what_was_said(script: Script, n_said: i
         rig = Rig(loop, [script], price=PRICE, timeouts=Timeouts(total_s=3))
         with pytest.raises(DeadlineExceeded):
             await read(await rig.serve())
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert done.cost_usd == pytest.approx((len(chat().body) // 4 + 100 * n_said) / 1e6)
 
     run(main)
@@ -81,7 +81,7 @@ def test_a_client_that_leaves_costs_the_same() -> None:
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
-        assert rig.sink.of(RequestDone)[0].cost_usd == pytest.approx((len(chat().body) // 4) / 1e6)
+        assert rig.sink.facts_of(RequestDone)[0].cost_usd == pytest.approx((len(chat().body) // 4) / 1e6)
 
     run(main)
 
@@ -94,7 +94,7 @@ def test_what_was_refused_costs_nothing(fault: Fail) -> None:
         rig = Rig(loop, [[fault]], price=PRICE)
         with pytest.raises(UpstreamFailed):
             await rig.serve()
-        assert rig.sink.of(RequestDone)[0].cost_usd is None
+        assert rig.sink.facts_of(RequestDone)[0].cost_usd is None
 
     run(main)
 
@@ -103,10 +103,10 @@ def test_every_attempt_says_why_it_was_made() -> None:
     """First, its retry, and the fallback; the parts are the whole. What failed at once cost nothing."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Fail()], HANGS], [[Say("well")]], n_fallback=1, price=PRICE,
+        rig = Rig(loop, [[Fail()], HANGS], [[SendText("well")]], n_fallback=1, price=PRICE,
                   timeouts=Timeouts(total_s=10, first_token_s=2), retry=RetryConfig(max_attempts=2, backoff_base_s=0.01))
         await read(await rig.serve())
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert [attempt.role for attempt in done.attempts] == ["first", "retry", "fallback"]
         assert set(done.cost_by_role) == {"retry", "fallback"}
         assert done.cost_usd == pytest.approx(sum(done.cost_by_role.values()))

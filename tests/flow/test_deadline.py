@@ -9,7 +9,7 @@ from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, Upstrea
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Stage
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, Say, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.rig import Rig, chat, read
 
@@ -18,7 +18,7 @@ def test_first_token_limit_fires_on_time() -> None:
     """No content within `first_token_s`: 504 at that instant, naming the limit; the upstream is closed then."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(30), Say("late")]], timeouts=Timeouts(total_s=60, first_token_s=2))
+        rig = Rig(loop, [[Wait(30), SendText("late")]], timeouts=Timeouts(total_s=60, first_token_s=2))
         with pytest.raises(UpstreamFailed) as failed:
             await rig.serve()
         assert (failed.value.status, failed.value.code) == (504, "first_token_s_exceeded")
@@ -33,7 +33,7 @@ def test_first_token_limit_leaves_time_for_another_attempt() -> None:
     """A slow attempt is swapped for a quick one while the deadline still allows."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(30), Say("late")], [Wait(0.5), Say("quick")]],
+        rig = Rig(loop, [[Wait(30), SendText("late")], [Wait(0.5), SendText("quick")]],
                   timeouts=Timeouts(total_s=60, first_token_s=2), retry=RetryConfig(max_attempts=2, backoff_base_s=0.01))
         reply = await rig.serve()
         assert reply.n_attempts == 2
@@ -47,7 +47,7 @@ def test_total_limit_bounds_the_first_token_too() -> None:
     """The deadline comes first when it is the earlier of the two, and then no attempt follows."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(30), Say("late")]], timeouts=Timeouts(total_s=1.5, first_token_s=2),
+        rig = Rig(loop, [[Wait(30), SendText("late")]], timeouts=Timeouts(total_s=1.5, first_token_s=2),
                   retry=RetryConfig(max_attempts=3))
         with pytest.raises(DeadlineExceeded) as late:
             await rig.serve()
@@ -72,7 +72,7 @@ class Dialing:
 
     async def open(self, call: Call) -> AnswerStream:
         """In vain."""
-        await asyncio.sleep(call.deadline.within(call.connect_s, self._loop.now()) - self._loop.now())
+        await asyncio.sleep(call.deadline.end_of_wait(call.connect_s, self._loop.now()) - self._loop.now())
         raise UpstreamFailed(self.name, Fault.TIMEOUT, "timed out waiting for a new connection")
 
     def close(self) -> None:
@@ -98,21 +98,21 @@ def test_idle_gap_ends_a_running_stream() -> None:
     """A stream that halts is cut `idle_s` after its last chunk; the client is told, the upstream closed."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("a"), Wait(1), Say("b"), Wait(30), Say("c")]], timeouts=Timeouts(idle_s=3))
+        rig = Rig(loop, [[SendText("a"), Wait(1), SendText("b"), Wait(30), SendText("c")]], timeouts=Timeouts(idle_s=3))
         reply = await rig.serve()
         with pytest.raises(DeadlineExceeded) as late:
             await read(reply)
         assert (late.value.stage, late.value.limit) == (Stage.RELAY, "idle_s")
         assert loop.now() == 4.0
         assert rig.n_open == rig.n_in_flight == 0
-        assert rig.sink.of(AttemptDone)[0].fault == "timeout"
+        assert rig.sink.facts_of(AttemptDone)[0].fault == "timeout"
 
     run(main)
 
 
 def test_steady_stream_outlives_idle_but_not_total() -> None:
     """Each chunk renews the idle limit; nothing renews the deadline."""
-    steps = [step for _ in range(100) for step in (Wait(0.5), Say("x"))]
+    steps = [step for _ in range(100) for step in (Wait(0.5), SendText("x"))]
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [steps], timeouts=Timeouts(total_s=10, idle_s=1, first_token_s=1))
@@ -120,7 +120,7 @@ def test_steady_stream_outlives_idle_but_not_total() -> None:
         with pytest.raises(DeadlineExceeded) as late:
             await read(reply)
         assert (late.value.limit, loop.now()) == ("total_s", 10.0)
-        assert rig.sink.of(RequestDone)[0].status == 504
+        assert rig.sink.facts_of(RequestDone)[0].status == 504
 
     run(main)
 
@@ -129,7 +129,7 @@ def test_source_that_never_waits_is_bounded_too() -> None:
     """A reader that comes back after the deadline hears so, though the next chunk stood ready."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("a"), Say("b"), Say("c")]], timeouts=Timeouts(total_s=5))
+        rig = Rig(loop, [[SendText("a"), SendText("b"), SendText("c")]], timeouts=Timeouts(total_s=5))
         reply = await rig.serve()
         await reply.next()
         await asyncio.sleep(6)  # a client that takes nothing
@@ -145,7 +145,7 @@ def test_client_patience_shortens_the_deadline_only() -> None:
 
     async def main(loop: SimLoop) -> None:
         for asked_s, ends_at in ((1.0, 1.0), (100.0, 5.0)):
-            rig = Rig(loop, [[Wait(30), Say("late")]], timeouts=Timeouts(total_s=5))
+            rig = Rig(loop, [[Wait(30), SendText("late")]], timeouts=Timeouts(total_s=5))
             began = loop.now()
             with pytest.raises(StayfastError):
                 await rig.serve(total_s=asked_s)
@@ -158,7 +158,7 @@ def test_whole_answers_have_the_whole_deadline() -> None:
     """A collected answer still meets its first-token limit, since its upstream streams."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(3), Say("x")]], timeouts=Timeouts(total_s=10, first_token_s=2))
+        rig = Rig(loop, [[Wait(3), SendText("x")]], timeouts=Timeouts(total_s=10, first_token_s=2))
         with pytest.raises(UpstreamFailed):
             await rig.serve(chat(stream=False))
         assert loop.now() == 2.0
@@ -170,7 +170,7 @@ def test_a_late_timer_in_back_off_is_no_time_out() -> None:
     """Only the deadline ends a back-off: a starved loop that wakes late goes on with its next attempt."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Fail(retry_after_s=1)], [Say("ok")]], timeouts=Timeouts(total_s=60),
+        rig = Rig(loop, [[Fail(retry_after_s=1)], [SendText("ok")]], timeouts=Timeouts(total_s=60),
                   retry=RetryConfig(max_attempts=2))
         task = loop.create_task(rig.serve())
         await asyncio.sleep(0.5)

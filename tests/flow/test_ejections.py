@@ -13,7 +13,7 @@ from stayfast.observe.metrics.definitions import EJECTIONS
 from stayfast.pipeline.routing.selector import PickConfig, UpstreamSelector
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
-from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, read
 
 
@@ -32,28 +32,28 @@ class Lines(LineWriter):
 def test_going_out_and_coming_back_are_told() -> None:
     """One that fails every second call goes out; 30 s later it is taken back. Nothing is told twice."""
     async def main(loop: SimLoop) -> None:
-        good: Script = [Wait(0.05), Say("x")]
+        good: Script = [Wait(0.05), SendText("x")]
         rig = Rig(loop, [[Fail(status=500)], good], [good], breaker=BreakerConfig(enabled=False))
         routes = rig.gateway.router.routes
         assert isinstance(routes, dict)
         config = PickConfig(eject=EjectConfig(enabled=True, min_calls=10))
         routes[MODEL] = replace(routes[MODEL], picking=UpstreamSelector(config, MODEL, rig.sink))
         rng = Random(1)
-        while loop.now() < 120 and len(rig.sink.of(Ejected)) < 2:
+        while loop.now() < 120 and len(rig.sink.facts_of(Ejected)) < 2:
             loop.stall(rng.uniform(0.0, 0.1))
             try:
                 await read(await rig.serve())
             except StayfastError:
                 continue
-        out, back = rig.sink.of(Ejected)
+        out, back = rig.sink.facts_of(Ejected)
         assert (out.route, out.upstream, out.is_out) == (MODEL, "up0", True)
         assert "of its calls failed, 0% of the others' calls, ejected for 30 s" in out.why
         assert (back.upstream, back.is_out) == ("up0", False)
         lines, metrics = Lines(), MetricsSink(loop)
-        LogSink(LogConfig(), lines, loop).take([out, back])
+        LogSink(LogConfig(), lines, loop).consume([out, back])
         assert [(line["event"], line["level"], line["upstream"]) for line in lines.kept] == [
             ("ejected", "warning", "up0"), ("readmitted", "info", "up0")]
-        metrics.take([out, back])
+        metrics.consume([out, back])
         assert metrics.totals.counters[EJECTIONS.name] == {(MODEL, "up0"): 1}
 
     run(main)

@@ -17,16 +17,16 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
 from stayfast.upstreams.state.upstream_state import ModelHealth
 from tests.flow.admission_rig import anybody
 from tests.flow.dialects import ask
 from tests.flow.rig import MODEL, Rig, chat, read
 
 RACE = HedgeConfig("race", race_after_s=0.1)
-SLOW: Script = [Wait(5.0), Say("slow")]
-QUICK: Script = [Wait(0.2), Say("quick")]
-TAILED: list[Script] = [*[QUICK] * 9, [Wait(3.0), Say("late")]]
+SLOW: Script = [Wait(5.0), SendText("slow")]
+QUICK: Script = [Wait(0.2), SendText("quick")]
+TAILED: list[Script] = [*[QUICK] * 9, [Wait(3.0), SendText("late")]]
 SDK_RETRY = (("x-stainless-retry-count", "1"),)
 TWICE = RetryConfig(max_attempts=2)
 ONE = LimitConfig("fixed", max=1)
@@ -45,7 +45,7 @@ async def serve(rig: Rig, request: Request | None = None, headers: tuple[tuple[s
     """One request, read to its end."""
     arrival = Arrival("req_1", rig.loop.now(), headers=headers, total_s=total_s)
     await read(await rig.gateway.serve(request or chat(), arrival))
-    return rig.sink.of(RequestDone)[-1]
+    return rig.sink.facts_of(RequestDone)[-1]
 
 
 def test_hedge_that_cannot_finish_before_the_deadline_is_not_sent() -> None:
@@ -55,11 +55,11 @@ def test_hedge_that_cannot_finish_before_the_deadline_is_not_sent() -> None:
         for _ in range(300):
             await serve(rig)
             await asyncio.sleep(0.05)
-        n_facts, n_attempts = len(rig.sink.of(Hedged)), len(rig.sink.of(AttemptDone))
+        n_facts, n_attempts = len(rig.sink.facts_of(Hedged)), len(rig.sink.facts_of(AttemptDone))
         with pytest.raises(DeadlineExceeded):
             await serve(rig, total_s=0.37)
-        assert {fact.refused for fact in rig.sink.of(Hedged)[n_facts:]} == {"deadline"}
-        assert len(rig.sink.of(AttemptDone)) == n_attempts + 1
+        assert {fact.refused for fact in rig.sink.facts_of(Hedged)[n_facts:]} == {"deadline"}
+        assert len(rig.sink.facts_of(AttemptDone)) == n_attempts + 1
 
     run(main)
 
@@ -67,14 +67,14 @@ def test_hedge_that_cannot_finish_before_the_deadline_is_not_sent() -> None:
 def test_hedge_blocked_by_an_empty_budget_counts_as_demand() -> None:
     """The share that hedges wanted is larger than the share that they got: the delay is chosen by the demand."""
     async def main(loop: SimLoop) -> None:
-        late: Script = [Wait(3.0), Say("late")]
+        late: Script = [Wait(3.0), SendText("late")]
         rig = hedging_rig(loop, [*[*[QUICK] * 29, late] * 10, *[late] * 500], [QUICK], config=HedgeConfig(budget=0.1))
         for _ in range(300):
             await serve(rig)
         await asyncio.gather(*[serve(rig) for _ in range(200)])
         budget, now = rig.router.routes[MODEL].hedging.budget, loop.now()
-        assert "budget" in {fact.refused for fact in rig.sink.of(Hedged)}
-        assert budget.wanted_share(now) > budget.hedged_share(now)
+        assert "budget" in {fact.refused for fact in rig.sink.facts_of(Hedged)}
+        assert budget.hedge_demand(now) > budget.hedged_share(now)
 
     run(main)
 
@@ -96,7 +96,7 @@ def test_hedge_avoids_a_target_that_is_slow_now() -> None:
     async def main(loop: SimLoop) -> None:
         rig = hedging_rig(loop, [SLOW], [QUICK], [QUICK])
         for _ in range(20):
-            rig.router.routes[MODEL].hedging.lately("up1", is_whole=False).late(loop.now())
+            rig.router.routes[MODEL].hedging.late_streak("up1", is_whole=False).record_late(loop.now())
         assert [attempt.upstream for attempt in (await serve(rig)).attempts] == ["up0", "up2"]
 
     run(main)
@@ -127,7 +127,7 @@ def test_sdk_retry_and_stored_request_are_not_retried(request_: Request, headers
         with pytest.raises(UpstreamFailed):
             await serve(rig, request_, headers)
         assert rig.scripted[1].n_calls == 0
-        assert rig.sink.of(RequestDone)[0].notes == notes
+        assert rig.sink.facts_of(RequestDone)[0].notes == notes
         assert (await serve(rig)).upstream == "up1"
 
     run(main)
@@ -153,9 +153,9 @@ def test_losers_cost_no_quota_and_their_tokens_are_estimates() -> None:
         left = []
         for config in (HedgeConfig("off"), RACE):
             admission = Admission(AdmissionConfig(), anybody(cost_per_day=10.0), loop, Random(3))
-            rig = hedging_rig(loop, [[Wait(1.0), Say("first")]], [QUICK], config=config, admission=admission)
+            rig = hedging_rig(loop, [[Wait(1.0), SendText("first")]], [QUICK], config=config, admission=admission)
             done = await serve(rig, chat(messages=[{"role": "user", "content": "x" * 40_000}], max_tokens=10))
-            left.append(admission.tenants.of(None, loop.now()).quota.left(loop.now())["cost_per_day"][0])
+            left.append(admission.tenants.get(None, loop.now()).quota.levels(loop.now())["cost_per_day"][0])
             assert all(attempt.is_estimated for attempt in done.attempts if attempt.is_lost)
         assert left[0] == pytest.approx(left[1], abs=1e-6)
 
@@ -165,11 +165,11 @@ def test_losers_cost_no_quota_and_their_tokens_are_estimates() -> None:
 def test_losers_do_not_open_a_breaker() -> None:
     """Fifty attempts in a row that were merely slower than their hedge: the upstream stays healthy."""
     async def main(loop: SimLoop) -> None:
-        rig = hedging_rig(loop, [[Wait(0.4), Say("first")]], [QUICK])
+        rig = hedging_rig(loop, [[Wait(0.4), SendText("first")]], [QUICK])
         for _ in range(50):
             assert (await serve(rig)).upstream == "up1"
         assert rig.registry["up0"].n_failed_in_row == 0
-        assert rig.registry["up0"].is_well(loop.now(), MODEL)
+        assert rig.registry["up0"].is_healthy(loop.now(), MODEL)
 
     run(main)
 
@@ -177,14 +177,14 @@ def test_losers_do_not_open_a_breaker() -> None:
 def test_place_freed_by_a_cancelled_waiter_goes_to_the_next() -> None:
     """The first waiter is called and leaves in the same turn of the loop: the second starts at that instant."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(1.0), Say("ok")]], limit=ONE)
+        rig = Rig(loop, [[Wait(1.0), SendText("ok")]], limit=ONE)
         first = await rig.serve()
         leaving, staying = (loop.create_task(serve(rig)) for _ in range(2))
         await asyncio.sleep(0.5)
         await read(first)
         leaving.cancel()
         await staying
-        assert (rig.sink.of(AttemptDone)[-1].began_at, rig.n_in_flight) == (1.5, 0)
+        assert (rig.sink.facts_of(AttemptDone)[-1].began_at, rig.n_in_flight) == (1.5, 0)
         assert leaving.cancelled()
 
     run(main)
@@ -193,7 +193,7 @@ def test_place_freed_by_a_cancelled_waiter_goes_to_the_next() -> None:
 def test_place_at_an_upstream_that_began_to_hang_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first waiter gives up the place that it was called for; the second one, which has more time, uses it."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(1.0), Say("ok")]], limit=ONE, timeouts=Timeouts(total_s=20.0))
+        rig = Rig(loop, [[Wait(1.0), SendText("ok")]], limit=ONE, timeouts=Timeouts(total_s=20.0))
         first = await rig.serve()
         waiting = [loop.create_task(serve(rig)) for _ in range(2)]
         await asyncio.sleep(0.5)

@@ -5,21 +5,21 @@ import asyncio
 import pytest
 
 from stayfast.core.errors import Fault, StayfastError
-from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
+from stayfast.core.events import AttemptDone, TokenGaps, RequestDone
 from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Cut, Fail, SendBytes, SendText, Script, SimLoop, Wait, run
 from tests.flow.rig import Rig, chat, read
 
-THREE: Script = [Wait(0.2), Say("a"), Wait(0.1), Say("b"), Wait(0.3), Say("c")]
-PING = Raw(b": ping\n\n")
+THREE: Script = [Wait(0.2), SendText("a"), Wait(0.1), SendText("b"), Wait(0.3), SendText("c")]
+PING = SendBytes(b": ping\n\n")
 
 
 def told(rig: Rig) -> RequestDone:
     """The one request's end."""
-    (fact,) = rig.sink.of(RequestDone)
+    (fact,) = rig.sink.facts_of(RequestDone)
     return fact
 
 
@@ -29,7 +29,7 @@ def test_the_cadence_of_a_stream() -> None:
         rig = Rig(loop, [THREE])
         await read(await rig.serve())
         fact = told(rig)
-        assert [gap for seen in rig.sink.of(GapsSeen) for gap in seen.gaps_s] == pytest.approx([0.1, 0.3])
+        assert [gap for seen in rig.sink.facts_of(TokenGaps) for gap in seen.gaps_s] == pytest.approx([0.1, 0.3])
         assert (fact.ttft_s, fact.gap_max_s, fact.tpot_s) == pytest.approx((0.2, 0.3, 0.2))
 
     run(main)
@@ -38,7 +38,7 @@ def test_the_cadence_of_a_stream() -> None:
 def test_pings_are_no_content() -> None:
     """What holds nothing for the reader neither ends a gap nor hides a stall."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("a"), Wait(0.9), PING, Wait(0.9), PING, Say("b")]])
+        rig = Rig(loop, [[SendText("a"), Wait(0.9), PING, Wait(0.9), PING, SendText("b")]])
         await read(await rig.serve())
         (attempt,) = told(rig).attempts
         assert [stall.seconds for stall in attempt.stalls] == pytest.approx([1.8])
@@ -49,7 +49,7 @@ def test_pings_are_no_content() -> None:
 def test_a_stall_that_ends_the_answer() -> None:
     """The client leaves in the middle of a wait of 4 s: it was a stall, though nothing came at its end."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("a"), Wait(0.1), Say("b"), Wait(60), Say("c")]])
+        rig = Rig(loop, [[SendText("a"), Wait(0.1), SendText("b"), Wait(60), SendText("c")]])
         reply = await rig.serve()
         await reply.next()
         await reply.next()
@@ -73,7 +73,7 @@ def test_every_attempt_is_in_the_request() -> None:
         rig = Rig(loop, *([script] for script in scripts), retry=RetryConfig(max_attempts=3), in_turn=True)
         await read(await rig.serve())
         fact = told(rig)
-        assert fact.attempts == tuple(rig.sink.of(AttemptDone))
+        assert fact.attempts == tuple(rig.sink.facts_of(AttemptDone))
         assert [(one.upstream, one.n_attempt, one.outcome, one.fault, one.upstream_status) for one in fact.attempts] == [
             ("up0", 1, Outcome.DROPPED, "status", 503), ("up1", 2, Outcome.DROPPED, "reset", None),
             ("up2", 3, Outcome.SUCCESS, None, None)]
@@ -103,7 +103,7 @@ def test_cost_is_by_attempt_and_by_what_was_reported() -> None:
         rig = Rig(loop, [THREE], price=price)
         await read(await rig.serve())
         assert told(rig).cost_usd == pytest.approx((10 + 300) / 1e6)
-        cut = Rig(loop, [[Say("a"), Cut()]], price=price)
+        cut = Rig(loop, [[SendText("a"), Cut()]], price=price)
         with pytest.raises(StayfastError):
             await read(await cut.serve())
         (attempt,) = told(cut).attempts

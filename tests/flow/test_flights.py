@@ -10,7 +10,7 @@ from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastErro
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Outcome
 from stayfast.pipeline.stages.cache import shared_call
-from stayfast.testing import Fail, Raw, Say, SimLoop, Wait, run
+from stayfast.testing import Fail, SendBytes, SendText, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import chat, read, said
 
@@ -26,7 +26,7 @@ def test_a_thousand_at_once_are_one_call(stream: bool) -> None:
         assert len(bodies) == 1
         assert loop.now() == pytest.approx(0.35)
         assert rig.n_calls == 1
-        done = rig.sink.of(RequestDone)
+        done = rig.sink.facts_of(RequestDone)
         assert sum(len(fact.attempts) for fact in done) == 1
         assert sorted({str(fact.cache) for fact in done}) == ["coalesced", "miss"]
         assert all(fact.ttft_s == pytest.approx(0.25) for fact in done)
@@ -39,7 +39,7 @@ def test_who_comes_late_reads_from_the_start() -> None:
     """A listener in the middle of an answer catches up at once, and ends with everybody else."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Say("a"), Wait(1.0), Say("b"), Wait(1.0), Say("c")])
+        rig = CacheRig(loop, [SendText("a"), Wait(1.0), SendText("b"), Wait(1.0), SendText("c")])
 
         async def late() -> str:
             await asyncio.sleep(1.5)
@@ -74,9 +74,9 @@ def test_the_first_one_leaves_and_hurts_nobody(stream: bool, leaves_after_s: flo
         body = await other
         assert (said(body) if stream else msgspec.json.decode(body)["choices"][0]["message"]["content"]) == "Hello"
         assert loop.now() == pytest.approx(0.35)
-        (attempt,) = rig.sink.of(AttemptDone)
+        (attempt,) = rig.sink.facts_of(AttemptDone)
         assert attempt.outcome is Outcome.SUCCESS
-        facts = {fact.status: fact for fact in rig.sink.of(RequestDone)}
+        facts = {fact.status: fact for fact in rig.sink.facts_of(RequestDone)}
         assert len(facts[200].attempts) == 1
         rig.check_clean()
 
@@ -105,7 +105,7 @@ def test_the_last_one_takes_the_call_along(leaves_after_s: float) -> None:
         await asyncio.sleep(0)
         assert loop.now() == leaves_after_s
         rig.check_clean()
-        assert sum(len(fact.attempts) for fact in rig.sink.of(RequestDone)) == rig.n_calls
+        assert sum(len(fact.attempts) for fact in rig.sink.facts_of(RequestDone)) == rig.n_calls
         assert rig.caching.store.n_entries == 0
 
     run(main)
@@ -144,7 +144,7 @@ def test_what_the_client_did_wrong_is_said_to_all_at_once() -> None:
 
     async def main(loop: SimLoop) -> None:
         bad = b'data: {"error":{"message":"no such parameter","type":"invalid_request_error","code":"unknown"}}\n\n'
-        rig = CacheRig(loop, [Wait(0.1), Raw(bad)], HELLO)
+        rig = CacheRig(loop, [Wait(0.1), SendBytes(bad)], HELLO)
         answers = await asyncio.gather(*[rig.text() for _ in range(5)], return_exceptions=True)
         assert all(isinstance(answer, UpstreamFailed | Rejected) for answer in answers)
         assert rig.n_calls == 1
@@ -156,7 +156,7 @@ def test_a_break_in_the_middle_is_told_to_all() -> None:
     """Nobody who has read a part of an answer is given another one."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Say("Hel"), Wait(0.1), Fail(Fault.RESET)])
+        rig = CacheRig(loop, [SendText("Hel"), Wait(0.1), Fail(Fault.RESET)])
         answers = await asyncio.gather(*[rig.text() for _ in range(5)], return_exceptions=True)
         assert all(isinstance(answer, UpstreamFailed) for answer in answers)
         assert rig.n_calls == 1
@@ -169,7 +169,7 @@ def test_whoever_has_more_patience_goes_on() -> None:
     """The call has the first one's deadline; who has more time makes another when it is over."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Wait(5.0), Say("late")])
+        rig = CacheRig(loop, [Wait(5.0), SendText("late")])
         first, second = await asyncio.gather(rig.text(total_s=1.0), rig.text(total_s=60.0), return_exceptions=True)
         assert isinstance(first, DeadlineExceeded)
         assert first.code == "total_s_exceeded"
@@ -184,7 +184,7 @@ def test_whoever_has_less_patience_leaves() -> None:
     """A listener's own deadline ends its wait, and nobody else's."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Wait(5.0), Say("late")])
+        rig = CacheRig(loop, [Wait(5.0), SendText("late")])
         first, second = await asyncio.gather(rig.text(total_s=60.0), rig.text(total_s=1.0), return_exceptions=True)
         assert first == "late"
         assert isinstance(second, DeadlineExceeded)
@@ -198,7 +198,7 @@ def test_a_stream_goes_on_after_its_callers_deadline() -> None:
     """Mid-answer the first one's time is up; the others read on to the end."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Say("a"), Wait(2.0), Say("b")])
+        rig = CacheRig(loop, [SendText("a"), Wait(2.0), SendText("b")])
         first, second = await asyncio.gather(rig.text(total_s=1.0), rig.text(total_s=60.0), return_exceptions=True)
         assert isinstance(first, DeadlineExceeded)
         assert second == "ab"
@@ -212,10 +212,10 @@ def test_an_idle_upstream_is_given_up_for_all() -> None:
     """idle_s is the call's own limit: everybody hears of it, and the upstream is told off once."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Say("a"), Wait(50.0), Say("b")], timeouts=Timeouts(idle_s=3.0))
+        rig = CacheRig(loop, [SendText("a"), Wait(50.0), SendText("b")], timeouts=Timeouts(idle_s=3.0))
         answers = await asyncio.gather(*[rig.text() for _ in range(3)], return_exceptions=True)
         assert all(isinstance(answer, StayfastError) and answer.code == "idle_s_exceeded" for answer in answers)
-        (attempt,) = rig.sink.of(AttemptDone)
+        (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
         rig.check_clean()
 
@@ -228,14 +228,14 @@ def test_the_call_keeps_its_limits_without_its_caller(stream: bool, leaves_after
     """A call whose first listener has left is still given up when its first token does not come, and blamed for it."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Wait(50.0), Say("late")], timeouts=Timeouts(first_token_s=3.0))
+        rig = CacheRig(loop, [Wait(50.0), SendText("late")], timeouts=Timeouts(first_token_s=3.0))
         leader, other = (asyncio.create_task(rig.ask(chat(stream=stream))) for _ in range(2))
         await asyncio.sleep(leaves_after_s)
         leader.cancel()
         with pytest.raises(StayfastError) as failed:
             await other
         assert failed.value.code == "first_token_s_exceeded"
-        ends = [(attempt.outcome, attempt.fault) for attempt in rig.sink.of(AttemptDone)]
+        ends = [(attempt.outcome, attempt.fault) for attempt in rig.sink.facts_of(AttemptDone)]
         assert ends == [(Outcome.DROPPED, "timeout")] * 2
         assert loop.now() == pytest.approx(6.0)
         rig.check_clean()
@@ -248,7 +248,7 @@ def test_memory_is_bounded_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(shared_call, "AHEAD_BYTES", 2000)
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Say("x" * 1000) for _ in range(50)])
+        rig = CacheRig(loop, [SendText("x" * 1000) for _ in range(50)])
         reply = await rig.ask()
         await asyncio.sleep(5)
         (running,) = rig.calls.values()
@@ -265,7 +265,7 @@ def test_who_reads_too_slowly_is_told_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(shared_call, "MAX_BYTES", 5000)
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [step for _ in range(50) for step in (Say("x" * 1000), Wait(0.1))])
+        rig = CacheRig(loop, [step for _ in range(50) for step in (SendText("x" * 1000), Wait(0.1))])
         quick, slow = await asyncio.gather(rig.ask(), rig.ask())
         assert len(said(await read(quick))) == 50_000
         with pytest.raises(UpstreamFailed) as failed:
@@ -282,7 +282,7 @@ def test_a_half_answer_is_ended_for_a_single_listener() -> None:
     """`partial` works where nobody else listens, and what was cut is not kept."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Say("a"), Wait(5.0), Say("b")], partial=True)
+        rig = CacheRig(loop, [SendText("a"), Wait(5.0), SendText("b")], partial=True)
         reply = await rig.ask(total_s=1.0)
         body = await read(reply)
         assert said(body) == "a"
@@ -300,7 +300,7 @@ def test_call_waits_for_its_fastest_subscriber(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shared_call, "AHEAD_BYTES", 2000)
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [step for _ in range(50) for step in (Say("x" * 1000), Wait(0.1))])
+        rig = CacheRig(loop, [step for _ in range(50) for step in (SendText("x" * 1000), Wait(0.1))])
         replies = await asyncio.gather(*[rig.ask() for _ in range(3)])
         await asyncio.sleep(9)
         (call,) = rig.calls.values()

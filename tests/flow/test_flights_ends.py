@@ -8,15 +8,15 @@ import pytest
 
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Shed, StayfastError
-from stayfast.core.events import AttemptDone, GapsSeen, RequestDone
+from stayfast.core.events import AttemptDone, TokenGaps, RequestDone
 from stayfast.core.types import Outcome
 from stayfast.pipeline.stages.cache import shared_call
-from stayfast.testing import Say, Script, SimLoop, Wait, run
+from stayfast.testing import SendText, Script, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.cache_rig import HELLO, CacheRig
 from tests.flow.rig import chat, read, said
 
-STALLS: Script = [Say("a"), Wait(0.5), Say("b"), Wait(50.0), Say("c")]
+STALLS: Script = [SendText("a"), Wait(0.5), SendText("b"), Wait(50.0), SendText("c")]
 
 
 @pytest.mark.parametrize("n_clients", [1, 3])
@@ -35,9 +35,9 @@ def test_idle_timeout_with_partial_ends_the_answer_in_its_protocol(n_clients: in
 
         await asyncio.gather(*[client() for _ in range(n_clients)])
         assert loop.now() == pytest.approx(3.5)
-        (attempt,) = rig.sink.of(AttemptDone)
+        (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
-        assert [fact.status for fact in rig.sink.of(RequestDone)] == [200] * n_clients
+        assert [fact.status for fact in rig.sink.facts_of(RequestDone)] == [200] * n_clients
         assert rig.caching.store.n_entries == 0
         rig.check_clean()
 
@@ -70,7 +70,7 @@ def test_deadline_in_mid_answer_is_a_timeout_of_the_attempt() -> None:
         with pytest.raises(StayfastError) as late:
             await rig.text(total_s=2.0)
         assert late.value.code == "total_s_exceeded"
-        (attempt,) = rig.sink.of(AttemptDone)
+        (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault, attempt.ended_at) == (Outcome.DROPPED, "timeout", 2.0)
         await asyncio.sleep(0)
         rig.check_clean()
@@ -88,7 +88,7 @@ def test_whole_answer_cut_at_the_deadline_is_partial() -> None:
             (choice,) = msgspec.json.decode(await read(reply))["choices"]
             assert (choice["message"]["content"], choice["finish_reason"]) == ("ab", "length")
             assert reply.degraded == "partial"
-        (attempt,) = rig.sink.of(AttemptDone)
+        (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
         assert rig.caching.store.n_entries == 0
         rig.check_clean()
@@ -102,7 +102,7 @@ def test_long_whole_answer_is_given_to_all(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(shared_call, "AHEAD_BYTES", 500)
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Wait(0.1), Say("x" * 5000)])
+        rig = CacheRig(loop, [Wait(0.1), SendText("x" * 5000)])
         replies = await asyncio.gather(*[rig.ask(chat(stream=False)) for _ in range(2)])
         for reply in replies:
             assert b"x" * 5000 in await read(reply)
@@ -146,13 +146,13 @@ def test_timings_of_a_lone_stream_are_those_of_its_tokens() -> None:
     """First token, longest gap, and the gaps as the upstream made them: told once."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Wait(0.25), Say("a"), Wait(0.1), Say("b"), Wait(0.4), Say("c")])
+        rig = CacheRig(loop, [Wait(0.25), SendText("a"), Wait(0.1), SendText("b"), Wait(0.4), SendText("c")])
         assert await rig.text() == "abc"
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert done.ttft_s == pytest.approx(0.25)
         assert done.gap_max_s == pytest.approx(0.4)
         assert (done.upstream, done.cache, len(done.attempts)) == ("up0", "miss", 1)
-        (gaps,) = rig.sink.of(GapsSeen)
+        (gaps,) = rig.sink.facts_of(TokenGaps)
         assert gaps.gaps_s == pytest.approx([0.1, 0.4])
 
     run(main)
@@ -179,7 +179,7 @@ def test_reason_of_a_cancellation_arrives(leaves_at: float) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.sleep(0)
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.error) == (503, "draining")
         assert [attempt.outcome for attempt in done.attempts] == [Outcome.IGNORED]
         rig.check_clean()

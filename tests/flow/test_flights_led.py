@@ -16,7 +16,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.base import CachedAnswer
 from stayfast.stores.memory import MemoryStore
-from stayfast.testing import Say, SimLoop, Wait, run
+from stayfast.testing import SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import MODEL, chat, read, said
@@ -78,7 +78,7 @@ def test_a_hedge_that_is_let_in_as_the_last_one_leaves_is_closed(monkeypatch: py
     """Its head comes in the turn of the loop in which nobody is left who would read it."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Say("a")], [Say("b"), Wait(9.0), Say("c")])
+        rig = CacheRig(loop, [SendText("a")], [SendText("b"), Wait(9.0), SendText("c")])
         rig.change_route(hedging=Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig()))
         heads: list[asyncio.Future[None]] = []
         opens = rig.scripted[0].open
@@ -126,7 +126,7 @@ def test_who_joins_late_outlives_the_leader(leaves_after_s: float) -> None:
     """Joined while the leader waited for its next part, it gets all of it, if the leader leaves then or later."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Say("a"), Wait(1.0), Say("b"), Wait(1.0), Say("c"), Wait(1.0), Say("d")])
+        rig = CacheRig(loop, [SendText("a"), Wait(1.0), SendText("b"), Wait(1.0), SendText("c"), Wait(1.0), SendText("d")])
 
         async def late() -> str:
             await asyncio.sleep(1.5)
@@ -144,9 +144,9 @@ def test_who_joins_late_outlives_the_leader(leaves_after_s: float) -> None:
         leader.cancel()
         assert await other == "abcd"
         assert loop.now() == pytest.approx(3.0)
-        (attempt,) = rig.sink.of(AttemptDone)
+        (attempt,) = rig.sink.facts_of(AttemptDone)
         assert attempt.outcome is Outcome.SUCCESS
-        assert [len(fact.attempts) for fact in rig.sink.of(RequestDone)] == [0, 1]
+        assert [len(fact.attempts) for fact in rig.sink.facts_of(RequestDone)] == [0, 1]
         rig.check_clean()
 
     run(main)
@@ -199,7 +199,7 @@ def test_a_leader_who_does_not_read_holds_nobody_up() -> None:
     """Its client takes its time over the first part; who joins meanwhile has all of it at the upstream's pace."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Say("a"), Wait(1.0), Say("b"), Wait(1.0), Say("c")])
+        rig = CacheRig(loop, [SendText("a"), Wait(1.0), SendText("b"), Wait(1.0), SendText("c")])
         reply = await rig.ask()
         lead = await reply.next()
         assert lead is not None
@@ -209,7 +209,7 @@ def test_a_leader_who_does_not_read_holds_nobody_up() -> None:
         assert loop.now() == pytest.approx(2.0)
         await asyncio.sleep(10)
         assert said(await read(reply)) == "bc"
-        assert [fact.cache for fact in rig.sink.of(RequestDone)] == ["coalesced", "miss"]
+        assert [fact.cache for fact in rig.sink.facts_of(RequestDone)] == ["coalesced", "miss"]
         assert rig.n_calls == 1
         rig.check_clean()
 
@@ -220,7 +220,7 @@ def test_the_leaders_time_is_up_in_a_wait() -> None:
     """Mid-answer its deadline ends its own reading; who joined in that very wait reads on."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Say("a"), Wait(2.0), Say("b")])
+        rig = CacheRig(loop, [SendText("a"), Wait(2.0), SendText("b")])
 
         async def late() -> str:
             await asyncio.sleep(0.5)
@@ -246,7 +246,7 @@ def test_two_leave_in_the_same_turn() -> None:
         tasks[1].cancel()
         assert await tasks[2] == "Hello"
         assert rig.n_calls == 1
-        assert sum(len(fact.attempts) for fact in rig.sink.of(RequestDone)) == 1
+        assert sum(len(fact.attempts) for fact in rig.sink.facts_of(RequestDone)) == 1
         rig.check_clean()
 
     run(main)
@@ -274,7 +274,7 @@ def test_a_shared_answer_is_still_guarded_when_its_leader_has_left() -> None:
         await asyncio.sleep(0.25)
         leader.cancel()
         assert said(await read(await other)) == TEXT
-        assert [fact.result for fact in rig.sink.of(Rescued)] == ["rescued"]
+        assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["rescued"]
         assert loop.now() < 20
         await asyncio.sleep(0)
         assert (rig.n_in_flight, rig.n_open, len(rig.calls)) == (0, 0, 0)

@@ -9,11 +9,11 @@ from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, Upstrea
 from stayfast.core.events import AttemptDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.budget import BudgetConfig
-from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
 from tests.flow.cache_rig import CacheRig
 from tests.flow.rig import chat, read
 
-SLOW: Script = [Wait(2.0), Say("slow")]
+SLOW: Script = [Wait(2.0), SendText("slow")]
 BREAKS: Script = [Wait(0.1), Fail(Fault.RESET)]
 
 
@@ -153,7 +153,7 @@ def test_all_leave_before_the_first_token(stream: bool, control: CacheControl | 
         await asyncio.sleep(5.0)
         assert told == []
         assert rig.caching.store.n_entries == 0
-        assert len(rig.sink.of(AttemptDone)) == 1
+        assert len(rig.sink.facts_of(AttemptDone)) == 1
         rig.check_clean()
 
     run(main)

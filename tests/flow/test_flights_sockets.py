@@ -78,7 +78,7 @@ def test_the_first_one_hangs_up(stream: bool, n_parts: int) -> None:
         peer = Peer(STREAM if stream else WHOLE)
         upstream = await asyncio.start_server(peer.talk, "127.0.0.1", 0)
         async with gateway(upstream.sockets[0].getsockname()[1], SETTINGS) as (system, port):
-            caching = system.gateway.router.routes["m"].terms.cache
+            caching = system.gateway.router.routes["m"].policy.cache
             assert caching is not None
             first = ask(port, stream=stream)
             await until(lambda: peer.n_asked == 1)

@@ -9,11 +9,11 @@ from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import weight_of
-from stayfast.testing import Say, Script, SimLoop, Wait, run
+from stayfast.testing import SendText, Script, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, read
 
-QUICK: Script = [Wait(0.2), Say("quick")]
-LATE: Script = [Wait(3.0), Say("late")]
+QUICK: Script = [Wait(0.2), SendText("quick")]
+LATE: Script = [Wait(3.0), SendText("late")]
 
 
 def _rig(loop: SimLoop, scripts: list[Script], budget: float) -> tuple[Rig, Hedging]:
@@ -33,18 +33,18 @@ def test_hedge_that_cannot_finish_before_the_deadline_is_not_sent() -> None:
         rig, _ = _rig(loop, [*[QUICK] * 9, LATE], 0.2)
         for _ in range(200):
             await read(await rig.serve())
-        n_facts, n_attempts, n_over = len(rig.sink.of(Hedged)), len(rig.sink.of(AttemptDone)), 0
+        n_facts, n_attempts, n_over = len(rig.sink.facts_of(Hedged)), len(rig.sink.facts_of(AttemptDone)), 0
         for _ in range(30):
             try:
                 await read(await rig.serve(total_s=0.38))
             except DeadlineExceeded:
                 n_over += 1
-        facts = rig.sink.of(Hedged)[n_facts:]
+        facts = rig.sink.facts_of(Hedged)[n_facts:]
         assert n_over >= 2
         assert {fact.refused for fact in facts} == {"deadline"}
-        assert len(rig.sink.of(AttemptDone)) == n_attempts + 30
+        assert len(rig.sink.facts_of(AttemptDone)) == n_attempts + 30
         await read(await rig.serve())
-        while not [fact for fact in rig.sink.of(Hedged)[n_facts:] if not fact.refused]:
+        while not [fact for fact in rig.sink.facts_of(Hedged)[n_facts:] if not fact.refused]:
             await read(await rig.serve(total_s=5.0))
 
     run(main)
@@ -56,14 +56,14 @@ def test_hedge_blocked_by_an_empty_budget_counts_as_demand() -> None:
         rig, hedging = _rig(loop, [*[QUICK] * 9, LATE], 0.2)
         for _ in range(200):
             await read(await rig.serve())
-        hedging.budget.take_hedge(1e6, loop.now())
-        spent, n_facts = hedging.budget.hedged_share(loop.now()), len(rig.sink.of(Hedged))
-        assert hedging.budget.wanted_share(loop.now()) == spent
+        hedging.budget.withdraw_hedge(1e6, loop.now())
+        spent, n_facts = hedging.budget.hedged_share(loop.now()), len(rig.sink.facts_of(Hedged))
+        assert hedging.budget.hedge_demand(loop.now()) == spent
         for _ in range(10):
             await read(await rig.serve())
-        assert {fact.refused for fact in rig.sink.of(Hedged)[n_facts:]} == {"budget"}
+        assert {fact.refused for fact in rig.sink.facts_of(Hedged)[n_facts:]} == {"budget"}
         assert hedging.budget.hedged_share(loop.now()) <= spent
-        assert hedging.budget.wanted_share(loop.now()) > hedging.budget.hedged_share(loop.now())
+        assert hedging.budget.hedge_demand(loop.now()) > hedging.budget.hedged_share(loop.now())
 
     run(main)
 
@@ -74,11 +74,11 @@ def test_hedge_blocked_ones_delay_the_next_ones() -> None:
         rng, hedging = Random(4), Hedging(HedgeConfig(budget=0.1), RetryConfig())
         tokens, weight = hedging.first_tokens("a", 400, is_whole=False), weight_of(400)
         for _ in range(1000):
-            tokens.began(rng, 50.0 - rng.lognormvariate(-1.6, 1.0))
-            tokens.took(rng, 50.0)
-            hedging.budget.request(weight, 50.0)
+            tokens.start_attempt(rng, 50.0 - rng.lognormvariate(-1.6, 1.0))
+            tokens.record_first_token(rng, 50.0)
+            hedging.budget.deposit(weight, 50.0)
         for _ in range(n_blocked):
-            hedging.budget.miss_hedge(weight, 50.0)
-        return hedging.plan("a", "a", 400, 51.0, is_whole=False).after_s
+            hedging.budget.record_blocked_hedge(weight, 50.0)
+        return hedging.plan_hedge("a", "a", 400, 51.0, is_whole=False).after_s
 
     assert planned_after_s(0) < planned_after_s(100) < planned_after_s(150)

@@ -18,13 +18,13 @@ from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.resilience.hedge import LEAST_AFTER_S, HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Cut, Fail, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Cut, Fail, SendText, Script, SimLoop, Wait, run
 from tests.flow.admission_rig import anybody
 from tests.flow.rig import MODEL, Rig, chat, read
 
 RACE = HedgeConfig("race", race_after_s=0.1)
-SLOW: Script = [Wait(5.0), Say("slow")]
-QUICK: Script = [Wait(0.2), Say("quick")]
+SLOW: Script = [Wait(5.0), SendText("slow")]
+QUICK: Script = [Wait(0.2), SendText("quick")]
 
 
 def _rig(loop: SimLoop, *scripts: list[Script], config: HedgeConfig = RACE, retry: RetryConfig | None = None,
@@ -52,13 +52,13 @@ def test_the_quicker_one_wins_and_the_other_is_closed_at_once() -> None:
         assert loop.now() == pytest.approx(0.3)
         assert (reply.upstream, rig.scripted[0].n_open) == ("up1", 0)
         assert b"quick" in await read(reply)
-        lost, won = rig.sink.of(AttemptDone)
+        lost, won = rig.sink.facts_of(AttemptDone)
         assert (lost.upstream, lost.outcome, lost.fault, lost.is_lost) == ("up0", Outcome.IGNORED, None, True)
         assert (won.upstream, won.outcome, won.is_hedge) == ("up1", Outcome.SUCCESS, True)
         assert won.began_at == pytest.approx(0.1)
         assert lost.usage is not None
         assert lost.usage.input_total > 0
-        assert rig.sink.of(RequestDone)[0].notes == ("hedged to up1: race: no first token after 0.1 s",)
+        assert rig.sink.facts_of(RequestDone)[0].notes == ("hedged to up1: race: no first token after 0.1 s",)
         await asyncio.sleep(0)
         _assert_nothing_left(rig)
 
@@ -70,7 +70,7 @@ def test_a_first_attempt_that_wins_closes_the_second() -> None:
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [QUICK], [SLOW])
         assert b"quick" in await read(await rig.serve())
-        assert [(done.upstream, done.is_lost) for done in rig.sink.of(AttemptDone)] == [("up1", True), ("up0", False)]
+        assert [(done.upstream, done.is_lost) for done in rig.sink.facts_of(AttemptDone)] == [("up1", True), ("up0", False)]
         await asyncio.sleep(0)
         _assert_nothing_left(rig)
 
@@ -101,7 +101,7 @@ def test_when_both_fail_the_request_fails_once() -> None:
     run(main)
 
 
-HANGS: Script = [Wait(60.0), Say("at last")]
+HANGS: Script = [Wait(60.0), SendText("at last")]
 FAILS: Script = [Wait(0.3), Fail(Fault.STATUS, 500)]
 
 
@@ -121,10 +121,10 @@ def test_who_fails_beside_one_that_hangs_is_replaced(stream: bool, scripts: tupl
         reply = await rig.serve(chat(stream=stream))
         assert loop.now() == pytest.approx(0.3 * (len(scripts) - 2) + 0.2)
         assert b"quick" in await read(reply)
-        (request,) = rig.sink.of(RequestDone)
+        (request,) = rig.sink.facts_of(RequestDone)
         assert [(attempt.upstream, attempt.is_hedge) for attempt in request.attempts] == asked
         assert [attempt.is_lost for attempt in request.attempts].count(True) == 1
-        assert rig.gateway.router.routes[MODEL].hedging.budget.taken > 0
+        assert rig.gateway.router.routes[MODEL].hedging.budget.withdrawn > 0
         assert sum("retried at" in note for note in request.notes) == len(scripts) - 2
         await asyncio.sleep(0)
         _assert_nothing_left(rig)
@@ -150,7 +150,7 @@ def test_a_race_makes_no_more_retries_than_are_allowed(retry: RetryConfig, n_ret
 def test_a_hedge_that_is_all_there_may_be_is_replaced_too() -> None:
     """`auto`, with `max_extra: 1` spent on one that hangs: the first one's failure is not waited out beside it."""
     async def main(loop: SimLoop) -> None:
-        script: list[Script] = [*[QUICK] * 9, [Wait(3.0), Say("late")]]
+        script: list[Script] = [*[QUICK] * 9, [Wait(3.0), SendText("late")]]
         rig = _rig(loop, script, script, [QUICK], config=HedgeConfig(budget=0.2, max_extra=1),
                    retry=RetryConfig(max_attempts=2))
         for _ in range(300):
@@ -170,7 +170,7 @@ def test_a_stateful_request_is_sent_once() -> None:
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [SLOW], [QUICK])
         assert (await rig.serve(chat(store=True))).upstream == "up0"
-        assert rig.sink.of(Hedged) == []
+        assert rig.sink.facts_of(Hedged) == []
 
     run(main)
 
@@ -178,7 +178,7 @@ def test_a_stateful_request_is_sent_once() -> None:
 def test_the_live_distribution_says_when() -> None:
     """After two hundred answers of which one in ten takes 3 s, the slow ones are asked for again within the second."""
     async def main(loop: SimLoop) -> None:
-        script: list[Script] = [*[QUICK] * 9, [Wait(3.0), Say("late")]]
+        script: list[Script] = [*[QUICK] * 9, [Wait(3.0), SendText("late")]]
         rig = _rig(loop, script, script, config=HedgeConfig(budget=0.2))
         took = []
         for _ in range(300):
@@ -188,9 +188,9 @@ def test_the_live_distribution_says_when() -> None:
             await asyncio.sleep(0.05)
         assert max(took[:50]) > 2.9
         assert max(took[-100:]) < 1.0  # in two hundred, two slow ones meet: the third attempt is quick
-        sent = [fact for fact in rig.sink.of(Hedged) if not fact.refused]
+        sent = [fact for fact in rig.sink.facts_of(Hedged) if not fact.refused]
         assert 0 < len(sent) <= 0.2 * 300 + 20
-        notes = [note for done in rig.sink.of(RequestDone) for note in done.notes]
+        notes = [note for done in rig.sink.facts_of(RequestDone) for note in done.notes]
         assert any("no first token after " in note and "limit 20 %" in note for note in notes)
 
     run(main)
@@ -199,7 +199,7 @@ def test_the_live_distribution_says_when() -> None:
 def test_nothing_set_is_enough_for_a_tail() -> None:
     """The same with the defaults and one answer in fifteen: whoever is slow is asked again, and notes tell of 10 %."""
     async def main(loop: SimLoop) -> None:
-        script: list[Script] = [*[QUICK] * 14, [Wait(3.0), Say("late")]]
+        script: list[Script] = [*[QUICK] * 14, [Wait(3.0), SendText("late")]]
         rig = _rig(loop, script, script, config=HedgeConfig())
         took = []
         for _ in range(400):
@@ -208,7 +208,7 @@ def test_nothing_set_is_enough_for_a_tail() -> None:
             took.append(loop.now() - began_at)
             await asyncio.sleep(0.05)
         assert max(took[-200:]) < 1.0
-        notes = [note for done in rig.sink.of(RequestDone)[200:] for note in done.notes]
+        notes = [note for done in rig.sink.facts_of(RequestDone)[200:] for note in done.notes]
         assert any("hedged to" in note and "limit 10 %" in note for note in notes)
 
     run(main)
@@ -218,12 +218,12 @@ def test_nothing_set_is_enough_for_a_tail() -> None:
 def test_a_slow_answer_without_a_second_attempt_has_a_reason(stream: bool) -> None:
     """The first slow one meets what is not known yet; after two hundred quick ones, one more is no tail."""
     async def main(loop: SimLoop) -> None:
-        slow: Script = [Wait(3.0), Say("late")]
+        slow: Script = [Wait(3.0), SendText("late")]
         rig = _rig(loop, [slow, *[QUICK] * 200, slow, *[QUICK] * 9], config=HedgeConfig())
         rig.scripted[0].always_streams = stream  # else it is not asked twice for whole answers
         for _ in range(202):
             await read(await rig.serve(chat(stream=stream)))
-        done = rig.sink.of(RequestDone)
+        done = rig.sink.facts_of(RequestDone)
         first, last = done[0], done[201]
         assert first.notes == ("not hedged to up0: no help is expected, as only 1 of 32 attempts are known",)
         assert len(last.notes) == 1
@@ -236,14 +236,14 @@ def test_a_slow_answer_without_a_second_attempt_has_a_reason(stream: bool) -> No
 def test_the_soonest_a_second_attempt_may_be_due() -> None:
     """Where nearly all answers take a millisecond, it goes out after LEAST_AFTER_S, to the millisecond."""
     async def main(loop: SimLoop) -> None:
-        quick: Script = [Wait(0.001), Say("quick")]
-        script: list[Script] = [*[quick] * 19, [Wait(3.0), Say("late")]]
+        quick: Script = [Wait(0.001), SendText("quick")]
+        script: list[Script] = [*[quick] * 19, [Wait(3.0), SendText("late")]]
         rig = _rig(loop, script, script, config=HedgeConfig(budget=0.2))
         for _ in range(300):
             await read(await rig.serve())
             await asyncio.sleep(0.05)
         waited = [hedge.began_at - first.began_at
-                  for first, hedge in pairwise(sorted(rig.sink.of(AttemptDone), key=lambda done: done.began_at))
+                  for first, hedge in pairwise(sorted(rig.sink.facts_of(AttemptDone), key=lambda done: done.began_at))
                   if hedge.is_hedge and not first.is_hedge]
         assert min(waited) == pytest.approx(LEAST_AFTER_S, abs=0.001)
 
@@ -253,14 +253,14 @@ def test_the_soonest_a_second_attempt_may_be_due() -> None:
 def test_an_upstream_that_is_slow_just_now_is_asked_last() -> None:
     """After usual times, all of its answers take 5 s: four of its requests are hedged, the next ones begin elsewhere."""
     async def main(loop: SimLoop) -> None:
-        usual: list[Script] = [*[QUICK] * 9, [Wait(3.0), Say("late")]] * 12
+        usual: list[Script] = [*[QUICK] * 9, [Wait(3.0), SendText("late")]] * 12
         rig = _rig(loop, [*usual, *[SLOW] * 100], [QUICK], config=HedgeConfig(budget=0.1))
         for _ in range(len(usual)):
             await read(await rig.serve())
-        before = len(rig.sink.of(RequestDone))
+        before = len(rig.sink.facts_of(RequestDone))
         for _ in range(12):
             await read(await rig.serve())
-        asked = [[attempt.upstream for attempt in done.attempts] for done in rig.sink.of(RequestDone)[before:]]
+        asked = [[attempt.upstream for attempt in done.attempts] for done in rig.sink.facts_of(RequestDone)[before:]]
         assert 1 <= asked.count(["up0", "up1"]) <= 6
         assert asked[-6:] == [["up1"]] * 6
 
@@ -270,10 +270,10 @@ def test_an_upstream_that_is_slow_just_now_is_asked_last() -> None:
 def test_a_second_attempt_goes_back_where_the_other_upstream_fails() -> None:
     """After five failures in a row the other one is left alone: the first one is asked again."""
     async def main(loop: SimLoop) -> None:
-        rig = _rig(loop, [[Wait(0.3), Say("first")]], [[Fail(status=503)]])
+        rig = _rig(loop, [[Wait(0.3), SendText("first")]], [[Fail(status=503)]])
         for _ in range(7):
             await read(await rig.serve())
-        asked = [sorted(attempt.upstream for attempt in done.attempts) for done in rig.sink.of(RequestDone)]
+        asked = [sorted(attempt.upstream for attempt in done.attempts) for done in rig.sink.facts_of(RequestDone)]
         assert (asked[0], asked[-1]) == (["up0", "up1"], ["up0", "up0"])
 
     run(main)
@@ -295,11 +295,11 @@ def test_no_second_attempt_while_somebody_waits_for_a_place() -> None:
             waiting = group.create_task(wait())
             await read(await rig.serve())
             assert waiting.done()
-        refused, sent = rig.sink.of(Hedged)
+        refused, sent = rig.sink.facts_of(Hedged)
         assert (refused.refused, sent.refused) == ("shedding", "")
         assert refused.at == pytest.approx(0.1)
         assert 0.35 < sent.at < 0.5
-        notes = rig.sink.of(RequestDone)[-1].notes
+        notes = rig.sink.facts_of(RequestDone)[-1].notes
         assert "not hedged to up1 at once: requests wait for places, or are rejected" in notes
 
     run(main)
@@ -312,21 +312,21 @@ def test_an_empty_retry_budget_is_the_failure_itself() -> None:
         for _ in range(20):
             with pytest.raises(UpstreamFailed):
                 await rig.serve()
-        n_calls = [done.n_attempts for done in rig.sink.of(RequestDone)]
+        n_calls = [done.n_attempts for done in rig.sink.facts_of(RequestDone)]
         assert n_calls[0] == 2
         assert sum(n_calls) <= 20 + 10 + 0.1 * 20
-        assert any("not retried" in note for done in rig.sink.of(RequestDone) for note in done.notes)
+        assert any("not retried" in note for done in rig.sink.facts_of(RequestDone) for note in done.notes)
 
     run(main)
 
 
-STEPS = (Say("a"), Cut(), Fail(status=503), Fail(status=429), Fail(Fault.RESET), Fail(status=429, retry_after_s=0.2))
+STEPS = (SendText("a"), Cut(), Fail(status=503), Fail(status=429), Fail(Fault.RESET), Fail(status=429, retry_after_s=0.2))
 
 
 def _script(rng: Random) -> Script:
     """A wait, and whatever comes after it."""
     steps = [Wait(rng.choice((0.0, 0.05, 0.1, 0.2, rng.random(), 60.0))), rng.choice(STEPS)]
-    return [*steps, Wait(rng.random() / 10), Say("b")] if isinstance(steps[-1], Say) else steps
+    return [*steps, Wait(rng.random() / 10), SendText("b")] if isinstance(steps[-1], SendText) else steps
 
 
 @settings(max_examples=400, deadline=None)
@@ -362,10 +362,10 @@ def test_nothing_leaks(seed: int) -> None:
                 await asyncio.sleep(rng.random() / 10)
         await asyncio.sleep(0)
         _assert_nothing_left(rig)
-        assert len(rig.sink.of(RequestDone)) == 5
-        told = [attempt for done in rig.sink.of(RequestDone) for attempt in done.attempts]
-        assert len(told) == len(rig.sink.of(AttemptDone)) >= sum(upstream.n_calls for upstream in rig.scripted)
-        for done in rig.sink.of(RequestDone):
+        assert len(rig.sink.facts_of(RequestDone)) == 5
+        told = [attempt for done in rig.sink.facts_of(RequestDone) for attempt in done.attempts]
+        assert len(told) == len(rig.sink.facts_of(AttemptDone)) >= sum(upstream.n_calls for upstream in rig.scripted)
+        for done in rig.sink.facts_of(RequestDone):
             assert sum(not attempt.is_hedge for attempt in done.attempts) <= 3 * (1 + n_fallback)
 
     run(main)
@@ -379,7 +379,7 @@ def test_a_tenant_pays_for_one_answer() -> None:
             admission = Admission(AdmissionConfig(), anybody(tokens_per_day=1e6), loop, Random(3))
             rig = _rig(loop, [SLOW], [QUICK], config=config, admit=admission)
             await read(await rig.serve(chat(messages=[{"role": "user", "content": "x" * 4000}], max_tokens=10)))
-            used.append(1e6 - admission.tenants.of(None, loop.now()).quota.bucket("tokens_per_day").level(loop.now()))
+            used.append(1e6 - admission.tenants.get(None, loop.now()).quota.bucket_for("tokens_per_day").level(loop.now()))
         assert used[0] == pytest.approx(used[1], abs=20)
 
     run(main)

@@ -16,12 +16,12 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import MAX_KEYS, IdempotencyConfig
 from stayfast.stores.memory import MemoryStore
-from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
 from tests.flow.cache_rig import CacheRig
 from tests.flow.rig import MODEL, Rig, chat, read, said
 
-HELLO: Script = [Wait(0.25), Say("Hel"), Wait(0.1), Say("lo")]
-OTHER: Script = [Wait(0.25), Say("other")]
+HELLO: Script = [Wait(0.25), SendText("Hel"), Wait(0.1), SendText("lo")]
+OTHER: Script = [Wait(0.25), SendText("other")]
 
 
 class KeyRig(Rig):
@@ -101,7 +101,7 @@ def test_a_key_with_another_body_is_refused() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("failing", [[Fail(status=500)], [Say("a"), Fail()]])
+@pytest.mark.parametrize("failing", [[Fail(status=500)], [SendText("a"), Fail()]])
 def test_a_failed_request_may_be_sent_again(failing: Script) -> None:
     """Errors are not kept, whenever they came; and another body may come under the key."""
 
@@ -201,13 +201,13 @@ def test_memory_is_bounded() -> None:
         answers = IdempotentAnswers(IdempotencyConfig(max_bytes=10_000))
         for n in range(2 * MAX_KEYS):
             answers.begin(b"%d" % n, b"", ledger)
-            answers.keep(b"%d" % n, IdempotentAnswer(bytes(1000), 0.0, None, None))
+            answers.store_answer(b"%d" % n, IdempotentAnswer(bytes(1000), 0.0, None, None))
         assert repr(answers) == "<IdempotentAnswers: 10 keys, 10000 bytes>"
         for n in range(2 * MAX_KEYS):
             answers.begin(b"x%d" % n, b"", ledger)
         assert repr(answers) == f"<IdempotentAnswers: {MAX_KEYS} keys, 0 bytes>"
         answers.begin(b"y", b"", ledger)
-        answers.keep(b"y", IdempotentAnswer(bytes(10_001), 0.0, None, None))
+        answers.store_answer(b"y", IdempotentAnswer(bytes(10_001), 0.0, None, None))
         seen = answers.get(b"y", 0.0)
         assert seen is not None
         assert seen.answer is None
@@ -225,7 +225,7 @@ def test_what_runs_outlasts_the_answers_that_others_get() -> None:
         await asyncio.sleep(0.1)
         for n in range(2 * MAX_KEYS):
             rig.answers.begin(b"%d" % n, b"", ledger)
-            rig.answers.keep(b"%d" % n, IdempotentAnswer(bytes(10_000), 0.0, None, None))
+            rig.answers.store_answer(b"%d" % n, IdempotentAnswer(bytes(10_000), 0.0, None, None))
         with pytest.raises(Rejected):
             await rig.ask(chat(temperature=0.5))
         assert await first == await rig.text() == "Hello"
@@ -239,7 +239,7 @@ def test_a_patient_repeat_outlives_the_first(*, is_kept: bool) -> None:
     """The first had less time than its answer takes: who waited with it makes a new call, with and without a cache."""
 
     async def main(loop: SimLoop) -> None:
-        rig = CacheRig(loop, [Wait(1.0), Say("Hello")]) if is_kept else Rig(loop, ([Wait(1.0), Say("Hello")],))
+        rig = CacheRig(loop, [Wait(1.0), SendText("Hello")]) if is_kept else Rig(loop, ([Wait(1.0), SendText("Hello")],))
 
         async def text(total_s: float) -> str:
             arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),), total_s=total_s)

@@ -17,8 +17,8 @@ from stayfast.policy.admission.lanes import LanesConfig
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.admission.queue import QueueConfig
-from stayfast.policy.resilience.ttft import Predictor
-from stayfast.testing import Say, SimLoop, Wait, run
+from stayfast.policy.resilience.ttft import TtftPredictor
+from stayfast.testing import SendText, SimLoop, Wait, run
 from tests.flow.admission_rig import Admitting
 from tests.flow.rig import Rig, chat
 
@@ -38,7 +38,7 @@ class Laned(Admitting):
     def __init__(self, loop: SimLoop, lanes: LanesConfig = LANES) -> None:
         super().__init__(loop)
         self.admission = Admission(AdmissionConfig(8, QUEUE, reserved_share=0.0, lanes=lanes), {}, loop, Random(3))
-        self.rig = Rig(loop, [[Wait(0.5), Say("hello"), Wait(0.5), Say("world")]], admit=self.admission)
+        self.rig = Rig(loop, [[Wait(0.5), SendText("hello"), Wait(0.5), SendText("world")]], admit=self.admission)
 
     def assert_empty(self) -> None:
         """Neither in the lanes."""
@@ -62,7 +62,7 @@ def test_short_ones_do_not_wait_for_long_ones() -> None:
         assert await asyncio.gather(*[it.outcome() for _ in range(5)]) == ["1"] * 5
         assert await asyncio.gather(*asking) == ["1", "1.5", "2", "2.5"]
         it.assert_empty()
-        notes = [fact.notes for fact in it.rig.sink.of(RequestDone) if fact.notes]
+        notes = [fact.notes for fact in it.rig.sink.facts_of(RequestDone) if fact.notes]
         assert notes[0] == ("queued 500 ms in lane long, band realtime: 1 of 8 places were taken, 0 others waiting",)
 
     run(main)
@@ -75,7 +75,7 @@ def test_depths_are_told_by_lane() -> None:
         asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
         asking.append(asyncio.ensure_future(it.outcome(urgency=Urgency.BATCH)))
         await asyncio.sleep(0.1)
-        assert {name: n for name, n in it.admission.places.depths() if n} == {"long/realtime": 2, "batch/batch": 1}
+        assert {name: n for name, n in it.admission.places.queue_depths() if n} == {"long/realtime": 2, "batch/batch": 1}
         await asyncio.gather(*asking)
         it.assert_empty()
 
@@ -115,12 +115,12 @@ def test_lanes_may_come_and_go_with_a_reload() -> None:
 def test_a_wait_that_leaves_no_time_for_this_prompt_is_refused() -> None:
     """Where first tokens are foreseen, a long prompt is told at once what a short one need not be."""
     async def main(loop: SimLoop) -> None:
-        predictor = Predictor()
-        outlook = QueueOutlook(lambda request: predictor.predicted_s(request.n_input))
+        predictor = TtftPredictor()
+        outlook = QueueOutlook(lambda request: predictor.predict_s(request.n_input))
         it = Admitting(loop, 1, max_wait_s=30, target_wait_s=30, outlook=outlook)
         for n in range(40):
             n_tokens = 100 + n * 100
-            predictor.began(n_tokens).answered(n_tokens * 1e-3, None)
+            predictor.start_call(n_tokens).record_first_token(n_tokens * 1e-3, None)
         await it.ask()
         first = asyncio.ensure_future(it.outcome())
         await asyncio.sleep(0)

@@ -18,11 +18,11 @@ from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, Raw, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, SendBytes, SendText, Script, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, chat, read
 
 ONE = LimitConfig("fixed", min=1, max=1)
-SECOND: Script = [Wait(0.5), Say("ok"), Wait(0.5)]
+SECOND: Script = [Wait(0.5), SendText("ok"), Wait(0.5)]
 
 
 async def served(rig: Rig, total_s: float | None = None) -> tuple[str, float]:
@@ -66,7 +66,7 @@ def test_too_many_are_refused_at_once() -> None:
     """With the time after which it may be worth while, and a word for the metric."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(3), Say("ok")]], limit=LimitConfig("fixed", min=1, max=1, max_waiting=1))
+        rig = Rig(loop, [[Wait(3), SendText("ok")]], limit=LimitConfig("fixed", min=1, max=1, max_waiting=1))
         await served(rig)
         async with asyncio.TaskGroup() as group:
             for _ in range(2):
@@ -86,7 +86,7 @@ def test_a_wait_that_cannot_end_in_time_does_not_begin() -> None:
     """A place is held for three seconds, the request has one."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(3), Say("ok")]], limit=ONE)
+        rig = Rig(loop, [[Wait(3), SendText("ok")]], limit=ONE)
         await served(rig)
         async with asyncio.TaskGroup() as group:
             group.create_task(served(rig))
@@ -102,7 +102,7 @@ def test_the_deadline_ends_a_wait() -> None:
     """Nothing is known yet of how long a place is held: it waits until its time is up, and leaves nothing behind."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(3), Say("ok")]], limit=ONE)
+        rig = Rig(loop, [[Wait(3), SendText("ok")]], limit=ONE)
         async with asyncio.TaskGroup() as group:
             group.create_task(served(rig))
             await asyncio.sleep(0.1)
@@ -119,7 +119,7 @@ def test_a_full_upstream_has_a_fallback() -> None:
     """No place in time: the fallback answers."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(60), Say("ok")]], [SECOND], limit=ONE, n_fallback=1, timeouts=Timeouts(total_s=10))
+        rig = Rig(loop, [[Wait(60), SendText("ok")]], [SECOND], limit=ONE, n_fallback=1, timeouts=Timeouts(total_s=10))
         async with asyncio.TaskGroup() as group:
             first = group.create_task(served(rig, total_s=600))
             await asyncio.sleep(0)
@@ -150,8 +150,8 @@ def test_leaving_while_waiting(leaves_at_s: float) -> None:
 
 
 SCRIPTS: list[Script] = [SECOND, [Wait(0.3), Fail(Fault.RESET)], [Fail(Fault.STATUS, status=503)],
-                         [Fail(Fault.STATUS, status=429, retry_after_s=0.5)], [Wait(0.1), Say("a"), Fail(Fault.RESET)],
-                         [Wait(0.1), Say("a"), Wait(5)], [Raw(b": ping\n\n"), Wait(2.0), Say("b")]]
+                         [Fail(Fault.STATUS, status=429, retry_after_s=0.5)], [Wait(0.1), SendText("a"), Fail(Fault.RESET)],
+                         [Wait(0.1), SendText("a"), Wait(5)], [SendBytes(b": ping\n\n"), Wait(2.0), SendText("b")]]
 
 
 @settings(max_examples=150, deadline=None)
@@ -202,7 +202,7 @@ def test_a_lane_waits_for_its_own_places() -> None:
         member.split_by_lane(LANES)
         assert member.lanes is not None
         long, short = member.lanes["long"], member.lanes["short"]
-        long.limit.follow(1.0)
+        long.limit.adopt_value(1.0)
         novel = chat(messages=[{"role": "user", "content": "x" * 8000}])
         first, second = [asyncio.ensure_future(rig.serve(novel)) for _ in range(2)]
         await asyncio.sleep(0.1)
@@ -210,9 +210,9 @@ def test_a_lane_waits_for_its_own_places() -> None:
         assert await served(rig) == ("up0", 1.1)
         await read(await first)
         await read(await second)
-        notes = [done.notes for done in rig.sink.of(RequestDone)]
+        notes = [done.notes for done in rig.sink.facts_of(RequestDone)]
         assert ("waited 1600 ms for a place at up0: 1 of 1 places of lane long were taken, 0 others waiting",) in notes
-        assert [(limited.n_in_flight, limited.n_waiting, limited.has_room) for limited in member.all_limited] == [
+        assert [(limited.n_in_flight, limited.n_waiting, limited.has_room) for limited in member.all_limiters] == [
             (0, 0, True)] * 4
 
     run(main)
@@ -228,19 +228,19 @@ def test_lanes_that_come_and_go_lose_nobody() -> None:
         member.split_by_lane(LANES)
         assert member.lanes is not None
         before = member.lanes["short"]
-        before.limit.follow(1.0)
+        before.limit.adopt_value(1.0)
         asking = [asyncio.ensure_future(served(rig)) for _ in range(3)]
         await asyncio.sleep(0.1)
         member.split_by_lane(())
-        assert member.limited("short") is member.whole_limiter
+        assert member.limiter_of("short") is member.whole_limiter
         assert [at for _, at in await asyncio.gather(*asking)] == [1.0, 1.1, 1.1]
-        member.limit.follow(1.0)
+        member.limit.adopt_value(1.0)
         asking = [asyncio.ensure_future(served(rig)) for _ in range(3)]
         await asyncio.sleep(0.1)
         assert (member.n_in_flight, member.whole_limiter.n_waiting) == (1, 2)
         member.split_by_lane(LANES)
         assert [round(at, 6) for _, at in await asyncio.gather(*asking)] == [2.1, 2.2, 2.2]
-        for limited in (before, *member.all_limited):
+        for limited in (before, *member.all_limiters):
             assert (limited.n_in_flight, limited.n_waiting, limited._n_promised) == (0, 0, 0)
         assert member.n_in_flight == 0
 
@@ -260,13 +260,13 @@ def test_a_hedge_needs_a_place_of_its_lane() -> None:
         other.split_by_lane(LANES)
         assert other.lanes is not None
         full = other.lanes["short"]
-        full.limit.follow(1.0)
-        full.take()
+        full.limit.adopt_value(1.0)
+        full.acquire()
         assert (await served(rig))[0] == "up0"
-        assert [attempt.upstream for attempt in rig.sink.of(AttemptDone)] == ["up0", "up0"]
+        assert [attempt.upstream for attempt in rig.sink.facts_of(AttemptDone)] == ["up0", "up0"]
         rig.registry["up0"].split_by_lane(LANES)
-        rig.registry["up0"].limited("short").limit.follow(1.0)
+        rig.registry["up0"].limiter_of("short").limit.adopt_value(1.0)
         assert (await served(rig))[0] == "up0"
-        assert rig.sink.of(Hedged)[-1].refused == "busy"
+        assert rig.sink.facts_of(Hedged)[-1].refused == "busy"
 
     run(main)

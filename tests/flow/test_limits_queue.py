@@ -14,12 +14,12 @@ from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.priority import TenantTier
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.testing import Say, Script, SimLoop, Wait, run
+from stayfast.testing import SendText, Script, SimLoop, Wait, run
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
 from tests.flow.rig import Rig, chat, read
 
 ONE = LimitConfig("fixed", min=1, max=1)
-A_SECOND: Script = [Wait(1.0), Say("ok")]
+A_SECOND: Script = [Wait(1.0), SendText("ok")]
 
 
 async def asked(rig: Rig, tenant: str | None = None) -> tuple[str, float]:
@@ -41,7 +41,7 @@ def test_too_much_is_refused_at_once_and_the_rest_served(load: float, total_s: f
 
     async def main(loop: SimLoop) -> None:
         rng = Random(5)
-        scripts: list[Script] = [[Wait(rng.uniform(1 - spread, 1 + spread)), Say("ok")] for _ in range(n)]
+        scripts: list[Script] = [[Wait(rng.uniform(1 - spread, 1 + spread)), SendText("ok")] for _ in range(n)]
         rig = Rig(loop, scripts, limit=LimitConfig("fixed", max=n_places), timeouts=Timeouts(total_s=total_s))
         tasks = []
         for _ in range(n):
@@ -61,11 +61,11 @@ def test_too_much_is_refused_at_once_and_the_rest_served(load: float, total_s: f
 def test_the_first_place_at_any_of_them_is_taken() -> None:
     """One hangs for 25 s, the other is free from 1.0 s: who came at 0.1 s is there then, and says where it waited."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(25), Say("ok")]], [A_SECOND], limit=ONE, in_turn=True)
+        rig = Rig(loop, [[Wait(25), SendText("ok")]], [A_SECOND], limit=ONE, in_turn=True)
         busy = [loop.create_task(asked(rig)) for _ in range(2)]
         await asyncio.sleep(0.1)
         assert await asked(rig) == ("up1", 1.9)
-        assert rig.sink.of(RequestDone)[-1].notes == (
+        assert rig.sink.facts_of(RequestDone)[-1].notes == (
             "waited 900 ms for a place at up1: 1 of 1 places were taken, 0 others waiting",)
         assert [member.n_waiting for member in rig.registry] == [0, 0]
         await asyncio.gather(*busy)
@@ -77,7 +77,7 @@ def test_the_first_place_at_any_of_them_is_taken() -> None:
 def test_where_one_lets_nobody_wait_another_does() -> None:
     """The first has no place in its queue, the second has a hundred."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(5), Say("ok")]], [A_SECOND], in_turn=True)
+        rig = Rig(loop, [[Wait(5), SendText("ok")]], [A_SECOND], in_turn=True)
         for member, max_waiting in zip(rig.registry, (0, 100), strict=True):
             member.whole_limiter = ConcurrencyLimiter(member.upstream.name, LimitConfig("fixed", max=1,
                                                                                         max_waiting=max_waiting))
@@ -92,10 +92,10 @@ def test_where_one_lets_nobody_wait_another_does() -> None:
 def test_a_sick_upstream_is_not_waited_for() -> None:
     """The place that comes first is of one that others go before: the request waits on for the well one."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(3), Say("ok")]], [A_SECOND], limit=ONE, in_turn=True)
+        rig = Rig(loop, [[Wait(3), SendText("ok")]], [A_SECOND], limit=ONE, in_turn=True)
         busy = [loop.create_task(asked(rig)) for _ in range(2)]
         await asyncio.sleep(0.1)
-        rig.registry["up1"].own_health.leave_alone(100.0, "a test says so")
+        rig.registry["up1"].own_health.suspend(100.0, "a test says so")
         assert await asked(rig) == ("up0", 5.9)
         await asyncio.gather(*busy)
 
@@ -105,19 +105,19 @@ def test_a_sick_upstream_is_not_waited_for() -> None:
 def test_lanes_that_come_while_two_are_waited_at() -> None:
     """Who waits at two upstreams asks again at both, as it was: none of them keeps anything of the first wait."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [A_SECOND], [[Wait(0.4), Say("ok")]], limit=LimitConfig("gradient", min=1), in_turn=True)
+        rig = Rig(loop, [A_SECOND], [[Wait(0.4), SendText("ok")]], limit=LimitConfig("gradient", min=1), in_turn=True)
         for member in rig.registry:
-            member.limit.follow(1.0)
+            member.limit.adopt_value(1.0)
         tasks = [loop.create_task(asked(rig)) for _ in range(4)]
         await asyncio.sleep(0.1)
         before = rig.registry["up0"].whole_limiter
         rig.registry["up0"].split_by_lane(["short"])  # what is in no lane stays under the whole limit
-        assert (before.n_due, before.has_room) == (0, False)
+        assert (before.n_waiting_shares, before.has_room) == (0, False)
         assert sorted(await asyncio.gather(*tasks)) == [
             ("up0", 1.0), ("up1", 0.4), ("up1", 0.8), ("up1", 1.2)]
         for member in rig.registry:
-            assert [(one.n_in_flight, one.n_due, one._n_promised) for one in member.all_limited] == [
-                (0, 0, 0)] * len(member.all_limited)
+            assert [(one.n_in_flight, one.n_waiting_shares, one._n_promised) for one in member.all_limiters] == [
+                (0, 0, 0)] * len(member.all_limiters)
 
     run(main)
 
@@ -150,7 +150,7 @@ def test_a_noisy_tenant_holds_nobody_up() -> None:
 def test_the_refused_do_not_come_back_together() -> None:
     """Forty at once, none may wait: each has its own second to come back."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(4), Say("ok")]], limit=LimitConfig("fixed", max=1, max_waiting=0))
+        rig = Rig(loop, [[Wait(4), SendText("ok")]], limit=LimitConfig("fixed", max=1, max_waiting=0))
         await asked(rig)
         results = await asyncio.gather(*[rig.serve() for _ in range(40)], return_exceptions=True)
         told = [round(one.retry_after_s or 0, 3) for one in results if isinstance(one, Shed)]

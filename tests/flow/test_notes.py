@@ -10,7 +10,7 @@ from stayfast.core.events import RequestDone, Retried
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, Say, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, SimLoop, Wait, run
 from tests.flow.admission_rig import Admitting, anybody
 from tests.flow.rig import Rig, read
 
@@ -24,9 +24,9 @@ def test_explain_tells_of_waits_and_of_fuller_upstreams() -> None:
     """Of the one that had to wait, how long and for what; of the one that went elsewhere, where from; of others, nothing."""
     async def main(loop: SimLoop) -> None:
         limit = LimitConfig("fixed", 1, 1)
-        rig = Rig(loop, [[Wait(1.0), Say("a")]], [[Wait(1.0), Say("b")]], limit=limit, in_turn=True)
+        rig = Rig(loop, [[Wait(1.0), SendText("a")]], [[Wait(1.0), SendText("b")]], limit=limit, in_turn=True)
         await asyncio.gather(*[_read_one(rig) for _ in range(3)])
-        notes = sorted(done.notes for done in rig.sink.of(RequestDone))
+        notes = sorted(done.notes for done in rig.sink.facts_of(RequestDone))
         assert notes == [(), ("up1 before up0, which is full: 1 of 1 places were taken, 0 others waiting",),
                          ("waited 1000 ms for a place at up0: 1 of 1 places were taken, 0 others waiting",)]
 
@@ -36,16 +36,16 @@ def test_explain_tells_of_waits_and_of_fuller_upstreams() -> None:
 def test_explain_tells_of_breakers() -> None:
     """Why an upstream stands behind, and why one is tried all the same."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Fail(status=500)]], [[Say("b")]], breaker=BreakerConfig(consecutive_failures=1), in_turn=True,
+        rig = Rig(loop, [[Fail(status=500)]], [[SendText("b")]], breaker=BreakerConfig(consecutive_failures=1), in_turn=True,
                   retry=RetryConfig(max_attempts=2))
         await _read_one(rig)
         await _read_one(rig)
-        first, second = rig.sink.of(RequestDone)
+        first, second = rig.sink.facts_of(RequestDone)
         assert first.notes == ("retried at up1: 500 from up0, extra attempts 0.0 %, limit 10 %",)
         assert second.notes == ("up0 is tried last: its breaker is open, 1 failures in a row",)
         await asyncio.sleep(100.0)
         await _read_one(rig)
-        assert rig.sink.of(RequestDone)[2].notes == (
+        assert rig.sink.facts_of(RequestDone)[2].notes == (
             "up0 is tried first, as a probe: its breaker is open, 1 failures in a row",
             "retried at up1: 500 from up0, extra attempts 0.0 %, limit 10 %")
 
@@ -59,7 +59,7 @@ def test_explain_tells_why_a_quota_refused() -> None:
         await it.ask("web")
         with pytest.raises(Shed):
             await it.ask("web")
-        assert it.rig.sink.of(RequestDone)[-1].notes == (
+        assert it.rig.sink.facts_of(RequestDone)[-1].notes == (
             "over the quota of web on requests per minute: 0 of 1 left, 1 needed, available in 59 s",)
 
     run(main)
@@ -68,11 +68,11 @@ def test_explain_tells_why_a_quota_refused() -> None:
 def test_explain_tells_why_a_full_upstream_refused() -> None:
     """A request that may not even wait for a place says whose, and how full it was; it did not wait."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(1.0), Say("a")]], limit=LimitConfig("fixed", 1, 1, max_waiting=0))
+        rig = Rig(loop, [[Wait(1.0), SendText("a")]], limit=LimitConfig("fixed", 1, 1, max_waiting=0))
         reply = await rig.serve()
         with pytest.raises(Shed, match="up0 is at its concurrency limit: it has no queue"):
             await rig.serve()
-        (note,) = rig.sink.of(RequestDone)[0].notes
+        (note,) = rig.sink.facts_of(RequestDone)[0].notes
         assert re.fullmatch(r"rejected, no place in time at up0: 1 of 1 places were taken, 0 others waiting; retry "
                             r"after 1(\.\d)? s", note)
         reply.close()
@@ -83,13 +83,13 @@ def test_explain_tells_why_a_full_upstream_refused() -> None:
 def test_explain_tells_of_fail_over_and_fallback() -> None:
     """What failed, whom was asked then, and what the budget stood at before it; each is an event with the same figures."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Fail(status=503)]], [[Fail(status=500)]], [[Say("c")]], in_turn=True, n_fallback=1,
+        rig = Rig(loop, [[Fail(status=503)]], [[Fail(status=500)]], [[SendText("c")]], in_turn=True, n_fallback=1,
                   retry=RetryConfig(max_attempts=2))
         await _read_one(rig)
-        assert rig.sink.of(RequestDone)[0].notes == (
+        assert rig.sink.facts_of(RequestDone)[0].notes == (
             "retried at up1: 503 from up0, extra attempts 0.0 %, limit 10 %",
             "fell back to up2: 500 from up1, extra attempts 100.0 %, limit 10 % plus low-traffic allowance")
-        first, second = rig.sink.of(Retried)
+        first, second = rig.sink.facts_of(Retried)
         assert (first.upstream, first.to, first.what, first.spent, first.budget) == ("up0", "up1", "503", 0.0, 0.1)
         assert (second.upstream, second.to, second.spent) == ("up1", "up2", 1.0)
 
@@ -99,8 +99,8 @@ def test_explain_tells_of_fail_over_and_fallback() -> None:
 def test_a_refused_key_draws_on_no_budget() -> None:
     """Nothing was done for the attempt: the next one is told without a budget."""
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Fail(status=401)]], [[Say("b")]], in_turn=True, retry=RetryConfig(max_attempts=2))
+        rig = Rig(loop, [[Fail(status=401)]], [[SendText("b")]], in_turn=True, retry=RetryConfig(max_attempts=2))
         await _read_one(rig)
-        assert rig.sink.of(RequestDone)[0].notes == ("retried at up1: 401 from up0",)
+        assert rig.sink.facts_of(RequestDone)[0].notes == ("retried at up1: 401 from up0",)
 
     run(main)

@@ -13,9 +13,9 @@ from stayfast.core.types import Api, Request
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
-from stayfast.settings import Settings, SettingsError, SettingsText, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.testing import RecordingSink, SimLoop, run
-from stayfast.wire.errors import render
+from stayfast.wire.errors import encode_error
 from stayfast.wire.json_input import decode
 from tests.flow.rig import chat, read
 
@@ -38,7 +38,7 @@ routes:
 
 def settings(text: str) -> Settings:
     """Loaded."""
-    return load(SettingsText("test", text), {}, kinds=KINDS)
+    return load_settings(SettingsText("test", text), {}, kinds=KINDS)
 
 
 class Bench:
@@ -59,7 +59,7 @@ class Bench:
             await read(reply)
         finally:
             reply.close()
-        return self.sink.of(RequestDone)[-1]
+        return self.sink.facts_of(RequestDone)[-1]
 
 
 def long(n_tokens: int) -> Request:
@@ -69,7 +69,7 @@ def long(n_tokens: int) -> Request:
 
 def said(error: Rejected, api: Api) -> Any:
     """What the client reads."""
-    status, _, body = render(error, api, "req_1")
+    status, _, body = encode_error(error, api, "req_1")
     return status, msgspec.json.decode(body)["error"]
 
 
@@ -86,7 +86,7 @@ def test_beyond_the_bound_is_413() -> None:
         assert error["message"] == ("The prompt is too long: messages and the rest of the prompt have about 154 tokens "
                                     "(estimated), and 'm' takes at most 100.")
         assert said(refused.value, Api.MESSAGES)[1]["type"] == "request_too_large"
-        fact = bench.sink.of(RequestDone)[-1]
+        fact = bench.sink.facts_of(RequestDone)[-1]
         assert (fact.status, fact.error, fact.n_attempts) == (413, "context_length_exceeded", 0)
         admit = bench.system.gateway.admit
         assert isinstance(admit, Admission)

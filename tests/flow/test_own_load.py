@@ -9,18 +9,18 @@ import pytest
 from stayfast.core.errors import DeadlineExceeded
 from stayfast.core.types import Api, Request
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.harness.virtual import read, simulated, virtual_system
+from stayfast.lab.harness.virtual import read_body, simulated_upstream, virtual_system
 from stayfast.lab.simulated import EngineModel, Mixture, ProviderConfig, RegimeState
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.breaker import BreakerState
-from stayfast.testing import Say, Script, SimLoop, Wait, run
+from stayfast.testing import SendText, Script, SimLoop, Wait, run
 from stayfast.wire.json_input import decode
 from tests.flow.rig import Rig
 
 UPSTREAM = "engine"
 N_BURST = 40
-QUICK: Script = [Wait(0.1), Say("ok")]
-STUCK: Script = [Wait(1000), Say("late")]
+QUICK: Script = [Wait(0.1), SendText("ok")]
+STUCK: Script = [Wait(1000), SendText("late")]
 
 
 def chat(n_input: int, *, stream: bool) -> Request:
@@ -44,7 +44,7 @@ def test_a_burst_at_an_idle_engine_opens_no_breaker(n_input: int, max_running: i
         rng = Random(1)
 
         async def ask() -> None:
-            await read(await system.gateway.serve(chat(n_input, stream=stream), Arrival("req_1", loop.now())))
+            await read_body(await system.gateway.serve(chat(n_input, stream=stream), Arrival("req_1", loop.now())))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(100):
@@ -72,11 +72,11 @@ def test_a_brown_out_at_ordinary_concurrency_opens_it() -> None:
 
     async def main(loop: SimLoop) -> None:
         system = virtual_system(loop, {UPSTREAM: ProviderConfig(seed=1, ttft=Mixture(0.2))}, 1)
-        member, provider = system.registry[UPSTREAM], simulated(system, UPSTREAM).provider
+        member, provider = system.registry[UPSTREAM], simulated_upstream(system, UPSTREAM).provider
         for n in range(60):
             if n == 48:
                 provider.set_regime(RegimeState.BROWNOUT)
-            await read(await system.gateway.serve(chat(20, stream=True), Arrival("req_1", loop.now())))
+            await read_body(await system.gateway.serve(chat(20, stream=True), Arrival("req_1", loop.now())))
         assert member.breaker.mark > 0
 
     run(main)
@@ -91,11 +91,11 @@ def test_clients_that_leave_teach_nothing(patience_s: float) -> None:
         member = rig.registry["up0"]
 
         async def ask() -> None:
-            await read(await rig.serve())
+            await read_body(await rig.serve())
 
         for _ in range(40):
             await ask()
-        before = member.usual.all.baseline_s
+        before = member.baselines.all.baseline_s
         leaving = [loop.create_task(ask()) for _ in range(200)]
         await asyncio.sleep(patience_s)
         for task in leaving:
@@ -106,7 +106,7 @@ def test_clients_that_leave_teach_nothing(patience_s: float) -> None:
             await asyncio.sleep(1.0)
         assert member.limit.value == 10_000
         assert (member.breaker.state, member.breaker.mark) == (BreakerState.CLOSED, 0)
-        assert member.usual.all.baseline_s == pytest.approx(before, rel=0.05)  # one of them began alone, and was slow
+        assert member.baselines.all.baseline_s == pytest.approx(before, rel=0.05)  # one of them began alone, and was slow
 
     run(main)
 
@@ -120,7 +120,7 @@ def test_clients_that_leave_one_by_one_do_not_hide_a_stuck_upstream() -> None:
             task = loop.create_task(rig.serve())
             await asyncio.sleep(2.0)
             if n < 40:
-                await read(task.result())
+                await read_body(task.result())
             else:
                 task.cancel()
                 await asyncio.wait([task])
@@ -141,7 +141,7 @@ def test_deadlines_that_pass_in_a_queue_of_our_making_open_no_breaker(total_s: f
         async def ask(total_s: float | None = None) -> None:
             nonlocal n_late
             try:
-                await read(await system.gateway.serve(chat(2000, stream=True), Arrival("r", loop.now(), total_s=total_s)))
+                await read_body(await system.gateway.serve(chat(2000, stream=True), Arrival("r", loop.now(), total_s=total_s)))
             except DeadlineExceeded:
                 n_late += 1
 
@@ -162,16 +162,16 @@ def test_the_deadline_of_an_answer_that_flows_is_not_its_upstreams_fault() -> No
     """Twenty long answers are cut in their middle by their own deadline: no failure. One that has stalled by then is."""
 
     async def main(loop: SimLoop) -> None:
-        flowing: Script = [part for _ in range(100) for part in (Wait(0.1), Say("word "))]
+        flowing: Script = [part for _ in range(100) for part in (Wait(0.1), SendText("word "))]
         rig = Rig(loop, [flowing])
         for _ in range(20):
             with pytest.raises(DeadlineExceeded):
-                await read(await rig.serve(total_s=3.05))
+                await read_body(await rig.serve(total_s=3.05))
         assert (rig.registry["up0"].breaker.state, rig.registry["up0"].n_failed_in_row) == (BreakerState.CLOSED, 0)
         stalling = Rig(loop, [[*flowing[:20], Wait(100)]])
         for _ in range(5):
             with pytest.raises(DeadlineExceeded):
-                await read(await stalling.serve(total_s=3.05))
+                await read_body(await stalling.serve(total_s=3.05))
         assert stalling.registry["up0"].breaker.state is BreakerState.OPEN
 
     run(main)

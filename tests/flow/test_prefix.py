@@ -251,10 +251,10 @@ def test_strange_bodies_go_on_as_they_are(fields: dict[str, Any]) -> None:
     async def main(loop: SimLoop) -> None:
         body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": LONG}], **fields})
         request = Request(Api.MESSAGES, "m", False, body)
-        laid, layout = PromptCachePlanner("m", AUTO, loop, RecordingSink()).lay(request)
+        laid, layout = PromptCachePlanner("m", AUTO, loop, RecordingSink()).lay_out(request)
         assert laid is request
         if layout is not None:
-            assert layout.marker("up", "claude-sonnet-4-6", None).write(body, Api.MESSAGES) is body
+            assert layout.new_marker("up", "claude-sonnet-4-6", None).write(body, Api.MESSAGES) is body
 
     run(main)
 
@@ -275,11 +275,11 @@ def test_no_body_is_too_strange(body: dict[str, Any], asked: tuple[Api, str]) ->
         of, (api, model) = PromptCachePlanner("m", PrefixConfig("auto", move_volatile=True), loop, RecordingSink()), asked
         data = msgspec.json.encode({"metadata": {"long": LONG}, **body})
         for _ in range(2):
-            request, layout = of.lay(Request(api, "m", False, data))
+            request, layout = of.lay_out(Request(api, "m", False, data))
             if layout is not None:
-                marker = layout.marker("up", model, None)
+                marker = layout.new_marker("up", model, None)
                 written = marker.write(request.body, api)
-                marker.ended(None)
+                marker.on_end(None)
                 msgspec.json.decode(written)
                 assert written.count(b'"ephemeral"') <= 4
                 assert written.count(b'"explicit"') <= 3
@@ -289,7 +289,7 @@ def test_no_body_is_too_strange(body: dict[str, Any], asked: tuple[Api, str]) ->
 
 def prefixing(rig: PrefixRig) -> PromptCachePlanner:
     """What the route knows."""
-    found = rig.system.gateway.router.routes["m"].terms.prefix
+    found = rig.system.gateway.router.routes["m"].policy.prefix
     assert found is not None
     return found
 
@@ -301,7 +301,7 @@ def test_what_is_hot_is_asked_for_again_before_it_is_forgotten(budget: int, is_r
         rig = PrefixRig(loop, PrefixConfig("auto", refresh_tokens_per_hour=budget))
         for n in range(3):
             await rig.ask(LONG, f"question {n}")
-        warmer = rig.system.warmer
+        warmer = rig.system.refresher
         assert (warmer is not None) is is_read
         task = asyncio.create_task(warmer.run()) if warmer is not None else None
         await asyncio.sleep(1200)
@@ -322,11 +322,11 @@ def test_many_that_end_together_are_all_asked_for_in_time() -> None:
     """A hundred and twenty applications, whose prompts all end within a minute: none is written anew, now or later."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, PrefixConfig("auto", refresh_tokens_per_hour=100_000_000))
-        assert rig.system.warmer is not None
+        assert rig.system.refresher is not None
         systems = [f"You are number {n}. {LONG}" for n in range(120)]
         for turn in range(3):
             await asyncio.gather(*[rig.ask(system, f"question {turn}") for system in systems])
-        task = asyncio.create_task(rig.system.warmer.run())
+        task = asyncio.create_task(rig.system.refresher.run())
         await asyncio.sleep(1500)
         task.cancel()
         n_warmed = rig.state["requests"]["up0 refreshed"]
@@ -352,8 +352,8 @@ def test_one_that_failed_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> 
             return await opened(call)
 
         monkeypatch.setattr(upstream, "open", open_once)
-        assert rig.system.warmer is not None
-        task = asyncio.create_task(rig.system.warmer.run())
+        assert rig.system.refresher is not None
+        task = asyncio.create_task(rig.system.refresher.run())
         await asyncio.sleep(320)
         task.cancel()
         requests = rig.state["requests"]
@@ -369,8 +369,8 @@ def test_nobody_comes_and_nothing_is_asked_for_any_more() -> None:
         rig = PrefixRig(loop, PrefixConfig("auto", refresh_tokens_per_hour=100_000))
         for n in range(3):
             await rig.ask(LONG, f"question {n}")
-        assert rig.system.warmer is not None
-        task = asyncio.create_task(rig.system.warmer.run())
+        assert rig.system.refresher is not None
+        task = asyncio.create_task(rig.system.refresher.run())
         await asyncio.sleep(20_000)
         task.cancel()
         assert rig.state["requests"]["up0 refreshed"] == 11

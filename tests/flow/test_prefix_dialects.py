@@ -59,10 +59,10 @@ def sent(client_api: Api, body: dict[str, Any], spoken: Api, model: str) -> Any:
         client: Any = Client()
         kind = "anthropic" if spoken is Api.MESSAGES else "openai"
         upstream = DialectUpstream("up", DialectConfig(kind, frozenset({spoken})), client, loop)
-        request, layout = PromptCachePlanner("m", PrefixConfig("auto"), loop, RecordingSink()).lay(
+        request, layout = PromptCachePlanner("m", PrefixConfig("auto"), loop, RecordingSink()).lay_out(
             decode(client_api, msgspec.json.encode(body)))
         assert layout is not None
-        marker = layout.marker("up", model, None)
+        marker = layout.new_marker("up", model, None)
         await upstream.open(Call(request, model, "req_1", Deadline(99.0), 1.0, marker=marker))
         written: bytes = client.body
         return written

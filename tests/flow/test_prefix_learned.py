@@ -25,7 +25,7 @@ OTHER = "Be strict with all who come late, and say why. " * 300
 def layout_of(of: PromptCachePlanner, system: str) -> tuple[bytes, PlannedPrompt]:
     """A request with these instructions, as it is laid out."""
     body = b'{"model":"m","max_tokens":3,"system":"%b","messages":[{"role":"user","content":"hi"}]}' % system.encode()
-    request, layout = of.lay(decode(Api.MESSAGES, body))
+    request, layout = of.lay_out(decode(Api.MESSAGES, body))
     assert layout is not None
     return request.body, layout
 
@@ -34,9 +34,9 @@ def send(of: PromptCachePlanner, system: str, upstream: str = "a", usage: Usage 
          price: Price | None = None) -> bytes:
     """One request that an upstream answers with that usage: as it went out."""
     body, layout = layout_of(of, system)
-    marker = layout.marker(upstream, "claude-sonnet-4-5", price)
+    marker = layout.new_marker(upstream, "claude-sonnet-4-5", price)
     written = marker.write(body, Api.MESSAGES)
-    marker.ended(usage)
+    marker.on_end(usage)
     return written
 
 
@@ -105,10 +105,10 @@ def test_three_short_bursts_find_what_moves(between_s: float) -> None:
         of, found_after = PromptCachePlanner("m", AUTO, loop, sink), 0
         for n in range(60):
             sent = send(of, f"You are here since 2026-11-21 10:{n:02}. {LONG}")
-            found_after = found_after or (n + 1 if sink.of(PrefixFinding) else 0)
+            found_after = found_after or (n + 1 if sink.facts_of(PrefixFinding) else 0)
             if n % 20 == 19:
                 await asyncio.sleep(between_s)
-        (found,) = sink.of(PrefixFinding)
+        (found,) = sink.facts_of(PrefixFinding)
         assert (found.what, found.where, found.word) == ("moves", "system", "a time")
         assert 20 < found_after <= 40
         assert b"ephemeral" in sent
@@ -144,7 +144,7 @@ def test_what_went_without_a_mark_is_not_taken_for_unread() -> None:
         bare = [f"You are number {n}. {LONG}" for n in range(20, 30)]
         assert not any(b"ephemeral" in send(of, system) for system in bare)
         assert all(b"ephemeral" in send(of, system, usage=written) for system in bare)
-        assert not [fact for fact in sink.of(PrefixFinding) if fact.what == "unread"]
+        assert not [fact for fact in sink.facts_of(PrefixFinding) if fact.what == "unread"]
 
     run(main)
 

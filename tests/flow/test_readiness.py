@@ -7,18 +7,18 @@ from stayfast.core.errors import Fault
 from stayfast.core.events import AttemptDone, ProbeFailed
 from stayfast.core.types import Outcome
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
-from stayfast.testing import Fail, RecordingSink, Say, Script, Scripted, SimLoop, Wait, run
+from stayfast.testing import Fail, RecordingSink, SendText, Script, ScriptedUpstream, SimLoop, Wait, run
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
-WELL: Script = [Wait(0.1), Say("ok"), Wait(5), Say("never read")]
+WELL: Script = [Wait(0.1), SendText("ok"), Wait(5), SendText("never read")]
 
 
 async def probed(loop: SimLoop, scripts: list[Script], seconds: float) -> tuple[UpstreamState, Prober, RecordingSink,
-                                                                                Scripted]:
+                                                                                ScriptedUpstream]:
     """One member, probed for some virtual seconds."""
     sink = RecordingSink()
-    upstream = Scripted("up", scripts, loop)
+    upstream = ScriptedUpstream("up", scripts, loop)
     member = UpstreamState(upstream)
     prober = Prober([(member, "m")], ProbeConfig(), loop, Random(1), sink)
     task = loop.create_task(prober.run())
@@ -37,7 +37,7 @@ def test_one_token_is_enough() -> None:
         assert (upstream.n_calls, upstream.n_cancelled, upstream.n_open, member.n_in_flight) == (1, 1, 0, 0)
         assert upstream.last_closed_at == 0.1
         assert prober.complaints == {}
-        assert not sink.of(ProbeFailed)
+        assert not sink.facts_of(ProbeFailed)
 
     run(main)
 
@@ -51,8 +51,8 @@ def test_failures_are_told_when_they_change() -> None:
         member, prober, sink, upstream = await probed(loop, [down, down, down, busy, down, WELL], 600)
         assert member.is_proven
         assert upstream.n_calls == 6
-        assert [fact.code for fact in sink.of(ProbeFailed)] == ["upstream_connect", "upstream_status", "upstream_connect"]
-        assert [fact.upstream_status for fact in sink.of(AttemptDone)] == [None, None, None, 503, None, None]
+        assert [fact.code for fact in sink.facts_of(ProbeFailed)] == ["upstream_connect", "upstream_status", "upstream_connect"]
+        assert [fact.upstream_status for fact in sink.facts_of(AttemptDone)] == [None, None, None, 503, None, None]
         assert prober.complaints == {}
 
     run(main)
@@ -75,13 +75,13 @@ def test_unproven_again_after_many_failures() -> None:
 
     async def main(loop: SimLoop) -> None:
         sink = RecordingSink()
-        upstream = Scripted("up", [WELL], loop)
+        upstream = ScriptedUpstream("up", [WELL], loop)
         member = UpstreamState(upstream)
         prober = Prober([(member, "m")], ProbeConfig(), loop, Random(1), sink)
         task = loop.create_task(prober.run())
         await asyncio.sleep(1)
         for _ in range(10):
-            acquire_permit(member, member.usual.norm("m", 1, False), loop.now()).leave(Outcome.DROPPED, loop.now())
+            acquire_permit(member, member.baselines.baseline_for("m", 1, False), loop.now()).release(Outcome.DROPPED, loop.now())
         was_proven = member.is_proven
         await asyncio.sleep(10)
         assert (was_proven, member.is_proven, upstream.n_calls) == (False, True, 2)

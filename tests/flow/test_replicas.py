@@ -12,7 +12,7 @@ from stayfast.core.types import CacheControl, Request
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
-from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import MODEL, chat, read
 from tests.unit.stores.fake_door import FakeDoor, Place
@@ -54,7 +54,7 @@ def test_one_call_for_all_gateways() -> None:
         assert sum(rig.n_calls for rig in rigs) == 1
         assert loop.now() < 0.35 + 0.15
         assert sorted(str(result) for rig in rigs for result in rig.results) == ["coalesced"] * 299 + ["miss"]
-        done = [fact for rig in rigs for fact in rig.sink.of(RequestDone)]
+        done = [fact for rig in rigs for fact in rig.sink.facts_of(RequestDone)]
         assert sum(len(fact.attempts) for fact in done) == 1
         assert place.leads == {}
         assert len(place.data) == 1
@@ -109,7 +109,7 @@ def test_a_leader_that_dies_or_takes_long_is_not_waited_for() -> None:
 
     async def main(loop: SimLoop) -> None:
         place = Place()
-        one, other = Replica(loop, place, [Wait(100), Say("late")], seed=1), Replica(loop, place, OTHER, seed=2)
+        one, other = Replica(loop, place, [Wait(100), SendText("late")], seed=1), Replica(loop, place, OTHER, seed=2)
         asking = loop.create_task(one.whole())
         await asyncio.sleep(0.5)
         assert await other.whole() == "other"
@@ -126,7 +126,7 @@ def test_nobody_waits_for_more_than_half_of_their_time() -> None:
 
     async def main(loop: SimLoop) -> None:
         place = Place()
-        one, other = Replica(loop, place, [Wait(100), Say("late")], seed=1), Replica(loop, place, OTHER, seed=2)
+        one, other = Replica(loop, place, [Wait(100), SendText("late")], seed=1), Replica(loop, place, OTHER, seed=2)
         asking = loop.create_task(one.whole())
         await asyncio.sleep(0.1)
         began_at = loop.now()

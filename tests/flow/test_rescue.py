@@ -20,9 +20,9 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.stall import TokenFlow
-from stayfast.testing import Fail, Say, SimLoop, Wait, run
+from stayfast.testing import Fail, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.upstreams.scripted import Raw, Scripted, Step
+from stayfast.upstreams.scripted import SendBytes, ScriptedUpstream, Step
 from tests.flow.rig import MODEL, Rig, chat, read, said
 
 TEXT = ("Average latency is a lie, for what users feel is the tail. One slow answer in a hundred is the one they will "
@@ -32,7 +32,7 @@ GAP_S, TTFT_S = 0.02, 0.3
 HALT = [Wait(1000.0)]
 
 
-class Speaker(Scripted):
+class Speaker(ScriptedUpstream):
     """Says TEXT, a word a gap; `halts` with these steps after so many words. Asked to go on it does, unless it `fails`."""
 
     def __init__(self, name: str, loop: SimLoop, halts: dict[int, Sequence[Step]] | None = None,
@@ -46,7 +46,7 @@ class Speaker(Scripted):
         """Answer, or go on with the last message."""
         last = msgspec.json.decode(call.request.body)["messages"][-1]
         text, halts = TEXT, self.halts
-        if call.goes_on:
+        if call.is_continuation:
             assert last["role"] == "assistant"
             self.prefixes.append(last["content"])
             assert TEXT.startswith(last["content"])
@@ -55,10 +55,10 @@ class Speaker(Scripted):
             halts = {n - n_said + 1: steps for n, steps in halts.items() if n > n_said}  # the first word is a blank
         words = [word for word in text.replace(" ", " \0").split("\0") if word]
         steps: list[Step] = [Wait(TTFT_S)]
-        if call.goes_on and self.fails is not None:
+        if call.is_continuation and self.fails is not None:
             steps.append(self.fails)
         for n, word in enumerate(words):
-            steps += [*halts.get(n, ()), Say(word), Wait(GAP_S)]
+            steps += [*halts.get(n, ()), SendText(word), Wait(GAP_S)]
         self._scripts: Sequence[list[Step]] = [steps]
         return await super().open(call)
 
@@ -75,7 +75,7 @@ def rig_of(loop: SimLoop, *speakers: Speaker, on_stall: OnStall = "rescue", time
         if knows_gaps:
             member.flow = TokenFlow()
             for _ in range(10):
-                member.flow.took([GAP_S] * 30, loop.now())
+                member.flow.add_gaps([GAP_S] * 30, loop.now())
     return rig
 
 
@@ -101,7 +101,7 @@ def test_a_stalled_answer_is_continued() -> None:
         assert body.endswith(b"data: [DONE]\n\n")
         assert len({event["id"] for event in events_of(body)}) == 1
         assert second.prefixes == ["".join(WORDS[:10]).rstrip()]
-        stalled, went_on = rig.sink.of(AttemptDone)
+        stalled, went_on = rig.sink.facts_of(AttemptDone)
         assert (stalled.upstream, stalled.outcome, stalled.fault) == ("up0", Outcome.DROPPED, "timeout")
         assert stalled.ended_at == pytest.approx(TTFT_S + 9 * GAP_S + 1.0 + TTFT_S, abs=0.05)  # a second of silence
         assert (went_on.upstream, went_on.outcome, went_on.n_attempt) == ("up1", Outcome.SUCCESS, 2)
@@ -109,10 +109,10 @@ def test_a_stalled_answer_is_continued() -> None:
         assert went_on.usage is not None
         assert stalled.usage.output == 10
         assert events_of(body)[-1]["usage"]["completion_tokens"] == 10 + went_on.usage.output
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.upstream, done.degraded, done.n_attempts) == (200, "up1", None, 2)
         assert done.gap_max_s == pytest.approx(1.0 + TTFT_S, abs=0.05)
-        assert [fact.result for fact in rig.sink.of(Rescued)] == ["rescued"]
+        assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["rescued"]
         assert any(note.startswith("rescued from up0 to up1 after 10 tokens: no token for 1 s") for note in done.notes)
         flow = rig.registry["up0"].flow
         assert flow is not None
@@ -146,14 +146,14 @@ def test_both_attempts_cost_what_they_took() -> None:
             routes[MODEL] = replace(routes[MODEL], targets=tuple(
                 replace(target, prices={MODEL: Price(1.0, 2.0)}) for target in routes[MODEL].targets))
             reply = await rig.serve()
-            while len(rig.sink.of(AttemptDone)) < 1 or not leaves:
+            while len(rig.sink.facts_of(AttemptDone)) < 1 or not leaves:
                 if await reply.next() is None:
                     break
             reply.close()
-            costs = [done.cost_usd or 0.0 for done in rig.sink.of(AttemptDone)]
+            costs = [done.cost_usd or 0.0 for done in rig.sink.facts_of(AttemptDone)]
             assert len(costs) >= 2
             assert all(cost > 0 for cost in costs)
-            assert rig.sink.of(RequestDone)[0].cost_usd == pytest.approx(sum(costs))
+            assert rig.sink.facts_of(RequestDone)[0].cost_usd == pytest.approx(sum(costs))
             await gone(rig)
 
     run(main)
@@ -164,7 +164,7 @@ def test_an_answer_that_breaks_off_is_continued() -> None:
     async def main(loop: SimLoop) -> None:
         rig = rig_of(loop, Speaker("up0", loop, {10: [Fail(Fault.RESET)]}), Speaker("up1", loop))
         assert said(await read(await rig.serve())) == TEXT
-        assert rig.sink.of(AttemptDone)[0].fault == "reset"
+        assert rig.sink.facts_of(AttemptDone)[0].fault == "reset"
         await gone(rig)
 
     run(main)
@@ -177,7 +177,7 @@ def test_who_did_not_ask_for_a_rescue_gets_none(on_stall: OnStall) -> None:
         rig = rig_of(loop, Speaker("up0", loop, {10: [Fail(Fault.RESET)]}), Speaker("up1", loop), on_stall=on_stall)
         with pytest.raises(UpstreamFailed):
             await read(await rig.serve())
-        assert len(rig.sink.of(AttemptDone)) == 1
+        assert len(rig.sink.facts_of(AttemptDone)) == 1
         await gone(rig)
 
     run(main)
@@ -191,11 +191,11 @@ def test_on_a_route_that_ends_it_is_ended() -> None:
         assert said(body) == "".join(WORDS[:10])
         assert events_of(body)[-1]["choices"][0]["finish_reason"] == "length"
         assert loop.now() == pytest.approx(TTFT_S + 9 * GAP_S + 1.0, abs=0.05)
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.degraded) == (200, "partial")
-        (attempt,) = rig.sink.of(AttemptDone)
+        (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
-        assert [fact.result for fact in rig.sink.of(Rescued)] == ["ended"]
+        assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["ended"]
         await gone(rig)
 
     run(main)
@@ -221,9 +221,9 @@ def test_a_pause_that_is_usual_there_is_no_stall() -> None:
         rig = rig_of(loop, Speaker("up0", loop, {10: [Wait(1.5)]}), Speaker("up1", loop))
         flow = rig.registry["up0"].flow
         assert flow is not None
-        flow.took([1.5] * 3, loop.now())
+        flow.add_gaps([1.5] * 3, loop.now())
         assert said(await read(await rig.serve())) == TEXT
-        assert len(rig.sink.of(AttemptDone)) == 1
+        assert len(rig.sink.facts_of(AttemptDone)) == 1
         await gone(rig)
 
     run(main)
@@ -234,7 +234,7 @@ def test_without_known_gaps_nobody_is_judged() -> None:
     async def main(loop: SimLoop) -> None:
         rig = rig_of(loop, Speaker("up0", loop, {10: [Wait(20.0)]}), Speaker("up1", loop), knows_gaps=False)
         assert said(await read(await rig.serve())) == TEXT
-        assert len(rig.sink.of(AttemptDone)) == 1
+        assert len(rig.sink.facts_of(AttemptDone)) == 1
 
     run(main)
 
@@ -242,11 +242,11 @@ def test_without_known_gaps_nobody_is_judged() -> None:
 def test_pings_are_no_tokens() -> None:
     """Silence is silence while comments keep the connection alive."""
     async def main(loop: SimLoop) -> None:
-        pings = [step for _ in range(100) for step in (Wait(0.3), Raw(b": ping\n\n"))]
+        pings = [step for _ in range(100) for step in (Wait(0.3), SendBytes(b": ping\n\n"))]
         rig = rig_of(loop, Speaker("up0", loop, {10: pings}), Speaker("up1", loop))
         assert said(await read(await rig.serve())) == TEXT
-        assert rig.sink.of(AttemptDone)[0].upstream == "up0"
-        assert rig.sink.of(AttemptDone)[0].outcome is Outcome.DROPPED
+        assert rig.sink.facts_of(AttemptDone)[0].upstream == "up0"
+        assert rig.sink.facts_of(AttemptDone)[0].outcome is Outcome.DROPPED
 
     run(main)
 
@@ -258,9 +258,9 @@ def test_when_nobody_can_go_on_it_ends_there() -> None:
                      Speaker("up1", loop, fails=Fail(status=500)))
         body = await read(await rig.serve())
         assert said(body) == "".join(WORDS[:10])
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.degraded, done.n_attempts) == ("partial", 3)
-        assert [fact.result for fact in rig.sink.of(Rescued)] == ["failed"]
+        assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["failed"]
         await gone(rig)
 
     run(main)
@@ -269,10 +269,10 @@ def test_when_nobody_can_go_on_it_ends_there() -> None:
 def test_an_answer_too_long_to_keep_is_waited_for() -> None:
     """More than four megabytes are not kept for a rescue."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: [*[Say("x" * 1_000_000)] * 5, Wait(5.0)]}), Speaker("up1", loop))
+        rig = rig_of(loop, Speaker("up0", loop, {10: [*[SendText("x" * 1_000_000)] * 5, Wait(5.0)]}), Speaker("up1", loop))
         reply = await rig.serve()
         assert len(said(await read(reply))) == len(TEXT) + 5_000_000
-        assert [fact.result for fact in rig.sink.of(Rescued)] == ["refused_length"]
+        assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["refused_length"]
         await gone(rig)
 
     run(main)
@@ -286,8 +286,8 @@ def test_what_cannot_be_continued_is_waited_for(fields: dict[str, Any], why: str
     async def main(loop: SimLoop) -> None:
         rig = rig_of(loop, Speaker("up0", loop, {10: [Wait(5.0)]}), Speaker("up1", loop))
         assert said(await read(await rig.serve(chat(**fields)))) == TEXT
-        assert [fact.result for fact in rig.sink.of(Rescued)] == [f"refused_{why}"]
-        assert any("not rescued from up0" in note for note in rig.sink.of(RequestDone)[0].notes)
+        assert [fact.result for fact in rig.sink.facts_of(Rescued)] == [f"refused_{why}"]
+        assert any("not rescued from up0" in note for note in rig.sink.facts_of(RequestDone)[0].notes)
         await gone(rig)
 
     run(main)
@@ -299,8 +299,8 @@ def test_an_answer_is_rescued_twice_at_most() -> None:
         halts: dict[int, Sequence[Step]] = {5: HALT, 10: HALT, 15: [Wait(3.0)]}
         rig = rig_of(loop, Speaker("up0", loop, halts), Speaker("up1", loop, halts))
         assert said(await read(await rig.serve())) == TEXT
-        assert [fact.result for fact in rig.sink.of(Rescued)] == ["rescued", "rescued", "refused_tries"]
-        assert [done.upstream for done in rig.sink.of(AttemptDone)] == ["up0", "up1", "up0"]
+        assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["rescued", "rescued", "refused_tries"]
+        assert [done.upstream for done in rig.sink.facts_of(AttemptDone)] == ["up0", "up1", "up0"]
         await gone(rig)
 
     run(main)
@@ -319,7 +319,7 @@ def test_nobody_to_ask_and_no_time_to() -> None:
             else:
                 routes[MODEL] = replace(routes[MODEL], retry=RetryConfig(min_remaining_s=5.5))
             assert said(await read(await rig.serve())) == TEXT
-            assert [fact.result for fact in rig.sink.of(Rescued)] == [f"refused_{why}"]
+            assert [fact.result for fact in rig.sink.facts_of(Rescued)] == [f"refused_{why}"]
             await gone(rig)
 
     run(main)
@@ -332,7 +332,7 @@ def test_the_budget_of_extra_attempts_bounds_rescues() -> None:
         for _ in range(14):
             assert said(await read(await rig.serve())) == TEXT
             rig.registry["up0"].own_health.breaker = Breaker(BreakerConfig(enabled=False), Random(1))
-        results = [fact.result for fact in rig.sink.of(Rescued)]
+        results = [fact.result for fact in rig.sink.facts_of(Rescued)]
         assert results.count("rescued") <= 11
         assert "refused_budget" in results
         await gone(rig)
@@ -359,7 +359,7 @@ def test_a_client_that_leaves_leaves_nothing(at: float) -> None:
         task.cancel()
         await asyncio.wait([task])
         await gone(rig)
-        assert len(rig.sink.of(RequestDone)) == 1
+        assert len(rig.sink.facts_of(RequestDone)) == 1
 
     run(main)
 
@@ -395,6 +395,6 @@ def test_a_slow_reader_is_no_stall() -> None:
             if len(parts) % 10 == 0:
                 await asyncio.sleep(5.0)
         assert said(b"".join(parts)) == TEXT
-        assert len(rig.sink.of(AttemptDone)) == 1
+        assert len(rig.sink.facts_of(AttemptDone)) == 1
 
     run(main)

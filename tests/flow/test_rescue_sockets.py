@@ -17,7 +17,7 @@ from stayfast.lab.simulated.settings import KINDS
 from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.lifecycle import GatewayServer, ServerHooks
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 from tests.flow.test_budget_sockets import CHUNKED, chunk
 
 pytestmark = pytest.mark.sockets
@@ -75,12 +75,12 @@ async def gateway(first: Replica, second: Replica) -> AsyncIterator[tuple[str, S
         text = "\n".join(["server: {port: 0}", "upstreams:", *lines,
                           "routes: {m: {upstreams: [first, second], pick: order, on_stall: rescue}}"])
         clock = SystemClock()
-        settings = load(SettingsText("test", text), {}, kinds=KINDS)
+        settings = load_settings(SettingsText("test", text), {}, kinds=KINDS)
         observers = Observers(settings, clock)
         system = build(settings, observers, {}, clock, Random(1))
         for member in system.registry:
             member.flow = TokenFlow()
-            member.flow.took([0.01] * 300, clock.now())
+            member.flow.add_gaps([0.01] * 300, clock.now())
         errors: list[BaseException] = []
         host = ServerHooks(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=errors.append,
                     on_listening=lambda _: None, on_reload=lambda: None, on_draining=lambda: None)
@@ -91,7 +91,7 @@ async def gateway(first: Replica, second: Replica) -> AsyncIterator[tuple[str, S
         finally:
             edge.close()
             system.registry.close()
-            await edge.edge.tasks.wait(1.0)
+            await edge.app.tasks.wait_until_empty(1.0)
         assert errors == []
 
 

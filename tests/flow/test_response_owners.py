@@ -9,15 +9,15 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.admission.response_owners import N_CELLS, ResponseOwners
-from stayfast.testing import Say, SimLoop, run
+from stayfast.testing import SendText, SimLoop, run
 from stayfast.wire.json_input import decode
-from stayfast.workers.shared_memory import common_words, prepare
+from stayfast.workers.shared_memory import shared_owner_table, create_files
 from tests.flow.rig import MODEL, Rig, read
 
 
 def rig_with(owners: ResponseOwners, loop: SimLoop) -> Rig:
     """A gateway that notes who was answered with which response."""
-    return Rig(loop, [[Say("a")]], owners=owners)
+    return Rig(loop, [[SendText("a")]], owners=owners)
 
 
 async def ask(rig: Rig, tenant: str | None, previous: str | None = None) -> str:
@@ -48,27 +48,27 @@ def test_no_tenant_goes_on_from_anothers_response() -> None:
 
 def test_workers_know_of_each_others_responses(tmp_path: Path) -> None:
     """What one worker notes, all see; without memory to share each has its own."""
-    prepare(tmp_path)
-    one, other = (ResponseOwners(lambda: common_words(tmp_path)) for _ in range(2))
-    one.note("resp_1", "acme")
-    assert (other.is_anothers("resp_1", "beta"), other.is_anothers("resp_1", "acme")) == (True, False)
-    for alone in (ResponseOwners(lambda: common_words(None)), ResponseOwners(lambda: common_words(tmp_path / "none"))):
-        assert not alone.is_anothers("resp_1", "beta")
+    create_files(tmp_path)
+    one, other = (ResponseOwners(lambda: shared_owner_table(tmp_path)) for _ in range(2))
+    one.record("resp_1", "acme")
+    assert (other.belongs_to_other("resp_1", "beta"), other.belongs_to_other("resp_1", "acme")) == (True, False)
+    for alone in (ResponseOwners(lambda: shared_owner_table(None)), ResponseOwners(lambda: shared_owner_table(tmp_path / "none"))):
+        assert not alone.belongs_to_other("resp_1", "beta")
 
 
 def test_a_response_that_two_tenants_were_given_is_open_to_any() -> None:
     """Where tenants share a cache, both may go on from the answer that both have."""
     owners = ResponseOwners()
     for tenant in ("acme", "acme", "beta"):
-        owners.note("resp_1", tenant)
-    assert not any(owners.is_anothers("resp_1", tenant) for tenant in ("acme", "beta", "gamma"))
+        owners.record("resp_1", tenant)
+    assert not any(owners.belongs_to_other("resp_1", tenant) for tenant in ("acme", "beta", "gamma"))
 
 
 def test_memory_is_bounded_and_no_id_is_taken_for_another() -> None:
     """With far more ids than cells, the newest are known, and an id that was never noted belongs to nobody."""
     owners = ResponseOwners()
     for n in range(N_CELLS + N_CELLS // 2):
-        owners.note(f"resp_{n}", "acme")
+        owners.record(f"resp_{n}", "acme")
     newest = range(N_CELLS + N_CELLS // 2 - 1000, N_CELLS + N_CELLS // 2)
-    assert sum(owners.is_anothers(f"resp_{n}", "beta") for n in newest) > 990
-    assert not any(owners.is_anothers(f"other_{n}", "beta") for n in range(100_000))
+    assert sum(owners.belongs_to_other(f"resp_{n}", "beta") for n in newest) > 990
+    assert not any(owners.belongs_to_other(f"other_{n}", "beta") for n in range(100_000))

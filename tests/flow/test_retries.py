@@ -10,22 +10,22 @@ from stayfast.core.events import AttemptDone, BreakerChanged, RequestDone, Retri
 from stayfast.core.types import Api
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, Say, Script, Scripted, SimLoop, run
+from stayfast.testing import Fail, SendText, Script, ScriptedUpstream, SimLoop, run
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.upstreams.dialect import Misconfigured
+from stayfast.upstreams.dialect import UpstreamMisconfigured
 from tests.flow.dialects import ask
 from tests.flow.rig import Rig, chat, read
 from tests.flow.test_blame import NO_MODEL, Picky, says
 from tests.flow.test_blame import Rig as PickyRig
 
-HELLO: Script = [Say("hello")]
+HELLO: Script = [SendText("hello")]
 DOWN: Script = [Fail(Fault.STATUS, 500)]
 BUSY: Script = [Fail(Fault.STATUS, 503, 30.0)]
 SIX = RetryConfig(max_attempts=6, max_retry_after_s=60)
 GONE: Script = [Fail(Fault.CONNECT)]
 
 
-class Mute(Scripted):
+class Mute(ScriptedUpstream):
     """Its protocol can say nothing."""
 
     async def open(self, call: Call) -> AnswerStream:
@@ -37,7 +37,7 @@ def _rig(loop: SimLoop, *scripts: list[Script], total_s: float = 100.0, n_fallba
 
 
 def _begun(rig: Rig) -> list[tuple[str, float]]:
-    return [(done.upstream, done.began_at) for done in sorted(rig.sink.of(AttemptDone), key=lambda done: done.n_attempt)]
+    return [(done.upstream, done.began_at) for done in sorted(rig.sink.facts_of(AttemptDone), key=lambda done: done.n_attempt)]
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -87,7 +87,7 @@ def test_a_retry_after_that_another_request_was_given_is_not_waited_for_either()
     """Whose own attempt fails in another way."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [DOWN], retry=RetryConfig())
-        rig.registry["up0"].own_health.leave_alone(30.0, "it asked for that")
+        rig.registry["up0"].own_health.suspend(30.0, "it asked for that")
         with pytest.raises(UpstreamFailed):
             await rig.serve()
         assert (loop.now(), len(_begun(rig))) == (0.0, 1)
@@ -120,7 +120,7 @@ def test_going_round_backs_off() -> None:
         began_at = [at for _, at in _begun(rig)]
         assert began_at[:2] == [0.0, 0.0]
         assert len(set(began_at)) == 5
-        assert all(0 < facts.wait_s <= 0.1 * 2**n for n, facts in enumerate(rig.sink.of(Retried)[1:], 1))
+        assert all(0 < facts.wait_s <= 0.1 * 2**n for n, facts in enumerate(rig.sink.facts_of(Retried)[1:], 1))
 
     run(main)
 
@@ -130,7 +130,7 @@ def test_who_wants_to_be_left_alone_is_passed_over() -> None:
     async def main(loop: SimLoop) -> None:
         for scripts, order in (([DOWN], [HELLO], [HELLO]), ["up0", "up2"]), (([DOWN, HELLO], [HELLO]), ["up0", "up0"]):
             rig = _rig(loop, *scripts)
-            rig.registry["up1"].own_health.leave_alone(loop.now() + 30, "it said so")
+            rig.registry["up1"].own_health.suspend(loop.now() + 30, "it said so")
             await read(await rig.serve())
             assert [name for name, _ in _begun(rig)] == order
 
@@ -164,7 +164,7 @@ def test_a_wait_ends_with_its_client() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(5):
                 await rig.serve()
-        assert (loop.now(), rig.n_in_flight, rig.n_open, len(rig.sink.of(RequestDone))) == (5.0, 0, 0, 1)
+        assert (loop.now(), rig.n_in_flight, rig.n_open, len(rig.sink.facts_of(RequestDone))) == (5.0, 0, 0, 1)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(main)
@@ -188,9 +188,9 @@ def test_an_earlier_response_is_looked_for_everywhere(status: int, said: object,
             await read(reply)
             assert reply.upstream == "there"
         assert [len(up.asked) for up in ups] == [3] * 5
-        assert rig.routes["m"].hedging.budget.taken == 0
-        assert rig.sink.of(BreakerChanged) == []
-        assert all(member.is_well(loop.now(), "m") for member in rig.registry)
+        assert rig.routes["m"].hedging.budget.withdrawn == 0
+        assert rig.sink.facts_of(BreakerChanged) == []
+        assert all(member.is_healthy(loop.now(), "m") for member in rig.registry)
 
     run(main)
 
@@ -236,8 +236,8 @@ def test_what_goes_on_from_nothing_is_not_looked_for(request_of: object) -> None
     run(main)
 
 
-NEVER_BETTER = [Misconfigured("up", Fault.MALFORMED, "compressed"), says(501),
-                Misconfigured("up", Fault.STATUS, "moved", upstream_status=307)]
+NEVER_BETTER = [UpstreamMisconfigured("up", Fault.MALFORMED, "compressed"), says(501),
+                UpstreamMisconfigured("up", Fault.STATUS, "moved", upstream_status=307)]
 
 
 @pytest.mark.parametrize("error", NEVER_BETTER)
@@ -264,7 +264,7 @@ def test_a_retry_that_comes_too_late_is_not_made() -> None:
     """The upstream has never brought a token within the time that is left."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [DOWN, HELLO], total_s=1.5)
-        rig.registry["up0"].quickest.seconds = 2.0
+        rig.registry["up0"].fastest_ttft.seconds = 2.0
         with pytest.raises(UpstreamFailed):
             await rig.serve()
         assert len(_begun(rig)) == 1

@@ -9,13 +9,13 @@ import pytest
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Api
-from stayfast.lab.load.virtual import virtual
+from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.simulated import Simulated
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.metrics.definitions import AFFINITY, EJECTED, PREFIX_TOKENS, TOKENS
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.settings import Settings, SettingsError, SettingsText, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.testing import SimLoop, run
 from stayfast.wire.json_input import decode
 from tests.flow.rig import read
@@ -30,7 +30,7 @@ def settings_of(route: str, **upstreams: str) -> Settings:
     """A settings file with one route, `chat`."""
     lines = [f"  {name}: {its}" for name, its in upstreams.items()]
     text = "\n".join(["upstreams:", *lines, "defaults: {hedge: {mode: \"off\"}}", "routes:", f"  chat: {route}"])
-    return load(SettingsText("test", text), {}, kinds=KINDS)
+    return load_settings(SettingsText("test", text), {}, kinds=KINDS)
 
 
 class Client:
@@ -62,9 +62,9 @@ class Client:
 
     def counted(self, name: str) -> Counter[str]:
         """A counter by its last label."""
-        self.system.together.catch_up()
+        self.system.together.flush_events()
         found = Counter[str]()
-        for labels, n in self.system.together.seen.snapshot().counters[name]:
+        for labels, n in self.system.together.metrics_sink.snapshot().counters[name]:
             found[labels[-1]] += int(n)
         return found
 
@@ -82,7 +82,7 @@ class Client:
 
 def client_of(settings: Settings, loop: SimLoop, seed: int = 1) -> Client:
     """A client of a system in virtual time."""
-    return Client(virtual(settings, loop, seed), loop)
+    return Client(build_virtual_system(settings, loop, seed), loop)
 
 
 def test_a_conversation_stays_where_its_beginning_is() -> None:
@@ -176,7 +176,7 @@ def test_a_response_is_gone_on_from_where_it_is_stored() -> None:
         reply = await client.ask("first", api=Api.RESPONSES)
         answered_by = [reply.upstream]
         for _ in range(8):
-            reply = await client.ask("next", api=Api.RESPONSES, previous_response_id=reply.sight.response_id)
+            reply = await client.ask("next", api=Api.RESPONSES, previous_response_id=reply.summary.response_id)
             answered_by.append(reply.upstream)
         return answered_by
 
@@ -200,7 +200,7 @@ def test_an_outlier_is_left_out() -> None:
     client = run(main)
     assert client.by["bad"] == 0
     assert client.notes[-1].startswith("left out bad: ")
-    gauges = dict(client.system.together.seen.snapshot().gauges[EJECTED.name])
+    gauges = dict(client.system.together.metrics_sink.snapshot().gauges[EJECTED.name])
     assert gauges == {("chat", "a"): 0.0, ("chat", "bad"): 1.0, ("chat", "c"): 0.0}
 
 
@@ -270,12 +270,12 @@ def test_an_upstream_that_a_reload_brings_begins_slowly() -> None:
             return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
 
         before = built("a, b", None, a=QUICK, b=QUICK)
-        assert [member.breaker.share(loop.now()) for member in before.registry] == [1.0, 1.0]
+        assert [member.breaker.traffic_share(loop.now()) for member in before.registry] == [1.0, 1.0]
         after = built("a, b, c", before, a=QUICK, b=QUICK, c=QUICK)
-        assert [member.breaker.share(loop.now()) for member in after.registry] == [1.0, 1.0, pytest.approx(0.1)]
-        assert after.gateway.router.routes["chat"].picking is before.gateway.router.routes["chat"].picking
+        assert [member.breaker.traffic_share(loop.now()) for member in after.registry] == [1.0, 1.0, pytest.approx(0.1)]
+        assert after.gateway.router.routes["chat"].selector is before.gateway.router.routes["chat"].selector
         await asyncio.sleep(10)
-        assert after.registry["c"].breaker.share(loop.now()) == 1.0
+        assert after.registry["c"].breaker.traffic_share(loop.now()) == 1.0
 
     run(main)
 

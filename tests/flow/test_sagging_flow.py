@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from stayfast.lab.harness.virtual import chat, read, simulated, virtual_system
+from stayfast.lab.harness.virtual import chat_request, read_body, simulated_upstream, virtual_system
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, Regimes, RegimeState
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -45,14 +45,14 @@ def shares(rate: float, times: float) -> tuple[float, float, float]:
                                   regimes=Regimes(normal=Regime(1e9), brownout=Regime(gap_factor=times)))
         system = virtual_system(loop, {"a": provider, "b": provider}, 1, hedge=HedgeConfig(mode="off"))
         rng, by = Random(1), [Counter[str]() for _ in range(5)]
-        loop.call_at(60.0, simulated(system, "a").provider.set_regime, RegimeState.BROWNOUT)
-        loop.call_at(180.0, simulated(system, "a").provider.set_regime, None)
+        loop.call_at(60.0, simulated_upstream(system, "a").provider.set_regime, RegimeState.BROWNOUT)
+        loop.call_at(180.0, simulated_upstream(system, "a").provider.set_regime, None)
 
         async def ask() -> None:
             began_at = loop.now()
-            reply = await system.gateway.serve(chat(20, 100), Arrival("req_1", began_at))
+            reply = await system.gateway.serve(chat_request(20, 100), Arrival("req_1", began_at))
             by[int(began_at // 60)][reply.upstream] += 1
-            await read(reply)
+            await read_body(reply)
 
         async with asyncio.TaskGroup() as group:
             while loop.now() < 299:

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from stayfast.compose.aggregate import Caches, Forgot
+from stayfast.compose.aggregate import Caches, PurgedStore
 from stayfast.core.errors import Shed
 from stayfast.core.events import RequestDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.server.backend import PurgeFilter
-from stayfast.testing import Say, SimLoop, Wait, run
+from stayfast.testing import SendText, SimLoop, Wait, run
 from tests.flow.rig import chat, read, said
 from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
 
@@ -33,7 +33,7 @@ def test_the_same_question_in_other_words_is_answered_at_once() -> None:
         assert p.startswith("p=")
         assert said(await read(reply)) == YES
         assert (rig.n_calls, rig.results, rig.lookups) == (1, ["miss", "semantic"], ["no_neighbour", "hit"])
-        made, done = rig.sink.of(RequestDone)
+        made, done = rig.sink.facts_of(RequestDone)
         assert made.cache_key is not None
         assert (done.cache_key, key) == (made.cache_key, f"key={made.cache_key.hex()}")
         assert done.attempts == ()
@@ -52,11 +52,11 @@ def test_the_key_of_a_hit_purges_its_answer() -> None:
         await rig.text(ask(ONE))
         await rig.settled()
         assert await rig.text(ask(SAME)) == YES
-        key = rig.sink.of(RequestDone)[1].cache_key
+        key = rig.sink.facts_of(RequestDone)[1].cache_key
         assert key is not None
         caches = Caches(lambda: rig.router.routes)
-        assert await caches.purge(PurgeFilter(key=bytes(32))) == [Forgot(0)]
-        assert await caches.purge(PurgeFilter(key=key)) == [Forgot(1)]
+        assert await caches.purge(PurgeFilter(key=bytes(32))) == [PurgedStore(0)]
+        assert await caches.purge(PurgeFilter(key=key)) == [PurgedStore(1)]
         assert await caches.inspect_answer(key) is None
         assert await rig.text(ask(SAME)) == NO
         assert rig.lookups == ["no_neighbour", "hit", "gone"]
@@ -89,7 +89,7 @@ def test_another_question_is_not() -> None:
         await rig.settled()
         assert await rig.text(ask(OTHER)) == NO
         assert rig.lookups == ["no_neighbour", "unlike"]
-        assert rig.sink.of(RequestDone)[1].notes == ("no answer in other words: unlike",)
+        assert rig.sink.facts_of(RequestDone)[1].notes == ("no answer in other words: unlike",)
 
     run(main)
 
@@ -229,7 +229,7 @@ def test_a_late_embedding_is_a_miss_within_the_allowance() -> None:
     """The look-up ends after lookup_timeout_s; the answer is learned from all the same."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, [Wait(1), Say(YES)], semantic=SemanticConfig(threshold=0.9, lookup_timeout_s=0.05))
+        rig = SemanticRig(loop, [Wait(1), SendText(YES)], semantic=SemanticConfig(threshold=0.9, lookup_timeout_s=0.05))
         await rig.text(ask(ONE))
         await rig.settled()
         rig.words.slow_s = 5
@@ -255,7 +255,7 @@ def test_the_stages_allowance_holds() -> None:
         assert await rig.text(ask(SAME)) == YES
         assert loop.now() - began_at == pytest.approx(0.018)
         assert (rig.results, rig.lookups) == (["miss", "miss"], ["no_neighbour", "timeout"])
-        assert rig.sink.of(RequestDone)[1].over_stage is None
+        assert rig.sink.facts_of(RequestDone)[1].over_stage is None
 
     run(main)
 
@@ -270,7 +270,7 @@ def test_without_a_vector_it_is_a_miss(why: str) -> None:
         await rig.settled()
         rig.words.is_broken, rig.words.does_fit = why == "failed", why != "no_time"
         if why == "not_ready":
-            rig.embedding.ahead = None
+            rig.embedding.foreground = None
         assert await rig.text(ask(SAME + " please" * 40 * (why == "long"))) == NO
         assert rig.lookups == ["no_neighbour", why]
         await rig.settled()
@@ -284,7 +284,7 @@ def test_a_model_that_is_not_there_is_said_so_where_nothing_was_asked_before() -
 
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, *saying(YES))
-        rig.embedding.ahead = None
+        rig.embedding.foreground = None
         await rig.text(ask(ONE))
         assert rig.lookups == ["not_ready"]
         await rig.settled()
@@ -318,7 +318,7 @@ def test_a_verifier_that_says_no_makes_a_miss() -> None:
         def __init__(self) -> None:
             self.asked: list[tuple[str, str]] = []
 
-        async def agrees(self, question: str, answer: str) -> bool:
+        async def is_right_answer(self, question: str, answer: str) -> bool:
             """No."""
             self.asked.append((question, answer))
             return False
@@ -339,7 +339,7 @@ def test_a_thousand_at_once_are_one_call() -> None:
     """While their look-ups wait nobody has made the call yet; then the first makes it for all."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, [Wait(1), Say(NO)])
+        rig = SemanticRig(loop, [Wait(1), SendText(NO)])
         await rig.text(ask(ONE))
         await rig.settled()
         rig.words.slow_s = 0.01

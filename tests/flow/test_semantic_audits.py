@@ -9,11 +9,11 @@ from stayfast.core.events import AttemptDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.memory import MemoryStore
-from stayfast.testing import Say, Script, SimLoop, Wait, run
+from stayfast.testing import SendText, Script, SimLoop, Wait, run
 from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask
 
 ALWAYS = SemanticConfig(threshold=0.9, audit_share=1.0)
-LATER: Script = [Wait(4.0), Say(YES)]
+LATER: Script = [Wait(4.0), SendText(YES)]
 
 
 @pytest.mark.parametrize("control", [None, CacheControl(only_if_cached=True)])
@@ -21,7 +21,7 @@ def test_an_audit_is_nobodys_wait(control: CacheControl | None) -> None:
     """Who asks the same while it runs is given the same answer at once, and no second audit begins."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, [Say(YES)], LATER, [Say(NO)], semantic=ALWAYS)
+        rig = SemanticRig(loop, [SendText(YES)], LATER, [SendText(NO)], semantic=ALWAYS)
         await rig.text(ask(ONE))
         await rig.settled()
         for _ in range(3):
@@ -33,7 +33,7 @@ def test_an_audit_is_nobodys_wait(control: CacheControl | None) -> None:
         await rig.settled()
         assert rig.lookups == ["no_neighbour", "hit", "audit_started", "hit", "hit", "audit_right"]
         assert rig.n_calls == 2
-        assert [attempt.role for attempt in rig.sink.of(AttemptDone)] == ["first", "audit"]
+        assert [attempt.role for attempt in rig.sink.facts_of(AttemptDone)] == ["first", "audit"]
         rig.check_clean()
 
     run(main)
@@ -43,7 +43,7 @@ def test_a_hit_that_nobody_may_audit_begins_none() -> None:
     """only-if-cached: no call is made for it, and none is counted as begun."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, [Say(YES)], semantic=ALWAYS)
+        rig = SemanticRig(loop, [SendText(YES)], semantic=ALWAYS)
         await rig.text(ask(ONE))
         await rig.settled()
         assert await rig.text(ask(SAME), CacheControl(only_if_cached=True)) == YES
@@ -57,14 +57,14 @@ def test_an_answer_that_no_stream_can_tell_is_a_miss_that_teaches() -> None:
     """It is not counted as a hit nor audited; the answer that is made instead is given to whoever asks in other words."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, [Say(YES)], semantic=ALWAYS)
+        rig = SemanticRig(loop, [SendText(YES)], semantic=ALWAYS)
         await rig.text(ask(ONE))
         await rig.settled()
         store = rig.caching.store
         assert isinstance(store, MemoryStore)
         ((key, kept),) = store._answers.items()
         body = msgspec.json.encode({**msgspec.json.decode(kept.body), "citations": ["https://a.example"]})
-        store.keep(key, msgspec.structs.replace(kept, body=body))
+        store.put_sync(key, msgspec.structs.replace(kept, body=body))
         for question in (SAME, SAME_TOO):
             assert await rig.text(ask(question)) == YES
             await rig.settled()

@@ -39,10 +39,10 @@ def test_no_tenant_is_judged_by_anothers_labels() -> None:
     """One that has taught nothing is in shadow, whatever the other has proven."""
     learning = Learning(CalibrateConfig(max_error=0.05))
     taught(learning, "a", 600)
-    assert learning.rule_of("a").why_not(learning.rule_of("a").p(GOOD)) == ""
-    assert learning.rule_of("b").why_not(1.0) == "shadow"
+    assert learning.rule_of("a").reject_reason(learning.rule_of("a").probability(GOOD)) == ""
+    assert learning.rule_of("b").reject_reason(1.0) == "shadow"
     taught(learning, "b", 10)
-    assert learning.rule_of("b").why_not(1.0) == "shadow"
+    assert learning.rule_of("b").reject_reason(1.0) == "shadow"
     assert (learning.n_labels, learning.is_shadow) == (610, False)
     threshold, estimate = learning.worst()
     assert threshold == learning.rule_of("a").threshold
@@ -57,12 +57,12 @@ def test_labels_are_bounded_and_outlive_a_restart_with_their_tenant() -> None:
     for tenant, n in (("a", 400), ("b", 300), ("c", 200)):
         taught(learning, tenant, n, log)
     assert len(log) == 500
-    assert learning.rule_of("a").why_not(1.0) == "shadow"
+    assert learning.rule_of("a").reject_reason(1.0) == "shadow"
     again = Learning(config, most=700)
     again.restore(log)
     for tenant, n in (("a", 0), ("b", 300), ("c", 200)):
         assert again.rule_of(tenant).n_labels == n
-        assert again.rule_of(tenant).why_not(again.rule_of(tenant).p(GOOD)) == ("" if n else "shadow")
+        assert again.rule_of(tenant).reject_reason(again.rule_of(tenant).probability(GOOD)) == ("" if n else "shadow")
     taught(again, "c", 1, log)
     assert len(log) == 501
 
@@ -74,7 +74,7 @@ def test_an_audit_whose_answer_cannot_be_kept_found_the_hit_wrong(monkeypatch: p
         rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         await rig.text(ask(ONE))
         await rig.settled()
-        monkeypatch.setattr("stayfast.pipeline.stages.cache.lookup.is_storable", lambda request, sight, data: None)
+        monkeypatch.setattr("stayfast.pipeline.stages.cache.lookup.is_storable", lambda request, summary, data: None)
         assert await rig.text(ask(SAME)) == YES
         await rig.settled()
         assert rig.lookups[-2:] == ["audit_started", "audit_wrong"]
@@ -98,7 +98,7 @@ def test_audits_that_came_to_nothing_count_as_much_as_those_that_did_not() -> No
     for learning, n_judged in ((lossy, 20), (whole, 100), (again, 20)):
         rule = learning.rule_of("a")
         assert sum(label.weight for label in rule._labels[600:]) == pytest.approx(1000, rel=0.2)
-        assert rule.audited() == (2, n_judged)
+        assert rule.audit_counts() == (2, n_judged)
         assert learning.audit_judged("nobody") == 1.0
 
 
@@ -111,7 +111,7 @@ def test_an_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
         taught(learning, "a", 60)
         await rig.text(ask(ONE), tenant="a")
         await rig.settled()
-        ask_store, n_asked = MemoryStore.ask, 0
+        ask_store, n_asked = MemoryStore.look_up, 0
 
         async def late(self: MemoryStore, key: bytes, until: float) -> tuple[object, bool]:
             """The look-up's own is in time, the comparison's not."""

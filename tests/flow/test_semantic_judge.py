@@ -9,11 +9,11 @@ import uvloop
 
 from stayfast.pipeline.cache.semantic import N_SHORT_WORDS
 from stayfast.policy.cache.similarity import SemanticConfig
-from stayfast.stores.onnx_embedder import Encoder
+from stayfast.stores.onnx_embedder import OnnxEncoder
 from tests.flow.real_embedder import Asker, weights
 
 __all__ = ["weights"]
-Weights = tuple[Encoder, Path]
+Weights = tuple[OnnxEncoder, Path]
 
 PRICES = {"one": 4, "two": 9, "three": 14, "four": 23, "five": 31}
 LETTER = (
@@ -90,7 +90,7 @@ def test_words_in_one_template_stay_apart(weights: Weights) -> None:
     async def main() -> None:
         asker = Asker(weights[0], SemanticConfig("1%"))
         rights = [FORM.format(fabric=fabric, programme=programme) for fabric, programme in FABRICS.items()]
-        rows = await asker.embedding.behind.embed(rights) if asker.embedding.behind is not None else None
+        rows = await asker.embedding.background.embed(rights) if asker.embedding.background is not None else None
         assert rows is not None
         assert (rows @ rows.T)[0, 1:].max() > 0.9  # by the vectors alone they are one
         questions = [(form.format(fabric) + end + "?", right)

@@ -7,7 +7,7 @@ from stayfast.core.events import Renewed
 from stayfast.core.types import CacheControl
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.base import CachedAnswer
-from stayfast.stores.batched_embedder import floats
+from stayfast.stores.batched_embedder import vector_from_bytes
 from stayfast.testing import SimLoop, run
 from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
 
@@ -121,7 +121,7 @@ def test_an_audit_that_finds_another_answer_puts_it_on_probation() -> None:
         await rig.settled()
         assert rig.lookups == ["no_neighbour", "hit", "audit_started", "audit_wrong"]
         assert rig.results == ["miss", "semantic"]
-        assert [fact.result for fact in rig.sink.of(Renewed)] == ["refreshed"]
+        assert [fact.result for fact in rig.sink.facts_of(Renewed)] == ["refreshed"]
         assert await rig.text(ask(SAME)) == NO  # by the exact cache: its own answer is kept
         await rig.text(ask(SAME_TOO))
         assert "probation" in rig.lookups
@@ -186,13 +186,13 @@ def test_what_was_learned_outlives_a_restart() -> None:
 
     async def before(loop: SimLoop) -> dict[bytes, CachedAnswer]:
         rig = SemanticRig(loop, *saying(YES, YES, NO, NO), semantic=SemanticConfig("10%", min_labels=50))
-        rig.semantic.phrasings.log = log
+        rig.semantic.index.log = log
         for text in (ONE, SAME, OTHER, "When can I export an older invoice as a file?"):
             await rig.text(ask(text))
             await rig.settled()
-        rig.semantic.phrasings.remove(4)
+        rig.semantic.index.remove(4)
         assert [key for key in log if key > 0] == [1, 2, 3]
-        return {its.keys[answer]: kept for its in rig.semantic.phrasings.scopes.values() for answer in its.keys
+        return {its.keys[answer]: kept for its in rig.semantic.index.scopes.values() for answer in its.keys
                 if (kept := await rig.caching.store.get(its.keys[answer])) is not None}
 
     async def after(loop: SimLoop) -> None:
@@ -202,7 +202,7 @@ def test_what_was_learned_outlives_a_restart() -> None:
             await rig.caching.store.put(key, kept)
         rig.semantic.is_ready = False
         assert await rig.text(ask(SAME_TOO, user="other")) == NO
-        rig.semantic.restore(log, floats)
+        rig.semantic.restore_logged(log, vector_from_bytes)
         rig.semantic.is_ready = True
         stats = rig.semantic.stats()
         assert (stats.n_phrasings, stats.n_answers, stats.n_scopes) == (3, 2, 1)
@@ -211,7 +211,7 @@ def test_what_was_learned_outlives_a_restart() -> None:
 
     async def labels(loop: SimLoop) -> None:
         rig = SemanticRig(loop, *saying(NO), semantic=SemanticConfig("10%", min_labels=50))
-        rig.semantic.restore(log, floats)
+        rig.semantic.restore_logged(log, vector_from_bytes)
         assert rig.semantic.stats().n_labels == len([key for key in log if key < 0]) == 2  # OTHER is too unlike to be one
 
     answers = run(before)

@@ -43,7 +43,7 @@ def test_no_answer_crosses_a_scope(seed: int) -> None:
     async def main(loop: SimLoop) -> None:
         rng = Random(seed)
         rig = SemanticRig(loop, *saying("-"), semantic=SemanticConfig(threshold=0.5, audit_share=0.05))
-        rig.embedding.ahead = rig.embedding.behind = AllAlike()
+        rig.embedding.foreground = rig.embedding.background = AllAlike()
         for _ in range(1000):
             who = (rng.choice(TENANTS), rng.choice(SYSTEMS), rng.randrange(len(PARENTS)), rng.randrange(len(MORE)))
             tenant, system, parent, more = who

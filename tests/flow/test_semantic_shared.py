@@ -11,10 +11,10 @@ import pytest
 from stayfast.core.events import StoreCallDone
 from stayfast.pipeline.cache.labels import LabelRecord
 from stayfast.pipeline.cache.semantic_index import LabelLog, Logged
-from stayfast.policy.cache.lexical import wording
+from stayfast.policy.cache.lexical import parse_wording
 from stayfast.policy.cache.similarity import N_FEATURES, SemanticConfig
-from stayfast.stores.batched_embedder import floats
-from stayfast.stores.journal import LONGEST_S
+from stayfast.stores.batched_embedder import vector_from_bytes
+from stayfast.stores.journal import POLL_MAX_S
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.flow.semantic_rig import N_DIMS, NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
@@ -33,11 +33,11 @@ class Replica(SemanticRig):
         self.shared = RemoteStore("hot", self.door, SharedConfig(local_bytes=0), loop, self.told, rng=Random(seed))
         super().__init__(loop, *saying(*texts), semantic=semantic, store=self.shared)
         self.semantic._rng = Random(seed)
-        hear = partial(self.semantic.receive, floats=floats)
+        hear = partial(self.semantic.receive_logged, floats=vector_from_bytes)
 
         def log(who: bytes) -> LabelLog:
-            journal = self.shared.journal("abc", 1000, who)
-            journal.begin(hear)
+            journal = self.shared.open_journal("abc", 1000, who)
+            journal.start(hear)
             return journal
 
         self.semantic.share(log)
@@ -45,7 +45,7 @@ class Replica(SemanticRig):
     @property
     def heard(self) -> Counter[str]:
         """What came of what others told."""
-        return Counter(fact.result for fact in self.told.of(StoreCallDone) if fact.what == "read_log")
+        return Counter(fact.result for fact in self.told.facts_of(StoreCallDone) if fact.what == "read_log")
 
 
 def test_a_phrasing_that_one_learned_is_a_hit_at_the_other() -> None:
@@ -65,7 +65,7 @@ def test_a_phrasing_that_one_learned_is_a_hit_at_the_other() -> None:
         await late.settled()
         assert await late.text(ask(SAME_TOO)) == YES
         assert late.results == ["semantic"]
-        answers = [{answer for its in rig.semantic.phrasings.scopes.values() for answer in its.keys}
+        answers = [{answer for its in rig.semantic.index.scopes.values() for answer in its.keys}
                    for rig in (one, other, late)]
         assert answers[0] == answers[1] == answers[2]
         assert len(answers[0]) == 2
@@ -103,7 +103,7 @@ def test_what_both_learned_at_once_ends_as_one_phrasing() -> None:
         await asyncio.gather(*[rig.text(ask(ONE)) for rig in rigs])
         await rigs[0].settled()
         assert [rig.semantic.stats().n_phrasings for rig in rigs] == [1, 1]
-        answers = [next(iter(its.keys)) for rig in rigs for its in rig.semantic.phrasings.scopes.values()]
+        answers = [next(iter(its.keys)) for rig in rigs for its in rig.semantic.index.scopes.values()]
         assert answers[0] == answers[1]
         assert await rigs[0].text(ask(SAME)) == await rigs[1].text(ask(SAME_TOO)) == YES
         for rig in rigs:
@@ -120,15 +120,15 @@ def test_labels_are_everybodys_and_counted_once() -> None:
         place, config = Place(), SemanticConfig("5%")
         rigs = [Replica(loop, place, seed, YES, semantic=config) for seed in (1, 2)]
         for rig in rigs:
-            taught(rig.semantic.learning, "acme", 300, rig.semantic.phrasings.log)
+            taught(rig.semantic.learning, "acme", 300, rig.semantic.index.log)
         await rigs[0].settled()
         rigs.append(Replica(loop, place, 3, YES, semantic=config))
         await rigs[0].settled()
         for rig in rigs:
             its = rig.semantic.learning
             assert its.n_labels == 600
-            assert its.rule_of("acme").why_not(its.rule_of("acme").p((0.9,) * N_FEATURES)) == ""
-            assert its.rule_of("globex").why_not(1.0) == "shadow"
+            assert its.rule_of("acme").reject_reason(its.rule_of("acme").probability((0.9,) * N_FEATURES)) == ""
+            assert its.rule_of("globex").reject_reason(1.0) == "shadow"
             await rig.shared.close()
 
     run(main)
@@ -146,7 +146,7 @@ def test_who_was_found_wrong_at_one_is_on_probation_at_all() -> None:
         await other.settled()
         assert other.lookups[-2:] == ["audit_started", "audit_wrong"]
         for rig in (one, other):
-            (its,) = rig.semantic.phrasings.scopes.values()
+            (its,) = rig.semantic.index.scopes.values()
             assert [its.votes.is_on_probation(answer) for answer in sorted(its.keys)].count(True) == 1
             await rig.settled()
         await one.shared.close()
@@ -169,7 +169,7 @@ def test_a_store_that_is_gone_costs_no_request_anything() -> None:
         assert await other.text(ask(SAME, user="u")) == NO
         assert other.lookups == ["no_neighbour"]
         one.door.is_gone = other.door.is_gone = False
-        await asyncio.sleep(3 * LONGEST_S)
+        await asyncio.sleep(3 * POLL_MAX_S)
         assert other.heard["unavailable"] > 1
         assert other.heard["read"] == 1
         assert other.semantic.stats().n_phrasings == 2
@@ -217,7 +217,7 @@ def test_what_is_forgotten_stays_forgotten() -> None:
 
 
 @pytest.mark.parametrize("body", [
-    b"", b"nonsense", msgspec.msgpack.encode(Logged(b"s" * 32, 1, b"k" * 32, wording(ONE), bytes(8))),
+    b"", b"nonsense", msgspec.msgpack.encode(Logged(b"s" * 32, 1, b"k" * 32, parse_wording(ONE), bytes(8))),
     msgspec.msgpack.encode([b"s" * 32, 1]), msgspec.msgpack.encode(LabelRecord((0.5,) * N_FEATURES, True, False))])
 def test_what_is_no_phrasing_is_refused(body: bytes) -> None:
     """Of another form, or of another embedder: counted as unreadable, and nothing is learned of it."""
@@ -225,7 +225,7 @@ def test_what_is_no_phrasing_is_refused(body: bytes) -> None:
     async def main(loop: SimLoop) -> None:
         one = Replica(loop, Place(), 1, YES)
         with pytest.raises(ValueError, match=REFUSED):
-            one.semantic.receive(1, body, False, floats=floats)
+            one.semantic.receive_logged(1, body, False, floats=vector_from_bytes)
         assert one.semantic.stats().n_phrasings == 0
         await one.shared.close()
 
@@ -234,14 +234,14 @@ def test_what_is_no_phrasing_is_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"nonsense",
                                   msgspec.msgpack.encode(LabelRecord((0.5,) * (N_FEATURES - 1), True, False)),
-                                  msgspec.msgpack.encode(Logged(b"s", 1, b"k", wording(ONE), bytes(4 * N_DIMS)))])
+                                  msgspec.msgpack.encode(Logged(b"s", 1, b"k", parse_wording(ONE), bytes(4 * N_DIMS)))])
 def test_what_is_no_label_is_refused(body: bytes) -> None:
     """As above."""
 
     async def main(loop: SimLoop) -> None:
         one = Replica(loop, Place(), 1, YES, semantic=SemanticConfig("5%"))
         with pytest.raises(ValueError, match=REFUSED):
-            one.semantic.receive(-1, body, False, floats=floats)
+            one.semantic.receive_logged(-1, body, False, floats=vector_from_bytes)
         assert one.semantic.stats().n_labels == 0
         await one.shared.close()
 

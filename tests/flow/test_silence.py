@@ -7,12 +7,12 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.attempts import attempt as lead
-from stayfast.testing import Raw, Say, SimLoop, Wait, run
+from stayfast.testing import SendBytes, SendText, SimLoop, Wait, run
 from stayfast.wire.json_input import decode
 from tests.flow.rig import Rig, chat, read
 
-PING = Raw(b": ping\n\n")
-ROLE = Raw(b'data: {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}\n\n')
+PING = SendBytes(b": ping\n\n")
+ROLE = SendBytes(b'data: {"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}\n\n')
 
 
 def messages() -> Request:
@@ -25,7 +25,7 @@ def test_pings_keep_a_translated_stream_alive() -> None:
     """A live upstream is not cut for reads that hold nothing for its client."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [(Say("a"), *(Wait(2), PING) * 3, Wait(2), Say("b"))], timeouts=Timeouts(idle_s=3))
+        rig = Rig(loop, [(SendText("a"), *(Wait(2), PING) * 3, Wait(2), SendText("b"))], timeouts=Timeouts(idle_s=3))
         body = await read(await rig.serve(messages()))
         assert body.count(b"text_delta") == 2
         assert b"message_stop" in body
@@ -38,7 +38,7 @@ def test_pings_do_not_put_off_the_first_token() -> None:
     """Before content there is one time-out, whatever else is sent."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [(*(Wait(0.5), PING) * 20, Say("late"))], timeouts=Timeouts(first_token_s=2))
+        rig = Rig(loop, [(*(Wait(0.5), PING) * 20, SendText("late"))], timeouts=Timeouts(first_token_s=2))
         with pytest.raises(UpstreamFailed) as failed:
             await rig.serve()
         assert (failed.value.code, loop.now()) == ("first_token_s_exceeded", 2.0)
@@ -52,7 +52,7 @@ def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch, n_fits: i
     monkeypatch.setattr(lead, "MAX_HELD_BACK_BYTES", len(ROLE.data) * n_fits)
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[*[ROLE] * 4, Say("a")]])
+        rig = Rig(loop, [[*[ROLE] * 4, SendText("a")]])
         if n_fits == 4:
             assert (await read(await rig.serve(chat()))).startswith(ROLE.data * 4)
             return

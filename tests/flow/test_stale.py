@@ -12,8 +12,8 @@ from stayfast.pipeline.exchange import Exchange, OutcomeRecord
 from stayfast.pipeline.plan import Admitted
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.policy.admission.priority import Urgency
-from stayfast.policy.cache.freshness import SKEW_S, CacheConfig, Use, age_of, use_of
-from stayfast.testing import Fail, Say, Script, SimLoop, Wait, run
+from stayfast.policy.cache.freshness import MAX_CLOCK_SKEW_S, CacheConfig, Freshness, age_of, freshness_of
+from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig, without_key
 from tests.flow.rig import chat, read, said
 
@@ -29,20 +29,20 @@ class StaleRig(CacheRig):
 
 
 @pytest.mark.parametrize(("age_s", "max_age_s", "use"), [
-    (60, inf, Use.FRESH), (61, inf, Use.STALE), (120, inf, Use.STALE), (121, inf, Use.SPARE), (660, inf, Use.SPARE),
-    (661, inf, None), (20, 10, None), (20, 30, Use.FRESH), (61, 60, None), (61, 61, Use.STALE), (90, 61, None),
-    (130, 125, None), (124, 125, Use.SPARE),
+    (60, inf, Freshness.FRESH), (61, inf, Freshness.STALE), (120, inf, Freshness.STALE), (121, inf, Freshness.STALE_IF_ERROR), (660, inf, Freshness.STALE_IF_ERROR),
+    (661, inf, None), (20, 10, None), (20, 30, Freshness.FRESH), (61, 60, None), (61, 61, Freshness.STALE), (90, 61, None),
+    (130, 125, None), (124, 125, Freshness.STALE_IF_ERROR),
 ])
-def test_what_an_answer_of_an_age_is_good_for(age_s: float, max_age_s: float, use: Use | None) -> None:
+def test_what_an_answer_of_an_age_is_good_for(age_s: float, max_age_s: float, use: Freshness | None) -> None:
     """Fresh, stale, spare, gone, in this order; beyond its client's own max-age, which may be the longer one, it is gone."""
-    assert use_of(CONFIG, age_s, max_age_s) is use
+    assert freshness_of(CONFIG, age_s, max_age_s) is use
 
 
-@pytest.mark.parametrize(("ahead_s", "age_s"), [(-60, 60), (0, 0), (SKEW_S, 0), (SKEW_S + 1, inf), (86_400, inf)])
+@pytest.mark.parametrize(("ahead_s", "age_s"), [(-60, 60), (0, 0), (MAX_CLOCK_SKEW_S, 0), (MAX_CLOCK_SKEW_S + 1, inf), (86_400, inf)])
 def test_an_answer_from_the_future_is_too_old_for_anything(ahead_s: float, age_s: float) -> None:
     """Its clock was ahead: counted from there it would stay young until the real time gets there. Clocks differ a little."""
     assert age_of(1e9 + ahead_s, 1e9) == age_s
-    assert use_of(CONFIG, inf) is None
+    assert freshness_of(CONFIG, inf) is None
 
 
 def test_what_was_kept_by_a_clock_that_was_ahead_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,11 +81,11 @@ def test_an_old_answer_is_given_at_once_and_made_again() -> None:
         await asyncio.sleep(1)
         assert await rig.text() == "other"
         assert rig.results == ["miss"] + ["stale"] * 5 + ["hit"]
-        (renewed,) = rig.sink.of(Renewed)
+        (renewed,) = rig.sink.facts_of(Renewed)
         assert renewed.result == "refreshed"
         assert renewed.seconds == pytest.approx(0.25)
         assert rig.n_calls == 2
-        assert [attempt.role for attempt in rig.sink.of(AttemptDone)] == ["first", "refresh"]
+        assert [attempt.role for attempt in rig.sink.facts_of(AttemptDone)] == ["first", "refresh"]
         rig.check_clean()
 
     run(main)
@@ -95,7 +95,7 @@ def test_whoever_asks_for_it_anew_shares_the_call_behind() -> None:
     """Once the old answer is too old to be given, the call that is under way in the background is as good as any."""
 
     async def main(loop: SimLoop) -> None:
-        rig = StaleRig(loop, HELLO, [Wait(30), Say("slow")])
+        rig = StaleRig(loop, HELLO, [Wait(30), SendText("slow")])
         await rig.text()
         await asyncio.sleep(110)
         assert await rig.text() == "Hello"
@@ -120,7 +120,7 @@ def test_what_fails_behind_hurts_nobody() -> None:
             assert await rig.text() == "Hello"
             await asyncio.sleep(1)
         assert await rig.text() == "other"
-        assert [fact.result for fact in rig.sink.of(Renewed)] == ["failed", "failed", "refreshed"]
+        assert [fact.result for fact in rig.sink.facts_of(Renewed)] == ["failed", "failed", "refreshed"]
         rig.check_clean()
 
     run(main)
@@ -158,7 +158,7 @@ def test_an_old_answer_instead_of_an_error(stream: bool) -> None:
         assert without_key(reply.cache) == "stale; kind=exact; age=300"
         assert (reply.degraded, reply.upstream) == ("stale", "(cache)")
         assert b"Hel" in await read(reply)
-        done = rig.sink.of(RequestDone)[-1]
+        done = rig.sink.facts_of(RequestDone)[-1]
         assert (done.status, done.cache, done.degraded, len(done.attempts)) == (200, "stale", "stale", 1)
         await asyncio.sleep(400)
         with pytest.raises(UpstreamFailed):
@@ -172,7 +172,7 @@ def test_an_old_answer_when_the_time_is_up() -> None:
     """Its deadline is no reason to have nothing."""
 
     async def main(loop: SimLoop) -> None:
-        rig = StaleRig(loop, HELLO, [Wait(50), Say("late")])
+        rig = StaleRig(loop, HELLO, [Wait(50), SendText("late")])
         await rig.text()
         await asyncio.sleep(300)
         began_at = loop.now()
@@ -191,7 +191,7 @@ def test_all_who_share_a_failed_call_get_the_old_answer() -> None:
         await rig.text()
         await asyncio.sleep(300)
         assert set(await asyncio.gather(*[rig.text() for _ in range(10)])) == {"Hello"}
-        assert len(rig.sink.of(AttemptDone)) <= 3
+        assert len(rig.sink.facts_of(AttemptDone)) <= 3
         rig.check_clean()
 
     run(main)
@@ -208,7 +208,7 @@ def test_while_the_breaker_is_open_nobody_is_asked() -> None:
         for number in range(40):
             with pytest.raises(UpstreamFailed):
                 await rig.text(chat(user=str(number)))
-            if (load := member.load(loop.now())).share == 0 and not load.wants_probe:
+            if (load := member.load_of(loop.now())).share == 0 and not load.needs_probe:
                 break
         else:
             pytest.fail("the breaker never opened")
@@ -252,7 +252,7 @@ def test_calls_behind_come_in_as_a_batch_does() -> None:
         assert await rig.text(tenant="ann") == "other"
         assert door.came == [("ann", None), ("ann", None), ("ann", Urgency.BATCH), ("ann", None), ("ann", Urgency.BATCH),
                              ("ann", None)]
-        assert [fact.result for fact in rig.sink.of(Renewed)] == ["shed", "refreshed"]
+        assert [fact.result for fact in rig.sink.facts_of(Renewed)] == ["shed", "refreshed"]
         assert door.n_in == 0
         rig.check_clean()
 

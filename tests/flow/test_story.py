@@ -9,10 +9,10 @@ from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Outcome, Stage
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Cut, Fail, Raw, Say, Script, SimLoop, Wait, run
+from stayfast.testing import Cut, Fail, SendBytes, SendText, Script, SimLoop, Wait, run
 from tests.flow.rig import Rig, chat, read, said
 
-HELLO: Script = [Wait(0.25), Say("Hel"), Wait(0.1), Say("lo")]
+HELLO: Script = [Wait(0.25), SendText("Hel"), Wait(0.1), SendText("lo")]
 
 
 def test_serve_returns_at_the_first_content_token() -> None:
@@ -56,7 +56,7 @@ def test_stages_add_up_to_the_whole() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [HELLO])
         await read(await rig.serve())
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert [stage.stage for stage in done.stages] == list(Stage)
         assert sum(stage.spent_s for stage in done.stages) == pytest.approx(done.ended_at - done.accepted_at)
         spent = {stage.stage: stage.spent_s for stage in done.stages}
@@ -101,7 +101,7 @@ def test_max_tokens_bounds_a_script() -> None:
 
 def test_role_only_chunk_is_held_back_until_content() -> None:
     """A role is not a first token: the attempt may still be swapped after it, unseen by the client."""
-    role = Raw(b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":'
+    role = SendBytes(b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":'
                b'[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n')
 
     async def main(loop: SimLoop) -> None:
@@ -123,9 +123,9 @@ def test_unknown_model_is_a_404() -> None:
         with pytest.raises(Rejected) as rejected:
             await rig.serve(chat(model="nope"))
         assert (rejected.value.status, rejected.value.param) == (404, "model")
-        (done,) = rig.sink.of(RequestDone)
+        (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.route, done.error) == (404, None, "model_not_found")
-        assert not rig.sink.of(AttemptDone)
+        assert not rig.sink.facts_of(AttemptDone)
 
     run(main)
 
@@ -134,7 +134,7 @@ def test_cut_stream_is_never_whole() -> None:
     """A body that ends without the protocol's end raises, after what came before it was delivered."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Say("Hel"), Cut()]])
+        rig = Rig(loop, [[SendText("Hel"), Cut()]])
         reply = await rig.serve()
         first = await reply.next()
         assert first is not None
@@ -142,7 +142,7 @@ def test_cut_stream_is_never_whole() -> None:
         with pytest.raises(UpstreamFailed) as cut:
             await read(reply)
         assert cut.value.fault is Fault.TRUNCATED
-        (attempt,) = rig.sink.of(AttemptDone)
+        (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "truncated")
         assert rig.n_in_flight == rig.n_open == 0
 
@@ -151,13 +151,13 @@ def test_cut_stream_is_never_whole() -> None:
 
 def test_error_event_before_content_is_retried_elsewhere() -> None:
     """An error inside HTTP 200 before any content is a failed attempt, not an answer."""
-    in_band = Raw(b'data: {"error":{"message":"overloaded","type":"server_error","param":null,"code":null}}\n\n')
+    in_band = SendBytes(b'data: {"error":{"message":"overloaded","type":"server_error","param":null,"code":null}}\n\n')
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[in_band]], [HELLO], retry=RetryConfig(max_attempts=2))
         for _ in range(5):  # whichever of the two is drawn first
             assert said(await read(await rig.serve())) == "Hello"
-        faults = {attempt.fault for attempt in rig.sink.of(AttemptDone)}
+        faults = {attempt.fault for attempt in rig.sink.facts_of(AttemptDone)}
         assert faults == {None, "in_band"}
 
     run(main)
@@ -177,8 +177,8 @@ def test_final_errors_are_not_retried() -> None:
         rig.scripted[0].open = refuse  # type: ignore[assignment, method-assign]
         with pytest.raises(UpstreamFailed):
             await rig.serve()
-        assert len(rig.sink.of(AttemptDone)) == 1
-        assert rig.sink.of(AttemptDone)[0].outcome is Outcome.IGNORED
+        assert len(rig.sink.facts_of(AttemptDone)) == 1
+        assert rig.sink.facts_of(AttemptDone)[0].outcome is Outcome.IGNORED
 
     run(main)
 
@@ -248,6 +248,6 @@ def test_stateful_requests_are_sent_once() -> None:
             rig = Rig(loop, [[Fail(fault)]], retry=RetryConfig(max_attempts=3))
             with pytest.raises(UpstreamFailed):
                 await rig.serve(chat(store=True))
-            assert len(rig.sink.of(AttemptDone)) == n_attempts
+            assert len(rig.sink.facts_of(AttemptDone)) == n_attempts
 
     run(main)

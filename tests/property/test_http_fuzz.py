@@ -86,7 +86,7 @@ async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseExcep
     current = ActiveSystem(backend)
     tasks = ConnectionTasks(errors.append)
     app = GatewayApp(current, clock=loop, sink=RecordingSink(), tasks=tasks, entropy=b"12345678",
-                cold=AdminApp(current, clock=loop, version="0", is_draining=lambda: False), place=None)
+                admin_app=AdminApp(current, clock=loop, version="0", is_draining=lambda: False), start_trace=None)
     server: HttpServer[LlmHttpRequest] = HttpServer(app, loop, tasks)
     connection = ServerConnection(server)
     wire = Wire(loop, connection)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import SettingsError, SettingsText, load
+from stayfast.settings import SettingsError, SettingsText, load_settings
 from stayfast.settings.schema import json_schema
 
 KEYS = ("server", "upstreams", "routes", "defaults", "log", "port", "auth", "keys", "kind", "openai", "a", "m", "timeouts",
@@ -24,7 +24,7 @@ TREES: st.SearchStrategy[Any] = st.recursive(
 def run(text: str) -> bool:
     """Whether the text loads."""
     try:
-        load(SettingsText("f.yaml", text), {"X": "1"}, check_engine=lambda config: None, check_turn=lambda named: None,
+        load_settings(SettingsText("f.yaml", text), {"X": "1"}, check_engine=lambda config: None, check_turn=lambda named: None,
              kinds=KINDS)
     except SettingsError as error:
         problems, shown = error.problems, str(error)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import Api, Request
 from stayfast.wire import sse
-from stayfast.wire.errors import from_response, render, render_event
-from stayfast.wire.json_input import can_translate, check, conversation, decode, encode
-from stayfast.wire.transcode import transcoder
+from stayfast.wire.errors import failure_of_response, encode_error, encode_error_event
+from stayfast.wire.json_input import can_translate, check_json_bounds, parse_conversation, decode, encode
+from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.full_requests import FULL
 from tests.unit.wire.recorded import STREAMS, body, request
 from tests.unit.wire.whole_answers import ANSWERS
@@ -76,7 +76,7 @@ def test_encode_any_decoded_request_is_translated_or_rejected(api: Api, data: st
         with suppress(Rejected):
             json.loads(encode(asked, to, "up", stream=True, want_usage=True))
     with suppress(Rejected):
-        assert conversation(asked).api is api
+        assert parse_conversation(asked).api is api
 
 
 @settings(max_examples=300, deadline=None)
@@ -85,12 +85,12 @@ def test_transcode_any_stream_never_raises(source: Api, data: st.DataObject) -> 
     """Fragments of protocols in any order give chunks, and an end that is whole or an UpstreamFailed."""
     client = data.draw(st.sampled_from([api for api in (*TALKERS, Api.COMPLETIONS) if can_translate(api, source)]))
     reads = data.draw(st.lists(st.lists(FRAGMENT, max_size=6).map(b"".join), max_size=6))
-    coder = transcoder(source, request(client, stream=data.draw(st.booleans())), source_streams=True, upstream="up")
+    coder = make_transcoder(source, request(client, stream=data.draw(st.booleans())), source_streams=True, upstream="up")
     for read in reads:
         coder.feed(read)
     coder.finish()
-    assert coder.sight.is_complete is (coder.sight.failure is None)
-    assert coder.sight.failure is None or isinstance(coder.sight.failure, UpstreamFailed)
+    assert coder.summary.is_complete is (coder.summary.failure is None)
+    assert coder.summary.failure is None or isinstance(coder.summary.failure, UpstreamFailed)
 
 
 @settings(max_examples=300, deadline=None)
@@ -109,10 +109,10 @@ def test_transcode_recorded_streams_with_one_value_replaced(name: str, data: st.
             return
         path = data.draw(st.sampled_from(paths(said)))
         blocks[at] = head + json.dumps(replaced(said, path, data.draw(JSON))).encode()
-    coder = transcoder(recorded.api, request(client, stream=data.draw(st.booleans())), source_streams=True, upstream="up")
+    coder = make_transcoder(recorded.api, request(client, stream=data.draw(st.booleans())), source_streams=True, upstream="up")
     coder.feed(b"\n\n".join(blocks))
     coder.finish()
-    assert coder.sight.is_complete is (coder.sight.failure is None)
+    assert coder.summary.is_complete is (coder.summary.failure is None)
 
 
 @settings(max_examples=200, deadline=None)
@@ -120,10 +120,10 @@ def test_transcode_recorded_streams_with_one_value_replaced(name: str, data: st.
 def test_transcode_whole_answers_with_one_value_replaced(source: Api, client: Api, data: st.DataObject) -> None:
     """An answer with a wrong type is translated or a failure; nothing raises."""
     path = data.draw(st.sampled_from(paths(ANSWERS[source])))
-    coder = transcoder(source, request(client), source_streams=False, upstream="up")
+    coder = make_transcoder(source, request(client), source_streams=False, upstream="up")
     coder.feed(json.dumps(replaced(ANSWERS[source], path, data.draw(JSON))).encode())
     last = coder.finish()
-    assert (last is None) is (coder.sight.failure is not None)
+    assert (last is None) is (coder.summary.failure is not None)
     if last is not None:
         json.loads(last.data)
 
@@ -133,27 +133,27 @@ def test_transcode_whole_answers_with_one_value_replaced(source: Api, client: Ap
     lambda value: json.dumps({"error": value, "type": "error"}).encode()), after=st.text(max_size=8))
 def test_from_response_any_error_response(source: Api, status: int, raw: bytes, after: str) -> None:
     """Any error response becomes one in every dialect: a status of an error and a body of JSON."""
-    error = from_response("up", source, status, {"retry-after": after}, raw, now_wall=0.0)
+    error = failure_of_response("up", source, status, {"retry-after": after}, raw, now_wall=0.0)
     for api in Api:
-        shown, _, out = render(error, api, "r")
+        shown, _, out = encode_error(error, api, "r")
         assert 400 <= shown < 600
         json.loads(out)
-        assert render_event(error, api, "r").endswith(b"\n\n")
+        assert encode_error_event(error, api, "r").endswith(b"\n\n")
 
 
 @settings(max_examples=200, deadline=None)
 @given(reads=st.lists(st.lists(FRAGMENT, max_size=5).map(b"".join), max_size=6))
 def test_splitter_loses_no_byte(reads: list[bytes]) -> None:
     """Returned and buffered bytes together are the input."""
-    splitter = sse.Splitter()
+    splitter = sse.EventSplitter()
     out = b""
     for read in reads:
         blocks = splitter.feed(read)
         if blocks:
-            out += splitter.verbatim(blocks, 0, len(blocks))
+            out += splitter.original_bytes(blocks, 0, len(blocks))
         for block in blocks:
-            sse.parse(block)
-    assert out + splitter.rest() == b"".join(reads)
+            sse.parse_block(block)
+    assert out + splitter.take_rest() == b"".join(reads)
 
 
 @settings(max_examples=200, deadline=None)
@@ -166,7 +166,7 @@ def test_check_depth_equals_parsed_depth(value: Any, max_depth: int) -> None:
 
     raw = json.dumps(value, ensure_ascii=False).encode()
     try:
-        check(raw, max_depth)
+        check_json_bounds(raw, max_depth)
     except Rejected:
         assert depth(value) > max_depth
     else:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
 from stayfast.wire.json_input import can_translate
-from stayfast.wire.transcode import transcoder
+from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import STREAMS, Recorded, request
 
 CLIENTS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)
@@ -20,15 +20,15 @@ CASES = [(name, client, stream) for name, recorded in STREAMS.items() for client
 
 def outcome(recorded: Recorded, client: Api, stream: bool, cuts: list[int]) -> tuple[Any, ...]:
     """Bytes for the client and everything that was seen, with `recorded` cut at `cuts`."""
-    coder = transcoder(recorded.api, request(client, stream=stream), source_streams=True, upstream="up", created_at=7)
+    coder = make_transcoder(recorded.api, request(client, stream=stream), source_streams=True, upstream="up", created_at=7)
     edges = [0, *sorted(cuts), len(recorded.data)]
     parts = [coder.feed(recorded.data[start:end]) for start, end in pairwise(edges)]
     parts.append(coder.finish())
-    sight = coder.sight
-    failure = sight.failure
+    summary = coder.summary
+    failure = summary.failure
     assert failure is None or isinstance(failure, UpstreamFailed)
     return (b"".join(part.data for part in parts if part), sum(part.n_content for part in parts if part),
-            sight.n_content, sight.finish_reason, sight.usage, sight.response_id, sight.is_complete,
+            summary.n_content, summary.finish_reason, summary.usage, summary.response_id, summary.is_complete,
             failure and (failure.fault, failure.upstream_status, failure.body))
 
 

@@ -59,7 +59,7 @@ class Endless:
 
     async def run(self, conditions: Conditions) -> Finding:
         async with Processes() as processes:
-            floor = await processes.baseline_proxy("http://127.0.0.1:9")
+            floor = await processes.start_bare_proxy("http://127.0.0.1:9")
             conditions.report_progress(f"pid {floor.process.pid}")
             await floor.process.wait()
         return HOLDS

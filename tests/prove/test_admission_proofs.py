@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.lab.claims import fair, noisy, quota
-from stayfast.lab.harness.virtual import VirtualTenants, chat, run_virtual
+from stayfast.lab.harness.virtual import VirtualTenants, chat_request, run_virtual
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.testing.simloop import SimLoop
@@ -47,9 +47,9 @@ def test_virtual_tenants_ledger_counts_finished_requests() -> None:
     async def main(loop: SimLoop) -> None:
         tenants = VirtualTenants(quota.PROVIDER, quota.TENANTS, AdmissionConfig(), loop, 1, price=quota.PRICE)
         tenants.ledger.is_open = False
-        await tenants.send("by cost", chat(20, 40))
+        await tenants.send("by cost", chat_request(20, 40))
         tenants.ledger.open()
-        await tenants.send("by cost", chat(20, 40))
+        await tenants.send("by cost", chat_request(20, 40))
         book = tenants.ledger.by_tenant["by cost"]
         assert (book.n, book.requests, book.n_shed, len(book.ttft_s)) == (1, 1, 0, 1)
         n_output = book.tokens - book.input_tokens

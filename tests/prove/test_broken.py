@@ -37,7 +37,7 @@ async def deaf(processes: Processes, settings: Mapping[str, Any]) -> ServerProce
 
 async def refusing(processes: Processes, settings: Mapping[str, Any]) -> ServerProcess:
     """A gateway without the requested routes."""
-    return await processes.gateway({**settings, "routes": {"other": {"upstreams": ["silent"]}}})
+    return await processes.start_gateway({**settings, "routes": {"other": {"upstreams": ["silent"]}}})
 
 
 @pytest.mark.sockets
@@ -90,7 +90,7 @@ def test_truth_claim_closed_loop_hides_stall_and_falls_short() -> None:
 
     async def main(load: LoadSpec) -> tuple[Result, float]:
         async with Processes() as processes:
-            sim = await processes.simulator({"fast": {"preset": "instant"}}, 1)
+            sim = await processes.start_simulator({"fast": {"preset": "instant"}}, 1)
             return await run_with_stall(load, sim, f"{sim.url}/fast/v1", 0.6, 1)
 
     # one of more than a hundred waits

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from stayfast.cli import main
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, as_text
-from stayfast.lab.report.table import Ink
+from stayfast.lab.harness.claim import Conditions, Figure, Finding, format_text
+from stayfast.lab.report.table import TerminalStyle
 from tests.prove.fakes import FALLS_SHORT, HOLDS, Fake, fakes
 
 PATIENCE_S = 30.0
@@ -112,10 +112,10 @@ def test_prove_json_contains_goal_and_verdict_of_each_figure(capsys: pytest.Capt
 
 def test_as_text_colours_only_if_ink_is_on() -> None:
     claim = Fake("it")
-    plain, coloured = (as_text(claim, FALLS_SHORT, Conditions(), {"CPU": "one"}, Ink(is_on=on)) for on in (False, True))
+    plain, coloured = (format_text(claim, FALLS_SHORT, Conditions(), {"CPU": "one"}, TerminalStyle(is_on=on)) for on in (False, True))
     assert "\x1b" not in plain
     assert coloured.count("\x1b[1;31mfalls short\x1b[0m") == 4
-    assert "\x1b[32mholds\x1b[0m" in as_text(claim, HOLDS, Conditions(), {}, Ink(is_on=True))
+    assert "\x1b[32mholds\x1b[0m" in format_text(claim, HOLDS, Conditions(), {}, TerminalStyle(is_on=True))
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
@@ -123,7 +123,7 @@ def test_as_text_wraps_long_lines() -> None:
     name = "calls " * 30 + "in the end"
     finding = Finding((Figure(name, 1234567.8, "tokens", 1234567.8, low=1000000.0, high=2000000.0),
                        Figure("short", float("inf"), "x", 1.0)), ("word " * 100,), "because " * 60)
-    text = as_text(Fake("it"), finding, Conditions(), {"CPU": "model " * 50}, Ink(is_on=False))
+    text = format_text(Fake("it"), finding, Conditions(), {"CPU": "model " * 50}, TerminalStyle(is_on=False))
     assert max(map(len, text.splitlines())) < 160
     assert " ".join(text.split()).count("calls") == 30
     assert "inf" in text

@@ -24,7 +24,7 @@ def test_lanes_claim_wrong_shares_fall_short() -> None:
 
 def test_lanes_claim_lost_place_falls_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """One finished long request is not counted."""
-    leave, n_left = Lanes.leave, iter(range(10**9))
+    leave, n_left = Lanes.end_request, iter(range(10**9))
 
     def forgetful(self: Lanes[QueuedRequest], lane: Lane[QueuedRequest], now: float) -> None:
         if next(n_left) != 50:

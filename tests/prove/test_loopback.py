@@ -19,8 +19,8 @@ STREAM = (STREAM_HEAD + b"\r\n", event(delta("a")), 0.02, event(delta("b")), eve
 def test_canned_upstream_behind_gateway_gives_whole_answers() -> None:
     async def main() -> None:
         async with Processes() as processes:
-            canned = await processes.canned_upstream()
-            gateway = await processes.gateway(gateway_settings({"canned": f"{canned.url}/v1"}))
+            canned = await processes.start_canned_upstream()
+            gateway = await processes.start_gateway(gateway_settings({"canned": f"{canned.url}/v1"}))
             n_answers, n_failed = await keep_busy(f"{gateway.url}/v1", 0.3, 4)
             assert n_answers > 8
             assert n_failed == 0
@@ -33,7 +33,7 @@ def test_canned_upstream_behind_gateway_gives_whole_answers() -> None:
 def test_keep_busy_counts_failures() -> None:
     async def main() -> None:
         async with Processes() as processes:
-            gateway = await processes.gateway(gateway_settings({"nobody": "http://127.0.0.1:1/v1"}))
+            gateway = await processes.start_gateway(gateway_settings({"nobody": "http://127.0.0.1:1/v1"}))
             n_answers, n_failed = await keep_busy(f"{gateway.url}/v1", 0.2, 2)
             assert n_failed == n_answers > 0
 
@@ -43,7 +43,7 @@ def test_keep_busy_counts_failures() -> None:
 async def through_the_proxy(script: tuple[Step, ...], load: LoadSpec) -> tuple[Result, Seen]:
     """Run the load on a scripted server, through the bare proxy."""
     async with serving(script) as (url, seen), Processes() as processes:
-        proxy = await processes.baseline_proxy(url.removesuffix("/v1"))
+        proxy = await processes.start_bare_proxy(url.removesuffix("/v1"))
         return await run_load(load, f"{proxy.url}/v1", 1), seen
 
 

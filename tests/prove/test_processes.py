@@ -31,8 +31,8 @@ def test_processes_start_shipped_commands() -> None:
 
     async def main() -> list[int]:
         async with Processes() as processes:
-            sim = await processes.simulator({"fast": {"preset": "instant"}}, 1)
-            gateway = await processes.gateway(gateway_settings({"fast": f"{sim.url}/fast/v1"}))
+            sim = await processes.start_simulator({"fast": {"preset": "instant"}}, 1)
+            gateway = await processes.start_gateway(gateway_settings({"fast": f"{sim.url}/fast/v1"}))
             assert (await sim.get("/_sim/counts"))["providers"]["fast"]["n_asked"] == 0
             assert await gateway.get("/livez")
             assert 0 < gateway.cpu_s() < 60
@@ -48,8 +48,8 @@ def test_processes_failed_start_reports_output() -> None:
 
     async def main(pids: list[int]) -> None:
         async with Processes() as processes:
-            pids.append((await processes.baseline_proxy(NOWHERE)).process.pid)
-            await processes.gateway({"routes": {"m": {"upstreams": ["nobody"]}}})
+            pids.append((await processes.start_bare_proxy(NOWHERE)).process.pid)
+            await processes.start_gateway({"routes": {"m": {"upstreams": ["nobody"]}}})
 
     pids: list[int] = []
     with pytest.raises(SetUpFailed, match=r"(?s)stayfast serve --config .* did not start.*nobody"):
@@ -76,7 +76,7 @@ def test_processes_claim_raises_ends_servers(monkeypatch: pytest.MonkeyPatch) ->
 
     async def main(pids: list[int]) -> None:
         async with Processes() as processes:
-            floor = await processes.baseline_proxy(NOWHERE)
+            floor = await processes.start_bare_proxy(NOWHERE)
             deaf = await processes.start("-c", IGNORES + HELLO + "time.sleep(60)")
             pids += [floor.process.pid, deaf.process.pid]
             floor.freeze()

@@ -20,7 +20,7 @@ def test_stalls_claim_rescue_shortens_longest_gap() -> None:
 @pytest.mark.parametrize("more", [-1, 1])
 def test_stalls_claim_wrong_seam_falls_short(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
     """One character is lost or repeated."""
-    right = SeamTrimmer.take
+    right = SeamTrimmer.trim
 
     def take(seam: SeamTrimmer, text: str, *, is_last: bool = False) -> str:
         was_over = seam._is_over

@@ -28,7 +28,7 @@ class FakeReply:
     """Plays steps: bytes are chunks, numbers are waits in seconds, errors are raised, callables awaited."""
 
     def __init__(self, steps: Sequence[Step], deadline_at: float = math.inf) -> None:
-        self.sight = AnswerSummary()
+        self.summary = AnswerSummary()
         self.upstream = "fake"
         self.n_attempts = 1
         self.degraded: str | None = None
@@ -91,7 +91,7 @@ class FakeGateway:
             raise
         reply = FakeReply(self.script(request), SystemClock().now() + self.total_s)
         reply.degraded = self.degraded
-        reply.sight.is_complete = self.is_whole
+        reply.summary.is_complete = self.is_whole
         self.replies.append(reply)
         return cast("Reply", reply)
 
@@ -125,18 +125,18 @@ class FakeBackend:
     async def cache_stats(self) -> bytes:
         return b'{"object":"list","data":[]}'
 
-    async def forget(self, what: PurgeFilter) -> bytes:
+    async def purge(self, what: PurgeFilter) -> bytes:
         self.forgotten.append(what)
         return b'{"forgotten":3,"gone":[]}'
 
     async def inspect_answer(self, key: bytes) -> bytes | None:
         return b'{"bytes":5}' if key == bytes(32) else None
 
-    async def requests(self, query: RecentRequestsQuery) -> bytes:
+    async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         self.asked.append(query)
         return b'{"object":"list","data":[]}'
 
-    async def request(self, request_id: str, tenant: str | None) -> bytes | None:
+    async def recent_request(self, request_id: str, tenant: str | None) -> bytes | None:
         self.asked.append(RecentRequestsQuery(tenant=tenant))
         return b'{"request_id":"r/1"}' if request_id == "r/1" else None
 
@@ -236,7 +236,7 @@ async def serving(backend: FakeBackend | None = None) -> AsyncIterator[Running]:
         for client in running.clients:
             client.reset()
         server.close()
-        await server.edge.tasks.wait(5)
+        await server.app.tasks.wait_until_empty(5)
     assert not errors, errors
 
 

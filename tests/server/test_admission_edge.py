@@ -9,7 +9,7 @@ from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Allowance, Request
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.admission.priority import Urgency
-from stayfast.server.inbound import urgency
+from stayfast.server.inbound import parse_urgency
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, FakeReply, Step, post, serving
 
 LEFT = (Allowance("requests", 60, 0, 30.0), Allowance("tokens", 1000, 400, 36.0))
@@ -73,12 +73,12 @@ def test_quota_headers_have_remaining_amounts(body: bytes) -> None:
     (b"batch", Urgency.BATCH), (b"REALTIME", Urgency.REALTIME), (b"plain", Urgency.PLAIN)])
 def test_priority_header_sets_band(said: bytes, meant: Urgency) -> None:
     """Three words, in any case; nothing said, nothing meant."""
-    assert urgency({b"x-stayfast-priority": said}) is meant
-    assert urgency({}) is None
+    assert parse_urgency({b"x-stayfast-priority": said}) is meant
+    assert parse_urgency({}) is None
 
 
 def test_priority_header_unknown_value_is_400() -> None:
     """400 naming the header."""
     with pytest.raises(Rejected, match=r"^x-stayfast-priority must be one of realtime, plain, batch\.$") as refused:
-        urgency({b"x-stayfast-priority": b"high\xff"})
+        parse_urgency({b"x-stayfast-priority": b"high\xff"})
     assert (refused.value.status, refused.value.code, refused.value.param) == (400, "bad_priority", "x-stayfast-priority")

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from stayfast.core.events import KeysFailed, RequestRefused
-from stayfast.server.auth import FailedKeys, digest, new_key
+from stayfast.server.auth import FailedKeys, digest_key, new_key
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.wire.json_input import MAX_DEPTH
@@ -119,8 +119,8 @@ def test_auth_invalid_keys_get_429_and_valid_keys_are_served() -> None:
                 assert 1 <= int(headers["retry-after"]) <= 20
                 client.send(right)
                 assert (await client.answer())[0] == 200
-            assert [(fact.n, fact.address, fact.limit) for fact in running.sink.of(KeysFailed)] == [(1, "127.0.0.1", 3)]
-            assert [fact.code for fact in running.sink.of(RequestRefused)] == ["invalid_api_key"] * 3 + [
+            assert [(fact.n, fact.address, fact.limit) for fact in running.sink.facts_of(KeysFailed)] == [(1, "127.0.0.1", 3)]
+            assert [fact.code for fact in running.sink.facts_of(RequestRefused)] == ["invalid_api_key"] * 3 + [
                 "too_many_failed_keys"] * 4
 
     uvloop.run(main())
@@ -265,11 +265,11 @@ def test_auth_reload_changes_keys_for_next_request() -> None:
 
 def test_auth_keys_are_random_and_stored_as_digests() -> None:
     """A new key matches its digest; short keys and too little entropy are refused."""
-    assert digest(KEY) == KEPT
+    assert digest_key(KEY) == KEPT
     assert len(KEY) >= 22
     assert KEY != OTHER
     with pytest.raises(ValueError, match="at least 16 characters"):
-        digest("short")
+        digest_key("short")
     with pytest.raises(ValueError, match="16 bytes of entropy"):
         new_key(b"few")
 

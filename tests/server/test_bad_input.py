@@ -87,7 +87,7 @@ def test_malformed_request_is_400_and_closes(shape: str) -> None:
             assert json.loads(body)["error"]["type"] == "invalid_request_error"
             assert len(body) == int(headers["content-length"])
             assert running.backend.gateway.seen == []
-            assert [fact.status for fact in running.sink.of(RequestRefused)] == [400]
+            assert [fact.status for fact in running.sink.facts_of(RequestRefused)] == [400]
 
     uvloop.run(main())
 

@@ -5,31 +5,31 @@ from pathlib import Path
 import pytest
 
 from stayfast.workers import shared_memory as board
-from stayfast.workers.shared_memory import OutOfSlots, SharedCounters, prepare
+from stayfast.workers.shared_memory import OutOfSlots, SharedCounters, create_files
 
 
 def test_shared_counters_are_seen_by_all_workers(tmp_path: Path) -> None:
     """By name, whoever asks first; names that nobody wrote are 0."""
-    prepare(tmp_path)
+    create_files(tmp_path)
     one, two = SharedCounters(tmp_path), SharedCounters(tmp_path)
     names = [f"name {n}" for n in range(1000)]
     for n, name in enumerate(names):
-        one.numbers[one.cell(name)] = n + 0.5
-    assert [two.numbers[two.cell(name)] for name in reversed(names)] == [n + 0.5 for n in reversed(range(1000))]
-    assert len({two.cell(name) for name in names}) == 1000
-    assert two.numbers[two.cell("another")] == 0.0
+        one.numbers[one.slot(name)] = n + 0.5
+    assert [two.numbers[two.slot(name)] for name in reversed(names)] == [n + 0.5 for n in reversed(range(1000))]
+    assert len({two.slot(name) for name in names}) == 1000
+    assert two.numbers[two.slot("another")] == 0.0
 
 
 def test_shared_counters_full_raises_out_of_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And names that it has are still found."""
     monkeypatch.setattr(board, "N_CELLS", 8)
-    prepare(tmp_path)
+    create_files(tmp_path)
     full = SharedCounters(tmp_path)
-    cells = [full.cell(str(n)) for n in range(8)]
+    cells = [full.slot(str(n)) for n in range(8)]
     assert sorted(cells) == list(range(8))
     with pytest.raises(OutOfSlots):
-        full.cell("9")
-    assert SharedCounters(tmp_path).cell("3") == cells[3]
+        full.slot("9")
+    assert SharedCounters(tmp_path).slot("3") == cells[3]
 
 
 def test_shared_counters_without_memory_are_not_created(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 import pytest
 import uvloop
 
-from stayfast.server.inbound import sdk_silence_s
-from stayfast.wire.client_headers import client_timeout_s
+from stayfast.server.inbound import parse_sdk_timeout_s
+from stayfast.wire.client_headers import parse_client_timeout_s
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, Step, post, serving
 
 
@@ -17,13 +17,13 @@ from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, S
 ])
 def test_deadline_header_limits_request(name: str, said: str, expected_s: float) -> None:
     """In each form that clients and proxies use, as seconds."""
-    assert client_timeout_s({name.encode(): said.encode()}) == pytest.approx(expected_s)
+    assert parse_client_timeout_s({name.encode(): said.encode()}) == pytest.approx(expected_s)
 
 
 def test_deadline_headers_shortest_counts() -> None:
     """A proxy that adds its own deadline does not lengthen the client's."""
-    assert client_timeout_s({b"x-request-timeout": b"3", b"x-deadline-ms": b"1500", b"grpc-timeout": b"2S"}) == 1.5
-    assert client_timeout_s({}) is None
+    assert parse_client_timeout_s({b"x-request-timeout": b"3", b"x-deadline-ms": b"1500", b"grpc-timeout": b"2S"}) == 1.5
+    assert parse_client_timeout_s({}) is None
 
 
 @pytest.mark.parametrize(("said", "expected_s"), [
@@ -34,7 +34,7 @@ def test_deadline_headers_shortest_counts() -> None:
 ])
 def test_deadline_from_sdk_headers(said: dict[bytes, bytes], expected_s: float | None) -> None:
     """Numbers are taken; whatever else SDKs write there is ignored, since no user wrote it."""
-    assert sdk_silence_s(said) == expected_s
+    assert parse_sdk_timeout_s(said) == expected_s
 
 
 @pytest.mark.sockets
@@ -88,7 +88,7 @@ def test_deadline_of_every_api_reaches_gateway() -> None:
                              "x-deadline-ms: 4000", "x-stainless-read-timeout: 5"))
             await client.answer()
             ((request, arrival),) = running.backend.gateway.seen
-            assert (arrival.total_s, arrival.silence_s, request.patience_s) == (4.0, 5.0, 1.5)
+            assert (arrival.total_s, arrival.silence_s, request.client_timeout_s) == (4.0, 5.0, 1.5)
             assert request.body == CHAT[:-1] + b',"seed":7}'
 
     uvloop.run(main())

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from stayfast.cli import main
-from stayfast.cli.cache import table
+from stayfast.cli.cache import format_stats
 from stayfast.server.backend import PurgeFilter
 from tests.server.cached_gateway import SETTINGS, ask, hit
 from tests.server.fakes import FakeBackend, get, serving
@@ -144,7 +144,7 @@ def test_cache_stats_command_prints_table() -> None:
     store = {"kind": "memory", "n_entries": 7, "n_bytes": 4096, "why_not": ""}
     plain = {"hits": 3, "hit_ratio": 0.3, "saved_s": 1.25, "saved_usd": 0.5}
     semantic = {"hits": 1, "hit_ratio": 0.1, "saved_s": 4000.0, "saved_usd": 0.25}
-    shown = table([
+    shown = format_stats([
         {"route": "faq", "store": store, "requests": {"hit": 3, "coalesced": 2}, "kinds": {"exact": plain,
                                                                                           "semantic": semantic},
          "error": {"likely": 0.005, "low": 0.001, "high": 0.0123}},
@@ -155,7 +155,7 @@ def test_cache_stats_command_prints_table() -> None:
                                                          ["x", "exact", "0", "-"]]
     assert "0.50% (0.10% to 1.23%)" in lines[2]
     assert lines[-2:] == ["faq: 2 coalesced", "x: store unreachable: suspended"]
-    assert "No route has a cache" in table([])
+    assert "No route has a cache" in format_stats([])
 
 
 @pytest.mark.parametrize(("state", "said"), [
@@ -170,8 +170,8 @@ def test_cache_stats_of_semantic_cache_without_hits(state: str, said: str) -> No
                                    "audits": {"begun": 4, "right": 1, "wrong": 2}}
     route = {"route": "y", "store": {"kind": "memory", "n_entries": 0, "n_bytes": 0, "why_not": ""}, "requests": {},
              "error": None, "kinds": {"exact": kind, "semantic": kind}, "semantic": semantic}
-    lines = table([route]).splitlines()
+    lines = format_stats([route]).splitlines()
     assert [line.split()[:3] for line in lines[1:3]] == [["y", "exact", "0"], ["y", "semantic", "0"]]
     assert lines[-1].startswith(said)
     semantic["workers"] = {"other": 1, state: 2}
-    assert f" (workers: 1 other, 2 {state}); 40 questions" in table([route])
+    assert f" (workers: 1 other, 2 {state}); 40 questions" in format_stats([route])

@@ -9,7 +9,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.server.inbound import cache_control
+from stayfast.server.inbound import parse_cache_control
 from stayfast.wire.json_input import decode
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, FakeReply, Step, post, serving
 
@@ -55,15 +55,15 @@ def test_x_cache_header_has_result(body: bytes) -> None:
 ])
 def test_cache_control_header_directives_are_parsed(said: bytes, meant: CacheControl) -> None:
     """In any case and company; words of others mean nothing."""
-    assert cache_control({b"cache-control": said}) == meant
-    assert cache_control({}) is None
+    assert parse_cache_control({b"cache-control": said}) == meant
+    assert parse_cache_control({}) is None
 
 
 def test_cache_tags_from_header_and_body() -> None:
     """Both lists count; blanks around a tag do not."""
-    assert cache_control({b"x-cache-tags": b"faq, v2 ,,a/b"}) == CacheControl(tags=("faq", "v2", "a/b"))
+    assert parse_cache_control({b"x-cache-tags": b"faq, v2 ,,a/b"}) == CacheControl(tags=("faq", "v2", "a/b"))
     both = {b"x-cache-tags": b"faq", b"cache-control": b"no-cache"}
-    assert cache_control(both) == CacheControl(no_cache=True, tags=("faq",))
+    assert parse_cache_control(both) == CacheControl(no_cache=True, tags=("faq",))
     body = b'{"model":"m","messages":[{"role":"user","content":"a"}],"stayfast":{"cache":{"tags":["faq","v2"]}}}'
     assert decode(Api.CHAT, body).cache == CacheControl(tags=("faq", "v2"))
 
@@ -72,7 +72,7 @@ def test_cache_tags_from_header_and_body() -> None:
 def test_cache_tag_invalid_is_400(said: bytes) -> None:
     """Names the header."""
     with pytest.raises(Rejected) as refused:
-        cache_control({b"x-cache-tags": said})
+        parse_cache_control({b"x-cache-tags": said})
     assert (refused.value.status, refused.value.code, refused.value.param) == (400, "bad_cache_tags", "x-cache-tags")
 
 
@@ -80,7 +80,7 @@ def test_cache_tag_invalid_is_400(said: bytes) -> None:
 def test_cache_control_malformed_max_age_is_400(said: bytes) -> None:
     """400, by the header's name."""
     with pytest.raises(Rejected) as refused:
-        cache_control({b"cache-control": said})
+        parse_cache_control({b"cache-control": said})
     assert (refused.value.status, refused.value.param) == (400, "cache-control")
 
 

@@ -19,11 +19,11 @@ import pytest
 
 from stayfast import __version__
 from stayfast.cli import main
-from stayfast.cli.serve import hello
+from stayfast.cli.serve import startup_message
 from stayfast.compose.caching import UNKNOWN
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.policy.prompt_cache.rules import rules_of
-from stayfast.settings import Settings, SettingsError, SettingsText, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.workers.channels import ParentChannel, encode_frame
 from tests.terminal import in_terminal
 
@@ -209,7 +209,7 @@ def test_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "app"]) == 0
     key, *lines = capsys.readouterr().out.splitlines()
     assert len(key) > 40
-    settings = load(SettingsText("x", GOOD + "\n".join(lines)), {}, check_engine=lambda config: None, kinds=KINDS)
+    settings = load_settings(SettingsText("x", GOOD + "\n".join(lines)), {}, check_engine=lambda config: None, kinds=KINDS)
     assert settings.server.keys == {"app": f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"}
     assert key not in "".join(lines)
     assert main(["key", "app"]) == 0
@@ -293,8 +293,8 @@ def test_taken_port_has_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 ])
 def test_hello(text: str, address: tuple[str, int], part: str) -> None:
     """The line to try names an address that can be called and a model that costs nothing where there is one."""
-    settings = load(SettingsText("x", text), {}, check_engine=lambda config: None, kinds=KINDS)
-    _, _, command = hello(settings, [address], "1").partition("\ntry:\n")
+    settings = load_settings(SettingsText("x", text), {}, check_engine=lambda config: None, kinds=KINDS)
+    _, _, command = startup_message(settings, [address], "1").partition("\ntry:\n")
     assert part in command
     assert max(map(len, command.splitlines())) <= 80
     words = shlex.split(command)
@@ -305,7 +305,7 @@ def test_hello(text: str, address: tuple[str, int], part: str) -> None:
 def test_hello_without_a_name_to_try() -> None:
     """With nothing but a wildcard to a provider, whose models only its customer knows, it says what is to be put in."""
     text = 'upstreams: {a: {kind: openai, key: k}}\nroutes: {"*": [a]}'
-    said = hello(load(SettingsText("x", text), {}, kinds=KINDS), [("h", 1)], "1")
+    said = startup_message(load_settings(SettingsText("x", text), {}, kinds=KINDS), [("h", 1)], "1")
     _, _, command = said.partition("\ntry (replace MODEL by a model of your upstream):\n")
     assert '"model": "MODEL"' in command
 
@@ -361,7 +361,7 @@ def test_workers_get_the_settings_that_the_parent_checked(monkeypatch: pytest.Mo
     settings = told.load()
     assert (list(settings.routes), settings.workers) == (["m"], 2)
     assert settings.server.port != 0
-    assert told.engines() == {"tiny": ("127.0.0.1", 7)}
+    assert told.engine_addresses() == {"tiny": ("127.0.0.1", 7)}
 
 
 def test_worker_is_ready_only_when_it_takes_signals(monkeypatch: pytest.MonkeyPatch) -> None:

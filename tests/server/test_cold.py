@@ -90,7 +90,7 @@ def test_openapi_document_covers_all_endpoints() -> None:
 async def with_app(app: AsgiApp, talk: Callable[[Client], Awaitable[None]]) -> list[str]:
     """Serve `app` in place of the cold endpoints; what it raised."""
     sink, errors = RecordingSink(), list[BaseException]()
-    server = GatewayServer(ActiveSystem(FakeBackend()), replace(host(sink, errors), cold=app))
+    server = GatewayServer(ActiveSystem(FakeBackend()), replace(host(sink, errors), admin_app=app))
     await server.listen()
     client = Client(*await asyncio.open_connection("127.0.0.1", server.addresses()[0][1]))
     try:
@@ -98,7 +98,7 @@ async def with_app(app: AsgiApp, talk: Callable[[Client], Awaitable[None]]) -> l
     finally:
         client.reset()
         server.close()
-        await server.edge.tasks.wait(5)
+        await server.app.tasks.wait_until_empty(5)
     return [str(error) for error in errors]
 
 

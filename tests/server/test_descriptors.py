@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stayfast.http.descriptors import are_exhausted, raise_descriptor_limit, share_of
-from stayfast.server.auth import digest
+from stayfast.http.descriptors import are_exhausted, raise_descriptor_limit, client_share
+from stayfast.server.auth import digest_key
 from tests.ports import free_port
 from tests.server.fakes import Client, eventually, get, post
 from tests.server.workers_rig import ASK, Upstream
@@ -77,7 +77,7 @@ async def ask(client: Client) -> tuple[int, dict[str, str], Any]:
 async def gateway(folder: Path, upstream_port: int) -> AsyncIterator[Gateway]:
     """Run one until the end of the block. While the file `full` exists, its process has no descriptor left."""
     port, file, log, full = free_port(), folder / "s.yaml", folder / "log", folder / "full"
-    file.write_text(f"server: {{port: {port}, keys: {{a: '{digest(KEY)}'}}}}\nroutes: {{m: [a]}}\n"
+    file.write_text(f"server: {{port: {port}, keys: {{a: '{digest_key(KEY)}'}}}}\nroutes: {{m: [a]}}\n"
                     f'upstreams: {{a: {{kind: openai, base_url: "http://127.0.0.1:{upstream_port}/v1", probe: false}}}}\n')
     with log.open("wb") as out:
         child = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, str(file), str(full), stdout=out,
@@ -115,7 +115,7 @@ def test_descriptors_silent_connections_do_not_block_requests(tmp_path: Path) ->
             assert 0 < len(lines) < 5
             assert "max_pending_connections" in lines[0]["detail"]
             [raised] = its.lines("descriptor_limit")
-            assert (raised["before"], raised["after"], raised["clients"]) == (LIMIT // 2, LIMIT, share_of(LIMIT))
+            assert (raised["before"], raised["after"], raised["clients"]) == (LIMIT // 2, LIMIT, client_share(LIMIT))
             assert its.lines("breaker") == []
             for client in crowd:
                 client.reset()

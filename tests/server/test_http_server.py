@@ -58,7 +58,7 @@ class Echo:
             except asyncio.CancelledError:
                 self.n_cancelled += 1
                 raise
-        line = connection_line(request, keep_alive=connection.will_stay(request))
+        line = connection_line(request, keep_alive=connection.keeps_alive(request))
         connection.write(whole_response(status_line(200), request.fields[b"x-name"] + request.body, line))
         connection.finish(request)
 
@@ -79,7 +79,7 @@ class Running:
     clients: list[Client] = field(default_factory=list)
 
     async def connect(self) -> Client:
-        client = Client(*await asyncio.open_connection(*self.server.addresses()[0]))
+        client = Client(*await asyncio.open_connection(*self.server.bound_addresses()[0]))
         self.clients.append(client)
         return client
 
@@ -97,8 +97,8 @@ async def echoing() -> AsyncIterator[Running]:
         for client in running.clients:
             client.reset()
         server.stop_listening()
-        server.abort()
-        await server.tasks.wait(5)
+        server.abort_connections()
+        await server.tasks.wait_until_empty(5)
     assert errors == []
 
 
@@ -140,14 +140,14 @@ def test_http_server_ipv6_any_includes_ipv4(reuse_port: bool) -> None:
         errors: list[BaseException] = []
         server: HttpServer[NamedRequest] = HttpServer(Echo(), SystemClock(), ConnectionTasks(errors.append))
         await server.listen("::", 0, reuse_port=reuse_port)
-        [(_, port)] = server.addresses()
+        [(_, port)] = server.bound_addresses()
         for address in ("127.0.0.1", "::1"):
             client = Client(*await asyncio.open_connection(address, port))
             client.send(get("/", "x-name: a"))
             assert (await client.answer())[0] == 200
             client.reset()
         server.stop_listening()
-        server.abort()
+        server.abort_connections()
         assert errors == []
 
     if not socket.has_dualstack_ipv6():
@@ -186,7 +186,7 @@ def test_http_server_disconnect_cancels_request() -> None:
                 client.leave()
             await eventually(lambda: echo.n_cancelled == 2)
             silent, late = [await running.connect() for _ in range(2)]
-            server.refuse()
+            server.reject_new_requests()
             late.send(get("/", "x-name: a"))
             status, headers, _ = await late.answer()
             assert (status, headers["connection"]) == (410, "close")
@@ -252,12 +252,12 @@ def test_lazy_timer_moves_earlier_only() -> None:
             return due_at if loop.time() < due_at else began_at + 20
 
         timer = LazyTimer(check)
-        timer.set_by(began_at + 3)
-        timer.set_by(began_at + 2)
-        timer.set_by(began_at + 4)
+        timer.set_no_later_than(began_at + 3)
+        timer.set_no_later_than(began_at + 2)
+        timer.set_no_later_than(began_at + 4)
         await asyncio.sleep(10)
         timer.cancel()
-        timer.set_by(began_at + 11)
+        timer.set_no_later_than(began_at + 11)
         await asyncio.sleep(20)
         return looks
 

@@ -202,7 +202,7 @@ def test_slow_reader_pauses_request_reading() -> None:
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             client.send(post())
             (connection,) = running.server.http.connections
-            await eventually(lambda: connection.is_full)
+            await eventually(lambda: connection.is_write_buffer_full)
             client.send(post(b"x" * 200_000) * 50)
             await client.writer.drain()
             await eventually(lambda: connection._parser.is_over)

@@ -275,7 +275,7 @@ def test_connection_tasks_report_unhandled_exceptions() -> None:
         async with serving(FakeBackend(gateway=FakeGateway(before=before))) as running:
             tasks = running.server.http.tasks
             tasks.spawn(fail())
-            await tasks.wait(1)
+            await tasks.wait_until_empty(1)
             assert [str(error) for error in running.errors] == ["lost"]
             running.errors.clear()
             client = await running.connect()

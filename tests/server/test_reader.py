@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Stage
-from stayfast.http.server.parser import BODY, HEAD, IDLE, MAX_PIPELINED, SWALLOWED_BYTES, HttpLimits, RequestParser
+from stayfast.http.server.parser import BODY, HEAD, IDLE, MAX_PIPELINED, MAX_DISCARDED_BYTES, HttpLimits, RequestParser
 from stayfast.server.inbound import LlmHttpRequest, body_deadline_s
 from tests.server.fakes import CHAT, get, post
 
@@ -139,7 +139,7 @@ def test_time_is_given_by_phase_and_by_what_arrived() -> None:
     assert (it.phase, it.due_at()) == (HEAD, 1 + 10)
     it.feed(data[20 : -100_000 + 32_768])
     assert (it.phase, it.due_at()) == (BODY, 1 + 30 + 2)
-    it.time_out()
+    it.reject_timed_out()
     assert [told(inbound)[-1] for inbound in it.ready] == [408]
 
 
@@ -151,7 +151,7 @@ def test_a_body_has_no_more_time_than_its_client_has_patience() -> None:
     assert (it.phase, it.due_at()) == (BODY, 1 + 3.5)
     for _ in range(3):
         it._clock.now()  # a second each
-    it.time_out()
+    it.reject_timed_out()
     [late] = it.ready
     assert isinstance(late.refusal, DeadlineExceeded)
     assert (late.refusal.status, late.refusal.stage) == (504, Stage.ADMIT)
@@ -223,7 +223,7 @@ def test_an_endless_body_is_not_read_for_a_refusal(head: bytes) -> None:
     while not it.is_over:
         it.feed(b"b" * 50_000)
         n_fed += 50_000
-        assert n_fed <= SWALLOWED_BYTES + 50_000
+        assert n_fed <= MAX_DISCARDED_BYTES + 50_000
     assert [(told(inbound)[-1], inbound.is_broken) for inbound in it.ready] == [(404, True)]
 
 
@@ -235,6 +235,6 @@ def test_the_gate_decides_before_the_body_is_invited() -> None:
     assert [told(inbound)[4:6] for inbound in refusing.ready] == [(False, True)]
     inviting = reader()
     inviting.feed(head)
-    assert (inviting.owes_continue, len(inviting.ready)) == (True, 0)
+    assert (inviting.expects_continue, len(inviting.ready)) == (True, 0)
     inviting.feed(b"x" * 1000)
-    assert (inviting.owes_continue, len(inviting.ready)) == (False, 1)
+    assert (inviting.expects_continue, len(inviting.ready)) == (False, 1)

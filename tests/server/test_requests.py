@@ -7,9 +7,9 @@ import msgspec
 import pytest
 import uvloop
 
-from stayfast.cli.explain import picture
+from stayfast.cli.explain import draw_waterfall
 from stayfast.core.types import Outcome, Usage
-from stayfast.observe.waterfall import Waterfall, waterfall
+from stayfast.observe.waterfall import Waterfall, build_waterfall
 from stayfast.policy.histogram import LogHistogram
 from stayfast.server.backend import RecentRequestsQuery
 from tests.server.fakes import FakeBackend, get, serving
@@ -69,12 +69,12 @@ def test_server_config_admins_must_have_keys() -> None:
 def told(**changes: object) -> Waterfall:
     """A request as the gateway tells of it."""
     fact = JAGGED if not changes else done(**changes)
-    return msgspec.json.decode(msgspec.json.encode(waterfall(fact, LogHistogram())), type=Waterfall)
+    return msgspec.json.decode(msgspec.json.encode(build_waterfall(fact, LogHistogram())), type=Waterfall)
 
 
 def test_explain_prints_waterfall() -> None:
     """Stages on one scale with their allowances, attempts as lanes, the broken budget, the verdict."""
-    assert picture(told(), 80) == """\
+    assert draw_waterfall(told(), 80) == """\
 r  m -> v  chat  200 ok  3.00 s of 3.00 s  0.250000 USD
 
                   0                           3.00 s
@@ -97,7 +97,7 @@ Gateway overhead before the first token: 200 ms.
 
 def test_explain_overrun_uses_one_unit() -> None:
     """As stages are."""
-    first = picture(told(total_s=0.98, ended_at=2.02), 80).splitlines()[0]
+    first = draw_waterfall(told(total_s=0.98, ended_at=2.02), 80).splitlines()[0]
     assert "  1.02 s of 0.98 s  " in first
 
 
@@ -105,20 +105,20 @@ def test_explain_shows_lost_hedge() -> None:
     """It was closed for being slower: it neither failed nor was it ignored, and it wrote nothing to be counted."""
     none = Usage()
     lost = attempt(outcome=Outcome.IGNORED, is_lost=True, ttft_s=None, usage=none, cost_usd=None)
-    drawn = picture(told(attempts=(lost, attempt(upstream="v", usage=none))), 80).splitlines()
+    drawn = draw_waterfall(told(attempts=(lost, attempt(upstream="v", usage=none))), 80).splitlines()
     assert [line.split("  ")[-1] for line in drawn if line.startswith(("  1 ", "  2 "))] == [
         "lost the race", "success, 0 tokens"]
 
 
 def test_explain_escapes_control_characters() -> None:
     """Escape sequences in what a client or an upstream chose are printed as question marks."""
-    text = picture(told(route=None, model="\x1b[2J\r\nx", status=502, error="\x1b]0;owned\x07"), 80, is_red=True)
+    text = draw_waterfall(told(route=None, model="\x1b[2J\r\nx", status=502, error="\x1b]0;owned\x07"), 80, is_red=True)
     assert not [char for char in text if not char.isprintable() and char != "\n"]
     assert "?[2J??x" in text
 
 
 def test_explain_failed_stage_is_red() -> None:
     """One line, and only on a terminal."""
-    text = picture(told(), 80, is_red=True)
+    text = draw_waterfall(told(), 80, is_red=True)
     assert [line for line in text.splitlines() if "\x1b[31m" in line] == [
         line for line in text.splitlines() if "broke its budget" in line and "Stage" not in line]

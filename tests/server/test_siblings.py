@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from stayfast.core.clock import SystemClock
-from stayfast.workers.channels import MAX_QUESTION_BYTES, WorkerPeers, hold, meeting_place
+from stayfast.workers.channels import MAX_QUERY_BYTES, WorkerPeers, lock_directory, runtime_directory
 
 pytestmark = pytest.mark.sockets
 
@@ -25,13 +25,13 @@ def test_worker_peers_query_reaches_all_others() -> None:
         workers = [WorkerPeers(folder, n, 3) for n in range(3)]
         for worker in workers:
             await worker.listen(shout)
-        assert await workers[1].ask(b"who") == {0: b"WHO", 2: b"WHO"}
-        await asyncio.gather(*(worker.ask(b"x" * MAX_QUESTION_BYTES) for worker in workers))
+        assert await workers[1].query(b"who") == {0: b"WHO", 2: b"WHO"}
+        await asyncio.gather(*(worker.query(b"x" * MAX_QUERY_BYTES) for worker in workers))
         for worker in workers:
             worker.close()
-        assert await workers[1].ask(b"who") == {0: None, 2: None}
+        assert await workers[1].query(b"who") == {0: None, 2: None}
 
-    with meeting_place() as folder:
+    with runtime_directory() as folder:
         assert folder is not None
         uvloop.run(main(Path(folder)))
 
@@ -50,12 +50,12 @@ def test_worker_peers_silent_and_oversized_replies_are_none() -> None:
         servers = [await asyncio.start_unix_server(act, str(folder / f"{n}.sock"))
                    for n, act in ((1, silent), (2, breaking))]
         began_at = SystemClock().now()
-        assert await WorkerPeers(folder, 0, 4, patience_s=0.1).ask(b"who") == {1: None, 2: None, 3: None}
+        assert await WorkerPeers(folder, 0, 4, patience_s=0.1).query(b"who") == {1: None, 2: None, 3: None}
         assert SystemClock().now() - began_at < 1
         for server in servers:
             server.close()
 
-    with meeting_place() as folder:
+    with runtime_directory() as folder:
         assert folder is not None
         uvloop.run(main(Path(folder)))
 
@@ -71,17 +71,17 @@ def test_worker_peers_malformed_query_is_ignored() -> None:
             writer.write_eof()
             assert await reader.read() == b""
             writer.close()
-        assert await WorkerPeers(folder, 1, 2).ask(b"a") == {0: b"A"}
+        assert await WorkerPeers(folder, 1, 2).query(b"a") == {0: b"A"}
         worker.close()
 
-    with meeting_place() as folder:
+    with runtime_directory() as folder:
         assert folder is not None
         uvloop.run(main(Path(folder)))
 
 
 def test_runtime_directory_is_private_and_removed() -> None:
     """Nobody else can enter it; afterwards it is gone, whatever is in it."""
-    with meeting_place() as folder:
+    with runtime_directory() as folder:
         assert folder is not None
         assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
         Path(folder, "0.counts").write_bytes(b"x")
@@ -101,15 +101,15 @@ def test_runtime_directory_of_killed_parent_is_removed_by_next(tmp_path: Path, m
     monkeypatch.setattr("stayfast.workers.channels.mkdtemp", lambda **_: str(made("stayfast-workers-new", 0)))
     abandoned, young, other = (made("stayfast-workers-a", 3600), made("stayfast-workers-b", 1), made("stayfast-x", 3600))
     of_a_worker, of_a_parent = made("stayfast-workers-c", 3600), made("stayfast-workers-d", 3600)
-    worker, lock = WorkerPeers(of_a_worker, 0, 2), hold(of_a_parent)
+    worker, lock = WorkerPeers(of_a_worker, 0, 2), lock_directory(of_a_parent)
     assert lock is not None
-    with meeting_place() as folder:
+    with runtime_directory() as folder:
         assert folder is not None
         assert [its.exists() for its in (abandoned, young, other, of_a_worker, of_a_parent)] == [False, *[True] * 4]
     worker.close()
     os.close(lock)
     os.utime(of_a_worker, (0, 0))
-    with meeting_place():
+    with runtime_directory():
         assert [its.exists() for its in (young, other, of_a_worker)] == [True, True, False]
 
 
@@ -119,7 +119,7 @@ def test_runtime_directory_without_writable_folder_is_none(monkeypatch: pytest.M
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr("stayfast.workers.channels.mkdtemp", refuse)
-    with meeting_place() as folder:
+    with runtime_directory() as folder:
         assert folder is None
 
 
@@ -128,7 +128,7 @@ def test_worker_peers_single_worker_queries_none() -> None:
     async def main() -> None:
         alone = WorkerPeers()
         await alone.listen(shout)
-        assert await alone.ask(b"who") == {}
+        assert await alone.query(b"who") == {}
         alone.close()
 
     uvloop.run(main())

@@ -215,7 +215,7 @@ def test_error_before_first_byte_has_its_status(body: bytes) -> None:
                 assert got == status
                 assert headers["server-timing"].startswith("total;dur=")
                 assert headers.get("x-stayfast-upstream") == ("fake" if status == 502 else None)
-            assert running.sink.of(RequestRefused) == []  # the gateway tells of what reached it
+            assert running.sink.facts_of(RequestRefused) == []  # the gateway tells of what reached it
 
     uvloop.run(main())
 

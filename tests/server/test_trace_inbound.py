@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.core.events import Trace
 from stayfast.http.server.parser import read_fields
-from stayfast.server.inbound import LlmHttpRequest, caller_trace, forwarded
+from stayfast.server.inbound import LlmHttpRequest, parse_caller_trace, forwarded_headers
 from tests.server.fakes import CHAT, post, serving
 
 PARENT = b"00-12345678901234567890123456789012-1234567890123456-01"
@@ -20,19 +20,19 @@ def fields(*headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
 
 def test_trace_context_in_several_lines() -> None:
     """`tracestate` may be split, names may have capitals; two parents are none."""
-    found = caller_trace(fields((b"TraceParent", PARENT), (b"tracestate", b"a=1"), (b"Tracestate", b"b=2")))
+    found = parse_caller_trace(fields((b"TraceParent", PARENT), (b"tracestate", b"a=1"), (b"Tracestate", b"b=2")))
     assert found is not None
     assert found.state == "a=1,b=2"
-    assert caller_trace(fields((b"traceparent", PARENT), (b"traceparent", OTHER))) is None
-    assert caller_trace(fields((b"tracestate", b"a=1"))) is None
+    assert parse_caller_trace(fields((b"traceparent", PARENT), (b"traceparent", OTHER))) is None
+    assert parse_caller_trace(fields((b"tracestate", b"a=1"))) is None
 
 
 def test_trace_headers_forwarded() -> None:
     """Without a span of our own the caller's headers, with one none of them; what is no ASCII never."""
     given = fields((b"traceparent", PARENT), (b"tracestate", b"a=\xe9"), (b"anthropic-beta", b"x"))
-    caller = caller_trace(given)
-    assert forwarded(given, caller) == (("anthropic-beta", "x"), ("traceparent", PARENT.decode()))
-    assert forwarded(given, Trace("1" * 32, "2" * 16)) == (("anthropic-beta", "x"),)
+    caller = parse_caller_trace(given)
+    assert forwarded_headers(given, caller) == (("anthropic-beta", "x"), ("traceparent", PARENT.decode()))
+    assert forwarded_headers(given, Trace("1" * 32, "2" * 16)) == (("anthropic-beta", "x"),)
 
 
 @pytest.mark.sockets

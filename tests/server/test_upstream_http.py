@@ -98,7 +98,7 @@ def test_closed_while_idle() -> None:
             talk.hang_up()
             await until(lambda: caller.counts == (0, 0))
             await caller.ask(peer)
-            assert len(caller.sink.of(ConnectionOpened)) == 2
+            assert len(caller.sink.facts_of(ConnectionOpened)) == 2
             caller.client.close()
 
     on_sockets(main)
@@ -292,7 +292,7 @@ def test_socket_options() -> None:
         async with listening() as peer:
             caller = Caller(peer.port, tcp_keepalive_s=30)
             await caller.ask(peer)
-            connection = caller.client._pool.take()
+            connection = caller.client._pool.try_acquire()
             assert connection is not None
             sock = connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -34,7 +34,7 @@ async def whole_but_for_the_body(it: Bench, api: Api, client: Api) -> Talk:
     began_at = time.monotonic()
     said = b"".join(one.data for one in await rest(stream))
     assert time.monotonic() - began_at < PROMPT_S
-    assert stream.sight.is_complete
+    assert stream.summary.is_complete
     assert (b"[DONE]" if client is Api.CHAT else b"message_stop") in said
     return talk
 
@@ -193,7 +193,7 @@ def test_upstream_stream_instead_of_whole_answer_and_vice_versa_is_accepted(*, a
             stream = await opening
             (chunk,) = [one for one in await rest(stream) if one.data]
             assert json.loads(chunk.data)["choices"][0]["message"]["content"] == "hey"
-            assert stream.sight.is_complete
+            assert stream.summary.is_complete
 
     on_sockets(main)
 
@@ -209,8 +209,8 @@ def test_upstream_unreadable_answer_leaves_no_connection() -> None:
                 raise ValueError("no")
 
             with pytest.raises(ValueError, match="no"):
-                await caller.client.send(caller.client.template("POST", "/v1/x", []), [], b"", may_resend=True,
-                                         connect_by=time.monotonic() + 5, meanwhile=fail)
+                await caller.client.send(caller.client.make_template("POST", "/v1/x", []), [], b"", may_resend=True,
+                                         connect_by=time.monotonic() + 5, on_sent=fail)
             assert caller.counts == (0, 0)
             assert await (await peer.accept()).left() < WAIT_S
 

@@ -43,8 +43,8 @@ def test_burst_on_one_connection(trust: Trust, is_tls: bool) -> None:
             for response in await asyncio.gather(*(caller.send(body=b"x" * 2000) for _ in range(40))):
                 assert await whole(response) == b"ok"
             assert len(served.talks) == 1
-            assert len(caller.sink.of(ConnectionOpened)) == 1
-            assert len(caller.sink.of(ConnectionReused)) == 39
+            assert len(caller.sink.facts_of(ConnectionOpened)) == 1
+            assert len(caller.sink.facts_of(ConnectionReused)) == 39
             assert caller.counts == (1, 0)
             caller.client.close()
             await until(lambda: served.talks[0].is_closed)

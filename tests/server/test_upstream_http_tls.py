@@ -27,7 +27,7 @@ def test_resumption(trust: Trust, loop: str) -> None:
             caller = caller_to(peer.port, trust)
             for _ in range(3):
                 await caller.ask(peer, b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
-            opened = caller.sink.of(ConnectionOpened)
+            opened = caller.sink.facts_of(ConnectionOpened)
             assert [(fact.tls, fact.tls_resumed, fact.http_version) for fact in opened] == [
                 (True, False, "1.1"), (True, True, "1.1"), (True, True, "1.1")]
             assert caller.counts == (0, 0)
@@ -43,7 +43,7 @@ def test_keep_alive_over_tls(trust: Trust) -> None:
             caller = caller_to(peer.port, trust)
             talk = await caller.ask(peer)
             assert await caller.exchange(talk, caller.send(body=b"x" * 300_000)) == b"ok"
-            assert len(caller.sink.of(ConnectionReused)) == 1
+            assert len(caller.sink.facts_of(ConnectionReused)) == 1
             caller.client.close()
             assert await talk.left() < PROMPT_S
 
@@ -163,6 +163,6 @@ def test_negotiation(trust: Trust, http: str, offered: tuple[str, ...], version:
                 caller = caller_to(peer.port, trust, http=http)
                 await caller.ask(peer)
                 caller.client.close()
-        assert [fact.http_version for fact in caller.sink.of(ConnectionOpened)] == [version]
+        assert [fact.http_version for fact in caller.sink.facts_of(ConnectionOpened)] == [version]
 
     on_sockets(main)

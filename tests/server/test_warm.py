@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stayfast.cli import main
-from stayfast.cli.warm import read, read_arguments
+from stayfast.cli.warm import read_questions, read_arguments
 from stayfast.turns.cached import CachedFunction
 from stayfast.turns.shared_store import open_shared_store
 from tests.server.cached_gateway import SETTINGS, ask
@@ -18,7 +18,7 @@ from tests.server.gateway_process import running
 
 def test_warm_reads_requests() -> None:
     """Questions, requests of three kinds, comments; requests are never streamed."""
-    found = read('# hot\nWhat is it?\n\n{"model":"m","messages":[],"stream":true}\n{"model":"e","input":["a"]}\n'
+    found = read_questions('# hot\nWhat is it?\n\n{"model":"m","messages":[],"stream":true}\n{"model":"e","input":["a"]}\n'
                  '{"model":"c","prompt":"p"}\n', "faq")
     assert [question.path for question in found] == ["/v1/chat/completions"] * 2 + ["/v1/embeddings", "/v1/completions"]
     bodies = [msgspec.json.decode(question.body) for question in found]
@@ -29,7 +29,7 @@ def test_warm_reads_requests() -> None:
 
 def test_warm_reads_texts_to_embed() -> None:
     """Each line as clients ask for it, by itself; requests stay what they are."""
-    found = read('A document.\n{"model":"m","messages":[]}\n', "vectors", embeds=True)
+    found = read_questions('A document.\n{"model":"m","messages":[]}\n', "vectors", embeds=True)
     assert [question.path for question in found] == ["/v1/embeddings", "/v1/chat/completions"]
     assert msgspec.json.decode(found[0].body) == {"model": "vectors", "input": "A document."}
 
@@ -40,7 +40,7 @@ def test_warm_reads_texts_to_embed() -> None:
 def test_warm_unreadable_line_is_reported(text: str, why: str) -> None:
     """The error names the line."""
     with pytest.raises(ValueError, match=why):
-        read(text, None)
+        read_questions(text, None)
 
 
 @pytest.mark.parametrize("wrong", [["--every", "soon"], ["--every", "0s"], ["--cron", "0 6"], ["--per-second", "0"],

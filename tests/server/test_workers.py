@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from stayfast.cli.serve import notify
+from stayfast.cli.serve import notify_systemd
 from stayfast.core.clock import SystemClock
 from stayfast.workers.channels import ParentChannel, encode_frame
-from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_WORKERS_FAIL, Restarts, Supervisor, WorkersConfig, reserve
+from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_WORKERS_FAIL, Restarts, Supervisor, WorkersConfig, reserve_port
 
 WORKER = """
 import os, signal, sys, threading
@@ -323,7 +323,7 @@ def test_parent_channel_reads_split_frames() -> None:
     with ours, theirs:
         for byte in encode_frame(b"settings"):
             ours.sendall(bytes([byte]))
-        assert ParentChannel(theirs).briefing == b"settings"
+        assert ParentChannel(theirs).config_snapshot == b"settings"
         ours.sendall(encode_frame(b"more")[:5])
         ours.close()
         with pytest.raises(EOFError):
@@ -333,7 +333,7 @@ def test_parent_channel_reads_split_frames() -> None:
 @pytest.mark.sockets
 def test_reserve_reserves_port_for_sharing() -> None:
     """Port 0 becomes a free one; workers may listen there, a second gateway may not."""
-    with reserve("127.0.0.1", 0) as held:
+    with reserve_port("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
         for _ in range(2):
             with socket.socket() as worker:
@@ -341,9 +341,9 @@ def test_reserve_reserves_port_for_sharing() -> None:
                 worker.bind(("127.0.0.1", port))
                 worker.listen()
                 with pytest.raises(OSError, match="in use") as caught:
-                    reserve("127.0.0.1", port)
+                    reserve_port("127.0.0.1", port)
                 assert caught.value.errno == errno.EADDRINUSE
-    reserve("127.0.0.1", port).close()
+    reserve_port("127.0.0.1", port).close()
 
 
 def test_notify_sends_to_service_manager(tmp_path: Path) -> None:
@@ -351,10 +351,10 @@ def test_notify_sends_to_service_manager(tmp_path: Path) -> None:
     for address in (str(tmp_path / "n"), f"@stayfast-test-{os.getpid()}"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind("\0" + address[1:] if address[0] == "@" else address)
-            notify(address, "READY=1")
+            notify_systemd(address, "READY=1")
             assert manager.recv(64) == b"READY=1"
-    notify(None, "READY=1")
-    notify(str(tmp_path / "nobody"), "READY=1")
+    notify_systemd(None, "READY=1")
+    notify_systemd(str(tmp_path / "nobody"), "READY=1")
 
 
 @pytest.mark.parametrize("change", [{"n_workers": 0}, {"drain_s": -1}, {"restart_base_s": 0}, {"restart_base_s": 99},
@@ -373,6 +373,6 @@ def test_reserve_any_address_includes_ipv4() -> None:
         other.bind(("0.0.0.0", 0))
         other.listen()
         with pytest.raises(OSError, match="in use"):
-            reserve("::", other.getsockname()[1])
-    with reserve("::", 0) as held:
+            reserve_port("::", other.getsockname()[1])
+    with reserve_port("::", 0) as held:
         assert not held.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)

@@ -34,7 +34,7 @@ class Bench:
              wants_parts: bool = False) -> "asyncio.Task[AnswerStream]":
         """Ask in a task."""
         now = time.monotonic()
-        call = Call(request(client, stream=stream), "m", "req_1", Deadline(now + 5), 5.0, wants_parts=wants_parts)
+        call = Call(request(client, stream=stream), "m", "req_1", Deadline(now + 5), 5.0, prefers_stream=wants_parts)
         return asyncio.get_running_loop().create_task(self.upstream.open(call))
 
     async def failure(self, answer: bytes, *, stream: bool = True) -> UpstreamFailed:

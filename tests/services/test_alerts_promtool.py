@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stayfast.observe.alerts.files import groups, prometheus, sloth
+from stayfast.observe.alerts.files import all_groups, prometheus_rules, sloth_specification
 from stayfast.observe.alerts.rule import Alert, AlertsConfig
 from stayfast.policy.slo import Latency, Slo
 from tests.docs.pages import ROOT
@@ -195,9 +195,9 @@ def stretched(values: str, step: int) -> str:
 
 def run(folder: Path, slos: dict[str, Slo], tests: list[dict[str, Any]], step: int = 1) -> None:
     """Put tests to promtool; its report is the failure's message."""
-    (folder / "rules.yml").write_text(prometheus(slos, CONFIG))
+    (folder / "rules.yml").write_text(prometheus_rules(slos, CONFIG))
     made = {"rule_files": ["rules.yml"], "evaluation_interval": f"{step}m",
-            "group_eval_order": [group.name for group in groups(slos, CONFIG)], "tests": tests}
+            "group_eval_order": [group.name for group in all_groups(slos, CONFIG)], "tests": tests}
     (folder / "tests.yml").write_text(yaml.safe_dump(made, sort_keys=False))
     promtool(folder, "test", "rules", "tests.yml")
 
@@ -223,7 +223,7 @@ def test_alerts_cause_rules_fire(tmp_path: Path) -> None:
 def test_alerts_each_rule_has_a_firing_and_a_silent_case() -> None:
     """A new alert without its cases fails here."""
     fired = {name.partition("/")[0] for case in (*BURNS, *CAUSES) for name in case.fires}
-    alerts = {rule.name for group in groups(SLOS, CONFIG) for rule in group.rules if isinstance(rule, Alert)}
+    alerts = {rule.name for group in all_groups(SLOS, CONFIG) for rule in group.rules if isinstance(rule, Alert)}
     assert fired == alerts
 
 
@@ -251,9 +251,9 @@ MANY = {"*": Slo(0.9, Latency(0.5), Latency(1), Latency(60), Latency(0.05)), 'od
 @pytest.mark.parametrize("slos", [{}, SLOS, MANY], ids=["no routes", "one", "many promises"])
 def test_alerts_file_is_accepted_by_promtool(tmp_path: Path, slos: dict[str, Slo]) -> None:
     """`promtool check rules` finds nothing, whatever the settings."""
-    (tmp_path / "rules.yml").write_text(prometheus(slos, CONFIG))
+    (tmp_path / "rules.yml").write_text(prometheus_rules(slos, CONFIG))
     promtool(tmp_path, "check", "rules", "rules.yml")
-    assert yaml.safe_load(sloth(slos, CONFIG))["version"] == "prometheus/v1"
+    assert yaml.safe_load(sloth_specification(slos, CONFIG))["version"] == "prometheus/v1"
 
 
 def test_alerts_shipped_rules_are_valid() -> None:

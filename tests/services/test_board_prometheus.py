@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.observe.alerts.files import groups
-from stayfast.observe.alerts.files import prometheus as rules_file
-from stayfast.observe.alerts.rule import Recording, quoted
-from stayfast.settings import Settings, SettingsText, load
+from stayfast.observe.alerts.files import all_groups
+from stayfast.observe.alerts.files import prometheus_rules as rules_file
+from stayfast.observe.alerts.rule import Recording, quote
+from stayfast.settings import Settings, SettingsText, load_settings
 from tests.services.running import Prometheus, gateway, prometheus
 from tests.services.tools import tool
 from tests.services.traffic import PROVIDER, SETTINGS, traffic
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.sockets
 
 def settings() -> Settings:
     """What the gateway of these tests is told."""
-    return load(SettingsText("test", SETTINGS.replace("{provider}", "8081")), {}, kinds=KINDS)
+    return load_settings(SettingsText("test", SETTINGS.replace("{provider}", "8081")), {}, kinds=KINDS)
 
 
 def board_queries() -> list[str]:
@@ -54,10 +54,10 @@ def rule_queries() -> list[str]:
     """What every rule records, and every single condition of the alerts without its line."""
     made = settings()
     found = []
-    for group in groups({name: route.slo for name, route in made.routes.items()}, made.alerts):
+    for group in all_groups({name: route.slo for name, route in made.routes.items()}, made.alerts):
         for rule in group.rules:
             if isinstance(rule, Recording):
-                which = ",".join(f"{name}={quoted(value)}" for name, value in rule.labels.items())
+                which = ",".join(f"{name}={quote(value)}" for name, value in rule.labels.items())
                 found.append(f"{rule.name}{{{which}}}")
             else:
                 found += [condition.value for condition in rule.conditions]
@@ -102,7 +102,7 @@ def test_dashboard_variables_have_values(scraping: Prometheus) -> None:
 def test_prometheus_rules_evaluate(scraping: Prometheus) -> None:
     """Prometheus evaluates each without an error, and the annotations' query parses."""
     made = scraping.ask("rules")["groups"]
-    assert len(made) == len(groups({name: route.slo for name, route in settings().routes.items()}, settings().alerts))
+    assert len(made) == len(all_groups({name: route.slo for name, route in settings().routes.items()}, settings().alerts))
     ill = [rule for group in made for rule in group["rules"] if rule["health"] == "err"]
     assert [(rule["name"], rule["lastError"]) for rule in ill] == []
     scraping.values(BOARD["annotations"]["list"][0]["expr"])

@@ -12,7 +12,7 @@ import pytest
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreCallDone, StoreChanged
 from stayfast.stores.base import Store, StoreBackend, StoreUnavailable
-from stayfast.stores.redis import RedisDoor
+from stayfast.stores.redis import RedisBackend
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink
 from tests.services.redis_server import RedisServer, redis_server
@@ -28,7 +28,7 @@ def opened(server: RedisServer, config: SharedConfig = ONLY_THERE, sink: Recordi
            ) -> RemoteStore:
     """A store in this server, as one of several processes has it."""
     clock = SystemClock()
-    return RemoteStore("hot", RedisDoor(server.url, "test", clock), config, clock, sink or RecordingSink(), rng=Random(seed))
+    return RemoteStore("hot", RedisBackend(server.url, "test", clock), config, clock, sink or RecordingSink(), rng=Random(seed))
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +86,13 @@ class TestRedis(StoreSuite):
         """Under its name, for all who share it; none under another."""
         async def main() -> None:
             one, other = opened(self.server), opened(self.server, seed=2)
-            assert await one.noted("epoch0") is None
+            assert await one.read_note("epoch0") is None
             for word in [*(str(n) for n in range(300)), "", "last \u00e9"]:
-                await one.note("epoch0", word)
+                await one.write_note("epoch0", word)
                 if not word:
-                    assert await other.noted("epoch0") == ""
-            assert await other.noted("epoch0") == "last \u00e9"
-            assert await other.noted("epoch1") is None
+                    assert await other.read_note("epoch0") == ""
+            assert await other.read_note("epoch0") == "last \u00e9"
+            assert await other.read_note("epoch1") is None
             for store in (one, other):
                 await store.close()
 
@@ -113,7 +113,7 @@ class TestRedisJournal(JournalSuite):
 
     def door(self) -> StoreBackend:
         """One more to the same server."""
-        return RedisDoor(self.server.url, "test", SystemClock())
+        return RedisBackend(self.server.url, "test", SystemClock())
 
     def test_redis_log_expires_a_month_after_last_record(self) -> None:
         """The server forgets what nobody adds to; somebody else's key of the name is as if it were gone."""
@@ -173,7 +173,7 @@ def test_store_unreadable_data_is_a_miss(server: RedisServer, data: bytes) -> No
         for _ in range(10):
             server.say(b"SET", b"test:a:" + KEY.hex().encode(), data)
             assert await store.get(KEY) is None
-        assert {fact.result for fact in sink.of(StoreCallDone)} == {"unreadable"}
+        assert {fact.result for fact in sink.facts_of(StoreCallDone)} == {"unreadable"}
         await store.close()
 
     asyncio.run(story())
@@ -194,18 +194,18 @@ def test_redis_followers_get_answer_of_leader(server: RedisServer) -> None:
     """Nobody else may lead; who waits has the answer soon after it is there; then anybody may lead again."""
     async def story() -> None:
         one, other = opened(server, seed=1), opened(server, seed=2)
-        assert await one.lead(KEY)
-        assert await one.lead(KEY)
-        assert not await other.lead(KEY)
-        assert await other.lead(OTHER)
+        assert await one.acquire_lead(KEY)
+        assert await one.acquire_lead(KEY)
+        assert not await other.acquire_lead(KEY)
+        assert await other.acquire_lead(OTHER)
         clock = SystemClock()
-        waiting = asyncio.get_running_loop().create_task(other.follow(KEY, clock.now() + 5, 0))
+        waiting = asyncio.get_running_loop().create_task(other.wait_for_leader(KEY, clock.now() + 5, 0))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await one.put(KEY, kept("made"))
-        one.led(KEY)
+        one.release_lead(KEY)
         assert await waiting == kept("made")
-        assert await other.lead(KEY)
+        assert await other.acquire_lead(KEY)
         await one.close()
         await other.close()
 
@@ -218,15 +218,15 @@ def test_redis_followers_stop_when_leader_ends_without_answer(server: RedisServe
         clock = SystemClock()
         config = SharedConfig(timeout_s=10, local_bytes=0, coalesce_wait_s=0.4)
         one, other = opened(server, config, seed=1), opened(server, config, seed=2)
-        assert await one.lead(KEY)
-        one.led(KEY)
-        assert await other.follow(KEY, clock.now() + 60, 0) is None
-        assert await one.lead(OTHER)
-        assert not await other.lead(OTHER)
+        assert await one.acquire_lead(KEY)
+        one.release_lead(KEY)
+        assert await other.wait_for_leader(KEY, clock.now() + 60, 0) is None
+        assert await one.acquire_lead(OTHER)
+        assert not await other.acquire_lead(OTHER)
         began_at = clock.now()
-        assert await other.follow(OTHER, began_at + 60, 0) is None
+        assert await other.wait_for_leader(OTHER, began_at + 60, 0) is None
         assert clock.now() - began_at < 2
-        assert await other.lead(OTHER)
+        assert await other.acquire_lead(OTHER)
         await one.close()
         await other.close()
 
@@ -243,24 +243,24 @@ def test_redis_unavailable_server_is_a_miss_and_recovers(tmp_path: Path) -> None
         server.kill()
         for _ in range(20):
             assert await store.get(KEY) is None
-        results = [fact.result for fact in sink.of(StoreCallDone) if fact.what == "get"]
+        results = [fact.result for fact in sink.facts_of(StoreCallDone) if fact.what == "get"]
         assert results[1:6] == ["unavailable"] * 5
         assert results[6:] == ["suspended"] * 15
-        (alone,) = sink.of(StoreChanged)
+        (alone,) = sink.facts_of(StoreChanged)
         assert (alone.store, alone.state) == ("hot", "open")
         assert "Connection" in alone.why
         assert (await store.stats()).why_not
         with pytest.raises(StoreUnavailable):
             await store.purge(tag="x")
         await store.put(KEY, kept("two"))  # not kept, and no error
-        assert await store.lead(KEY)
+        assert await store.acquire_lead(KEY)
         await asyncio.to_thread(server.start)
         give_up_at = clock.now() + 10
         while await store.get(KEY) != kept("three"):
             assert clock.now() < give_up_at
             await store.put(KEY, kept("three"))
             await asyncio.sleep(0.02)
-        assert [fact.state for fact in sink.of(StoreChanged)] == ["open", "half_open", "closed"]
+        assert [fact.state for fact in sink.facts_of(StoreChanged)] == ["open", "half_open", "closed"]
         await store.close()
 
     with redis_server(tmp_path) as server:
@@ -284,14 +284,14 @@ def test_redis_full_server_can_be_read(tmp_path: Path) -> None:
         for n, key in enumerate(keys[120:420]):
             hits += await store.get(keys[n % 20]) is not None
             assert await store.get(key) is None
-            assert await store.lead(key)
+            assert await store.acquire_lead(key)
             await filled(store, (key, kept("x" * 20_000)))
-            store.led(key)
+            store.release_lead(key)
         assert hits == 300
-        counts = Counter((fact.what, fact.result) for fact in sink.of(StoreCallDone))
+        counts = Counter((fact.what, fact.result) for fact in sink.facts_of(StoreCallDone))
         assert counts["put", "unavailable"] > 250
         assert not {("get", "suspended"), ("get", "unavailable"), ("get", "timeout")} & counts.keys()
-        (alone,) = sink.of(StoreChanged)
+        (alone,) = sink.facts_of(StoreChanged)
         assert (alone.state, alone.why) == ("open", "writes: 5 failures in a row: OutOfMemoryError")
         await store.close()
 
@@ -313,7 +313,7 @@ def test_redis_hanging_server_costs_timeout_only(tmp_path: Path) -> None:
             began_at = clock.now()
             assert await store.get(KEY) is None
             assert clock.now() - began_at < 2
-        results = [fact.result for fact in sink.of(StoreCallDone) if fact.what == "get"]
+        results = [fact.result for fact in sink.facts_of(StoreCallDone) if fact.what == "get"]
         assert results[:6] == ["timeout"] * 6
         assert results.count("suspended") > 90
         server.thaw()

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import uvloop
 
 from stayfast.core.clock import SystemClock
-from stayfast.lab.sim_server.app import ListenConfig, Site
+from stayfast.lab.sim_server.app import ListenConfig, SimulatorApp
 from stayfast.lab.simulated import ProviderConfig
 
 PATIENCE_S = 30.0
@@ -80,8 +80,8 @@ def running_sim(providers: Mapping[str, ProviderConfig], **listen: Any) -> Itera
     thread.start()
     sim = Sim(0)
 
-    async def start() -> Site:
-        site = Site(ListenConfig(port=0, **listen), providers, SystemClock(), sim.errors.append)
+    async def start() -> SimulatorApp:
+        site = SimulatorApp(ListenConfig(port=0, **listen), providers, SystemClock(), sim.errors.append)
         sim.port = await site.listen()
         return site
 

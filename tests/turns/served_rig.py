@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stayfast.core.events import AttemptDone, TurnFailed
-from stayfast.core.types import EventsWish, Request
+from stayfast.core.types import EventsOptions, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.retry import RetryConfig
@@ -33,7 +33,7 @@ class Serving:
         self.loop = loop
 
     async def ask(self, request: Request | None = None, *, total_s: float = TOTAL_S, tenant: str | None = None,
-                  events: EventsWish | None = None, headers: tuple[tuple[str, str], ...] = (),
+                  events: EventsOptions | None = None, headers: tuple[tuple[str, str], ...] = (),
                   request_id: str = "req_1") -> Reply:
         """One request that arrives now."""
         return await self.rig.gateway.serve(request or chat(), Arrival(
@@ -42,12 +42,12 @@ class Serving:
     @property
     def attempts(self) -> list[AttemptDone]:
         """What was told of attempts."""
-        return self.rig.sink.of(AttemptDone)
+        return self.rig.sink.facts_of(AttemptDone)
 
     @property
     def failures(self) -> list[TurnFailed]:
         """What was told of turns that raised."""
-        return self._told.of(TurnFailed)
+        return self._told.facts_of(TurnFailed)
 
 
 def told(body: bytes) -> list[tuple[int, str, Any]]:

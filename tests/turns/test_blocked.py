@@ -146,4 +146,4 @@ def test_served_turn_504_and_steps_blame_the_blocked_loop() -> None:
 
     failed, serving = run(main)
     assert failed.message.endswith("ran out of time, as the event loop was blocked")
-    assert [(one.name, one.how, one.broke_budget) for one in serving.attempts[0].steps] == [("search", "timeout", False)]
+    assert [(one.name, one.outcome, one.broke_budget) for one in serving.attempts[0].steps] == [("search", "timeout", False)]

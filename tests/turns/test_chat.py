@@ -17,7 +17,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.lifecycle import GatewayServer, ServerHooks
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 from stayfast.turns import budget
 from stayfast.turns.agent import Agent
 from stayfast.turns.answer import Answer
@@ -40,7 +40,7 @@ routes:
 async def gateway() -> AsyncIterator[openai.AsyncOpenAI]:
     """A client of a gateway in this process, in front of simulated providers."""
     clock = SystemClock()
-    settings = load(SettingsText("test", SETTINGS), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("test", SETTINGS), {}, kinds=KINDS)
     observers = Observers(settings, clock)
     system = build(settings, observers, {}, clock, Random(1))
     host = ServerHooks(clock=clock, sink=observers.sink, entropy=b"12345678", version="0", on_error=lambda _: None,
@@ -54,7 +54,7 @@ async def gateway() -> AsyncIterator[openai.AsyncOpenAI]:
     finally:
         edge.close()
         system.registry.close()
-        await edge.edge.tasks.wait(1.0)
+        await edge.app.tasks.wait_until_empty(1.0)
 
 
 @tool(timeout=0.3)

@@ -26,7 +26,7 @@ from stayfast.turns.events import (
     to_json_value,
 )
 from stayfast.turns.patch import apply_patch
-from stayfast.wire.sse import Splitter
+from stayfast.wire.sse import EventSplitter
 from tests.turns.rig import fails, read_all, takes
 
 TEXTS = st.text(max_size=4) | st.sampled_from(["\n", "\r\n", "data: x\n\n", "\u2028", "id: 9"])
@@ -44,7 +44,7 @@ class Client:
         self.text = ""
         self.state: dict[str, Any] = {}
         self.n_degraded = self.n_finals = 0
-        self._splitter = Splitter()
+        self._splitter = EventSplitter()
 
     def read(self, data: bytes) -> None:
         """What came from the socket."""

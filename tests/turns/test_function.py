@@ -14,10 +14,10 @@ import pytest
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
-from stayfast.core.types import EventsWish
+from stayfast.core.types import EventsOptions
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.exchange import Arrival
-from stayfast.settings import Settings, SettingsError, SettingsText, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.turns.function import import_turn_function
 from stayfast.turns.served import ServedTurn
 from tests.flow.rig import chat, read, said
@@ -113,7 +113,7 @@ def test_turn_function_broken_change_keeps_the_old_module(folder: Path) -> None:
 
 def settings(turn: str = "desk_of_test:answer", more: str = "") -> Settings:
     """A gateway that serves one turn."""
-    return load(SettingsText("stayfast.yaml", SETTINGS.format(turn=turn, more=more)), {}, kinds=KINDS)
+    return load_settings(SettingsText("stayfast.yaml", SETTINGS.format(turn=turn, more=more)), {}, kinds=KINDS)
 
 
 @pytest.mark.parametrize(("turn", "words"), [
@@ -164,9 +164,9 @@ def test_turn_answers_can_be_cached_by_the_route(folder: Path) -> None:
     write(folder, COUNTING)
     text = SETTINGS.format(turn="desk_of_test:answer", more="")
     text = text.replace("[desk]", "{upstreams: [desk], cache: {mode: exact}}")
-    system = built(load(SettingsText("stayfast.yaml", text), {}, kinds=KINDS))
+    system = built(load_settings(SettingsText("stayfast.yaml", text), {}, kinds=KINDS))
 
-    async def ask(events: EventsWish | None = None) -> tuple[str, str | None]:
+    async def ask(events: EventsOptions | None = None) -> tuple[str, str | None]:
         clock = system.gateway.timers.clock
         reply = await system.gateway.serve(chat(model="desk", temperature=0), Arrival("r", clock.now(), events=events))
         body = await read(reply)
@@ -178,7 +178,7 @@ def test_turn_answers_can_be_cached_by_the_route(folder: Path) -> None:
             while (second := await ask()) == ("answer 1", "coalesced"):  # until the first one is put away
                 await asyncio.sleep(0)
         assert second == ("answer 1", "hit")
-        typed, cached = await ask(EventsWish())
+        typed, cached = await ask(EventsOptions())
         assert (cached, "answer 2" in typed) == ("bypass", True)
 
     asyncio.run(main())

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from stayfast.core.errors import Rejected, UpstreamFailed
-from stayfast.core.types import EventsWish
+from stayfast.core.types import EventsOptions
 from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, TurnRequest, current_budget
 from stayfast.turns.remote_resume import RemoteTurnPart, ResumeRequest
@@ -26,7 +26,7 @@ async def apart(loop: SimLoop, request_id: str = "req_1") -> tuple[Serving, Serv
     """Two processes; a client of the first one is cut off after a word."""
     here = Serving(loop, desk)
     there = Serving(loop, desk, ask_others=here.served.find_turn)
-    reply = await here.ask(events=EventsWish(), request_id=request_id, total_s=9)
+    reply = await here.ask(events=EventsOptions(), request_id=request_id, total_s=9)
     await some(reply, 1)
     reply.close()
     return here, there
@@ -36,7 +36,7 @@ def test_remote_resume_streams_the_rest() -> None:
     """The turn runs once."""
     async def main(loop: SimLoop) -> tuple[list[tuple[int, str]], list[float], list[Serving]]:
         here, there = await apart(loop)
-        reply = await there.ask(events=EventsWish(after=1), total_s=9)
+        reply = await there.ask(events=EventsOptions(after=1), total_s=9)
         at, parts = [loop.now()], [await some(reply, 1)]
         while (chunk := await reply.next()) is not None:
             if chunk.data:
@@ -47,14 +47,14 @@ def test_remote_resume_streams_the_rest() -> None:
     events, at, both = run(main)
     assert events == [(2, "delta"), (3, "delta"), (4, "final")]
     assert at == pytest.approx([1, 2, 3], abs=0.01)
-    assert [[(row.name, row.how) for row in serving.attempts[0].steps] for serving in both] == [
+    assert [[(row.name, row.outcome) for row in serving.attempts[0].steps] for serving in both] == [
         [("after one", "running")], [("after one", "ok"), ("after two", "ok"), ("after three", "ok")]]
 
 
 def test_remote_resume_of_a_failed_turn_raises_its_failure() -> None:
     async def main(loop: SimLoop) -> tuple[UpstreamFailed, list[str]]:
         _, there = await apart(loop, "broken")
-        reply = await there.ask(events=EventsWish(after=1), request_id="broken", total_s=9)
+        reply = await there.ask(events=EventsOptions(after=1), request_id="broken", total_s=9)
         names = [name for _, name, _ in told(await some(reply, 3))]
         with pytest.raises(UpstreamFailed) as failed:
             await read(reply)
@@ -70,7 +70,7 @@ def test_remote_resume_of_an_unknown_turn_is_404(after: int, request_id: str) ->
     async def main(loop: SimLoop) -> Rejected:
         _, there = await apart(loop)
         with pytest.raises(Rejected) as refused:
-            await there.ask(events=EventsWish(after=after), request_id=request_id)
+            await there.ask(events=EventsOptions(after=after), request_id=request_id)
         return refused.value
 
     refused = run(main)
@@ -89,7 +89,7 @@ def test_remote_resume_when_the_other_process_ends_raises() -> None:
 
         there.served.resume_remotely = once
         with pytest.raises(UpstreamFailed) as failed:
-            await read(await there.ask(events=EventsWish(after=1), total_s=9))
+            await read(await there.ask(events=EventsOptions(after=1), total_s=9))
         return failed.value
 
     assert run(main).code == "upstream_reset"

@@ -12,7 +12,7 @@ from stayfast.core.types import Api, Outcome
 from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, TurnRefused, TurnRequest, budget, charge, current_budget, step
 from stayfast.turns.threads import running_threads
-from stayfast.wire.errors import render
+from stayfast.wire.errors import encode_error
 from stayfast.wire.json_input import decode
 from tests.flow.rig import chat, read, said
 from tests.turns.served_rig import SECRET, Serving, breaks, quiet, some, three
@@ -140,7 +140,7 @@ def test_served_turn_hanging_step_is_cut_before_the_deadline() -> None:
     assert text == "nothing found"
     assert 1.9 < ended_at < 2.0
     (search,) = serving.attempts[0].steps
-    assert (search.name, search.how, search.broke_budget) == ("search", "timeout", True)
+    assert (search.name, search.outcome, search.broke_budget) == ("search", "timeout", True)
 
 
 def test_served_turn_hanging_outside_of_steps_is_cancelled() -> None:
@@ -188,7 +188,7 @@ def test_served_turn_disconnect_cancels_it_at_once() -> None:
     assert at == pytest.approx(0.3)
     assert sorted(ended) == ["kb", "web"]
     assert (len(serving.served._running), serving.rig.n_in_flight, serving.failures) == (0, 0, [])
-    assert [(row.name, row.how) for row in serving.attempts[0].steps] == [("kb", "cancelled"), ("web", "cancelled")]
+    assert [(row.name, row.outcome) for row in serving.attempts[0].steps] == [("kb", "cancelled"), ("web", "cancelled")]
     assert running_threads() == []
 
 
@@ -225,7 +225,7 @@ def test_served_turn_exception_is_502_with_its_class(stream: bool) -> None:
     assert (failed.status, failed.code) == (502, "upstream_raised")
     assert "KeyError" in failed.message
     assert SECRET not in failed.message
-    assert ("x-should-retry", "false") in render(failed, Api.CHAT, "r")[1]
+    assert ("x-should-retry", "false") in encode_error(failed, Api.CHAT, "r")[1]
     assert len(serving.attempts) == 1
     assert (serving.attempts[0].outcome, serving.attempts[0].fault) == (Outcome.DROPPED, "raised")
     (told_of,) = serving.failures
@@ -366,7 +366,7 @@ def test_served_turn_reports_steps_with_costs_and_parents() -> None:
 
     early, timing, serving = run(main)
     (attempt,) = serving.attempts
-    assert [(row.name, row.how, row.parent) for row in attempt.steps] == [
+    assert [(row.name, row.outcome, row.parent) for row in attempt.steps] == [
         ("kb", "ok", -1), ("inner", "ok", 0), ("web", "timeout", -1), ("an answer", "ok", -1)]
     assert [row.allowance_s for row in attempt.steps] == pytest.approx([1.0, 1.0, 0.2, 0.8], abs=0.01)
     assert attempt.steps[2].is_capped

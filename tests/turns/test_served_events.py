@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from stayfast.core.errors import Rejected, UpstreamFailed
-from stayfast.core.types import Api, EventsWish, Outcome
+from stayfast.core.types import Api, EventsOptions, Outcome
 from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, TurnRequest, budget, current_budget, served, step
 from stayfast.wire.json_input import decode
 from tests.flow.rig import chat, read, said
 from tests.turns.served_rig import Serving, breaks, quiet, some, three, told
 
-TYPED, LATE = EventsWish(), EventsWish(late=True)
+TYPED, LATE = EventsOptions(), EventsOptions(late=True)
 
 
 async def late(asked: TurnRequest, a: Answer) -> None:
@@ -38,7 +38,7 @@ def test_typed_events_up_to_the_final_one() -> None:
 
 
 def test_late_patches_follow_the_final_event_on_request() -> None:
-    async def main(loop: SimLoop, wish: EventsWish) -> tuple[list[str], float, float]:
+    async def main(loop: SimLoop, wish: EventsOptions) -> tuple[list[str], float, float]:
         serving = Serving(loop, late, resume_s=0.0)
         events = told(await read(await serving.ask(events=wish)))
         at = loop.now()
@@ -67,7 +67,7 @@ def test_plain_client_gets_text_only() -> None:
 
 
 @pytest.mark.parametrize("events", [TYPED, LATE])
-def test_typed_events_of_a_failing_turn_end_with_final_and_error(events: EventsWish) -> None:
+def test_typed_events_of_a_failing_turn_end_with_final_and_error(events: EventsOptions) -> None:
     """Before any event it is a plain error."""
     async def main(loop: SimLoop) -> tuple[list[str], str]:
         serving = Serving(loop, breaks)
@@ -107,8 +107,8 @@ def test_resume_gets_the_missed_events_once() -> None:
         assert [event[0] for event in told(await some(reply, 2))] == [1, 2]
         reply.close()
         await asyncio.sleep(0.15)
-        first = told(await read(await serving.ask(events=EventsWish(after=2))))
-        second = told(await read(await serving.ask(events=EventsWish(after=4))))
+        first = told(await read(await serving.ask(events=EventsOptions(after=2))))
+        second = told(await read(await serving.ask(events=EventsOptions(after=4))))
         return [event[0] for event in first], [event[0] for event in second], serving
 
     first, second, serving = run(main)
@@ -132,10 +132,10 @@ def test_turn_without_readers_is_cancelled_after_resume_s() -> None:
         assert (len(serving.served._running), len(serving.served.resumable)) == (1, 1)
         for tenant, request_id in (("other", "req_1"), ("acme", "req_2"), (None, "req_1")):
             with pytest.raises(Rejected) as refused:
-                await serving.ask(events=EventsWish(after=1), tenant=tenant, request_id=request_id)
+                await serving.ask(events=EventsOptions(after=1), tenant=tenant, request_id=request_id)
             assert (refused.value.status, refused.value.code) == (404, "turn_not_kept")
         with pytest.raises(Rejected) as refused:
-            await serving.ask(events=EventsWish(after=7), tenant="acme")
+            await serving.ask(events=EventsOptions(after=7), tenant="acme")
         assert (refused.value.status, refused.value.param) == (400, "last-event-id")
         await asyncio.sleep(0.2)
         assert (len(serving.served._running), len(serving.served.resumable)) == (0, 0)
@@ -156,8 +156,8 @@ def test_resumed_turn_reports_each_step_once() -> None:
         await some(reply, 1)
         await asyncio.sleep(0.3)
         reply.close()
-        await read(await serving.ask(events=EventsWish(after=1)))
-        return [[(row.name, row.how) for row in attempt.steps] for attempt in serving.attempts]
+        await read(await serving.ask(events=EventsOptions(after=1)))
+        return [[(row.name, row.outcome) for row in attempt.steps] for attempt in serving.attempts]
 
     assert run(main) == [[("first", "ok"), ("second", "running")], [("second", "ok"), ("third", "ok")]]
 
@@ -176,7 +176,7 @@ def test_resumable_turns_above_the_text_limit_drop_the_oldest(monkeypatch: pytes
         found = []
         for n in range(5):
             try:
-                await read(await serving.ask(events=EventsWish(after=1), request_id=str(n)))
+                await read(await serving.ask(events=EventsOptions(after=1), request_id=str(n)))
             except Rejected:
                 continue
             found.append(n)

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from stayfast.core.errors import DeadlineExceeded, UpstreamFailed
-from stayfast.core.types import EventsWish
+from stayfast.core.types import EventsOptions
 from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, TurnRefused, TurnRequest, current_budget
 from stayfast.turns.served import CANCEL_WAIT_S
@@ -195,7 +195,7 @@ def test_typed_client_gets_final_event_then_error() -> None:
         sys.exit(3)
 
     async def main(loop: SimLoop) -> list[str]:
-        reply = await Serving(loop, desk).ask(events=EventsWish())
+        reply = await Serving(loop, desk).ask(events=EventsOptions())
         names = [f"{name} {data.get('outcome', '')}{data.get('detail', '')}" for _, name, data in told(await some(reply, 2))]
         with pytest.raises(UpstreamFailed, match="SystemExit"):
             await read(reply)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stayfast.compose.telemetry import thread_gauges
+from stayfast.compose.telemetry import thread_rows
 from stayfast.core.clock import SystemClock
 from stayfast.testing import RecordingSink
 from stayfast.turns import StepSkipped, TurnRequest, budget, remaining, step, threads
@@ -129,7 +129,7 @@ def test_threads_metric_counts_waiting_and_abandoned(gate: threading.Event) -> N
     async def desk(asked: TurnRequest) -> str:
         return asked.text
 
-    assert thread_gauges({}) == {}
+    assert thread_rows({}) == {}
     served = {"desk": ServedTurn("desk", check_turn_function("desk:answer", desk), SystemClock(), RecordingSink())}
 
     async def main() -> None:
@@ -137,7 +137,7 @@ def test_threads_metric_counts_waiting_and_abandoned(gate: threading.Event) -> N
             await b.run(gate.wait, name="hangs", cap=0.02, fallback=None)
 
             def look() -> object:
-                return thread_gauges(served)
+                return thread_rows(served)
 
             assert await b.run(look) == {"stayfast_turn_threads": [(("active",), 1), (("abandoned",), 1)]}
 

@@ -10,7 +10,7 @@ from stayfast.pipeline.stages.admit.admission import Admission, AdmitAll
 from stayfast.policy.admission.overload import TenantConfig
 from stayfast.policy.admission.priority import Points, TenantTier
 from stayfast.policy.admission.quota import QuotaConfig
-from stayfast.settings import Settings, SettingsError, SettingsText, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.testing import SimLoop
 
 DIGEST = "sha256:" + "0" * 64
@@ -25,7 +25,7 @@ tenants:
 
 def settings(text: str) -> Settings:
     """Loaded."""
-    return load(SettingsText("test", text), {}, kinds=KINDS)
+    return load_settings(SettingsText("test", text), {}, kinds=KINDS)
 
 
 def system(of: Settings, old: System | None = None) -> System:
@@ -40,7 +40,7 @@ def system(of: Settings, old: System | None = None) -> System:
 def test_admission_settings_complete_file_is_loaded() -> None:
     """Each to its own dataclass."""
     its = settings(FULL)
-    assert its.prices_at("p")["*"].output_per_mtok == 15
+    assert its.prices_for("p")["*"].output_per_mtok == 15
     assert (its.admission.max_in_flight, its.admission.queue.max_queue, its.admission.queue.max_wait_s) == (64, 10, 1.5)
     assert (its.admission.reserved_share, its.admission.priority_points) == (0.05, Points(retry=-100))
     assert its.tenants == {

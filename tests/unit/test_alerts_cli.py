@@ -9,7 +9,7 @@ import yaml
 from stayfast.cli import main
 from stayfast.compose.system import slo_bounds_s
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, SettingsError, SettingsText, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 
 TEXT = """
 upstreams: {u: {kind: simulated}}
@@ -23,7 +23,7 @@ defaults: {slo: {availability: 0.999, usable: {under_s: 3}}}
 
 def settings() -> Settings:
     """Routes that promise what the defaults say, more, and less."""
-    return load(SettingsText("test", TEXT), {}, kinds=KINDS)
+    return load_settings(SettingsText("test", TEXT), {}, kinds=KINDS)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_alerts_out_in_missing_folder_fails(file: Path, tmp_path: Path, capsys: 
 def test_alerts_invalid_slo_is_reported(text: str, word: str) -> None:
     """Told with the line, by name."""
     with pytest.raises(SettingsError, match=word):
-        load(SettingsText("test", f"upstreams: {{u: {{kind: simulated}}}}\nroutes: {{m: {{upstreams: [u], {text}}}}}\n"), {},
+        load_settings(SettingsText("test", f"upstreams: {{u: {{kind: simulated}}}}\nroutes: {{m: {{upstreams: [u], {text}}}}}\n"), {},
              kinds=KINDS)
 
 

@@ -7,7 +7,7 @@ import pytest
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Stage
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, SettingsError, SettingsText, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.settings.model import FallbackTier
 from stayfast.testing import SimLoop
 
@@ -32,7 +32,7 @@ routes:
 
 def loaded(text: str) -> Settings:
     """The settings of a text."""
-    return load(SettingsText("f.yaml", text), {}, kinds=KINDS)
+    return load_settings(SettingsText("f.yaml", text), {}, kinds=KINDS)
 
 
 def system(text: str) -> System:
@@ -57,8 +57,8 @@ def test_fallback_model_overrides_route_model() -> None:
     """Its own word, else what its upstreams call the route, else the route's."""
     settings = loaded(UPSTREAMS + ROUTE)
     own = FallbackTier(("small",))
-    assert [settings.tier_model_at("chat", own, name) for name in ("small", "big")] == ["small-chat", "big-model"]
-    assert settings.tier_model_at("chat", FallbackTier(("small",), "tiny"), "small") == "tiny"
+    assert [settings.fallback_model_for("chat", own, name) for name in ("small", "big")] == ["small-chat", "big-model"]
+    assert settings.fallback_model_for("chat", FallbackTier(("small",), "tiny"), "small") == "tiny"
 
 
 def test_fallback_list_means_upstreams() -> None:

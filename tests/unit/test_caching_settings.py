@@ -9,15 +9,15 @@ import pytest
 from stayfast.cli import main
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, SettingsError, SettingsText, load, unusable
-from stayfast.stores.sqlite import SqliteDoor
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings, find_unusable_files
+from stayfast.stores.sqlite import SqliteBackend
 
 TEXT = "upstreams: {u: {kind: simulated}}\nroutes: {m: {upstreams: [u], cache: {CACHE}}}\n"
 
 
 def read(cache: str, more: str = "", variables: dict[str, str] | None = None) -> Settings:
     """The settings of a route with this cache."""
-    return load(SettingsText("f.yaml", TEXT.replace("CACHE", cache) + more), variables or {}, kinds=KINDS)
+    return load_settings(SettingsText("f.yaml", TEXT.replace("CACHE", cache) + more), variables or {}, kinds=KINDS)
 
 
 @pytest.mark.parametrize(("cache", "where", "message"), [
@@ -65,7 +65,7 @@ def test_sqlite_invalid_file_is_reported(make: object, why: str, tmp_path: Path,
     make(path)
     text = f"stores: {{s: {{kind: sqlite, path: {path}}}}}\n"
     before = path.read_bytes() if path.is_file() else b""
-    (wrong,) = unusable(read("mode: exact, store: s", text))
+    (wrong,) = find_unusable_files(read("mode: exact, store: s", text))
     assert wrong == f'stores.s.path: "{path}": {wrong.rpartition(": ")[2]}'
     assert why in wrong
     file = tmp_path / "f.yaml"
@@ -80,18 +80,18 @@ def test_sqlite_store_valid_or_missing_file_is_accepted(tmp_path: Path) -> None:
     """None at all, an empty one, and one that is in use."""
     path = tmp_path / "a.db"
     its = read("mode: exact, store: s", f"stores: {{s: {{kind: sqlite, path: {path}}}}}\n")
-    assert unusable(its) == []
+    assert find_unusable_files(its) == []
     assert not path.exists()
     path.touch()
-    assert unusable(its) == []
-    door = SqliteDoor(path, 1 << 20, SystemClock())
+    assert find_unusable_files(its) == []
+    door = SqliteBackend(path, 1 << 20, SystemClock())
     door._run_on_thread(lambda file: file.execute("BEGIN EXCLUSIVE"))
     try:
-        assert unusable(its) == []
+        assert find_unusable_files(its) == []
     finally:
         door._disconnect()
         door._thread.shutdown()
-    assert unusable(its) == []
+    assert find_unusable_files(its) == []
 
 
 @pytest.mark.parametrize(("make", "why"), [
@@ -104,10 +104,10 @@ def test_embedder_missing_files_are_reported(make: object, why: str, tmp_path: P
     assert callable(make)
     make(path)
     its = read("mode: semantic, max_error: 1%", f"embedder: {{model: {path}}}\n")
-    (wrong,) = unusable(its)
+    (wrong,) = find_unusable_files(its)
     assert wrong.startswith(f'embedder.model: "{path}": ')
     assert why in wrong
     folder = path if path.is_dir() else path.parent
     for name in ("mine", "model.onnx", "tokenizer.json"):
         (folder / name).touch()
-    assert unusable(its) == []
+    assert find_unusable_files(its) == []

@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Override, SettingsError, SettingsText, load
+from stayfast.settings import Override, SettingsError, SettingsText, load_settings
 from stayfast.settings.hints import ANY
 from stayfast.settings.problems import Path
 from stayfast.settings.validate import REMOVED_KEYS, RENAMED_KEYS, explain_removed
@@ -15,7 +15,7 @@ TABLE = {("server", "old"): "renamed to new", ("routes", ANY, "tiers", ANY, "old
 def complaints(text: str, *overrides: Override) -> list[str]:
     """The lines of the error that a text makes."""
     with pytest.raises(SettingsError) as caught:
-        load(SettingsText("f.yaml", text), {}, overrides, kinds=KINDS)
+        load_settings(SettingsText("f.yaml", text), {}, overrides, kinds=KINDS)
     return str(caught.value).splitlines()
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stayfast.core.setting import declarations
+from stayfast.core.setting import read_declarations
 from stayfast.engine.config import EngineConfig
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import HttpUpstream, Override, Secret, Settings, SettingsError, SettingsText, find, load
+from stayfast.settings import HttpUpstream, Override, Secret, Settings, SettingsError, SettingsText, read_settings_file, load_settings
 from stayfast.settings.validate import (
     ListField,
     OptionalField,
@@ -20,7 +20,7 @@ from stayfast.settings.validate import (
     TableField,
     VariantField,
     WordOrNumber,
-    settings_of,
+    record_settings,
 )
 
 UPSTREAM = "upstreams: {a: {kind: openai, base_url: 'http://h/v1'}}\n"
@@ -31,7 +31,7 @@ BASE = UPSTREAM + ROUTE
 def complaints(text: str, variables: dict[str, str] | None = None, *given: Override) -> list[str]:
     """The lines of the error that a text makes."""
     with pytest.raises(SettingsError) as caught:
-        load(SettingsText("f.yaml", text), variables or {}, given, check_engine=lambda config: None, kinds=KINDS)
+        load_settings(SettingsText("f.yaml", text), variables or {}, given, check_engine=lambda config: None, kinds=KINDS)
     return str(caught.value).splitlines()
 
 
@@ -197,7 +197,7 @@ def test_override_invalid_value_names_variable_or_flag() -> None:
 def test_embedded_engine_not_runnable_is_reported() -> None:
     """A model that is not there is a mistake in the settings, not a crash loop later."""
     with pytest.raises(SettingsError, match=r"x:1:\d+: upstreams.e.model: '/nope.gguf' cannot be read"):
-        load(SettingsText("x", "upstreams: {e: {kind: embedded, model: /nope.gguf}}\nroutes: {m: [e]}"), {},
+        load_settings(SettingsText("x", "upstreams: {e: {kind: embedded, model: /nope.gguf}}\nroutes: {m: [e]}"), {},
              check_engine=_cannot_read, kinds=KINDS)
 
 
@@ -208,12 +208,12 @@ def _cannot_read(config: EngineConfig) -> None:
 def test_settings_unreadable_file_is_reported(tmp_path: Path) -> None:
     """A missing file, a folder and text in another encoding are told by name."""
     with pytest.raises(SettingsError, match=r"nope\.yaml: cannot be read: No such file"):
-        find(str(tmp_path / "nope.yaml"), {})
+        read_settings_file(str(tmp_path / "nope.yaml"), {})
     with pytest.raises(SettingsError, match="cannot be read: Is a directory"):
-        find(str(tmp_path), {})
+        read_settings_file(str(tmp_path), {})
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9")
     with pytest.raises(SettingsError, match=r"latin\.yaml: not UTF-8 at byte 3"):
-        find(None, {"STAYFAST_CONFIG": str(tmp_path / "latin.yaml")})
+        read_settings_file(None, {"STAYFAST_CONFIG": str(tmp_path / "latin.yaml")})
 
 
 def test_secrets_print_as_stars() -> None:
@@ -240,9 +240,9 @@ def lower_floor_records() -> list[Any]:
                 waiting += [RecordField(cls) for _, cls in by_kind]
             case RecordField(cls) if cls not in found:
                 found[cls] = None
-                waiting += [setting.shape for setting in settings_of(RecordField(cls))]
-                waiting += [RecordField(setting.into[1]) for setting in settings_of(RecordField(cls))
-                            if setting.into is not None]
+                waiting += [setting.shape for setting in record_settings(RecordField(cls))]
+                waiting += [RecordField(setting.inlined_in[1]) for setting in record_settings(RecordField(cls))
+                            if setting.inlined_in is not None]
             case _:
                 pass
     return [cls for cls in found if not cls.__module__.startswith("stayfast.settings")]
@@ -251,14 +251,14 @@ def lower_floor_records() -> list[Any]:
 @pytest.mark.parametrize("cls", lower_floor_records())
 def test_config_classes_reject_values_outside_bounds(cls: type[Any]) -> None:
     """A value beyond a bound is refused by the dataclass itself, wherever it is made."""
-    for setting in settings_of(RecordField(cls)):
+    for setting in record_settings(RecordField(cls)):
         shape = setting.shape.inner if isinstance(setting.shape, OptionalField) else setting.shape
         shape = shape.number if isinstance(shape, WordOrNumber) else shape
-        if not isinstance(shape, PlainField) or shape.kind not in ("integer", "number") or setting.into:
+        if not isinstance(shape, PlainField) or shape.kind not in ("integer", "number") or setting.inlined_in:
             continue  # an inlined record is tried by itself
         assert setting.default is not MISSING
         kind, step = (int, 1) if shape.kind == "integer" else (float, 1e-6)
-        about = setting.about
+        about = setting.doc
         for bound, beyond in ((about.minimum, -step), (about.maximum, step * abs(about.maximum or 1)), (about.more_than, 0)):
             if bound is not None:
                 with pytest.raises(ValueError, match=f"^{setting.name} must be"):
@@ -268,7 +268,7 @@ def test_config_classes_reject_values_outside_bounds(cls: type[Any]) -> None:
 @pytest.mark.parametrize("cls", lower_floor_records())
 def test_config_classes_declare_every_field(cls: Any) -> None:
     """A field that is added on a lower floor needs its words, or no file can set it."""
-    assert set(declarations(cls)) == set(cls.__dataclass_fields__)
+    assert set(read_declarations(cls)) == set(cls.__dataclass_fields__)
 
 
 def test_config_classes_of_lower_packages_are_found() -> None:

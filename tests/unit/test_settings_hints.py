@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import SettingsError, SettingsText, advice, load
+from stayfast.settings import SettingsError, SettingsText, find_warnings, load_settings
 from stayfast.settings.hints import KEY_HINTS, KIND_HINTS, number_hint
 
 UPSTREAMS = "upstreams: {a: {kind: openai, base_url: 'http://h/v1'}}\n"
@@ -16,7 +16,7 @@ BASE = UPSTREAMS + "routes: {m: [a]}\n"
 def complaints(text: str) -> list[str]:
     """The lines of the error that a text makes, without its places."""
     with pytest.raises(SettingsError) as caught:
-        load(SettingsText("f.yaml", text), {}, check_engine=lambda config: None, kinds=KINDS)
+        load_settings(SettingsText("f.yaml", text), {}, check_engine=lambda config: None, kinds=KINDS)
     return [line.partition(": ")[2] for line in str(caught.value).splitlines()]
 
 
@@ -44,7 +44,7 @@ def test_key_hint_suggests_an_existing_setting(path: tuple[str, ...]) -> None:
     """The words between the first backticks of `write ...`, put in place of the unknown setting, are known."""
     [(name, value)] = yaml.safe_load(re.findall("`([^`]+)`", KEY_HINTS[path])[0].replace("[NAME]", "[a]")).items()
     text = yaml_at((*path[:-1], name), value)
-    settings = load(SettingsText("f.yaml", text), {"OPENAI_API_KEY": "k"}, check_engine=lambda config: None, kinds=KINDS)
+    settings = load_settings(SettingsText("f.yaml", text), {"OPENAI_API_KEY": "k"}, check_engine=lambda config: None, kinds=KINDS)
     assert settings.routes["m"].upstreams == ("a",)
 
 
@@ -109,5 +109,5 @@ def test_unused_upstream_is_a_warning() -> None:
     text = ("upstreams: {a: {kind: simulated}, b: {kind: simulated}, c: {kind: simulated}, d: {kind: simulated}}\n"
             "defaults: {on_overrun: {fallback: [b]}}\n"
             "routes: {m: [a], n: {upstreams: [a], on_overrun: {fallback: {upstreams: [a], then: [[c]]}}}}\n")
-    settings = load(SettingsText("f.yaml", text), {}, kinds=KINDS)
-    assert advice(settings) == ["upstreams.d: no route uses it: add it to a route's `upstreams`, or remove it"]
+    settings = load_settings(SettingsText("f.yaml", text), {}, kinds=KINDS)
+    assert find_warnings(settings) == ["upstreams.d: no route uses it: add it to a route's `upstreams`, or remove it"]

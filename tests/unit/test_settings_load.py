@@ -19,11 +19,11 @@ from stayfast.settings import (
     Settings,
     SettingsError,
     SettingsText,
-    find,
-    load,
-    overrides,
+    read_settings_file,
+    load_settings,
+    overrides_from,
 )
-from stayfast.settings.starter import starter
+from stayfast.settings.starter import starter_file
 
 SMALLEST = """\
 upstreams: {bench: {kind: openai, base_url: "http://127.0.0.1:9100/v1", key: "sk-x"}}
@@ -37,7 +37,7 @@ def runs(config: EngineConfig) -> None:
 
 def loaded(text: str, variables: dict[str, str] | None = None, *given: Override) -> Settings:
     """Settings from a text, on a machine with an engine."""
-    return load(SettingsText("stayfast.yaml", text), variables or {}, given, check_engine=runs, kinds=KINDS)
+    return load_settings(SettingsText("stayfast.yaml", text), variables or {}, given, check_engine=runs, kinds=KINDS)
 
 
 def http(settings: Settings, name: str) -> HttpUpstream:
@@ -110,20 +110,20 @@ def test_reference_may_be_a_number() -> None:
 ])
 def test_override_precedence_is_flag_variable_file(variables: dict[str, str], flags: list[str], port: int) -> None:
     """A flag, then a variable, then the file."""
-    given = [*overrides(variables), *(Override(("server", "port"), flag, "--port") for flag in flags)]
+    given = [*overrides_from(variables), *(Override(("server", "port"), flag, "--port") for flag in flags)]
     assert loaded(SMALLEST + "server: {port: 1}", variables, *given).server.port == port
 
 
 def test_variables_reach_their_settings() -> None:
     """Host, workers and the log's level come from the environment as well, where the file has no such section."""
     variables = {"STAYFAST_HOST": "127.0.0.2", "STAYFAST_WORKERS": "3", "STAYFAST_LOG": "debug"}
-    settings = loaded(SMALLEST, variables, *overrides(variables))
+    settings = loaded(SMALLEST, variables, *overrides_from(variables))
     assert (settings.server.host, settings.workers, settings.log.level) == ("127.0.0.2", 3, "debug")
 
 
 def test_built_in_settings() -> None:
     """Nothing at all serves the embedded model and the simulated provider."""
-    settings = load(SettingsText(BUILT_IN, ""), {}, check_engine=runs, kinds=KINDS)
+    settings = load_settings(SettingsText(BUILT_IN, ""), {}, check_engine=runs, kinds=KINDS)
     assert isinstance(settings.upstreams["tiny"], EmbeddedUpstream)
     assert isinstance(settings.upstreams["simulated"], SimulatedUpstream)
     assert {name: route.upstreams for name, route in settings.routes.items()} == {
@@ -135,7 +135,7 @@ def test_built_in_settings_without_an_engine() -> None:
     def cannot_run(config: EngineConfig) -> None:
         raise ValueError("not installed")
 
-    settings = load(SettingsText(BUILT_IN, ""), {}, check_engine=cannot_run, kinds=KINDS)
+    settings = load_settings(SettingsText(BUILT_IN, ""), {}, check_engine=cannot_run, kinds=KINDS)
     assert (list(settings.upstreams), list(settings.routes)) == (["simulated"], ["simulated"])
 
 
@@ -144,18 +144,18 @@ def test_built_in_settings_without_an_engine() -> None:
 def test_file_without_upstreams_and_routes_is_refused(text: str) -> None:
     """Where there is a file, nothing else counts: it must not fall back on the demo, and it says what is missing."""
     with pytest.raises(SettingsError, match="upstreams and routes are missing"):
-        load(SettingsText("x", text), {}, check_engine=runs, kinds=KINDS)
+        load_settings(SettingsText("x", text), {}, check_engine=runs, kinds=KINDS)
 
 
 def test_mistyped_section_is_reported() -> None:
     """It is why the others are missing."""
     with pytest.raises(SettingsError, match="routs: unknown setting, did you mean routes"):
-        load(SettingsText("x", "routs: {}"), {}, check_engine=runs, kinds=KINDS)
+        load_settings(SettingsText("x", "routs: {}"), {}, check_engine=runs, kinds=KINDS)
 
 
 def test_model_replaces_the_embedded_one() -> None:
     """--model goes to every embedded upstream, built in or not."""
-    settings = load(SettingsText("x", ""), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
+    settings = load_settings(SettingsText("x", ""), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
     tiny = settings.upstreams["tiny"]
     assert isinstance(tiny, EmbeddedUpstream)
     assert tiny.engine.model == "/m.gguf"
@@ -164,7 +164,7 @@ def test_model_replaces_the_embedded_one() -> None:
 def test_model_needs_an_embedded_upstream() -> None:
     """--model with settings that embed nothing is a mistake, not a no-op."""
     with pytest.raises(SettingsError, match="--model: no upstream of kind embedded"):
-        load(SettingsText("x", SMALLEST), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
+        load_settings(SettingsText("x", SMALLEST), {}, model="/m.gguf", check_engine=runs, kinds=KINDS)
 
 
 def test_engine_settings_are_keys_of_the_upstream() -> None:
@@ -205,8 +205,8 @@ routes:
   n: [a]
   "*": [b]
 """)
-    assert [settings.model_at("m", "a"), settings.model_at("m", "b")] == ["own", "shared"]
-    assert [settings.model_at("n", "a"), settings.model_at("*", "b")] == [None, None]
+    assert [settings.model_for("m", "a"), settings.model_for("m", "b")] == ["own", "shared"]
+    assert [settings.model_for("n", "a"), settings.model_for("*", "b")] == [None, None]
 
 
 def test_scalars_keep_their_text() -> None:
@@ -241,13 +241,13 @@ def test_empty_sections_have_defaults() -> None:
 @pytest.mark.parametrize("is_embedded", [True, False])
 def test_starter_file_is_valid(is_embedded: bool) -> None:
     """`stayfast init` writes a file that can be served at once, without any variable."""
-    settings = loaded(starter(is_embedded=is_embedded))
+    settings = loaded(starter_file(is_embedded=is_embedded))
     assert ("stayfast-tiny" in settings.routes) is is_embedded
 
 
 def test_starter_examples_are_valid() -> None:
     """Its examples hold when their # is taken away."""
-    text = starter(is_embedded=False)
+    text = starter_file(is_embedded=False)
     uncommented = re.sub(r"(?m)^( *)#(?=\S|  )", r"\1", text)
     settings = loaded(uncommented, {"OPENAI_API_KEY": "a", "ANTHROPIC_API_KEY": "b"})
     assert set(settings.upstreams) == {"simulated", "tiny", "openai", "anthropic", "my-vllm"}
@@ -259,12 +259,12 @@ def test_starter_examples_are_valid() -> None:
 def test_find_prefers_the_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller's file, then STAYFAST_CONFIG, then ./stayfast.yaml, then nothing."""
     monkeypatch.chdir(tmp_path)
-    assert find(None, {}).text == ""
+    assert read_settings_file(None, {}).text == ""
     for name in ("stayfast.yaml", "b.yaml", "a.yaml"):
         Path(name).write_text(name)
-    assert find(None, {}).text == "stayfast.yaml"
-    assert find(None, {"STAYFAST_CONFIG": "b.yaml"}).text == "b.yaml"
-    assert find("a.yaml", {"STAYFAST_CONFIG": "b.yaml"}).text == "a.yaml"
+    assert read_settings_file(None, {}).text == "stayfast.yaml"
+    assert read_settings_file(None, {"STAYFAST_CONFIG": "b.yaml"}).text == "b.yaml"
+    assert read_settings_file("a.yaml", {"STAYFAST_CONFIG": "b.yaml"}).text == "a.yaml"
 
 
 def test_defaults_are_those_of_the_code_they_configure() -> None:

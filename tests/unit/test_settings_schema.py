@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import SettingsText, load
-from stayfast.settings.schema import json_schema, markdown
-from stayfast.settings.starter import starter
+from stayfast.settings import SettingsText, load_settings
+from stayfast.settings.schema import json_schema, reference_page
+from stayfast.settings.starter import starter_file
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 BASE: dict[str, Any] = {"upstreams": {"a": {"kind": "simulated"}}, "routes": {"m": ["a"]}}
@@ -29,7 +29,7 @@ def test_schema_file_is_in_step() -> None:
 
 def test_reference_page_is_in_step() -> None:
     """docs/reference/settings.md is what `stayfast schema --markdown` prints."""
-    assert (REFERENCE / "settings.md").read_text() == markdown(KINDS)
+    assert (REFERENCE / "settings.md").read_text() == reference_page(KINDS)
 
 
 def test_schema_is_itself_valid() -> None:
@@ -39,14 +39,14 @@ def test_schema_is_itself_valid() -> None:
 
 def test_every_setting_is_on_the_page() -> None:
     """Each property of the schema has its row, with words."""
-    page = markdown(KINDS)
+    page = reference_page(KINDS)
     for definition in [json_schema(KINDS), *json_schema(KINDS)["$defs"].values()]:
         for name, about in definition.get("properties", {}).items():
             assert f"\n`{name}` | " in page
             assert len(about["description"]) > 8, name
 
 
-@pytest.mark.parametrize("text", [starter(is_embedded=True), """
+@pytest.mark.parametrize("text", [starter_file(is_embedded=True), """
 server: {port: 80, auth: off, keys: {a: "sha256:%s"}}
 upstreams:
   a: {kind: openai, base_url: "http://h/v1", key: "${K}", http: 1.1, apis: [chat], headers: {x: 1}, models: {m: 4.10}}
@@ -59,7 +59,7 @@ log:
 """ % ("0" * 64)])
 def test_accepted_file_is_valid_in_schema(text: str) -> None:
     """An editor that knows the schema marks nothing in a file that works."""
-    load(SettingsText("x", text), {"K": "k", "N": "1"}, check_engine=lambda config: None, kinds=KINDS)
+    load_settings(SettingsText("x", text), {"K": "k", "N": "1"}, check_engine=lambda config: None, kinds=KINDS)
     validator().validate(yaml.safe_load(text))
 
 
@@ -75,4 +75,4 @@ def test_file_invalid_in_schema_is_refused(change: dict[str, Any]) -> None:
     document = {**BASE, **change}
     assert not validator().is_valid(document)
     with pytest.raises(ValueError, match="x:"):
-        load(SettingsText("x", json.dumps(document)), {}, check_engine=lambda config: None, kinds=KINDS)
+        load_settings(SettingsText("x", json.dumps(document)), {}, check_engine=lambda config: None, kinds=KINDS)

@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import SettingsError, SettingsText, load
+from stayfast.settings import SettingsError, SettingsText, load_settings
 from stayfast.testing import SimLoop
 
 UPSTREAMS = """
@@ -18,7 +18,7 @@ upstreams:
 
 def system(text: str) -> System:
     """The system of a text."""
-    settings = load(SettingsText("f.yaml", UPSTREAMS + text), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("f.yaml", UPSTREAMS + text), {}, kinds=KINDS)
     loop = SimLoop()
     try:
         return build(settings, Observers(settings, loop), {}, loop, Random(1))

@@ -11,10 +11,10 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.lab.load.virtual import check_simulated
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Secret, Settings, SettingsError, SettingsText, load
+from stayfast.settings import Secret, Settings, SettingsError, SettingsText, load_settings
 from stayfast.settings.upstreams import MemoryStoreSettings, RedisStoreSettings, SqliteStoreSettings
 from stayfast.stores.memory import MemoryStore
-from stayfast.stores.redis import RedisDoor
+from stayfast.stores.redis import RedisBackend
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import SimLoop
 
@@ -24,7 +24,7 @@ ROUTES = "routes: {m: {upstreams: [u], cache: {mode: exact, store: s}}}\n"
 
 def read(text: str, variables: dict[str, str] | None = None) -> Settings:
     """The settings of a text."""
-    return load(SettingsText("f.yaml", UPSTREAMS + text), variables or {}, kinds=KINDS)
+    return load_settings(SettingsText("f.yaml", UPSTREAMS + text), variables or {}, kinds=KINDS)
 
 
 def system(text: str, old: System | None = None) -> System:
@@ -83,7 +83,7 @@ def test_stores_invalid_setting_is_refused(store: str, where: str, message: str)
 def test_redis_url_forms_are_accepted(url: str) -> None:
     """By us and by the client."""
     assert RedisStoreSettings("redis", Secret(url)).url.reveal() == url
-    asyncio.run(RedisDoor(url, "p", SystemClock()).close())
+    asyncio.run(RedisBackend(url, "p", SystemClock()).close())
 
 
 def test_route_unknown_store_is_refused() -> None:
@@ -108,7 +108,7 @@ routes:
   two: {{upstreams: [u], cache: {{mode: exact, store: s}}}}
   own: {{upstreams: [u], cache: {{mode: exact}}}}
 """)
-    of = {name: route.terms.cache.store for name, route in built.gateway.router.routes.items() if route.terms.cache}
+    of = {name: route.policy.cache.store for name, route in built.gateway.router.routes.items() if route.policy.cache}
     assert of["one"] is of["two"] is built.stores["s"]
     assert isinstance(of["one"], RemoteStore)
     assert isinstance(of["own"], MemoryStore)
@@ -132,7 +132,7 @@ def test_reload_keeps_unchanged_stores(old: str, new: str, is_same: bool) -> Non
     before = system(text)
     after = system(text.replace(old, new) if new else text, before)
     assert (after.stores["s"] is before.stores["s"]) is is_same
-    caching = after.gateway.router.routes["m"].terms.cache
+    caching = after.gateway.router.routes["m"].policy.cache
     assert caching is not None
     assert caching.store is after.stores["s"]
 

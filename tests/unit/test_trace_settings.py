@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from stayfast.compose.system import Observers
-from stayfast.compose.telemetry import peers
+from stayfast.compose.telemetry import peer_addresses
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.tracing.config import ENDPOINT, Peer
-from stayfast.settings import Settings, SettingsError, SettingsText, load
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.testing import SimLoop
 
 REST = """
@@ -29,7 +29,7 @@ print([name for name in sys.modules if name.startswith(WITH_OTLP)])
 
 def settings(tracing: str, **variables: str) -> Settings:
     """Settings with that section."""
-    return load(SettingsText("test", f"tracing: {tracing}\n{REST}"), variables, kinds=KINDS)
+    return load_settings(SettingsText("test", f"tracing: {tracing}\n{REST}"), variables, kinds=KINDS)
 
 
 def observers(of: Settings) -> Observers:
@@ -59,7 +59,7 @@ def test_tracing_settings_are_loaded() -> None:
     assert found.tracing.endpoint == "https://collector:4318"
     sinks = observers(found)
     assert sinks.tracing is not None
-    assert sum(sinks.tracing.place(None).is_sampled for _ in range(1_000)) in range(50, 160)
+    assert sum(sinks.tracing.start_trace(None).is_sampled for _ in range(1_000)) in range(50, 160)
 
 
 def test_tracing_headers_are_never_shown() -> None:
@@ -95,5 +95,5 @@ def test_tracing_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_tracing_peers_follow_upstreams() -> None:
     """Who stands behind the upstreams on the network, and where."""
-    assert peers(settings("{}")) == {
+    assert peer_addresses(settings("{}")) == {
         "near": Peer("openai", "127.0.0.1", 8000), "far": Peer("anthropic", "api.anthropic.com", 443)}

@@ -89,7 +89,7 @@ class _Commands(argparse.ArgumentParser):
             hint = f", did you mean {near[0]}?" if near else "."
             message = f"unknown command {word}{hint} `stayfast --help` lists all"
         self.print_usage(sys.stderr)
-        self.exit(2, fitting(f"stayfast: {message}") + "\n")
+        self.exit(2, wrap_to_terminal(f"stayfast: {message}") + "\n")
 
 
 class _Once(argparse.Action):
@@ -240,18 +240,18 @@ def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:
 
 def print_message(text: str) -> None:
     """Print a message to standard error; standard output is for logs and results."""
-    sys.stderr.write(f"{fitting(text) if sys.stderr.isatty() else text}\n")
+    sys.stderr.write(f"{wrap_to_terminal(text) if sys.stderr.isatty() else text}\n")
     sys.stderr.flush()
 
 
-def fitting(text: str) -> str:
+def wrap_to_terminal(text: str) -> str:
     """Wrap text to the terminal's width. Indented lines are commands to copy and are not wrapped."""
     columns = max(40, shutil.get_terminal_size().columns)
     return "\n".join(line if line.startswith(" ") else textwrap.fill(
         line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) for line in text.split("\n"))
 
 
-def curl(url: str, model: str, header: str = "") -> str:
+def curl_example(url: str, model: str, header: str = "") -> str:
     """An example curl command. `url` ends in /v1."""
     lines = [f"  curl -i -N {url}/chat/completions", *([f"    {header}"] if header else []),
              "    -H 'content-type: application/json'", f"    -d '{{\"model\": {json.dumps(model)}, \"stream\": true,"]

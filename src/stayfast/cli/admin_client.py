@@ -5,7 +5,7 @@ import json
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
-from stayfast.settings import environment
+from stayfast.settings import read_environment
 
 TIMEOUT_S = 5.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -28,7 +28,7 @@ def send(arguments: argparse.Namespace, method: str, path: str) -> bytes:
     """Send a request without body to the gateway of `--url`, with the key of `--key-env`; returns the response body. Raises
     GatewayUnreachable, AdminRequestFailed."""
     try:
-        status, body = _send(arguments.url, method, path, authorization(arguments.key_env))
+        status, body = _send(arguments.url, method, path, authorization_header(arguments.key_env))
     except ConnectionRefusedError as error:
         raise GatewayUnreachable(f"cannot reach {arguments.url}: nothing listens there. Start `stayfast serve`, or give the "
                                  "gateway's address with --url") from error
@@ -39,11 +39,11 @@ def send(arguments: argparse.Namespace, method: str, path: str) -> bytes:
     return body
 
 
-def authorization(key_env: str | None) -> dict[str, str]:
+def authorization_header(key_env: str | None) -> dict[str, str]:
     """The header with the API key; empty without `key_env`. Raises ValueError if the variable is not set."""
     if key_env is None:
         return {}
-    key = environment().get(key_env)
+    key = read_environment().get(key_env)
     if not key:
         raise ValueError(f"the environment variable {key_env} is not set")
     return {"authorization": f"Bearer {key}"}

@@ -20,22 +20,22 @@ import uvloop
 
 from stayfast import __version__
 from stayfast.cli import Command, print_message
-from stayfast.cli.bench_options import add_run_options, job_of
+from stayfast.cli.bench_options import add_run_options, make_job
 from stayfast.cli.bench_session import Session, SocketSession, VirtualSession
-from stayfast.cli.bench_targets import Misused, add_target_options, read_key, subjects
-from stayfast.cli.terminal import ProgressLine, ink_of_output, time_left
+from stayfast.cli.bench_targets import Misused, add_target_options, read_key, read_targets
+from stayfast.cli.terminal import ProgressLine, style_of_output, format_time_left
 from stayfast.core.clock import SystemClock
 from stayfast.lab.load import faults, selftest
 from stayfast.lab.load.faults import SCENARIOS, FaultRow, FaultsConfig, FaultTable, NoSimulator, Scenario, SimulatorControl
 from stayfast.lab.load.measure import LoadOrigin
 from stayfast.lab.load.options import add_options, read_options
-from stayfast.lab.load.stats import Measured
-from stayfast.lab.load.sweep import as_text
+from stayfast.lab.load.stats import MeasuredRun
+from stayfast.lab.load.sweep import format_sweep
 from stayfast.lab.report import files, table
-from stayfast.lab.report.assertions import Checked, check
-from stayfast.lab.report.compare import CompareConfig, Comparison, compare
-from stayfast.lab.report.html.page import page
-from stayfast.settings import environment
+from stayfast.lab.report.assertions import AssertionResult, check_assertions
+from stayfast.lab.report.compare import CompareConfig, Comparison, compare_runs
+from stayfast.lab.report.html.page import render_page
+from stayfast.settings import read_environment
 
 EXIT_BAD = 1
 EXIT_MISUSED = 2
@@ -110,31 +110,31 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _run_load(given: argparse.Namespace) -> int:
-    job = job_of(given, environment())
+    job = make_job(given, read_environment())
     for assertion in job.assertions:
         if assertion.is_doubtful:
             print_message(f"--assert {assertion.text}: read as {assertion.bound:g} seconds; write ms for milliseconds")
-    origin = LoadOrigin(command_line(given.words), machine())
+    origin = LoadOrigin(format_command_line(given.words), describe_machine())
     session: Session
     if given.virtual:
         session = VirtualSession(job, given.config, origin, is_quiet=given.quiet)
-        session.perform()
+        session.run()
     else:
-        allow_sockets()
+        raise_socket_limit()
         session = SocketSession(job, origin, is_quiet=given.quiet)
-        uvloop.run(session.perform())
-    ink, runs = ink_of_output(), [Measured(result) for result in session.results]
-    sys.stdout.write(table.report(runs, ink) + session.cost)
+        uvloop.run(session.run())
+    ink, runs = style_of_output(), [MeasuredRun(result) for result in session.results]
+    sys.stdout.write(table.format_report(runs, ink) + session.cost)
     compared = None
     if job.sweep is not None:
-        _print_wrapped(as_text(job.sweep, session.steps).splitlines())
+        _print_wrapped(format_sweep(job.sweep, session.steps).splitlines())
     elif len(runs) == 2:
-        compared = compare(runs[0], runs[1], Random(job.plan.seed))
-        sys.stdout.write(table.comparison(compared, ink))
-    checks: list[Checked] = []
+        compared = compare_runs(runs[0], runs[1], Random(job.plan.seed))
+        sys.stdout.write(table.format_comparison(compared, ink))
+    checks: list[AssertionResult] = []
     for run in runs if job.assertions and not session.interrupted_by else ():
-        found = check(job.assertions, run)
-        sys.stdout.write(f"{run.result.label}:\n" * (len(runs) > 1) + table.assertions(found, ink))
+        found = check_assertions(job.assertions, run)
+        sys.stdout.write(f"{run.result.label}:\n" * (len(runs) > 1) + table.format_assertions(found, ink))
         checks += found
     if given.json is not None:
         _write(given.json, [files.to_json(runs)])
@@ -157,17 +157,17 @@ def _compare_files(given: argparse.Namespace) -> int:
             run.result.label = _split_label(name)[0]
     try:
         config = CompareConfig(float(given.level), float(given.threshold))
-        found = compare(runs[0], runs[1], Random(int(given.seed)), config)
+        found = compare_runs(runs[0], runs[1], Random(int(given.seed)), config)
     except ValueError as why:
         raise Misused(str(why)) from None
-    sys.stdout.write(table.comparison(found, ink_of_output()))
+    sys.stdout.write(table.format_comparison(found, style_of_output()))
     _write_html(runs, given.html, found)
     return found.exit_status
 
 
 def _show_files(given: argparse.Namespace) -> int:
     runs = _load_runs(given.files)
-    sys.stdout.write(table.report(runs, ink_of_output()))
+    sys.stdout.write(table.format_report(runs, style_of_output()))
     _write_csv(runs, given.csv)
     _write_html(runs, given.html)
     return 0
@@ -180,18 +180,18 @@ def _run_selftest(given: argparse.Namespace) -> int:
         raise Misused("selftest takes numbers") from None
     if not (0 < rate_rps <= 1e5 and 0 < seconds <= 3600):
         raise Misused("selftest takes a rate of at most 100000 and at most 3600 seconds")
-    allow_sockets()
-    found = uvloop.run(selftest.selftest(SystemClock(), rate_rps=rate_rps, seconds=seconds))
-    _print_wrapped(selftest.lines(found), hanging=13)
+    raise_socket_limit()
+    found = uvloop.run(selftest.run_selftest(SystemClock(), rate_rps=rate_rps, seconds=seconds))
+    _print_wrapped(selftest.format_lines(found), hanging=13)
     return 0 if found.result.health.is_valid else EXIT_BAD
 
 
 def _print_wrapped(lines: Iterable[str], hanging: int = 2) -> None:
-    ink = ink_of_output()
+    ink = style_of_output()
     sys.stdout.writelines(f"{part}\n" for line in lines for part in ink.wrap(line, hanging))
 
 
-def _load_runs(names: Sequence[str]) -> list[Measured]:
+def _load_runs(names: Sequence[str]) -> list[MeasuredRun]:
     if not names:
         raise Misused("name a file written by --json")
     found = []
@@ -204,7 +204,7 @@ def _load_runs(names: Sequence[str]) -> list[Measured]:
         chosen = [result for result in results if label in ("", result.label)]
         if not chosen:
             raise Misused(f"{path} has no result {label!r}; there are {', '.join(result.label for result in results)}")
-        found += [Measured(result) for result in chosen]
+        found += [MeasuredRun(result) for result in chosen]
     return found
 
 
@@ -214,15 +214,15 @@ def _split_label(name: str) -> tuple[str, str]:
     return next((split for split in splits if Path(split[0]).is_file()), (name, ""))
 
 
-def _write_csv(runs: Sequence[Measured], path: str | None) -> None:
+def _write_csv(runs: Sequence[MeasuredRun], path: str | None) -> None:
     if path is not None:
         _write(path, (line.encode() for line in files.csv_lines(runs)))
 
 
-def _write_html(runs: Sequence[Measured], path: str | None, compared: Comparison | None = None,
-                checks: Sequence[Checked] = ()) -> None:
+def _write_html(runs: Sequence[MeasuredRun], path: str | None, compared: Comparison | None = None,
+                checks: Sequence[AssertionResult] = ()) -> None:
     if path is not None and runs:
-        _write(path, [page(runs, compared, checks).encode()])
+        _write(path, [render_page(runs, compared, checks).encode()])
 
 
 def add_fault_options(parser: argparse.ArgumentParser) -> None:
@@ -240,37 +240,37 @@ def add_fault_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_faults(given: argparse.Namespace) -> int:
-    variables = environment()
+    variables = read_environment()
     clock, key_env = SystemClock(), given.simulator_key_env
     key = read_key(key_env, variables, "--simulator-key-env") if key_env is not None else None
     try:
         config = FaultsConfig(given.simulator, **read_options(FaultsConfig, given))
-        targets = subjects(given, variables)
+        targets = read_targets(given, variables)
         control = SimulatorControl(given.simulator, clock, key)
     except ValueError as why:
         raise Misused(str(why)) from None
     if given.json is not None and not Path(given.json).absolute().parent.is_dir():
         raise Misused(f"{given.json} cannot be written: its folder does not exist")
     scenarios = _choose_scenarios(given.only)
-    estimate_s, n_runs = config.about_s(scenarios, len(targets)), len(scenarios) * len(targets)
+    estimate_s, n_runs = config.estimate_s(scenarios, len(targets)), len(scenarios) * len(targets)
     line = ProgressLine(is_quiet=given.quiet)
-    allow_sockets()
+    raise_socket_limit()
     report = FaultTable(scenarios, [subject.name for subject, _ in targets])
     rows: list[FaultRow] = []
     status = 0
 
     def show_run(what: str) -> None:
         share = len(rows) / n_runs
-        line.show([f"run {len(rows) + 1} of {n_runs}", what, f"about {time_left(estimate_s * (1 - share))} left"], share)
+        line.show([f"run {len(rows) + 1} of {n_runs}", what, f"about {format_time_left(estimate_s * (1 - share))} left"], share)
 
     def show_row(row: FaultRow) -> None:
         line.clear()
-        sys.stdout.write(report.head() * (not rows) + report.row(row))
+        sys.stdout.write(report.format_head() * (not rows) + report.format_row(row))
         sys.stdout.flush()
         rows.append(row)
 
     try:
-        uvloop.run(faults.compare(config, scenarios, targets, control, clock, report_progress=show_run, on_row=show_row))
+        uvloop.run(faults.run_scenarios(config, scenarios, targets, control, clock, report_progress=show_run, on_row=show_row))
     except NoSimulator as why:
         line.note(f"stayfast bench: {why}")
         status = EXIT_BAD
@@ -278,7 +278,7 @@ def _run_faults(given: argparse.Namespace) -> int:
         line.note("stayfast bench: interrupted")
         status = EXIT_SIGNAL + signal.SIGINT
     if rows:
-        _print_wrapped(report.foot(rows).splitlines())
+        _print_wrapped(report.format_foot(rows).splitlines())
     if given.json is not None and rows:
         _write(given.json, [msgspec.json.format(msgspec.json.encode({"rows": rows}), indent=1), b"\n"])
     return status or (EXIT_BAD if any(row.invalid for row in rows) else 0)
@@ -301,7 +301,7 @@ def _write(path: str, parts: Iterable[bytes]) -> None:
         raise Misused(f"{path} cannot be written: {why.strerror}") from None
 
 
-def machine() -> dict[str, str]:
+def describe_machine() -> dict[str, str]:
     """This machine, for the report."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -314,7 +314,7 @@ def machine() -> dict[str, str]:
             "event loop": f"uvloop {version('uvloop')}", "Stayfast": __version__}
 
 
-def command_line(words: Sequence[str]) -> str:
+def format_command_line(words: Sequence[str]) -> str:
     """The command line, for the report. Values of headers are left out, since they may be keys."""
     shown = []
     for before, word in zip(("", *words), words, strict=False):
@@ -324,7 +324,7 @@ def command_line(words: Sequence[str]) -> str:
     return shlex.join(["stayfast", "bench", *(shown[1:] if shown[:1] == ["run"] else shown)])
 
 
-def allow_sockets() -> None:
+def raise_socket_limit() -> None:
     """Raise the limit of open files to the hard limit: an open loop needs a socket for each request in flight."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # macOS accepts less than its hard limit; missing sockets show as unsent

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stayfast.cli.bench_targets import Misused, add_request_options, add_target_options, subjects
-from stayfast.lab.load.arrivals import Ramp, Recorded, parse_arrivals, read_trace
+from stayfast.cli.bench_targets import Misused, add_request_options, add_target_options, read_targets
+from stayfast.lab.load.arrivals import Ramp, TraceRequest, parse_arrivals, read_trace
 from stayfast.lab.load.client import LoadTargetConfig
 from stayfast.lab.load.lengths import parse_length
 from stayfast.lab.load.measure import MeasurePlan
@@ -69,7 +69,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     report.add_argument("--quiet", action="store_true", help="no progress")
 
 
-def job_of(given: argparse.Namespace, variables: Mapping[str, str]) -> Job:
+def make_job(given: argparse.Namespace, variables: Mapping[str, str]) -> Job:
     """The job of these options. Raises Misused."""
     _refuse_combinations(given)
     for path in (given.json, given.csv, given.html):
@@ -79,7 +79,7 @@ def job_of(given: argparse.Namespace, variables: Mapping[str, str]) -> Job:
         slo = parse_slo(given.slo) if given.slo else LoadSlo()
         assertions = tuple(parse_assertion(text) for text in given.assertions)
         sweep = parse_sweep(given.sweep) if given.sweep else None
-        return Job(_make_plan(given, sweep, slo), subjects(given, variables), sweep,
+        return Job(_make_plan(given, sweep, slo), read_targets(given, variables), sweep,
                    bool(given.duration or given.requests), assertions)
     except ValueError as why:
         raise Misused(str(why)) from None
@@ -135,7 +135,7 @@ def _make_plan(given: argparse.Namespace, sweep: Sweep | None, slo: LoadSlo) -> 
     return MeasurePlan(workload, limit, slo=slo, **{"n_concurrent": int(is_closed), **read_options(MeasurePlan, given)})
 
 
-def _read_trace_file(given: argparse.Namespace) -> Sequence[Recorded]:
+def _read_trace_file(given: argparse.Namespace) -> Sequence[TraceRequest]:
     path = given.arrivals.removeprefix("trace:")
     scale = Option("", flag="--time-scale").parse(given.time_scale or "1", float)
     try:

@@ -14,19 +14,19 @@ import msgspec
 
 from stayfast.cli.bench_options import Job
 from stayfast.cli.bench_targets import Misused
-from stayfast.cli.terminal import ProgressLine, time_left
+from stayfast.cli.terminal import ProgressLine, format_time_left
 from stayfast.core import units
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.load.client import HttpTarget
-from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, perform, progress
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, run_plan, estimate_progress
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.runner import LoadTarget, Runner
 from stayfast.lab.load.schedule import Prompts
-from stayfast.lab.load.stats import Measured
-from stayfast.lab.load.sweep import SweepStep, at_load, is_enough, step_of
-from stayfast.lab.load.virtual import PipelineTarget, check_simulated, virtual
+from stayfast.lab.load.stats import MeasuredRun
+from stayfast.lab.load.sweep import SweepStep, plan_at_load, should_stop, make_step
+from stayfast.lab.load.virtual import PipelineTarget, check_simulated, build_virtual_system
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, SettingsError, SettingsText, environment, find, load
+from stayfast.settings import Settings, SettingsError, SettingsText, read_environment, read_settings_file, load_settings
 from stayfast.testing.simloop import SimLoop, run
 
 SCENARIO = SettingsText("built-in scenario", "upstreams: {provider: {kind: simulated, preset: gemini-flash-like}}\n"
@@ -64,7 +64,7 @@ class Session:
         n = len(sweep.loads)
         for number, at in enumerate(sweep.steps(), 1):
             self._step = f"step {number}{f' of {n}' if n else ''} ({sweep.label(at)})"
-            yield at_load(sweep, job.plan, at, has_length=job.has_length), at
+            yield plan_at_load(sweep, job.plan, at, has_length=job.has_length), at
 
     async def _measure(self, plan: MeasurePlan, targets: Sequence[LoadTarget], clock: Clock, *,
                        is_virtual: bool) -> list[Result]:
@@ -80,7 +80,7 @@ class Session:
         async with asyncio.TaskGroup() as group:
             showing = None if self._is_quiet else group.create_task(
                 self._show_progress(clock, VIRTUAL_POLL_EVERY_S if is_virtual else POLL_EVERY_S))
-            results = await perform(plan, list(zip(subjects, targets, strict=True)), clock, self._origin,
+            results = await run_plan(plan, list(zip(subjects, targets, strict=True)), clock, self._origin,
                                     is_virtual=is_virtual, on_start=begin)
             if showing is not None:
                 showing.cancel()
@@ -89,7 +89,7 @@ class Session:
     def _add(self, results: Sequence[Result], at: float) -> bool:
         """Add the results of one plan. Returns whether to measure the next one."""
         for result, (_, config) in zip(results, self._job.subjects, strict=True):
-            result.workload["answers"] = "streamed" if config.asking.stream else "in one piece"
+            result.workload["answers"] = "streamed" if config.request.stream else "in one piece"
         sweep = self._job.sweep
         if sweep is None:
             self.results += results
@@ -99,8 +99,8 @@ class Session:
         if not len(result.samples):
             return False
         self.results.append(result)
-        self.steps.append(step_of(sweep, at, Measured(result)))
-        return not (self.interrupted_by or (not sweep.loads and is_enough(self.steps)))
+        self.steps.append(make_step(sweep, at, MeasuredRun(result)))
+        return not (self.interrupted_by or (not sweep.loads and should_stop(self.steps)))
 
     async def _show_progress(self, clock: Clock, poll_every_s: float) -> None:
         """Show the progress by the run's clock, and the remaining time by the wall clock."""
@@ -111,18 +111,18 @@ class Session:
             if self._runner is None or wall - self._shown_at < every_s:
                 continue
             self._shown_at = wall
-            now = progress(self._runner, clock.now() - self._began_at)
-            first, *others = now.words()
+            now = estimate_progress(self._runner, clock.now() - self._began_at)
+            first, *others = now.phrases()
             left = ""
             if now.share and not now.is_waiting:
-                left = f"{time_left((wall - self._wall_at) * (1 - now.share) / now.share)} left"
+                left = f"{format_time_left((wall - self._wall_at) * (1 - now.share) / now.share)} left"
             self._line.show([self._step, first, left, *others], now.share)
 
 
 class SocketSession(Session):
     """Over sockets, on one loop."""
 
-    async def perform(self) -> None:
+    async def run(self) -> None:
         """Measure. The first interrupt ends the sends, the second aborts the requests in flight."""
         loop, clock = asyncio.get_running_loop(), SystemClock()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -138,7 +138,7 @@ class SocketSession(Session):
         if self._runner is None:
             return
         if self.interrupted_by:
-            self._runner.cut()
+            self._runner.abort()
         else:
             self._line.note("stayfast bench: no more is sent; waiting for answers in flight (interrupt again to abort them)")
             self.interrupted_by = number
@@ -151,9 +151,9 @@ class VirtualSession(Session):
     def __init__(self, job: Job, config: str | None, origin: LoadOrigin, *, is_quiet: bool) -> None:
         """Raises Misused for settings that are invalid or not all simulated."""
         super().__init__(job, origin, is_quiet=is_quiet)
-        variables = environment()
+        variables = read_environment()
         try:
-            settings = load(find(config, variables) if config is not None else SCENARIO, variables, kinds=KINDS)
+            settings = load_settings(read_settings_file(config, variables) if config is not None else SCENARIO, variables, kinds=KINDS)
             check_simulated(settings)
         except (SettingsError, ValueError) as why:
             raise Misused(str(why)) from None
@@ -162,7 +162,7 @@ class VirtualSession(Session):
         subject = msgspec.structs.replace(subject, name="virtual", url=config or SCENARIO.name)
         self._job = replace(job, subjects=((subject, target),))
 
-    def perform(self) -> None:
+    def run(self) -> None:
         """Measure. An interrupt ends the sends."""
         clock = SystemClock()
         began_at, cpu_before_s = clock.now(), clock.cpu()
@@ -172,14 +172,14 @@ class VirtualSession(Session):
                     break
         self._line.clear()
         n, cpu_s = sum(len(result.samples) for result in self.results), clock.cpu() - cpu_before_s
-        all_s, each_s, took_s = map(units.seconds, (cpu_s, cpu_s / max(1, n), clock.now() - began_at))
+        all_s, each_s, took_s = map(units.format_seconds, (cpu_s, cpu_s / max(1, n), clock.now() - began_at))
         self.cost = f"  cost      {all_s} of CPU in {took_s} on this machine: {each_s} of CPU a request\n"
 
     def _run_plan(self, plan: MeasurePlan) -> list[Result]:
         async def measure(loop: SimLoop) -> list[Result]:
             [(_, config)] = self._job.subjects
-            system = virtual(self._settings, loop, plan.seed)
-            target = PipelineTarget(system.gateway, config.asking, Prompts(plan.seed, plan.workload.n_system), loop)
+            system = build_virtual_system(self._settings, loop, plan.seed)
+            target = PipelineTarget(system.gateway, config.request, Prompts(plan.seed, plan.workload.n_system), loop)
             return await self._measure(plan, [target], loop, is_virtual=True)
 
         return run(measure)

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stayfast.core.types import Api
-from stayfast.lab.load.client import PATHS, AskingConfig, LoadTargetConfig
+from stayfast.lab.load.client import PATHS, RequestConfig, LoadTargetConfig
 from stayfast.lab.load.result import Subject
 
 DEFAULT_TARGET = "http://127.0.0.1:8090/v1"
@@ -36,7 +36,7 @@ def add_request_options(group: "argparse._ActionsContainer") -> None:
     group.add_argument("--insecure", action="store_true", help="trust any certificate")
 
 
-def subjects(given: argparse.Namespace, variables: Mapping[str, str]) -> tuple[tuple[Subject, LoadTargetConfig], ...]:
+def read_targets(given: argparse.Namespace, variables: Mapping[str, str]) -> tuple[tuple[Subject, LoadTargetConfig], ...]:
     """The targets and their requests. Raises Misused."""
     targets = _parse_targets(given.target or [DEFAULT_TARGET])
     models, dialects = _by_target(given.model, targets, "--model"), _by_target(given.dialect, targets, "--dialect")
@@ -50,7 +50,7 @@ def subjects(given: argparse.Namespace, variables: Mapping[str, str]) -> tuple[t
         if name not in models:
             raise Misused(f"no model for {name}: add --model MODEL")
         key = read_key(keys[name], variables, "--key-env") if name in keys else None
-        asking = AskingConfig(Api(dialect), models[name], not given.whole, key, headers, extra, given.allow_empty)
+        asking = RequestConfig(Api(dialect), models[name], not given.whole, key, headers, extra, given.allow_empty)
         found.append((Subject(name, url, dialect, models[name]),
                       LoadTargetConfig(url, asking, given.ca_file, verify=not given.insecure)))
     return tuple(found)

@@ -12,7 +12,7 @@ import msgspec
 
 from stayfast.cli import EXIT_NOTHING_TO_DO, print_message
 from stayfast.cli.admin_client import AdminRequestFailed, GatewayUnreachable, send
-from stayfast.stores.embedder import HOW_TO
+from stayfast.stores.embedder import INSTALL_HINT
 
 _NOTHING = "-"
 _NO_COLUMN = ("coalesced", "stale", "bypass")
@@ -44,7 +44,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     try:
         cache_eval = import_module("stayfast.cli.cache_eval")  # imported on use: it needs the packages of an extra
     except ModuleNotFoundError as missing:
-        print_message(f"stayfast cache eval: {missing.name} is not installed; {HOW_TO}")
+        print_message(f"stayfast cache eval: {missing.name} is not installed; {INSTALL_HINT}")
         return 1
     status: int = cache_eval.run(arguments)
     return status
@@ -52,7 +52,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 def _print_stats(arguments: argparse.Namespace) -> int:
     body = send(arguments, "GET", "/admin/cache")
-    sys.stdout.write(body.decode() + "\n" if arguments.json else table(msgspec.json.decode(body)["data"]))
+    sys.stdout.write(body.decode() + "\n" if arguments.json else format_stats(msgspec.json.decode(body)["data"]))
     return 0
 
 
@@ -121,7 +121,7 @@ def _unknown_route(arguments: argparse.Namespace) -> str:
     return f"no route {arguments.route} with a cache; routes with one: {', '.join(known) or 'none'}"
 
 
-def table(routes: list[dict[str, Any]]) -> str:
+def format_stats(routes: list[dict[str, Any]]) -> str:
     """One line per route and kind."""
     if not routes:
         return "No route has a cache (set routes.NAME.cache; docs/concepts/cache.md).\n"

@@ -8,18 +8,18 @@ from pathlib import Path
 import msgspec
 
 from stayfast.cli import print_message
-from stayfast.cli.terminal import ink_of_output
+from stayfast.cli.terminal import style_of_output
 from stayfast.core import units as amounts
-from stayfast.lab.report.html.frame import WIDE, AxisScale, Box, Series, axes, card, curve, document, drawing, legend, pixels
+from stayfast.lab.report.html.frame import WIDE, AxisScale, Box, Series, draw_axes, card, draw_curve, document, drawing, legend, to_pixels
 from stayfast.lab.report.html.markup import Markup, tag
-from stayfast.lab.report.table import Ink
+from stayfast.lab.report.table import TerminalStyle
 from stayfast.lab.semantic_eval.evaluate import Evaluation, EvaluationRow, Unreadable, evaluate, of_classes, of_pairs
 from stayfast.policy.cache.calibration import LEAST_LABELS
 from stayfast.policy.cache.similarity import MOST_LABELS, EligibleConfig
-from stayfast.settings import environment
-from stayfast.settings.environment import cache_home
+from stayfast.settings import read_environment
+from stayfast.settings.environment import cache_directory
 from stayfast.stores.embedder import EmbedderConfig, NoEmbedder
-from stayfast.stores.onnx_embedder import load
+from stayfast.stores.onnx_embedder import load_encoder
 
 EXIT_NOTHING = 1
 EXIT_USAGE = 2
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     else:
-        sys.stdout.write(as_text(found, ink_of_output()))
+        sys.stdout.write(format_text(found, style_of_output()))
     return 0
 
 
@@ -79,7 +79,7 @@ def _evaluate_file(arguments: argparse.Namespace, eligible: EligibleConfig, max_
     questions = of_pairs(path) if arguments.pairs else of_classes(path)
     if len(questions.texts) < LEAST_QUESTIONS:
         raise Unreadable(f"{path} has {len(questions.texts)} questions; at least {LEAST_QUESTIONS} are needed")
-    encoder = load(EmbedderConfig(model=arguments.model or ""), str(cache_home(environment())))
+    encoder = load_encoder(EmbedderConfig(model=arguments.model or ""), str(cache_directory(read_environment())))
     print_message(f"embedding {len(questions.texts):,} questions")
     vectors = encoder.embed_all(questions.texts)
     return evaluate(questions, vectors, eligible, name=path.name, embedder=encoder.id, seed=arguments.seed,
@@ -88,18 +88,18 @@ def _evaluate_file(arguments: argparse.Namespace, eligible: EligibleConfig, max_
 
 def _write_page(found: Evaluation, path: str) -> None:
     try:
-        Path(path).write_text(page(found), "utf-8")
+        Path(path).write_text(render_page(found), "utf-8")
     except OSError as why:
         raise Unreadable(f"{path} cannot be written: {why.strerror}") from None
 
 
-def as_text(found: Evaluation, ink: Ink) -> str:
+def format_text(found: Evaluation, ink: TerminalStyle) -> str:
     """One line a pass, and why questions were not answered."""
-    lines = [ink.bold(f"{amounts.printable(found.name)}: {found.n_questions:,} questions, {found.n_answers:,} answers"),
-             *ink.painted(ink.dim, f"one pass each in random order (seed {found.seed}), empty cache at first, no answers "
+    lines = [ink.bold(f"{amounts.make_printable(found.name)}: {found.n_questions:,} questions, {found.n_answers:,} answers"),
+             *ink.paint_lines(ink.dim, f"one pass each in random order (seed {found.seed}), empty cache at first, no answers "
                                    f"before {found.min_labels} labels; {found.embedder}")]
     if found.n_torn:
-        lines += ink.painted(ink.red, f"careful: {found.n_torn} pairs are labelled different, but other pairs join them")
+        lines += ink.paint_lines(ink.red, f"careful: {found.n_torn} pairs are labelled different, but other pairs join them")
     lines += ["", *_format_passes("at most wrong", found.calibrated, ink), "",
               *_format_passes("fixed threshold", found.fixed, ink), ""]
     others = [f"{why} {n:,}" for why, n in found.calibrated[0].why.items() if why != "hit"]
@@ -109,7 +109,7 @@ def as_text(found: Evaluation, ink: Ink) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_passes(name: str, rows: Sequence[EvaluationRow], ink: Ink) -> list[str]:
+def _format_passes(name: str, rows: Sequence[EvaluationRow], ink: TerminalStyle) -> list[str]:
     head = ink.dim(f"{name:>16}" + "".join(f"{word.removesuffix(' of those'):>12}" for word in HEADS))
     lines = [(row, "".join(f"{cell:>{12 if n else 16}}" for n, cell in enumerate(_format_row(row)))) for row in rows]
     return [head, *(line if row.holds else ink.red(line) for row, line in lines)]
@@ -121,12 +121,12 @@ def _format_rule(row: EvaluationRow) -> str:
 
 def _format_row(row: EvaluationRow) -> tuple[str, ...]:
     """The rule, then its figures in the order of HEADS."""
-    errors = [amounts.share(error) if row.n_hits else "-" for error in (row.error, row.second_half_error)]
-    return (_format_rule(row), amounts.share(row.hit_rate), errors[0], amounts.share(row.second_half_hit_rate), errors[1],
+    errors = [amounts.format_share(error) if row.n_hits else "-" for error in (row.error, row.second_half_error)]
+    return (_format_rule(row), amounts.format_share(row.hit_rate), errors[0], amounts.format_share(row.second_half_hit_rate), errors[1],
             f"{row.n_stored:,}")
 
 
-def page(found: Evaluation) -> str:
+def render_page(found: Evaluation) -> str:
     """The report as one HTML file without scripts or network access."""
     lead = (f"{found.n_questions:,} questions, {found.n_answers:,} answers; one pass each in random order "
             f"(seed {found.seed}), empty cache at first; {found.embedder}")
@@ -142,18 +142,18 @@ def _draw_chart(found: Evaluation) -> Markup:
     up = AxisScale(0.0, 1.0, _BOX.bottom, _BOX.top)
     lines = [_make_line("all features, in hindsight", 0, found.by_features, across, up),
              _make_line("cosine alone, in hindsight", 1, found.by_cosine, across, up)]
-    xs = [(across.at(share / 100), f"{share} %") for share in range(0, 17, 2)]
-    ys = [(up.at(share / 100), f"{share} %") for share in range(0, 101, 20)]
+    xs = [(across.pixel(share / 100), f"{share} %") for share in range(0, 17, 2)]
+    ys = [(up.pixel(share / 100), f"{share} %") for share in range(0, 101, 20)]
     label = tag("text", "wrong answers as a share of the answers from the cache", x=(_BOX.left + _BOX.right) / 2,
                 y=_BOX.height - 8, text_anchor="middle", cls="tick")
     return card("Answered from the cache", _NOTE, legend(lines), drawing(
-        _BOX, "hit rate over the error per hit", axes(_BOX, xs, ys), label, *(curve(line, _BOX) for line in lines),
+        _BOX, "hit rate over the error per hit", draw_axes(_BOX, xs, ys), label, *(draw_curve(line, _BOX) for line in lines),
         _draw_dots(found.fixed, 1, across, up), _draw_dots(found.calibrated, 0, across, up)), wide=True)
 
 
 def _make_line(name: str, colour: int, points: Sequence[tuple[float, float]], across: AxisScale, up: AxisScale) -> Series:
     shown = [(error, rate) for error, rate in points if error <= _MAX_ERROR]
-    x, y = pixels(across, [error for error, _ in shown]), pixels(up, [rate for _, rate in shown])
+    x, y = to_pixels(across, [error for error, _ in shown]), to_pixels(up, [rate for _, rate in shown])
     return Series(name, colour, x, y, (), (), is_faint=True)
 
 
@@ -161,8 +161,8 @@ def _draw_dots(rows: Sequence[EvaluationRow], colour: int, across: AxisScale, up
     offset = 16.0 if colour else -7.0  # labels of the two colours must not overlap
     shown = [row for row in rows if row.n_hits and row.error <= _MAX_ERROR]
     return tag("g", *(
-        tag("g", tag("circle", cx=across.at(row.error), cy=up.at(row.hit_rate), r=5.0, cls=f"dot s{colour}"),
-            tag("text", _format_rule(row), x=across.at(row.error) + 8, y=up.at(row.hit_rate) + offset, cls="dot-word"))
+        tag("g", tag("circle", cx=across.pixel(row.error), cy=up.pixel(row.hit_rate), r=5.0, cls=f"dot s{colour}"),
+            tag("text", _format_rule(row), x=across.pixel(row.error) + 8, y=up.pixel(row.hit_rate) + offset, cls="dot-word"))
         for row in shown))
 
 

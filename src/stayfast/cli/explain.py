@@ -10,8 +10,8 @@ import msgspec
 
 from stayfast.cli import print_message
 from stayfast.cli.admin_client import AdminRequestFailed, GatewayUnreachable, send
-from stayfast.observe.waterfall import AttemptLane, StepSpent, Waterfall, format_s, spent_of
-from stayfast.settings import environment
+from stayfast.observe.waterfall import AttemptLane, StepSpent, Waterfall, format_s, format_spent
+from stayfast.settings import read_environment
 
 _BROKE = "  broke its budget"
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")
         return 0
-    is_seen = sys.stdout.isatty() and "NO_COLOR" not in environment()
-    text = picture(msgspec.json.decode(body, type=Waterfall), shutil.get_terminal_size((100, 24)).columns, is_red=is_seen)
+    is_seen = sys.stdout.isatty() and "NO_COLOR" not in read_environment()
+    text = draw_waterfall(msgspec.json.decode(body, type=Waterfall), shutil.get_terminal_size((100, 24)).columns, is_red=is_seen)
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def picture(waterfall: Waterfall, n_columns: int, *, is_red: bool = False) -> str:
+def draw_waterfall(waterfall: Waterfall, n_columns: int, *, is_red: bool = False) -> str:
     """The waterfall and the explanation as text with lines of `n_columns`."""
     n_bar = max(20, min(n_columns, 160) - _N_NAME - _N_FIGURES - 2)
     whole_ms = max(waterfall.ms, 0.001)
@@ -53,7 +53,7 @@ def picture(waterfall: Waterfall, n_columns: int, *, is_red: bool = False) -> st
     lines = [_title(waterfall), "", f"{margin}0{_ms(waterfall.ms):>{n_bar - 1}}"]
     for stage in waterfall.stages:
         bar = _bar(n_bar, at(stage.began_ms), at(stage.began_ms + stage.spent_ms), _RUNNING)
-        figures = spent_of(stage.spent_ms / 1e3, stage.allowance_ms / 1e3)
+        figures = format_spent(stage.spent_ms / 1e3, stage.allowance_ms / 1e3)
         lines.append(f"  {stage.stage:{_N_NAME - 2}}{bar}  {figures}{_BROKE if stage.is_over else ''}")
     for number, lane in enumerate(waterfall.attempts, 1):
         name = f"{number} {lane.upstream}"[:_N_NAME - 3]
@@ -74,7 +74,7 @@ def _title(waterfall: Waterfall) -> str:
     path = " -> ".join(name for name in (waterfall.route or waterfall.model, waterfall.upstream) if name)
     parts = [waterfall.request_id, path, waterfall.api, f"{waterfall.status} {waterfall.outcome}", _ms(waterfall.ms)]
     if waterfall.deadline_ms is not None:
-        parts[-1] = spent_of(waterfall.ms / 1e3, waterfall.deadline_ms / 1e3)
+        parts[-1] = format_spent(waterfall.ms / 1e3, waterfall.deadline_ms / 1e3)
     if waterfall.cost_usd is not None:
         parts.append(f"{waterfall.cost_usd:.6f} USD")
     return "  ".join(parts)
@@ -109,7 +109,7 @@ def _describe_lane(lane: AttemptLane) -> str:
 
 
 def _describe_step(step: StepSpent) -> str:
-    figures = spent_of(step.spent_ms / 1e3, step.allowance_ms / 1e3)
+    figures = format_spent(step.spent_ms / 1e3, step.allowance_ms / 1e3)
     parts = [figures] if step.how == "ok" else [figures, step.how]
     if step.cost_usd is not None:
         parts.append(f"{step.cost_usd:.6f} USD")

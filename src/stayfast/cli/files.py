@@ -9,12 +9,12 @@ from pathlib import Path
 
 from stayfast.cli import print_message
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.observe.alerts.files import prometheus, sloth
+from stayfast.observe.alerts.files import prometheus_rules, sloth_specification
 from stayfast.server.auth import new_key
 from stayfast.server.config import ServerConfig
-from stayfast.settings import SettingsError, environment, find, load, overrides, why_not_embedded
-from stayfast.settings.schema import json_schema, markdown
-from stayfast.settings.starter import starter
+from stayfast.settings import SettingsError, read_environment, read_settings_file, load_settings, overrides_from, embedded_engine_problem
+from stayfast.settings.schema import json_schema, reference_page
+from stayfast.settings.starter import starter_file
 
 _N_KEY_BYTES = 32
 
@@ -22,7 +22,7 @@ _N_KEY_BYTES = 32
 def write_starter(arguments: argparse.Namespace) -> int:
     """Write a starter settings file; overwrite an existing one only with --force."""
     path = Path(arguments.file)
-    text = starter(is_embedded=why_not_embedded() is None)
+    text = starter_file(is_embedded=embedded_engine_problem() is None)
     try:
         with path.open("w" if arguments.force else "x", encoding="utf-8") as file:
             file.write(text)
@@ -38,7 +38,7 @@ def write_starter(arguments: argparse.Namespace) -> int:
 
 def print_schema(arguments: argparse.Namespace) -> int:
     """Print the settings as JSON Schema (draft 2020-12) or as the reference page."""
-    sys.stdout.write(markdown(KINDS) if arguments.markdown else json.dumps(json_schema(KINDS), indent=2) + "\n")
+    sys.stdout.write(reference_page(KINDS) if arguments.markdown else json.dumps(json_schema(KINDS), indent=2) + "\n")
     return 0
 
 
@@ -58,14 +58,14 @@ def make_key(arguments: argparse.Namespace) -> int:
 
 def print_alerts(arguments: argparse.Namespace) -> int:
     """Print or write Prometheus rules, or a sloth specification, from the settings' SLOs and thresholds."""
-    variables = environment()
+    variables = read_environment()
     try:
-        settings = load(find(arguments.config, variables), variables, overrides(variables), kinds=KINDS)
+        settings = load_settings(read_settings_file(arguments.config, variables), variables, overrides_from(variables), kinds=KINDS)
     except SettingsError as error:
         print_message(str(error))
         return 1
     slos = {name: route.slo for name, route in settings.routes.items()}
-    return _write((sloth if arguments.format == "sloth" else prometheus)(slos, settings.alerts), arguments.out)
+    return _write((sloth_specification if arguments.format == "sloth" else prometheus_rules)(slos, settings.alerts), arguments.out)
 
 
 def print_dashboard(arguments: argparse.Namespace) -> int:

@@ -15,11 +15,11 @@ import msgspec
 import uvloop
 
 from stayfast.cli import EXIT_NOTHING_TO_DO, print_message
-from stayfast.cli.bench import allow_sockets, machine
-from stayfast.cli.terminal import ProgressLine, ink_of_output, time_left
+from stayfast.cli.bench import raise_socket_limit, describe_machine
+from stayfast.cli.terminal import ProgressLine, style_of_output, format_time_left
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.claims.registry import claims
-from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed, as_json, as_text
+from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed, to_json, format_text
 
 EXIT_FALLS_SHORT = 1
 EXIT_USAGE = 2
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the named proofs. Returns 0 if all hold, 1 if one falls short, 5 if one needs data, 130 if interrupted."""
     known = claims()
     if arguments.list:
-        ink = ink_of_output()
+        ink = style_of_output()
         sys.stdout.write("".join(f"{line}\n" for name, claim in known.items()
                                  for line in ink.wrap(f"{name:10} {claim.says}", 11)))
         return 0
@@ -81,8 +81,8 @@ def _run_claims(claims: Sequence[Claim], arguments: argparse.Namespace) -> int:
     progress = _Progress(claims, SystemClock())
     data = None if arguments.data is None else Path(arguments.data)
     conditions = Conditions(arguments.quick, arguments.seed, progress.show, data)
-    ink = ink_of_output()
-    allow_sockets()
+    ink = style_of_output()
+    raise_socket_limit()
     findings: list[dict[str, Any]] = []
     all_hold, without_data = True, []
     for claim in claims:
@@ -94,9 +94,9 @@ def _run_claims(claims: Sequence[Claim], arguments: argparse.Namespace) -> int:
         all_hold = all_hold and finding.holds
         progress.line.clear()
         if arguments.json:
-            findings.append(as_json(claim, finding, conditions, machine(), SystemClock().wall()))
+            findings.append(to_json(claim, finding, conditions, describe_machine(), SystemClock().wall()))
         else:
-            sys.stdout.write(as_text(claim, finding, conditions, machine(), ink))
+            sys.stdout.write(format_text(claim, finding, conditions, describe_machine(), ink))
             sys.stdout.flush()
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(findings), indent=2).decode() + "\n")
@@ -135,7 +135,7 @@ class _Progress:
         n, n_done = len(self._claims), self._n_started - 1
         estimate = ""
         if n_done >= _MIN_FOR_ESTIMATE:  # coarse: proofs take from a second to minutes
-            estimate = f", about {time_left((self._clock.now() - self._began_at) / n_done * (n - n_done))} left"
+            estimate = f", about {format_time_left((self._clock.now() - self._began_at) / n_done * (n - n_done))} left"
         self.line.show([f"{self._n_started} of {n}{estimate}" * (n > 1), f"{self._name}: {step}"],
                        n_done / n if n > 1 else None)
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stayfast import __version__, compose
-from stayfast.cli import curl, print_message
-from stayfast.compose.caching import missing, prefix_rules
+from stayfast.cli import curl_example, print_message
+from stayfast.compose.caching import explain_missing_packages, prefix_rules
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import (
@@ -25,17 +25,17 @@ from stayfast.settings import (
     SettingsError,
     SettingsText,
     TurnUpstreamSettings,
-    advice,
-    environment,
-    find,
-    load,
-    overrides,
-    unusable,
-    why_not_embedded,
+    find_warnings,
+    read_environment,
+    read_settings_file,
+    load_settings,
+    overrides_from,
+    find_unusable_files,
+    embedded_engine_problem,
 )
 from stayfast.turns.function import file_state
-from stayfast.workers.channels import ParentChannel, WorkerPeers, meeting_place
-from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE, Supervisor, WorkersConfig, command_of, reserve
+from stayfast.workers.channels import ParentChannel, WorkerPeers, runtime_directory
+from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE, Supervisor, WorkersConfig, worker_command, reserve_port
 
 Address = tuple[str, int]
 _MARGIN_S = 5.0
@@ -45,17 +45,17 @@ _UNKNOWN = "MODEL"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    variables = environment()
+    variables = read_environment()
     if arguments.worker is not None:
         return _run_worker(arguments.worker, variables)
-    given = Given(arguments, variables)
+    given = CommandLineSettings(arguments, variables)
     try:
         settings = given.load()
     except SettingsError as error:
         print_message(str(error))
         return EXIT_BAD_SETTINGS
     if arguments.check:
-        if wrong := unusable(settings):
+        if wrong := find_unusable_files(settings):
             print_message("\n".join(wrong))
             return EXIT_BAD_SETTINGS
         sys.stdout.write(_summarize(settings) + "\n")
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and (
             given.find().name == BUILT_IN):
-        print_message(f"no embedded model: {why_not_embedded()}")
+        print_message(f"no embedded model: {embedded_engine_problem()}")
     try:
         return _run_parent(given, settings) if settings.workers > 1 else _serve(given, settings)
     except OSError as error:
@@ -78,25 +78,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> int:
     """`stayfast check`: print `ok: ...`, or all problems of the settings, one per line."""
-    variables = environment()
+    variables = read_environment()
     try:
-        source = find(arguments.file, variables)
-        settings = load(source, variables, overrides(variables), kinds=KINDS)
+        source = read_settings_file(arguments.file, variables)
+        settings = load_settings(source, variables, overrides_from(variables), kinds=KINDS)
     except SettingsError as error:
         print_message(str(error))
         return 1
-    if wrong := unusable(settings):
+    if wrong := find_unusable_files(settings):
         print_message("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
     sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings))) + "\n")
     _print_warnings(source, settings)
-    if why := missing(settings):
+    if why := explain_missing_packages(settings):
         print_message(why)
     return 0
 
 
 def _print_warnings(source: SettingsText, settings: Settings) -> None:
-    for one in advice(settings):
+    for one in find_warnings(settings):
         print_message(f"{source.name}: warning: {one}")
 
 
@@ -105,13 +105,13 @@ def _summarize(settings: Settings) -> str:
     return "ok: " + ", ".join(f"{n} {noun}" if n == 1 else f"{n} {noun}s" for n, noun in counts)
 
 
-class Given:
+class CommandLineSettings:
     """Settings of the command line and the environment, applied each time the file is read."""
 
     def __init__(self, arguments: argparse.Namespace, variables: Mapping[str, str]) -> None:
         self.variables = variables
         self.model: str | None = arguments.model
-        self.overrides = overrides(variables)
+        self.overrides = overrides_from(variables)
         self._file: str | None = arguments.config
         self._running: Settings | None = None
         for name, path in (("host", ("server", "host")), ("port", ("server", "port")), ("workers", ("workers",)),
@@ -120,11 +120,11 @@ class Given:
                 self.overrides.append(Override(path, text, f"--{name.replace('_', '-')}"))
 
     def find(self) -> SettingsText:
-        return find(self._file, self.variables)
+        return read_settings_file(self._file, self.variables)
 
     def load(self, source: SettingsText | None = None) -> Settings:
         """Load the current file, or `source`. Prints a message for changes that need a restart. Raises SettingsError."""
-        settings = load(source or self.find(), self.variables, self.overrides, kinds=KINDS, model=self.model)
+        settings = load_settings(source or self.find(), self.variables, self.overrides, kinds=KINDS, model=self.model)
         old = self._running = self._running or settings
         for name, before, after in (("server.host", old.server.host, settings.server.host),
                                     ("server.port", old.server.port, settings.server.port),
@@ -134,25 +134,25 @@ class Given:
         return settings
 
 
-def _serve(given: Given, settings: Settings) -> int:
+def _serve(given: CommandLineSettings, settings: Settings) -> int:
     socket_name = given.variables.get("NOTIFY_SOCKET")
 
     def on_listening(addresses: Sequence[Address]) -> None:
-        print_message(hello(settings, addresses, __version__))
-        notify(socket_name, "READY=1")
+        print_message(startup_message(settings, addresses, __version__))
+        notify_systemd(socket_name, "READY=1")
 
     return compose.serve(settings, siblings=WorkerPeers(), n_workers=1, reload=given.load, engines=None,
-                         on_listening=on_listening, on_draining=lambda: notify(socket_name, "STOPPING=1"))
+                         on_listening=on_listening, on_draining=lambda: notify_systemd(socket_name, "STOPPING=1"))
 
 
-def _run_parent(given: Given, settings: Settings) -> int:
+def _run_parent(given: CommandLineSettings, settings: Settings) -> int:
     """Run the parent process. Workers get the settings text, overrides and addresses, and load the same settings."""
-    held = reserve(settings.server.host, settings.server.port)
+    held = reserve_port(settings.server.host, settings.server.port)
     address: Address = held.getsockname()[:2]
     listening = Override(("server", "port"), str(address[1]), "the parent process")
     socket_name = given.variables.get("NOTIFY_SOCKET")
     engines: dict[str, Address] = {}
-    last_good, turns = given.find(), turn_files(settings)
+    last_good, turns = given.find(), turn_file_states(settings)
 
     def snapshot() -> bytes:
         return json.dumps({
@@ -167,27 +167,27 @@ def _run_parent(given: Given, settings: Settings) -> int:
         new = given.load(source)
         if new.engines != settings.engines:
             raise ValueError("embedded models run in the parent process: adding, changing or removing one needs a restart")
-        last_good, turns = source, turn_files(new)
+        last_good, turns = source, turn_file_states(new)
         return snapshot()
 
     def on_ready() -> None:
-        print_message(hello(settings, [address], __version__))
-        notify(socket_name, "READY=1")
+        print_message(startup_message(settings, [address], __version__))
+        notify_systemd(socket_name, "READY=1")
 
     async def parent() -> int:
         def announce(upstream: str, engine: Address) -> None:
             engines[upstream] = engine
-            supervisor.brief(snapshot())
+            supervisor.send_snapshot(snapshot())
 
         config = WorkersConfig(settings.workers, settings.server.grace_s + settings.server.drain_s)
         supervisor = Supervisor(
-            config, lambda n: command_of(n, settings.workers), reload, lambda line: print_message(f"stayfast: {line}"),
+            config, lambda n: worker_command(n, settings.workers), reload, lambda line: print_message(f"stayfast: {line}"),
             SystemClock(),
-            on_ready=on_ready, on_stopping=lambda: notify(socket_name, "STOPPING=1"),
-            companions=compose.companions(settings, announce))
+            on_ready=on_ready, on_stopping=lambda: notify_systemd(socket_name, "STOPPING=1"),
+            companions=compose.engine_hosts(settings, announce))
         return await supervisor.run()
 
-    with held, meeting_place() as folder:
+    with held, runtime_directory() as folder:
         if folder is None:
             print_message("stayfast: no runtime directory for the workers: /metrics and explain cover one worker at a time, "
                           "and limits are per worker")
@@ -198,7 +198,7 @@ def _run_worker(place: str, variables: Mapping[str, str]) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the event loop handles it
     n, n_workers = (int(part) for part in place.split("/"))
     try:
-        lifeline = ParentChannel.on_standard_input()
+        lifeline = ParentChannel.from_stdin()
     except EOFError:
         return 0
     parent_state = ParentState(lifeline, variables)
@@ -210,19 +210,19 @@ def _run_worker(place: str, variables: Mapping[str, str]) -> int:
     lifeline.watch(settings.server.grace_s + settings.server.drain_s + _MARGIN_S)
 
     def on_listening(_: Sequence[Address]) -> None:
-        asyncio.get_running_loop().call_soon(lifeline.ready)  # once the loop handles signals, as a reload may follow
+        asyncio.get_running_loop().call_soon(lifeline.send_ready)  # once the loop handles signals, as a reload may follow
 
-    siblings = WorkerPeers(parent_state.folder(), n, n_workers)
+    siblings = WorkerPeers(parent_state.runtime_directory(), n, n_workers)
     try:
         return compose.serve(settings, siblings=siblings, n_workers=n_workers, reload=parent_state.load,
-                             engines=parent_state.engines, on_listening=on_listening, on_draining=lambda: None)
+                             engines=parent_state.engine_addresses, on_listening=on_listening, on_draining=lambda: None)
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
         return EXIT_PORT_IN_USE
 
 
-def turn_files(settings: Settings) -> list[str]:
+def turn_file_states(settings: Settings) -> list[str]:
     """The states of the served turns' files; workers reload changed ones."""
     return [file_state(upstream.turn) for upstream in settings.upstreams.values()
             if isinstance(upstream, TurnUpstreamSettings)]
@@ -237,21 +237,21 @@ class ParentState:
 
     def load(self) -> Settings:
         """The settings, already checked by the parent."""
-        state = json.loads(self._lifeline.briefing)
+        state = json.loads(self._lifeline.config_snapshot)
         given = [Override(tuple(path), text, source) for *path, text, source in state["overrides"]]
-        return load(SettingsText(state["name"], state["text"]), self._variables, given, kinds=KINDS, model=state["model"])
+        return load_settings(SettingsText(state["name"], state["text"]), self._variables, given, kinds=KINDS, model=state["model"])
 
-    def folder(self) -> Path | None:
+    def runtime_directory(self) -> Path | None:
         """The runtime directory of the workers; None if there is none."""
-        path = json.loads(self._lifeline.briefing)["folder"]
+        path = json.loads(self._lifeline.config_snapshot)["folder"]
         return Path(path) if path is not None else None
 
-    def engines(self) -> Mapping[str, Address]:
+    def engine_addresses(self) -> Mapping[str, Address]:
         """Addresses of the ready embedded engines, by upstream."""
-        return {name: (host, port) for name, (host, port) in json.loads(self._lifeline.briefing)["engines"].items()}
+        return {name: (host, port) for name, (host, port) in json.loads(self._lifeline.config_snapshot)["engines"].items()}
 
 
-def hello(settings: Settings, addresses: Sequence[tuple[str, int]], version: str) -> str:
+def startup_message(settings: Settings, addresses: Sequence[tuple[str, int]], version: str) -> str:
     """The startup message: address, models, and an example request."""
     host, port = addresses[0] if addresses else (settings.server.host, settings.server.port)
     url = f"http://{_client_host(host)}:{port}/v1"
@@ -261,7 +261,7 @@ def hello(settings: Settings, addresses: Sequence[tuple[str, int]], version: str
     if model is not None:
         key = '-H "authorization: Bearer $STAYFAST_KEY"' if settings.server.demands_key else ""
         lines += [f"try (replace {_UNKNOWN} by a model of your upstream):" if model == _UNKNOWN else "try:",
-                  curl(url, model, key)]
+                  curl_example(url, model, key)]
     return "\n".join(lines)
 
 
@@ -289,7 +289,7 @@ def _model_to_try(settings: Settings) -> str | None:
     return next(iter(known), _UNKNOWN if paid.intersection(behind) else "any")
 
 
-def notify(address: str | None, state: str) -> None:
+def notify_systemd(address: str | None, state: str) -> None:
     """Send `state` (READY=1, STOPPING=1) to systemd's NOTIFY_SOCKET, if set. Errors are ignored."""
     if not address:
         return

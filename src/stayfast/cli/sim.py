@@ -15,12 +15,12 @@ import msgspec
 import uvloop
 
 from stayfast import __version__
-from stayfast.cli import curl, print_message
+from stayfast.cli import curl_example, print_message
 from stayfast.core.clock import SystemClock
 from stayfast.core.setting import SettingDoc
-from stayfast.lab.sim_server.app import ListenConfig, Site, check_name, signalled
+from stayfast.lab.sim_server.app import ListenConfig, SimulatorApp, check_name, stop_on_signals
 from stayfast.lab.simulated import PRESETS, ProviderConfig
-from stayfast.settings import SettingsError, environment
+from stayfast.settings import SettingsError, read_environment
 from stayfast.settings.validate import Decoder, RecordField
 from stayfast.settings.yaml_nodes import parse
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE
@@ -97,8 +97,8 @@ def load_providers(path: Path, base: ProviderConfig) -> Providers:
     only to providers without a preset, `engine`, `ttft` and `gaps`; else the default is `instant`.
     """
     tree, problems = parse(path.read_text(encoding="utf-8"), str(path))
-    decoder = Decoder(environment(), {ProviderConfig: replace(base, preset="")})
-    file = decoder.value(RecordField(ProvidersFile), tree, ())
+    decoder = Decoder(read_environment(), {ProviderConfig: replace(base, preset="")})
+    file = decoder.decode(RecordField(ProvidersFile), tree, ())
     if problems or decoder.problems:
         raise SettingsError([*problems, *decoder.problems])
     return {name: config if config.preset or config.engine or config.ttft or config.gaps
@@ -121,10 +121,10 @@ def _parse_providers(given: list[str], base: ProviderConfig) -> Providers:
 
 
 async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -> int:
-    site = Site(listen, providers, SystemClock(), _report_unexpected)
+    site = SimulatorApp(listen, providers, SystemClock(), _report_unexpected)
     gc.collect()
     gc.freeze()  # a full collection of imported objects takes 10 ms, which adds to a latency
-    with signalled() as is_stopped:  # before the address is printed: a signal may follow at once
+    with stop_on_signals() as is_stopped:  # before the address is printed: a signal may follow at once
         port = await site.listen()
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         url = f"http://{host}:{port}"
@@ -143,12 +143,12 @@ async def _serve(listen: ListenConfig, providers: Providers, *, as_json: bool) -
     return 0
 
 
-def _start_message(site: Site, url: str) -> str:
+def _start_message(site: SimulatorApp, url: str) -> str:
     key = '-H "authorization: Bearer $KEY"' if site.config.key is not None else ""
     return "\n".join([
         f"stayfast {__version__} simulates:",
         *(f"  {url}/{name}/v1  {_describe_provider(config)}" for name, config in site.control.configs.items()),
-        "try:", curl(f"{url}/v1", "any", key),
+        "try:", curl_example(f"{url}/v1", "any", key),
         *([f"  curl {url}/_sim/counts {key}".rstrip()] if site.config.has_control else [])])
 
 

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from math import ceil
 from typing import TextIO
 
-from stayfast.cli import fitting
-from stayfast.lab.report.table import Ink
-from stayfast.settings import environment
+from stayfast.cli import wrap_to_terminal
+from stayfast.lab.report.table import TerminalStyle
+from stayfast.settings import read_environment
 
 _CLEAR = "\r\x1b[K"
 _LEAST_BAR, _MOST_BAR = 8, 24  # characters between the brackets
 
 
-def ink_of_output() -> Ink:
+def style_of_output() -> TerminalStyle:
     """The colours and line length of standard output."""
-    return Ink.choose(is_terminal=sys.stdout.isatty(), no_color=environment().get("NO_COLOR"),
+    return TerminalStyle.choose(is_terminal=sys.stdout.isatty(), no_color=read_environment().get("NO_COLOR"),
                       columns=shutil.get_terminal_size().columns)
 
 
@@ -41,7 +41,7 @@ class ProgressLine:
             self._write(", ".join(filter(None, parts)) + "\n")
             return
         width = shutil.get_terminal_size().columns - 1  # the last column would wrap
-        self._write(_CLEAR + line_of(parts, share, width))
+        self._write(_CLEAR + format_line(parts, share, width))
         self._is_shown = True
 
     def clear(self) -> None:
@@ -53,14 +53,14 @@ class ProgressLine:
     def note(self, text: str) -> None:
         """Print a permanent line, even if `is_quiet`."""
         self.clear()
-        self._write(f"{fitting(text) if self.is_terminal else text}\n")
+        self._write(f"{wrap_to_terminal(text) if self.is_terminal else text}\n")
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
 
 
-def line_of(parts: Sequence[str], share: float | None, width: int) -> str:
+def format_line(parts: Sequence[str], share: float | None, width: int) -> str:
     """At most `width` characters: a bar, then as many parts as fit."""
     head = ""
     if share is not None:
@@ -77,7 +77,7 @@ def line_of(parts: Sequence[str], share: float | None, width: int) -> str:
     return line[:width]
 
 
-def time_left(seconds: float) -> str:
+def format_time_left(seconds: float) -> str:
     """12 -> "12 s", 300 -> "5 min", 4800 -> "1 h 20 min"."""
     if seconds < 99:
         return f"{ceil(seconds)} s"

@@ -23,14 +23,14 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from stayfast.cli import EXIT_NOTHING_TO_DO, print_message
-from stayfast.cli.admin_client import BAD_URL, authorization, error_message
+from stayfast.cli.admin_client import BAD_URL, authorization_header, error_message
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Fanout
-from stayfast.core.units import seconds_in
+from stayfast.core.units import parse_duration
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.http.client.response import WholeResponse
-from stayfast.policy.cron import Cron, read_cron
+from stayfast.policy.cron import Cron, parse_cron
 from stayfast.turns.cached import CachedFunction
 from stayfast.turns.function import import_turn_function
 
@@ -69,7 +69,7 @@ class WarmRound:
     has_tokens: bool = True  # whether tokens are counted
     messages: list[str] = field(default_factory=list)
 
-    def failed(self, why: str) -> None:
+    def record_failure(self, why: str) -> None:
         self.n_failed += 1
         self.add_message(why)
 
@@ -78,7 +78,7 @@ class WarmRound:
             self.messages.append(what)
 
     @property
-    def is_for_nothing(self) -> bool:
+    def warmed_nothing(self) -> bool:
         """Whether all requests succeeded but no answer is cacheable."""
         return bool(self.n_kept_out) and not (self.n_there or self.n_made or self.n_failed or self.n_left_out)
 
@@ -99,9 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the rounds. Exit status 1: a request failed or was skipped; 2: wrong usage; 5: no answer is cacheable."""
     try:
         text = _read_text(arguments.file)
-        every_s = seconds_in(arguments.every) if arguments.every else None
-        cron = read_cron(arguments.cron) if arguments.cron else None
-        fresh_for_s = seconds_in(arguments.fresh_for) if arguments.fresh_for else None
+        every_s = parse_duration(arguments.every) if arguments.every else None
+        cron = parse_cron(arguments.cron) if arguments.cron else None
+        fresh_for_s = parse_duration(arguments.fresh_for) if arguments.fresh_for else None
         if every_s == 0:
             raise ValueError("--every must be more than 0")
         if arguments.per_second <= 0 or arguments.at_once < 1:
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
             cached = find_cached(arguments.call)
             ask, close = partial(call_all, cached, read_arguments(text), pace), cached.aclose
         else:
-            questions = read(text, arguments.model, embeds=arguments.embed)
+            questions = read_questions(text, arguments.model, embeds=arguments.embed)
             ask, close = partial(ask_all, questions, arguments.url, arguments.key_env, arguments.budget, pace), None
     except ValueError as error:
         print_message(f"stayfast warm: {error}")
@@ -139,7 +139,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     return ((number, content) for number, content in lines if content and not content.startswith("#"))
 
 
-def read(text: str, model: str | None, *, embeds: bool = False) -> list[WarmQuestion]:
+def read_questions(text: str, model: str | None, *, embeds: bool = False) -> list[WarmQuestion]:
     """The lines of a file. Raises ValueError, which names the line."""
     found = []
     for number, content in _lines(text):
@@ -188,14 +188,14 @@ async def _repeat(ask: Callable[[], Awaitable[WarmRound]], every_s: float | None
             print_message(f"stayfast warm: {message}")
         sys.stdout.write(f"{came}\n")
         sys.stdout.flush()
-        if came.is_for_nothing:
+        if came.warmed_nothing:
             print_message("stayfast warm: no answer is cacheable")
         if cron is not None:
             await asyncio.sleep(_seconds_until(cron, clock))
         elif every_s is not None:
             await asyncio.sleep(max(0.0, began_at + every_s - clock.now()))
         else:
-            return EXIT_NOTHING_TO_DO if came.is_for_nothing else int(bool(came.n_failed or came.n_left_out))
+            return EXIT_NOTHING_TO_DO if came.warmed_nothing else int(bool(came.n_failed or came.n_left_out))
 
 
 def _seconds_until(cron: Cron, clock: Clock) -> float:
@@ -222,10 +222,10 @@ async def ask_all(questions: Sequence[WarmQuestion], url: str, key_env: str | No
                   pace: WarmPace) -> WarmRound:
     came = WarmRound()
     try:
-        headers = {"content-type": "application/json", "x-stayfast-priority": "batch", **authorization(key_env)}
+        headers = {"content-type": "application/json", "x-stayfast-priority": "batch", **authorization_header(key_env)}
         client = _new_client(url)
     except ValueError as error:
-        came.failed(f"cannot reach {url}: {error}")
+        came.record_failure(f"cannot reach {url}: {error}")
         came.n_failed = len(questions)
         return came
     if pace.fresh_for_s is not None:
@@ -252,10 +252,10 @@ async def _send(question: WarmQuestion, url: str, client: HttpClient, headers: l
         answer = await client.fetch("POST", client.base_path + question.path, headers, question.body, timeout_s=TIMEOUT_S,
                                     max_body_bytes=MAX_BODY_BYTES)
     except UpstreamFailed as error:
-        came.failed(f"cannot reach {url}: {error}")
+        came.record_failure(f"cannot reach {url}: {error}")
         return
     if answer.status != 200:
-        came.failed(error_message(answer.status, answer.body))
+        came.record_failure(error_message(answer.status, answer.body))
         return
     _count_answer(answer, came)
 
@@ -277,7 +277,7 @@ def _count_answer(answer: WholeResponse, came: WarmRound) -> None:
                          f"{WHY_NOT.get(why, f'{why} (docs/concepts/cache.md)')}")
 
 
-class Arguments(NamedTuple):
+class CallArguments(NamedTuple):
     """The arguments of one call."""
 
     in_order: tuple[Any, ...]
@@ -296,7 +296,7 @@ def find_cached(name: str) -> CachedFunction[..., Any]:
     return cached
 
 
-def read_arguments(text: str) -> list[Arguments]:
+def read_arguments(text: str) -> list[CallArguments]:
     """The lines of a file. Raises ValueError, which names the line."""
     found = []
     for number, content in _lines(text):
@@ -305,31 +305,31 @@ def read_arguments(text: str) -> list[Arguments]:
         except msgspec.DecodeError as error:
             raise ValueError(f"line {number} is not JSON: {error}") from None
         if isinstance(value, dict):
-            found.append(Arguments((), value))
+            found.append(CallArguments((), value))
         else:
-            found.append(Arguments(tuple(value) if isinstance(value, list) else (value,), {}))
+            found.append(CallArguments(tuple(value) if isinstance(value, list) else (value,), {}))
     if not found:
         raise ValueError("no arguments in this file")
     return found
 
 
-async def call_all(cached: CachedFunction[..., Any], lines: Sequence[Arguments], pace: WarmPace) -> WarmRound:
+async def call_all(cached: CachedFunction[..., Any], lines: Sequence[CallArguments], pace: WarmPace) -> WarmRound:
     came = WarmRound(has_tokens=False)
     await _run_paced(lines, lambda line: _call_one(cached, line, pace.fresh_for_s, came), pace, came)
     return came
 
 
-async def _call_one(cached: CachedFunction[..., Any], line: Arguments, fresh_for_s: float | None, came: WarmRound) -> None:
+async def _call_one(cached: CachedFunction[..., Any], line: CallArguments, fresh_for_s: float | None, came: WarmRound) -> None:
     # an error must not cancel the other calls
     (is_made,) = await asyncio.gather(_refresh(cached, line, fresh_for_s), return_exceptions=True)
     if isinstance(is_made, BaseException):
-        came.failed(f"{cached.__name__} failed: {type(is_made).__name__}")
+        came.record_failure(f"{cached.__name__} failed: {type(is_made).__name__}")
     else:
         came.n_made += is_made
         came.n_there += not is_made
 
 
-async def _refresh(cached: CachedFunction[..., Any], line: Arguments, fresh_for_s: float | None) -> bool:
+async def _refresh(cached: CachedFunction[..., Any], line: CallArguments, fresh_for_s: float | None) -> bool:
     """Refresh one entry if it is missing or too old; returns whether it was."""
     age_s = await cached.age_s(*line.in_order, **line.by_name)
     if age_s is not None and age_s <= (cached.ttl_s if fresh_for_s is None else fresh_for_s):

@@ -20,8 +20,8 @@ from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
-from stayfast.observe.recent import Recent
-from stayfast.observe.waterfall import Listed, Waterfall, listed, waterfall, without_details
+from stayfast.observe.recent import RecentRequests
+from stayfast.observe.waterfall import RequestSummary, Waterfall, summarize_request, build_waterfall, without_details
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.plan import Route
 from stayfast.server.backend import PurgeFilter, RecentRequestsQuery
@@ -54,12 +54,12 @@ class WorkerCacheState(msgspec.Struct, frozen=True):
     semantic: LearnedState | None = None  # None: it is an exact one
 
 
-class Forgot(msgspec.Struct, frozen=True):
+class PurgedStore(msgspec.Struct, frozen=True):
     """How many answers one store has dropped. gone: why it could not be reached."""
 
     n: int = 0
     is_shared: bool = False
-    gone: str = ""
+    why_unavailable: str = ""
 
 
 class Caches:
@@ -75,7 +75,7 @@ class Caches:
         """The state of each route's cache."""
         return {name: WorkerCacheState(await caching.store.stats(), _learned(caching)) for name, caching in self._caches()}
 
-    async def purge(self, what: PurgeFilter) -> list[Forgot]:
+    async def purge(self, what: PurgeFilter) -> list[PurgedStore]:
         """Drop the matching answers, store by store."""
         forgot, seen = [], set[int]()
         for _, store in self._stores():
@@ -85,9 +85,9 @@ class Caches:
             try:
                 n = await _purged(store, what)
             except StoreUnavailable as error:
-                forgot.append(Forgot(gone=str(error)))
+                forgot.append(PurgedStore(why_unavailable=str(error)))
             else:
-                forgot.append(Forgot(n, store.is_shared))
+                forgot.append(PurgedStore(n, store.is_shared))
         return forgot
 
     async def inspect_answer(self, key: bytes) -> dict[str, Any] | None:
@@ -101,7 +101,7 @@ class Caches:
         return None
 
     def _caches(self) -> list[tuple[str, RouteCache]]:
-        return [(name, route.terms.cache) for name, route in self._routes().items() if route.terms.cache is not None]
+        return [(name, route.policy.cache) for name, route in self._routes().items() if route.policy.cache is not None]
 
     def _stores(self) -> list[tuple[str, Store]]:
         return [(name, caching.store) for name, caching in self._caches()]
@@ -126,7 +126,7 @@ def _learned(caching: RouteCache) -> LearnedState | None:
     if caching.semantic is None:
         return LearnedState("off")
     stats, config = caching.semantic.stats(), caching.config.semantic
-    if not caching.semantic.is_ready or caching.semantic.embedding.ahead is None:
+    if not caching.semantic.is_ready or caching.semantic.embedding.foreground is None:
         return LearnedState("waiting", min_labels=config.min_labels)
     state = "fixed" if config.threshold is not None else "shadow" if stats.is_shadow else "live"
     return LearnedState(state, stats.n_labels, config.min_labels, stats.n_phrasings)
@@ -146,13 +146,13 @@ class TurnRegistry:
         served = self._served().get(sought.upstream)
         return await served.find_turn(sought) if served is not None else None
 
-    def end(self) -> None:
+    def cancel_all(self) -> None:
         """Cancel all running turns, at the end of the process."""
         for served in self._served().values():
-            served.end()
+            served.cancel_all()
 
 
-def summed(of_workers: Iterable[Mapping[str, WorkerCacheState]], totals: Totals) -> bytes:
+def encode_cache_stats(of_workers: Iterable[Mapping[str, WorkerCacheState]], totals: Totals) -> bytes:
     """The caches of all routes, over all workers, as JSON."""
     caches: dict[str, list[WorkerCacheState]] = {}
     for worker_state in of_workers:
@@ -176,11 +176,11 @@ def _known(of_workers: list[LearnedState], route: str, totals: Totals) -> dict[s
             "audits": {name: int(counted.get((route, result), 0)) for name, result in AUDITS.items()}}
 
 
-def forgotten(of_workers: Iterable[list[Forgot]]) -> bytes:
+def encode_purged(of_workers: Iterable[list[PurgedStore]]) -> bytes:
     """The number of dropped answers; all workers drop the same ones of a shared store."""
     every = [forgot for counts in of_workers for forgot in counts]
     n_shared = max((forgot.n for forgot in every if forgot.is_shared), default=0)
-    gone = sorted({forgot.gone for forgot in every if forgot.gone})
+    gone = sorted({forgot.why_unavailable for forgot in every if forgot.why_unavailable})
     return msgspec.json.encode({"forgotten": n_shared + sum(forgot.n for forgot in every if not forgot.is_shared),
                                 "gone": gone})
 
@@ -237,19 +237,19 @@ class _Question(msgspec.Struct, frozen=True):
 class WorkerAggregate:
     """One worker's view of all workers. Belongs to one loop."""
 
-    seen: MetricsSink
-    recent: Recent
-    catch_up: Callable[[], None]  # called before either is read
-    siblings: WorkerPeers
+    metrics_sink: MetricsSink
+    recent: RecentRequests
+    flush_events: Callable[[], None]  # called before either is read
+    peers: WorkerPeers
     caches: Caches
     turns: TurnRegistry
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
-        last = self._last_of(self.siblings.n)
+        last = self._last_of(self.peers.n)
         if last is not None:
-            self.seen.resume(last)
-        await self.siblings.listen(self._answer)
+            self.metrics_sink.resume_from(last)
+        await self.peers.listen(self._answer)
 
     async def metrics(self) -> bytes:
         """The metrics of all workers, in Prometheus's text format."""
@@ -258,7 +258,7 @@ class WorkerAggregate:
         workers[("answered",)], workers[("silent",)] = n_answered, n_silent
         whole.gauges[BUILD_INFO.name][__version__, python_version()] = 1
         parts = []
-        for number, piece in enumerate(whole.pieces()):
+        for number, piece in enumerate(whole.exposition()):
             parts.append(piece)
             if number % _N_PIECES_AT_A_TIME == 0:
                 await asyncio.sleep(0)
@@ -266,46 +266,46 @@ class WorkerAggregate:
 
     async def _whole(self) -> tuple[Totals, int, int]:
         """The counts of all workers; how many workers answered, and how many did not."""
-        whole = Totals(self.seen.totals.bounds_s)
-        await _in_pieces(whole.adding(self._taken()))
-        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("metrics")))
+        whole = Totals(self.metrics_sink.totals.bounds_s)
+        await _in_pieces(whole.add_in_steps(self._taken()))
+        answers = await self.peers.query(msgspec.msgpack.encode(_Question("metrics")))
         n_silent = 0
         for n, answer in answers.items():
             states = _decoded(answer)
             if states is not None:
-                await _in_pieces(whole.adding(states))
+                await _in_pieces(whole.add_in_steps(states))
                 continue
             n_silent += 1
             last = self._last_of(n)
             if last is not None:
-                await _in_pieces(whole.adding(last, is_of_now=False))
+                await _in_pieces(whole.add_in_steps(last, is_of_now=False))
         return whole, 1 + len(answers) - n_silent, n_silent
 
     async def cache_stats(self) -> bytes:
         """Contents and savings of the caches of all routes, over all workers, as JSON."""
         whole, _, _ = await self._whole()
-        return summed([await self.caches.stats(), *await self._others(_Question("caches"), dict[str, WorkerCacheState])],
+        return encode_cache_stats([await self.caches.stats(), *await self._others(_Question("caches"), dict[str, WorkerCacheState])],
                       whole)
 
-    async def forget(self, what: PurgeFilter) -> bytes:
+    async def purge(self, what: PurgeFilter) -> bytes:
         """Drop stored answers in all workers; their number, as JSON."""
-        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("forget", forget=what)))
-        others = [msgspec.msgpack.decode(answer, type=list[Forgot]) for answer in answers.values() if answer]
-        silent = [[Forgot(gone=f"worker {n} did not answer") for n, answer in answers.items() if not answer]]
-        return forgotten([await self.caches.purge(what), *others, *silent])
+        answers = await self.peers.query(msgspec.msgpack.encode(_Question("forget", forget=what)))
+        others = [msgspec.msgpack.decode(answer, type=list[PurgedStore]) for answer in answers.values() if answer]
+        silent = [[PurgedStore(why_unavailable=f"worker {n} did not answer") for n, answer in answers.items() if not answer]]
+        return encode_purged([await self.caches.purge(what), *others, *silent])
 
     async def inspect_answer(self, key: bytes) -> bytes | None:
         """The metadata of one stored answer, as JSON; None: no worker has it."""
         found = await self.caches.inspect_answer(key)
         if found is not None:
             return msgspec.json.encode(found)
-        answers = await self.siblings.ask(msgspec.msgpack.encode(_Question("kept", key=key)))
+        answers = await self.peers.query(msgspec.msgpack.encode(_Question("kept", key=key)))
         return next((answer for answer in answers.values() if answer), None)
 
-    async def requests(self, query: RecentRequestsQuery) -> bytes:
+    async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         """The newest requests of all workers, newest first, as JSON."""
         found = self._listed(query)
-        for others in await self._others(_Question("list", query), list[Listed]):
+        for others in await self._others(_Question("list", query), list[RequestSummary]):
             found += others
         found.sort(key=lambda one: one.ended_at, reverse=True)
         return msgspec.json.encode({"object": "list", "data": found[:query.n]})
@@ -315,7 +315,7 @@ class WorkerAggregate:
         found: list[RemoteTurnPart | None] = await self._others(_Question("turn", turn=sought), RemoteTurnPart | None)
         return next((event for event in found if event is not None), None)
 
-    async def request(self, request_id: str, tenant: str | None) -> bytes | None:
+    async def recent_request(self, request_id: str, tenant: str | None) -> bytes | None:
         """One request in full, as JSON; None: no worker has it, or it is another tenant's."""
         question = _Question("one", RecentRequestsQuery(tenant=tenant), request_id)
         found = [self._one(question)]
@@ -326,7 +326,7 @@ class WorkerAggregate:
 
     async def _others(self, question: _Question, kind: Any) -> list[Any]:
         """The answers of the other workers, decoded as `kind`."""
-        answers = await self.siblings.ask(msgspec.msgpack.encode(question))
+        answers = await self.peers.query(msgspec.msgpack.encode(question))
         return [msgspec.msgpack.decode(answer, type=kind) for answer in answers.values() if answer]
 
     async def _answer(self, message: bytes) -> bytes:
@@ -349,41 +349,41 @@ class WorkerAggregate:
             case _:
                 return msgspec.msgpack.encode(self._one(question))
 
-    def _listed(self, query: RecentRequestsQuery) -> list[Listed]:
-        self.catch_up()
-        newest = self.recent.newest(is_notable=query.is_notable)
-        return [listed(fact) for fact, _ in zip(_visible(newest, query.tenant), range(query.n), strict=False)]
+    def _listed(self, query: RecentRequestsQuery) -> list[RequestSummary]:
+        self.flush_events()
+        newest = self.recent.newest_first(is_notable=query.is_notable)
+        return [summarize_request(fact) for fact, _ in zip(_visible(newest, query.tenant), range(query.n), strict=False)]
 
     def _one(self, question: _Question) -> Waterfall | None:
-        self.catch_up()
+        self.flush_events()
         tenant = question.query.tenant
-        for fact in _visible(self.recent.named(question.request_id), tenant):
+        for fact in _visible(self.recent.find_by_id(question.request_id), tenant):
             seen = fact if tenant is None else without_details(fact)
-            return waterfall(seen, self.seen.first_tokens(fact.route, _NORMAL_S))
+            return build_waterfall(seen, self.metrics_sink.first_tokens(fact.route, _NORMAL_S))
         return None
 
     def _snapshot(self) -> MetricsSnapshot:
-        self.catch_up()
-        return self.seen.snapshot()
+        self.flush_events()
+        return self.metrics_sink.snapshot()
 
     def _taken(self) -> MetricsSnapshot:
         """A snapshot; with several workers it is written to disk before it is shown."""
         snapshot = self._snapshot()
-        if self.siblings.others:
+        if self.peers.others:
             self._written_down(snapshot)
         return snapshot
 
     def _written_down(self, snapshot: MetricsSnapshot) -> bytes:
         """Write the snapshot to disk; returns its bytes."""
         data = msgspec.msgpack.encode(snapshot)
-        path = self._path(self.siblings.n)
+        path = self._path(self.peers.n)
         fresh = path.with_suffix(".new")
         fresh.write_bytes(data)
         fresh.replace(path)
         return data
 
     def _last_of(self, n: int) -> MetricsSnapshot | None:
-        if not self.siblings.others:
+        if not self.peers.others:
             return None
         try:
             return _decoded(self._path(n).read_bytes())
@@ -391,8 +391,8 @@ class WorkerAggregate:
             return None
 
     def _path(self, n: int) -> Path:
-        assert self.siblings.folder is not None
-        return self.siblings.folder / f"{n}.counts"
+        assert self.peers.directory is not None
+        return self.peers.directory / f"{n}.counts"
 
 
 def _visible(facts: Iterable[RequestDone], tenant: str | None) -> Iterable[RequestDone]:

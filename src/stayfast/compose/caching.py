@@ -21,7 +21,7 @@ from typing import Any
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.observe.log import LogSink
-from stayfast.observe.metrics.counters import Labels, Rows
+from stayfast.observe.metrics.counters import Labels, Samples
 from stayfast.observe.metrics.definitions import (
     PREFIX_CACHE,
     PREFIX_CACHE_TOKENS,
@@ -47,14 +47,14 @@ from stayfast.policy.prompt_cache.rules import rules_of
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.settings import RouteSettings, Settings
-from stayfast.settings.environment import cache_home, environment
+from stayfast.settings.environment import cache_directory, read_environment
 from stayfast.settings.upstreams import HttpUpstream, MemoryStoreSettings, SqliteStoreSettings, StoreSettings
 from stayfast.stores.base import Store, StoreBackend, StoreUnavailable
-from stayfast.stores.embedder import HOW_TO, EmbedderConfig, Embedding
+from stayfast.stores.embedder import INSTALL_HINT, EmbedderConfig, Embedders
 from stayfast.stores.label_store import LabelStore
 from stayfast.stores.memory import MemoryStore
 from stayfast.stores.remote_store import RemoteStore
-from stayfast.stores.sqlite import SqliteDoor
+from stayfast.stores.sqlite import SqliteBackend
 from stayfast.upstreams.state.upstream_state import Registry
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "tokenizers", "usearch")
@@ -67,44 +67,44 @@ def wants_embedder(settings: Settings) -> bool:
     return any(route.cache.mode == "semantic" for route in settings.routes.values())
 
 
-def missing(settings: Settings) -> str:
+def explain_missing_packages(settings: Settings) -> str:
     """The missing packages of semantic caches, and how to install them; empty: none, or no route has such a cache."""
     if not wants_embedder(settings):
         return ""
     needed = _PACKAGES if settings.embedder.model else (*_PACKAGES, _WEIGHTS)
     absent = [name for name in needed if find_spec(name) is None]
-    return f"semantic caches are exact ones without {', '.join(absent)}: {HOW_TO}" if absent else ""
+    return f"semantic caches are exact ones without {', '.join(absent)}: {INSTALL_HINT}" if absent else ""
 
 
-def embedding(settings: Settings, before: tuple[Settings, Embedding | None] | None) -> Embedding | None:
+def make_embedding(settings: Settings, before: tuple[Settings, Embedders | None] | None) -> Embedders | None:
     """The holder of the embedder, which is loaded later; None: not needed, or its packages are missing. before: a reload."""
     if before is not None and before[1] is not None and before[0].embedder == settings.embedder:
         return before[1]
-    return Embedding() if wants_embedder(settings) and not missing(settings) else None
+    return Embedders() if wants_embedder(settings) and not explain_missing_packages(settings) else None
 
 
-async def load(embedding: Embedding, config: EmbedderConfig, clock: Clock) -> None:
+async def load(embedding: Embedders, config: EmbedderConfig, clock: Clock) -> None:
     """Load the model, once for both uses, on another thread. Raises NoEmbedder."""
     minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
-    cache_dir = config.cache_dir or str(cache_home(environment()))
+    cache_dir = config.cache_dir or str(cache_directory(read_environment()))
     model = await asyncio.to_thread(minilm.load, config, cache_dir)
     embedding.install(batched.Batched(model, config, clock), batched.Batched(model, config, clock))
 
 
-async def restore(routes: Mapping[str, Route], embedding: Embedding, config: EmbedderConfig, worker: int) -> list[str]:
+async def restore_learned(routes: Mapping[str, Route], embedding: Embedders, config: EmbedderConfig, worker: int) -> list[str]:
     """Read what was learned before a restart, on another thread, and log from now on; with a shared store, exchange it with
     other processes. Returns the errors.
     """
     wrong = []
     for name, route in routes.items():
-        semantic = route.terms.cache.semantic if route.terms.cache is not None else None
-        if route.terms.cache is not None and isinstance(route.terms.cache.store, RemoteStore):
-            _share(semantic, route.terms.cache.store, name, embedding)
-        elif semantic is not None and not semantic.is_ready and embedding.ahead is not None:
+        semantic = route.policy.cache.semantic if route.policy.cache is not None else None
+        if route.policy.cache is not None and isinstance(route.policy.cache.store, RemoteStore):
+            _share(semantic, route.policy.cache.store, name, embedding)
+        elif semantic is not None and not semantic.is_ready and embedding.foreground is not None:
             file = f"{sha256(name.encode()).hexdigest()[:16]}-{worker}.learned"
             log = None
             try:
-                log = await asyncio.to_thread(_restored, semantic, config, file, embedding.ahead.id)
+                log = await asyncio.to_thread(_restored, semantic, config, file, embedding.foreground.id)
             except OSError as error:
                 wrong.append(f"route {name}: {error}")
             if log is not None and log.damaged is not None:
@@ -113,15 +113,15 @@ async def restore(routes: Mapping[str, Route], embedding: Embedding, config: Emb
     return wrong
 
 
-def _share(semantic: SemanticCache | None, store: RemoteStore, route: str, embedding: Embedding) -> None:
-    if semantic is None or semantic.phrasings.log is not None or embedding.ahead is None:
+def _share(semantic: SemanticCache | None, store: RemoteStore, route: str, embedding: Embedders) -> None:
+    if semantic is None or semantic.index.log is not None or embedding.foreground is None:
         return
-    name = sha256(f"{JOURNAL_VERSION}\n{route}\n{embedding.ahead.id}".encode()).hexdigest()[:16]
-    receive = partial(semantic.receive, floats=import_module("stayfast.stores.batched_embedder").floats)
+    name = sha256(f"{JOURNAL_VERSION}\n{route}\n{embedding.foreground.id}".encode()).hexdigest()[:16]
+    receive = partial(semantic.receive_logged, floats=import_module("stayfast.stores.batched_embedder").floats)
 
     def log(worker_id: bytes) -> LabelLog:
-        journal = store.journal(name, 2 * semantic.config.max_questions, worker_id)
-        journal.begin(receive)
+        journal = store.open_journal(name, 2 * semantic.config.max_questions, worker_id)
+        journal.start(receive)
         return journal
 
     semantic.share(log)
@@ -132,20 +132,20 @@ def _restored(semantic: SemanticCache, config: EmbedderConfig, file: str, embedd
     labels = LabelStore(Path(config.state_dir).expanduser() / file, embedder)
     stored = labels.read()
     try:
-        semantic.restore(stored, import_module("stayfast.stores.batched_embedder").floats)
+        semantic.restore_logged(stored, import_module("stayfast.stores.batched_embedder").floats)
     except ValueError:
         labels.set_aside()
     return labels
 
 
-def logs(routes: Mapping[str, Route]) -> set[LabelLog]:
+def label_logs(routes: Mapping[str, Route]) -> set[LabelLog]:
     """All logs that are open."""
-    return {semantic.phrasings.log for _, semantic in _semantic(routes) if semantic.phrasings.log is not None}
+    return {semantic.index.log for _, semantic in _semantic(routes) if semantic.index.log is not None}
 
 
 def _semantic(routes: Mapping[str, Route]) -> list[tuple[str, SemanticCache]]:
     """Semantic caches, by route."""
-    caches = ((name, route.terms.cache) for name, route in routes.items())
+    caches = ((name, route.policy.cache) for name, route in routes.items())
     return [(name, cache.semantic) for name, cache in caches if cache is not None and cache.semantic is not None]
 
 
@@ -154,7 +154,7 @@ class SemanticCaches:
 
     __slots__ = ("_clock", "_embedding", "_has_log", "_rng", "_serve", "_sink")
 
-    def __init__(self, settings: Settings, embedding: Embedding | None, *, clock: Clock, rng: Random, sink: Sink,
+    def __init__(self, settings: Settings, embedding: Embedders | None, *, clock: Clock, rng: Random, sink: Sink,
                  serve: Serve) -> None:
         """serve: for requests to the routes that judge and verify."""
         self._has_log = bool(settings.embedder.state_dir)
@@ -186,7 +186,7 @@ def _vectors(n_dims: int) -> Index:
     return found
 
 
-def semantic_gauges(routes: Mapping[str, Route]) -> Rows:
+def semantic_gauges(routes: Mapping[str, Route]) -> Samples:
     """Gauges of semantic caches; the error only if it is known."""
     families = (SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR)
     rows: dict[str, list[tuple[Labels, float]]] = {family.name: [] for family in families}
@@ -216,43 +216,43 @@ def _store(name: str, settings: StoreSettings, clock: Clock, sink: Sink, rng: Ra
     if isinstance(settings, MemoryStoreSettings):
         return MemoryStore(settings.max_bytes)
     if isinstance(settings, SqliteStoreSettings):
-        door: StoreBackend = SqliteDoor(Path(settings.path), settings.max_bytes, clock)
+        door: StoreBackend = SqliteBackend(Path(settings.path), settings.max_bytes, clock)
     else:
         redis = import_module("stayfast.stores.redis")  # here: it needs a package that only an extra brings
         door = redis.RedisDoor(settings.url.reveal(), settings.prefix, clock)
     return RemoteStore(name, door, settings.shared, clock, sink, rng=rng)
 
 
-def held(stores: Stores) -> Rows:
+def store_rows(stores: Stores) -> Samples:
     """Gauges: entries and bytes in this process's memory."""
     return {STORE_BYTES.name: [((name,), store.n_bytes) for name, store in stores.items()],
             STORE_ENTRIES.name: [((name,), store.n_entries) for name, store in stores.items()]}
 
 
-def prefixing(name: str, settings: RouteSettings, old: Route | None, clock: Clock, sink: Sink) -> PromptCachePlanner | None:
+def make_planner(name: str, settings: RouteSettings, old: Route | None, clock: Clock, sink: Sink) -> PromptCachePlanner | None:
     """The planner of a route's prompt caches; None: the route does not manage them."""
     if settings.prefix.mode == "off":
         return None
-    before = old.terms.prefix if old is not None else None
+    before = old.policy.prefix if old is not None else None
     return before if before is not None and before.config == settings.prefix else PromptCachePlanner(name, settings.prefix,
                                                                                                      clock, sink)
 
 
-def warmer(routes: Mapping[str, Route], registry: Registry, clock: Clock, sink: Sink) -> PrefixRefresher | None:
+def make_refresher(routes: Mapping[str, Route], registry: Registry, clock: Clock, sink: Sink) -> PrefixRefresher | None:
     """Refreshes prompt caches; None: no route has a budget for it."""
     refreshed = [one for _, one in _of(routes) if one.hot is not None]
     return PrefixRefresher(refreshed, {member.upstream.name: member for member in registry}, clock,
                            sink) if refreshed else None
 
 
-def affinity(settings: RouteSettings) -> AffinityConfig:
+def affinity_config(settings: RouteSettings) -> AffinityConfig:
     """The route's affinity. Prompt caches need it, so `prefix` switches it on."""
     if settings.prefix.mode != "off" and settings.affinity.mode == "off" and settings.pick != "order":
         return replace(settings.affinity, mode="both")
     return settings.affinity
 
 
-def prefix_counts(routes: Mapping[str, Route]) -> Rows:
+def prefix_counts(routes: Mapping[str, Route]) -> Samples:
     """Counters of prompt caches."""
     their = _of(routes)
     return {PREFIX_CACHE.name: [((name, *what), n) for name, one in their for what, n in one.counts.items()],
@@ -260,7 +260,7 @@ def prefix_counts(routes: Mapping[str, Route]) -> Rows:
             PREFIX_WAITS.name: [((name,), one.leads.n_waited) for name, one in their]}
 
 
-def prefix_gauges(routes: Mapping[str, Route], now: float) -> Rows:
+def prefix_gauges(routes: Mapping[str, Route], now: float) -> Samples:
     """Gauges: prompt tokens that change from request to request."""
     return {PREFIX_MOVING.name: [((name, upstream), n) for name, one in _of(routes)
                                  for upstream, n in one.findings.moving_tokens(now).items()]}
@@ -282,7 +282,7 @@ def prefix_rules(settings: Settings) -> Iterator[str]:
     """For people: the rules by which each route marks prompts for its providers' caches."""
     for name, route in settings.routes.items():
         for upstream in route.upstreams if route.prefix.mode != "off" else ():
-            upstream_settings, model = settings.upstreams[upstream], settings.model_at(name, upstream) or name
+            upstream_settings, model = settings.upstreams[upstream], settings.model_for(name, upstream) or name
             if model == ANY_MODEL or not isinstance(upstream_settings, HttpUpstream):
                 continue
             rules = rules_of(model, route.prefix.models, is_anthropic=upstream_settings.kind == "anthropic")
@@ -290,14 +290,14 @@ def prefix_rules(settings: Settings) -> Iterator[str]:
 
 
 def _of(routes: Mapping[str, Route]) -> list[tuple[str, PromptCachePlanner]]:
-    return [(name, route.terms.prefix) for name, route in routes.items() if route.terms.prefix is not None]
+    return [(name, route.policy.prefix) for name, route in routes.items() if route.policy.prefix is not None]
 
 
 UNKNOWN = "no rules, its name is not known: nothing is done; prefix.models may say more"
 FIRST_S, LONGEST_S = 1.0, 15.0  # between two tries
 
 
-async def leave_behind(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, done: set[str]) -> bool:
+async def purge_old_epochs(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, done: set[str]) -> bool:
     """Drop the answers of old epochs in each store. old: before a reload. done: routes that are finished; this call adds to
     it. False: a store could not be reached.
     """
@@ -313,21 +313,21 @@ async def leave_behind(settings: Settings, stores: Stores, old: Settings | None,
         else:
             done.add(name)
             if n:
-                log.log("cache_epoch", route=name, store=cache.store, detail=f"{n} answers of another epoch are forgotten")
+                log.write_event("cache_epoch", route=name, store=cache.store, detail=f"{n} answers of another epoch are forgotten")
     return is_done
 
 
-async def again(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, tried: asyncio.Event) -> None:
+async def purge_old_epochs_with_retries(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, tried: asyncio.Event) -> None:
     """Purge old epochs, and retry until done. tried: set after the first try."""
     n_failed, done = 0, set[str]()
-    while not await leave_behind(settings, stores, old, log, done):
+    while not await purge_old_epochs(settings, stores, old, log, done):
         tried.set()
         n_failed += 1
         await asyncio.sleep(backoff_s(n_failed, FIRST_S, LONGEST_S))
     tried.set()
 
 
-def has_changed(settings: Settings, old: Settings | None) -> bool:
+def has_epoch_changed(settings: Settings, old: Settings | None) -> bool:
     """Whether the epoch of a route changed in this process."""
     return any(_has_changed(name, settings, old) for name in settings.routes)
 
@@ -342,7 +342,7 @@ async def _left(store: Store, route: str, epoch: str, *, is_other: bool) -> int:
     if not isinstance(store, RemoteStore):
         return await store.purge(route=route) if is_other else 0
     name = f"epoch{sha256(route.encode()).hexdigest()[:16]}"
-    last = await store.noted(name)
+    last = await store.read_note(name)
     n = await store.purge(route=route) if is_other or last not in (None, epoch) else 0
-    await store.note(name, epoch)  # each time, so that it does not run out
+    await store.write_note(name, epoch)  # each time, so that it does not run out
     return n

@@ -6,12 +6,12 @@ They are made before any system, and each of them reads what it needs from here 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stayfast.compose.caching import Stores, held, prefix_counts, prefix_gauges, semantic_gauges
-from stayfast.compose.routes import errors, learned_rows
-from stayfast.compose.telemetry import chosen, ejected, gauges, thread_gauges, waiting
+from stayfast.compose.caching import Stores, store_rows, prefix_counts, prefix_gauges, semantic_gauges
+from stayfast.compose.routes import prediction_error_rows, route_cache_rows
+from stayfast.compose.telemetry import selection_rows, ejection_rows, limit_rows, thread_rows, queue_rows
 from stayfast.core.clock import Clock
 from stayfast.core.types import Request
-from stayfast.observe.metrics.counters import Labels, Rows
+from stayfast.observe.metrics.counters import Labels, Samples
 from stayfast.observe.metrics.definitions import RETRY_BUDGET
 from stayfast.observe.tracing.config import Peer
 from stayfast.pipeline.exchange import Arrival
@@ -77,19 +77,19 @@ class CurrentSystem:
         if self._running is None:
             return ()
         admit = self._running.gateway.admit
-        in_gateway = admit.places.depths() if isinstance(admit, Admission) else ()
-        return [*(((GATEWAY, band), n) for band, n in in_gateway), *waiting(self._running.registry)]
+        in_gateway = admit.places.queue_depths() if isinstance(admit, Admission) else ()
+        return [*(((GATEWAY, band), n) for band, n in in_gateway), *queue_rows(self._running.registry)]
 
-    def gauges(self) -> Rows:
+    def gauges(self) -> Samples:
         running = self._running
         if running is None:
             return {}
         routes, now = running.gateway.router.routes, self._clock.now()
-        return {**gauges(running.registry), **ejected(routes, now), **errors(running.registry), **learned_rows(routes),
-                **held(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
-                **thread_gauges(running.turns),
+        return {**limit_rows(running.registry), **ejection_rows(routes, now), **prediction_error_rows(running.registry), **route_cache_rows(routes),
+                **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
+                **thread_rows(running.turns),
                 RETRY_BUDGET.name: [((route.name,), route.hedging.budget.extra_share(now)) for route in routes.values()]}
 
-    def counters(self) -> Rows:
+    def counters(self) -> Samples:
         routes = self.routes()
-        return {**chosen(routes), **prefix_counts(routes)} if routes else {}
+        return {**selection_rows(routes), **prefix_counts(routes)} if routes else {}

@@ -27,7 +27,7 @@ class Engines:
         self._rng = rng
         self._running: dict[str, tuple[EngineConfig, Engine]] = {}
 
-    async def want(self, configs: Mapping[str, EngineConfig]) -> list[tuple[str, Engine]]:
+    async def start_missing(self, configs: Mapping[str, EngineConfig]) -> list[tuple[str, Engine]]:
         """Start missing engines; returns unneeded ones by upstream, for `retire`. Raises ValueError or OSError if one cannot
         run here; then nothing has changed.
         """
@@ -83,7 +83,7 @@ class _Announcer:
             self._announce(address)
 
 
-def companions(settings: Settings,
+def engine_hosts(settings: Settings,
                announce: Callable[[str, Address], None]) -> Sequence[AbstractAsyncContextManager[object]]:
     """One engine for each embedded upstream, run by the parent. `announce(upstream, address)` informs the workers."""
     return [_run_with_engine(name, config, settings, announce) for name, config in settings.engines.items()]

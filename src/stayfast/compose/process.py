@@ -12,18 +12,18 @@ from random import Random
 import uvloop
 
 from stayfast import __version__
-from stayfast.compose.caching import again, has_changed, load, logs, missing, restore
+from stayfast.compose.caching import purge_old_epochs_with_retries, has_epoch_changed, load, label_logs, explain_missing_packages, restore_learned
 from stayfast.compose.engines import Engines, retire
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
-from stayfast.http.descriptors import raise_descriptor_limit, share_of
+from stayfast.http.descriptors import raise_descriptor_limit, client_share
 from stayfast.http.server.connection import ConnectionTasks
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.lifecycle import ServerHooks, run
 from stayfast.settings import Settings, SettingsError
-from stayfast.stores.embedder import Embedding, NoEmbedder
-from stayfast.upstreams.local import Address, EngineDoor, ParentEngine
+from stayfast.stores.embedder import Embedders, NoEmbedder
+from stayfast.upstreams.local import Address, EngineEndpoint, ParentEngine
 from stayfast.workers.channels import WorkerPeers
 
 _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
@@ -59,35 +59,35 @@ class Process:
 
     async def start(self, settings: Settings) -> ActiveSystem:
         """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here."""
-        await self._observers.together.begin()
+        await self._observers.aggregate.start()
         if self._engine_addresses is None:
-            await self._engines.want(settings.engines)
+            await self._engines.start_missing(settings.engines)
         system = self._build(settings, None)
         await self._leave_epochs(system, None)
         self._current = ActiveSystem(system)
         self._begin(system)
         self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
-        if self._observers.as_one is not None:
-            self._sharing = self._tasks.spawn(self._observers.as_one.run())
+        if self._observers.worker_sync is not None:
+            self._sharing = self._tasks.spawn(self._observers.worker_sync.run())
         return self._current
 
-    def host(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
+    def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
         """The hooks of the HTTP server."""
         tracing = self._observers.tracing
         return ServerHooks(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
-                    on_reload=self._on_reload, place=tracing.place if tracing is not None else None,
-                    held=self._observers.held)
+                    on_reload=self._on_reload, start_trace=tracing.start_trace if tracing is not None else None,
+                    held_bytes=self._observers.held)
 
     async def stop(self) -> None:
         """End probes, turns and engines."""
-        self._observers.together.turns.end()
+        self._observers.aggregate.turns.cancel_all()
         for task in (self._probing, self._warming, self._watching, self._sharing, self._leaving):
             if task is not None:
                 task.cancel()
-        for log in logs(self._system.gateway.router.routes) if self._system is not None else ():
+        for log in label_logs(self._system.gateway.router.routes) if self._system is not None else ():
             log.close()
-        self._observers.together.siblings.close()
+        self._observers.aggregate.peers.close()
         if self._system is not None:
             for store in self._system.stores.values():
                 await store.close()
@@ -98,7 +98,7 @@ class Process:
         where = "".join(traceback.format_tb(error.__traceback__))
         sys.stderr.write(f"stayfast: unexpected {type(error).__name__}\n{where}")
         frames = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
-        self._observers.log.log("unexpected_error", level="error", kind=type(error).__name__,
+        self._observers.log.write_event("unexpected_error", level="error", kind=type(error).__name__,
                                 detail=", ".join(frames[-_N_FRAMES:]))
 
     def _on_reload(self) -> None:
@@ -110,34 +110,34 @@ class Process:
             assert self._current is not None
             old = self._system
             assert old is not None
-            logged = logs(old.gateway.router.routes)
+            logged = label_logs(old.gateway.router.routes)
             try:
                 settings = self._load()
-                unwanted = await self._engines.want(settings.engines) if self._engine_addresses is None else []
+                unwanted = await self._engines.start_missing(settings.engines) if self._engine_addresses is None else []
                 new = self._build(settings, old)
                 await self._leave_epochs(new, old)
                 self._current.swap(new)
             except (SettingsError, ValueError, OSError) as error:
                 sys.stderr.write(f"stayfast: the settings are wrong and were not loaded; the old ones stay:\n{error}\n")
-                self._observers.log.log("reload_refused", level="error", detail=str(error)[:_MAX_DETAIL_CHARS])
+                self._observers.log.write_event("reload_refused", level="error", detail=str(error)[:_MAX_DETAIL_CHARS])
                 return
             self._observers.log.configure(log_config(settings))
             self._begin(new)
             old.registry.close(new.registry)
             if old.embedding is not None and old.embedding is not new.embedding:
                 old.embedding.close()
-            for log in logged - logs(new.gateway.router.routes):
+            for log in logged - label_logs(new.gateway.router.routes):
                 log.close()
             for name, store in old.stores.items():
                 if new.stores.get(name) is not store:
                     self._tasks.spawn(store.close())
             for name, engine in unwanted:
                 self._tasks.spawn(retire(engine, old.registry[name]))
-            self._observers.log.log("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
+            self._observers.log.write_event("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
 
     def _build(self, settings: Settings, old: System | None) -> System:
         engine_addresses = self._engine_addresses
-        doors: dict[str, EngineDoor] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
+        doors: dict[str, EngineEndpoint] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
                                                                                                                 engine_addresses)
                                   for name in settings.engines}
         return build(settings, self._observers, doors, self._clock, self._rng, old=old)
@@ -147,9 +147,9 @@ class Process:
         if self._leaving is not None:
             self._leaving.cancel()
         tried = asyncio.Event()
-        self._leaving = self._tasks.spawn(again(
+        self._leaving = self._tasks.spawn(purge_old_epochs_with_retries(
             system.settings, system.stores, old.settings if old is not None else None, self._observers.log, tried))
-        if old is not None and not has_changed(system.settings, old.settings):
+        if old is not None and not has_epoch_changed(system.settings, old.settings):
             return  # what else the settings say, a key that is revoked perhaps, waits for no store
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EPOCHS_S):
@@ -160,28 +160,28 @@ class Process:
             if task is not None:
                 task.cancel()
         self._probing = self._tasks.spawn(system.prober.run())
-        self._warming = self._tasks.spawn(system.warmer.run()) if system.warmer is not None else None
+        self._warming = self._tasks.spawn(system.refresher.run()) if system.refresher is not None else None
         self._system = system
         if system.embedding is not None:
             self._tasks.spawn(self._load_embedder(system, system.embedding))
-        elif why := missing(system.settings):
-            self._observers.log.log("semantic_off", level="warning", detail=why)
-        if self._observers.as_one is not None:
+        elif why := explain_missing_packages(system.settings):
+            self._observers.log.write_event("semantic_off", level="warning", detail=why)
+        if self._observers.worker_sync is not None:
             routes = system.gateway.router.routes.values()
             members = [(f"{name} {upstream_settings!r}", system.registry[name]) for name,
                        upstream_settings in system.settings.upstreams.items()]
-            self._observers.as_one.attach(members, [
+            self._observers.worker_sync.attach(members, [
                 *[(route.name, route.hedging.budget) for route in routes],
                 *[(f"of upstream {name}", member.retry_budget.budget) for name, member in members]])
 
-    async def _load_embedder(self, system: System, embedding: Embedding) -> None:
+    async def _load_embedder(self, system: System, embedding: Embedders) -> None:
         """Load the embedder; without it, semantic caches find exact matches only."""
-        config, worker, log = system.settings.embedder, self._observers.together.siblings.n, self._observers.log.log
+        config, worker, log = system.settings.embedder, self._observers.aggregate.peers.n, self._observers.log.write_event
         async with self._loading:
             try:
-                if embedding.ahead is None:
+                if embedding.foreground is None:
                     await load(embedding, config, self._clock)
-                for wrong in await restore(system.gateway.router.routes, embedding, config, worker):
+                for wrong in await restore_learned(system.gateway.router.routes, embedding, config, worker):
                     log("semantic_state_unreadable", level="warning", detail=wrong)
             except NoEmbedder as error:
                 log("semantic_off", level="warning", detail=str(error))
@@ -200,12 +200,12 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
         if observers.tracing is not None:
             observers.tracing.start()
         process = Process(observers, engines, reload)
-        if siblings.others and observers.as_one is None:
-            observers.log.log("limits_not_shared", level="warning", worker=worker,
+        if siblings.others and observers.worker_sync is None:
+            observers.log.write_event("limits_not_shared", level="warning", worker=worker,
                               detail="the temporary folder has no room for what workers share, so each has limits of its "
                                      "own: free some of it, and start the gateway anew")
-        observers.log.log("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
-        observers.log.log("descriptor_limit", before=before, after=after, clients=min(share_of(after),
+        observers.log.write_event("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
+        observers.log.write_event("descriptor_limit", before=before, after=after, clients=min(client_share(after),
                           settings.server.max_connections), worker=worker)
         try:
             current = await process.start(settings)
@@ -215,12 +215,12 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
 
             def draining() -> None:
                 observers.batch.flush()
-                observers.log.log("draining", worker=worker)
+                observers.log.write_event("draining", worker=worker)
                 on_draining()
 
-            status = await run(current, process.host(on_listening, draining), reuse_port=n_workers > 1)
+            status = await run(current, process.make_hooks(on_listening, draining), reuse_port=n_workers > 1)
             observers.batch.flush()
-            observers.log.log("stopped", status=status, worker=worker)
+            observers.log.write_event("stopped", status=status, worker=worker)
         finally:
             await process.stop()
             is_over = await _is_over()

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from stayfast.compose.caching import SemanticCaches, Stores, affinity, prefixing
+from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
-from stayfast.observe.metrics.counters import Rows
+from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import CACHE_BYTES, CACHE_ENTRIES, PREDICTOR_ERROR
 from stayfast.pipeline.admission.controller import AdmissionRequest, QueueOutlook
 from stayfast.pipeline.attempts.hedge_plans import Hedging
@@ -17,7 +17,7 @@ from stayfast.pipeline.routing.selector import PickConfig, Target, UpstreamSelec
 from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.policy.admission.overload import ANY_TENANT, TenantConfig
 from stayfast.policy.admission.priority import TenantTier
-from stayfast.policy.budget import share_out
+from stayfast.policy.budget import divide_deadline
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.cross_process import SharedLimit
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -28,15 +28,15 @@ from stayfast.stores.memory import MemoryStore
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
-def routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
+def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
            semantic: SemanticCaches, clock: Clock, sink: Sink) -> dict[str, Route]:
     """All routes by name. old: before a reload; what they have learned is kept where its settings are the same."""
     made = {}
     for name, route_settings in settings.routes.items():
         before = old.get(name)
         cache = _caching(name, settings, before, stores, semantic)
-        prefix = prefixing(name, route_settings, before, clock, sink)
-        policy = replace(terms(name, route_settings), cache=cache, prefix=prefix)
+        prefix = make_planner(name, route_settings, before, clock, sink)
+        policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix)
         made[name] = _route(name, settings, registry, before, policy=policy, sink=sink)
     return made
 
@@ -44,10 +44,10 @@ def routes(settings: Settings, registry: Registry, old: Mapping[str, Route], sto
 def _route(name: str, settings: Settings, registry: Registry, old: Route | None, *, policy: RoutePolicy,
            sink: Sink) -> Route:
     route_settings = settings.routes[name]
-    targets = tuple(Target(registry[up], settings.model_at(name, up), settings.prices_at(up), _continues(settings, up))
+    targets = tuple(Target(registry[up], settings.model_for(name, up), settings.prices_for(up), _continues(settings, up))
                     for up in route_settings.upstreams)
     fallback = route_settings.on_overrun.fallback
-    tiers = tuple(tuple(Target(registry[up], settings.tier_model_at(name, tier, up), settings.prices_at(up),
+    tiers = tuple(tuple(Target(registry[up], settings.fallback_model_for(name, tier, up), settings.prices_for(up),
                                _continues(settings, up))
                         for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
     return Route(name, targets, route_settings.pick == "order", policy, route_settings.retry, tiers,
@@ -62,16 +62,16 @@ def _caching(name: str, settings: Settings, old: Route | None, stores: Stores, s
     config = route_settings.cache
     if config.mode == "off":
         return None
-    made_by = [(up, settings.model_at(name, up), where.base_url if isinstance(where, HttpUpstream) else repr(where))
+    made_by = [(up, settings.model_for(name, up), where.base_url if isinstance(where, HttpUpstream) else repr(where))
                for up, where in ((up, settings.upstreams[up]) for up in route_settings.upstreams)]
     origin = sha256(repr((name, made_by, config.epoch)).encode()).hexdigest()
-    before = old.terms.cache if old is not None and old.terms.cache and old.terms.cache.origin == origin else None
+    before = old.policy.cache if old is not None and old.policy.cache and old.policy.cache.origin == origin else None
     store = stores[config.store] if config.store else _own(config, before)
     if before is not None and before.store is not store:
         before = None
     first = route_settings.upstreams[0]
-    return RouteCache(config, origin, store, semantic.of(name, config, before, store), prices=settings.prices_at(first),
-                      model=settings.model_at(name, first), renewing=before.renewing if before is not None else None)
+    return RouteCache(config, origin, store, semantic.of(name, config, before, store), prices=settings.prices_for(first),
+                      model=settings.model_for(name, first), renewing=before.refreshing if before is not None else None)
 
 
 def _own(config: CacheConfig, before: RouteCache | None) -> Store:
@@ -88,15 +88,15 @@ def _continues(settings: Settings, upstream: str) -> bool:
 def _picking(name: str, route_settings: RouteSettings, registry: Registry, old: Route | None,
              sink: Sink) -> UpstreamSelector | None:
     """Affinity, weights and ejection; None: one upstream, or only the load decides."""
-    config = PickConfig(route_settings.pick == "order", route_settings.weights, affinity(route_settings),
+    config = PickConfig(route_settings.pick == "order", route_settings.weights, affinity_config(route_settings),
                         route_settings.eject)
     if len(route_settings.upstreams) == 1 or config.is_plain:
         return None
     if config.affinity.mode != "off":
         for upstream in route_settings.upstreams:
             registry[upstream].predict_ttft()
-    if old is not None and old.picking is not None and old.picking.config == config:
-        return old.picking
+    if old is not None and old.selector is not None and old.selector.config == config:
+        return old.selector
     return UpstreamSelector(config, name, sink)
 
 
@@ -111,20 +111,20 @@ def _hedging(route_settings: RouteSettings, settings: Settings, old: Route | Non
     return Hedging(config, route_settings.retry)
 
 
-def terms(name: str, route_settings: RouteSettings) -> RoutePolicy:
+def make_policy(name: str, route_settings: RouteSettings) -> RoutePolicy:
     """The policy of a route, without its caches."""
     fallback = route_settings.on_overrun.fallback
     total_s = route_settings.total_s
     return RoutePolicy(replace(route_settings.timeouts, total_s=total_s),
-                 share_out(route_settings.budget, total_s, fallback.reserve if fallback is not None else ""),
+                 divide_deadline(route_settings.budget, total_s, fallback.reserve if fallback is not None else ""),
                  route_settings.on_overrun.template, route_settings.on_overrun.partial, name, size=route_settings.size
                        if route_settings.size.is_bounded else None)
 
 
-def learned_rows(routes: Mapping[str, Route]) -> Rows:
+def route_cache_rows(routes: Mapping[str, Route]) -> Samples:
     """Gauges of caches without a named store."""
-    caches = [((name,), route.terms.cache.store) for name, route in routes.items()
-              if route.terms.cache is not None and not route.terms.cache.config.store]
+    caches = [((name,), route.policy.cache.store) for name, route in routes.items()
+              if route.policy.cache is not None and not route.policy.cache.config.store]
     return {CACHE_BYTES.name: [(labels, store.n_bytes) for labels, store in caches],
             CACHE_ENTRIES.name: [(labels, store.n_entries) for labels, store in caches]}
 
@@ -132,12 +132,12 @@ def learned_rows(routes: Mapping[str, Route]) -> Rows:
 def models_requested(settings: Settings, upstream: str) -> Iterator[str]:
     """The models that routes request from an upstream, by its own names; those of fallbacks last."""
     for name, its in settings.routes.items():
-        model = settings.model_at(name, upstream)
+        model = settings.model_for(name, upstream)
         if upstream in its.upstreams and (name != ANY_MODEL or model):
             yield model or name
     for name, its in settings.routes.items():
         for tier in its.on_overrun.fallback.tiers if its.on_overrun.fallback is not None else ():
-            model = settings.tier_model_at(name, tier, upstream)
+            model = settings.fallback_model_for(name, tier, upstream)
             if upstream in tier.upstreams and (name != ANY_MODEL or model):
                 yield model or name
 
@@ -149,7 +149,7 @@ def tier_of(settings: Settings) -> Callable[[str | None], TenantTier]:
     return lambda tenant: tenants.get(tenant, others).tier if tenant is not None else others.tier
 
 
-def introduce(registry: Registry, routes: Mapping[str, Route], lanes: Sequence[str] = ()) -> None:
+def bind_routes(registry: Registry, routes: Mapping[str, Route], lanes: Sequence[str] = ()) -> None:
     """Give each upstream its models, budgets and lanes. What it has learned stays."""
     models: dict[UpstreamState, dict[str, None]] = {member: {} for member in registry}
     budgets: dict[UpstreamState, list[RetryBudget]] = {member: [] for member in registry}
@@ -187,13 +187,13 @@ def queue_outlook(routes: Mapping[str, Route], registry: Registry, common: Share
         """By the quickest upstream of its route; None if nothing is known of any of them."""
         route = routes.get(request.model) or routes.get(ANY_MODEL)
         predictors = [target.member.predictor for target in route.targets] if route is not None else []
-        predicted = [predictor.predicted_s(request.n_input) for predictor in predictors if predictor is not None]
+        predicted = [predictor.predict_s(request.n_input) for predictor in predictors if predictor is not None]
         return min((seconds for seconds in predicted if seconds is not None), default=None)
 
     return QueueOutlook(predict_ttft_s, lambda: sum(member.n_waiting for member in registry), common)
 
 
-def errors(registry: Registry) -> Rows:
+def prediction_error_rows(registry: Registry) -> Samples:
     """Gauges: the error of predicted first tokens."""
     found = [((member.upstream.name,), member.predictor.error_ratio) for member in registry if member.predictor is not None]
     return {PREDICTOR_ERROR.name: [(labels, ratio) for labels, ratio in found if ratio is not None]}

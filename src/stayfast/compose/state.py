@@ -37,13 +37,13 @@ def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, 
 
 def _upstream(member: UpstreamState, now: float) -> Json:
     pool, predictor, flow = member.retry_budget.budget, member.predictor, member.flow
-    pool.turn(now)
+    pool.expire(now)
     report: Json = {
         "is_proven": member.is_proven, "in_flight": member.n_in_flight, "waiting": member.n_waiting,
-        "limits": [_limit(limited) for limited in member.all_limited],
+        "limits": [_limit(limited) for limited in member.all_limiters],
         "breakers": [_breaker(health, now) for health in dict.fromkeys((member.own_health, *member.healths))],
-        "usual_ttft_ms": _ms(member.usual.all.baseline_s), "quickest_ttft_ms": _ms(member.quickest_s),
-        "extra_attempts_tokens": round(pool.taken)}
+        "usual_ttft_ms": _ms(member.baselines.all.baseline_s), "quickest_ttft_ms": _ms(member.fastest_ttft_s),
+        "extra_attempts_tokens": round(pool.withdrawn)}
     if predictor is not None:
         report["prediction_error_ratio"] = predictor.error_ratio
     if flow is not None:
@@ -53,35 +53,35 @@ def _upstream(member: UpstreamState, now: float) -> Json:
 
 
 def _limit(limited: ConcurrencyLimiter) -> Json:
-    limit, common = limited.limit, limited.common
+    limit, common = limited.limit, limited.shared_limit
     return {"lane": limited.lane or None, "mode": limit.mode, "places": _bounded(limit.value), "taken": limited.n_taken,
             "taken_by_other_workers": common.n_elsewhere() if common is not None else 0, "waiting": limited.n_waiting,
             "max_waiting": limited.max_waiting, "why": limit.why}
 
 
 def _breaker(health: ModelHealth, now: float) -> Json:
-    breaker, left_s = health.breaker, health.alone_until - now
+    breaker, left_s = health.breaker, health.suspended_until - now
     report: Json = {
         "model": health.model[:MAX_NAME] if health.model else None, "is_enabled": breaker.is_enabled,
         "state": breaker.state.value, "why": breaker.why, "consecutive_failures": breaker.n_failed_in_row}
     if left_s > 0:
-        report["suspended_s"], report["suspend_reason"] = left_s, health.why_alone
+        report["suspended_s"], report["suspend_reason"] = left_s, health.suspend_reason
     return report
 
 
 def _route(route: Route, now: float) -> Json:
     report: Json = {"hedging": _hedging(route.hedging, now)}
-    if route.picking is not None:
-        report["picking"] = _picking(route.picking, now)
+    if route.selector is not None:
+        report["picking"] = _picking(route.selector, now)
     return report
 
 
 def _hedging(hedging: Hedging, now: float) -> Json:
     budget = hedging.budget
-    budget.turn(now)
+    budget.expire(now)
     report: Json = {
-        "mode": hedging.config.mode, "hedged_ratio": budget.hedged_share(now), "hedge_budget_ratio": hedging.config.most,
-        "extra_ratio": budget.extra_share(now), "extra_budget_ratio": round(budget.share, 6)}
+        "mode": hedging.config.mode, "hedged_ratio": budget.hedged_share(now), "hedge_budget_ratio": hedging.config.max_share,
+        "extra_ratio": budget.extra_share(now), "extra_budget_ratio": round(budget.max_share, 6)}
     if hedging.is_on:
         report["slow"] = hedging.slow_now(now)
         report["due"] = hedging.due_now()
@@ -90,11 +90,11 @@ def _hedging(hedging: Hedging, now: float) -> Json:
 
 def _picking(picking: UpstreamSelector, now: float) -> Json:
     return {"affinity": picking.config.affinity.mode, "known_blocks": picking.n_blocks,
-            "ejected": dict(picking.ejected(now))}
+            "ejected": dict(picking.list_ejected(now))}
 
 
 def _admission(admit: Admission, now: float) -> Json:
-    strain = admit.places.strain
+    strain = admit.places.overload_signals
     return {"places": _places(admit.places), "is_shedding": admit.is_shedding(now),
             "strain": {"loop_late_ms": _ms(strain.late_s) or 0.0, "cpu_ratio": strain.busy},
             "tenants": {tenant.name: _tenant(tenant, now) for tenant in admit.tenants.newest(MAX_TENANTS)}}
@@ -105,7 +105,7 @@ def _places(places: AdmissionController) -> Json:
     report: Json = {
         "most": places.n_places if places.n_places < UNLIMITED else None, "taken": places.n_taken,
         "taken_by_other_workers": common.n_elsewhere() if common is not None else 0, "waiting": places.n_waiting,
-        "waiting_by": dict(places.depths())}
+        "waiting_by": dict(places.queue_depths())}
     if places.lanes is not None:
         report["lanes"] = [{"lane": lane.name, "running": lane.n_running, "entitled": lane.n_entitled,
                             "prefilling": lane.n_prefilling, "waiting": lane.queue.n} for lane in places.lanes.all]
@@ -117,7 +117,7 @@ def _tenant(tenant: Tenant, now: float) -> Json:
     return {"tier": tenant.config.tier.value, "weight": share.weight, "served_tokens_by_weight": round(share.served),
             "running": share.n_running, "waiting": share.n_waiting,
             "left": {limit: {"left": max(0.0, level), "most": most} for limit,
-                     (level, most) in tenant.quota.left(now).items()}}
+                     (level, most) in tenant.quota.levels(now).items()}}
 
 
 def _ms(seconds: float) -> float | None:

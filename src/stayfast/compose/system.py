@@ -9,23 +9,23 @@ from typing import Literal
 
 from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
-from stayfast.compose.caching import SemanticCaches, Stores, embedding, prefix_state, stores, warmer
+from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, prefix_state, stores, make_refresher
 from stayfast.compose.current import CurrentSystem, Running
-from stayfast.compose.routes import introduce, models_requested, queue_outlook, routes, tier_of
+from stayfast.compose.routes import bind_routes, models_requested, queue_outlook, make_routes, tier_of
 from stayfast.compose.state import state_report
-from stayfast.compose.telemetry import peers, tracing
+from stayfast.compose.telemetry import peer_addresses, make_span_exporter
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
 from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
-from stayfast.observe.batch import Batch, Listener
+from stayfast.observe.batch import Batch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import CONTENT_TYPE
-from stayfast.observe.metrics.gen_ai import GenAi
-from stayfast.observe.recent import Recent
+from stayfast.observe.metrics.gen_ai import GenAiMetrics
+from stayfast.observe.recent import RecentRequests
 from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.admission.tenants import own_buckets
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
@@ -37,18 +37,18 @@ from stayfast.pipeline.stages.call.midstream_failover import ThroughputMonitor, 
 from stayfast.policy.admission.lanes import LANES
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.server.config import ServerConfig
-from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstreamSettings, environment
+from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstreamSettings, read_environment
 from stayfast.settings import Upstream as UpstreamSettings
-from stayfast.stores.embedder import Embedding
+from stayfast.stores.embedder import Embedders
 from stayfast.turns.function import import_turn_function
 from stayfast.turns.served import ServedTurn
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from stayfast.upstreams.local import Address, EngineDoor, LocalUpstream
+from stayfast.upstreams.local import Address, EngineEndpoint, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.workers.channels import WorkerPeers
-from stayfast.workers.shared_memory import common_words
-from stayfast.workers.sync import WorkerSync, as_one
+from stayfast.workers.shared_memory import shared_owner_table
+from stayfast.workers.sync import WorkerSync, make_worker_sync
 
 STANDARD_OUTPUT = 1
 
@@ -65,19 +65,19 @@ class Observers:
         self.log = LogSink(log_config(settings), self.writer, clock)
         self.metrics = MetricsSink(clock, slo_bounds_s(settings), lost=self._lost, in_flight=current.in_flight,
                                    queued=current.queued, gauges=current.gauges, counters=current.counters)
-        self.recent = Recent(settings.recent)
-        self.tracing = tracing(settings, self.log, current.peers)
+        self.recent = RecentRequests(settings.recent)
+        self.tracing = make_span_exporter(settings, self.log, current.peers)
         self.held = HeldBytes(settings.server.max_buffered_bytes)
         has_metrics = settings.metrics.enabled
-        gen_ai = GenAi(self.metrics.totals, current.peers) if has_metrics and settings.metrics.gen_ai else None
-        listeners: list[Listener | None] = [self.log, self.recent, self.metrics if has_metrics else None, gen_ai,
+        gen_ai = GenAiMetrics(self.metrics.totals, current.peers) if has_metrics and settings.metrics.gen_ai else None
+        listeners: list[FactConsumer | None] = [self.log, self.recent, self.metrics if has_metrics else None, gen_ai,
                                             self.tracing, ThroughputMonitor(clock, current.flows)]
         self.batch = Batch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
-        self.together = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
+        self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
                                         Caches(current.routes), TurnRegistry(current.turns))
-        self.as_one = as_one(siblings, clock)
-        self.owners = ResponseOwners(partial(common_words, siblings.folder if siblings is not None else None))
+        self.worker_sync = make_worker_sync(siblings, clock)
+        self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     def _lost(self) -> list[tuple[str, int]]:
         """Log lines and spans that were dropped."""
@@ -99,7 +99,7 @@ def log_config(settings: Settings) -> LogConfig:
     log, is_terminal = settings.log, os.isatty(STANDARD_OUTPUT)
     form: Literal["json", "text"] = ("text" if is_terminal else "json") if log.format == "auto" else log.format
     return LogConfig(level=log.level, requests=log.requests, form=form,
-                     has_colour=is_terminal and not environment().get("NO_COLOR"), fd=STANDARD_OUTPUT)
+                     has_colour=is_terminal and not read_environment().get("NO_COLOR"), fd=STANDARD_OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class System:
     together: WorkerAggregate
     stores: Stores
     turns: Mapping[str, ServedTurn]  # by upstream
-    embedding: Embedding | None = None  # None: no semantic cache, or its packages are missing
-    warmer: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
+    embedding: Embedders | None = None  # None: no semantic cache, or its packages are missing
+    refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
 
     @property
     def config(self) -> ServerConfig:
@@ -135,43 +135,43 @@ class System:
         gateway, now = self.gateway, self.gateway.timers.clock.now()
         routes = gateway.router.routes
         return state_report(self.registry, routes, gateway.admit, prefix=prefix_state(routes, now),
-                            worker=self.together.siblings.n, now=now)
+                            worker=self.together.peers.n, now=now)
 
     async def metrics(self) -> tuple[str, bytes]:
         return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""
 
 
-def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineDoor], clock: Clock, rng: Random, *,
+def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
           old: System | None = None) -> System:
     """The whole system for one set of settings. doors: to the embedded engines, by upstream. old: at a reload; upstreams
     with unchanged settings keep their connections, counts and health.
     """
-    sink, as_one = observers.sink, observers.as_one
+    sink, as_one = observers.sink, observers.worker_sync
     observers.held.resize(settings.server.max_buffered_bytes)
     registry = _registry(settings, observers, doors, clock, rng, old=old)
     turns = {member.upstream.name: member.upstream for member in registry if isinstance(member.upstream, ServedTurn)}
     open_stores = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
-    embeds = embedding(settings, (old.settings, old.embedding) if old is not None else None)
+    embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None)
     before = old.gateway.router.routes if old is not None else {}
     semantic = SemanticCaches(settings, embeds, clock=clock, rng=rng, sink=sink, serve=observers.current.serve)
-    named = routes(settings, registry, before, open_stores, semantic=semantic, clock=clock, sink=sink)
-    introduce(registry, named, LANES if settings.admission.lanes is not None else ())
+    named = make_routes(settings, registry, before, open_stores, semantic=semantic, clock=clock, sink=sink)
+    bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
     outlook = QueueOutlook()
     if settings.admission.max_in_flight is not None:
-        outlook = queue_outlook(named, registry, as_one.places if as_one is not None else None)
+        outlook = queue_outlook(named, registry, as_one.admission_limit if as_one is not None else None)
     admit = _admit(settings, old, clock, rng, as_one, outlook=outlook)
     gateway = assemble(named, RoutePolicy(settings.defaults.timeouts), clock=clock, rng=rng, sink=sink, admit=admit,
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
                        old=old.gateway if old is not None else None)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
-    observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()), peers(settings)))
-    return System(settings, gateway, registry, prober, observers.together, open_stores, turns, embedding=embeds,
-                  warmer=warmer(named, registry, clock, sink))
+    observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()), peer_addresses(settings)))
+    return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
+                  refresher=make_refresher(named, registry, clock, sink))
 
 
-def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineDoor], clock: Clock, rng: Random, *,
+def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
               old: System | None) -> Registry:
     """The upstreams: unchanged ones of the old system, and new ones."""
     members = []
@@ -196,7 +196,7 @@ def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
     for member in registry:
         if member not in known:
             for health in member.healths:
-                health.breaker.begin_slowly(now)
+                health.breaker.begin_slow_start(now)
 
 
 def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as_one: WorkerSync | None, *,
@@ -204,31 +204,31 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as
     """Admission; AdmitAll if nothing is set. At a reload used quota stays used, and taken places stay taken."""
     admit = old.gateway.admit if old is not None else None
     if as_one is not None and isinstance(admit, Admission) and outlook.common is None:
-        as_one.places.taken(0)
+        as_one.admission_limit.set_taken(0)
     if settings.admits_all:
         return AdmitAll()
     if isinstance(admit, Admission):
         admit.configure(settings.admission, settings.tenants, outlook)
     else:
         admit = Admission(settings.admission, settings.tenants, clock, rng, outlook=outlook,
-                          buckets=as_one.bucket if as_one is not None else own_buckets)
+                          buckets=as_one.quota_bucket if as_one is not None else own_buckets)
     if outlook.common is not None:
-        outlook.common.taken(admit.places.n_taken)
+        outlook.common.set_taken(admit.places.n_taken)
     return admit
 
 
-def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observers, doors: Mapping[str, EngineDoor],
+def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observers, doors: Mapping[str, EngineEndpoint],
               clock: Clock, *, old_turn: ServedTurn | None) -> Upstream:
     """old_turn: of the same name before a reload; clients may still resume its turns."""
     sink = observers.sink
     if isinstance(upstream_settings, HttpUpstream):
         return _http(name, upstream_settings, sink, clock, observers.held)
     if isinstance(upstream_settings, AddedUpstream):
-        return upstream_settings.make(name, clock)
+        return upstream_settings.build_upstream(name, clock)
     if isinstance(upstream_settings, TurnUpstreamSettings):
         return ServedTurn(name, import_turn_function(upstream_settings.turn), clock, sink,
                           resume_s=upstream_settings.resume_s,
-                          is_idempotent=upstream_settings.idempotent, ask_others=observers.together.turn,
+                          is_idempotent=upstream_settings.idempotent, resume_remotely=observers.aggregate.turn,
                           resumable=old_turn.resumable if old_turn is not None else None)
     return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock,
                          calls_tools=upstream_settings.engine.model != TINY)

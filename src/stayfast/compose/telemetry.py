@@ -10,9 +10,9 @@ from typing import cast
 from stayfast import __version__
 from stayfast.http.client.client import split_base_url
 from stayfast.observe.log import LogSink
-from stayfast.observe.metrics.counters import Rows
+from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import AFFINITY, BREAKER_STATE, EJECTED, LIMIT, PREFIX_TOKENS, TURN_THREADS
-from stayfast.observe.tracing.config import Peer, TraceConfig, provider_of
+from stayfast.observe.tracing.config import Peer, TraceConfig, provider_name
 from stayfast.observe.tracing.exporter import Exporter, SpanExporter
 from stayfast.pipeline.plan import Route
 from stayfast.policy.resilience.breaker import BreakerState
@@ -24,43 +24,43 @@ from stayfast.upstreams.state.upstream_state import Registry
 _NUMBER = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 1.0, BreakerState.OPEN: 2.0}
 
 
-def gauges(registry: Registry) -> Rows:
+def limit_rows(registry: Registry) -> Samples:
     """Gauges of limits and breakers. An upstream without a limit has no series."""
     return {
         LIMIT.name: [((member.upstream.name, limited.lane), limited.limit.value) for member in registry
-                     for limited in member.all_limited if limited.limit.value < inf],
+                     for limited in member.all_limiters if limited.limit.value < inf],
         BREAKER_STATE.name: [((member.upstream.name,), max([_NUMBER[health.breaker.state] for health in member.healths],
                                                            default=0.0)) for member in registry],
     }
 
 
-def chosen(routes: Mapping[str, Route]) -> Rows:
+def selection_rows(routes: Mapping[str, Route]) -> Samples:
     """Counters of the choices of upstreams."""
-    picking = [(name, route.picking) for name, route in routes.items() if route.picking is not None]
+    picking = [(name, route.selector) for name, route in routes.items() if route.selector is not None]
     return {
         AFFINITY.name: [((name, *what), n) for name, one in picking for what, n in one.choices.items()],
         PREFIX_TOKENS.name: [((name, *what), n) for name, one in picking for what, n in one.tokens.items()],
     }
 
 
-def ejected(routes: Mapping[str, Route], now: float) -> Rows:
+def ejection_rows(routes: Mapping[str, Route], now: float) -> Samples:
     """Gauges of ejected upstreams. A route without ejection has no series."""
     rows: list[tuple[tuple[str, ...], float]] = []
     for name, route in routes.items():
-        if route.picking is not None and route.picking.config.eject.enabled:
-            out = route.picking.ejected(now)
+        if route.selector is not None and route.selector.config.eject.enabled:
+            out = route.selector.list_ejected(now)
             names = [target.member.upstream.name for target in route.targets]
             rows += [((name, upstream), float(upstream in out)) for upstream in names]
     return {EJECTED.name: rows}
 
 
-def waiting(registry: Registry) -> list[tuple[tuple[str, str], int]]:
+def queue_rows(registry: Registry) -> list[tuple[tuple[str, str], int]]:
     """Waiting requests, by upstream and lane."""
     return [((member.upstream.name, limited.lane), limited.n_waiting) for member in registry
-            for limited in member.all_limited]
+            for limited in member.all_limiters]
 
 
-def thread_gauges(served: Mapping[str, ServedTurn]) -> Rows:
+def thread_rows(served: Mapping[str, ServedTurn]) -> Samples:
     """Gauges of the threads of synchronous steps. Without turns there is no series."""
     if not served:
         return {}
@@ -69,7 +69,7 @@ def thread_gauges(served: Mapping[str, ServedTurn]) -> Rows:
     return {TURN_THREADS.name: [(("active",), len(running) - n_abandoned), (("abandoned",), n_abandoned)]}
 
 
-def tracing(settings: Settings, log: LogSink, peers: Callable[[], Mapping[str, Peer]]) -> SpanExporter | None:
+def make_span_exporter(settings: Settings, log: LogSink, peers: Callable[[], Mapping[str, Peer]]) -> SpanExporter | None:
     """The span exporter; None: tracing is off, and nothing is imported for it."""
     trace_settings = settings.tracing
     if trace_settings.exporter == "none":
@@ -83,16 +83,16 @@ def tracing(settings: Settings, log: LogSink, peers: Callable[[], Mapping[str, P
         return cast("Exporter", otlp.OtlpExporter(config, __version__, Random(os.urandom(16))))
 
     def say(level: str, event: str, reason: str) -> None:
-        log.log(event, level=level, error=reason or None)
+        log.write_event(event, level=level, error=reason or None)
 
     return SpanExporter(config, exporter, say, Random(os.urandom(16)), peers)
 
 
-def peers(settings: Settings) -> Mapping[str, Peer]:
+def peer_addresses(settings: Settings) -> Mapping[str, Peer]:
     """The network address of each HTTP upstream."""
     found = {}
     for name, upstream_settings in settings.upstreams.items():
         if isinstance(upstream_settings, HttpUpstream):
             url = split_base_url(upstream_settings.base_url)
-            found[name] = Peer(provider_of(upstream_settings.kind, url.host), url.host, url.port)
+            found[name] = Peer(provider_name(upstream_settings.kind, url.host), url.host, url.port)
     return found

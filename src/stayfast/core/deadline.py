@@ -17,15 +17,15 @@ class Deadline(msgspec.Struct, frozen=True, gc=False):
 
     at: float
 
-    def remaining(self, now: float) -> float:
+    def remaining_s(self, now: float) -> float:
         """Seconds left; never negative."""
         return max(0.0, self.at - now)
 
-    def within(self, cap_s: float, now: float) -> float:
+    def end_of_wait(self, cap_s: float, now: float) -> float:
         """The end of a wait of at most `cap_s` seconds, never after this deadline."""
         return min(self.at, now + cap_s)
 
-    def earlier(self, other: "Deadline") -> "Deadline":
+    def min_with(self, other: "Deadline") -> "Deadline":
         """The earlier of two deadlines."""
         return self if self.at <= other.at else other
 

@@ -42,7 +42,7 @@ class Stall(msgspec.Struct, frozen=True, gc=False, array_like=True):
     seconds: float
 
 
-class GapsSeen(msgspec.Struct, frozen=True, gc=False):
+class TokenGaps(msgspec.Struct, frozen=True, gc=False):
     """Pauses between the parts of running answers, in batches, as a fact for each pause would cost too much."""
 
     route: str
@@ -114,7 +114,7 @@ class Hedged(msgspec.Struct, frozen=True, gc=False):
         if not self.n_known:
             return f"race: no first token after {self.after_s:.2g} s"
         return (f"no first token after {self.after_s:.2g} s (p{self.quantile * 100:.0f} of {self.n_known}), "
-                f"{stands(self.spent, self.budget)}")
+                f"{describe_budget(self.spent, self.budget)}")
 
 
 class Retried(msgspec.Struct, frozen=True, gc=False):
@@ -133,7 +133,7 @@ class Retried(msgspec.Struct, frozen=True, gc=False):
     def why(self) -> str:
         source = f" from {self.upstream}" if self.upstream else ""
         pause = f", after {self.wait_s:.2g} s" if self.wait_s else ""
-        return f"{self.what}{source}{pause}{', ' + stands(self.spent, self.budget) if self.budget else ''}"
+        return f"{self.what}{source}{pause}{', ' + describe_budget(self.spent, self.budget) if self.budget else ''}"
 
 
 class RetryWithheld(msgspec.Struct, frozen=True, gc=False):
@@ -328,7 +328,7 @@ class PrefixFinding(msgspec.Struct, frozen=True, gc=False):
         return f"{self.word} at byte {self.at_byte} of {self.where} makes {self.n_tokens} tokens uncacheable{usd}"
 
 
-class SemanticLookedUp(msgspec.Struct, frozen=True, gc=False):
+class SemanticLookup(msgspec.Struct, frozen=True, gc=False):
     """A semantic look-up or audit. `result`: hit, the reason of a miss, audit_started, audit_right or audit_wrong."""
 
     route: str
@@ -374,13 +374,13 @@ class ConnectionsClosed(msgspec.Struct, frozen=True, gc=False):
     n_silent: int  # idle connections that remain
 
 
-Fact = (StageDone | GapsSeen | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
+Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
         | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone | StoreChanged
-        | PrefixFinding | SemanticLookedUp | Renewed | Retried | Ejected | TurnFailed | KeysFailed | ConnectionsClosed
+        | PrefixFinding | SemanticLookup | Renewed | Retried | Ejected | TurnFailed | KeysFailed | ConnectionsClosed
         | DescriptorsExhausted)
 
 
-def stands(spent: float, budget: float) -> str:
+def describe_budget(spent: float, budget: float) -> str:
     """The use of a retry budget, as shares of live traffic: extra attempts 3.1 %, limit 5 %."""
     return (f"extra attempts {spent * 100:.1f} %, limit {budget * 100:g} %"
             f"{' plus low-traffic allowance' if spent > budget else ''}")

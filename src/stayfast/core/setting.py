@@ -30,7 +30,7 @@ class SettingDoc:
     is_secret: bool = False  # a wrong value is never quoted
     is_inline: bool = False  # a record whose settings are listed among its parent's
 
-    def complaint(self, value: object) -> str | None:
+    def find_violation(self, value: object) -> str | None:
         """What the value must be ("must be ..."), or None if it is within bounds and matches the pattern."""
         if isinstance(value, str):
             return f"must be {self.form}" if self.pattern is not None and not fullmatch(self.pattern, value) else None
@@ -38,9 +38,9 @@ class SettingDoc:
             return None
         is_inside = ((self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
                      and (self.more_than is None or value > self.more_than))
-        return None if is_inside else f"must be {self.bounds()}"
+        return None if is_inside else f"must be {self.describe_bounds()}"
 
-    def bounds(self) -> str:
+    def describe_bounds(self) -> str:
         """The bounds in words; empty if there are none."""
         if self.minimum is not None and self.maximum is not None:
             return f"from {self.minimum:.15g} to {self.maximum:.15g}"
@@ -79,7 +79,7 @@ class Secret:
 
 
 @cache
-def declarations(cls: Any) -> Mapping[str, tuple[Any, SettingDoc]]:
+def read_declarations(cls: Any) -> Mapping[str, tuple[Any, SettingDoc]]:
     """The type and the `SettingDoc` of each declared field of a dataclass, in the order of the fields."""
     hints = get_type_hints(cls, include_extras=True)
     found = {}
@@ -96,7 +96,7 @@ def check_bounds(record: Any) -> None:
     Every value of a mapping is checked; None passes if the type allows it.
     """
     cls: Any = type(record)
-    for name, (hint, doc) in declarations(cls).items():
+    for name, (hint, doc) in read_declarations(cls).items():
         value = getattr(record, name)
         values = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
         for path, item in values.items():
@@ -115,12 +115,12 @@ def _complaint(hint: Any, doc: SettingDoc, item: object) -> str | None:
     number = next((kind for kind in options if kind in (int, float)), None)
     has_bounds = (doc.minimum, doc.maximum, doc.more_than) != (None, None, None)
     if number is None or not has_bounds:
-        return f"must be one of {', '.join(filter(None, words))}" if words else doc.complaint(item)
+        return f"must be one of {', '.join(filter(None, words))}" if words else doc.find_violation(item)
     is_number = isinstance(item, int | number) and not isinstance(item, bool)
-    complaint = doc.complaint(item) if is_number else f"must be {number_words(number, doc)}"
-    return complaint and f"must be {' or '.join((*words, number_words(number, doc)))}" if words else complaint
+    complaint = doc.find_violation(item) if is_number else f"must be {describe_number(number, doc)}"
+    return complaint and f"must be {' or '.join((*words, describe_number(number, doc)))}" if words else complaint
 
 
-def number_words(kind: type, doc: SettingDoc) -> str:
+def describe_number(kind: type, doc: SettingDoc) -> str:
     """A number and its bounds in words, for an error message."""
-    return f"a {'whole ' if kind is int else ''}number {doc.bounds()}".rstrip()
+    return f"a {'whole ' if kind is int else ''}number {doc.describe_bounds()}".rstrip()

@@ -10,7 +10,7 @@ class StepDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     began_at: float
     ended_at: float
     allowance_s: float
-    how: str  # ok, timeout, failed, skipped, cancelled; running if the turn continues in the background
+    outcome: str  # ok, timeout, failed, skipped, cancelled; running if the turn continues in the background
     detail: str = ""  # exception names and fixed reasons only
     is_capped: bool = False  # limited by its own cap, not by the turn's remaining time
     cost_usd: float | None = None  # None: not reported
@@ -19,10 +19,10 @@ class StepDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def broke_budget(self) -> bool:
-        return self.how == "timeout" and not self.is_capped
+        return self.outcome == "timeout" and not self.is_capped
 
 
-class TurnSeen(msgspec.Struct, frozen=True, gc=False):
+class TurnSnapshot(msgspec.Struct, frozen=True, gc=False):
     """A snapshot of a turn that is served as a model."""
 
     steps: tuple[StepDone, ...] = ()

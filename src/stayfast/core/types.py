@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from stayfast.core.steps import TurnSeen
+    from stayfast.core.steps import TurnSnapshot
 
 
 class Word(StrEnum):
@@ -80,7 +80,7 @@ class CacheControl(msgspec.Struct, frozen=True, gc=False):
     namespace: str = ""  # answers are shared only within one namespace
 
 
-class EventsWish(msgspec.Struct, frozen=True, gc=False):
+class EventsOptions(msgspec.Struct, frozen=True, gc=False):
     """A client asks for a turn's typed events instead of plain chunks. `late`: also the patches after the final event.
     `after`: the id of the last event received, when the client reconnects; None: its first request.
     """
@@ -100,7 +100,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     max_output_tokens: int | None = None
     n_choices: int = 1
     is_stateful: bool = False  # `store: true`, previous_response_id, ...: must never be sent twice
-    patience_s: float | None = None  # the client's own time-out, if its body states one
+    client_timeout_s: float | None = None  # the client's own time-out, if its body states one
     cache: CacheControl | None = None  # from its body
     previous_response_id: str | None = None  # responses: the stored response that it continues
     is_stored: bool = False  # stored by the provider's default: avoid a second attempt, though no response depends on it yet
@@ -155,4 +155,4 @@ class AnswerSummary:
         self.is_cut = False  # the gateway ended the answer early, with a valid end marker
         self.is_degraded = False  # the upstream, a gateway too, marked the answer as a substitute
         self.failure: Exception | None = None  # an UpstreamFailed found inside the body
-        self.turn: Callable[[], TurnSeen] | None = None  # the steps so far, if the operator's own turn answers
+        self.turn: Callable[[], TurnSnapshot] | None = None  # the steps so far, if the operator's own turn answers

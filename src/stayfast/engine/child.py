@@ -20,7 +20,7 @@ _ERRORS_ONLY = 1  # llama.cpp's scale: 0 output, 1 errors, 2 warnings, 3 informa
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
-class Launch(TypedDict):
+class LaunchOptions(TypedDict):
     """The command line argument; `n_threads` is at least 1."""
 
     model: str
@@ -34,7 +34,7 @@ class Launch(TypedDict):
     temperature: float | None
 
 
-def server_params(launch: Launch) -> Any:
+def make_server_params(launch: LaunchOptions) -> Any:
     """llama.cpp's parameters: only what a gateway needs is enabled."""
     params = xllamacpp.CommonParams()
     params.model.path = launch["model"]
@@ -57,7 +57,7 @@ def server_params(launch: Launch) -> Any:
     return params
 
 
-def end_with_stdin() -> None:
+def arm_stdin_eof_signal() -> None:
     """Have the kernel send SIGTERM at EOF on stdin: loading a model holds the GIL, so a thread could not watch."""
     if sys.platform == "linux":  # on other systems the read in `main` detects EOF, after the model is loaded
         fcntl.fcntl(_STDIN, fcntl.F_SETOWN, os.getpid())
@@ -67,7 +67,7 @@ def end_with_stdin() -> None:
         raise SystemExit(1)
 
 
-def wakeup() -> int:
+def open_wakeup_pipe() -> int:
     """A descriptor that a signal makes readable: a signal just before `select` would not interrupt it."""
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
@@ -75,29 +75,29 @@ def wakeup() -> int:
     return readable
 
 
-def leave(*_: object) -> NoReturn:
+def exit_now(*_: object) -> NoReturn:
     """Exit at once: there is nothing to save, and llama.cpp's own shutdown waits for abandoned streams."""
     os._exit(0)
 
 
 def main() -> NoReturn:
     """Serve until stdin ends or SIGTERM comes; exit code 1 when the server cannot start."""
-    launch: Launch = json.loads(sys.argv[1])
-    end_with_stdin()
+    launch: LaunchOptions = json.loads(sys.argv[1])
+    arm_stdin_eof_signal()
     with os.fdopen(os.dup(_STDOUT), "w") as announcement:
         os.dup2(_STDERR, _STDOUT)
         try:
-            server = xllamacpp.Server(server_params(launch))
+            server = xllamacpp.Server(make_server_params(launch))
         except RuntimeError:  # llama.cpp has written the reason to stderr
             raise SystemExit(1) from None
-        woken = wakeup()
-        signal.signal(signal.SIGTERM, leave)  # the default until here: it does not wait for the GIL
+        woken = open_wakeup_pipe()
+        signal.signal(signal.SIGTERM, exit_now)  # the default until here: it does not wait for the GIL
         address = urlsplit(server.listening_address)
         announcement.write(json.dumps({"host": address.hostname, "port": address.port}) + "\n")
     while True:  # waits for EOF, or for a signal, whose handler exits
         ready, _, _ = select.select([_STDIN, woken], [], [])
         if _STDIN in ready and not os.read(_STDIN, 64):
-            leave()
+            exit_now()
 
 
 if __name__ == "__main__":

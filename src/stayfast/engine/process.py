@@ -49,7 +49,7 @@ class _Event(msgspec.Struct):
     usage: _Usage | None = None
 
 
-async def generate_token(host: str, port: int) -> None:
+async def probe_token(host: str, port: int) -> None:
     """Return once a token was generated. Raises OSError (no connection) or EngineProbeError. Has no time-out.
 
     Checks the usage at the end, not the text: a first token may be half a character, without text. Chunked framing is
@@ -85,7 +85,7 @@ _CRASH = re.compile(r"\S+:\d+: GGML_ASSERT\(.*\) failed|terminate called after t
 _ERROR = re.compile(r"[\d.]+ E +")
 
 
-class LastWords:
+class StderrTail:
     """The last lines of the child's stderr. One task at a time."""
 
     __slots__ = ("_is_serving", "_lines", "_partial")
@@ -109,7 +109,7 @@ class LastWords:
             if text and (not self._is_serving or _CRASH.fullmatch(text)):
                 self._lines.append(text)
 
-    async def follow(self, reader: asyncio.StreamReader) -> None:
+    async def read_all(self, reader: asyncio.StreamReader) -> None:
         """Read until EOF."""
         while data := await reader.read(_READ_BYTES):
             self.feed(data)
@@ -117,7 +117,7 @@ class LastWords:
     def lines(self) -> tuple[str, ...]:
         return tuple(self._lines)
 
-    def cause(self) -> str | None:
+    def likely_cause(self) -> str | None:
         """The most likely cause: llama.cpp's first error (later ones are consequences), else the last line."""
         for line in self._lines:
             if match := _ERROR.match(line):
@@ -167,7 +167,7 @@ def n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # not on macOS
 
 
-def command(config: EngineConfig, port: int) -> list[str]:
+def child_command(config: EngineConfig, port: int) -> list[str]:
     """The child's command line. Its stdin must be a pipe that its parent keeps open.
 
     A process forked from that parent without exec inherits the pipe, and keeps the child alive.
@@ -200,7 +200,7 @@ class Engine:
         self._port: int | None = None
         self._pid: int | None = None
         self._ready_at: float | None = None
-        self._last_words = LastWords()
+        self._last_words = StderrTail()
 
     @property
     def state(self) -> EnginePhase:
@@ -275,7 +275,7 @@ class Engine:
     async def _run_once(self) -> str:
         """Run the child once; returns why it ended."""
         self._ready_at = None
-        self._last_words = LastWords()
+        self._last_words = StderrTail()
         try:
             assert self._port is not None
             if self._config.port == 0 and not can_listen(self._port):
@@ -283,7 +283,7 @@ class Engine:
             port = self._port
             async with self._spawning:
                 process = await asyncio.create_subprocess_exec(
-                    *command(self._config, port), stdin=PIPE, stdout=PIPE, stderr=PIPE,
+                    *child_command(self._config, port), stdin=PIPE, stdout=PIPE, stderr=PIPE,
                     start_new_session=True)  # Ctrl-C is for the gateway, which drains first
         except OSError as error:
             return f"cannot start: {error.strerror or error}"
@@ -291,13 +291,13 @@ class Engine:
         self._enter(EnginePhase.STARTING)
         assert process.stderr is not None
         async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(self._last_words.follow(process.stderr))
+            following = tasks.create_task(self._last_words.read_all(process.stderr))
             try:
                 failure = await self._watch(process, port)
             finally:
                 await _end(process)
                 await asyncio.wait([following])  # until EOF
-        code, cause = process.returncode, self._last_words.cause()
+        code, cause = process.returncode, self._last_words.likely_cause()
         ended = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         return failure or (f"{ended}: {cause}" if cause else ended)
 
@@ -308,7 +308,7 @@ class Engine:
             async with asyncio.timeout(self._config.ready_timeout_s):
                 if await process.stdout.readline():  # else EOF: it ended during loading
                     self._last_words.begin_serving()
-                    await generate_token(HOST, port)
+                    await probe_token(HOST, port)
                     self._ready_at = self._clock.now()
                     self._enter(EnginePhase.READY)
                     self._settled.set()

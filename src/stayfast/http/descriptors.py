@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from stayfast.core.errors import Shed
 
-MOST_DESCRIPTORS = 1 << 20  # the default of Linux's fs.nr_open; a higher limit means "unlimited"
+MAX_DESCRIPTORS = 1 << 20  # the default of Linux's fs.nr_open; a higher limit means "unlimited"
 RESERVE = 64
 RETRY_AFTER_S = 1.0
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
@@ -22,24 +22,24 @@ _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 def descriptor_limit() -> int:
     """The number of descriptors that this process may have open, at most MOST_DESCRIPTORS."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MOST_DESCRIPTORS)
+    return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
 
 
-def reserve_of(limit: int) -> int:
+def descriptor_reserve(limit: int) -> int:
     """The number of descriptors that client connections never use."""
     return min(RESERVE, limit // 8)
 
 
-def share_of(limit: int) -> int:
+def client_share(limit: int) -> int:
     """The maximum number of client connections; upstream connections may use as many."""
-    return max(1, (limit - reserve_of(limit)) // 2)
+    return max(1, (limit - descriptor_reserve(limit)) // 2)
 
 
 def raise_descriptor_limit() -> tuple[int, int]:
     """Raise the soft limit towards the hard one. Returns the limit before and after. Never lowers it, never fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = descriptor_limit()
-    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     while soft != resource.RLIM_INFINITY and wanted > soft:
         with suppress(ValueError, OSError):  # macOS rejects more than kern.maxfilesperproc, whatever the hard limit is
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -62,7 +62,7 @@ def are_exhausted() -> bool:
     return False
 
 
-def exhausted(doing: str) -> Shed:
+def exhausted_error(doing: str) -> Shed:
     """The error of a request that needs a descriptor when none is left. `doing`: what for, such as "for a connection"."""
     return Shed(f"The gateway has no file descriptor left {doing}: its limit is {descriptor_limit()}. The operator can "
                 "raise it (ulimit -n, LimitNOFILE=); until then, send fewer requests at once.",

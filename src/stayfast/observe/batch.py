@@ -11,14 +11,14 @@ from typing import Protocol
 
 from stayfast.core.events import Fact
 
-MOST = 64  # the facts of about twenty requests
-WAIT_S = 0.1
+MAX_FACTS = 64  # the facts of about twenty requests
+MAX_DELAY_S = 0.1
 
 
-class Listener(Protocol):
+class FactConsumer(Protocol):
     """A consumer of facts. `take` must be fast and must not raise."""
 
-    def take(self, facts: Sequence[Fact]) -> None:
+    def consume(self, facts: Sequence[Fact]) -> None:
         """Consume at least one fact, oldest first."""
 
 
@@ -27,7 +27,7 @@ class Batch:
 
     __slots__ = ("_facts", "_is_armed", "_listeners")
 
-    def __init__(self, *listeners: Listener) -> None:
+    def __init__(self, *listeners: FactConsumer) -> None:
         self._listeners = listeners
         self._facts: list[Fact] = []
         self._is_armed = False
@@ -35,7 +35,7 @@ class Batch:
     def emit(self, fact: Fact) -> None:
         facts = self._facts
         facts.append(fact)
-        if len(facts) >= MOST:
+        if len(facts) >= MAX_FACTS:
             self.flush()
         elif not self._is_armed:
             self._arm()
@@ -44,7 +44,7 @@ class Batch:
         facts, self._facts = self._facts, []
         if facts:
             for listener in self._listeners:
-                listener.take(facts)
+                listener.consume(facts)
 
     def _arm(self) -> None:
         try:
@@ -53,7 +53,7 @@ class Batch:
             self.flush()
             return
         self._is_armed = True
-        loop.call_later(WAIT_S, self._ring)
+        loop.call_later(MAX_DELAY_S, self._ring)
 
     def _ring(self) -> None:
         self._is_armed = False

@@ -104,7 +104,7 @@ class LineWriter:
         n_dropped = self.n_dropped
         if n_dropped > self._n_reported:
             line = {"event": "log_lines_dropped", "n": n_dropped - self._n_reported}
-            lines.append(encoder_of(self._config).encode(line) + b"\n")
+            lines.append(line_encoder(self._config).encode(line) + b"\n")
             self._n_reported = n_dropped
         if not lines:
             return
@@ -202,10 +202,10 @@ class LogSink:
     def configure(self, config: LogConfig) -> None:
         """Apply another level, format or `requests`; the file descriptor stays."""
         self._config = config
-        self._encoder = encoder_of(config)
+        self._encoder = line_encoder(config)
         self._least = SEVERITY[config.level]
 
-    def take(self, facts: Sequence[Fact]) -> None:
+    def consume(self, facts: Sequence[Fact]) -> None:
         level = self._config.requests
         for fact in facts:
             if isinstance(fact, RequestDone):
@@ -222,19 +222,19 @@ class LogSink:
                                         status=fact.status, ms=round(fact.seconds * 1e3, 3), error=fact.code,
                                         path=fact.path, tenant=fact.tenant))
         elif isinstance(fact, ProbeFailed):
-            self.log("probe_failed", level="warning", upstream=fact.upstream, error=fact.code, detail=fact.message)
+            self.write_event("probe_failed", level="warning", upstream=fact.upstream, error=fact.code, detail=fact.message)
         elif isinstance(fact, TurnFailed):
-            self.log("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id, error=fact.error,
+            self.write_event("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id, error=fact.error,
                      detail=fact.where)
         elif isinstance(fact, BreakerChanged | StoreChanged):
             event, about = ("breaker", {"upstream": fact.upstream}) if isinstance(fact, BreakerChanged) else (
                 "cache_store", {"store": fact.store})
-            self.log(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state, detail=fact.why)
+            self.write_event(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state, detail=fact.why)
         elif isinstance(fact, Ejected):
-            self.log("ejected" if fact.is_out else "readmitted", level="warning" if fact.is_out else "info",
+            self.write_event("ejected" if fact.is_out else "readmitted", level="warning" if fact.is_out else "info",
                      route=fact.route, upstream=fact.upstream, detail=fact.why)
         elif isinstance(fact, PrefixFinding):
-            self.log("prefix_cache", level="warning", route=fact.route, upstream=fact.upstream, what=fact.what,
+            self.write_event("prefix_cache", level="warning", route=fact.route, upstream=fact.upstream, what=fact.what,
                      detail=fact.detail)
         else:
             self._log_process_fact(fact)
@@ -243,13 +243,13 @@ class LogSink:
         if isinstance(fact, DescriptorsExhausted | ConnectionsClosed):
             self._log_crowding(fact)
         elif isinstance(fact, EngineState):
-            self.log("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
+            self.write_event("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
                      detail=fact.detail)
         elif isinstance(fact, KeysFailed):
-            self.log("invalid_keys", level="warning", n=fact.n, address=fact.address,
+            self.write_event("invalid_keys", level="warning", n=fact.n, address=fact.address,
                      detail=f"more than {fact.limit} requests per minute without a valid key from one address: answered 429")
 
-    def log(self, event: str, *, level: str = "info", **fields: str | float | None) -> None:
+    def write_event(self, event: str, *, level: str = "info", **fields: str | float | None) -> None:
         """Write a line about the gateway itself, for example starting, reloaded, stopped."""
         if SEVERITY[level] >= self._least:
             self._line({"ts": round(self._clock.wall(), 3), "event": event, "level": level, **fields})
@@ -264,12 +264,12 @@ class LogSink:
             return
         self._crowded[event] = now, 0
         if isinstance(fact, ConnectionsClosed):
-            self.log(event, level="warning", n=n_before + n, open=fact.n_open, pending=fact.n_silent,
+            self.write_event(event, level="warning", n=n_before + n, open=fact.n_open, pending=fact.n_silent,
                      detail="idle client connections were closed to make room for new ones (server.max_connections, "
                      "max_pending_connections, max_pending_per_address)")
             return
         wanted_by = f"a connection to upstream {fact.upstream}" if fact.upstream is not None else "a client's connection"
-        self.log(event, level="error", n=n_before + n, what=fact.what, limit=fact.limit, upstream=fact.upstream,
+        self.write_event(event, level="error", n=n_before + n, what=fact.what, limit=fact.limit, upstream=fact.upstream,
                  detail=f"no file descriptor was left for {wanted_by}: the limit of this process is {fact.limit}; raise it "
                  "(ulimit -n, LimitNOFILE=) or lower server.max_connections")
 
@@ -277,7 +277,7 @@ class LogSink:
         self._writer.write(self._encoder.encode(line) + b"\n")
 
 
-def encoder_of(config: LogConfig) -> msgspec.json.Encoder | TextLines:
+def line_encoder(config: LogConfig) -> msgspec.json.Encoder | TextLines:
     return TextLines(config.fd, has_colour=config.has_colour) if config.form == "text" else msgspec.json.Encoder()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stayfast.core.units import printable, seconds
+from stayfast.core.units import make_printable, format_seconds
 
 _COLOURS: Final = {"debug": "2", "info": "32", "warning": "33", "error": "1;31"}
 _DEFAULT_COLUMNS: Final = 80
@@ -60,7 +60,7 @@ def _event(fields: Mapping[str, Any]) -> str:
     parts = [str(fields["event"]), *(f"{name}={_word(value)}" for name, value in fields.items()
                                     if name not in _STANDARD_FIELDS and value is not None)]
     if fields.get("detail"):
-        parts.append(f"- {printable(str(fields['detail']))}")
+        parts.append(f"- {make_printable(str(fields['detail']))}")
     return _head(fields) + " ".join(parts)
 
 
@@ -97,10 +97,10 @@ def _parts(fields: Mapping[str, Any]) -> list[str]:
 
 
 def _ms(value: float) -> str:
-    return seconds(value / 1e3).replace(" ", "")
+    return format_seconds(value / 1e3).replace(" ", "")
 
 
 def _word(value: object) -> str:
     """A printable value; in quotes if it has spaces."""
-    text = printable(str(value))
+    text = make_printable(str(value))
     return f'"{text}"' if " " in text else text

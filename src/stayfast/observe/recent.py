@@ -57,7 +57,7 @@ class Ring:
         return len(self._facts)
 
 
-class Recent:
+class RecentRequests:
     """Consumes facts into both rings. For one event loop."""
 
     def __init__(self, config: RecentConfig) -> None:
@@ -67,7 +67,7 @@ class Recent:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(RequestDone)
 
-    def take(self, facts: Sequence[Fact]) -> None:
+    def consume(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
             if isinstance(fact, RequestDone):
                 packed = self._encoder.encode(fact)
@@ -80,11 +80,11 @@ class Recent:
                 or (fact.ttft_s is not None and fact.ttft_s >= self._config.slow_s)
                 or bool(fact.attempts and fact.attempts[0].stalls))
 
-    def named(self, request_id: str) -> Iterator[RequestDone]:
+    def find_by_id(self, request_id: str) -> Iterator[RequestDone]:
         """Requests with this id, newest first. Clients may choose the id, so several can have the same."""
         key = request_id.encode()
         found = (self._decoder.decode(packed) for ring in (self._all, self._notable) for packed in ring if key in packed)
         return (fact for fact in found if fact.request_id == request_id)
 
-    def newest(self, *, is_notable: bool = False) -> Iterator[RequestDone]:
+    def newest_first(self, *, is_notable: bool = False) -> Iterator[RequestDone]:
         return map(self._decoder.decode, self._notable if is_notable else self._all)

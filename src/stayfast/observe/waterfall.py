@@ -30,7 +30,7 @@ class StageSpent(msgspec.Struct, omit_defaults=True):
     is_over: bool = False  # the first stage that exceeded its allowance
 
 
-class StallSeen(msgspec.Struct):
+class StallTime(msgspec.Struct):
     at_ms: float
     ms: float
 
@@ -63,14 +63,14 @@ class AttemptLane(msgspec.Struct, omit_defaults=True):
     cached_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
-    stalls: list[StallSeen] = []
+    stalls: list[StallTime] = []
     is_hedge: bool = False
     is_lost: bool = False
     steps: list[StepSpent] = []
     detail: str = ""  # of a fault; for admins only
 
 
-class UsualTimes(msgspec.Struct):
+class BaselineTimes(msgspec.Struct):
     """Times to the first token on this route in the last hour, in the worker that answered."""
 
     n: int
@@ -104,7 +104,7 @@ class Waterfall(msgspec.Struct, omit_defaults=True):
     chunks: int = 0
     cost_usd: float | None = None
     trace_id: str | None = None
-    normal: UsualTimes | None = None
+    normal: BaselineTimes | None = None
     stages: list[StageSpent] = []
     attempts: list[AttemptLane] = []
     cache: str | None = None  # result of the route's cache
@@ -112,7 +112,7 @@ class Waterfall(msgspec.Struct, omit_defaults=True):
     saved_usd: float | None = None  # cost of the cached answer when it was made
 
 
-class Listed(msgspec.Struct, omit_defaults=True):
+class RequestSummary(msgspec.Struct, omit_defaults=True):
     request_id: str
     ended_at: float
     status: int
@@ -131,18 +131,18 @@ def without_details(fact: RequestDone) -> RequestDone:
     return replace(fact, attempts=tuple([replace(attempt, detail="") for attempt in fact.attempts]))
 
 
-def listed(fact: RequestDone) -> Listed:
-    return Listed(fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - fact.accepted_at),
-                  next(verdict(fact, None)), fact.route, fact.upstream, _ms_or_none(fact.ttft_s))
+def summarize_request(fact: RequestDone) -> RequestSummary:
+    return RequestSummary(fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - fact.accepted_at),
+                  next(explain_request(fact, None)), fact.route, fact.upstream, _ms_or_none(fact.ttft_s))
 
 
-def waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
+def build_waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
     """`usual`: the route's times to the first token, in seconds."""
     start = fact.accepted_at
     normal = _normal(usual)
     return Waterfall(
         fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - start),
-        list(verdict(fact, normal)), fact.api.value, fact.model[:MAX_MODEL_CHARS], fact.stream, fact.route, fact.upstream,
+        list(explain_request(fact, normal)), fact.api.value, fact.model[:MAX_MODEL_CHARS], fact.stream, fact.route, fact.upstream,
         fact.tenant, fact.error, fact.degraded, fact.over_stage, fact.shed, _ms_or_none(fact.total_s),
         _ms_or_none(fact.queue_s), _ms_or_none(fact.ttft_s), _ms_or_none(fact.own_s), _ms_or_none(fact.tpot_s),
         _ms_or_none(fact.gap_max_s), fact.n_chunks, fact.cost_usd,
@@ -153,7 +153,7 @@ def waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
         fact.cache, fact.cache_key.hex() if fact.cache_key is not None else None, fact.saved_usd)
 
 
-def verdict(fact: RequestDone, normal: UsualTimes | None) -> Iterator[str]:
+def explain_request(fact: RequestDone, normal: BaselineTimes | None) -> Iterator[str]:
     """Sentences about what happened and what took the time; the first one is the outcome."""
     yield _ending(fact)
     for note in fact.notes:
@@ -161,7 +161,7 @@ def verdict(fact: RequestDone, normal: UsualTimes | None) -> Iterator[str]:
     yield from _of_cache(fact)
     over = next((done for done in fact.stages if done.stage is fact.over_stage), None)
     if over is not None:
-        yield f"Stage {over.stage.value} broke its budget: {spent_of(over.spent_s, over.allowance_s)}."
+        yield f"Stage {over.stage.value} broke its budget: {format_spent(over.spent_s, over.allowance_s)}."
     for number, attempt in enumerate(fact.attempts, 1):
         yield from _of_attempt(number, attempt, is_last=number == len(fact.attempts))
     longest = max(fact.stages, key=lambda done: done.spent_s, default=None)
@@ -233,9 +233,9 @@ def _of_steps(steps: Sequence[StepDone]) -> Iterator[str]:
     """The step that used up its allowance, and the steps without a result."""
     over = next((step for step in steps if step.broke_budget), None)
     if over is not None:
-        yield f"Step {over.name} used its whole allowance: {spent_of(over.ended_at - over.began_at, over.allowance_s)}."
-    cut = [f"{step.name} ({step.how}{f', {step.detail}' if step.detail else ''})" for step in steps
-           if step.how not in ("ok", "running")]
+        yield f"Step {over.name} used its whole allowance: {format_spent(over.ended_at - over.began_at, over.allowance_s)}."
+    cut = [f"{step.name} ({step.outcome}{f', {step.detail}' if step.detail else ''})" for step in steps
+           if step.outcome not in ("ok", "running")]
     if cut:
         yield f"Steps without a result: {', '.join(cut)}."
 
@@ -245,7 +245,7 @@ def _steps(steps: Sequence[StepDone], start: float) -> list[StepSpent]:
     for step in steps:
         depths.append(depths[step.parent] + 1 if step.parent >= 0 else 0)
     return [StepSpent(step.name, _ms(step.began_at - start), _ms(step.ended_at - step.began_at), _ms(step.allowance_s),
-                      step.how, step.detail, depth, step.cost_usd, step.broke_budget)
+                      step.outcome, step.detail, depth, step.cost_usd, step.broke_budget)
             for step, depth in zip(steps, depths, strict=True)]
 
 
@@ -257,15 +257,15 @@ def _lane(attempt: AttemptDone, start: float) -> AttemptLane:
         _ms(attempt.began_at + attempt.ttft_s - start) if attempt.ttft_s is not None else None, attempt.fault,
         attempt.upstream_status, attempt.finish_reason, usage.input_total if usage is not None else None,
         usage.cached_read if usage is not None else None, usage.output if usage is not None else None, attempt.cost_usd,
-        [StallSeen(_ms(stall.at - start), _ms(stall.seconds)) for stall in attempt.stalls], attempt.is_hedge,
+        [StallTime(_ms(stall.at - start), _ms(stall.seconds)) for stall in attempt.stalls], attempt.is_hedge,
         attempt.is_lost, _steps(attempt.steps, start), attempt.detail)
 
 
-def _normal(usual: LogHistogram) -> UsualTimes | None:
+def _normal(usual: LogHistogram) -> BaselineTimes | None:
     p50, p99 = usual.quantile(0.5), usual.quantile(0.99)
     if p50 is None or p99 is None or usual.n < MIN_FOR_NORMAL:
         return None
-    return UsualTimes(usual.n, _ms(p50), _ms(p99))
+    return BaselineTimes(usual.n, _ms(p50), _ms(p99))
 
 
 def _ms(seconds: float) -> float:
@@ -283,7 +283,7 @@ def format_s(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2f} ms"
 
 
-def spent_of(spent_s: float, allowance_s: float) -> str:
+def format_spent(spent_s: float, allowance_s: float) -> str:
     """Time spent, of its allowance: 100 ms of 2.00 s; in one unit if it is exceeded: 1.02 s of 0.98 s."""
     is_over = spent_s > allowance_s and format_s(spent_s).endswith(" s")
     return f"{format_s(spent_s)} of {f'{allowance_s:.2f} s' if is_over else format_s(allowance_s)}"

@@ -15,14 +15,14 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import StageDone, Trace
 from stayfast.core.steps import StepDone
-from stayfast.core.types import CacheControl, EventsWish, Request, Stage
-from stayfast.pipeline.attempts.attempt import Attempt, is_repeat
+from stayfast.core.types import CacheControl, EventsOptions, Request, Stage
+from stayfast.pipeline.attempts.attempt import Attempt, is_sdk_retry
 from stayfast.pipeline.cache.route_cache import CacheResult
 from stayfast.pipeline.plan import Plan, RoutePolicy, StartedAnswer
 from stayfast.pipeline.timing.timeouts import RequestTimeouts, TimerWheel
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.budget import StageBudget
-from stayfast.wire.trace_context import below
+from stayfast.wire.trace_context import make_child_span
 
 
 class ReleaseStack:
@@ -137,7 +137,7 @@ _NO_TOKEN = re.compile(r"[^A-Za-z0-9_.-]+")  # RFC 9110, 5.6.2 allows more
 def steps_timing(steps: Sequence[StepDone]) -> str:
     """The steps of a turn, appended to the stages: `, turn.kb;dur=41.20;desc="timeout, limit 400 ms"`."""
     return "".join([f', turn.{_NO_TOKEN.sub("_", step.name)};dur={(step.ended_at - step.began_at) * 1e3:.2f};'
-                    f'desc="{step.how}, limit {step.allowance_s * 1e3:.0f} ms"' for step in steps[:_MAX_STEPS]])
+                    f'desc="{step.outcome}, limit {step.allowance_s * 1e3:.0f} ms"' for step in steps[:_MAX_STEPS]])
 
 
 def _timing(done: StageDone, *, has_allowance: bool) -> str:
@@ -163,13 +163,13 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     trace: Trace | None = None  # None: tracing is off, and the client sent no trace context
     urgency: Urgency | None = None  # None: the client set none
     cache: CacheControl | None = None  # from the request's headers
-    events: EventsWish | None = None  # the client accepts a turn's typed events
+    events: EventsOptions | None = None  # the client accepts a turn's typed events
     role: str = ""  # of a request that no client sent: refresh, audit, judge
 
     @property
-    def is_repeat(self) -> bool:
+    def is_sdk_retry(self) -> bool:
         """Whether the client's SDK says that it retries this request."""
-        return is_repeat(self.headers)
+        return is_sdk_retry(self.headers)
 
     @property
     def is_refresh(self) -> bool:
@@ -178,7 +178,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, below the request's own; None without tracing."""
-        return below(self.trace, rng) if self.trace is not None and self.trace.span_id else None
+        return make_child_span(self.trace, rng) if self.trace is not None and self.trace.span_id else None
 
 
 class OutcomeRecord:
@@ -242,7 +242,7 @@ class Exchange:
                  record: OutcomeRecord | None = None) -> None:
         total_s, budget = _total_s(request, arrival, policy), policy.budget
         if total_s < budget.total_s:
-            budget = budget.within(total_s)
+            budget = budget.scale_to(total_s)
         deadline_at = arrival.accepted_at + total_s
         self.total_s = total_s
         self.reserve_s = budget.reserve_s  # of the call stage, for the fallback
@@ -260,7 +260,7 @@ class Exchange:
         ledger = self.ledger
         now = ledger.enter(stage)
         if ledger.is_shared_out:
-            self.timeouts.bound(ledger.ends_at, now)
+            self.timeouts.set_bound(ledger.ends_at, now)
             self.timeouts.arm_bound()
 
     @property
@@ -291,8 +291,8 @@ def _total_s(request: Request, arrival: Arrival, policy: RoutePolicy) -> float:
     total_s = policy.timeouts.total_s
     if arrival.total_s is not None and arrival.total_s < total_s:
         total_s = arrival.total_s
-    if request.patience_s is not None and request.patience_s < total_s:
-        total_s = request.patience_s
+    if request.client_timeout_s is not None and request.client_timeout_s < total_s:
+        total_s = request.client_timeout_s
     if arrival.silence_s is not None and not request.stream:
         silence_s = arrival.silence_s
         total_s = min(total_s, before_silence_ends_s(silence_s) if policy.has_substitute else silence_s + SILENCE_GRACE_S)

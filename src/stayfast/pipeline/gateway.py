@@ -64,10 +64,10 @@ class Gateway:
             ex.enter(RELAY)
             if admitted.start_reply is not None:
                 admitted.start_reply()
-            return Reply(ex, answer, held.hand_over(), self.settle.done, self.timers.clock, allowances=admitted.allowances)
+            return Reply(ex, answer, held.hand_over(), self.settle.finish, self.timers.clock, allowances=admitted.allowances)
         except BaseException as why:
             held.release()
-            self.settle.done(ex, why)
+            self.settle.finish(ex, why)
             raise
 
     async def _call(self, ex: Exchange, admitted: Admitted, found: Miss | Bypass, claim: KeyClaim | None) -> StartedAnswer:

@@ -8,7 +8,7 @@ import msgspec
 
 from stayfast.core.deadline import Timeouts
 from stayfast.core.types import Allowance, AnswerSummary, Api, CacheControl, Chunk, Outcome, Request, Usage
-from stayfast.pipeline.attempts.hedge_plans import Hedging, never
+from stayfast.pipeline.attempts.hedge_plans import Hedging, no_hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import SemanticQuery
 from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePlanner
@@ -16,8 +16,8 @@ from stayfast.pipeline.routing.selector import RoutingFeedback, Target, Upstream
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.overload import SizeConfig
-from stayfast.policy.admission.price import Prices, dearest
-from stayfast.policy.budget import BudgetConfig, StageBudget, share_out
+from stayfast.policy.admission.price import Prices, highest_prices
+from stayfast.policy.budget import BudgetConfig, StageBudget, divide_deadline
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.base import CachedAnswer
 from stayfast.upstreams.base import AnswerStream
@@ -49,7 +49,7 @@ class RoutePolicy:
     """A route's time: how much there is, how stages share it, and what is done when it runs out."""
 
     timeouts: Timeouts = field(default_factory=Timeouts)
-    budget: StageBudget = field(default_factory=lambda: share_out(BudgetConfig(), Timeouts().total_s))
+    budget: StageBudget = field(default_factory=lambda: divide_deadline(BudgetConfig(), Timeouts().total_s))
     template: str = ""  # the answer given instead of an error; empty: none
     ends_partial: bool = False  # at the deadline, end a started answer in its protocol instead of breaking it off
     route: str | None = None  # None: the defaults, for a name that does not exist
@@ -72,23 +72,23 @@ class Route:
     name: str
     targets: tuple[Target, ...]
     in_turn: bool = False  # choose the first healthy target instead of the less busy of two
-    terms: RoutePolicy = field(default_factory=RoutePolicy)
+    policy: RoutePolicy = field(default_factory=RoutePolicy)
     retry: RetryConfig = field(default_factory=RetryConfig)
     fallback: tuple[tuple[Target, ...], ...] = ()  # tiers, tried in order
-    hedging: Hedging = field(default_factory=never)
+    hedging: Hedging = field(default_factory=no_hedging)
     on_stall: OnStall = "wait"
-    picking: UpstreamSelector | None = None  # affinity, weights, ejection; None: none of them
-    able: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)  # targets that can serve an API
+    selector: UpstreamSelector | None = None  # affinity, weights, ejection; None: none of them
+    targets_by_api: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)  # targets that can serve an API
 
     def __post_init__(self) -> None:
         if not self.targets:
             raise ValueError(f"route {self.name!r} needs at least one upstream")
-        object.__setattr__(self, "able", {api: able(self.targets, api) for api in Api})
+        object.__setattr__(self, "able", {api: targets_for(self.targets, api) for api in Api})
         priced = [(target.prices, target.model) for tier in (self.targets, *self.fallback) for target in tier]
-        object.__setattr__(self, "terms", replace(self.terms, dearest=dearest(priced, self.name)))
+        object.__setattr__(self, "terms", replace(self.policy, dearest=highest_prices(priced, self.name)))
 
 
-def able(targets: tuple[Target, ...], api: Api) -> tuple[Target, ...]:
+def targets_for(targets: tuple[Target, ...], api: Api) -> tuple[Target, ...]:
     return tuple([target for target in targets if target.member.upstream.can_serve(api)])
 
 
@@ -99,8 +99,8 @@ class Plan(msgspec.Struct, frozen=True):
     prompt: Prompt
     candidates: tuple[Target, ...]
     fallback: tuple[tuple[Target, ...], ...] = ()  # tiers, tried in order when all candidates failed
-    aim: RoutingFeedback | None = None  # receives the outcomes of the attempts
-    own: tuple[Target, ...] | None = None  # the route's own targets, where a fallback is tried before them
+    feedback: RoutingFeedback | None = None  # receives the outcomes of the attempts
+    own_targets: tuple[Target, ...] | None = None  # the route's own targets, where a fallback is tried before them
     lane: str = ""  # of its admission
     band: int = 0
     share: TenantShare | None = None
@@ -109,7 +109,7 @@ class Plan(msgspec.Struct, frozen=True):
 class AnswerSource(Protocol):
     """An attempt at an upstream, a subscriber of a shared call, or a stored answer."""
 
-    cadence: TokenTimings  # arrival times of its parts
+    timings: TokenTimings  # arrival times of its parts
 
     @property
     def name(self) -> str:
@@ -160,18 +160,18 @@ class Bypass(msgspec.Struct, frozen=True):
 class StoredStream:
     """Source and stream of an answer that is complete from the start (stored, or a template): one chunk."""
 
-    __slots__ = ("cadence", "name", "sight")
+    __slots__ = ("timings", "name", "summary")
 
     is_incremental = False
 
     def __init__(self, name: str, cadence: TokenTimings, usage: Usage | None, finish_reason: str | None) -> None:
         self.name = name
-        self.cadence = cadence
-        self.sight = sight = AnswerSummary()
-        sight.is_complete = True
-        sight.n_content = 1
-        sight.finish_reason = finish_reason
-        sight.usage = usage
+        self.timings = cadence
+        self.summary = summary = AnswerSummary()
+        summary.is_complete = True
+        summary.n_content = 1
+        summary.finish_reason = finish_reason
+        summary.usage = usage
 
     async def next(self) -> Chunk | None:
         return None

@@ -14,7 +14,7 @@ from stayfast.core.types import Request
 from stayfast.pipeline.exchange import AUDIT, REFRESH, Arrival, Exchange
 from stayfast.pipeline.plan import Miss
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.pipeline.tasks import TaskGroupRegistry
+from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.policy.admission.priority import Urgency
 
 ServeRefresh = Callable[[Request, Arrival, Miss], Awaitable[Reply]]
@@ -27,13 +27,13 @@ class BackgroundRefresh:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tasks = TaskGroupRegistry()
+        self._tasks = BackgroundTasks()
 
     def start(self, serve: ServeRefresh, ex: Exchange, miss: Miss) -> None:
         """Make the call of this request in the background, for all that get the stored answer meanwhile."""
         arrival = replace(ex.arrival, accepted_at=self._clock.now(), total_s=None, silence_s=None, urgency=Urgency.BATCH,
                           role=REFRESH if miss.query is None else AUDIT)
-        miss.cache.renewing.add(miss.key)
+        miss.cache.refreshing.add(miss.key)
         self._tasks.spawn(_read_all(serve, ex.request, arrival, miss))
 
 
@@ -48,4 +48,4 @@ async def _read_all(serve: ServeRefresh, request: Request, arrival: Arrival, mis
     except StayfastError:
         return  # reported as Renewed
     finally:
-        miss.cache.renewing.discard(miss.key)
+        miss.cache.refreshing.discard(miss.key)

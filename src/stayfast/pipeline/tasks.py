@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-class TaskGroupRegistry:
+class BackgroundTasks:
     """Tasks of one loop. Each is referenced until it ends; an unexpected error goes to the loop's exception handler."""
 
     __slots__ = ("_running",)

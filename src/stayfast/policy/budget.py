@@ -80,7 +80,7 @@ class StageBudget:
         part_s = self.parts_s.get(stage)
         return carried_s if part_s is None else max(0.0, part_s + carried_s - spent_s)
 
-    def within(self, total_s: float) -> "StageBudget":
+    def scale_to(self, total_s: float) -> "StageBudget":
         if total_s >= self.total_s:
             return self
         share = total_s / self.total_s
@@ -88,18 +88,18 @@ class StageBudget:
                            {stage: part_s * share for stage, part_s in self.reserved_s.items()}, self.reserve_s * share)
 
 
-def share_out(config: BudgetConfig, total_s: float, reserve: str = "") -> StageBudget:
+def divide_deadline(config: BudgetConfig, total_s: float, reserve: str = "") -> StageBudget:
     """The budget of a route with a deadline of `total_s` seconds. `reserve`, for the fallback, is in seconds or a share of
     the model's part (without one, of the time that no other stage has). Raises ValueError that begins with the setting's
     name if the parts do not fit.
     """
-    parts_s = {STAGES[field.name]: seconds(text, total_s) for field in fields(config)
+    parts_s = {STAGES[field.name]: parse_part(text, total_s) for field in fields(config)
                if (text := getattr(config, field.name))}
     sum_s = sum(parts_s.values())
     if sum_s > total_s + _ROUNDING_S:
         raise ValueError(f"budget comes to {sum_s:g} s, which is more than the deadline of {total_s:g} s")
     model_s = parts_s.get(Stage.CALL, total_s - sum_s)
-    reserve_s = seconds(reserve, model_s) if reserve else 0.0
+    reserve_s = parse_part(reserve, model_s) if reserve else 0.0
     if reserve and not 0 < reserve_s < model_s - _ROUNDING_S:
         raise ValueError(f"reserve of {reserve_s:g} s leaves no time for the first choice")
     reserved_s: dict[Stage, float] = {}
@@ -110,6 +110,6 @@ def share_out(config: BudgetConfig, total_s: float, reserve: str = "") -> StageB
     return StageBudget(total_s, parts_s, reserved_s, reserve_s)
 
 
-def seconds(part: str, total_s: float) -> float:
+def parse_part(part: str, total_s: float) -> float:
     """A part in seconds; a percentage is of `total_s`."""
     return float(part[:-1]) / 100 * total_s if part.endswith("%") else float(part)

@@ -40,7 +40,7 @@ class Cron:
         raise ValueError("the schedule has no such day")
 
 
-def read_cron(line: str) -> Cron:
+def parse_cron(line: str) -> Cron:
     """Parse a line of five fields. Raises ValueError that names the wrong field."""
     fields = line.split()
     if len(fields) != len(_FIELDS):

@@ -63,12 +63,12 @@ class LogHistogram:
                 return exp2((bucket - _ZERO) / PER_OCTAVE) * 2.0 * GAMMA / (1.0 + GAMMA)
         return None
 
-    def packed(self) -> Packed:
+    def pack(self) -> Packed:
         """A compact form to send to other processes; the constructor accepts it."""
         return tuple(number for pair in sorted(self.counts.items()) for number in pair)
 
 
-def merged(histograms: Iterable[LogHistogram]) -> LogHistogram:
+def merge_all(histograms: Iterable[LogHistogram]) -> LogHistogram:
     whole = LogHistogram()
     for one in histograms:
         whole.merge(one)
@@ -96,13 +96,13 @@ class Window:
             self._open_slot(now)
         self._open.add(seconds)
 
-    def last(self, seconds: float, now: float) -> LogHistogram:
+    def merge_last(self, seconds: float, now: float) -> LogHistogram:
         """The values of the last `seconds`, at most KEPT_S."""
         whole = LogHistogram()
-        self.add_last(seconds, now, whole)
+        self.add_last_to(seconds, now, whole)
         return whole
 
-    def add_last(self, seconds: float, now: float, whole: LogHistogram) -> None:
+    def add_last_to(self, seconds: float, now: float, whole: LogHistogram) -> None:
         """Add the values of the last `seconds` to `whole`."""
         began_at = now // FINE_S * FINE_S
         bucket = self._before.get(seconds)

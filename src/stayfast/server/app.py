@@ -17,14 +17,14 @@ from stayfast.core.errors import Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import KeysFailed, RequestRefused, Sink, Trace
 from stayfast.core.held_bytes import HeldBytes, Holding
 from stayfast.core.types import Allowance, AnswerSummary, Api, Chunk
-from stayfast.http.server.asgi import AsgiApp, AsgiResponse, scope_of
+from stayfast.http.server.asgi import AsgiApp, AsgiResponse, make_scope
 from stayfast.http.server.connection import ConnectionTasks, ServerConnection
 from stayfast.http.server.parser import HttpLimits
 from stayfast.http.server.response import (
     LAST_CHUNK,
-    DateLine,
+    DateHeader,
     connection_line,
-    frame,
+    encode_chunk,
     header_lines,
     status_line,
     stream_head,
@@ -37,26 +37,26 @@ from stayfast.server.backend import ActiveSystem
 from stayfast.server.inbound import (
     EVENTS,
     HOP,
-    HOT,
+    LLM_ENDPOINTS,
     LlmHttpRequest,
     body_deadline_s,
-    cache_control,
-    caller_trace,
+    parse_cache_control,
+    parse_caller_trace,
     check_media,
-    check_name,
+    check_host,
     client_request_id,
-    events_wish,
-    forwarded,
+    parse_events_wish,
+    forwarded_headers,
     has_stayfast_headers,
-    hops,
-    sdk_silence_s,
-    urgency,
+    parse_hops,
+    parse_sdk_timeout_s,
+    parse_urgency,
 )
-from stayfast.server.routes import METRICS, OPEN, allowed, dialect, label, shutting_down, wrong_method
-from stayfast.wire.client_headers import client_timeout_s, rate_limit_lines
-from stayfast.wire.errors import render, render_event
+from stayfast.server.routes import METRICS, OPEN_PATHS, allowed_methods, error_dialect, metric_label, shutting_down_error, wrong_method_error
+from stayfast.wire.client_headers import parse_client_timeout_s, rate_limit_lines
+from stayfast.wire.errors import encode_error, encode_error_event
 from stayfast.wire.json_input import decode
-from stayfast.wire.sse import comment
+from stayfast.wire.sse import encode_comment
 from stayfast.wire.stream_report import add_report
 
 _STRIDE = 0x9E3779B97F4A7C15  # odd, so its multiples run through all 64-bit numbers before one repeats
@@ -70,10 +70,10 @@ MAX_HELD_BYTES = 16 * 1024 * 1024  # the terminal event of a response repeats th
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _EVENTS_HEAD = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
                 b"x-accel-buffering: no\r\n")
-_KEEP_ALIVE = comment("keep-alive")
+_KEEP_ALIVE = encode_comment("keep-alive")
 _INTERNAL_ERROR = "Internal error. The gateway's log has the cause."
 
-Place = Callable[[Trace | None], Trace | None]  # from the caller's span to the request's own
+StartTrace = Callable[[Trace | None], Trace | None]  # from the caller's span to the request's own
 
 
 class RequestIds:
@@ -93,47 +93,47 @@ class RequestIds:
 class GatewayApp:
     """What all requests of one loop share: the running system, request ids, the headers of every response."""
 
-    __slots__ = ("clock", "cold", "current", "date", "failed_keys", "held", "ids", "place", "sink", "tasks")
+    __slots__ = ("clock", "admin_app", "active", "date", "failed_keys", "held_bytes", "ids", "start_trace", "sink", "tasks")
 
     request_type = LlmHttpRequest
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, sink: Sink, tasks: ConnectionTasks, entropy: bytes,
-                 cold: AsgiApp, place: Place | None, held: HeldBytes | None = None) -> None:
-        self.current = current
+                 admin_app: AsgiApp, start_trace: StartTrace | None, held_bytes: HeldBytes | None = None) -> None:
+        self.active = current
         self.clock = clock
         self.sink = sink
         self.tasks = tasks
-        self.cold = cold
-        self.place = place  # None: no tracing; the caller's span is passed on
-        self.held = held if held is not None else HeldBytes(current.config.max_buffered_bytes)
+        self.admin_app = admin_app
+        self.start_trace = start_trace  # None: no tracing; the caller's span is passed on
+        self.held_bytes = held_bytes if held_bytes is not None else HeldBytes(current.config.max_buffered_bytes)
         self.ids = RequestIds(entropy)
         self.failed_keys = FailedKeys()
-        self.date = DateLine(clock)
+        self.date = DateHeader(clock)
 
     @property
     def limits(self) -> HttpLimits:
-        return self.current.http_limits
+        return self.active.http_limits
 
     def check_head(self, request: LlmHttpRequest, *, is_refusing: bool) -> StayfastError | None:
         """Set `api` and `tenant` of a request whose head is in, or return why it is refused before its body is read."""
         fields, path = request.fields, request.path
         if has_stayfast_headers(fields):
             request.deadline_s = body_deadline_s(fields)
-        request.api = api = HOT.get(path)
+        request.api = api = LLM_ENDPOINTS.get(path)
         if api is not None:
             request.raw_headers = ()
         try:
             self._authenticate(request)
-            methods = ("POST",) if api is not None else allowed(path)
+            methods = ("POST",) if api is not None else allowed_methods(path)
             if request.method not in methods:
-                return wrong_method(request.method, path, methods)
+                return wrong_method_error(request.method, path, methods)
             if api is not None:
                 check_media(fields)
                 if HOP in fields:
-                    hops(fields)
+                    parse_hops(fields)
         except (Rejected, Shed) as error:
             return error
-        return shutting_down() if is_refusing and api is not None else None
+        return shutting_down_error() if is_refusing and api is not None else None
 
     def handle(self, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> Coroutine[Any, Any, None]:
         return (answer_llm if request.api is not None else answer_other)(self, connection, request)
@@ -146,7 +146,7 @@ class GatewayApp:
         return request_id
 
     def common_headers(self, request_id: str) -> bytes:
-        return b"%bx-request-id: %b\r\n" % (self.date.line(), request_id.encode())
+        return b"%bx-request-id: %b\r\n" % (self.date.encode(), request_id.encode())
 
     def total_timing(self, request: LlmHttpRequest) -> str:
         """The time since the request's first byte, as a `Server-Timing` value."""
@@ -155,7 +155,7 @@ class GatewayApp:
     def render_error(self, request: LlmHttpRequest, error: StayfastError, *, keep_alive: bool, more: bytes = b"") -> bytes:
         """A whole error response in the dialect of the path. `more`: header lines."""
         request_id = self.request_id(request)
-        status, headers, body = render(error, dialect(request.path), request_id)
+        status, headers, body = encode_error(error, error_dialect(request.path), request_id)
         lines = [pair for pair in headers if pair[0] not in _SET_BY_SERVER]
         stages = f"{error.server_timing}, " if error.server_timing is not None else ""
         lines.append(("server-timing", f"{stages}{self.total_timing(request)}"))
@@ -164,33 +164,33 @@ class GatewayApp:
         if status == HTTPStatus.UNAUTHORIZED:
             lines.append(("www-authenticate", "Bearer"))
         elif status == HTTPStatus.METHOD_NOT_ALLOWED:
-            lines.append(("allow", ", ".join(allowed(request.path))))
+            lines.append(("allow", ", ".join(allowed_methods(request.path))))
         head = status_line(status) + header_lines(lines) + self.common_headers(request_id) + more
         return whole_response(head, body, connection_line(request, keep_alive=keep_alive), has_body=request.method != "HEAD")
 
     def note_refusal(self, request: LlmHttpRequest, error: StayfastError) -> None:
         """Emit the event of a request that never reached the gateway; the gateway emits those of all others."""
         self.sink.emit(RequestRefused(
-            request_id=self.request_id(request), path=label(request.path), status=error.status, code=error.code,
+            request_id=self.request_id(request), path=metric_label(request.path), status=error.status, code=error.code,
             wall_at=self.clock.wall(), seconds=self.clock.now() - request.accepted_at, tenant=request.tenant))
 
     def _authenticate(self, request: LlmHttpRequest) -> None:
         """Set `tenant`, unless the path is open. Raises Rejected."""
-        current = self.current
-        if request.path in OPEN or (request.path == METRICS and current.config.metrics_access == "open"):
+        current = self.active
+        if request.path in OPEN_PATHS or (request.path == METRICS and current.config.metrics_access == "open"):
             return
         try:
-            request.tenant = current.keys.tenant(request.fields)
+            request.tenant = current.keys.authenticate(request.fields)
         except Rejected as error:
             if error.status == HTTPStatus.UNAUTHORIZED:
                 self._count_failed_key(request)
             raise
         if current.is_for_this_machine:
-            check_name(request.fields)
+            check_host(request.fields)
 
     def _count_failed_key(self, request: LlmHttpRequest) -> None:
         """Raises Rejected (429) instead of the 401 for an address with too many of them."""
-        now, limit, peer = self.clock.now(), self.current.config.failed_keys_per_minute, request.peer()
+        now, limit, peer = self.clock.now(), self.active.config.failed_keys_per_minute, request.peer()
         wait_s = self.failed_keys.count(peer, limit, now)
         if not wait_s:
             return
@@ -212,12 +212,12 @@ async def answer_llm(app: GatewayApp, connection: ServerConnection[LlmHttpReques
     except StayfastError as error:
         writer.send_error(error)
     except asyncio.CancelledError:
-        if connection.verdict is None:
+        if connection.abort_reason is None:
             connection.abort()  # the client has disconnected; after any other cancellation it must not wait on
             raise
-        writer.send_error(connection.verdict)
+        writer.send_error(connection.abort_reason)
     except Exception as error:  # noqa: BLE001  # the Task's boundary
-        connection.report(error)
+        connection.report_error(error)
         writer.send_error(StayfastError(_INTERNAL_ERROR))
 
 
@@ -229,16 +229,16 @@ async def answer_other(app: GatewayApp, connection: ServerConnection[LlmHttpRequ
         return b"server-timing: %b\r\n%b" % (app.total_timing(request).encode(), app.common_headers(request_id))
 
     response = AsgiResponse(connection, request, own_lines, _ASGI_RESERVED)
-    scope = scope_of(request, connection.peer(), {"request_id": request_id, "tenant": request.tenant})
+    scope = make_scope(request, connection.peer_address(), {"request_id": request_id, "tenant": request.tenant})
     try:
-        await app.cold(scope, response.receive, response.send)
+        await app.admin_app(scope, response.receive, response.send)
         if not response.is_whole:
             raise RuntimeError("the ASGI application returned before its response was complete")
     except asyncio.CancelledError:
         connection.abort()
         raise
     except Exception as error:  # noqa: BLE001  # the Task's boundary
-        connection.report(error)
+        connection.report_error(error)
         if response.has_started:
             connection.close()
         else:
@@ -267,13 +267,13 @@ class ResponseWriter:
 
     async def run(self) -> None:
         """Decode, serve, relay. Raises StayfastError."""
-        inbound, current, start_trace = self._request, self._app.current, self._app.place
+        inbound, current, start_trace = self._request, self._app.active, self._app.start_trace
         fields, tenant = inbound.fields, inbound.tenant
         if has_stayfast_headers(fields):
-            trace = caller_trace(fields) if start_trace is None else start_trace(caller_trace(fields))
-            arrival = Arrival(self._request_id, inbound.accepted_at, tenant, forwarded(fields, trace, tenant),
-                              client_timeout_s(fields), sdk_silence_s(fields), trace, urgency(fields), cache_control(fields),
-                              events_wish(fields) if EVENTS in fields else None)
+            trace = parse_caller_trace(fields) if start_trace is None else start_trace(parse_caller_trace(fields))
+            arrival = Arrival(self._request_id, inbound.accepted_at, tenant, forwarded_headers(fields, trace, tenant),
+                              parse_client_timeout_s(fields), parse_sdk_timeout_s(fields), trace, parse_urgency(fields), parse_cache_control(fields),
+                              parse_events_wish(fields) if EVENTS in fields else None)
         else:
             arrival = Arrival(self._request_id, inbound.accepted_at, tenant,
                               trace=None if start_trace is None else start_trace(None))
@@ -290,19 +290,19 @@ class ResponseWriter:
         self._is_served = True
         reply = await current.backend.gateway.serve(request, arrival)
         try:
-            self._sight = reply.sight
+            self._sight = reply.summary
             if request.stream:
                 await self._relay(reply)
             else:
                 await self._send_whole(reply)
         finally:
-            reply.close(self._connection.verdict)
+            reply.close(self._connection.abort_reason)
         self._connection.finish(inbound)
 
     def send_keepalive(self) -> None:
         """Write a comment, so that proxies and clients do not give up in a silence."""
         if self._has_started:
-            self._connection.write(frame(_KEEP_ALIVE) if self._is_chunked else _KEEP_ALIVE)
+            self._connection.write(encode_chunk(_KEEP_ALIVE) if self._is_chunked else _KEEP_ALIVE)
         else:
             self._write_head(b"", _KEEP_ALIVE)
 
@@ -313,12 +313,12 @@ class ResponseWriter:
         if not self._is_served:
             app.note_refusal(request, error)
         if self._has_started:
-            event = render_event(error, self._api, self._request_id, self._sight)
-            connection.write(frame(event) if self._is_chunked else event)
+            event = encode_error_event(error, self._api, self._request_id, self._sight)
+            connection.write(encode_chunk(event) if self._is_chunked else event)
             connection.close()  # without the last chunk, so that no client takes the answer for a whole one
             return
         limits = self._limit_headers(error.allowances) if isinstance(error, Shed) else b""
-        connection.write(app.render_error(request, error, keep_alive=connection.will_stay(request), more=limits))
+        connection.write(app.render_error(request, error, keep_alive=connection.keeps_alive(request), more=limits))
         connection.finish(request)
 
     def _gateway_headers(self, reply: Reply) -> bytes:
@@ -336,13 +336,13 @@ class ResponseWriter:
     def _write_head(self, headers: bytes, data: bytes) -> None:
         """Head and first bytes, in one write."""
         self._has_started = True
-        keep_alive = self._is_chunked and self._connection.will_stay(self._request)
+        keep_alive = self._is_chunked and self._connection.keeps_alive(self._request)
         line = connection_line(self._request, keep_alive=keep_alive)
         head = stream_head(_EVENTS_HEAD + self._common + headers, line, is_chunked=self._is_chunked)
-        self._connection.write(head + (frame(data) if self._is_chunked else data))
+        self._connection.write(head + (encode_chunk(data) if self._is_chunked else data))
 
     async def _relay(self, reply: Reply) -> None:
-        connection, sight = self._connection, reply.sight
+        connection, summary = self._connection, reply.summary
         write, read_chunk = connection.write, reply.next
         if has_report := self._has_started or reply.degraded is not None:
             read_chunk = _ReportedStream(reply, self._api).next
@@ -350,26 +350,26 @@ class ResponseWriter:
         connection.stop_keepalive()
         while chunk is not None:
             data = chunk.data
-            if sight.is_cut and not has_report:
+            if summary.is_cut and not has_report:
                 data = add_report(self._api, data, reply.report())
             if data:  # an empty chunk would end the body
                 if not self._has_started:
                     self._write_head(self._gateway_headers(reply), data)
                 else:
                     write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
-                if connection.is_full:
+                if connection.is_write_buffer_full:
                     with contextlib.suppress(TimeoutError):  # the next read raises it, and closes the upstream
                         async with asyncio.timeout_at(reply.deadline_at):
-                            await connection.drained()
+                            await connection.wait_writable()
             chunk = await read_chunk()
-        last = comment("server-timing " + reply.server_timing())
+        last = encode_comment("server-timing " + reply.server_timing())
         if reply.degraded is not None:
-            last = comment(f"x-stayfast-degraded {reply.degraded}") + last
+            last = encode_comment(f"x-stayfast-degraded {reply.degraded}") + last
         if not self._has_started:
             self._write_head(self._gateway_headers(reply), last)
             last = b""
         if self._is_chunked:
-            write(frame(last) + LAST_CHUNK if last else LAST_CHUNK)
+            write(encode_chunk(last) + LAST_CHUNK if last else LAST_CHUNK)
         else:
             write(last)
             connection.close()
@@ -380,19 +380,19 @@ class ResponseWriter:
             parts.append(chunk.data)
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         connection, line = self._connection, connection_line(
-            self._request, keep_alive=self._connection.will_stay(self._request))
+            self._request, keep_alive=self._connection.keeps_alive(self._request))
         head = b"%bcontent-length: %d\r\n%b%b%b\r\n" % (
             _JSON_HEAD, len(body), self._common, self._gateway_headers(reply), line)
         if len(body) < LARGE_BYTES:
             connection.write(head + body)
             return
-        holding = Holding(self._app.held)
+        holding = Holding(self._app.held_bytes)
         try:
             holding.grow_to(len(body), may_refuse=False)  # the upstream's part of the account closed with its last byte
             connection.write(head)
             connection.write(body)  # separately: joining them would copy it
             del body, parts, head
-            await connection.drained()
+            await connection.wait_writable()
         finally:
             holding.release()
 
@@ -407,7 +407,7 @@ class _ReportedStream:
     def __init__(self, reply: Reply, api: Api) -> None:
         self._reply = reply
         self._api = api
-        self._sight = reply.sight
+        self._sight = reply.summary
         self._held: list[bytes] = []
         self._n_held_bytes = 0
         self._failure: StayfastError | None = None

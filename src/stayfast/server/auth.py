@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 
 from stayfast.core.errors import Rejected
-from stayfast.http.server.waiting import address_of
+from stayfast.http.server.waiting import limited_address
 from stayfast.server.config import ServerConfig
 
 MIN_KEY_CHARS = 16
@@ -25,17 +25,17 @@ def new_key(entropy: bytes) -> tuple[str, str]:
     if len(entropy) < 16:
         raise ValueError(f"a key needs at least 16 bytes of entropy, not {len(entropy)}")
     key = "sf-" + base64.urlsafe_b64encode(entropy).decode().rstrip("=")
-    return key, digest(key)
+    return key, digest_key(key)
 
 
-def digest(key: str) -> str:
+def digest_key(key: str) -> str:
     """The stored form of a key: `sha256:<hex>`. Raises ValueError for a key short enough to guess."""
     if len(key) < MIN_KEY_CHARS:
         raise ValueError(f"a key needs at least {MIN_KEY_CHARS} characters, not {len(key)}")
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
-class Keys:
+class KeyTable:
     """The keys of one configuration."""
 
     __slots__ = ("_is_on", "_tenants")
@@ -44,7 +44,7 @@ class Keys:
         self._is_on = config.demands_key
         self._tenants = {digest.removeprefix("sha256:"): tenant for tenant, digest in config.keys.items()}
 
-    def tenant(self, fields: Mapping[bytes, bytes]) -> str | None:
+    def authenticate(self, fields: Mapping[bytes, bytes]) -> str | None:
         """The tenant of a request; None without authentication. Raises Rejected (401; 403 for a foreign web page)."""
         if not self._is_on:
             if fields.get(b"sec-fetch-site") == b"cross-site":
@@ -82,7 +82,7 @@ class FailedKeys:
 
     def count(self, peer: tuple[str, int] | None, per_minute: int, now: float) -> float:
         """Count a failure at `now` (monotonic seconds). Returns 0 within the limit, else seconds until the next allowed."""
-        address = address_of(peer) or ""
+        address = limited_address(peer) or ""
         left, at = self._levels.pop(address, (per_minute, now))
         left = min(per_minute, left + (now - at) * per_minute / 60)
         is_within = left >= 1

@@ -11,7 +11,7 @@ import msgspec
 from stayfast.core.types import Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.server.auth import Keys
+from stayfast.server.auth import KeyTable
 from stayfast.server.config import ServerConfig, is_loopback
 from stayfast.wire.json_input import DecodeLimits
 
@@ -33,7 +33,7 @@ class PurgeFilter(msgspec.Struct, frozen=True):
     key: bytes | None = None
 
 
-class Service(Protocol):
+class RequestService(Protocol):
     """What answers LLM requests."""
 
     async def serve(self, request: Request, arrival: Arrival) -> Reply:
@@ -46,16 +46,16 @@ class AllWorkers(Protocol):
     async def cache_stats(self) -> bytes:
         """What the caches of all routes hold and have saved."""
 
-    async def forget(self, what: PurgeFilter) -> bytes:
+    async def purge(self, what: PurgeFilter) -> bytes:
         """Remove stored answers; returns how many."""
 
     async def inspect_answer(self, key: bytes) -> bytes | None:
         """One stored answer, without its text; None if there is none."""
 
-    async def requests(self, query: RecentRequestsQuery) -> bytes:
+    async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         """Recent requests, newest first."""
 
-    async def request(self, request_id: str, tenant: str | None) -> bytes | None:
+    async def recent_request(self, request_id: str, tenant: str | None) -> bytes | None:
         """One recent request in full, if it is of `tenant` (None: of any); None if it is unknown."""
 
 
@@ -66,7 +66,7 @@ class Backend(Protocol):
     def config(self) -> ServerConfig: ...
 
     @property
-    def gateway(self) -> Service: ...
+    def gateway(self) -> RequestService: ...
 
     @property
     def together(self) -> AllWorkers: ...
@@ -94,7 +94,7 @@ class ActiveSystem:
 
     def swap(self, backend: Backend) -> None:
         """Send new requests to `backend`. Host and port stay those of the first one."""
-        keys, limits = Keys(backend.config), DecodeLimits(max_depth=backend.config.max_depth)
+        keys, limits = KeyTable(backend.config), DecodeLimits(max_depth=backend.config.max_depth)
         self.backend, self.config, self.keys, self.limits = backend, backend.config, keys, limits
         config = backend.config
         self.http_limits = config.http_limits()

@@ -23,13 +23,13 @@ from stayfast.server.routes import (
     MODELS,
     REQUESTS,
     STATE,
-    cache_key_in,
-    dialect,
-    model_id,
-    request_id_in,
+    parse_cache_key,
+    error_dialect,
+    parse_model_id,
+    parse_request_id,
 )
-from stayfast.wire.errors import render
-from stayfast.wire.local_answers import model_list
+from stayfast.wire.errors import encode_error
+from stayfast.wire.local_answers import render_model_list
 
 _JSON = "application/json"
 _KEY = re.compile(r"[0-9a-fA-F]{64}")
@@ -67,7 +67,7 @@ class AdminApp:
             try:
                 status, media, body = await self._metrics(scope) if path == METRICS else _ok(await self._json(scope))
             except Rejected as error:
-                status, headers, body = render(error, dialect(scope["raw_path"].decode()), scope["state"]["request_id"])
+                status, headers, body = encode_error(error, error_dialect(scope["raw_path"].decode()), scope["state"]["request_id"])
                 media = dict(headers).get("content-type", _JSON)
         await send({"type": "http.response.start", "status": status,
                     "headers": [(b"content-type", media.encode()), (b"cache-control", b"no-store")]})
@@ -103,30 +103,30 @@ class AdminApp:
         """Models, requests, state, caches. Raises Rejected."""
         path = scope["path"]
         if path in MODELS:
-            return model_list(self._current.backend.models(), self._created)
+            return render_model_list(self._current.backend.models(), self._created)
         if path == REQUESTS:
-            return await self._current.backend.together.requests(self._requests_query(scope))
+            return await self._current.backend.together.recent_requests(self._requests_query(scope))
         if path == STATE:
             self._require_admin(scope)
             return self._current.backend.state()
         if path == CACHE:
             return await self._caches(scope)
-        key = cache_key_in(path)
+        key = parse_cache_key(path)
         if key is not None:
             return await self._inspect_answer(scope, key)
-        request_id = request_id_in(path)
+        request_id = parse_request_id(path)
         return self._model(path) if request_id is None else await self._request(request_id, self._visible_tenant(scope))
 
     def _model(self, path: str) -> bytes:
-        name = model_id(path) or ""
+        name = parse_model_id(path) or ""
         if name not in self._current.backend.models():
             raise Rejected("Unknown model. GET /v1/models lists all models.", status=404,
                            code="model_not_found", param="model")
-        listed: dict[str, Any] = msgspec.json.decode(model_list([name], self._created))
+        listed: dict[str, Any] = msgspec.json.decode(render_model_list([name], self._created))
         return msgspec.json.encode(listed["data"][0])
 
     async def _request(self, request_id: str, tenant: str | None) -> bytes:
-        found = await self._current.backend.together.request(request_id, tenant)
+        found = await self._current.backend.together.recent_request(request_id, tenant)
         if found is None:
             raise Rejected("Unknown request id: it has expired, or belongs to another client. GET /admin/requests lists "
                            "recent requests.", status=404, code="request_not_found", param="id")
@@ -149,7 +149,7 @@ class AdminApp:
         what = PurgeFilter(*(given.get(name, [None])[-1] for name in ("route", "tenant", "tag")))
         if what == PurgeFilter() and "all" not in given:
             raise Rejected("A purge needs route, tenant, tag, or all=true.", param="route")
-        return await self._current.backend.together.forget(what)
+        return await self._current.backend.together.purge(what)
 
     async def _inspect_answer(self, scope: Scope, key: str) -> bytes:
         """One stored answer without its text, or the result of its removal."""
@@ -157,7 +157,7 @@ class AdminApp:
         if not _KEY.fullmatch(key):
             raise Rejected("A key is 64 hexadecimal digits. `stayfast explain` shows the key of a request.", param="key")
         if scope["method"] == "DELETE":
-            return await self._current.backend.together.forget(PurgeFilter(key=bytes.fromhex(key)))
+            return await self._current.backend.together.purge(PurgeFilter(key=bytes.fromhex(key)))
         found = await self._current.backend.together.inspect_answer(bytes.fromhex(key))
         if found is None:
             raise Rejected("No answer is stored under this key.", status=404, code="answer_not_found", param="key")

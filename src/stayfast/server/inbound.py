@@ -7,13 +7,13 @@ from hashlib import blake2b
 from stayfast.core.constants import HOP_HEADER, MAX_HOPS
 from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError
 from stayfast.core.events import Trace
-from stayfast.core.types import Api, CacheControl, EventsWish, Stage
+from stayfast.core.types import Api, CacheControl, EventsOptions, Stage
 from stayfast.http.server.parser import HttpRequest
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import parse_last_event_id
-from stayfast.wire.client_headers import SAY_PATIENCE, client_timeout_s, number
-from stayfast.wire.json_input import MOST_TAGS, TAG, TAG_FORM
-from stayfast.wire.trace_context import caller_of
+from stayfast.wire.client_headers import TIMEOUT_HEADERS, parse_client_timeout_s, parse_number
+from stayfast.wire.json_input import MAX_TAGS, TAG, TAG_FORM
+from stayfast.wire.trace_context import parse_traceparent
 
 HOP = HOP_HEADER.encode()
 _KNOWN = frozenset((
@@ -43,8 +43,8 @@ _NO_AGE_S = 2.0**31  # RFC 9111, 1.2.2: what a larger one stands for
 _URGENCIES = {urgency.value: urgency for urgency in Urgency}
 _SDK_TIMEOUTS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 _STAYFAST_HEADERS = frozenset((
-    *_FORWARDED_UNTRACED, *SAY_PATIENCE, _PRIORITY, _CACHE, _TAGS, EVENTS, HOP, *_SDK_TIMEOUTS))
-PATHS = {
+    *_FORWARDED_UNTRACED, *TIMEOUT_HEADERS, _PRIORITY, _CACHE, _TAGS, EVENTS, HOP, *_SDK_TIMEOUTS))
+LLM_PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
     "/v1/embeddings": Api.EMBEDDINGS,
@@ -52,7 +52,7 @@ PATHS = {
     "/v1/messages": Api.MESSAGES,
     "/v1/messages/count_tokens": Api.COUNT_TOKENS,
 }
-HOT = {prefix + path: api for prefix in ("", "/openai", "/anthropic") for path, api in PATHS.items()}
+LLM_ENDPOINTS = {prefix + path: api for prefix in ("", "/openai", "/anthropic") for path, api in LLM_PATHS.items()}
 _THIS_MACHINE = re.compile(rb"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]*)?", re.IGNORECASE)
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _JSON_TYPE = re.compile(rb"application/(?:[!-~]+\+)?json(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?[ \t]*", re.IGNORECASE)
@@ -76,7 +76,7 @@ class LlmHttpRequest(HttpRequest):
         return DeadlineExceeded(Stage.ADMIT, "total_s", self.deadline_s)
 
 
-def check_name(fields: dict[bytes, bytes]) -> None:
+def check_host(fields: dict[bytes, bytes]) -> None:
     """Raises Rejected (403) unless the host header names this machine.
 
     Prevents DNS rebinding: a web page's own name can resolve to 127.0.0.1, and the browser then treats the gateway as the
@@ -115,21 +115,21 @@ def has_stayfast_headers(fields: dict[bytes, bytes]) -> bool:
 def body_deadline_s(fields: dict[bytes, bytes]) -> float:
     """How long the client waits, which also limits the upload of its body. A malformed value is rejected later."""
     try:
-        client_s = client_timeout_s(fields)
+        client_s = parse_client_timeout_s(fields)
     except Rejected:
         return math.inf
     return math.inf if client_s is None else client_s
 
 
-def sdk_silence_s(fields: dict[bytes, bytes]) -> float | None:
+def parse_sdk_timeout_s(fields: dict[bytes, bytes]) -> float | None:
     """How long the client's SDK waits for the next byte, in seconds. The SDK sets these headers without the user, so a
     malformed one is ignored.
     """
-    timeouts_s = [number(fields[name]) for name in _SDK_TIMEOUTS if name in fields]
+    timeouts_s = [parse_number(fields[name]) for name in _SDK_TIMEOUTS if name in fields]
     return min((timeout_s for timeout_s in timeouts_s if timeout_s > 0), default=None)
 
 
-def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
+def parse_urgency(fields: dict[bytes, bytes]) -> Urgency | None:
     """The client's `x-stayfast-priority`; None without it. Raises Rejected for an unknown value."""
     value = fields.get(_PRIORITY)
     if value is None:
@@ -141,7 +141,7 @@ def urgency(fields: dict[bytes, bytes]) -> Urgency | None:
     return _URGENCIES[word]
 
 
-def events_wish(fields: dict[bytes, bytes]) -> EventsWish:
+def parse_events_wish(fields: dict[bytes, bytes]) -> EventsOptions:
     """`x-stayfast-events` and `last-event-id`. Raises Rejected for an unknown value or a malformed id."""
     value = fields[EVENTS].lower()
     if value not in (b"typed", b"late"):
@@ -151,10 +151,10 @@ def events_wish(fields: dict[bytes, bytes]) -> EventsWish:
         after = parse_last_event_id(last.decode("latin-1")) if last is not None else None
     except ValueError as error:
         raise Rejected(f"{error}.", code="bad_last_event_id", param=_LAST_EVENT.decode()) from error
-    return EventsWish(value == b"late", after)
+    return EventsOptions(value == b"late", after)
 
 
-def cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
+def parse_cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:
     """`cache-control` and `x-cache-tags`; None without both. Unknown directives are ignored (RFC 9111, 5.2.3). Raises
     Rejected for a malformed max-age or tag.
     """
@@ -185,21 +185,21 @@ def _seconds(text: str) -> float:
 
 def _tags(value: bytes) -> tuple[str, ...]:
     tags = tuple(word for part in value.decode("latin-1").split(",") if (word := part.strip()))
-    if len(tags) > MOST_TAGS or not all(TAG.fullmatch(tag) for tag in tags):
-        raise Rejected(f"{_TAGS.decode()} must be at most {MOST_TAGS} tags separated by commas, each {TAG_FORM}.",
+    if len(tags) > MAX_TAGS or not all(TAG.fullmatch(tag) for tag in tags):
+        raise Rejected(f"{_TAGS.decode()} must be at most {MAX_TAGS} tags separated by commas, each {TAG_FORM}.",
                        code="bad_cache_tags", param=_TAGS.decode())
     return tags
 
 
-def caller_trace(fields: dict[bytes, bytes]) -> Trace | None:
+def parse_caller_trace(fields: dict[bytes, bytes]) -> Trace | None:
     """The caller's span; None without a valid `traceparent`."""
     parent = fields.get(b"traceparent")
     if parent is None:
         return None
-    return caller_of(parent.decode("latin-1"), fields.get(b"tracestate", b"").decode("latin-1"))
+    return parse_traceparent(parent.decode("latin-1"), fields.get(b"tracestate", b"").decode("latin-1"))
 
 
-def hops(fields: dict[bytes, bytes]) -> int:
+def parse_hops(fields: dict[bytes, bytes]) -> int:
     """How many gateways the request has passed. Raises Rejected for a malformed number, Shed (508) for too many."""
     value = fields.get(HOP, b"0")
     n_hops = int(value) if value.isdigit() and len(value) < 4 else -1  # a gateway writes at most 3 digits
@@ -212,7 +212,7 @@ def hops(fields: dict[bytes, bytes]) -> int:
     return n_hops
 
 
-def forwarded(fields: dict[bytes, bytes], trace: Trace | None = None, tenant: str | None = None
+def forwarded_headers(fields: dict[bytes, bytes], trace: Trace | None = None, tenant: str | None = None
               ) -> tuple[tuple[str, str], ...]:
     """The headers to forward to an upstream; none is secret. Raises Rejected for one that is not ASCII.
 
@@ -233,5 +233,5 @@ def forwarded(fields: dict[bytes, bytes], trace: Trace | None = None, tenant: st
                 value = b"sf-" + digest.encode()  # the same at every worker and after a restart
             found.append((name.decode(), value.decode()))
     if HOP in fields:
-        found.append((HOP_HEADER, str(hops(fields) + 1)))
+        found.append((HOP_HEADER, str(parse_hops(fields) + 1)))
     return tuple(found)

@@ -18,12 +18,12 @@ from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
 from stayfast.http.server.asgi import AsgiApp
 from stayfast.http.server.connection import ConnectionTasks, HttpServer
-from stayfast.server.app import GatewayApp, Place
+from stayfast.server.app import GatewayApp, StartTrace
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.cold import AdminApp
 from stayfast.server.config import check_exposure
 from stayfast.server.inbound import LlmHttpRequest
-from stayfast.server.routes import shutting_down
+from stayfast.server.routes import shutting_down_error
 
 DRAINED, CUT_OFF = 0, 1  # exit statuses
 _CLOSE_S = 1.0  # for cancelled Tasks to end and sockets to close
@@ -41,40 +41,40 @@ class ServerHooks:
     on_listening: Callable[[Sequence[tuple[str, int]]], None]  # with its addresses, once it accepts connections
     on_reload: Callable[[], None]  # SIGHUP
     on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
-    cold: AsgiApp | None = None  # replaces the built-in `cold.AdminApp`
-    place: Place | None = None  # None: no tracing
-    held: HeldBytes | None = None  # the process's account of whole answers; None: an account of this server's own
+    admin_app: AsgiApp | None = None  # replaces the built-in `cold.AdminApp`
+    start_trace: StartTrace | None = None  # None: no tracing
+    held_bytes: HeldBytes | None = None  # the process's account of whole answers; None: an account of this server's own
 
 
 class GatewayServer:
     """One server on one loop, from start to stop. Construct it inside the loop."""
 
-    __slots__ = ("_host", "_is_hurried", "_is_stopping", "_n_cut_off", "edge", "http")
+    __slots__ = ("_host", "_is_hurried", "_is_stopping", "_n_cut_off", "app", "http")
 
     def __init__(self, current: ActiveSystem, host: ServerHooks) -> None:
         self._host = host
         self._is_stopping = asyncio.Event()
         self._is_hurried = asyncio.Event()
         self._n_cut_off = 0
-        cold = host.cold or AdminApp(current, clock=host.clock, version=host.version,
+        cold = host.admin_app or AdminApp(current, clock=host.clock, version=host.version,
                                     is_draining=lambda: self.http.is_draining)
         tasks = ConnectionTasks(host.on_error)
-        self.edge = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy, cold=cold,
-                               place=host.place, held=host.held)
-        self.http: HttpServer[LlmHttpRequest] = HttpServer(self.edge, host.clock, tasks, host.sink)
+        self.app = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy, admin_app=cold,
+                               start_trace=host.start_trace, held_bytes=host.held_bytes)
+        self.http: HttpServer[LlmHttpRequest] = HttpServer(self.app, host.clock, tasks, host.sink)
 
     async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
         """Accept connections, on `sock` if given (already bound). Raises OSError, and ValueError for a reachable address
         without keys.
         """
-        config = self.edge.current.config
+        config = self.app.active.config
         if sock is None:
             check_exposure(config)
         await self.http.listen(config.host, config.port, sock=sock, reuse_port=reuse_port)
         self._host.on_listening(self.addresses())
 
     def addresses(self) -> list[tuple[str, int]]:
-        return self.http.addresses()
+        return self.http.bound_addresses()
 
     def close(self) -> None:
         """Stop listening and close all connections."""
@@ -93,11 +93,11 @@ class GatewayServer:
     async def serve(self) -> int:
         """Run until stopped; returns the exit status: DRAINED, or CUT_OFF if an answer was cut off."""
         await self._is_stopping.wait()
-        http, config = self.http, self.edge.current.config
-        http.drain()
+        http, config = self.http, self.app.active.config
+        http.start_draining()
         self._host.on_draining()
         await _within(config.grace_s, self._is_hurried)
-        http.refuse()
+        http.reject_new_requests()
         http.stop_listening()
         for connection in tuple(http.connections):
             connection.close_if_idle()
@@ -105,15 +105,15 @@ class GatewayServer:
         if http.connections and not await _within(config.drain_s, http.is_empty):
             self._n_cut_off += len(http.tasks)
             for connection in tuple(http.connections):
-                connection.cut_short(shutting_down())
+                connection.cancel_with_error(shutting_down_error())
             if not await _within(_CLOSE_S, http.is_empty):
                 self._cut_off()
-        await http.tasks.wait(_CLOSE_S)
+        await http.tasks.wait_until_empty(_CLOSE_S)
         return CUT_OFF if self._n_cut_off else DRAINED
 
     def _cut_off(self) -> None:
         self._n_cut_off += len(self.http.tasks)
-        self.http.abort()
+        self.http.abort_connections()
 
 
 async def run(current: ActiveSystem, host: ServerHooks, *, sock: socket.socket | None = None,

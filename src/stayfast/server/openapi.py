@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 
 from stayfast.core.types import Api
-from stayfast.observe.waterfall import Listed, Waterfall
-from stayfast.server.inbound import PATHS
+from stayfast.observe.waterfall import RequestSummary, Waterfall
+from stayfast.server.inbound import LLM_PATHS
 from stayfast.server.routes import CACHE, HEALTH, MAX_LISTED, REQUESTS, STATE
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
@@ -153,12 +153,12 @@ def document(version: str) -> Json:
                                                          ref_template=_REF)
     components["ResponsesRequest"]["anyOf"] = [_given("input", ["string", "array"]),
                                               _given("previous_response_id", "string")]
-    _, waterfalls = msgspec.json.schema_components([Waterfall, Listed], ref_template=_REF)
+    _, waterfalls = msgspec.json.schema_components([Waterfall, RequestSummary], ref_template=_REF)
     schema_of = dict(zip(_BODIES, schemas, strict=True))
     return {
         "openapi": "3.1.0",
         "info": {"title": "Stayfast", "version": version, "description": _ABOUT},
-        "paths": {path: {"post": _hot(api, schema_of[api])} for path, api in PATHS.items()} | _cold_paths(),
+        "paths": {path: {"post": _hot(api, schema_of[api])} for path, api in LLM_PATHS.items()} | _cold_paths(),
         "security": [{}, {"bearer": []}, {"key": []}],
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,

@@ -2,51 +2,51 @@
 
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Api
-from stayfast.server.inbound import HOT
+from stayfast.server.inbound import LLM_ENDPOINTS
 
 MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
 HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
-OPEN = HEALTH | {"/", "/openapi.json"}
+OPEN_PATHS = HEALTH | {"/", "/openapi.json"}
 REQUESTS = "/admin/requests"
 STATE = "/debug/state"
 METRICS = "/metrics"
 CACHE = "/admin/cache"
 MAX_LISTED = 1000  # requests in one response
-_COLD = OPEN | MODELS | {METRICS, REQUESTS, STATE, CACHE}
+_COLD = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE}
 _READING = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
 
-def dialect(path: str) -> Api:
+def error_dialect(path: str) -> Api:
     """The API whose error format clients of this path expect."""
-    api = HOT.get(path)
+    api = LLM_ENDPOINTS.get(path)
     if api is not None:
         return api
     return Api.MESSAGES if path.startswith("/anthropic/") or "/messages" in path else Api.CHAT
 
 
-def allowed(path: str) -> tuple[str, ...]:
+def allowed_methods(path: str) -> tuple[str, ...]:
     """The methods of a path; empty for an unknown path."""
-    if path in HOT:
+    if path in LLM_ENDPOINTS:
         return ("POST",)
-    if path == CACHE or cache_key_in(path) is not None:
+    if path == CACHE or parse_cache_key(path) is not None:
         return (*_READING, "DELETE")
-    is_one = model_id(path) is not None or request_id_in(path) is not None
+    is_one = parse_model_id(path) is not None or parse_request_id(path) is not None
     return _READING if path in _COLD or is_one else ()
 
 
-def label(path: str) -> str:
+def metric_label(path: str) -> str:
     """A path as a metric label. Unknown paths share one label, so that clients cannot add series."""
-    if path in HOT or path in _COLD:
+    if path in LLM_ENDPOINTS or path in _COLD:
         return path
-    if request_id_in(path) is not None:
+    if parse_request_id(path) is not None:
         return f"{REQUESTS}/{{id}}"
-    if cache_key_in(path) is not None:
+    if parse_cache_key(path) is not None:
         return f"{CACHE}/{{key}}"
-    return "/v1/models/{id}" if model_id(path) is not None else "other"
+    return "/v1/models/{id}" if parse_model_id(path) is not None else "other"
 
 
-def model_id(path: str) -> str | None:
+def parse_model_id(path: str) -> str | None:
     """The model in `/v1/models/{id}`, still percent-encoded; it may contain slashes."""
     for prefix in MODELS:
         if path.startswith(prefix + "/") and len(path) > len(prefix) + 1:
@@ -54,30 +54,30 @@ def model_id(path: str) -> str | None:
     return None
 
 
-def request_id_in(path: str) -> str | None:
+def parse_request_id(path: str) -> str | None:
     """The id in `/admin/requests/{id}`, still percent-encoded; it may contain slashes."""
     head, _, request_id = path.partition(f"{REQUESTS}/")
     return request_id if request_id and not head else None
 
 
-def cache_key_in(path: str) -> str | None:
+def parse_cache_key(path: str) -> str | None:
     """The key in `/admin/cache/{key}`."""
     head, _, key = path.partition(f"{CACHE}/")
     return key if key and not head else None
 
 
-def shutting_down() -> Shed:
+def shutting_down_error() -> Shed:
     """The error for requests during a drain. A new one each time: the request's timings are written to it."""
     return Shed("This gateway is shutting down.", code="draining", retry_after_s=RETRY_WHEN_DRAINING_S)
 
 
-def wrong_method(method: str, path: str, methods: tuple[str, ...]) -> Rejected:
+def wrong_method_error(method: str, path: str, methods: tuple[str, ...]) -> Rejected:
     """The error for a method not among the path's `methods`; without methods, for an unknown path."""
     shown = path[:200]
     if methods:
         return Rejected(f"Method {method} is not allowed for {shown}. Use {' or '.join(methods)}.", status=405,
                         code="method_not_allowed")
     meant = next((known for known in (f"/v1{shown}", shown.replace("/v1/v1/", "/v1/", 1))
-                  if known != shown and (known in HOT or known in _COLD)), None)
+                  if known != shown and (known in LLM_ENDPOINTS or known in _COLD)), None)
     hint = f" Did you mean {meant}? Check the /v1 in the base URL." if meant is not None else ""
     return Rejected(f"Unknown endpoint {shown}.{hint}", status=404, code="not_found")

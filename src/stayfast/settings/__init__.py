@@ -1,9 +1,9 @@
 """Settings: the only package that reads settings files and environment variables."""
 
 from stayfast.core.setting import Secret
-from stayfast.settings.checks import advice, unusable, why_not_embedded
-from stayfast.settings.environment import environment, overrides
-from stayfast.settings.load import BUILT_IN, SettingsText, find, load
+from stayfast.settings.checks import find_warnings, find_unusable_files, embedded_engine_problem
+from stayfast.settings.environment import read_environment, overrides_from
+from stayfast.settings.load import BUILT_IN, SettingsText, read_settings_file, load_settings
 from stayfast.settings.model import Defaults, LogSettings, MetricsSettings, RouteSettings, Settings, TracingSettings
 from stayfast.settings.problems import Problem, SettingsError
 from stayfast.settings.upstreams import AddedUpstream, EmbeddedUpstream, HttpUpstream, TurnUpstreamSettings, Upstream
@@ -13,4 +13,4 @@ __all__ = ["BUILT_IN", "AddedUpstream", "Defaults", "EmbeddedUpstream", "HttpUps
            "Override",
            "Problem", "RouteSettings", "Secret", "Settings", "SettingsError", "SettingsText", "TracingSettings",
            "TurnUpstreamSettings", "Upstream",
-           "advice", "environment", "find", "load", "overrides", "unusable", "why_not_embedded"]
+           "find_warnings", "read_environment", "read_settings_file", "load_settings", "overrides_from", "find_unusable_files", "embedded_engine_problem"]

@@ -7,11 +7,11 @@ from pathlib import Path as FilePath
 
 from stayfast.engine.config import EngineConfig, check_runnable
 from stayfast.http.client.client import split_base_url
-from stayfast.observe.tracing.config import why_not_otlp
+from stayfast.observe.tracing.config import otlp_problem
 from stayfast.policy.admission.overload import ANY_TENANT
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.settings.model import Settings
-from stayfast.settings.problems import Path, Problem, did_you_mean, dotted, quoted
+from stayfast.settings.problems import Path, Problem, suggest, format_path, quote
 from stayfast.settings.upstreams import (
     EmbeddedUpstream,
     HttpUpstream,
@@ -19,9 +19,9 @@ from stayfast.settings.upstreams import (
     SqliteStoreSettings,
     TurnUpstreamSettings,
 )
-from stayfast.settings.yaml_nodes import Mapping as Tree
-from stayfast.settings.yaml_nodes import Node, Scalar, YamlList, below, entries_of, expand, place_of
-from stayfast.stores.sqlite import why_not_a_store
+from stayfast.settings.yaml_nodes import YamlMapping as Tree
+from stayfast.settings.yaml_nodes import Node, YamlScalar, YamlList, node_at, entries_at, expand_references, location_of
+from stayfast.stores.sqlite import describe_problem
 
 AddProblem = Callable[[Path, str], None]
 _CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect beside a fixed threshold
@@ -30,27 +30,27 @@ _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 def find_unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Problem]:
     """Unknown upstream names in routes. Reads the tree, so that they are reported together with all other problems."""
-    known = entries_of(tree, "upstreams")
+    known = entries_at(tree, "upstreams")
     problems: list[Problem] = []
-    owners: dict[Path, Node] = {("routes", route): node for route, node in entries_of(tree, "routes").items()}
-    fallbacks = {(*path, "on_overrun", "fallback"): below(node, "on_overrun", "fallback") for path, node in owners.items()}
-    fallbacks["defaults", "on_overrun", "fallback"] = below(tree, "defaults", "on_overrun", "fallback")
+    owners: dict[Path, Node] = {("routes", route): node for route, node in entries_at(tree, "routes").items()}
+    fallbacks = {(*path, "on_overrun", "fallback"): node_at(node, "on_overrun", "fallback") for path, node in owners.items()}
+    fallbacks["defaults", "on_overrun", "fallback"] = node_at(tree, "defaults", "on_overrun", "fallback")
     for path, node in list(fallbacks.items()):
-        then = below(node, "then")
+        then = node_at(node, "then")
         if isinstance(then, YamlList):
             fallbacks.update({(*path, "then", n): tier for n, tier in enumerate(then.items)})
     for path, node in {**owners, **fallbacks}.items():
-        listing = below(node, "upstreams") or node
+        listing = node_at(node, "upstreams") or node
         for n, item in enumerate(listing.items if isinstance(listing, YamlList) else ()):
-            if isinstance(item, Scalar) and _expand_or_keep(item.text, variables) not in known:
-                message = f"there is no upstream {quoted(item.text)}{did_you_mean(item.text, known)}"
-                problems.append(Problem(item.place, (*path, "upstreams", n), message))
+            if isinstance(item, YamlScalar) and _expand_or_keep(item.text, variables) not in known:
+                message = f"there is no upstream {quote(item.text)}{suggest(item.text, known)}"
+                problems.append(Problem(item.location, (*path, "upstreams", n), message))
     return problems
 
 
 def _expand_or_keep(text: str, variables: Mapping[str, str]) -> str:
     try:
-        return expand(text, variables)
+        return expand_references(text, variables)
     except ValueError:  # reported by the decoder
         return text
 
@@ -61,7 +61,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     problems: list[Problem] = []
 
     def add_problem(path: Path, message: str) -> None:
-        problems.append(Problem(place_of(tree, path), path, message))
+        problems.append(Problem(location_of(tree, path), path, message))
 
     if not settings.upstreams:
         add_problem(("upstreams",), "at least one upstream is required")
@@ -71,7 +71,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_tenants(settings, add_problem)
     _check_routes(settings, add_problem)
     _check_caches(settings, tree, add_problem)
-    if settings.tracing.exporter == "otlp" and (missing := why_not_otlp()) is not None:
+    if settings.tracing.exporter == "otlp" and (missing := otlp_problem()) is not None:
         add_problem(("tracing", "exporter"), missing)
     try:
         check_exposure(settings.server)
@@ -80,7 +80,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     return problems
 
 
-def why_not_embedded(check: Callable[[EngineConfig], None] = check_runnable,
+def embedded_engine_problem(check: Callable[[EngineConfig], None] = check_runnable,
                      config: EngineConfig | None = None) -> str | None:
     """Why the embedded engine cannot run on this machine; None if it can."""
     try:
@@ -93,7 +93,7 @@ def why_not_embedded(check: Callable[[EngineConfig], None] = check_runnable,
 def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], None], check_turn: Callable[[str], object],
                      add_problem: AddProblem) -> None:
     for name, upstream in settings.upstreams.items():
-        if isinstance(upstream, EmbeddedUpstream) and (reason := why_not_embedded(check_engine,
+        if isinstance(upstream, EmbeddedUpstream) and (reason := embedded_engine_problem(check_engine,
                                                                                   upstream.engine)) is not None:
             add_problem(("upstreams", name, "model"), reason.removeprefix("model "))
         elif isinstance(upstream, HttpUpstream) and _is_itself(upstream.base_url, settings.server):
@@ -128,10 +128,10 @@ def _is_every_address(host: str) -> bool:
 
 def _check_tenants(settings: Settings, add_problem: AddProblem) -> None:
     upstreams = settings.upstreams.items()
-    has_costs = any(isinstance(known, TurnUpstreamSettings) or settings.prices_at(name) for name, known in upstreams)
+    has_costs = any(isinstance(known, TurnUpstreamSettings) or settings.prices_for(name) for name, known in upstreams)
     for name, tenant in settings.tenants.items():
         if name not in settings.server.keys and name != ANY_TENANT:
-            hint = did_you_mean(name, settings.server.keys)
+            hint = suggest(name, settings.server.keys)
             add_problem(("tenants", name), f"no key of this name in server.keys{hint}")
         for window in ("cost_per_minute", "cost_per_day"):
             if getattr(tenant.quota, window) is not None and not has_costs:
@@ -148,7 +148,7 @@ def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
             add_problem(("routes", name, "on_stall"), "rescue needs an upstream with supports_continuation: true")
         offline, others = route.size.oversize_route, settings.routes.keys() - {name}
         if offline and offline not in others:
-            message = f"no other route is named {quoted(offline)}{did_you_mean(offline, others)}"
+            message = f"no other route is named {quote(offline)}{suggest(offline, others)}"
             add_problem(("routes", name, "oversize_route"), message)
         if "*" in name and name != "*":
             add_problem(("routes", name), 'no patterns: name each model, or use the route "*" for other names')
@@ -157,10 +157,10 @@ def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
 def _check_caches(settings: Settings, tree: Tree, add_problem: AddProblem) -> None:
     for name, route in settings.routes.items():
         _check_helper_routes(name, settings, add_problem)
-        _check_cache_mode(("routes", name, "cache"), below(tree, "routes", name, "cache"), add_problem)
+        _check_cache_mode(("routes", name, "cache"), node_at(tree, "routes", name, "cache"), add_problem)
         if route.cache.store and route.cache.store not in settings.stores:
-            hint = did_you_mean(route.cache.store, settings.stores)
-            add_problem(("routes", name, "cache", "store"), f"unknown store {quoted(route.cache.store)}{hint}")
+            hint = suggest(route.cache.store, settings.stores)
+            add_problem(("routes", name, "cache", "store"), f"unknown store {quote(route.cache.store)}{hint}")
     for name, store_settings in settings.stores.items():
         if isinstance(store_settings, SqliteStoreSettings) and not FilePath(store_settings.path).absolute().parent.is_dir():
             add_problem(("stores", name, "path"), "no such folder")
@@ -169,27 +169,27 @@ def _check_caches(settings: Settings, tree: Tree, add_problem: AddProblem) -> No
                      "needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout")
 
 
-def advice(settings: Settings) -> list[str]:
+def find_warnings(settings: Settings) -> list[str]:
     """Warnings for valid settings that are probably a mistake, one line each."""
     reached = {name for route in settings.routes.values() for name in route.upstreams}
     for route in settings.routes.values():
         fallback = route.on_overrun.fallback
         reached.update(name for tier in (fallback.tiers if fallback is not None else ()) for name in tier.upstreams)
-    return [f"{dotted(('upstreams', name))}: no route uses it: add it to a route's `upstreams`, or remove it"
+    return [f"{format_path(('upstreams', name))}: no route uses it: add it to a route's `upstreams`, or remove it"
             for name in settings.upstreams if name not in reached]
 
 
-def unusable(settings: Settings) -> list[str]:
+def find_unusable_files(settings: Settings) -> list[str]:
     """Files that cannot be used, one line each. The gateway starts without them and logs it: a semantic cache is then exact,
     a store empty.
     """
     found = []
     for name, store_settings in settings.stores.items():
         if isinstance(store_settings, SqliteStoreSettings) and (why := _why_no_file(FilePath(store_settings.path))):
-            found.append(f"{dotted(('stores', name, 'path'))}: {quoted(store_settings.path)}: {why}")
+            found.append(f"{format_path(('stores', name, 'path'))}: {quote(store_settings.path)}: {why}")
     model = settings.embedder.model
     if model and (why := _why_no_model(FilePath(model).expanduser())):
-        found.append(f"embedder.model: {quoted(model)}: {why}")
+        found.append(f"embedder.model: {quote(model)}: {why}")
     return found
 
 
@@ -197,10 +197,10 @@ def _check_helper_routes(name: str, settings: Settings, add_problem: AddProblem)
     cache, others = settings.routes[name].cache, settings.routes.keys() - {name}
     for field, other_route in (("judge", cache.semantic.judge), ("verify", cache.semantic.verify)):
         if other_route and other_route not in others:
-            message = f"no other route is named {quoted(other_route)}{did_you_mean(other_route, others)}"
+            message = f"no other route is named {quote(other_route)}{suggest(other_route, others)}"
             add_problem(("routes", name, "cache", field), message)
         elif other_route and settings.routes[other_route].cache.mode == "semantic":
-            message = f"route {quoted(other_route)} has a semantic cache itself: its verdict could be one on other answers"
+            message = f"route {quote(other_route)} has a semantic cache itself: its verdict could be one on other answers"
             add_problem(("routes", name, "cache", field), message)
 
 
@@ -210,7 +210,7 @@ def _check_cache_mode(path: Path, cache: Node | None, add_problem: AddProblem) -
         add_problem((*path, next(iter(entries))), "has no effect without a mode: add mode: exact or mode: semantic "
                     "(mode: off keeps these settings for later)")
     threshold = entries["threshold"].value if "threshold" in entries else None
-    if threshold is None or (isinstance(threshold, Scalar) and threshold.is_null):
+    if threshold is None or (isinstance(threshold, YamlScalar) and threshold.is_null):
         return
     for name in _CALIBRATION_KEYS:
         if name in entries:
@@ -220,7 +220,7 @@ def _check_cache_mode(path: Path, cache: Node | None, add_problem: AddProblem) -
 def _why_no_file(path: FilePath) -> str:
     if path.is_dir():
         return "is a folder"
-    return why_not_a_store(path) if path.exists() else ""
+    return describe_problem(path) if path.exists() else ""
 
 
 def _why_no_model(path: FilePath) -> str:

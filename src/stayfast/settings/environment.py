@@ -16,16 +16,16 @@ OVERRIDES = (
 )
 
 
-def environment() -> Mapping[str, str]:
+def read_environment() -> Mapping[str, str]:
     return dict(os.environ)  # noqa: TID251 - the only reader
 
 
-def overrides(variables: Mapping[str, str]) -> list[Override]:
+def overrides_from(variables: Mapping[str, str]) -> list[Override]:
     """The settings that variables override, lowest precedence first. Empty variables are ignored."""
     return [Override(path, variables[name], name) for name, path in OVERRIDES if variables.get(name)]
 
 
-def cache_home(variables: Mapping[str, str]) -> Path:
+def cache_directory(variables: Mapping[str, str]) -> Path:
     """The cache directory, by the XDG base directory specification."""
     value = variables.get("XDG_CACHE_HOME", "")
     return (Path(value) if value.startswith("/") else Path.home() / ".cache") / "stayfast"

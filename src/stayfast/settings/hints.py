@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from stayfast.core.units import seconds_in
+from stayfast.core.units import parse_duration
 from stayfast.settings.problems import Path
 
 ANY: Final = "*"  # in a path: any name, or any position in a list
@@ -101,10 +101,10 @@ KIND_HINTS: Final[Mapping[str, str]] = {
 def key_hint(path: Path, table: Mapping[tuple[str, ...], str]) -> str | None:
     """What to write instead of an unknown key; None if there is no hint."""
     name = str(path[-1]).lower().replace("-", "_")
-    return matching((*path[:-1], name), table)
+    return match_path((*path[:-1], name), table)
 
 
-def matching(path: Path, table: Mapping[tuple[str, ...], str]) -> str | None:
+def match_path(path: Path, table: Mapping[tuple[str, ...], str]) -> str | None:
     """The text of the first pattern that matches the path."""
     for pattern, text in table.items():
         if len(pattern) == len(path) and all(step in (ANY, name) for step, name in zip(pattern, path, strict=True)):
@@ -114,7 +114,7 @@ def matching(path: Path, table: Mapping[tuple[str, ...], str]) -> str | None:
 
 def kind_hint(path: Path, word: str) -> str | None:
     """What to write instead of an unknown kind of upstream."""
-    is_kind = matching(path, {(*_UPSTREAM, "kind"): "yes"}) is not None
+    is_kind = match_path(path, {(*_UPSTREAM, "kind"): "yes"}) is not None
     return KIND_HINTS.get(re.sub(r"[ .-]", "_", word.lower()).replace("llama_cpp", "llamacpp")) if is_kind else None
 
 
@@ -140,7 +140,7 @@ def _parse_seconds(text: str) -> float | None:
     for spelt, unit in _SPELT:
         text = spelt.sub(unit, text)
     try:
-        return seconds_in(text)
+        return parse_duration(text)
     except ValueError:
         return None
 

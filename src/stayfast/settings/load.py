@@ -16,17 +16,17 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.slo import Slo
-from stayfast.settings.checks import find_contradictions, find_unknown_upstreams, why_not_embedded
+from stayfast.settings.checks import find_contradictions, find_unknown_upstreams, embedded_engine_problem
 from stayfast.settings.hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
 from stayfast.settings.upstreams import AddedUpstream
-from stayfast.settings.validate import BAD, Decoder, RecordField, kinds_of
-from stayfast.settings.yaml_nodes import Mapping as Tree
-from stayfast.settings.yaml_nodes import Override, Scalar, entries_of, parse
+from stayfast.settings.validate import BAD, Decoder, RecordField, kind_words
+from stayfast.settings.yaml_nodes import YamlMapping as Tree
+from stayfast.settings.yaml_nodes import Override, YamlScalar, entries_at, parse
 from stayfast.turns.function import import_turn_function as find_turn
 
-USUAL_FILE = "stayfast.yaml"
+DEFAULT_FILE = "stayfast.yaml"
 BUILT_IN = "built-in settings"
 EMBEDDED = "upstreams: {{tiny: {{kind: embedded}}}}\nroutes: {{{route}: [tiny]}}\n"
 NOTHING_TO_SERVE = ("upstreams and routes are missing (the demo model is served only without a settings file); "
@@ -42,12 +42,12 @@ class SettingsText:
     text: str
 
 
-def find(path: str | None, variables: Mapping[str, str]) -> SettingsText:
+def read_settings_file(path: str | None, variables: Mapping[str, str]) -> SettingsText:
     """The file at `path`, else STAYFAST_CONFIG, else ./stayfast.yaml, else the built-in settings. Raises SettingsError."""
     named = path or variables.get("STAYFAST_CONFIG") or None
-    if named is None and not FilePath(USUAL_FILE).is_file():
+    if named is None and not FilePath(DEFAULT_FILE).is_file():
         return SettingsText(BUILT_IN, "")
-    name = named or USUAL_FILE
+    name = named or DEFAULT_FILE
     try:
         return SettingsText(name, FilePath(name).read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -57,7 +57,7 @@ def find(path: str | None, variables: Mapping[str, str]) -> SettingsText:
         raise SettingsError([Problem(SourceLocation(name), (), f"not UTF-8 at byte {error.start}")]) from None
 
 
-def load(source: SettingsText, variables: Mapping[str, str], overrides: Iterable[Override] = (), *,
+def load_settings(source: SettingsText, variables: Mapping[str, str], overrides: Iterable[Override] = (), *,
          kinds: Sequence[type[AddedUpstream]] = (), model: str | None = None,
          check_engine: Callable[[EngineConfig], None] = check_runnable,
          check_turn: Callable[[str], object] = find_turn) -> Settings:
@@ -71,44 +71,44 @@ def load(source: SettingsText, variables: Mapping[str, str], overrides: Iterable
     tree, problems = parse(source.text, source.name)
     is_empty = all(_is_missing(tree, name) for name in ("upstreams", "routes"))
     if is_empty and source.name != BUILT_IN and model is None:
-        problems.append(Problem(tree.place, (), NOTHING_TO_SERVE))
+        problems.append(Problem(tree.location, (), NOTHING_TO_SERVE))
     elif is_empty:
-        is_embedding = model is not None or why_not_embedded(check_engine) is None
+        is_embedding = model is not None or embedded_engine_problem(check_engine) is None
         embedded = EMBEDDED.format(route=json.dumps(FilePath(model).stem if model is not None else TINY_ALIAS))
-        added = [ADDED.format(kind=kinds_of(cls)[0]) for cls in kinds]
+        added = [ADDED.format(kind=kind_words(cls)[0]) for cls in kinds]
         for text in [embedded, *added] if is_embedding else added:
             for name, entry in parse(text, BUILT_IN)[0].entries.items():
                 mine = tree.entries.setdefault(name, entry).value
                 if isinstance(mine, Tree) and isinstance(entry.value, Tree):
                     mine.entries.update(entry.value.entries)
     for override in overrides:
-        tree.put(override.path, override.text, override.source)
+        tree.set_scalar(override.path, override.text, override.source)
     if model is not None:
         _use_model(tree, model)
     decoder = Decoder(variables, _bases(tree, variables), kinds, KEY_HINTS)
-    settings = decoder.value(RecordField(Settings), tree, ())
+    settings = decoder.decode(RecordField(Settings), tree, ())
     problems += decoder.problems
     problems += find_unknown_upstreams(tree, variables)
     if settings is not BAD:
         problems += find_contradictions(settings, tree, check_engine, check_turn)
     if problems:
-        raise SettingsError(sorted(problems, key=lambda problem: (problem.place.line or 0, problem.place.column or 0)))
+        raise SettingsError(sorted(problems, key=lambda problem: (problem.location.line or 0, problem.location.column or 0)))
     assert isinstance(settings, Settings)
     return settings
 
 
 def _is_missing(tree: Tree, name: str) -> bool:
     entry = tree.entries.get(name)
-    return entry is None or (isinstance(entry.value, Scalar) and entry.value.is_null)
+    return entry is None or (isinstance(entry.value, YamlScalar) and entry.value.is_null)
 
 
 def _use_model(tree: Tree, model: str) -> None:
     found = False
-    for name, node in entries_of(tree, "upstreams").items():
+    for name, node in entries_at(tree, "upstreams").items():
         kind = node.entries.get("kind") if isinstance(node, Tree) else None
-        if kind is not None and isinstance(kind.value, Scalar) and kind.value.text == "embedded":
+        if kind is not None and isinstance(kind.value, YamlScalar) and kind.value.text == "embedded":
             found = True
-            tree.put(("upstreams", name, "model"), model, "--model")
+            tree.set_scalar(("upstreams", name, "model"), model, "--model")
     if not found:
         raise SettingsError([Problem(SourceLocation("--model"), (), "no upstream of kind embedded")])
 
@@ -117,7 +117,7 @@ def _bases(tree: Tree, variables: Mapping[str, str]) -> dict[type, object]:
     """The values that routes and upstreams inherit. If `defaults` is invalid: the built-in ones (reported later)."""
     defaults = Defaults()
     if "defaults" in tree.entries:
-        decoded = Decoder(variables).value(RecordField(Defaults), tree.entries["defaults"].value, ("defaults",))
+        decoded = Decoder(variables).decode(RecordField(Defaults), tree.entries["defaults"].value, ("defaults",))
         defaults = defaults if decoded is BAD else decoded
     return {Timeouts: defaults.timeouts, BudgetConfig: defaults.budget, OnOverrun: defaults.on_overrun,
             RetryConfig: defaults.retry, HedgeConfig: defaults.hedge, Slo: defaults.slo, LimitConfig: defaults.limit,

@@ -12,7 +12,7 @@ from stayfast.observe.recent import RecentConfig
 from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
 from stayfast.policy.admission.overload import AdmissionConfig, SizeConfig, TenantConfig
 from stayfast.policy.admission.price import Prices
-from stayfast.policy.budget import PART, BudgetConfig, share_out
+from stayfast.policy.budget import PART, BudgetConfig, divide_deadline
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
@@ -30,7 +30,7 @@ from stayfast.settings.upstreams import (
     TurnUpstreamSettings,
     Upstream,
     check_headers,
-    nothing,
+    empty_mapping,
 )
 from stayfast.stores.embedder import EmbedderConfig
 
@@ -95,7 +95,7 @@ class RouteSettings:
     pick: Annotated[Literal["balance", "order"], SettingDoc(
         "balance: the less busy of two random ones. order: the first healthy one of the list. Both fail over.")] = "balance"
     weights: Annotated[Mapping[str, float], SettingDoc(
-        "Traffic shares by upstream while all keep up; above 0, others have 1.")] = field(default_factory=nothing)
+        "Traffic shares by upstream while all keep up; above 0, others have 1.")] = field(default_factory=empty_mapping)
     affinity: Annotated[AffinityConfig, SettingDoc(
         "Preference for the upstream with a warm prompt cache.")] = field(default_factory=AffinityConfig)
     eject: Annotated[EjectConfig, SettingDoc(
@@ -138,10 +138,10 @@ class RouteSettings:
                 raise ValueError(f"weights.{name} must be from 0.001 to 1000, not {weight}")
         if self.pick == "order" and (self.weights or self.affinity.mode != "off"):
             raise ValueError("pick must be balance where there are weights or affinity, not order")
-        share_out(self.budget, self.total_s)
+        divide_deadline(self.budget, self.total_s)
         if self.on_overrun.fallback is not None:
             try:
-                share_out(self.budget, self.total_s, self.on_overrun.fallback.reserve)
+                divide_deadline(self.budget, self.total_s, self.on_overrun.fallback.reserve)
             except ValueError as error:
                 raise ValueError(f"on_overrun fallback.{error}") from None
 
@@ -194,7 +194,7 @@ class TracingSettings:
     endpoint: Annotated[str, SettingDoc(
         "Address of the collector; /v1/traces is appended if missing.",
         pattern=r"https?://[^\s@]+", form="like http://host:4318, without user and password", is_secret=True)] = ENDPOINT
-    headers: Annotated[Mapping[str, Secret], SettingDoc("Headers for the collector.")] = field(default_factory=nothing)
+    headers: Annotated[Mapping[str, Secret], SettingDoc("Headers for the collector.")] = field(default_factory=empty_mapping)
     sample: Annotated[float, SettingDoc(
         "Share of traced requests, unless the caller has decided.", minimum=0, maximum=1)] = 1.0
     timeout_s: Annotated[float, SettingDoc("Time limit of one batch of spans.", minimum=0.1, maximum=600)] = 10.0
@@ -213,17 +213,17 @@ class Settings:
     server: Annotated[ServerConfig, SettingDoc(
         "Listening, limits, time-outs and client keys.")] = field(default_factory=ServerConfig)
     upstreams: Annotated[Mapping[str, Upstream], SettingDoc(
-        "Providers and engines, by a name of your choice.")] = field(default_factory=nothing)
+        "Providers and engines, by a name of your choice.")] = field(default_factory=empty_mapping)
     routes: Annotated[Mapping[str, RouteSettings], SettingDoc(
         'Exact `model` names that clients send; "*" takes every other name and forwards it. A list alone means `upstreams`.'
-    )] = field(default_factory=nothing)
+    )] = field(default_factory=empty_mapping)
     defaults: Annotated[Defaults, SettingDoc(
         "Values for routes and upstreams that do not set their own.")] = field(default_factory=Defaults)
     admission: Annotated[AdmissionConfig, SettingDoc(
         "Queueing and rejection under load.")] = field(default_factory=AdmissionConfig)
     tenants: Annotated[Mapping[str, TenantConfig], SettingDoc(
         'Settings of tenants, by their name in server.keys; "*": every other tenant, each on its own.')] = field(
-        default_factory=nothing)
+        default_factory=empty_mapping)
     idempotency: Annotated[IdempotencyConfig, SettingDoc(
         "Repeats of a request under the same `idempotency-key`.")] = field(default_factory=IdempotencyConfig)
     log: Annotated[LogSettings, SettingDoc("Logging. Never prompts, answers or keys.")] = field(default_factory=LogSettings)
@@ -238,7 +238,7 @@ class Settings:
         "Thresholds of `stayfast alerts`; latencies over 5 minutes.")] = field(default_factory=AlertsConfig)
     stores: Annotated[Mapping[str, StoreSettings], SettingDoc(
         "Shared stores of cached answers, by a name of your choice (docs/concepts/cache-stores.md).")] = field(
-        default_factory=nothing)
+        default_factory=empty_mapping)
     embedder: Annotated[EmbedderConfig, SettingDoc(
         "Text embeddings for semantic caches; one model for all routes.")] = field(default_factory=EmbedderConfig)
     workers: Annotated[int, SettingDoc("Processes that share the port, to use more cores.", minimum=1, maximum=256)] = 1
@@ -256,15 +256,15 @@ class Settings:
         return {name: upstream_settings.engine for name, upstream_settings in self.upstreams.items()
                 if isinstance(upstream_settings, EmbeddedUpstream)}
 
-    def model_at(self, route: str, upstream: str) -> str | None:
+    def model_for(self, route: str, upstream: str) -> str | None:
         """The model name at one upstream of a route; None: as the client sent it."""
         return self.upstreams[upstream].models.get(route) or self.routes[route].model
 
-    def prices_at(self, upstream: str) -> Prices:
+    def prices_for(self, upstream: str) -> Prices:
         """The prices at one upstream. The embedded model has none; a turn reports its own costs."""
         upstream_settings = self.upstreams[upstream]
         return {} if isinstance(upstream_settings, EmbeddedUpstream | TurnUpstreamSettings) else upstream_settings.prices
 
-    def tier_model_at(self, route: str, tier: FallbackTier, upstream: str) -> str | None:
+    def fallback_model_for(self, route: str, tier: FallbackTier, upstream: str) -> str | None:
         """The same for an upstream of a fallback tier; the tier's own model name takes precedence."""
-        return tier.model or self.model_at(route, upstream)
+        return tier.model or self.model_for(route, upstream)

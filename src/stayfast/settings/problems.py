@@ -25,13 +25,13 @@ class SourceLocation:
 class Problem:
     """One problem. `path`: of the setting; empty for the whole file."""
 
-    place: SourceLocation
+    location: SourceLocation
     path: Path
     message: str
 
     def __str__(self) -> str:
-        where = dotted(self.path)
-        return f"{self.place}: {where}: {self.message}" if where else f"{self.place}: {self.message}"
+        where = format_path(self.path)
+        return f"{self.location}: {where}: {self.message}" if where else f"{self.location}: {self.message}"
 
 
 class SettingsError(ValueError):
@@ -42,23 +42,23 @@ class SettingsError(ValueError):
         self.problems = tuple(problems)
 
 
-def dotted(path: Path) -> str:
+def format_path(path: Path) -> str:
     """For example routes."gpt-4.1".upstreams[0]."""
     text = ""
     for step in path:
         if isinstance(step, int):
             text += f"[{step}]"
         else:
-            text += ("." if text else "") + (step if fullmatch(r"[A-Za-z0-9_*-]+", step) else quoted(step))
+            text += ("." if text else "") + (step if fullmatch(r"[A-Za-z0-9_*-]+", step) else quote(step))
     return text
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """The text in quotes, on one line."""
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     """`, did you mean port?`; empty if no known word is similar."""
     near = get_close_matches(word.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)
     return f", did you mean {near[0]}?" if near else ""

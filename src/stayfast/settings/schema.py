@@ -20,7 +20,7 @@ from stayfast.settings.validate import (
     VariantField,
     WordField,
     WordOrNumber,
-    settings_of,
+    record_settings,
 )
 
 IDENTIFIER = "urn:stayfast:settings"
@@ -60,7 +60,7 @@ class _Definitions:
 
 
 def _record(record: RecordField, definitions: _Definitions, kind: str | None = None) -> dict[str, Any]:
-    settings = settings_of(record)
+    settings = record_settings(record)
     properties = {setting.name: _property(setting, definitions) for setting in settings}
     if kind is not None:
         properties["kind"] = {**properties["kind"], "enum": [kind]}
@@ -70,7 +70,7 @@ def _record(record: RecordField, definitions: _Definitions, kind: str | None = N
 
 
 def _property(setting: Setting, definitions: _Definitions) -> dict[str, Any]:
-    schema = {**_shape(setting.shape, setting.about, definitions), "description": setting.about.doc}
+    schema = {**_shape(setting.shape, setting.doc, definitions), "description": setting.doc.doc}
     default = _default(setting.default)
     return schema if default is MISSING else {**schema, "default": default}
 
@@ -115,8 +115,8 @@ def _define(record: RecordField, definitions: _Definitions, kind: str | None = N
     shorthand = getattr(record.cls, "SHORTHAND", None)
     if shorthand is None:
         return reference
-    short = next(setting for setting in settings_of(record) if setting.name == shorthand)
-    return {"anyOf": [reference, _shape(short.shape, short.about, definitions)]}
+    short = next(setting for setting in record_settings(record) if setting.name == shorthand)
+    return {"anyOf": [reference, _shape(short.shape, short.doc, definitions)]}
 
 
 def _plain(shape: PlainField, about: SettingDoc) -> dict[str, Any]:
@@ -137,12 +137,12 @@ def _yaml_1_1_values(word: str) -> list[float | bool]:
     return [float(word)] if word.replace(".", "", 1).isdigit() else []
 
 
-def markdown(kinds: Sequence[type[AddedUpstream]] = ()) -> str:
+def reference_page(kinds: Sequence[type[AddedUpstream]] = ()) -> str:
     """The reference page: one table per section."""
     lines = [_HEAD + "\n".join(f"`{name}` | `{'.'.join(path)}`" for name, path in OVERRIDES), ""]
     for title, record in _sections(kinds):
         lines += [f"## {title}", "", "setting | default | meaning", "---|---|---"]
-        lines += [f"`{setting.name}` | {_default_cell(setting)} | {setting.about.doc}" for setting in settings_of(record)]
+        lines += [f"`{setting.name}` | {_default_cell(setting)} | {setting.doc.doc}" for setting in record_settings(record)]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -167,13 +167,13 @@ def _sections(added: Sequence[type[Any]]) -> Iterator[tuple[str, RecordField]]:
         elif isinstance(shape, RecordField) and shape.cls not in seen:
             seen.add(shape.cls)
             yield title, shape
-            inner = [(f"{path}.{setting.name}".lstrip("."), setting.shape) for setting in settings_of(shape)]
+            inner = [(f"{path}.{setting.name}".lstrip("."), setting.shape) for setting in record_settings(shape)]
             waiting[:0] = [(inner_path, inner_path, inner_shape) for inner_path, inner_shape in inner]
 
 
 def _default_cell(setting: Setting) -> str:
     """The default, with the range or the alternatives in brackets."""
-    shape, about = setting.shape, setting.about
+    shape, about = setting.shape, setting.doc
     if isinstance(shape, OptionalField):
         shape = shape.inner
     default = _default(setting.default)

@@ -63,6 +63,6 @@ defaults:
 """
 
 
-def starter(*, is_embedded: bool) -> str:
+def starter_file(*, is_embedded: bool) -> str:
     """The text of the file. Without the embedded engine, its lines are commented out."""
     return _TEXT.format(embedded="" if is_embedded else "#")

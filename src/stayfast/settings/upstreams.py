@@ -33,7 +33,7 @@ BREAKER = SettingDoc("Circuit breaker. Unset: defaults.breaker.")
 PRICES = SettingDoc("USD per million tokens, by this upstream's model name; \"*\": every other model.")
 
 
-def nothing() -> Mapping[str, Any]:
+def empty_mapping() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
@@ -55,9 +55,9 @@ class HttpUpstream:
         "Address, without /chat/completions or /messages; a host alone gets /v1. Empty: the provider's.",
         pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
     key: Annotated[Secret | None, SettingDoc("API key, as a reference: ${OPENAI_API_KEY}.")] = None
-    headers: Annotated[Mapping[str, Secret], SettingDoc("Headers of every request to it.")] = field(default_factory=nothing)
-    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
-    prices: Annotated[Prices, PRICES] = field(default_factory=nothing)
+    headers: Annotated[Mapping[str, Secret], SettingDoc("Headers of every request to it.")] = field(default_factory=empty_mapping)
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
+    prices: Annotated[Prices, PRICES] = field(default_factory=empty_mapping)
     apis: Annotated[tuple[Api, ...], SettingDoc(
         "APIs it speaks natively; others are translated. Empty: by kind; responses only at api.openai.com.")] = ()
     request_usage: Annotated[bool, SettingDoc(
@@ -119,7 +119,7 @@ class EmbeddedUpstream:
     kind: Annotated[Literal["embedded"], SettingDoc("A model in a process of the gateway.")] = "embedded"
     engine: Annotated[EngineConfig, SettingDoc(
         "The engine's settings.", is_inline=True)] = field(default_factory=EngineConfig)
-    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
     probe: Annotated[bool, PROBE] = True
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
@@ -138,7 +138,7 @@ class AddedUpstream(ABC):
     breaker: BreakerConfig
 
     @abstractmethod
-    def make(self, name: str, clock: Clock) -> UpstreamProtocol:
+    def build_upstream(self, name: str, clock: Clock) -> UpstreamProtocol:
         """The upstream with these settings."""
 
 
@@ -154,7 +154,7 @@ class TurnUpstreamSettings:
     resume_s: Annotated[float, SettingDoc(
         "Time that a turn continues for a disconnected client of its typed events. 0: it ends at once.",
         minimum=0, maximum=3600)] = 15.0
-    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
     probe: Annotated[bool, SettingDoc("Run the function once at start, for one token.")] = False
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)

@@ -14,10 +14,10 @@ from re import ASCII, fullmatch
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from stayfast.core.setting import Secret, SettingDoc, declarations
-from stayfast.settings.hints import foreign_reference, key_hint, kind_hint, matching, number_hint
-from stayfast.settings.problems import Path, Problem, SourceLocation, did_you_mean, quoted
-from stayfast.settings.yaml_nodes import Mapping, Node, Scalar, YamlEntry, YamlList, expand, has_reference, place_of
+from stayfast.core.setting import Secret, SettingDoc, read_declarations
+from stayfast.settings.hints import foreign_reference, key_hint, kind_hint, match_path, number_hint
+from stayfast.settings.problems import Path, Problem, SourceLocation, suggest, quote
+from stayfast.settings.yaml_nodes import YamlMapping, Node, YamlScalar, YamlEntry, YamlList, expand_references, has_reference, location_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class VariantField:
     """One of several dataclasses, selected by the word in `kind`. `open_to`: base class of additional variants."""
 
     by_kind: tuple[tuple[str, type[Any]], ...]
-    open_to: type[Any] | None = None
+    base_of_added: type[Any] | None = None
 
     def with_kinds(self, kinds: Iterable[type[Any]]) -> "VariantField":
         """With those of `kinds` that derive from `open_to`."""
-        if self.open_to is None:
+        if self.base_of_added is None:
             return self
-        added = [cls for cls in kinds if issubclass(cls, self.open_to)]
-        return VariantField(self.by_kind + tuple((word, cls) for cls in added for word in kinds_of(cls)))
+        added = [cls for cls in kinds if issubclass(cls, self.base_of_added)]
+        return VariantField(self.by_kind + tuple((word, cls) for cls in added for word in kind_words(cls)))
 
 
 Shape = PlainField | WordField | OptionalField | WordOrNumber | ListField | TableField | RecordField | VariantField
@@ -91,23 +91,23 @@ class Setting:
     name: str
     shape: Shape
     default: Any  # dataclasses.MISSING: required
-    about: SettingDoc
-    into: tuple[str, type[Any]] | None = None
+    doc: SettingDoc
+    inlined_in: tuple[str, type[Any]] | None = None
 
 
-def shape_of(hint: Any) -> Shape:
+def shape_of_type(hint: Any) -> Shape:
     """Raises TypeError for a type that settings cannot hold."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return shape_of(args[0])
+        return shape_of_type(args[0])
     if origin is Literal:
         return WordField(tuple(args))
     if origin is tuple and args[1:] == (...,):
-        return ListField(shape_of(args[0]))
+        return ListField(shape_of_type(args[0]))
     if origin is not None and isinstance(origin, type) and issubclass(origin, AnyMapping) and args[0] is str:
-        return TableField(shape_of(args[1]))
+        return TableField(shape_of_type(args[1]))
     if origin in (Union, UnionType):
         return _shape_of_union([arg for arg in args if arg is not NoneType])
     if isinstance(hint, type) and issubclass(hint, StrEnum):
@@ -119,34 +119,34 @@ def shape_of(hint: Any) -> Shape:
 
 def _shape_of_union(hints: list[Any]) -> Shape:
     if len(hints) == 1:
-        return OptionalField(shape_of(hints[0]))
-    match sorted((shape_of(hint) for hint in hints if hint in (int, float) or get_origin(hint) is Literal),
+        return OptionalField(shape_of_type(hints[0]))
+    match sorted((shape_of_type(hint) for hint in hints if hint in (int, float) or get_origin(hint) is Literal),
                  key=lambda shape: isinstance(shape, PlainField)):
         case [WordField() as word, PlainField() as number]:
             return WordOrNumber(word, number)
-    by_kind = tuple((word, cls) for cls in hints for word in kinds_of(cls))
-    return VariantField(by_kind, next((cls for cls in hints if not kinds_of(cls)), None))
+    by_kind = tuple((word, cls) for cls in hints for word in kind_words(cls))
+    return VariantField(by_kind, next((cls for cls in hints if not kind_words(cls)), None))
 
 
-def kinds_of(cls: type[Any]) -> tuple[str, ...]:
+def kind_words(cls: type[Any]) -> tuple[str, ...]:
     """The words that `kind` may have; empty for any text."""
     return get_args(get_type_hints(cls)["kind"])
 
 
 @cache
-def settings_of(record: RecordField) -> tuple[Setting, ...]:
+def record_settings(record: RecordField) -> tuple[Setting, ...]:
     """The keys of a record, in the order of its fields; the keys of inlined records replace their field."""
     cls: Any = record.cls
-    declared = declarations(cls)
+    declared = read_declarations(cls)
     found: list[Setting] = []
     for field in fields(cls):
         if field.name not in declared:
             continue
         hint, about = declared[field.name]
-        shape = WordField(about.words) if about.words else shape_of(hint)
+        shape = WordField(about.words) if about.words else shape_of_type(hint)
         if about.is_inline and isinstance(shape, RecordField):
-            found += [Setting(inner.name, inner.shape, inner.default, inner.about, (field.name, shape.cls))
-                      for inner in settings_of(shape)]
+            found += [Setting(inner.name, inner.shape, inner.default, inner.doc, (field.name, shape.cls))
+                      for inner in record_settings(shape)]
             continue
         default = field.default if field.default_factory is MISSING else field.default_factory()
         found.append(Setting(field.name, shape, default, about))
@@ -204,7 +204,7 @@ REMOVED_KEYS: Final[AnyMapping[tuple[str, ...], str]] = {
 
 def explain_removed(path: Path, table: AnyMapping[tuple[str, ...], str] = REMOVED_KEYS) -> str | None:
     """The text for a removed or renamed key; None for any other key."""
-    return matching(path, table)
+    return match_path(path, table)
 
 
 BAD: Any = object()  # in place of a value with a problem
@@ -226,17 +226,17 @@ class Decoder:
         self._hints = hints
         self.problems: list[Problem] = []
 
-    def value(self, shape: Shape, node: Node, path: Path, about: SettingDoc = _NO_BOUNDS) -> Any:
+    def decode(self, shape: Shape, node: Node, path: Path, about: SettingDoc = _NO_BOUNDS) -> Any:
         """The value of one setting. On a problem, adds it to `problems` and returns BAD."""
         match shape:
             case OptionalField(inner):
-                return None if isinstance(node, Scalar) and node.is_null else self.value(inner, node, path, about)
+                return None if isinstance(node, YamlScalar) and node.is_null else self.decode(inner, node, path, about)
             case PlainField() | WordField() | WordOrNumber():
                 return self._scalar(shape, node, path, about)
             case ListField(item):
                 if not isinstance(node, YamlList):
-                    return self._add_problem(node.place, path, f"must be a list: [{wanted_words(item, about)}, ...]")
-                values = [self.value(item, child, (*path, n), about) for n, child in enumerate(node.items)]
+                    return self._add_problem(node.location, path, f"must be a list: [{describe_shape(item, about)}, ...]")
+                values = [self.decode(item, child, (*path, n), about) for n, child in enumerate(node.items)]
                 return BAD if BAD in values else tuple(values)
             case TableField(item):
                 return self._table(item, node, path, about)
@@ -250,16 +250,16 @@ class Decoder:
         return BAD
 
     def _scalar(self, shape: PlainField | WordField | WordOrNumber, node: Node, path: Path, about: SettingDoc) -> Any:
-        wanted = wanted_words(shape, about)
-        if not isinstance(node, Scalar) or node.is_null:
-            what = {YamlList: "a list", Mapping: "a mapping"}.get(type(node), "nothing")
-            return self._add_problem(node.place, path, f"must be {wanted}, not {what}")
+        wanted = describe_shape(shape, about)
+        if not isinstance(node, YamlScalar) or node.is_null:
+            what = {YamlList: "a list", YamlMapping: "a mapping"}.get(type(node), "nothing")
+            return self._add_problem(node.location, path, f"must be {wanted}, not {what}")
         try:
-            text = expand(node.text, self._environment)
+            text = expand_references(node.text, self._environment)
         except ValueError as error:
-            return self._add_problem(node.place, path, str(error))
+            return self._add_problem(node.location, path, str(error))
         if shape == PlainField("secret") and (foreign := foreign_reference(node.text)) is not None:
-            return self._add_problem(node.place, path, foreign)
+            return self._add_problem(node.location, path, foreign)
         is_bare = node.is_plain or has_reference(node.text)
         try:
             return _converted(shape, text, is_bare, about)
@@ -268,42 +268,42 @@ class Decoder:
             shown = "" if is_hidden else f", not {_as_written(node)}"
             if has_reference(node.text):
                 shown += " (its value comes from the environment)"
-            return self._add_problem(node.place, path, f"must be {wanted}{shown}{error}{_hint(shape, text, path, about)}")
+            return self._add_problem(node.location, path, f"must be {wanted}{shown}{error}{_hint(shape, text, path, about)}")
 
     def _table(self, item: Shape, node: Node, path: Path, about: SettingDoc) -> Any:
-        if isinstance(node, Scalar) and node.is_null:
+        if isinstance(node, YamlScalar) and node.is_null:
             return MappingProxyType({})
-        if not isinstance(node, Mapping):
-            return self._add_problem(node.place, path, "must be a mapping of names, like {NAME: ...}")
+        if not isinstance(node, YamlMapping):
+            return self._add_problem(node.location, path, "must be a mapping of names, like {NAME: ...}")
         values = {}
         for name, entry in node.entries.items():
             if not fullmatch(r"[!-~]{1,200}", name):
-                self._add_problem(entry.place, (*path, name), "a name must be 1 to 200 visible ASCII characters")
-            values[name] = self.value(item, entry.value, (*path, name), about)
+                self._add_problem(entry.location, (*path, name), "a name must be 1 to 200 visible ASCII characters")
+            values[name] = self.decode(item, entry.value, (*path, name), about)
         return BAD if BAD in values.values() else MappingProxyType(values)
 
     def _variant(self, by_kind: AnyMapping[str, type[Any]], node: Node, path: Path) -> Any:
         kinds = WordField(tuple(by_kind))
-        if not isinstance(node, Mapping):
-            return self._add_problem(node.place, path, f"must be a mapping with `kind`: {wanted_words(kinds)}")
+        if not isinstance(node, YamlMapping):
+            return self._add_problem(node.location, path, f"must be a mapping with `kind`: {describe_shape(kinds)}")
         if "kind" not in node.entries:
-            return self._add_problem(node.place, path, f"`kind` is missing: {wanted_words(kinds)}")
-        kind = self.value(kinds, node.entries["kind"].value, (*path, "kind"))
+            return self._add_problem(node.location, path, f"`kind` is missing: {describe_shape(kinds)}")
+        kind = self.decode(kinds, node.entries["kind"].value, (*path, "kind"))
         return BAD if kind is BAD else self._record(by_kind[kind], node, path)
 
     def _record(self, cls: type[Any], node: Node, path: Path) -> Any:
         shorthand = getattr(cls, "SHORTHAND", None)  # a list alone stands for this key
         if shorthand is not None and isinstance(node, YamlList):
-            node = Mapping(node.place, {shorthand: YamlEntry(node.place, node)})
-        if isinstance(node, Scalar) and node.is_null:
-            node = Mapping(node.place)
-        known = {setting.name: setting for setting in settings_of(RecordField(cls))}
-        if not isinstance(node, Mapping):
+            node = YamlMapping(node.location, {shorthand: YamlEntry(node.location, node)})
+        if isinstance(node, YamlScalar) and node.is_null:
+            node = YamlMapping(node.location)
+        known = {setting.name: setting for setting in record_settings(RecordField(cls))}
+        if not isinstance(node, YamlMapping):
             names = ", ".join(list(known)[:3]) + ", ..." * (len(known) > 3)
             or_list = f"a list of {shorthand}, or " if shorthand is not None else ""
-            return self._add_problem(node.place, path, f"must be {or_list}a mapping ({names})")
+            return self._add_problem(node.location, path, f"must be {or_list}a mapping ({names})")
         for name in node.entries.keys() - known.keys():
-            self._add_problem(node.entries[name].place, (*path, name), self._why_unknown((*path, name), known))
+            self._add_problem(node.entries[name].location, (*path, name), self._why_unknown((*path, name), known))
         values = {name: self._given(setting, node, path, self._bases.get(cls)) for name, setting in known.items()}
         return BAD if BAD in values.values() else self._built(cls, known, values, node, path)
 
@@ -313,26 +313,26 @@ class Decoder:
         hint = key_hint(path, self._hints)
         return f"unknown setting: {hint}" if hint is not None else f"unknown setting{_what_was_meant(str(path[-1]), known)}"
 
-    def _given(self, setting: Setting, node: Mapping, path: Path, base: object) -> Any:
+    def _given(self, setting: Setting, node: YamlMapping, path: Path, base: object) -> Any:
         entry = node.entries.get(setting.name)
         if entry is not None:
-            return self.value(setting.shape, entry.value, (*path, setting.name), setting.about)
+            return self.decode(setting.shape, entry.value, (*path, setting.name), setting.doc)
         if base is not None:
             return getattr(base, setting.name)
         if isinstance(setting.shape, RecordField) and setting.shape.cls in self._bases:
             return self._bases[setting.shape.cls]
         if setting.default is MISSING:
-            wanted = wanted_words(setting.shape, setting.about)
-            return self._add_problem(node.place, path, f"`{setting.name}` is missing: {wanted}")
+            wanted = describe_shape(setting.shape, setting.doc)
+            return self._add_problem(node.location, path, f"`{setting.name}` is missing: {wanted}")
         return setting.default
 
-    def _built(self, cls: type[Any], known: AnyMapping[str, Setting], values: AnyMapping[str, Any], node: Mapping,
+    def _built(self, cls: type[Any], known: AnyMapping[str, Setting], values: AnyMapping[str, Any], node: YamlMapping,
                path: Path) -> Any:
-        arguments = {name: value for name, value in values.items() if known[name].into is None}
+        arguments = {name: value for name, value in values.items() if known[name].inlined_in is None}
         inlined: dict[tuple[str, type[Any]], dict[str, Any]] = {}
         for name, setting in known.items():
-            if setting.into is not None:
-                inlined.setdefault(setting.into, {})[name] = values[name]
+            if setting.inlined_in is not None:
+                inlined.setdefault(setting.inlined_in, {})[name] = values[name]
         try:
             for (field_name, inner), settings in inlined.items():
                 arguments[field_name] = inner(**settings)
@@ -341,51 +341,51 @@ class Decoder:
             where, _, what = str(error).partition(" ")  # such messages begin with the name of the setting
             steps = tuple(where.rstrip(":").split(".", 1))
             if steps[0] not in known:
-                return self._add_problem(node.place, path, str(error))
-            return self._add_problem(place_of(node, steps), (*path, *steps), what)
+                return self._add_problem(node.location, path, str(error))
+            return self._add_problem(location_of(node, steps), (*path, *steps), what)
 
 
 def _what_was_meant(name: str, known: AnyMapping[str, Setting]) -> str:
     """A suggestion for an unknown key: the same name in a sub-section, or a similar one."""
     below = [f"{field.name}.{name}" for field in known.values()
-             if isinstance(field.shape, RecordField) and any(inner.name == name for inner in settings_of(field.shape))]
+             if isinstance(field.shape, RecordField) and any(inner.name == name for inner in record_settings(field.shape))]
     if 0 < len(below) <= _MOST_SUGGESTED:
         return f", did you mean {' or '.join(below)}?"
-    return did_you_mean(name, known)
+    return suggest(name, known)
 
 
 def _hint(shape: PlainField | WordField | WordOrNumber, text: str, path: Path, about: SettingDoc) -> str:
     """A suggestion for a wrong scalar; may be empty."""
     if isinstance(shape, WordField):
         hint = kind_hint(path, text)
-        return did_you_mean(text, shape.words) if hint is None else f"; {hint}"
+        return suggest(text, shape.words) if hint is None else f"; {hint}"
     is_number = isinstance(shape, WordOrNumber) or shape.kind in ("integer", "number")
     hint = number_hint(path, text, about.maximum) if is_number else None
     return "" if hint is None else f": {hint}"
 
 
-def _as_written(node: Scalar) -> str:
+def _as_written(node: YamlScalar) -> str:
     """The value as in the file: numbers without quotes unless quoted there."""
-    return node.text if node.is_plain and fullmatch(r"[-+]?\.?\d[-+.\w]*", node.text, ASCII) else quoted(node.text)
+    return node.text if node.is_plain and fullmatch(r"[-+]?\.?\d[-+.\w]*", node.text, ASCII) else quote(node.text)
 
 
-def wanted_words(shape: Shape, about: SettingDoc = _NO_BOUNDS) -> str:
+def describe_shape(shape: Shape, about: SettingDoc = _NO_BOUNDS) -> str:
     """The expected value in words."""
     match shape:
         case WordField(words):
             return "one of " + ", ".join(words) if len(words) > 1 else words[0]
         case PlainField("integer" | "number" as kind):
-            return " ".join(part for part in ("a whole number" if kind == "integer" else "a number", about.bounds()) if part)
+            return " ".join(part for part in ("a whole number" if kind == "integer" else "a number", about.describe_bounds()) if part)
         case PlainField("boolean"):
             return "true or false"
         case PlainField():
             return about.form or "text"
         case OptionalField(inner):
-            return wanted_words(inner, about)
+            return describe_shape(inner, about)
         case WordOrNumber(word, number):
-            return f"{wanted_words(word)} or {wanted_words(number, about)}"
+            return f"{describe_shape(word)} or {describe_shape(number, about)}"
         case ListField(item):
-            return f"a list of {wanted_words(item, about)}"
+            return f"a list of {describe_shape(item, about)}"
         case _:
             return "a mapping"
 
@@ -419,6 +419,6 @@ def _number_or_flag(kind: str, text: str, about: SettingDoc) -> int | float | bo
     if not fullmatch(r"[-+]?\d{1,15}" if kind == "integer" else r"[-+]?(\d{1,15}(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?", text):
         raise ValueError
     value = int(text) if kind == "integer" else float(text)
-    if not isfinite(value) or about.complaint(value) is not None:
+    if not isfinite(value) or about.find_violation(value) is not None:
         raise ValueError
     return value

@@ -24,11 +24,11 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class YamlScalar:
     """A scalar as text. `is_plain`: without quotes."""
 
     text: str
-    place: SourceLocation
+    location: SourceLocation
     is_plain: bool = True
 
     @property
@@ -39,36 +39,36 @@ class Scalar:
 @dataclass(frozen=True, slots=True)
 class YamlList:
     items: tuple["Node", ...]
-    place: SourceLocation
+    location: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
 class YamlEntry:
-    place: SourceLocation  # of the key
+    location: SourceLocation  # of the key
     value: "Node"
 
 
 @dataclass(slots=True)
-class Mapping:
+class YamlMapping:
     """A mapping. Mutable only while settings are loaded."""
 
-    place: SourceLocation
+    location: SourceLocation
     entries: dict[str, YamlEntry] = field(default_factory=dict)
 
-    def put(self, path: tuple[str, ...], text: str, source: str) -> None:
+    def set_scalar(self, path: tuple[str, ...], text: str, source: str) -> None:
         """Set the scalar at `path`; missing mappings are created."""
         place = SourceLocation(source)
         if len(path) == 1:
-            self.entries[path[0]] = YamlEntry(place, Scalar(text, place))
+            self.entries[path[0]] = YamlEntry(place, YamlScalar(text, place))
             return
         entry = self.entries.get(path[0])
-        if entry is None or (isinstance(entry.value, Scalar) and entry.value.is_null):
-            entry = self.entries[path[0]] = YamlEntry(place, Mapping(place))
-        if isinstance(entry.value, Mapping):  # otherwise the decoder reports the wrong type
-            entry.value.put(path[1:], text, source)
+        if entry is None or (isinstance(entry.value, YamlScalar) and entry.value.is_null):
+            entry = self.entries[path[0]] = YamlEntry(place, YamlMapping(place))
+        if isinstance(entry.value, YamlMapping):  # otherwise the decoder reports the wrong type
+            entry.value.set_scalar(path[1:], text, source)
 
 
-Node = Scalar | YamlList | Mapping
+Node = YamlScalar | YamlList | YamlMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,37 +80,37 @@ class Override:
     source: str
 
 
-def place_of(root: Node, path: Path) -> SourceLocation:
+def location_of(root: Node, path: Path) -> SourceLocation:
     """The location of the setting at `path`, or of its nearest parent in the file."""
-    place, node = root.place, root
+    place, node = root.location, root
     for step in path:
-        if isinstance(node, Mapping) and step in node.entries:
+        if isinstance(node, YamlMapping) and step in node.entries:
             node = node.entries[str(step)].value
         elif isinstance(node, YamlList) and isinstance(step, int) and step < len(node.items):
             node = node.items[step]
         else:
             break
-        place = node.place
+        place = node.location
     return place
 
 
-def below(node: Node | None, *names: str) -> Node | None:
+def node_at(node: Node | None, *names: str) -> Node | None:
     """The node at a path of keys; None if there is none."""
     for name in names:
-        entry = node.entries.get(name) if isinstance(node, Mapping) else None
+        entry = node.entries.get(name) if isinstance(node, YamlMapping) else None
         if entry is None:
             return None
         node = entry.value
     return node
 
 
-def entries_of(tree: Mapping, name: str) -> dict[str, Node]:
+def entries_at(tree: YamlMapping, name: str) -> dict[str, Node]:
     """The values of the mapping at a key; empty if there is none."""
-    value = below(tree, name)
-    return {key: entry.value for key, entry in value.entries.items()} if isinstance(value, Mapping) else {}
+    value = node_at(tree, name)
+    return {key: entry.value for key, entry in value.entries.items()} if isinstance(value, YamlMapping) else {}
 
 
-def parse(text: str, source: str) -> tuple[Mapping, list[Problem]]:
+def parse(text: str, source: str) -> tuple[YamlMapping, list[Problem]]:
     """The tree of a YAML text, and its problems. Raises SettingsError if the text is not a YAML mapping."""
     try:
         loader = _Loader(text)
@@ -127,11 +127,11 @@ def parse(text: str, source: str) -> tuple[Mapping, list[Problem]]:
     except yaml.YAMLError as error:  # for example a character that YAML does not allow
         raise SettingsError([Problem(SourceLocation(source), (), f"not YAML: {error}".splitlines()[0])]) from None
     reader = _Reader(source)
-    root = reader.node(top, ()) if top is not None else Mapping(SourceLocation(source, 1, 1))
-    if isinstance(root, Scalar) and root.is_null:
-        root = Mapping(root.place)
-    if not isinstance(root, Mapping):
-        problem = Problem(root.place, (), "must be a mapping (server, upstreams, routes, ...)")
+    root = reader.node(top, ()) if top is not None else YamlMapping(SourceLocation(source, 1, 1))
+    if isinstance(root, YamlScalar) and root.is_null:
+        root = YamlMapping(root.location)
+    if not isinstance(root, YamlMapping):
+        problem = Problem(root.location, (), "must be a mapping (server, upstreams, routes, ...)")
         raise SettingsError([*reader.problems, problem])
     return root, reader.problems
 
@@ -156,7 +156,7 @@ class _Reader:
             if known is not None:
                 return known
             self._add_problem(node, path, "an anchor must not contain itself")
-            return Scalar("", self._location(node))
+            return YamlScalar("", self._location(node))
         self._seen[id(node)] = None
         made = self._seen[id(node)] = self._convert(node, path)
         return made
@@ -169,10 +169,10 @@ class _Reader:
             return YamlList(tuple(self.node(item, (*path, n)) for n, item in enumerate(node.value)), self._location(node))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
-        return Scalar(node.value, self._location(node), not getattr(node, "style", None))
+        return YamlScalar(node.value, self._location(node), not getattr(node, "style", None))
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> Mapping:
-        made = Mapping(self._location(node))
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> YamlMapping:
+        made = YamlMapping(self._location(node))
         merged: dict[str, YamlEntry] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -181,17 +181,17 @@ class _Reader:
                 for mapping in self._read_merge_source(value, path):
                     merged = {**mapping.entries, **merged}
             elif key.value in made.entries:
-                first = made.entries[key.value].place
+                first = made.entries[key.value].location
                 self._add_problem(key, (*path, key.value), f"duplicate key, first in line {first.line}")
             else:
                 made.entries[key.value] = YamlEntry(self._location(key), self.node(value, (*path, key.value)))
         made.entries = {**merged, **made.entries}
         return made
 
-    def _read_merge_source(self, value: yaml.Node, path: Path) -> Iterator[Mapping]:
+    def _read_merge_source(self, value: yaml.Node, path: Path) -> Iterator[YamlMapping]:
         source = self.node(value, (*path, "<<"))
         for mapping in source.items if isinstance(source, YamlList) else (source,):
-            if isinstance(mapping, Mapping):
+            if isinstance(mapping, YamlMapping):
                 yield mapping
             else:
                 self._add_problem(value, path, "<< takes mappings only")
@@ -201,7 +201,7 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def expand(text: str, environment: AnyMapping[str, str]) -> str:
+def expand_references(text: str, environment: AnyMapping[str, str]) -> str:
     """Replace the references in `text`. Raises ValueError, which names the unset variable but never a value."""
     return _REFERENCE.sub(lambda found: _resolve_reference(found, environment), text) if "${" in text else text
 

@@ -29,7 +29,7 @@ class CachedAnswer(msgspec.Struct, frozen=True, gc=False):
     tenant: str | None = None
     tags: tuple[str, ...] = ()  # of its client (`x-cache-tags`)
 
-    def is_of(self, route: str | None, tenant: str | None, tag: str | None) -> bool:
+    def matches(self, route: str | None, tenant: str | None, tag: str | None) -> bool:
         """Whether it matches all of these; None matches any."""
         return ((route is None or self.route == route) and (tenant is None or self.tenant == tenant)
                 and (tag is None or tag in self.tags))
@@ -70,7 +70,7 @@ class Store(Protocol):
     async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
         """The answer of a key."""
 
-    async def ask(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
+    async def look_up(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
         """As `get`, and whether the store replied: (None, False) if it is unavailable or too slow."""
 
     async def put(self, key: bytes, answer: CachedAnswer) -> None:
@@ -79,18 +79,18 @@ class Store(Protocol):
     async def remove(self, key: bytes) -> bool:
         """Remove the answer of a key. False if the store did not confirm it in time."""
 
-    async def lead(self, key: bytes, until: float = inf) -> bool:
+    async def acquire_lead(self, key: bytes, until: float = inf) -> bool:
         """Acquire the right to make the answer of `key` for all processes that share the store. False: another process
         has it, and `follow` waits for its answer. After True the caller must call `led` when its call ends, however it ends.
         """
 
-    async def follow(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
+    async def wait_for_leader(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
         """The answer that another process makes for `key`; None if it ends without one, or not in time.
 
         since: answers stored before this instant (wall-clock seconds) are ignored.
         """
 
-    def led(self, key: bytes) -> None:
+    def release_lead(self, key: bytes) -> None:
         """Release what `lead` acquired, after the answer has been put."""
 
     async def inspect(self, key: bytes) -> CachedAnswer | None:
@@ -119,7 +119,7 @@ class Put(Struct, frozen=True, gc=False):
 
     key: bytes
     data: bytes
-    kept: CachedAnswer
+    answer: CachedAnswer
 
 
 class Remove(Struct, frozen=True, gc=False):
@@ -128,7 +128,7 @@ class Remove(Struct, frozen=True, gc=False):
     key: bytes
 
 
-class Lead(Struct, frozen=True, gc=False):
+class AcquireLead(Struct, frozen=True, gc=False):
     """Reply: whether `owner` now leads this key, for `for_s` seconds: it does unless another owner does."""
 
     key: bytes
@@ -142,15 +142,15 @@ class IsLed(Struct, frozen=True, gc=False):
     key: bytes
 
 
-class Led(Struct, frozen=True, gc=False):
+class ReleaseLead(Struct, frozen=True, gc=False):
     """`owner` no longer leads this key."""
 
     key: bytes
     owner: bytes
 
 
-Order = Get | Put | Remove | Lead | IsLed | Led
-Reply = bytes | bool | None  # Get: data or None. Lead, IsLed: a bool. Others: None
+StoreCommand = Get | Put | Remove | AcquireLead | IsLed | ReleaseLead
+StoreReply = bytes | bool | None  # Get: data or None. Lead, IsLed: a bool. Others: None
 
 
 class StoreBackend(Protocol):
@@ -163,10 +163,10 @@ class StoreBackend(Protocol):
     def kind(self) -> str:
         """Its name in the settings."""
 
-    async def execute(self, orders: Sequence[Order]) -> list[Reply]:
+    async def execute(self, commands: Sequence[StoreCommand]) -> list[StoreReply]:
         """Execute commands in order; one reply each."""
 
-    async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
+    async def append_log(self, name: str, records: Sequence[bytes], max_records: int) -> None:
         """Append to the log `name` (lower-case letters and digits), which keeps about its last `most` records."""
 
     async def read_log(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stayfast.core.clock import Clock
-from stayfast.policy.cache.encoder_batching import EncodingPace, PendingText, batch_of
+from stayfast.policy.cache.encoder_batching import EncodingPace, PendingText, select_batch
 from stayfast.policy.cache.s3fifo import S3Fifo
 from stayfast.stores.embedder import EmbedderConfig, NoEmbedder
-from stayfast.wire.canonical import text_of
+from stayfast.wire.canonical import normalize_text
 
 Floats = NDArray[np.float32]
 
@@ -24,10 +24,10 @@ class EncoderModel(Protocol):
     id: str
     n_dims: int
 
-    def tokens(self, text: str) -> tuple[list[int], bool]:
+    def tokenize(self, text: str) -> tuple[list[int], bool]:
         """Its token ids, truncated to the model's limit, and whether that is the whole text."""
 
-    def run(self, batch: list[list[int]]) -> Floats:
+    def encode(self, batch: list[list[int]]) -> Floats:
         """One row for each text; all texts have the same number of tokens."""
 
 
@@ -37,7 +37,7 @@ class _Text(PendingText, eq=False):
     n_callers: int = 0
 
 
-class Batched:
+class BatchedEmbedder:
     """An `Embedder`. One loop's; its threads only run the model."""
 
     def __init__(self, model: EncoderModel, config: EmbedderConfig, clock: Clock) -> None:
@@ -56,8 +56,8 @@ class Batched:
         self._pending: dict[bytes, _Text] = {}  # waiting or running
         self._waiting: dict[_Text, None] = {}  # oldest first
 
-    def fits(self, left_s: float) -> bool:
-        return self._pace.fits(left_s)
+    def can_embed_within(self, left_s: float) -> bool:
+        return self._pace.has_time(left_s)
 
     def is_whole(self, text: str) -> bool:
         """Takes 1 ms for 700 characters, the first time."""
@@ -93,7 +93,7 @@ class Batched:
 
     def _tokens(self, text: str) -> tuple[list[int], bool]:
         if self._last_tokens[0] != text:
-            self._last_tokens = (text, *self._model.tokens(text))
+            self._last_tokens = (text, *self._model.tokenize(text))
         return self._last_tokens[1:]
 
     def _release(self, key: bytes, pending: _Text) -> None:
@@ -109,12 +109,12 @@ class Batched:
     def _start_batches(self) -> None:
         """One batch for each idle thread."""
         while self._waiting and self._n_running < self._config.threads:
-            batch = batch_of(self._waiting, self._clock.now(), self._config.max_batch_tokens, self._config.max_batch_wait_s)
+            batch = select_batch(self._waiting, self._clock.now(), self._config.max_batch_tokens, self._config.max_batch_wait_s)
             for text in batch:
                 del self._waiting[text]
             try:
                 running = asyncio.get_running_loop().run_in_executor(
-                    self._threads, self._model.run, [text.ids for text in batch])
+                    self._threads, self._model.encode, [text.ids for text in batch])
             except RuntimeError:  # closed
                 _fail(batch, NoEmbedder("the embedder is closed"))
                 return
@@ -131,7 +131,7 @@ class Batched:
         else:
             now = self._clock.now()
             for text, row in zip(batch, running.result(), strict=True):
-                self._pace.took(now - text.queued_at)
+                self._pace.add_sample(now - text.queued_at)
                 if not text.vector.done():
                     text.vector.set_result(row)
         self._start_batches()
@@ -142,7 +142,7 @@ class Batched:
 
 def _cache_key(text: str) -> bytes:
     """Ignores line ends, the form of accents, and the amount of white space, as most tokenizers of such models do."""
-    return " ".join(text_of(text).split()).encode()
+    return " ".join(normalize_text(text).split()).encode()
 
 
 def _fail(batch: list[_Text], why: NoEmbedder) -> None:
@@ -151,6 +151,6 @@ def _fail(batch: list[_Text], why: NoEmbedder) -> None:
             text.vector.set_exception(NoEmbedder(*why.args))
 
 
-def floats(row: bytes) -> Floats:
+def vector_from_bytes(row: bytes) -> Floats:
     """A vector from its bytes."""
     return np.frombuffer(row, dtype=np.float32)

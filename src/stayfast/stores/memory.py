@@ -23,18 +23,18 @@ class MemoryStore:
     def n_entries(self) -> int:
         return len(self._answers)
 
-    def peek(self, key: bytes) -> CachedAnswer | None:
+    def get_sync(self, key: bytes) -> CachedAnswer | None:
         """`get` without a coroutine, which would cost as much as the look-up."""
         return self._answers.get(key)
 
-    def keep(self, key: bytes, answer: CachedAnswer) -> None:
+    def put_sync(self, key: bytes, answer: CachedAnswer) -> None:
         """`put` without a coroutine."""
         self._answers.put(key, answer, len(answer.body))
 
     async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
         return self._answers.get(key)
 
-    async def ask(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
+    async def look_up(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
         return self._answers.get(key), True
 
     async def put(self, key: bytes, answer: CachedAnswer) -> None:
@@ -44,13 +44,13 @@ class MemoryStore:
         self._answers.remove(key)
         return True
 
-    async def lead(self, key: bytes, until: float = inf) -> bool:
+    async def acquire_lead(self, key: bytes, until: float = inf) -> bool:
         return True
 
-    async def follow(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
+    async def wait_for_leader(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
         return None
 
-    def led(self, key: bytes) -> None:
+    def release_lead(self, key: bytes) -> None:
         """No other process waits for it."""
 
     async def inspect(self, key: bytes) -> CachedAnswer | None:
@@ -58,7 +58,7 @@ class MemoryStore:
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
         """Takes 1 ms for each 10,000 answers."""
-        found = [key for key, answer in self._answers.items() if answer.is_of(route, tenant, tag)]
+        found = [key for key, answer in self._answers.items() if answer.matches(route, tenant, tag)]
         for key in found:
             self._answers.remove(key)
         return len(found)

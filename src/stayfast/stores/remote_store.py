@@ -47,12 +47,12 @@ from stayfast.stores.base import (
     CachedAnswer,
     Get,
     IsLed,
-    Lead,
-    Led,
-    Order,
+    AcquireLead,
+    ReleaseLead,
+    StoreCommand,
     Put,
     Remove,
-    Reply,
+    StoreReply,
     StoreBackend,
     StoreStats,
     StoreUnavailable,
@@ -65,12 +65,12 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(CachedAnswer).decode
 
 
-def packed(key: bytes, answer: CachedAnswer) -> bytes:
+def encode_answer(key: bytes, answer: CachedAnswer) -> bytes:
     encoded = _encode(answer)
     return VERSION + crc32(encoded, crc32(key)).to_bytes(4, "big") + encoded
 
 
-def unpacked(key: bytes, data: bytes) -> CachedAnswer:
+def decode_answer(key: bytes, data: bytes) -> CachedAnswer:
     """The answer of a key. Raises ValueError for any other data."""
     if data[:1] != VERSION:
         raise ValueError("written by another version")
@@ -83,10 +83,10 @@ def unpacked(key: bytes, data: bytes) -> CachedAnswer:
         raise ValueError("not an answer of this version") from None
 
 
-AT_A_TIME = 64
-MOST_WAITING = 2000  # look-ups; further ones are misses at once
-MOST_NOTES = 10_000  # of a name; a server may keep hundreds although one is requested
-PUTS_BYTES = 16 * 1024 * 1024
+MAX_BATCH = 64
+MAX_QUEUED = 2000  # look-ups; further ones are misses at once
+MAX_NOTES = 10_000  # of a name; a server may keep hundreds although one is requested
+MAX_QUEUED_BYTES = 16 * 1024 * 1024
 CLOSE_S = 1.0
 POLL_MIN_S, POLL_MAX_S = 0.01, 0.1
 BREAKER = BreakerConfig(consecutive_failures=5, failure_ratio=0.5, n_calls=20, min_calls=10, open_s=1.0)
@@ -112,16 +112,16 @@ class SharedConfig:
         check_bounds(self)
 
 
-class Lost(StrEnum):
+class NoReply(StrEnum):
     """Why there is no reply."""
 
     SLOW = "timeout"
     GONE = "unavailable"
-    ALONE = "suspended"
+    SUSPENDED = "suspended"
     FULL = "full"
 
 
-Future = asyncio.Future[Reply | Lost]
+Future = asyncio.Future[StoreReply | NoReply]
 
 
 class _LocalCopy(Struct, gc=False):
@@ -130,7 +130,7 @@ class _LocalCopy(Struct, gc=False):
 
 
 class _QueuedCommand(Struct, gc=False):
-    order: Order
+    order: StoreCommand
     future: Future | None = None  # None: no caller waits for it
     n_bytes: int = 0
 
@@ -155,10 +155,10 @@ class RemoteStore:
                  "_local", "_n_put_bytes", "_owner", "_sender", "_sink", "_writes", "name")
     is_shared = True
 
-    def __init__(self, name: str, door: StoreBackend, config: SharedConfig, clock: Clock, sink: Sink, *,
+    def __init__(self, name: str, backend: StoreBackend, config: SharedConfig, clock: Clock, sink: Sink, *,
                  rng: Random) -> None:
         self.name = name
-        self._backend = door
+        self._backend = backend
         self._config = config
         self._clock = clock
         self._sink = sink
@@ -182,16 +182,16 @@ class RemoteStore:
         return len(self._local)
 
     async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
-        return (await self.ask(key, until))[0]
+        return (await self.look_up(key, until))[0]
 
-    async def ask(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
+    async def look_up(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
         began_at = self._clock.now()
         copy = self._local.get(key)
         if copy is not None and began_at < copy.until:
             self._report("get", "local_hit", began_at)
             return copy.answer, True
         reply = await self._request(Get(key), until)
-        if isinstance(reply, Lost):
+        if isinstance(reply, NoReply):
             self._report("get", reply.value, began_at)
             return None, False
         answer, result = self._read(key, reply)
@@ -205,11 +205,11 @@ class RemoteStore:
     async def put(self, key: bytes, answer: CachedAnswer) -> None:
         self._copy_locally(key, answer)
         if self._is_suspended():
-            self._report("put", Lost.ALONE.value, self._clock.now())
+            self._report("put", NoReply.SUSPENDED.value, self._clock.now())
             return
-        data = packed(key, answer)
-        if self._n_put_bytes + len(data) > PUTS_BYTES:
-            self._report("put", Lost.FULL.value, self._clock.now())
+        data = encode_answer(key, answer)
+        if self._n_put_bytes + len(data) > MAX_QUEUED_BYTES:
+            self._report("put", NoReply.FULL.value, self._clock.now())
             return
         self._n_put_bytes += len(data)
         self._writes.waiting.append(_QueuedCommand(Put(key, data, answer), n_bytes=len(data)))
@@ -217,13 +217,13 @@ class RemoteStore:
 
     async def remove(self, key: bytes) -> bool:
         self._local.remove(key)
-        return not isinstance(await self._request(Remove(key), inf), Lost)
+        return not isinstance(await self._request(Remove(key), inf), NoReply)
 
-    async def lead(self, key: bytes, until: float = inf) -> bool:
+    async def acquire_lead(self, key: bytes, until: float = inf) -> bool:
         if not self._config.coalesce_wait_s or self._is_suspended():
             return True
         began_at = self._clock.now()
-        reply = await self._request(Lead(key, self._owner, self._config.coalesce_wait_s), until)
+        reply = await self._request(AcquireLead(key, self._owner, self._config.coalesce_wait_s), until)
         may_lead = reply is not False
         if reply is True:
             leading = self._leading
@@ -231,10 +231,10 @@ class RemoteStore:
                 del leading[next(iter(leading))]
             leading.pop(key, None)
             leading[key] = began_at + self._config.coalesce_wait_s
-        self._report("lead", reply.value if isinstance(reply, Lost) else "led" if may_lead else "followed", began_at)
+        self._report("lead", reply.value if isinstance(reply, NoReply) else "led" if may_lead else "followed", began_at)
         return may_lead
 
-    async def follow(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
+    async def wait_for_leader(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
         began_at = self._clock.now()
         until, n_polls, is_led, answer = min(until, began_at + self._config.coalesce_wait_s), 0, True, None
         while answer is None and is_led and (left_s := until - self._clock.now()) > 0:
@@ -242,45 +242,45 @@ class RemoteStore:
             await asyncio.sleep(min(backoff_s(n_polls, POLL_MIN_S, POLL_MAX_S, factor=1.5), left_s))
             is_led = await self._request(IsLed(key), until) is True  # before `Get`: the answer is put before the lead ends
             reply = await self._request(Get(key), until)
-            found = None if isinstance(reply, Lost) else self._read(key, reply)[0]
+            found = None if isinstance(reply, NoReply) else self._read(key, reply)[0]
             answer = found if found is not None and found.kept_at >= since else None
         self._report("follow", "hit" if answer is not None else "miss", began_at)
         if answer is not None:
             self._copy_locally(key, answer)
         return answer
 
-    def led(self, key: bytes) -> None:
+    def release_lead(self, key: bytes) -> None:
         if self._leading.pop(key, None) is not None and not self._is_closed:
-            self._writes.waiting.append(_QueuedCommand(Led(key, self._owner)))
+            self._writes.waiting.append(_QueuedCommand(ReleaseLead(key, self._owner)))
             self._start_sender()
 
     async def inspect(self, key: bytes) -> CachedAnswer | None:
         """The local copy, if the store is unavailable."""
         reply = await self._request(Get(key), inf)
-        if not isinstance(reply, Lost):
+        if not isinstance(reply, NoReply):
             return self._read(key, reply)[0]
         copy = self._local.peek(key)
         return copy.answer if copy is not None else None
 
     async def purge(self, *, route: str | None = None, tenant: str | None = None, tag: str | None = None) -> int:
         """Other processes may serve their local copies for `local_ttl_s`."""
-        for key in [key for key, copy in self._local.items() if copy.answer.is_of(route, tenant, tag)]:
+        for key in [key for key, copy in self._local.items() if copy.answer.matches(route, tenant, tag)]:
             self._local.remove(key)
         return await self._backend.purge(route, tenant, tag)
 
-    async def note(self, name: str, word: str) -> None:
+    async def write_note(self, name: str, word: str) -> None:
         """Store one text under a name (lower-case letters and digits). Raises StoreUnavailable."""
         await self._backend.append_log(name, [word.encode()], 1)
 
-    async def noted(self, name: str) -> str | None:
+    async def read_note(self, name: str) -> str | None:
         """The text last stored under a name. Raises StoreUnavailable."""
-        records = await self._backend.read_log(name, "", MOST_NOTES)
+        records = await self._backend.read_log(name, "", MAX_NOTES)
         return records[-1][1].decode(errors="replace") if records else None
 
-    def journal(self, name: str, most: int, worker_id: bytes) -> Journal:
+    def open_journal(self, name: str, most: int, worker_id: bytes) -> Journal:
         """A log shared by all processes; it closes with the store."""
         journal = Journal(self.name, self._backend, name, most, worker_id, clock=self._clock, sink=self._sink)
-        self._journals = [*(open_journal for open_journal in self._journals if not open_journal.is_over), journal]
+        self._journals = [*(open_journal for open_journal in self._journals if not open_journal.is_closed), journal]
         return journal
 
     async def stats(self) -> StoreStats:
@@ -299,7 +299,7 @@ class RemoteStore:
         if self._sender is not None:
             self._sender.cancel()
         for journal in self._journals:
-            await journal.ended(CLOSE_S)
+            await journal.aclose(CLOSE_S)
         await self._backend.close()
 
     def _is_suspended(self) -> bool:
@@ -308,27 +308,27 @@ class RemoteStore:
     def _copy_locally(self, key: bytes, answer: CachedAnswer) -> None:
         self._local.put(key, _LocalCopy(answer, self._clock.now() + self._config.local_ttl_s), len(answer.body))
 
-    def _read(self, key: bytes, reply: Reply) -> tuple[CachedAnswer | None, str]:
+    def _read(self, key: bytes, reply: StoreReply) -> tuple[CachedAnswer | None, str]:
         if not isinstance(reply, bytes):
             return None, "miss"
         try:
-            answer = unpacked(key, reply)
+            answer = decode_answer(key, reply)
         except ValueError:
             return None, "unreadable"
         return (answer, "hit") if answer.drop_at > self._clock.wall() else (None, "miss")
 
-    async def _request(self, order: Order, until: float) -> Reply | Lost:
+    async def _request(self, order: StoreCommand, until: float) -> StoreReply | NoReply:
         """The reply to a command; or why there is none in time."""
         now, queue = self._clock.now(), self._gets if isinstance(order, Get) else self._writes
         breaker = queue.breaker
-        if self._is_closed or (breaker.state is not CLOSED and not breaker.wants_probe(now)):
-            return Lost.ALONE
+        if self._is_closed or (breaker.state is not CLOSED and not breaker.needs_probe(now)):
+            return NoReply.SUSPENDED
         wait_s = min(self._config.timeout_s, until - now)
         if wait_s <= 0:
-            return Lost.SLOW
-        if len(queue.waiting) >= MOST_WAITING:
-            return Lost.FULL
-        loop, mark = asyncio.get_running_loop(), breaker.began()
+            return NoReply.SLOW
+        if len(queue.waiting) >= MAX_QUEUED:
+            return NoReply.FULL
+        loop, mark = asyncio.get_running_loop(), breaker.start_call()
         future: Future = loop.create_future()
         timer = loop.call_later(wait_s, _time_out, future)
         queue.waiting.append(_QueuedCommand(order, future))
@@ -336,18 +336,18 @@ class RemoteStore:
         try:
             reply = await future
         except BaseException:
-            breaker.forgotten(mark)
+            breaker.discard_call(mark)
             raise
         finally:
             timer.cancel()
-        if not isinstance(reply, Lost):
-            breaker.succeeded(mark, self._clock.now())
-        elif wait_s == self._config.timeout_s or reply is Lost.GONE:
-            if reply is Lost.SLOW:
+        if not isinstance(reply, NoReply):
+            breaker.record_success(mark, self._clock.now())
+        elif wait_s == self._config.timeout_s or reply is NoReply.GONE:
+            if reply is NoReply.SLOW:
                 queue.why = f"no answer in {wait_s:g} s"
-            breaker.failed(mark, self._clock.now())
+            breaker.record_failure(mark, self._clock.now())
         else:  # the request had less time than `timeout_s`, so this is not the store's failure
-            breaker.forgotten(mark)
+            breaker.discard_call(mark)
         if breaker.state is not queue.reported_state:
             queue.reported_state = breaker.state
             why = breaker.why if breaker.state is CLOSED else f"{breaker.why}: {queue.why}"
@@ -363,17 +363,17 @@ class RemoteStore:
             while batch := self._next_batch():
                 began_at = self._clock.now()
                 try:
-                    replies: Sequence[Reply | Lost] = await self._backend.execute([command.order for command in batch])
+                    replies: Sequence[StoreReply | NoReply] = await self._backend.execute([command.order for command in batch])
                 except StoreUnavailable as error:
                     queue = self._gets if isinstance(batch[0].order, Get) else self._writes
                     queue.why = str(error)
-                    replies = [Lost.GONE] * len(batch)
+                    replies = [NoReply.GONE] * len(batch)
                 for command, reply in zip(batch, replies, strict=True):
                     if command.future is not None and not command.future.done():
                         command.future.set_result(reply)
                     if command.n_bytes:
                         self._n_put_bytes -= command.n_bytes
-                        self._report("put", reply.value if isinstance(reply, Lost) else "stored", began_at)
+                        self._report("put", reply.value if isinstance(reply, NoReply) else "stored", began_at)
         finally:
             self._sender = None
 
@@ -382,12 +382,12 @@ class RemoteStore:
         gets, writes = self._gets.waiting, self._writes.waiting
         batch: list[_QueuedCommand] = []
         if not (self._is_writes_turn and writes):
-            while gets and len(batch) < AT_A_TIME:
+            while gets and len(batch) < MAX_BATCH:
                 command = gets.popleft()
                 if command.future is not None and not command.future.done():
                     batch.append(command)
         self._is_writes_turn = bool(batch)
-        return batch or [writes.popleft() for _ in range(min(len(writes), AT_A_TIME))]
+        return batch or [writes.popleft() for _ in range(min(len(writes), MAX_BATCH))]
 
     def _report(self, what: str, result: str, began_at: float) -> None:
         self._sink.emit(StoreCallDone(self.name, what, result, self._clock.now() - began_at))
@@ -399,4 +399,4 @@ class RemoteStore:
 
 def _time_out(future: Future) -> None:
     if not future.done():
-        future.set_result(Lost.SLOW)
+        future.set_result(NoReply.SLOW)

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stayfast.core.clock import Clock
-from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreStats, StoreUnavailable
+from stayfast.stores.base import Get, IsLed, AcquireLead, ReleaseLead, StoreCommand, Put, Remove, StoreReply, StoreStats, StoreUnavailable
 
 T = TypeVar("T")
 
-APPLICATION: Final = 0x53_46_43_31  # "SFC1", in the file's head
+APPLICATION_ID: Final = 0x53_46_43_31  # "SFC1", in the file's head
 VERSION: Final = 1
 OVERHEAD_BYTES: Final = 512  # of an answer, in addition to its data: rows, indexes
-MOST_HITS: Final = 3
-STEP: Final = 64  # answers checked for eviction at a time, or purged in one transaction
+MAX_HITS: Final = 3
+PURGE_BATCH: Final = 64  # answers checked for eviction at a time, or purged in one transaction
 BUSY_S: Final = 1.0  # wait for another process's transaction
 LOG_BYTES: Final = 8 * 1024 * 1024
 MODE: Final = 0o600
@@ -55,7 +55,7 @@ CREATE TRIGGER IF NOT EXISTS came AFTER INSERT ON answers BEGIN
 CREATE TRIGGER IF NOT EXISTS went AFTER DELETE ON answers BEGIN
     UPDATE room SET n_entries = n_entries - 1, n_bytes = n_bytes - OLD.n_bytes; END;
 """
-_IS_OURS: Final = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
+_IS_OURS: Final = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
 _PURGED: Final = """SELECT n FROM answers
     WHERE (?1 IS NULL OR route = ?1) AND (?2 IS NULL OR tenant = ?2) AND ?3 IS NULL"""
 _PURGED_BY_TAG: Final = """SELECT n FROM tags JOIN answers USING (key)
@@ -69,7 +69,7 @@ _TRIM: Final = """DELETE FROM told WHERE name = ?1 AND n <= (
     SELECT n FROM told WHERE name = ?1 ORDER BY n DESC LIMIT 1 OFFSET ?2)"""
 
 
-class SqliteDoor:
+class SqliteBackend:
     """A file of answers. Opened at its first use, and again after an error; used by its own thread only."""
 
     kind = "sqlite"
@@ -83,7 +83,7 @@ class SqliteDoor:
         self._hits: set[bytes] = set()  # keys whose use is not yet written
         self._n_evicted = 0
 
-    async def execute(self, orders: Sequence[Order]) -> list[Reply]:
+    async def execute(self, orders: Sequence[StoreCommand]) -> list[StoreReply]:
         """Look-ups alone need no transaction; other commands share one."""
         if all(isinstance(order, Get) for order in orders):
             return await self._run(lambda file: [self._read(file, order.key) for order in orders])
@@ -103,8 +103,8 @@ class SqliteDoor:
         query, parameters = _PURGED if tag is None else _PURGED_BY_TAG, (route, tenant, tag)
         found: list[tuple[int]] = await self._run(lambda file: file.execute(query, parameters).fetchall())
         n_removed = 0
-        for at in range(0, len(found), STEP):
-            n_removed += await self._run(partial(_delete, found[at:at + STEP]))
+        for at in range(0, len(found), PURGE_BATCH):
+            n_removed += await self._run(partial(_delete, found[at:at + PURGE_BATCH]))
         return n_removed
 
     async def stats(self) -> StoreStats:
@@ -143,17 +143,17 @@ class SqliteDoor:
         self._hits.add(key)
         return bytes(row[0])
 
-    def _write(self, file: sqlite3.Connection, orders: Sequence[Order]) -> list[Reply]:
+    def _write(self, file: sqlite3.Connection, orders: Sequence[StoreCommand]) -> list[StoreReply]:
         with file:
             file.execute("BEGIN IMMEDIATE")
             hits, self._hits = self._hits, set()
             file.executemany("UPDATE answers SET n_hits = min(n_hits + 1, ?) WHERE key = ?",
-                             [(MOST_HITS, key) for key in hits])
+                             [(MAX_HITS, key) for key in hits])
             replies = [self._execute_one(file, order) for order in orders]
             self._evict(file)
         return replies
 
-    def _execute_one(self, file: sqlite3.Connection, order: Order) -> Reply:
+    def _execute_one(self, file: sqlite3.Connection, order: StoreCommand) -> StoreReply:
         now = self._clock.wall()
         match order:
             case Get(key):
@@ -162,17 +162,17 @@ class SqliteDoor:
                 self._put(file, order)
             case Remove(key):
                 file.execute("DELETE FROM answers WHERE key = ?", (key,))
-            case Lead(key, owner, for_s):
+            case AcquireLead(key, owner, for_s):
                 return file.execute(_LEAD, (key, owner, now + for_s, now)).rowcount > 0
             case IsLed(key):
                 return file.execute("SELECT 1 FROM leads WHERE key = ? AND until > ?", (key, now)).fetchone() is not None
-            case Led(key, owner):
+            case ReleaseLead(key, owner):
                 file.execute("DELETE FROM leads WHERE (key = ? AND owner = ?) OR until <= ?", (key, owner, now))
         return None
 
     def _put(self, file: sqlite3.Connection, order: Put) -> None:
         """An answer larger than the whole store is not stored, and evicts none."""
-        key, answer, n_bytes = order.key, order.kept, len(order.data) + OVERHEAD_BYTES
+        key, answer, n_bytes = order.key, order.answer, len(order.data) + OVERHEAD_BYTES
         file.execute("DELETE FROM answers WHERE key = ?", (key,))
         if n_bytes > self._max_bytes:
             return
@@ -182,7 +182,7 @@ class SqliteDoor:
     def _evict(self, file: sqlite3.Connection) -> None:
         """Delete the oldest answers until the rest fits. A used answer is spared once for each use."""
         while (over := _size(file)[1] - self._max_bytes) > 0:
-            oldest = file.execute("SELECT n, n_hits, n_bytes, drop_at FROM answers ORDER BY n LIMIT ?", (STEP,)).fetchall()
+            oldest = file.execute("SELECT n, n_hits, n_bytes, drop_at FROM answers ORDER BY n LIMIT ?", (PURGE_BATCH,)).fetchall()
             for n, n_hits, n_bytes, drop_at in oldest:
                 if n_hits and drop_at > self._clock.wall():
                     file.execute("UPDATE answers SET n = (SELECT max(n) + 1 FROM answers), n_hits = n_hits - 1 WHERE n = ?",
@@ -198,7 +198,7 @@ class SqliteDoor:
         return f"<SqliteDoor {self._path}>"
 
 
-def why_not_a_store(path: Path) -> str:
+def describe_problem(path: Path) -> str:
     """Why an existing file cannot be a store; empty if it can, or if it cannot be opened now. Does not change the file."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=0.0, uri=True)) as file:
@@ -213,7 +213,7 @@ def why_not_a_store(path: Path) -> str:
 def _check_ours(file: sqlite3.Connection) -> bool:
     """Whether it is empty. Raises DatabaseError for a file that is not a database, or a database of another application."""
     is_new = not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if not is_new and file.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+    if not is_new and file.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise sqlite3.DatabaseError("not a store of Stayfast; the file is not changed")
     return is_new
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from stayfast.core.events import Fact
 from stayfast.testing.simloop import Deadlocked, SimLoop, VirtualThreads, run
-from stayfast.upstreams.scripted import Cut, Fail, Raw, Say, Script, Scripted, Wait
+from stayfast.upstreams.scripted import Cut, Fail, SendBytes, SendText, Script, ScriptedUpstream, Wait
 
-__all__ = ["Cut", "Deadlocked", "Fail", "Raw", "RecordingSink", "Say", "Script", "Scripted", "SimLoop", "VirtualThreads",
+__all__ = ["Cut", "Deadlocked", "Fail", "SendBytes", "RecordingSink", "SendText", "Script", "ScriptedUpstream", "SimLoop", "VirtualThreads",
            "Wait", "run"]
 
 T = TypeVar("T")
@@ -28,6 +28,6 @@ class RecordingSink:
     def emit(self, fact: Fact) -> None:
         self.facts.append(fact)
 
-    def of(self, kind: type[T]) -> list[T]:
+    def facts_of(self, kind: type[T]) -> list[T]:
         """The facts of one type, in order."""
         return [fact for fact in self.facts if isinstance(fact, kind)]

@@ -34,7 +34,7 @@ from stayfast.turns.budget import Budget, OutOfTime, budget
 from stayfast.turns.step import StepSkipped, StepTimeout
 from stayfast.turns.step_run import CLEANUP_S
 from stayfast.turns.validation import argument_error, is_seconds
-from stayfast.wire.client_headers import client_timeout_s
+from stayfast.wire.client_headers import parse_client_timeout_s
 
 T = TypeVar("T")
 Endpoint = Callable[..., Coroutine[Any, Any, T]]
@@ -60,7 +60,7 @@ def with_budget(total: float, reserve: Mapping[str, float] = MappingProxyType({}
         async def run_in_budget(*args: Any, **kwargs: Any) -> T:
             request = kwargs.pop(_INJECTED) if name is None else signature.bind(*args, **kwargs).arguments[name]
             try:
-                timeout_s = client_timeout_s(dict(request.headers.raw))
+                timeout_s = parse_client_timeout_s(dict(request.headers.raw))
                 async with AsyncExitStack() as stack:
                     b = await stack.enter_async_context(
                         budget(total, reserve, caller_timeout=inf if timeout_s is None else timeout_s))

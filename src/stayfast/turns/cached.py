@@ -28,7 +28,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from stayfast.core.clock import SystemClock
-from stayfast.policy.cache.freshness import FRESH, SPARE, STALE, CacheConfig, age_of, use_of
+from stayfast.policy.cache.freshness import FRESH, SPARE, STALE, CacheConfig, age_of, freshness_of
 from stayfast.policy.cache.s3fifo import OVERHEAD_BYTES, S3Fifo
 from stayfast.stores.base import CachedAnswer, Store
 from stayfast.turns.budget import Budget
@@ -136,7 +136,7 @@ class CachedFunction(Generic[P, T]):
         """A stored result, or that of a call. Raises the function's exception if no stale result may replace it."""
         key, wall = self._key_of(args, kwargs), _wall_clock()
         value = await self._find_value(key, wall())
-        use = use_of(self._config, age_of(value.stored_at, wall())) if value is not None else None
+        use = freshness_of(self._config, age_of(value.stored_at, wall())) if value is not None else None
         if value is not None and use in (FRESH, STALE):
             self.counts.n_hits += 1
             if use is STALE:
@@ -263,7 +263,7 @@ class CachedFunction(Generic[P, T]):
                 value = _StoredValue(result, _wall_clock()())
                 self._values.put(key, value, 0)
                 if self._store is not None:
-                    drop_at = value.stored_at + self._config.keep_s
+                    drop_at = value.stored_at + self._config.storage_s
                     await self._store.put(key, CachedAnswer(msgspec.msgpack.encode(result), value.stored_at, drop_at=drop_at,
                                                             route=self.__name__))
             return result
@@ -271,7 +271,7 @@ class CachedFunction(Generic[P, T]):
     async def _find_value(self, key: bytes, now: float) -> _StoredValue | None:
         """The value in memory if it is fresh; else the store may have a newer one from another process."""
         value = self._values.get(key)
-        if self._store is None or (value is not None and use_of(self._config, age_of(value.stored_at, now)) is FRESH):
+        if self._store is None or (value is not None and freshness_of(self._config, age_of(value.stored_at, now)) is FRESH):
             return value
         stored = await self._store.get(key)
         if stored is None:

@@ -75,7 +75,7 @@ class TurnRequest:
 
     def chat_messages(self) -> list[dict[str, Any]]:
         """All messages in the form of OpenAI's chat API. Raises Rejected for content without such a form."""
-        messages: list[dict[str, Any]] = chat.body(self.conversation, self.model, stream=False)["messages"]
+        messages: list[dict[str, Any]] = chat.encode_body(self.conversation, self.model, stream=False)["messages"]
         return messages
 
 

@@ -84,5 +84,5 @@ def choose_model(best_first: Sequence[ModelSpeed], n_tokens: int, seconds: float
 
 def recent_p95(values: Window, now: float) -> float | None:
     """The QUANTILE of the values of the last LAST_S; None below MIN_ANSWERS values."""
-    recent = values.last(LAST_S, now)
+    recent = values.merge_last(LAST_S, now)
     return recent.quantile(QUANTILE) if recent.n >= MIN_ANSWERS else None

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.core.steps import StepDone, TurnSeen
+from stayfast.core.steps import StepDone, TurnSnapshot
 from stayfast.upstreams.turn import TurnPiece
 
 POLL_WAIT_S = 0.4
@@ -47,15 +47,15 @@ ResumeRemotely = Callable[[ResumeRequest], Awaitable[RemoteTurnPart | None]]
 class _Reading(Protocol):
     async def next(self) -> TurnPiece | None: ...
 
-    def ready(self) -> bool: ...
+    def is_ready(self) -> bool: ...
 
-    def seen(self) -> TurnSeen: ...
+    def steps_so_far(self) -> TurnSnapshot: ...
 
 
 async def read_turn_part(reading: _Reading) -> RemoteTurnPart:
     """The pieces that are available, or the first one within POLL_WAIT_S."""
     part = await _read_pieces(reading)
-    steps = [msgspec.structs.replace(step, parent=-1) for step in reading.seen().steps if step.how != "running"]
+    steps = [msgspec.structs.replace(step, parent=-1) for step in reading.steps_so_far().steps if step.outcome != "running"]
     return msgspec.structs.replace(part, steps=tuple(steps))
 
 
@@ -63,7 +63,7 @@ async def _read_pieces(reading: _Reading) -> RemoteTurnPart:
     pieces: list[TurnPiece] = []
     try:
         async with asyncio.timeout(POLL_WAIT_S):
-            while len(pieces) < MAX_PIECES and (not pieces or reading.ready()):
+            while len(pieces) < MAX_PIECES and (not pieces or reading.is_ready()):
                 piece = await reading.next()
                 if piece is None:
                     return RemoteTurnPart(pieces, is_over=True)
@@ -108,8 +108,8 @@ class RemoteTurnStream:
         if part.pieces:
             self._request = msgspec.structs.replace(self._request, after=part.pieces[-1].id)
 
-    def seen(self) -> TurnSeen:
-        return TurnSeen(tuple(self._steps), sum(step.cost_usd for step in self._steps if step.cost_usd) or None)
+    def steps_so_far(self) -> TurnSnapshot:
+        return TurnSnapshot(tuple(self._steps), sum(step.cost_usd for step in self._steps if step.cost_usd) or None)
 
     def close(self) -> None:
         """Nothing to release: polling stops with the reader."""

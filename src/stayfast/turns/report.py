@@ -6,7 +6,7 @@ As a text waterfall for people, and as `StepDone` records for the gateway's trac
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from stayfast.core.steps import StepDone, TurnSeen
+from stayfast.core.steps import StepDone, TurnSnapshot
 from stayfast.turns.step_run import BudgetState, StepRun
 
 EVENT_LOOP = "the event loop"
@@ -74,7 +74,7 @@ def find_blamed_anywhere(budget: BudgetState) -> str | None:
     return find_blamed(run for run, _ in _walk(budget, None))
 
 
-def list_steps(budget: BudgetState, *, since: float = -inf, is_ending: bool = False) -> TurnSeen:
+def list_steps(budget: BudgetState, *, since: float = -inf, is_ending: bool = False) -> TurnSnapshot:
     """The steps of a turn, including inner budgets, in start order; without those that ended before the instant `since`.
     The outcome of an unfinished step is `running`, or `cancelled` if the whole turn `is_ending`.
     """
@@ -86,8 +86,8 @@ def list_steps(budget: BudgetState, *, since: float = -inf, is_ending: bool = Fa
     unfinished = "cancelled" if is_ending else "running"
     steps = tuple([_to_step_done(run, now, indexes.get(id(parent), -1), unfinished) for run, parent in found])
     if since == -inf:
-        return TurnSeen(steps, total_cost_usd(budget) or None)
-    return TurnSeen(steps, sum(step.cost_usd for step in steps if step.cost_usd) or None)
+        return TurnSnapshot(steps, total_cost_usd(budget) or None)
+    return TurnSnapshot(steps, sum(step.cost_usd for step in steps if step.cost_usd) or None)
 
 
 def _list_inner(budget: BudgetState) -> list[BudgetState]:

@@ -19,7 +19,7 @@ from math import inf
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.events import Sink, TurnFailed
-from stayfast.core.steps import TurnSeen
+from stayfast.core.steps import TurnSnapshot
 from stayfast.turns.answer import Answer, AnswerReader
 from stayfast.turns.budget import OutOfTime, budget
 from stayfast.turns.events import FinalEvent, event_text
@@ -29,9 +29,9 @@ from stayfast.turns.report import EVENT_LOOP, find_blamed_anywhere, list_steps
 from stayfast.turns.step import ContainedError, StepTimeout, error_kind, last_frames
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.turn import TurnPiece, TurnRun, TurnUpstream
-from stayfast.wire.dialect import unsayable
-from stayfast.wire.json_input import conversation
-from stayfast.wire.trace_context import headers_of
+from stayfast.wire.dialect import untranslatable_field
+from stayfast.wire.json_input import parse_conversation
+from stayfast.wire.trace_context import encode_trace_headers
 
 END_MARGIN_S = 0.025  # for the budget's grace and clean-up, and late timers of a busy loop
 MAX_TURNS = 1000
@@ -84,12 +84,12 @@ class ServedTurn(TurnUpstream):
     """One function as an upstream. Task-safe."""
 
     def __init__(self, name: str, function: TurnFunction, clock: Clock, sink: Sink, *, resume_s: float = 15.0,
-                 is_idempotent: bool = False, ask_others: ResumeRemotely | None = None,
+                 is_idempotent: bool = False, resume_remotely: ResumeRemotely | None = None,
                  resumable: ResumableTurns | None = None) -> None:
         super().__init__(name, clock)
         self.function = function  # for turns that begin from now on
         self.resumable = resumable if resumable is not None else ResumableTurns()
-        self.resume_remotely = ask_others
+        self.resume_remotely = resume_remotely
         self._sink = sink
         self._resume_s = resume_s
         self._is_idempotent = is_idempotent
@@ -99,7 +99,7 @@ class ServedTurn(TurnUpstream):
         """For turns that begin from now on."""
         self.function = function
 
-    async def begin(self, call: Call) -> TurnRun:
+    async def start_turn(self, call: Call) -> TurnRun:
         wish = call.events
         if wish is not None and wish.after is not None:
             return await self._resume(ResumeRequest(self.name, call.tenant, call.request_id, wish.after, wish.late))
@@ -134,11 +134,11 @@ class ServedTurn(TurnUpstream):
             reading.close()
 
     def _start_turn(self, call: Call) -> "RunningTurn":
-        parsed = conversation(call.request)
+        parsed = parse_conversation(call.request)
         if parsed.native:
-            raise unsayable(parsed.native[0], "a turn")
-        headers = dict(call.headers) | dict(headers_of(call.trace) if call.trace is not None else ())
-        left_s = call.deadline.remaining(self._clock.now())
+            raise untranslatable_field(parsed.native[0], "a turn")
+        headers = dict(call.headers) | dict(encode_trace_headers(call.trace) if call.trace is not None else ())
+        left_s = call.deadline.remaining_s(self._clock.now())
         late = budget(max(left_s - END_MARGIN_S, left_s / 2, 1e-3))
         request = TurnRequest(call.model, parsed, late, call.request.stream, call.request_id, call.tenant, headers)
         wish = call.events
@@ -152,7 +152,7 @@ class ServedTurn(TurnUpstream):
         turn.task.add_done_callback(lambda _: self._on_turn_done(turn))
         return turn
 
-    def end(self) -> None:
+    def cancel_all(self) -> None:
         """Cancel the running turns, as the process ends."""
         for turn in self._running:
             turn.cancel()
@@ -329,10 +329,10 @@ class TurnReading:
         self._n_sent += len(text)
         return TurnPiece(text, b"" if self._is_plain else event.sse(), event.id)
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return self._failed is not None or self._reader.is_ready
 
-    def seen(self) -> TurnSeen:
+    def steps_so_far(self) -> TurnSnapshot:
         return list_steps(self._turn.late, since=self._since, is_ending=self._turn.is_ending)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fanout
 from stayfast.stores.base import Store, StoreBackend
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
-from stayfast.stores.sqlite import SqliteDoor
+from stayfast.stores.sqlite import SqliteBackend
 from stayfast.turns.validation import argument_error, is_count, is_seconds
 
 _REDIS = ("redis://", "rediss://", "unix://")
@@ -32,5 +32,5 @@ def open_shared_store(where: str, *, max_bytes: int = 1 << 30, timeout_s: float 
     if where.startswith(_REDIS):
         backend: StoreBackend = import_module("stayfast.stores.redis").RedisDoor(where, "stayfast", clock)
     else:
-        backend = SqliteDoor(Path(where).expanduser(), max_bytes, clock)
+        backend = SqliteBackend(Path(where).expanduser(), max_bytes, clock)
     return RemoteStore("turns", backend, SharedConfig(timeout_s=timeout_s), clock, Fanout(), rng=Random(os.urandom(16)))

@@ -24,7 +24,7 @@ from types import CoroutineType, FunctionType
 from typing import Any, Final, Never, TypeVar
 
 from stayfast.policy.resilience import breaker as policy
-from stayfast.policy.resilience.hedge import NEVER, FirstTokens, HedgeConfig, HedgePlan, LateStreak, aim, live, plan
+from stayfast.policy.resilience.hedge import NO_HEDGE, FirstTokens, HedgeConfig, HedgePlan, LateStreak, aim_share, live_distribution, plan_hedge
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget
 from stayfast.turns.validation import argument_error, is_amount, is_seconds
@@ -105,21 +105,21 @@ class BreakerPolicy:
     def skip_reason(self, now: float) -> str:
         """Why no call is allowed now; empty if one is."""
         breaker = self._breaker
-        is_allowed = breaker.state is policy.BreakerState.CLOSED or breaker.wants_probe(now)
+        is_allowed = breaker.state is policy.BreakerState.CLOSED or breaker.needs_probe(now)
         return "" if is_allowed else f"breaker open: {breaker.why}"
 
     def start_call(self) -> int:
         """A call starts. Returns the token for `record_outcome`."""
-        return self._breaker.began()
+        return self._breaker.start_call()
 
     def record_outcome(self, token: int, now: float, *, is_good: bool | None) -> None:
         """The call of `token` ended; None: its outcome is not evidence."""
         if is_good is None:
-            self._breaker.forgotten(token)
+            self._breaker.discard_call(token)
         elif is_good:
-            self._breaker.succeeded(token, now)
+            self._breaker.record_success(token, now)
         else:
-            self._breaker.failed(token, now)
+            self._breaker.record_failure(token, now)
 
     def __repr__(self) -> str:
         return repr(self._breaker)
@@ -147,19 +147,19 @@ class HedgePolicy:
         self._budget = RetryBudget(RetryConfig().budget, share)
         self._late_streak = LateStreak(share)
         self._durations = FirstTokens(self._late_streak)
-        self._plan = NEVER if after_s is None else HedgePlan(config.race_after_s, 0.0, 0, 0.0)
+        self._plan = NO_HEDGE if after_s is None else HedgePlan(config.race_after_s, 0.0, 0, 0.0)
         self._refresh_at = inf if self._is_fixed else -inf
 
     def record_call(self, call: object, now: float) -> None:
         """A first call starts; `call` identifies it, by identity."""
-        self._budget.request(_WEIGHT, now)
-        self._durations.began(call, now)
+        self._budget.deposit(_WEIGHT, now)
+        self._durations.start_attempt(call, now)
 
     def after_s(self, now: float) -> float:
         """Seconds to wait before the second call; infinite if a second call would not help."""
         if now >= self._refresh_at:
-            recent = live((self._durations,), now)
-            self._plan = plan(recent, recent, aim(self._share, self._budget.wanted_share(now)), 1)
+            recent = live_distribution((self._durations,), now)
+            self._plan = plan_hedge(recent, recent, aim_share(self._share, self._budget.hedge_demand(now)), 1)
             self._durations.due_s = self._plan.after_s
             self._refresh_at = now + REFRESHED_S
         return self._plan.after_s
@@ -170,32 +170,32 @@ class HedgePolicy:
         No, if all calls are slow, if a typical call takes longer than `left_s`, or if the budget is spent.
         """
         if not self._is_fixed:
-            self._late_streak.late(now)
+            self._late_streak.record_late(now)
             if self._late_streak.is_slow(now):
                 return False
         if self._plan.usual_s >= left_s:
             return False
         if self._budget.may_hedge(_WEIGHT, now):
             return True
-        self._budget.miss_hedge(_WEIGHT, now)
+        self._budget.record_blocked_hedge(_WEIGHT, now)
         return False
 
     def record_hedge(self, call: object, now: float) -> None:
         """A second call starts."""
-        self._budget.take_hedge(_WEIGHT, now)
-        self._durations.began(call, now)
+        self._budget.withdraw_hedge(_WEIGHT, now)
+        self._durations.start_attempt(call, now)
 
     def record_success(self, call: object, now: float) -> None:
         """A call returned: its duration is a sample."""
-        self._durations.took(call, now)
+        self._durations.record_first_token(call, now)
 
     def record_cancelled(self, call: object, now: float) -> None:
         """A call was cancelled before it returned: a censored sample."""
-        self._durations.cut_off(call, now)
+        self._durations.record_cancelled(call, now)
 
     def record_failure(self, call: object) -> None:
         """A call failed: no sample."""
-        self._durations.failed(call)
+        self._durations.drop_attempt(call)
 
     def __repr__(self) -> str:
         return f"<HedgePolicy: {self._durations!r}, {self._budget!r}>"

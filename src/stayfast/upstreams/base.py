@@ -11,7 +11,7 @@ import msgspec
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Trace
-from stayfast.core.types import AnswerSummary, Api, Chunk, EventsWish, Request, Usage
+from stayfast.core.types import AnswerSummary, Api, Chunk, EventsOptions, Request, Usage
 
 
 class PromptMarker(Protocol):
@@ -21,10 +21,10 @@ class PromptMarker(Protocol):
     def is_refused(self, failed: UpstreamFailed) -> bool:
         """Whether the upstream refused the breakpoints. If so, none are written from now on; the request may be retried."""
 
-    def first_token(self) -> None:
+    def on_first_token(self) -> None:
         """The answer has begun, so other requests can read the cached prompt."""
 
-    def ended(self, usage: Usage | None) -> None:
+    def on_end(self, usage: Usage | None) -> None:
         """The attempt has ended. Called once, however it ends. usage: as the upstream reported it."""
 
 
@@ -44,11 +44,11 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     connect_s: float  # cap for TCP and TLS
     headers: tuple[tuple[str, str], ...] = ()  # forwarded from the client (lower-case names)
     trace: Trace | None = None  # this attempt's own span, for `traceparent`
-    goes_on: bool = False  # the request ends with a partial assistant message, which the answer continues
+    is_continuation: bool = False  # the request ends with a partial assistant message, which the answer continues
     marker: PromptMarker | None = None  # None: the body is sent unchanged
     tenant: str | None = None
-    events: EventsWish | None = None  # None: plain chunks
-    wants_parts: bool = False  # a partial whole answer is useful: stream it from the upstream, if possible
+    events: EventsOptions | None = None  # None: plain chunks
+    prefers_stream: bool = False  # a partial whole answer is useful: stream it from the upstream, if possible
     sending: Sending | None = None  # set by the upstream
 
 
@@ -56,7 +56,7 @@ class AnswerStream(Protocol):
     """An answer being received, already in the client's dialect. Owns its connection. One task at a time."""
 
     @property
-    def sight(self) -> AnswerSummary:
+    def summary(self) -> AnswerSummary:
         """What was received so far."""
 
     async def next(self) -> Chunk | None:
@@ -65,7 +65,7 @@ class AnswerStream(Protocol):
         """
 
     def cut(self) -> Chunk | None:
-        """End the answer now, as if it had reached its length limit; sets `sight.is_cut`. Returns the closing chunk; None if
+        """End the answer now, as if it had reached its length limit; sets `summary.is_cut`. Returns the closing chunk; None if
         the protocol has no such end, or if the answer is complete. No reads after it.
         """
 

@@ -18,11 +18,11 @@ from stayfast.core.types import AnswerSummary, Api, Chunk
 from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.wire.continuation import going_on
-from stayfast.wire.errors import Secrets, error_in, from_response
-from stayfast.wire.json_input import can_assemble, can_translate, encode
-from stayfast.wire.trace_context import headers_of
-from stayfast.wire.transcode import MAX_ANSWER_BYTES, Transcoder, transcoder
+from stayfast.wire.continuation import encode_continuation_body
+from stayfast.wire.errors import Secrets, find_in_band_failure, failure_of_response
+from stayfast.wire.json_input import can_collect_stream, can_translate, encode
+from stayfast.wire.trace_context import encode_trace_headers
+from stayfast.wire.transcode import MAX_ANSWER_BYTES, Transcoder, make_transcoder
 from stayfast.wire.usage import count_tokens_answer
 
 PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
@@ -31,9 +31,9 @@ PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # targets of translation, b
 ANTHROPIC_VERSION = "2023-06-01"
 MAX_ERROR_BODY_BYTES = 64 * 1024
 _FIRST_HOP = (HOP_HEADER, "1")
-NOTHING = Chunk(b"")
+EMPTY_CHUNK = Chunk(b"")
 _STREAM_REFUSALS = (400, 403, 404, 422, 501)  # statuses that refuse streaming, if the body contains "stream"
-MAX_WHOLE_ONLY = 1024  # models
+MAX_UNSTREAMED_MODELS = 1024  # models
 LARGE_BYTES = 256 * 1024  # of a whole answer: parsing less takes under a millisecond
 _READER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-answers")  # two would contend for the GIL
 _CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8.4.1 and later; others are not quoted
@@ -86,16 +86,16 @@ class DialectUpstream:
         if spoken is None:
             return CountedAnswer(count_tokens_answer(request))
         streams = spoken.can_stream and (request.stream or self.always_streams)
-        if (call.wants_parts and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
-                and can_assemble(request)):
+        if (call.prefers_stream and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
+                and can_collect_stream(request)):
             return await self._open_assembled(call, spoken)
         return await self._open(call, spoken, streams=streams, want_usage=self._config.request_usage)
 
     async def _open_assembled(self, call: Call, spoken: Api) -> AnswerStream:
         """Fetch a whole answer as a stream. If it is refused or has no usage, the model's are fetched whole later."""
 
-        def see_end(sight: AnswerSummary) -> None:
-            if sight.is_complete and sight.usage is None:
+        def see_end(summary: AnswerSummary) -> None:
+            if summary.is_complete and summary.usage is None:
                 self._fetch_whole(spoken, call.model)
 
         try:
@@ -107,7 +107,7 @@ class DialectUpstream:
         return await self._open(call, spoken, streams=False)
 
     def _fetch_whole(self, spoken: Api, model: str) -> None:
-        if len(self._whole_only) < MAX_WHOLE_ONLY:
+        if len(self._whole_only) < MAX_UNSTREAMED_MODELS:
             self._whole_only.add((spoken, model))
 
     async def _open(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool = False,
@@ -121,14 +121,14 @@ class DialectUpstream:
             nonlocal translated
             if call.sending is not None:  # called once the request is written
                 call.sending.has_started = True
-            translated = transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
+            translated = make_transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
                                     hide_usage=self._config.request_usage and not request.include_usage,
                                     created_at=int(self._clock.wall()))
 
         response = await self._client.send(
             self._templates[spoken, streams], self._headers_for(call), body,
-            connect_by=call.deadline.within(call.connect_s, self._clock.now()), may_resend=not request.is_stateful,
-            meanwhile=expect)
+            connect_by=call.deadline.end_of_wait(call.connect_s, self._clock.now()), may_resend=not request.is_stateful,
+            on_sent=expect)
         try:
             headers = response.headers
             if response.status != 200:
@@ -140,7 +140,7 @@ class DialectUpstream:
                 if request.stream:
                     raise await self._failure(response, spoken)
                 expect(is_stream=is_stream)
-            translated.sight.is_degraded = DEGRADED_HEADER in headers
+            translated.summary.is_degraded = DEGRADED_HEADER in headers
         except BaseException:
             response.close()
             raise
@@ -156,7 +156,7 @@ class DialectUpstream:
             body = encode(request, spoken, call.model, stream=streams, want_usage=want_usage)
         if call.marker is not None:
             body = call.marker.write(body, spoken)
-        return going_on(body, request.api, spoken) if call.goes_on else body
+        return encode_continuation_body(body, request.api, spoken) if call.is_continuation else body
 
     def close(self) -> None:
         self._client.close()
@@ -164,7 +164,7 @@ class DialectUpstream:
     def _template(self, spoken: Api, *, streams: bool) -> RequestTemplate:
         fields = (("content-type", "application/json"), ("accept", "text/event-stream" if streams else "application/json"),
                   ("accept-encoding", "identity"), *self._headers)
-        return self._client.template("POST", self._client.base_path + PATHS[spoken], fields)
+        return self._client.make_template("POST", self._client.base_path + PATHS[spoken], fields)
 
     def _headers_for(self, call: Call) -> list[tuple[str, str]]:
         """The headers of one call, in addition to those of the template."""
@@ -172,10 +172,10 @@ class DialectUpstream:
         if not call.headers or all(name != HOP_HEADER for name, _ in call.headers):
             headers.append(_FIRST_HOP)
         if self._config.send_deadline:
-            left_s = max(0.001, call.deadline.remaining(self._clock.now()))
+            left_s = max(0.001, call.deadline.remaining_s(self._clock.now()))
             headers.append(("x-request-timeout", f"{left_s:.3f}"))
         if call.trace is not None:
-            headers += headers_of(call.trace)
+            headers += encode_trace_headers(call.trace)
         if self.kind != "anthropic":
             if call.headers:
                 headers += [pair for pair in call.headers if not pair[0].startswith("anthropic-")]
@@ -194,29 +194,29 @@ class DialectUpstream:
         body = b"".join(parts)
         status = response.status
         if 300 <= status < 400:
-            return Misconfigured(self.name, Fault.STATUS, f"upstream {self.name} sent a redirect ({status}), which is not "
+            return UpstreamMisconfigured(self.name, Fault.STATUS, f"upstream {self.name} sent a redirect ({status}), which is not "
                                  "followed: set its base_url to the final address", upstream_status=status)
         if status >= 400:
-            failed = from_response(self.name, spoken, status, response.headers, body, now_wall=self._clock.wall())
+            failed = failure_of_response(self.name, spoken, status, response.headers, body, now_wall=self._clock.wall())
         else:
-            failed = error_in(self.name, body) or Misconfigured(
+            failed = find_in_band_failure(self.name, body) or UpstreamMisconfigured(
                 self.name, Fault.MALFORMED, "the upstream did not send the requested stream" if status == 200
                 else f"upstream {self.name} sent the unexpected status {status}",
                 upstream_status=status)
-        return self._secrets.scrub(failed)
+        return self._secrets.redact_failure(failed)
 
     def _check_coding(self, response: Response) -> None:
         coding = response.headers.get("content-encoding", "").strip().lower()
         if coding and coding != "identity":
             shown = coding if coding in _CODINGS else "unknown coding"
-            raise Misconfigured(self.name, Fault.MALFORMED, f"upstream {self.name} compressed its answer ({shown}) despite "
+            raise UpstreamMisconfigured(self.name, Fault.MALFORMED, f"upstream {self.name} compressed its answer ({shown}) despite "
                                 "accept-encoding: identity", upstream_status=response.status)
 
     def __repr__(self) -> str:
         return f"<DialectUpstream {self.name} ({self.kind}) {self._client!r}>"
 
 
-class Misconfigured(UpstreamFailed):
+class UpstreamMisconfigured(UpstreamFailed):
     """The endpoint cannot serve as configured: a retry there is useless, another upstream may succeed."""
 
     @property
@@ -241,7 +241,7 @@ class HttpStream:
     is not awaited.
     """
 
-    __slots__ = ("_holding", "_is_ended", "_on_end", "_response", "_secrets", "_transcoder", "sight")
+    __slots__ = ("_holding", "_is_ended", "_on_end", "_response", "_secrets", "_transcoder", "summary")
 
     def __init__(self, response: Response, translated: Transcoder, secrets: Secrets, holding: Holding | None = None,
                  on_end: Callable[[AnswerSummary], None] | None = None) -> None:
@@ -249,41 +249,41 @@ class HttpStream:
         self._secrets = secrets
         self._transcoder = translated
         self._holding = holding
-        self.sight: AnswerSummary = translated.sight
+        self.summary: AnswerSummary = translated.summary
         self._is_ended = False
         self._on_end = on_end  # called when it is closed
 
     async def next(self) -> Chunk | None:
-        failure = self.sight.failure
+        failure = self.summary.failure
         if failure is None and not self._is_ended:
             translated = self._transcoder
             if not translated.has_ended and (data := await self._response.read()):
                 chunk = translated.feed(data)
-                if translated.n_held and self._holding is not None:
-                    self._holding.grow_to(translated.n_held)
-                return NOTHING if chunk is None else chunk
+                if translated.n_held_bytes and self._holding is not None:
+                    self._holding.grow_to(translated.n_held_bytes)
+                return EMPTY_CHUNK if chunk is None else chunk
             self._is_ended = True
-            if translated.n_held > LARGE_BYTES:
+            if translated.n_held_bytes > LARGE_BYTES:
                 chunk = await asyncio.get_running_loop().run_in_executor(_READER, translated.finish)
             else:
                 chunk = translated.finish()
             if chunk is not None:
                 return chunk
-            failure = self.sight.failure
+            failure = self.summary.failure
         if failure is not None:
-            raise self._secrets.scrub(failure) if isinstance(failure, UpstreamFailed) else failure
+            raise self._secrets.redact_failure(failure) if isinstance(failure, UpstreamFailed) else failure
         return None
 
     def cut(self) -> Chunk | None:
-        return self._transcoder.cut() if not self._is_ended else None  # else the other thread may be finishing it
+        return self._transcoder.end_early() if not self._is_ended else None  # else the other thread may be finishing it
 
     def close(self) -> None:
         """Return the connection to the pool if the answer is complete, else close it."""
         if self._on_end is not None:
-            self._on_end(self.sight)
+            self._on_end(self.summary)
         if self._holding is not None:
             self._holding.release()
-        if self.sight.is_complete:
+        if self.summary.is_complete:
             self._response.release()
         else:
             self._response.close()
@@ -292,12 +292,12 @@ class HttpStream:
 class CountedAnswer:
     """A whole answer made without an upstream call."""
 
-    __slots__ = ("_chunk", "sight")
+    __slots__ = ("_chunk", "summary")
 
     def __init__(self, body: bytes) -> None:
         self._chunk: Chunk | None = Chunk(body, 1)
-        self.sight = AnswerSummary()
-        self.sight.is_complete = True
+        self.summary = AnswerSummary()
+        self.summary.is_complete = True
 
     async def next(self) -> Chunk | None:
         chunk, self._chunk = self._chunk, None

@@ -14,7 +14,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Chunk, Request
 from stayfast.upstreams.base import AnswerStream, Call, Upstream
-from stayfast.wire.dialect import object_in
+from stayfast.wire.dialect import parse_object
 
 Address = tuple[str, int]
 RESTART_TAKES_S = 1.0
@@ -24,7 +24,7 @@ _MEDIA = re.compile(b'"(?:%b)"' % "|".join(_MEDIA_TYPES).encode())  # a request 
 POLL_S = 0.05
 
 
-class EngineDoor(Protocol):
+class EngineEndpoint(Protocol):
     """An engine of this process, or of the parent process of the workers."""
 
     @property
@@ -44,11 +44,11 @@ class LocalUpstream:
     kind = "embedded"
     always_streams = True
 
-    def __init__(self, name: str, door: EngineDoor, dial: Callable[[Address], Upstream], clock: Clock, *,
+    def __init__(self, name: str, engine: EngineEndpoint, dial: Callable[[Address], Upstream], clock: Clock, *,
                  calls_tools: bool = True) -> None:
         self.name = name
         self._calls_tools = calls_tools  # False: the model's chat template does not support tools
-        self._engine = door
+        self._engine = engine
         self._dial = dial  # makes an upstream for an address
         self._clock = clock
         self._address: Address | None = None
@@ -62,13 +62,13 @@ class LocalUpstream:
         if call.request.n_choices != 1:
             raise Rejected("The embedded model gives one answer to one prompt.", code="unsupported_value",
                            param="prompt" if call.request.api is Api.COMPLETIONS else "n")
-        path = path_of_media(call.request)
+        path = find_media_path(call.request)
         if path is not None:
             raise Rejected(f"{path}: the embedded model reads text only.", code="unsupported_value", param=path)
-        if not self._calls_tools and must_call_tool(call.request):
+        if not self._calls_tools and requires_tool_call(call.request):
             raise Rejected("tool_choice: this embedded model does not support tools. Use auto or none, or another model.",
                            code="unsupported_value", param="tool_choice")
-        connect_by = Deadline(call.deadline.within(call.connect_s, self._clock.now()))
+        connect_by = Deadline(call.deadline.end_of_wait(call.connect_s, self._clock.now()))
         if not self._engine.is_ready:
             await self._wait(connect_by)
         try:
@@ -115,8 +115,8 @@ class _LocalStream:
         self._stream = stream
 
     @property
-    def sight(self) -> AnswerSummary:
-        return self._stream.sight
+    def summary(self) -> AnswerSummary:
+        return self._stream.summary
 
     async def next(self) -> Chunk | None:
         try:
@@ -134,11 +134,11 @@ class _LocalStream:
         self._stream.close()
 
 
-def must_call_tool(request: Request) -> bool:
+def requires_tool_call(request: Request) -> bool:
     """Whether `tool_choice` forces a tool call, in any of the protocols."""
     if b'"tool_choice"' not in request.body:
         return False
-    choice = object_in(request.body).get("tool_choice")
+    choice = parse_object(request.body).get("tool_choice")
     if isinstance(choice, dict):
         kind = choice.get("type")
         allowed = choice.get("allowed_tools")  # chat nests it, responses does not
@@ -146,12 +146,12 @@ def must_call_tool(request: Request) -> bool:
     return choice not in _OPTIONAL_CHOICES
 
 
-def path_of_media(request: Request) -> str | None:
+def find_media_path(request: Request) -> str | None:
     """The JSON path of an image, audio or file in a request; None without one."""
     if _MEDIA.search(request.body) is None:
         return None
     field = "input" if request.api is Api.RESPONSES else "messages"
-    return _media_in(object_in(request.body).get(field), field)
+    return _media_in(parse_object(request.body).get(field), field)
 
 
 def _media_in(value: object, path: str) -> str | None:
@@ -171,9 +171,9 @@ class ParentEngine:
 
     __slots__ = ("_engine_addresses", "_name")
 
-    def __init__(self, name: str, engine_addresses: Callable[[], Mapping[str, Address]]) -> None:
+    def __init__(self, name: str, addresses: Callable[[], Mapping[str, Address]]) -> None:
         self._name = name
-        self._engine_addresses = engine_addresses
+        self._engine_addresses = addresses
 
     @property
     def is_ready(self) -> bool:

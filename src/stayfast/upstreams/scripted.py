@@ -16,7 +16,7 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Chunk
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.json_input import can_translate
-from stayfast.wire.transcode import Transcoder, transcoder
+from stayfast.wire.transcode import Transcoder, make_transcoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class SendText:
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class SendBytes:
     """Bytes of the body."""
 
     data: bytes
@@ -50,7 +50,7 @@ class Cut:
     """The body ends, without the protocol's last event."""
 
 
-Step = Wait | Say | Raw | Fail | Cut
+Step = Wait | SendText | SendBytes | Fail | Cut
 Script = Sequence[Step]
 
 WORDS = ("Average ", "latency ", "is ", "a ", "lie: ", "what ", "users ", "feel ", "is ", "the ", "tail. ", "This ",
@@ -58,7 +58,7 @@ WORDS = ("Average ", "latency ", "is ", "a ", "lie: ", "what ", "users ", "feel 
 
 
 def _pieces_of(gap_s: float) -> list[Step]:
-    return [step for word in WORDS for step in (Wait(gap_s), Say(word))]
+    return [step for word in WORDS for step in (Wait(gap_s), SendText(word))]
 
 
 # Mostly fast, sometimes slow to start, sometimes stalling; in a fixed order, so that runs repeat.
@@ -73,7 +73,7 @@ STEADY: tuple[Script, ...] = ([Wait(0.05), *_pieces_of(0.01)],)
 NAMED_SCRIPTS = {"jagged": JAGGED, "steady": STEADY}
 
 
-class Scripted:
+class ScriptedUpstream:
     """Task-safe. Counts its calls, and those that were cancelled."""
 
     kind = "simulated"
@@ -118,10 +118,10 @@ class Scripted:
 class _ScriptedStream:
     """One run of a script. One task reads it."""
 
-    def __init__(self, upstream: Scripted, script: Script, call: Call, number: int) -> None:
+    def __init__(self, upstream: ScriptedUpstream, script: Script, call: Call, number: int) -> None:
         self._upstream = upstream
         self._steps = list(script)
-        self._transcoder: Transcoder = transcoder(Api.CHAT, call.request, source_streams=True, upstream=upstream.name,
+        self._transcoder: Transcoder = make_transcoder(Api.CHAT, call.request, source_streams=True, upstream=upstream.name,
                                                   hide_usage=not call.request.include_usage,
                                                   created_at=int(upstream._clock.wall()))
         self._head = {"id": f"chatcmpl-sim{number}", "object": "chat.completion.chunk",
@@ -133,8 +133,8 @@ class _ScriptedStream:
         self._is_whole = False
 
     @property
-    def sight(self) -> AnswerSummary:
-        return self._transcoder.sight
+    def summary(self) -> AnswerSummary:
+        return self._transcoder.summary
 
     async def begin(self) -> None:
         """Wait until the head of the answer. Raises UpstreamFailed if the script fails there."""
@@ -145,7 +145,7 @@ class _ScriptedStream:
             raise self._failed(fail)
 
     async def next(self) -> Chunk | None:
-        failure = self.sight.failure
+        failure = self.summary.failure
         if failure is not None:
             raise failure
         if self._is_whole:
@@ -174,12 +174,12 @@ class _ScriptedStream:
         self._steps.clear()
         self._is_whole = True
         last = self._transcoder.finish()
-        if self.sight.failure is not None and last is None:
-            raise self.sight.failure
+        if self.summary.failure is not None and last is None:
+            raise self.summary.failure
         return last
 
-    def _bytes(self, step: Say | Raw) -> bytes:
-        if isinstance(step, Raw):
+    def _bytes(self, step: SendText | SendBytes) -> bytes:
+        if isinstance(step, SendBytes):
             return step.data
         self._n_sent += 1
         first = {"role": "assistant"} if self._n_sent == 1 else {}
@@ -195,7 +195,7 @@ class _ScriptedStream:
 
     def cut(self) -> Chunk | None:
         self._steps.clear()
-        return self._transcoder.cut()
+        return self._transcoder.end_early()
 
     def close(self) -> None:
         if self._is_closed:

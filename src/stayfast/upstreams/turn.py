@@ -11,13 +11,13 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
-from stayfast.core.steps import TurnSeen
+from stayfast.core.steps import TurnSnapshot
 from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.upstreams.dialect import NOTHING, CountedAnswer
+from stayfast.upstreams.dialect import EMPTY_CHUNK, CountedAnswer
 from stayfast.wire.json_input import can_translate
-from stayfast.wire.transcode import Transcoder, transcoder
-from stayfast.wire.usage import count_tokens_answer, input_tokens, text_tokens
+from stayfast.wire.transcode import Transcoder, make_transcoder
+from stayfast.wire.usage import count_tokens_answer, estimate_input_tokens_high, estimate_text_tokens_high
 
 
 class TurnPiece(msgspec.Struct, frozen=True, gc=False):
@@ -34,7 +34,7 @@ class TurnRun(Protocol):
     async def next(self) -> TurnPiece | None:
         """The next piece; None after the last. Raises UpstreamFailed if the turn failed or produced nothing."""
 
-    def seen(self) -> TurnSeen:
+    def steps_so_far(self) -> TurnSnapshot:
         """Its steps so far, without those already reported for another client of the same turn."""
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class TurnUpstream:
         self.name = name
         self._clock = clock
 
-    async def begin(self, call: Call) -> TurnRun:
+    async def start_turn(self, call: Call) -> TurnRun:
         """Start a turn, or resume the one of this client. Raises Rejected."""
         raise NotImplementedError
 
@@ -68,10 +68,10 @@ class TurnUpstream:
             raise Rejected("A turn gives one answer to one prompt.", code="unsupported_value",
                            param="prompt" if request.api is Api.COMPLETIONS else "n")
         if call.events is None:
-            return _Plain(await self.begin(call), call, self.name, self._clock)
+            return _Plain(await self.start_turn(call), call, self.name, self._clock)
         if not request.stream:
             raise Rejected("x-stayfast-events needs stream: true.", param="stream")
-        return _Typed(await self.begin(call), call)
+        return _Typed(await self.start_turn(call), call)
 
     def close(self) -> None:
         """Nothing idle to close."""
@@ -87,15 +87,15 @@ class _Plain:
         created_at = int(clock.wall())
         self._run = run
         self._call = call
-        self._transcoder: Transcoder = transcoder(
+        self._transcoder: Transcoder = make_transcoder(
             Api.CHAT, call.request, source_streams=True, upstream=upstream, hide_usage=not call.request.include_usage,
             created_at=created_at)
         self._head = {"id": f"chatcmpl-{call.request_id}", "object": "chat.completion.chunk", "created": created_at,
                       "model": call.model}
         self._n_tokens = 0.0
         self._is_over = False
-        self.sight: AnswerSummary = self._transcoder.sight
-        self.sight.turn = run.seen
+        self.summary: AnswerSummary = self._transcoder.summary
+        self.summary.turn = run.steps_so_far
 
     async def next(self) -> Chunk | None:
         if self._is_over:
@@ -104,10 +104,10 @@ class _Plain:
         if piece is None:
             return self._finish()
         if not piece.text:
-            return NOTHING
+            return EMPTY_CHUNK
         first = {} if self._n_tokens else {"role": "assistant"}
-        self._n_tokens += text_tokens(piece.text.encode())
-        return self._transcoder.feed(self._event({**first, "content": piece.text}, None)) or NOTHING
+        self._n_tokens += estimate_text_tokens_high(piece.text.encode())
+        return self._transcoder.feed(self._event({**first, "content": piece.text}, None)) or EMPTY_CHUNK
 
     def _finish(self) -> Chunk | None:
         self._is_over = True
@@ -117,8 +117,8 @@ class _Plain:
         last = (self._event({}, "stop") + _chunk_bytes({**self._head, "choices": [], "usage": usage_fields})
                 + b"data: [DONE]\n\n")
         chunk, end = self._transcoder.feed(last), self._transcoder.finish()
-        if self.sight.failure is not None:
-            raise self.sight.failure
+        if self.summary.failure is not None:
+            raise self.summary.failure
         if chunk is None or end is None:
             return chunk or end
         return Chunk(chunk.data + end.data, chunk.n_content + end.n_content)
@@ -128,7 +128,7 @@ class _Plain:
 
     def cut(self) -> Chunk | None:
         self._is_over = True
-        return self._transcoder.cut()
+        return self._transcoder.end_early()
 
     def close(self) -> None:
         self._run.close()
@@ -141,20 +141,20 @@ class _Typed:
         self._run = run
         self._call = call
         self._n_tokens = 0.0
-        self.sight = AnswerSummary()
-        self.sight.turn = run.seen
+        self.summary = AnswerSummary()
+        self.summary.turn = run.steps_so_far
 
     async def next(self) -> Chunk | None:
-        sight = self.sight
-        if sight.is_complete:
+        summary = self.summary
+        if summary.is_complete:
             return None
         piece = await self._run.next()
         if piece is None:
-            sight.usage, sight.finish_reason, sight.is_complete = _usage(self._call, self._n_tokens), "stop", True
+            summary.usage, summary.finish_reason, summary.is_complete = _usage(self._call, self._n_tokens), "stop", True
             return None
-        self._n_tokens += text_tokens(piece.text.encode())
-        sight.n_content += 1
-        sight.n_events += 1
+        self._n_tokens += estimate_text_tokens_high(piece.text.encode())
+        summary.n_content += 1
+        summary.n_events += 1
         return Chunk(piece.event, 1)
 
     def cut(self) -> Chunk | None:
@@ -165,7 +165,7 @@ class _Typed:
 
 
 def _usage(call: Call, n_tokens: float) -> Usage:
-    return Usage(input_total=input_tokens(call.request), output=ceil(n_tokens))
+    return Usage(input_total=estimate_input_tokens_high(call.request), output=ceil(n_tokens))
 
 
 def _chunk_bytes(chunk: dict[str, object]) -> bytes:

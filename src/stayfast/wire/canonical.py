@@ -112,16 +112,16 @@ def scope_bytes(canonical: CanonicalRequest, identity: bytes) -> bytes:
     return identity + canonical.scope
 
 
-def scope_of(terms: bytes) -> bytes:
+def scope_digest(scope: bytes) -> bytes:
     """The 32-byte digest of `scope_bytes`."""
-    return blake2b(terms, digest_size=KEY_BYTES).digest()
+    return blake2b(scope, digest_size=KEY_BYTES).digest()
 
 
 def key_digest(scope: bytes, canonical: CanonicalRequest) -> bytes:
     """The 32-byte cache key. It hashes the digest of the scope and the question: for most questions one 128-byte block,
     however long the scope is.
     """
-    digest = blake2b(scope_of(scope), digest_size=KEY_BYTES)
+    digest = blake2b(scope_digest(scope), digest_size=KEY_BYTES)
     digest.update(canonical.question)
     return digest.digest()
 
@@ -142,7 +142,7 @@ def _take_member(fields: Json, name: str) -> Any:
     return value
 
 
-def text_of(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Normalise a text: NFC, line ends, no surrounding white space. NFC is skipped for dozens of combining marks on one
     letter: sorting them takes quadratic time, a minute for half a megabyte.
     """
@@ -205,9 +205,9 @@ def _check_parts(parts: list[Json]) -> None:
 def _normalize_content(content: Any) -> Any:
     """Normalise a text; replace a single text part by its text."""
     if type(content) is str:
-        return text_of(content)
+        return normalize_text(content)
     if type(content) is list and len(content) == 1 and content[0].keys() <= {"type", "text"}:
-        return text_of(content[0]["text"])
+        return normalize_text(content[0]["text"])
     return content
 
 
@@ -261,7 +261,7 @@ def _read_messages(fields: Json) -> bytes:
 def _read_responses(fields: Json) -> bytes:
     _check_fields(fields)
     if type(fields.get("instructions")) is str:
-        fields["instructions"] = text_of(fields["instructions"])
+        fields["instructions"] = normalize_text(fields["instructions"])
     whole = fields.get("input")
     if type(whole) is list:
         for item in whole:
@@ -269,7 +269,7 @@ def _read_responses(fields: Json) -> bytes:
                 del item["type"]  # "message" is the default
         return _take_question(whole)
     fields["input"] = [{"role": "user", "content": None}]  # equal to the input as one user message
-    text = text_of(whole) if type(whole) is str else ""
+    text = normalize_text(whole) if type(whole) is str else ""
     if not text:
         raise _NotCacheable("no_question")
     return text.encode()

@@ -17,21 +17,21 @@ _TIMEOUT_UNITS_S = {
     b"x-request-timeout": 1.0, b"x-stayfast-deadline": 1.0, b"x-litellm-timeout": 1.0, b"x-request-timeout-ms": 1e-3,
     b"x-stayfast-deadline-ms": 1e-3, b"x-deadline-ms": 1e-3, b"x-envoy-expected-rq-timeout-ms": 1e-3}
 _GRPC_TIMEOUT_HEADER = b"grpc-timeout"
-SAY_PATIENCE = frozenset((*_TIMEOUT_UNITS_S, _GRPC_TIMEOUT_HEADER))
+TIMEOUT_HEADERS = frozenset((*_TIMEOUT_UNITS_S, _GRPC_TIMEOUT_HEADER))
 _GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _GRPC_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _MAX_TIMEOUT_S = 86_400.0
 
 
-def client_timeout_s(fields: Mapping[bytes, bytes]) -> float | None:
+def parse_client_timeout_s(fields: Mapping[bytes, bytes]) -> float | None:
     """The shortest time-out among the client's headers, in seconds; None without one. Raises Rejected naming the header."""
-    if SAY_PATIENCE.isdisjoint(fields):
+    if TIMEOUT_HEADERS.isdisjoint(fields):
         return None
     least_s: float | None = None
     for name, unit_s in _TIMEOUT_UNITS_S.items():
         value = fields.get(name)
         if value is not None:
-            seconds = number(value) * unit_s
+            seconds = parse_number(value) * unit_s
             if not 0 < seconds <= _MAX_TIMEOUT_S:  # false for NaN
                 unit = "seconds" if unit_s == 1.0 else "milliseconds"
                 raise _bad_timeout(name, f"{unit}, more than 0 and at most {_MAX_TIMEOUT_S / unit_s:.0f}")
@@ -45,7 +45,7 @@ def client_timeout_s(fields: Mapping[bytes, bytes]) -> float | None:
     return least_s
 
 
-def number(value: bytes) -> float:
+def parse_number(value: bytes) -> float:
     """The number in a header; NaN for any other text."""
     try:
         return math.nan if b"_" in value else float(value)  # float() accepts 1_000
@@ -69,11 +69,11 @@ def rate_limit_lines(api: Api, allowances: Sequence[Allowance], wall_at: float) 
         for left in allowances:
             kind = left.kind
             lines += (f"x-ratelimit-limit-{kind}: {left.limit}\r\nx-ratelimit-remaining-{kind}: {left.remaining}\r\n"
-                      f"x-ratelimit-reset-{kind}: {duration(left.full_in_s)}\r\n")
+                      f"x-ratelimit-reset-{kind}: {format_duration(left.full_in_s)}\r\n")
     return lines.encode()
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format as Go does: 0s, 12ms, 1.5s, 6m0s, 1h30m0s."""
     n_ms = round(seconds * 1e3)
     if n_ms < 1000:

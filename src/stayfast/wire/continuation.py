@@ -29,11 +29,11 @@ from stayfast.core.conversation import Conversation
 from stayfast.core.errors import Rejected
 from stayfast.core.types import AnswerSummary, Api, Request, Usage
 from stayfast.wire import sse
-from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, object_in, unsayable
-from stayfast.wire.json_input import conversation
-from stayfast.wire.transcode import ENDS_WITH_DONE, WRONG_SHAPE, encode_events, source_of, writer_of
+from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, parse_object, untranslatable_field
+from stayfast.wire.json_input import parse_conversation
+from stayfast.wire.transcode import DONE_TERMINATED_APIS, SHAPE_ERRORS, encode_events, make_decoder, make_encoder
 
-MAX_SO_FAR_BYTES: Final = 4 * 1024 * 1024  # of events: about 20,000 tokens, one event each
+MAX_REPLAY_BYTES: Final = 4 * 1024 * 1024  # of events: about 20,000 tokens, one event each
 _FORCED: Final = ("required", "named")
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _PROMPT, _INPUT, _MESSAGES = "prompt", "input", "messages"
@@ -48,7 +48,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _TRUE, _FALSE = Raw(b"true"), Raw(b"false")
 
 
-class CannotGoOn(Exception):
+class NotContinuable(Exception):
     """The answer cannot be continued; the message is a reason code."""
 
 
@@ -63,7 +63,7 @@ class SeamTrimmer:
         self._held = ""
         self._is_over = not self._blanks
 
-    def take(self, text: str, *, is_last: bool = False) -> str:
+    def trim(self, text: str, *, is_last: bool = False) -> str:
         """Trim more of the second half; returns the text for the client. `is_last`: hold nothing back."""
         if self._is_over:
             return text
@@ -82,92 +82,92 @@ class Continuation:
     `request`: the request for it. `n_sent`: tokens of the first half, approximately.
     """
 
-    __slots__ = ("_decoder", "_encoder", "_splitter", "n_sent", "request", "seam", "sight")
+    __slots__ = ("_decoder", "_encoder", "_splitter", "n_sent_tokens", "request", "seam", "summary")
 
     def __init__(self, request: Request, so_far: bytes, created_at: int) -> None:
         """`so_far`: all bytes of the answer that the client has. Raises CannotGoOn."""
         parsed = _parse_conversation(request)
-        self._encoder = writer_of(request, created_at)
+        self._encoder = make_encoder(request, created_at)
         try:
             replayed = self._replay(request, so_far)
-        except WRONG_SHAPE:
-            raise CannotGoOn("blocks") from None
+        except SHAPE_ERRORS:
+            raise NotContinuable("blocks") from None
         text = "".join(replayed)
-        self.n_sent = max(len(replayed), len(text.encode()) // BYTES_A_TOKEN)
+        self.n_sent_tokens = max(len(replayed), len(text.encode()) // BYTES_A_TOKEN)
         self.seam = SeamTrimmer(text)
-        self.request = _make_request(request, parsed, self.seam.prefix, self.n_sent)
-        self.sight = AnswerSummary()
-        self._decoder = source_of(request.api, request, "", self.sight)
-        self._splitter = sse.Splitter()
+        self.request = _make_request(request, parsed, self.seam.prefix, self.n_sent_tokens)
+        self.summary = AnswerSummary()
+        self._decoder = make_decoder(request.api, request, "", self.summary)
+        self._splitter = sse.EventSplitter()
 
     def _replay(self, request: Request, so_far: bytes) -> list[str]:
         """Bring the encoder to the state after `so_far`; returns its texts. Raises CannotGoOn unless all is plain text."""
-        if len(so_far) > MAX_SO_FAR_BYTES:
-            raise CannotGoOn("length")
-        check = _check_chunk if request.api in ENDS_WITH_DONE else _check_event
-        decoder = source_of(request.api, request, "", AnswerSummary())
+        if len(so_far) > MAX_REPLAY_BYTES:
+            raise NotContinuable("length")
+        check = _check_chunk if request.api in DONE_TERMINATED_APIS else _check_event
+        decoder = make_decoder(request.api, request, "", AnswerSummary())
         texts: list[str] = []
-        for data, name in sse.events(sse.Splitter(MAX_SO_FAR_BYTES), so_far):
-            decoder.see(data, name)
-            if decoder.ended:
-                raise CannotGoOn("over")
-            parsed = object_in(data)
+        for data, name in sse.parse_events(sse.EventSplitter(MAX_REPLAY_BYTES), so_far):
+            decoder.read_event(data, name)
+            if decoder.has_ended:
+                raise NotContinuable("over")
+            parsed = parse_object(data)
             if not parsed:
-                raise CannotGoOn("blocks")
+                raise NotContinuable("blocks")
             check(parsed)
-            deltas = decoder.deltas()
-            positions = [_position(event) for delta in deltas for event in self._encoder.events(delta)]
+            deltas = decoder.event_deltas()
+            positions = [_position(event) for delta in deltas for event in self._encoder.encode_delta(delta)]
             if positions and check is _check_event and _position(parsed) not in positions:
-                raise CannotGoOn("blocks")  # the sender numbers events or blocks differently from the encoder
+                raise NotContinuable("blocks")  # the sender numbers events or blocks differently from the encoder
             for delta in deltas:
                 if isinstance(delta, TextDelta):
                     texts.append(delta.text)
                 elif not isinstance(delta, Begin):
-                    raise CannotGoOn("thinking" if isinstance(delta, ThinkingDelta) else "tools")
+                    raise NotContinuable("thinking" if isinstance(delta, ThinkingDelta) else "tools")
         return texts
 
     def feed(self, data: bytes) -> list[Json]:
         """Read more of the second half; returns the events for the client. Raises CannotGoOn for an invalid answer."""
         events: list[Json] = []
         try:
-            for event, name in sse.events(self._splitter, data):
-                if not self._decoder.ended:
-                    self._decoder.see(event, name)
-                    for delta in self._decoder.deltas():
+            for event, name in sse.parse_events(self._splitter, data):
+                if not self._decoder.has_ended:
+                    self._decoder.read_event(event, name)
+                    for delta in self._decoder.event_deltas():
                         events += self._encode_delta(delta)
-        except WRONG_SHAPE:
-            raise CannotGoOn("blocks") from None
+        except SHAPE_ERRORS:
+            raise NotContinuable("blocks") from None
         return events
 
     def _encode_delta(self, delta: Delta) -> list[Json]:
         if isinstance(delta, Begin | ThinkingDelta):  # the client's answer has begun, and its reasoning is over
             return []
         if isinstance(delta, TextDelta):
-            return self._encode_text(self.seam.take(delta.text))
-        return [*self._encode_text(self.seam.take("", is_last=True)), *self._encoder.events(delta)]
+            return self._encode_text(self.seam.trim(delta.text))
+        return [*self._encode_text(self.seam.trim("", is_last=True)), *self._encoder.encode_delta(delta)]
 
     def _encode_text(self, text: str) -> list[Json]:
-        return self._encoder.events(TextDelta(text)) if text else []
+        return self._encoder.encode_delta(TextDelta(text)) if text else []
 
-    def end(self, usage: Usage | None) -> list[Json]:
+    def encode_end(self, usage: Usage | None) -> list[Json]:
         """The events that end a complete answer. `usage`: of both halves."""
-        return [*self._encode_text(self.seam.take("", is_last=True)), *self._encoder.end(usage)]
+        return [*self._encode_text(self.seam.trim("", is_last=True)), *self._encoder.encode_end(usage)]
 
-    def cut(self, usage: Usage | None) -> list[Json]:
+    def encode_early_end(self, usage: Usage | None) -> list[Json]:
         """The events that end the answer as if it had reached its length limit. `usage`: of both halves."""
-        events = [] if self.sight.finish_reason is not None else self._encode_delta(Finish("length"))
-        return [*events, *self.end(usage)]
+        events = [] if self.summary.finish_reason is not None else self._encode_delta(Finish("length"))
+        return [*events, *self.encode_end(usage)]
 
 
-def in_bytes(api: Api, events: list[Json], *, is_end: bool = False) -> bytes:
+def encode_client_events(api: Api, events: list[Json], *, is_end: bool = False) -> bytes:
     """Encode events for a client of dialect `api`. `is_end`: they end the stream."""
-    ends_with_done = api in ENDS_WITH_DONE
+    ends_with_done = api in DONE_TERMINATED_APIS
     if is_end:
         return encode_events(events, ends_with_done=ends_with_done)
-    return b"".join(sse.event(_ENCODER.encode(event), None if ends_with_done else event["type"]) for event in events)
+    return b"".join(sse.encode_event(_ENCODER.encode(event), None if ends_with_done else event["type"]) for event in events)
 
 
-def both(first: Usage, second: Usage | None) -> Usage:
+def add_usage(first: Usage, second: Usage | None) -> Usage:
     """The sum of the usage of two attempts."""
     if second is None:
         return first
@@ -175,12 +175,12 @@ def both(first: Usage, second: Usage | None) -> Usage:
         msgspec.structs.astuple(first), msgspec.structs.astuple(second), strict=True)))
 
 
-def going_on(body: bytes, client: Api, spoken: Api) -> bytes:
+def encode_continuation_body(body: bytes, client: Api, spoken: Api) -> bytes:
     """The body of a request whose last message the upstream of dialect `spoken` continues: chat gets the fields of vLLM and
     SGLang, messages and completions stay as they are. Raises Rejected for a pair of dialects that cannot continue.
     """
     if spoken is Api.RESPONSES or (client is Api.COMPLETIONS) is not (spoken is Api.COMPLETIONS):
-        raise unsayable("messages", spoken.value, "it cannot continue an answer")
+        raise untranslatable_field("messages", spoken.value, "it cannot continue an answer")
     if spoken is not Api.CHAT:
         return body
     return _ENCODER.encode(_OBJECT.decode(body) | {"continue_final_message": _TRUE, "add_generation_prompt": _FALSE})
@@ -189,19 +189,19 @@ def going_on(body: bytes, client: Api, spoken: Api) -> bytes:
 def _parse_conversation(request: Request) -> Conversation:
     """The client's request in the normal form. Raises CannotGoOn for an option that a continued answer would break."""
     if not request.stream or request.is_stateful or request.n_choices != 1:
-        raise CannotGoOn("request")
+        raise NotContinuable("request")
     try:
-        parsed = conversation(request)
+        parsed = parse_conversation(request)
     except Rejected:
-        raise CannotGoOn("request") from None
+        raise NotContinuable("request") from None
     if parsed.native or parsed.messages[-1].role != "user":
-        raise CannotGoOn("request")
+        raise NotContinuable("request")
     if parsed.output_format is not None:
-        raise CannotGoOn("format")
+        raise NotContinuable("format")
     if parsed.tool_choice is not None and parsed.tool_choice.mode in _FORCED:
-        raise CannotGoOn("tools")
+        raise NotContinuable("tools")
     if parsed.effort is not None:
-        raise CannotGoOn("thinking")  # the second upstream would reason again, or reject the request
+        raise NotContinuable("thinking")  # the second upstream would reason again, or reject the request
     return parsed
 
 
@@ -214,20 +214,20 @@ def _check_chunk(chunk: Json) -> None:
     """Raise CannotGoOn unless a chat or completions chunk contains only text of one choice."""
     for choice in chunk.get("choices") or ():
         if choice.get("finish_reason"):
-            raise CannotGoOn("over")
+            raise NotContinuable("over")
         delta = choice.get("delta") or {}
         if choice.get("index", 0) != 0 or any(value for name, value in delta.items() if name not in ("role", "content")):
-            raise CannotGoOn("tools" if delta.get("tool_calls") else "blocks")
+            raise NotContinuable("tools" if delta.get("tool_calls") else "blocks")
 
 
 def _check_event(event: Json) -> None:
     """Raise CannotGoOn unless an event of messages or responses belongs to plain text."""
     if event.get("type") not in _TEXT_EVENTS:
-        raise CannotGoOn("blocks")
+        raise NotContinuable("blocks")
     for name, kind in _TEXT_KINDS.items():
         part = event.get(name)
         if isinstance(part, dict) and part.get("type") != kind:
-            raise CannotGoOn("blocks")
+            raise NotContinuable("blocks")
 
 
 def _make_request(request: Request, parsed: Conversation, prefix: str, n_sent: int) -> Request:
@@ -237,7 +237,7 @@ def _make_request(request: Request, parsed: Conversation, prefix: str, n_sent: i
     for name in _LIMITS:
         if name in body and (most := _ANY.decode(body[name])) is not None:
             if most <= n_sent:
-                raise CannotGoOn("length")
+                raise NotContinuable("length")
             body[name] = limit = most - n_sent
     if prefix:
         _append_prefix(body, request.api, parsed, prefix)

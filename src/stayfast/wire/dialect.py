@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 from stayfast.core.conversation import Image, Message, OutputFormat, RawObject, Text, ToolChoice
 from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Usage
-from stayfast.wire.errors import in_band, malformed, truncated
+from stayfast.wire.errors import in_band_failure, malformed_answer, truncated_answer
 
 Json = dict[str, Any]
 Reason = Literal["stop", "length", "tool_calls", "content_filter"]
@@ -67,105 +67,105 @@ class Finish(Struct, frozen=True, gc=False):
 Delta = Begin | TextDelta | ThinkingDelta | ToolBegin | ToolDelta | Finish
 
 
-class WholeSource(ABC):
+class BodyDecoder(ABC):
     """Decodes one answer that arrives as a single body. Owned by one task."""
 
-    __slots__ = ("_upstream", "ended", "sight")
+    __slots__ = ("_upstream", "has_ended", "summary")
 
     def __init__(self, upstream: str, summary: AnswerSummary) -> None:
-        self.sight = summary
-        self.ended = False  # the protocol's end was read, or a failure; everything after it is ignored
+        self.summary = summary
+        self.has_ended = False  # the protocol's end was read, or a failure; everything after it is ignored
         self._upstream = upstream
 
     @abstractmethod
-    def see_whole(self, body: bytes) -> None:
+    def read_body(self, body: bytes) -> None:
         """Read the answer into the summary. Never raises: a failure is stored in the summary."""
 
-    def fail(self, failure: UpstreamFailed) -> None:
-        self.ended = True
-        self.sight.is_complete = False
-        self.sight.failure = failure
+    def set_failure(self, failure: UpstreamFailed) -> None:
+        self.has_ended = True
+        self.summary.is_complete = False
+        self.summary.failure = failure
 
     def fail_malformed(self, what: str) -> None:
         """`what`: a noun phrase; must not quote the answer."""
-        self.fail(malformed(self._upstream, what))
+        self.set_failure(malformed_answer(self._upstream, what))
 
     def fail_in_band(self, parsed: object) -> None:
         """`parsed`: the error event or body that came with HTTP 200."""
-        self.fail(in_band(self._upstream, parsed))
+        self.set_failure(in_band_failure(self._upstream, parsed))
 
     def fail_truncated(self) -> None:
-        self.fail(truncated(self._upstream))
+        self.set_failure(truncated_answer(self._upstream))
 
     def _complete(self, usage: Usage | None, answer: Json | None = None, finish_reason: str | None = None) -> None:
         """Mark the answer as complete. `answer`: an object with its `id` and `model`."""
-        summary, answer = self.sight, answer or {}
+        summary, answer = self.summary, answer or {}
         summary.usage, summary.finish_reason = usage, finish_reason
-        summary.response_id, summary.model = optional_text(answer.get("id")) or None, optional_text(answer.get("model"))
+        summary.response_id, summary.model = text_or_none(answer.get("id")) or None, text_or_none(answer.get("model"))
         summary.n_content = 1
         summary.is_complete = True
 
 
-class StreamDecoder(WholeSource):
+class StreamDecoder(BodyDecoder):
     """Decodes one answer, streamed or whole, into an `AnswerSummary`. Owned by one task."""
 
-    __slots__ = ("is_only_usage",)
+    __slots__ = ("holds_only_usage",)
 
     def __init__(self, upstream: str, summary: AnswerSummary) -> None:
         super().__init__(upstream, summary)
-        self.is_only_usage = False  # the last event holds usage and nothing else
+        self.holds_only_usage = False  # the last event holds usage and nothing else
 
     @abstractmethod
-    def see(self, data: bytes, name: bytes) -> int:
+    def read_event(self, data: bytes, name: bytes) -> int:
         """Read one event. Returns 1 if it holds content, else 0. Never raises: a failure is stored in the summary."""
 
     @abstractmethod
-    def deltas(self) -> list[Delta]:
+    def event_deltas(self) -> list[Delta]:
         """The deltas of the last event."""
 
     def finish(self) -> None:
         """The body has ended: the answer is complete by the rules of its protocol, or truncated."""
-        if not self.ended:
+        if not self.has_ended:
             self.fail_truncated()
 
     @abstractmethod
-    def whole(self) -> list[Delta]:
+    def body_deltas(self) -> list[Delta]:
         """The deltas of the whole answer read last."""
 
     @abstractmethod
-    def ending(self) -> list[Json]:
+    def early_end_events(self) -> list[Json]:
         """The events that end the answer as if it had reached its length limit. Sets the finish reason of the summary."""
 
 
 class StreamEncoder(Protocol):
     """Encodes deltas as the events of one dialect, in the order its official SDK expects. Owned by one task."""
 
-    def events(self, delta: Delta) -> list[Json]:
+    def encode_delta(self, delta: Delta) -> list[Json]:
         """The events of one delta. Raises NotTranslatable."""
 
-    def end(self, usage: Usage | None) -> list[Json]:
+    def encode_end(self, usage: Usage | None) -> list[Json]:
         """The events that end the answer."""
 
 
 class AnswerCollector(Protocol):
     """Collects the events of one dialect into its whole answer. Owned by one task."""
 
-    def add(self, chunk: Json) -> None:
+    def add_event(self, chunk: Json) -> None:
         """Add one event. Raises ValueError if it is malformed."""
 
-    def body(self) -> bytes:
+    def build_body(self) -> bytes:
         """The whole answer. Raises ValueError if the events do not form one."""
 
 
 T = TypeVar("T")
-Name = Annotated[str, Meta(min_length=1)]
+NonEmptyStr = Annotated[str, Meta(min_length=1)]
 MAX_NUMBER: Final = 2**53 - 1  # RFC 8259, 6: larger JSON numbers are not exact, and sums with floats may overflow
-Count = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
-CountOrZero = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
-Whole = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
-Number = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+PositiveInt = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
+NonNegativeInt = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+BoundedInt = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+BoundedFloat = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 
-ANOTHER: Final = "another protocol"
+ANOTHER_PROTOCOL: Final = "another protocol"
 _ANY: Final = msgspec.json.Decoder()
 
 
@@ -174,10 +174,10 @@ class NotTranslatable(ValueError):
 
 
 class GenerationRequest(Struct, gc=False, kw_only=True):
-    model: Name
+    model: NonEmptyStr
     stream: bool | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
+    temperature: BoundedFloat | None = None
+    top_p: BoundedFloat | None = None
 
 
 class NamedSchema(Struct, gc=False, kw_only=True):
@@ -187,7 +187,7 @@ class NamedSchema(Struct, gc=False, kw_only=True):
     strict: bool | None = None
 
 
-def object_in(body: bytes) -> Json:
+def parse_object(body: bytes) -> Json:
     """Parse a JSON object; empty if `body` is anything else. For answers: a decoder rejects them by the missing fields."""
     try:
         value = _ANY.decode(body)
@@ -196,7 +196,7 @@ def object_in(body: bytes) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def optional_text(value: object) -> str | None:
+def text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
@@ -211,18 +211,18 @@ def read_begin(answer_id: object, model: object, created_at: object) -> Begin:
     return Begin(text_or_empty(answer_id), text_or_empty(model), int(created_at) if is_instant else None)  # type: ignore[call-overload]  # checked above
 
 
-def required(value: T | None, path: str) -> T:
+def require(value: T | None, path: str) -> T:
     """`value`, which the protocol requires at `path`. Raises Rejected if it is missing."""
     if value is None:
-        raise missing(path)
+        raise missing_field(path)
     return value
 
 
-def missing(path: str) -> Rejected:
+def missing_field(path: str) -> Rejected:
     return Rejected(f"{path} is required", code="missing_field", param=path)
 
 
-def unsayable(param: str, target: str, why: str = "") -> Rejected:
+def untranslatable_field(param: str, target: str, why: str = "") -> Rejected:
     """The error for a field that the upstream's protocol `target` has no equivalent of."""
     reason = f": {why}" if why else ""
     return Rejected(f"{param} cannot be translated to {target}{reason}", code="unsupported_field", param=param)
@@ -232,7 +232,7 @@ def drop_none(fields: Mapping[str, Any]) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def is_given(value: object, *, or_empty: bool = True) -> bool:
+def has_value(value: object, *, or_empty: bool = True) -> bool:
     """Whether a field has a value. `or_empty`: an empty list counts as no value."""
     return value is not None and not (or_empty and value == [])
 
@@ -241,7 +241,7 @@ def list_used(in_use: Mapping[str, bool]) -> tuple[str, ...]:
     return tuple(name for name, is_used in in_use.items() if is_used)
 
 
-def join_neighbours(messages: Iterable[Message]) -> tuple[Message, ...]:
+def join_adjacent_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Join adjacent messages of one role: the texts, calls and results of one turn belong in one message."""
     joined: list[Message] = []
     for role, group in groupby(messages, key=attrgetter("role")):
@@ -265,12 +265,12 @@ def join_instructions(parts: Iterable[object], path: str) -> str:
     texts = []
     for at, part in enumerate(parts):
         if not isinstance(part, Text):
-            raise unsayable(f"{path}[{at}]", ANOTHER, "instructions must be text")
+            raise untranslatable_field(f"{path}[{at}]", ANOTHER_PROTOCOL, "instructions must be text")
         texts.append(part.text)
     return "\n".join(texts)
 
 
-def image_of(url: str, detail: str | None) -> Image:
+def parse_image_url(url: str, detail: str | None) -> Image:
     """An image by its URL; a base64 data URL is split into media type and data."""
     if detail == "auto":  # the default
         detail = None
@@ -288,7 +288,7 @@ def read_tool_choice(choice: object, name: str | None) -> ToolChoice | None:
         case "auto" | "none" | "required":
             return ToolChoice(choice)
     if name is None:
-        raise unsayable("tool_choice", ANOTHER, "use auto, none, required or one function")
+        raise untranslatable_field("tool_choice", ANOTHER_PROTOCOL, "use auto, none, required or one function")
     return ToolChoice("named", name)
 
 
@@ -299,9 +299,9 @@ def read_output_format(kind: str, schema: NamedSchema | None, at: str, path: str
     if kind == "json_object":
         return OutputFormat()
     if kind != "json_schema":
-        raise unsayable(f"{at}.type", ANOTHER)
-    schema = required(schema, path)
-    return OutputFormat(required(schema.schema, f"{path}.schema"), schema.name, schema.description, schema.strict)
+        raise untranslatable_field(f"{at}.type", ANOTHER_PROTOCOL)
+    schema = require(schema, path)
+    return OutputFormat(require(schema.schema, f"{path}.schema"), schema.name, schema.description, schema.strict)
 
 
 def encode_schema(output_format: OutputFormat) -> Json:

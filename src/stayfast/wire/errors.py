@@ -28,7 +28,7 @@ Vendor = Literal["openai", "anthropic"]
 
 NEVER_RETRY: Final = frozenset({
     "insufficient_quota", "credit_balance_exhausted", "enforced_spend_limit_reached", "contract_spend_limit_reached"})
-MAX_SAID_S: Final = 86_400.0  # longer waits are reduced to this
+MAX_PARSED_WAIT_S: Final = 86_400.0  # longer waits are reduced to this
 
 _ANTHROPIC_TYPES: Final = {
     401: "authentication_error", 402: "billing_error", 403: "permission_error", 404: "not_found_error",
@@ -69,7 +69,7 @@ _EPOCH_S, _EPOCH_MS = 1e9, 1e12  # a larger number is an instant in seconds, or 
 _OPENROUTER_RESET: Final = b"X-RateLimit-Reset"
 
 
-def render(error: StayfastError, api: Api, request_id: str) -> tuple[int, list[tuple[str, str]], bytes]:
+def encode_error(error: StayfastError, api: Api, request_id: str) -> tuple[int, list[tuple[str, str]], bytes]:
     """Status, headers and body of the response to a client of `api`."""
     status = _client_status(error, api)
     headers = [("content-type", "application/json")]
@@ -83,18 +83,18 @@ def render(error: StayfastError, api: Api, request_id: str) -> tuple[int, list[t
     return status, headers, _encode_body(error, api, request_id, status)
 
 
-def render_event(error: StayfastError, api: Api, request_id: str, sight: AnswerSummary | None = None) -> bytes:
+def encode_error_event(error: StayfastError, api: Api, request_id: str, summary: AnswerSummary | None = None) -> bytes:
     """The last event of a stream that fails after it has begun; no `[DONE]` follows. For responses the error is flat, as
     documented, and nested, which makes the official SDK raise.
     """
     fields = _error_fields(error, api, _client_status(error, api))
     if api.is_anthropic:
-        return sse.event(msgspec.json.encode(_wrap_for_anthropic(fields, request_id)), "error")
+        return sse.encode_event(msgspec.json.encode(_wrap_for_anthropic(fields, request_id)), "error")
     if api is Api.RESPONSES:
         flat = {"type": "error", "code": fields["code"], "message": fields["message"], "param": fields["param"],
-                "sequence_number": 0 if sight is None else sight.n_events, "error": fields}
-        return sse.event(msgspec.json.encode(flat), "error")
-    return sse.event(msgspec.json.encode({"error": fields}))
+                "sequence_number": 0 if summary is None else summary.n_events, "error": fields}
+        return sse.encode_event(msgspec.json.encode(flat), "error")
+    return sse.encode_event(msgspec.json.encode({"error": fields}))
 
 
 def _client_status(error: StayfastError, api: Api) -> int:
@@ -103,7 +103,7 @@ def _client_status(error: StayfastError, api: Api) -> int:
 
 def _encode_body(error: StayfastError, api: Api, request_id: str, status: int) -> bytes:
     if isinstance(error, UpstreamFailed) and error.body:
-        details = complaint_in(error.body)
+        details = parse_error_body(error.body)
         if details.message and details.vendor == _vendor_of(api):
             return error.body
     fields = _error_fields(error, api, status)
@@ -111,7 +111,7 @@ def _encode_body(error: StayfastError, api: Api, request_id: str, status: int) -
 
 
 def _error_fields(error: StayfastError, api: Api, status: int) -> Json:
-    details = complaint_in(error.body) if isinstance(error, UpstreamFailed) and error.body else Complaint()
+    details = parse_error_body(error.body) if isinstance(error, UpstreamFailed) and error.body else ErrorDetails()
     fields: Json = {"message": details.message or error.message, "type": _error_type(error, api, status)}
     if not api.is_anthropic:
         fields |= {"param": details.param or error.param, "code": details.code or error.code}
@@ -135,36 +135,36 @@ def _vendor_of(api: Api) -> Vendor:
     return "anthropic" if api.is_anthropic else "openai"
 
 
-def from_response(upstream: str, source: Api, status: int, headers: Mapping[str, str], body: bytes, *,
+def failure_of_response(upstream: str, source: Api, status: int, headers: Mapping[str, str], body: bytes, *,
                   now_wall: float | None = None) -> UpstreamFailed:
     """The failure for an HTTP response of status 300 or more. `headers` have lower-case names; `now_wall`: seconds since the
     epoch, without which a date or instant as reset time is ignored. A 4xx is final and keeps the upstream's message, except
     for credentials and quotas.
     """
-    details, vendor = complaint_in(body), _vendor_of(source)
-    client_body = body if details.message and details.vendor == vendor else quoted(details, vendor)
-    after_s = retry_after_s(status, headers, body, now_wall)
-    return failed(upstream, Fault.STATUS, status, details, client_body, retry_after_s=after_s,
+    details, vendor = parse_error_body(body), _vendor_of(source)
+    client_body = body if details.message and details.vendor == vendor else encode_error_body(details, vendor)
+    after_s = parse_retry_after_s(status, headers, body, now_wall)
+    return make_failure(upstream, Fault.STATUS, status, details, client_body, retry_after_s=after_s,
                   is_final=headers.get("x-should-retry") == "false")
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class ErrorDetails:
     """The fields of an error body of either vendor. `words`: its machine-readable codes, the most specific first."""
 
     message: str = ""
     type: str | None = None
     code: str | None = None
     param: str | None = None
-    words: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
     http_status: int | None = None  # vLLM sends it as the code
     vendor: Vendor | None = None  # whose format it has; None: neither
 
 
-def complaint_of(parsed: object) -> Complaint:
+def read_error_details(parsed: object) -> ErrorDetails:
     """Read an error in any known format: nested, flat, Anthropic's, vLLM's. Never raises."""
     if not isinstance(parsed, Mapping):
-        return Complaint(parsed if isinstance(parsed, str) else "")
+        return ErrorDetails(parsed if isinstance(parsed, str) else "")
     inner = parsed.get("error")
     fields = inner if isinstance(inner, Mapping) else parsed
     details = fields.get("details")
@@ -173,19 +173,19 @@ def complaint_of(parsed: object) -> Complaint:
     number = code if isinstance(code, int) else (
         int(code) if isinstance(code, str) and len(code) == 3 and code.isdecimal() else None)
     message = inner if isinstance(inner, str) else fields.get("message")
-    return Complaint(
+    return ErrorDetails(
         message=message if isinstance(message, str) else "",
         type=_code_or_none(fields.get("type")),
         code=_code_or_none(exact) or (None if number is not None else _code_or_none(code)),
         param=param if isinstance(param := fields.get("param"), str) else None,
-        words=tuple(word for value in (exact, code, fields.get("type")) if (word := _code_or_none(value)) is not None),
+        codes=tuple(word for value in (exact, code, fields.get("type")) if (word := _code_or_none(value)) is not None),
         http_status=number if number is not None and 400 <= number <= 599 else None,
         vendor=None if not isinstance(inner, Mapping) else (
             "anthropic" if parsed.get("type") == "error" and "sequence_number" not in parsed else "openai"),
     )
 
 
-def quoted(details: Complaint, vendor: Vendor) -> bytes:
+def encode_error_body(details: ErrorDetails, vendor: Vendor) -> bytes:
     """Encode an error body in a vendor's format; empty without a message."""
     if not details.message:
         return b""
@@ -195,35 +195,35 @@ def quoted(details: Complaint, vendor: Vendor) -> bytes:
     return msgspec.json.encode({"error": fields | {"param": details.param, "code": details.code}})
 
 
-def complaint_in(body: bytes) -> Complaint:
+def parse_error_body(body: bytes) -> ErrorDetails:
     """Read the body of an error response. Never raises."""
     try:
-        return complaint_of(_ANY.decode(body))
+        return read_error_details(_ANY.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Complaint()
+        return ErrorDetails()
 
 
 def _code_or_none(value: object) -> str | None:
     return value if isinstance(value, str) and _CODE.fullmatch(value) else None
 
 
-def in_band(upstream: str, parsed: object) -> UpstreamFailed:
+def in_band_failure(upstream: str, parsed: object) -> UpstreamFailed:
     """The failure for an error inside an HTTP 200. `parsed`: the event or body."""
-    details = complaint_of(parsed)
-    status = details.http_status or next((_STATUSES[word] for word in details.words if word in _STATUSES), 500)
-    return failed(upstream, Fault.IN_BAND, status, details, quoted(details, details.vendor or "openai"))
+    details = read_error_details(parsed)
+    status = details.http_status or next((_STATUSES[word] for word in details.codes if word in _STATUSES), 500)
+    return make_failure(upstream, Fault.IN_BAND, status, details, encode_error_body(details, details.vendor or "openai"))
 
 
-def error_in(upstream: str, body: bytes) -> UpstreamFailed | None:
+def find_in_band_failure(upstream: str, body: bytes) -> UpstreamFailed | None:
     """The failure for the body of an HTTP 200 that is an error; None for any other body."""
     try:
         parsed = _ANY.decode(body)
     except msgspec.DecodeError:
         return None
-    return in_band(upstream, parsed) if isinstance(parsed, dict) and "error" in parsed else None
+    return in_band_failure(upstream, parsed) if isinstance(parsed, dict) and "error" in parsed else None
 
 
-def failed(upstream: str, fault: Fault, status: int, details: Complaint, body: bytes, *,
+def make_failure(upstream: str, fault: Fault, status: int, details: ErrorDetails, body: bytes, *,
            retry_after_s: float | None = None, is_final: bool = False) -> UpstreamFailed:
     """The failure for an error with an HTTP status, sent or derived. `body` is kept only if the client gets it. Message and
     code are logged, so they contain an upstream's code only if that cannot be a key.
@@ -234,12 +234,12 @@ def failed(upstream: str, fault: Fault, status: int, details: Complaint, body: b
     error = UpstreamFailed(
         upstream, fault, f"upstream {upstream} {what}" + (f" ({code})" if code else ""),
         upstream_status=status, retry_after_s=retry_after_s,
-        is_final=is_final or not NEVER_RETRY.isdisjoint(details.words) or _is_client_error(status),
+        is_final=is_final or not NEVER_RETRY.isdisjoint(details.codes) or _is_client_error(status),
     )
     error.status = status if _is_client_error(status) or status == _TOO_MANY or status in _OVERLOADED else 502
     error.is_model_missing = (
-        status == _NOT_FOUND and (not details.words or not _NO_MODEL.isdisjoint(details.words))
-    ) or (_is_client_error(status) and _NO_RESPONSE in details.words)
+        status == _NOT_FOUND and (not details.codes or not _NO_MODEL.isdisjoint(details.codes))
+    ) or (_is_client_error(status) and _NO_RESPONSE in details.codes)
     if status == _LOOP:
         error.status, error.code, error.is_final = status, "loop_detected", True
         error.message = f"upstream {upstream} answered 508: its base_url leads back to a gateway of this request"
@@ -253,7 +253,7 @@ def failed(upstream: str, fault: Fault, status: int, details: Complaint, body: b
         error.code = code or "upstream_rejected"
     elif status == _TOO_MANY:
         error.kind = "rate_limit_error"
-        error.code = next((word for word in details.words if word in NEVER_RETRY), "rate_limit_exceeded")
+        error.code = next((word for word in details.codes if word in NEVER_RETRY), "rate_limit_exceeded")
     elif status in _OVERLOADED:
         error.kind = "overloaded_error"
     return error
@@ -263,16 +263,16 @@ def _is_client_error(status: int) -> bool:
     return 400 <= status < 500 and status not in _CREDENTIALS and status not in _RETRIED
 
 
-def malformed(upstream: str, what: str) -> UpstreamFailed:
+def malformed_answer(upstream: str, what: str) -> UpstreamFailed:
     """The failure for an answer that violates the protocol. `what`: a noun phrase; must not quote the answer."""
     return UpstreamFailed(upstream, Fault.MALFORMED, f"upstream {upstream} sent {what}")
 
 
-def truncated(upstream: str) -> UpstreamFailed:
+def truncated_answer(upstream: str) -> UpstreamFailed:
     return UpstreamFailed(upstream, Fault.TRUNCATED, f"upstream {upstream} ended its answer before it was complete")
 
 
-def retry_after_s(status: int, headers: Mapping[str, str], body: bytes, now_wall: float | None) -> float | None:
+def parse_retry_after_s(status: int, headers: Mapping[str, str], body: bytes, now_wall: float | None) -> float | None:
     """Seconds to wait before a retry, at most a day; None if unknown. Never raises. `headers` have lower-case names.
     `now_wall`: seconds since the epoch; without it dates and instants are ignored.
     """
@@ -287,7 +287,7 @@ def _parse_retry_after_s(headers: Mapping[str, str], now_wall: float | None) -> 
     for name, unit_s in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         number = _non_negative(headers.get(name, ""))
         if number is not None:
-            return min(number * unit_s, MAX_SAID_S)
+            return min(number * unit_s, MAX_PARSED_WAIT_S)
     if now_wall is None or "retry-after" not in headers:
         return None
     try:
@@ -323,11 +323,11 @@ def _parse_reset_s(text: str, now_wall: float | None) -> float | None:
     number = _non_negative(text)
     if number is not None:
         if number < _EPOCH_S:
-            return min(number, MAX_SAID_S)
+            return min(number, MAX_PARSED_WAIT_S)
         return _remaining_s(number if number < _EPOCH_MS else number / 1e3, now_wall)
     text = text.strip()
     if _DURATION.fullmatch(text):
-        return min(sum(float(amount) * _UNITS_S[unit] for amount, unit in _AMOUNT.findall(text)), MAX_SAID_S)
+        return min(sum(float(amount) * _UNITS_S[unit] for amount, unit in _AMOUNT.findall(text)), MAX_PARSED_WAIT_S)
     try:
         at = datetime.fromisoformat(text)
         return _remaining_s(at.timestamp(), now_wall) if at.tzinfo is not None else None
@@ -336,7 +336,7 @@ def _parse_reset_s(text: str, now_wall: float | None) -> float | None:
 
 
 def _remaining_s(at_wall: float, now_wall: float | None) -> float | None:
-    return None if now_wall is None else min(max(0.0, at_wall - now_wall), MAX_SAID_S)
+    return None if now_wall is None else min(max(0.0, at_wall - now_wall), MAX_PARSED_WAIT_S)
 
 
 def _non_negative(text: str) -> float | None:
@@ -347,7 +347,7 @@ def _non_negative(text: str) -> float | None:
     return number if isfinite(number) and number >= 0 else None
 
 
-MIN_LENGTH: Final = 8  # a shorter value is not treated as a key: removing common words would garble messages
+MIN_SECRET_LENGTH: Final = 8  # a shorter value is not treated as a key: removing common words would garble messages
 _REDACTED: Final = "[redacted]"
 
 
@@ -358,10 +358,10 @@ class Secrets:
 
     def __init__(self, values: Iterable[str]) -> None:
         """Each word of a value such as `Bearer ...` counts as well, because an upstream may quote only the key."""
-        words = {word for value in values for word in (value, *value.split()) if len(word) >= MIN_LENGTH}
+        words = {word for value in values for word in (value, *value.split()) if len(word) >= MIN_SECRET_LENGTH}
         self._texts = sorted(words, key=len, reverse=True)  # longest first: a value may contain another
 
-    def scrub(self, failed: UpstreamFailed) -> UpstreamFailed:
+    def redact_failure(self, failed: UpstreamFailed) -> UpstreamFailed:
         """Replace the secrets in all texts of the failure; returns the failure."""
         if self._texts:
             failed.message = self._redact(failed.message)

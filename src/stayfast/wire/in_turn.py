@@ -7,13 +7,13 @@ import msgspec
 from stayfast.core.types import Usage
 from stayfast.wire.dialect import Delta, Finish, Json, NotTranslatable, StreamEncoder, ToolBegin, ToolDelta
 
-MAX_WAITING: Final = 4 * 1024 * 1024  # characters; bounds the memory of a call that never ends
+MAX_WAITING_CHARS: Final = 4 * 1024 * 1024  # characters; bounds the memory of a call that never ends
 _DELTA_OVERHEAD: Final = 100  # what one delta takes besides its text
 
 _ANY: Final = msgspec.json.Decoder()
 
 
-class InTurn:
+class ToolCallSequencer:
     """Wraps an encoder that cannot interleave calls. While the arguments of the open call are incomplete JSON, deltas of
     other calls wait; at the end all are released. Calls that follow one another, as nearly all do, never wait.
     """
@@ -27,23 +27,23 @@ class InTurn:
         self._waiting: list[Delta] = []
         self._n_waiting = 0  # characters, approximately
 
-    def events(self, delta: Delta) -> list[Json]:
+    def encode_delta(self, delta: Delta) -> list[Json]:
         if isinstance(delta, Finish):
-            return [*self._release(is_last=True), *self._encoder.events(delta)]
+            return [*self._release(is_last=True), *self._encoder.encode_delta(delta)]
         if isinstance(delta, ToolDelta) and delta.ordinal == self._ordinal:
             events = self._encode_now(delta)
             return [*events, *self._release()] if self._waiting else events
         if self._waiting or (isinstance(delta, ToolBegin) and not self._is_call_complete()):
             text = delta.arguments if isinstance(delta, ToolDelta) else getattr(delta, "text", "")
             self._n_waiting += len(text) + _DELTA_OVERHEAD
-            if self._n_waiting > MAX_WAITING:
+            if self._n_waiting > MAX_WAITING_CHARS:
                 raise NotTranslatable("interleaved calls that do not end")
             self._waiting.append(delta)
             return []
         return self._encode_now(delta)
 
-    def end(self, usage: Usage | None) -> list[Json]:
-        return [*self._release(is_last=True), *self._encoder.end(usage)]
+    def encode_end(self, usage: Usage | None) -> list[Json]:
+        return [*self._release(is_last=True), *self._encoder.encode_end(usage)]
 
     def _encode_now(self, delta: Delta) -> list[Json]:
         if isinstance(delta, ToolBegin):
@@ -55,7 +55,7 @@ class InTurn:
             self._arguments.append(delta.arguments)
         else:
             self._ordinal = -1  # any other delta closes the call's block
-        return self._encoder.events(delta)
+        return self._encoder.encode_delta(delta)
 
     def _release(self, *, is_last: bool = False) -> list[Json]:
         """Encode waiting deltas, one call after another, until a call is incomplete. `is_last`: encode all."""

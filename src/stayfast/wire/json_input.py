@@ -25,7 +25,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.events import RequestParams
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import request as chat
-from stayfast.wire.dialect import MAX_NUMBER, is_given, missing, required, unsayable
+from stayfast.wire.dialect import MAX_NUMBER, has_value, missing_field, require, untranslatable_field
 from stayfast.wire.messages import request as messages
 from stayfast.wire.responses import request as responses
 
@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 TAG: Final = re.compile(r"[!-+\--~]{1,64}")
 TAG_FORM: Final = "1 to 64 visible ASCII characters but the comma"
-MOST_TAGS: Final = 16
+MAX_TAGS: Final = 16
 MAX_DEPTH: Final = 512  # parsers and encoders use a stack frame per level, and Python allows 1000
-MAX_MARKS: Final = 2_000_000  # brackets outside of strings, and quotes of strings that contain brackets
+MAX_BRACKETS: Final = 2_000_000  # brackets outside of strings, and quotes of strings that contain brackets
 
 _ROLES: Final = "one of system, developer, user, assistant, tool, function"
 _ANTHROPIC_ROLES: Final = "one of user, assistant, system"
@@ -73,13 +73,13 @@ _DEFAULT: Final = DecodeLimits()
 
 def decode(api: Api, body: bytes, limits: DecodeLimits = _DEFAULT) -> Request:
     """Validate `body`. Raises Rejected (400) with the path of the offending field as `param`."""
-    check(body, limits.max_depth)
+    check_json_bounds(body, limits.max_depth)
     if body.find(_STAYFAST_MEMBER) >= 0 or body.find(_CACHE_MEMBER) >= 0:  # twice as fast as `in`
         return _decode_extended(api, body)
     return _DECODERS[api](body)
 
 
-def check(body: bytes, max_depth: int) -> None:
+def check_json_bounds(body: bytes, max_depth: int) -> None:
     """Reject what is not UTF-8 or nested deeper than `max_depth`, before any parser sees it. Raises Rejected."""
     if not body.isascii():
         try:
@@ -91,10 +91,10 @@ def check(body: bytes, max_depth: int) -> None:
     else:  # a large body may consist of brackets: `replace` would be slow
         n_brackets = body.count(b"[") + body.count(b"{")
     if n_brackets > max_depth and _is_deeper(body, max_depth):
-        raise too_deep(max_depth)
+        raise nesting_error(max_depth)
 
 
-def too_deep(max_depth: int) -> Rejected:
+def nesting_error(max_depth: int) -> Rejected:
     return Rejected(f"the body is nested deeper than {max_depth} levels", code="too_deep")
 
 
@@ -102,14 +102,14 @@ def _is_deeper(body: bytes, max_depth: int) -> bool:
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = body.translate(None, _ALL_BUT_MARKS).replace(b'""', b"")  # removing a pair of quotes keeps the rest's meaning
-    if marks.count(b'"') <= MAX_MARKS:
+    if marks.count(b'"') <= MAX_BRACKETS:
         brackets = b"".join(marks.split(b'"')[::2])
-        if len(brackets) <= MAX_MARKS:
+        if len(brackets) <= MAX_BRACKETS:
             return max(accumulate(array("b", brackets.translate(_STEPS))), default=0) > max_depth
-    raise Rejected(f"the body contains more than {MAX_MARKS} brackets", code="too_complex")
+    raise Rejected(f"the body contains more than {MAX_BRACKETS} brackets", code="too_complex")
 
 
-def typed(decoder: "msgspec.json.Decoder[T]", body: bytes, at: str = "", expected: str = "") -> T:
+def decode_typed(decoder: "msgspec.json.Decoder[T]", body: bytes, at: str = "", expected: str = "") -> T:
     """Parse `body`, which is at path `at` of the request. Raises Rejected with the offending field as `param`.
     `expected`: the valid values of an enumerated field, for the error message.
     """
@@ -131,7 +131,7 @@ def _type_error(message: str, at: str, expected: str) -> Rejected:
     path = at + (match["path"] or "$")[1:]
     lacks = _MISSING.match(what)
     if lacks is not None:
-        return missing(f"{path}.{lacks['field']}".lstrip("."))
+        return missing_field(f"{path}.{lacks['field']}".lstrip("."))
     path = path.lstrip(".")
     if what.startswith("Invalid value"):
         what = f"Unknown value, expected {expected}" if expected else "Unknown value"
@@ -140,66 +140,66 @@ def _type_error(message: str, at: str, expected: str) -> Rejected:
     return Rejected(f"{path or 'the body'}: {what[0].lower()}{what[1:]}", code="invalid_type", param=path or None)
 
 
-Age = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]  # seconds
-Life = Annotated[float, Meta(gt=0, le=MAX_NUMBER)]  # seconds
+AgeS = Annotated[float, Meta(ge=0, le=MAX_NUMBER)]  # seconds
+LifetimeS = Annotated[float, Meta(gt=0, le=MAX_NUMBER)]  # seconds
 
 
-class CacheWord(Struct, gc=False, rename="kebab"):
+class LiteLlmCache(Struct, gc=False, rename="kebab"):
     """The member `cache` of a body, as LiteLLM's clients send it. `ttl`, `s_maxage`: seconds. Other fields are ignored."""
 
     no_store: bool | None = None
     no_cache: bool | None = None
-    ttl: Life | None = None
-    s_maxage: Age | None = None
+    ttl: LifetimeS | None = None
+    s_maxage: AgeS | None = None
     namespace: Annotated[str, Meta(max_length=256)] | None = None
     use_cache: bool | None = None  # ignored: the route decides whether there is a cache
 
-    def control(self) -> CacheControl:
+    def to_cache_control(self) -> CacheControl:
         return CacheControl(self.no_store is True, self.no_cache is True, max_age_s=self.s_maxage, keep_s=self.ttl,
                             namespace=self.namespace or "")
 
 
-class CacheWish(Struct, forbid_unknown_fields=True, gc=False, rename="kebab"):
+class CacheDirectives(Struct, forbid_unknown_fields=True, gc=False, rename="kebab"):
     """The member `stayfast.cache` of a body: Cache-Control directives. `max_age`, `ttl` (of the stored answer): seconds."""
 
     no_store: bool = False
     no_cache: bool = False
     only_if_cached: bool = False
-    max_age: Age | None = None
-    tags: Annotated[list[Annotated[str, Meta(pattern=f"^(?:{TAG.pattern})$")]], Meta(max_length=MOST_TAGS)] = []
-    ttl: Life | None = None
+    max_age: AgeS | None = None
+    tags: Annotated[list[Annotated[str, Meta(pattern=f"^(?:{TAG.pattern})$")]], Meta(max_length=MAX_TAGS)] = []
+    ttl: LifetimeS | None = None
     namespace: Annotated[str, Meta(max_length=256)] = ""
 
-    def control(self) -> CacheControl:
+    def to_cache_control(self) -> CacheControl:
         return CacheControl(self.no_store, self.no_cache, self.only_if_cached, self.max_age, tuple(self.tags), self.ttl,
                             self.namespace)
 
 
-class Extension(Struct, forbid_unknown_fields=True, gc=False):
+class StayfastMember(Struct, forbid_unknown_fields=True, gc=False):
     """The member `stayfast` of a body, which no upstream gets. `deadline_ms`: the client's time-out."""
 
     deadline_ms: Annotated[float, Meta(gt=0, le=86_400_000)] | None = None
-    cache: CacheWish | None = None
+    cache: CacheDirectives | None = None
 
 
 def _decode_extended(api: Api, body: bytes) -> Request:
     """Decode a body with a `stayfast` or LiteLLM `cache` member, and remove these from it."""
-    fields = typed(_OBJECT, body)
+    fields = decode_typed(_OBJECT, body)
     extension, litellm_cache = fields.pop("stayfast", None), _pop_litellm_cache(fields)
     if extension is None and litellm_cache is None:
         return _DECODERS[api](body)
-    options = typed(_EXTENSION, bytes(extension), "stayfast") if extension is not None else None
+    options = decode_typed(_EXTENSION, bytes(extension), "stayfast") if extension is not None else None
     request = _DECODERS[api](_ENCODER.encode(fields))
     own_cache = options.cache if options is not None else None
-    if own_cache is not None and litellm_cache is not None and litellm_cache.control() != CacheControl():
+    if own_cache is not None and litellm_cache is not None and litellm_cache.to_cache_control() != CacheControl():
         raise Rejected("cache and stayfast.cache set the same options: send one of them.", code="two_caches", param="cache")
     patience_s = options.deadline_ms / 1e3 if options is not None and options.deadline_ms is not None else None
     directives = own_cache if own_cache is not None else litellm_cache
     return msgspec.structs.replace(request, patience_s=patience_s,
-                                   cache=directives.control() if directives is not None else None)
+                                   cache=directives.to_cache_control() if directives is not None else None)
 
 
-def _pop_litellm_cache(fields: RawObject) -> CacheWord | None:
+def _pop_litellm_cache(fields: RawObject) -> LiteLlmCache | None:
     """Remove LiteLLM's `cache` member: upstreams reject or ignore it. An object with none of LiteLLM's fields belongs to
     another server and stays.
     """
@@ -209,11 +209,11 @@ def _pop_litellm_cache(fields: RawObject) -> CacheWord | None:
     if raw != b"null" and (members := _OBJECT.decode(raw)) and _LITELLM_FIELDS.isdisjoint(members):
         return None
     del fields["cache"]
-    return typed(_LITELLM_CACHE, raw, "cache") or CacheWord()
+    return decode_typed(_LITELLM_CACHE, raw, "cache") or LiteLlmCache()
 
 
 def _decode_chat(body: bytes) -> Request:
-    parsed = typed(chat.CHAT, body, expected=_ROLES)
+    parsed = decode_typed(chat.CHAT_DECODER, body, expected=_ROLES)
     _check_parts(parsed.messages, _CHAT_PARTS)
     limit = parsed.max_completion_tokens if parsed.max_completion_tokens is not None else parsed.max_tokens
     return Request(Api.CHAT, parsed.model, parsed.stream is True, body, _wants_usage(parsed.stream_options), limit,
@@ -226,11 +226,11 @@ def _check_parts(conversation: Sequence[Any], fields: Mapping[str, tuple[str, ..
         if type(message.content) is list:
             for index, part in enumerate(message.content):
                 for name in fields.get(part.type, ()):
-                    required(getattr(part, name), f"messages[{at}].content[{index}].{name}")
+                    require(getattr(part, name), f"messages[{at}].content[{index}].{name}")
 
 
 def _decode_completions(body: bytes) -> Request:
-    parsed = typed(chat.COMPLETIONS, body)
+    parsed = decode_typed(chat.COMPLETIONS_DECODER, body)
     _check_same_type(parsed.prompt, "prompt")
     is_one = isinstance(parsed.prompt, str) or all(isinstance(item, int) for item in parsed.prompt)  # text, or its tokens
     n_prompts = 1 if is_one else len(parsed.prompt)
@@ -243,7 +243,7 @@ def _wants_usage(options: chat.StreamOptions | None) -> bool:
 
 
 def _decode_embeddings(body: bytes) -> Request:
-    parsed = typed(chat.EMBEDDINGS, body)
+    parsed = decode_typed(chat.EMBEDDINGS_DECODER, body)
     _check_same_type(parsed.input, "input")
     return Request(Api.EMBEDDINGS, parsed.model, False, body)
 
@@ -256,31 +256,31 @@ def _check_same_type(inputs: str | list[str | int | list[int]], path: str) -> No
 
 
 def _decode_responses(body: bytes) -> Request:
-    parsed = typed(responses.RESPONSES, body)
+    parsed = decode_typed(responses.RESPONSES_DECODER, body)
     if parsed.input is None and not parsed.prompt and parsed.previous_response_id is None and not parsed.conversation:
-        raise missing("input")
+        raise missing_field("input")
     is_stateful = (parsed.store is True or parsed.background is True or parsed.previous_response_id is not None
-                   or is_given(parsed.conversation, or_empty=False))
+                   or has_value(parsed.conversation, or_empty=False))
     return Request(Api.RESPONSES, parsed.model, parsed.stream is True, body, max_output_tokens=parsed.max_output_tokens,
                    is_stateful=is_stateful, previous_response_id=parsed.previous_response_id, is_stored=parsed.store is None)
 
 
 def _decode_messages(body: bytes) -> Request:
-    parsed = typed(messages.MESSAGES, body, expected=_ANTHROPIC_ROLES)
+    parsed = decode_typed(messages.MESSAGES_DECODER, body, expected=_ANTHROPIC_ROLES)
     _check_parts(parsed.messages, _BLOCKS)
     return Request(Api.MESSAGES, parsed.model, parsed.stream is True, body, max_output_tokens=parsed.max_tokens,
-                   is_stateful=is_given(parsed.container, or_empty=False))
+                   is_stateful=has_value(parsed.container, or_empty=False))
 
 
 def _decode_count_tokens(body: bytes) -> Request:
-    parsed = typed(messages.COUNT, body, expected=_ANTHROPIC_ROLES)
+    parsed = decode_typed(messages.COUNT_DECODER, body, expected=_ANTHROPIC_ROLES)
     _check_parts(parsed.messages, _BLOCKS)
     return Request(Api.COUNT_TOKENS, parsed.model, False, body)
 
 
-_EXTENSION: Final = msgspec.json.Decoder(Extension | None)
-_LITELLM_CACHE: Final = msgspec.json.Decoder(CacheWord | None)
-_LITELLM_FIELDS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(CacheWord))
+_EXTENSION: Final = msgspec.json.Decoder(StayfastMember | None)
+_LITELLM_CACHE: Final = msgspec.json.Decoder(LiteLlmCache | None)
+_LITELLM_FIELDS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(LiteLlmCache))
 _DECODERS: Final[dict[Api, Callable[[bytes], Request]]] = {
     Api.CHAT: _decode_chat,
     Api.COMPLETIONS: _decode_completions,
@@ -291,7 +291,7 @@ _DECODERS: Final[dict[Api, Callable[[bytes], Request]]] = {
 }
 
 
-def request_params(request: Request) -> RequestParams:
+def read_sampling_params(request: Request) -> RequestParams:
     """The numeric sampling parameters, for traces; never text of a client. All are left out if one has the wrong type."""
     try:
         params = _PARAMS.decode(request.body)
@@ -302,7 +302,7 @@ def request_params(request: Request) -> RequestParams:
 
 
 _BODIES: Final[dict[Api, Callable[..., dict[str, Any]]]] = {
-    Api.CHAT: chat.body, Api.RESPONSES: responses.body, Api.MESSAGES: messages.body}
+    Api.CHAT: chat.encode_body, Api.RESPONSES: responses.encode_body, Api.MESSAGES: messages.encode_body}
 _TRANSLATABLE: Final = frozenset({
     *((client, upstream) for client in _BODIES for upstream in _BODIES),
     *((api, api) for api in Api),
@@ -318,7 +318,7 @@ def can_translate(client: Api, upstream: Api) -> bool:
     return (client, upstream) in _TRANSLATABLE
 
 
-def can_assemble(request: Request) -> bool:
+def can_collect_stream(request: Request) -> bool:
     """Whether the whole answer to this request may be fetched as a stream and collected here, so that a part of it exists
     when time runs out.
 
@@ -344,30 +344,30 @@ def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: b
     if not can_translate(request.api, to):
         raise Rejected(f"{request.api.value} requests are not supported by this model: its upstream speaks {to.value}",
                        code="unsupported_api", param="model")
-    parsed = conversation(request)
+    parsed = parse_conversation(request)
     if parsed.native:
-        raise unsayable(parsed.native[0], to.value)
+        raise untranslatable_field(parsed.native[0], to.value)
     return _ENCODER.encode(_BODIES[to](parsed, model, stream=stream))
 
 
-def conversation(request: Request) -> Conversation:
+def parse_conversation(request: Request) -> Conversation:
     """The request in the normal form. Raises Rejected; also for a request that is no conversation, such as embeddings."""
     match request.api:
         case Api.CHAT:
-            return chat.conversation(typed(chat.CHAT, request.body))
+            return chat.parse_chat(decode_typed(chat.CHAT_DECODER, request.body))
         case Api.COMPLETIONS:
-            return chat.completions_conversation(typed(chat.COMPLETIONS, request.body))
+            return chat.parse_completions(decode_typed(chat.COMPLETIONS_DECODER, request.body))
         case Api.RESPONSES:
-            return responses.conversation(typed(responses.RESPONSES, request.body))
+            return responses.parse_responses(decode_typed(responses.RESPONSES_DECODER, request.body))
         case Api.MESSAGES:
-            return messages.conversation(typed(messages.MESSAGES, request.body))
+            return messages.parse_messages(decode_typed(messages.MESSAGES_DECODER, request.body))
     raise Rejected(f"{request.api.value} requests contain no conversation", code="unsupported_api")
 
 
 def _replace_members(request: Request, model: str, stream: bool, add_usage: bool) -> bytes:
     if model == request.model and stream == request.stream and not add_usage:
         return request.body
-    fields: dict[str, Any] = typed(_OBJECT, request.body)
+    fields: dict[str, Any] = decode_typed(_OBJECT, request.body)
     if model != request.model:
         fields["model"] = model
     if stream != request.stream:

@@ -7,10 +7,10 @@ import msgspec
 
 from stayfast.core.types import AnswerSummary, Request, Usage
 from stayfast.wire.dialect import Begin, Delta, Finish, TextDelta
-from stayfast.wire.transcode import ENDS_WITH_DONE, Rewrite, encode_events, fold_of, writer_of
+from stayfast.wire.transcode import DONE_TERMINATED_APIS, AnswerRewriter, encode_events, make_collector, make_encoder
 
 
-def model_list(names: Iterable[str], created: int) -> bytes:
+def render_model_list(names: Iterable[str], created: int) -> bytes:
     """The body of `GET /v1/models`, with the fields that both vendors' SDKs read. `created`: seconds since the epoch."""
     stamp = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     listed = list(names)
@@ -27,12 +27,12 @@ def render_text_answer(request: Request, text: str, *, answer_id: str, created_a
     if not request.api.can_stream:
         raise ValueError(f"{request.api.value} answers hold no text")
     deltas: list[Delta] = [Begin(answer_id, request.model, created_at, Usage()), TextDelta(text), Finish("stop")]
-    encoder = writer_of(request, created_at)
+    encoder = make_encoder(request, created_at)
     if not request.stream:
         summary = AnswerSummary()
         summary.usage = Usage()
-        rewrite = Rewrite(encoder, fold_of(request.api))
-        rewrite.add(deltas)
-        return rewrite.end(summary)
-    events = [event for delta in deltas for event in encoder.events(delta)] + encoder.end(Usage())
-    return encode_events(events, ends_with_done=request.api in ENDS_WITH_DONE)
+        rewrite = AnswerRewriter(encoder, make_collector(request.api))
+        rewrite.add_deltas(deltas)
+        return rewrite.build_body(summary)
+    events = [event for delta in deltas for event in encoder.encode_delta(delta)] + encoder.encode_end(Usage())
+    return encode_events(events, ends_with_done=request.api in DONE_TERMINATED_APIS)

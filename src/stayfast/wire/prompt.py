@@ -22,7 +22,7 @@ from msgspec import Raw, Struct
 from stayfast.core.conversation import RawObject
 from stayfast.core.types import Api
 
-LAID_OUT: Final = frozenset((Api.CHAT, Api.RESPONSES, Api.MESSAGES))
+LAYOUT_APIS: Final = frozenset((Api.CHAT, Api.RESPONSES, Api.MESSAGES))
 TOOLS, SYSTEM, MESSAGES = range(3)
 _MARKS: Final = (b'"cache_control"', b'"prompt_cache_breakpoint"', b'"prompt_cache_options"')
 _INSTRUCTION_ROLES: Final = frozenset(("system", "developer"))
@@ -85,8 +85,8 @@ class _Head(Struct, gc=False):
 
 class RequestPrompt(Struct, frozen=True, gc=False):
     prompt: bytes  # JSON, in the order in which engines read it
-    session: bytes  # identifies the conversation, else its user; may be empty
-    previous: str  # the previous_response_id, or ""
+    session_id: bytes  # identifies the conversation, else its user; may be empty
+    previous_response_id: str  # the previous_response_id, or ""
 
 
 _SESSION: Final = msgspec.json.Decoder(_ClientFields)
@@ -202,7 +202,7 @@ def _tool_name(tool: Raw) -> str:
     return name if isinstance(name, str) else str(parsed.type)
 
 
-def difference(one: bytes, other: bytes) -> tuple[int, str]:
+def find_first_difference(one: bytes, other: bytes) -> tuple[int, str]:
     """The offset of the first difference, and its kind, such as "a date"; never text of the prompts."""
     at = _n_common(one, other, min(len(one), len(other)))
     begin = max(0, at - _AROUND)
@@ -213,7 +213,7 @@ def difference(one: bytes, other: bytes) -> tuple[int, str]:
     return at, "text"
 
 
-def n_alike(one: bytes, other: bytes) -> int:
+def n_common_bytes(one: bytes, other: bytes) -> int:
     """The number of equal bytes at the beginning and at the end."""
     most = min(len(one), len(other))
     n_first = _n_common(one, other, most)
@@ -237,7 +237,7 @@ def _step_slice(text: bytes, end: int, n: int, step: int) -> bytes:
 
 
 class PromptBlock(Struct, frozen=True, gc=False):
-    place: int  # TOOLS, SYSTEM or MESSAGES
+    section: int  # TOOLS, SYSTEM or MESSAGES
     at: int  # index of the tool or message
     part: int  # index in the message's content; -1 if the content is no list
     data: bytes  # JSON, as received
@@ -260,27 +260,27 @@ class PromptLayout:
                        for at, tool in enumerate(_parse_objects(self._fields.get("tools")))]
         self._add_instructions()
         self._add_messages()
-        self.n_static = sum(1 for block in self.blocks if block.place != MESSAGES)
+        self.n_static = sum(1 for block in self.blocks if block.section != MESSAGES)
         self.n_end, self.n_before = _find_turn_ends(self.blocks)
 
-    def where(self, n: int) -> str:
+    def format_path(self, n: int) -> str:
         """The path of a block in the body, such as `messages[0].content[1]`."""
         block = self.blocks[n]
-        if block.place == TOOLS:
+        if block.section == TOOLS:
             return f"tools[{block.at}]"
         part = "" if block.part < 0 else f"[{block.part}]"
         if block.at < 0:
             return "instructions" if self.api is Api.RESPONSES else f"system{part}"
         return f"{_NAMES[self.api]}[{block.at}].content{part}"
 
-    def markable(self, n: int) -> int:
+    def n_markable_blocks(self, n: int) -> int:
         """The largest number of blocks, at most `n`, whose last block can have a marker; 0: none."""
         while n and not self._can_mark(self.blocks[n - 1]):
             n -= 1
         return n
 
     def _can_mark(self, block: PromptBlock) -> bool:
-        if block.place == TOOLS:
+        if block.section == TOOLS:
             return self.api is Api.MESSAGES and not _HEAD.decode(block.data).defer_loading
         if not block.role or (self.api is not Api.MESSAGES and block.role not in _OPENAI_MARKABLE_ROLES):
             return False
@@ -293,7 +293,7 @@ class PromptLayout:
             return False
         return part.type != _TEXTS[self.api] or bool(part.text)
 
-    def write(self, marks: Mapping[int, bytes], extra_fields: Mapping[str, bytes]) -> bytes:
+    def write_with_markers(self, marks: Mapping[int, bytes], extra_fields: Mapping[str, bytes]) -> bytes:
         """The body with markers and extra top-level members. `marks`: the JSON value of each marker, by the number of blocks
         before it, whose last block must be markable.
         """
@@ -301,7 +301,7 @@ class PromptLayout:
         for n in sorted(marks, reverse=True):  # instructions last: the inserted message shifts the others
             block = self.blocks[n - 1]
             marked = self._add_mark(block.data, marks[n])
-            if block.place == TOOLS:
+            if block.section == TOOLS:
                 _mutable_list(fields, "tools")[block.at] = marked
             elif block.at >= 0:
                 items = _mutable_list(fields, _NAMES[self.api])
@@ -314,9 +314,9 @@ class PromptLayout:
                 _mutable_list(fields, "input").insert(0, {"role": "developer", "content": [marked]})
         return _encode(fields)
 
-    def opening(self, n: int, mark: bytes) -> bytes:
+    def make_prefix_request(self, n: int, mark: bytes) -> bytes:
         """A messages request that only fills the cache with the first `n` blocks, all static: it generates no tokens."""
-        fields = _OBJECT.decode(self.write({n: mark}, {}))
+        fields = _OBJECT.decode(self.write_with_markers({n: mark}, {}))
         head = {name: fields[name] for name in ("model", "tools", "system") if name in fields}
         return _encode({**head, "max_tokens": 0, "messages": [{"role": "user", "content": "."}]})
 
@@ -365,12 +365,12 @@ class PromptLayout:
         return f"<PromptLayout {self.api.value}: {len(self.blocks)} blocks, {self.n_static} of them static>"
 
 
-def has_marks(body: bytes) -> bool:
+def has_cache_markers(body: bytes) -> bool:
     """Whether the client set cache markers or options itself."""
     return any(mark in body for mark in _MARKS)
 
 
-def mark_of(api: Api) -> str:
+def marker_field(api: Api) -> str:
     """The member name of a marker in chat, responses or messages."""
     return _MEMBERS[api]
 

@@ -18,15 +18,15 @@ import msgspec
 
 from stayfast.core.types import FROM_CACHE, AnswerSummary, Api, Request
 from stayfast.wire import sse
-from stayfast.wire.dialect import TextDelta, object_in
-from stayfast.wire.stream_report import MEMBER
-from stayfast.wire.transcode import ENDS_WITH_DONE, WRONG_SHAPE, encode_events, fold_of, source_of, writer_of
-from stayfast.wire.usage import to_chat
+from stayfast.wire.dialect import TextDelta, parse_object
+from stayfast.wire.stream_report import REPORT_MEMBER
+from stayfast.wire.transcode import DONE_TERMINATED_APIS, SHAPE_ERRORS, encode_events, make_collector, make_decoder, make_encoder
+from stayfast.wire.usage import encode_chat_usage
 
 Json = dict[str, Any]
 _STOP_REASONS: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed"))
 _ANY: Final = msgspec.json.Decoder()
-_MEMBER: Final = b'"%b"' % MEMBER.encode()
+_MEMBER: Final = b'"%b"' % REPORT_MEMBER.encode()
 
 
 # The fields that encoders write, or that are no part of the answer itself.
@@ -49,57 +49,57 @@ _PART: Final = frozenset(("type", "text"))
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
-def is_storable(request: Request, sight: AnswerSummary, data: bytes) -> bytes | None:
+def storable_body(request: Request, summary: AnswerSummary, data: bytes) -> bytes | None:
     """The whole body of the answer to `request`, which was sent as `data`; None if it must not be stored."""
-    if not sight.is_complete or sight.is_cut or sight.is_degraded or sight.failure is not None or not sight.n_content:
+    if not summary.is_complete or summary.is_cut or summary.is_degraded or summary.failure is not None or not summary.n_content:
         return None
     if request.api is Api.EMBEDDINGS:
         return data
-    if sight.finish_reason not in _STOP_REASONS:
+    if summary.finish_reason not in _STOP_REASONS:
         return None
     try:
         body = _collect_stream(request, data) if request.stream else _remove_report(data)
         if body is None or not _HAS_TEXT_ONLY[request.api](body):
             return None
-    except WRONG_SHAPE:
+    except SHAPE_ERRORS:
         return None
-    if request.stream and sight.usage is not None and request.api in ENDS_WITH_DONE:
-        parsed = object_in(body)
+    if request.stream and summary.usage is not None and request.api in DONE_TERMINATED_APIS:
+        parsed = parse_object(body)
         if parsed.get("usage") is None:
-            body = msgspec.json.encode({**parsed, "usage": to_chat(sight.usage)})
+            body = msgspec.json.encode({**parsed, "usage": encode_chat_usage(summary.usage)})
     return body
 
 
 def _collect_stream(request: Request, data: bytes) -> bytes | None:
     """The whole body of a complete stream; None if its report calls it degraded."""
-    collector = fold_of(request.api)
-    for data_line, _ in sse.events(sse.Splitter(), data):
+    collector = make_collector(request.api)
+    for data_line, _ in sse.parse_events(sse.EventSplitter(), data):
         if data_line.strip() != b"[DONE]":
             event = _ANY.decode(data_line)
             if _MEMBER in data_line and (_pop_degraded(event) or _pop_degraded(event.get("response"))):
                 return None
-            collector.add(event)
-    return collector.body()
+            collector.add_event(event)
+    return collector.build_body()
 
 
 def _remove_report(body: bytes) -> bytes | None:
     """A whole body without another gateway's report; None if the report calls it degraded."""
     if _MEMBER not in body:
         return body
-    parsed = object_in(body)
-    if MEMBER not in parsed:
+    parsed = parse_object(body)
+    if REPORT_MEMBER not in parsed:
         return body
     return None if _pop_degraded(parsed) else msgspec.json.encode(parsed)
 
 
 def _pop_degraded(container: object) -> bool:
     """Remove a gateway's report from an object. Returns whether the report calls the answer degraded."""
-    report = container.pop(MEMBER, None) if isinstance(container, dict) else None
+    report = container.pop(REPORT_MEMBER, None) if isinstance(container, dict) else None
     return isinstance(report, dict) and report.get("degraded") is not None
 
 
 def _chat_has_text(body: bytes) -> bool:
-    choices = object_in(body)["choices"]
+    choices = parse_object(body)["choices"]
     message = choices[0]["message"]
     has_other = message.get("tool_calls") or message.get("function_call") or message.get("refusal")
     content = message.get("content")
@@ -107,17 +107,17 @@ def _chat_has_text(body: bytes) -> bool:
 
 
 def _completions_have_text(body: bytes) -> bool:
-    choices = object_in(body)["choices"]
+    choices = parse_object(body)["choices"]
     return len(choices) == 1 and bool(choices[0]["text"])
 
 
 def _messages_have_text(body: bytes) -> bool:
-    kinds = {block["type"] for block in object_in(body)["content"]}
+    kinds = {block["type"] for block in parse_object(body)["content"]}
     return "text" in kinds and kinds <= {"text", "thinking", "redacted_thinking"}
 
 
 def _responses_have_text(body: bytes) -> bool:
-    output = object_in(body)["output"]
+    output = parse_object(body)["output"]
     items = {item["type"] for item in output}
     parts = {part["type"] for item in output if item["type"] == "message" for part in item["content"]}
     return "message" in items and items <= {"message", "reasoning"} and parts == {"output_text"}
@@ -128,32 +128,32 @@ _HAS_TEXT_ONLY: Final[dict[Api, Callable[[bytes], bool]]] = {
     Api.RESPONSES: _responses_have_text}
 
 
-def text_in(request: Request, body: bytes) -> str:
+def read_stored_text(request: Request, body: bytes) -> str:
     """The text of a stored body; empty if it cannot be read."""
-    decoder = source_of(request.api, request, FROM_CACHE, AnswerSummary())
-    decoder.see_whole(body)
-    return "".join([delta.text for delta in decoder.whole() if isinstance(delta, TextDelta)])
+    decoder = make_decoder(request.api, request, FROM_CACHE, AnswerSummary())
+    decoder.read_body(body)
+    return "".join([delta.text for delta in decoder.body_deltas() if isinstance(delta, TextDelta)])
 
 
-def in_events(request: Request, body: bytes) -> bytes:
+def encode_stored_stream(request: Request, body: bytes) -> bytes:
     """A stored body as the stream that `request` asks for. Raises ValueError if a stream would lose a part of it."""
     summary = AnswerSummary()
-    decoder = source_of(request.api, request, FROM_CACHE, summary)
-    decoder.see_whole(body)
+    decoder = make_decoder(request.api, request, FROM_CACHE, summary)
+    decoder.read_body(body)
     if summary.failure is not None:
         raise ValueError("the stored body is no valid answer")
-    if not _has_only_known_fields(request.api, object_in(body)):
+    if not _has_only_known_fields(request.api, parse_object(body)):
         raise ValueError("the stored body has fields that a stream cannot hold")
-    encoder = writer_of(request, 0)
-    events = [event for delta in decoder.whole() for event in encoder.events(delta)] + encoder.end(summary.usage)
-    return encode_events(events, ends_with_done=request.api in ENDS_WITH_DONE)
+    encoder = make_encoder(request, 0)
+    events = [event for delta in decoder.body_deltas() for event in encoder.encode_delta(delta)] + encoder.encode_end(summary.usage)
+    return encode_events(events, ends_with_done=request.api in DONE_TERMINATED_APIS)
 
 
 def _has_only_known_fields(api: Api, parsed: Json) -> bool:
     """Whether a stream encoded from this body has all fields of the body."""
     try:
         return _IS_KNOWN[api](parsed)
-    except WRONG_SHAPE:
+    except SHAPE_ERRORS:
         return False
 
 

@@ -22,17 +22,17 @@ class EventTooLong(ValueError):
     """An incomplete event is longer than the limit."""
 
 
-class Splitter:
+class EventSplitter:
     """Splits a byte stream into complete events. Owned by one task."""
 
-    __slots__ = ("_data", "_ends", "_has_cr", "_max_bytes", "are_data", "held")
+    __slots__ = ("_data", "_ends", "_has_cr", "_max_bytes", "are_bare_data", "pending")
 
     def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_bytes = max_bytes
-        self.held: Final = bytearray()  # the incomplete event
+        self.pending: Final = bytearray()  # the incomplete event
         self._data = b""  # the bytes of the last feed's events
         self._ends: list[int] = []  # the end of each event in `_data`, unless all end in two newlines
-        self.are_data = False  # the last feed returned the data of events, not their blocks
+        self.are_bare_data = False  # the last feed returned the data of events, not their blocks
         self._has_cr = False  # lines of the last feed may end in carriage returns
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -41,7 +41,7 @@ class Splitter:
         If all events are single data lines, as in a running chat stream, the result is their data, and a flag is set.
         Splitting at `\\n\\ndata: ` is twice as fast as splitting at `\\n\\n` and parsing each block.
         """
-        held = self.held
+        held = self.pending
         if held:
             may_end = _LF in data or _CR in data or held[-1] == _CR
             held += data
@@ -58,9 +58,9 @@ class Splitter:
         if data[:6] == b"data: " and data[-2:] == b"\n\n":
             lines = data[6:-2].split(_BETWEEN)
             if not [line for line in lines if not line or _LF in line]:
-                self.are_data = True
+                self.are_bare_data = True
                 return lines
-        self.are_data = False
+        self.are_bare_data = False
         blocks = data.split(b"\n\n")
         rest = blocks.pop()
         if rest:
@@ -69,7 +69,7 @@ class Splitter:
 
     def _split_any(self, data: bytes) -> list[bytes]:
         self._has_cr = True
-        self.are_data = False
+        self.are_bare_data = False
         blocks = []
         self._ends = []
         start = 0
@@ -83,11 +83,11 @@ class Splitter:
     def _hold(self, rest: bytes, blocks: list[bytes]) -> None:
         if len(rest) > self._max_bytes and not blocks:
             raise EventTooLong(f"an event is longer than {self._max_bytes} bytes")
-        self.held.extend(rest)
+        self.pending.extend(rest)
 
-    def verbatim(self, blocks: list[bytes], first: int, end: int) -> bytes:
+    def original_bytes(self, blocks: list[bytes], first: int, end: int) -> bytes:
         """The original bytes of events `first` to `end` (exclusive) of the last feed, which returned `blocks`."""
-        if first == 0 and end == len(blocks) and not self.held:
+        if first == 0 and end == len(blocks) and not self.pending:
             return self._data
         return self._data[self._offset(blocks, first) : self._offset(blocks, end)]
 
@@ -96,16 +96,16 @@ class Splitter:
             return 0
         if self._has_cr:
             return self._ends[index - 1]
-        return sum(map(len, blocks[:index])) + (len(_BETWEEN) if self.are_data else 2) * index
+        return sum(map(len, blocks[:index])) + (len(_BETWEEN) if self.are_bare_data else 2) * index
 
-    def rest(self) -> bytes:
+    def take_rest(self) -> bytes:
         """Remove and return the buffered bytes: at the end of a stream, an event without its blank line, or b""."""
-        rest = bytes(self.held)
-        self.held.clear()
+        rest = bytes(self.pending)
+        self.pending.clear()
         return rest
 
 
-def parse(block: bytes) -> tuple[bytes | None, bytes]:
+def parse_block(block: bytes) -> tuple[bytes | None, bytes]:
     """The data of one event (None: it has none, like a comment) and its name. Data lines are joined by newlines."""
     name = b""
     at = 0
@@ -129,23 +129,23 @@ def _parse_any(block: bytes) -> tuple[bytes | None, bytes]:
     return b"\n".join(data) or None, name
 
 
-def events(splitter: Splitter, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def parse_events(splitter: EventSplitter, data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Data and name of each event that is complete now, without comments. Raises EventTooLong."""
     blocks = splitter.feed(data)
-    are_data = splitter.are_data
+    are_data = splitter.are_bare_data
     for block in blocks:
-        event_data, name = (block, b"") if are_data else parse(block)
+        event_data, name = (block, b"") if are_data else parse_block(block)
         if event_data is not None:
             yield event_data, name
 
 
-def event(data: bytes, name: str | None = None) -> bytes:
+def encode_event(data: bytes, name: str | None = None) -> bytes:
     """Encode one event. `data` contains no carriage returns; each of its lines becomes a data line."""
     if _LF in data:
         data = data.replace(b"\n", b"\ndata: ")
     return b"data: %b\n\n" % data if name is None else b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
-def comment(text: str) -> bytes:
+def encode_comment(text: str) -> bytes:
     """Encode a comment line, which clients ignore: it keeps a silent connection open. `text` is one line."""
     return b": %b\n\n" % text.encode()

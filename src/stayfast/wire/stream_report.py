@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 
 from stayfast.core.types import Api
 
-MEMBER: Final = "stayfast"
+REPORT_MEMBER: Final = "stayfast"
 _DATA_LINE: Final = re.compile(rb"^data:[ ]?(\{.*\})[ \t]*\r?$", re.MULTILINE)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _TERMINAL_EVENTS: Final = (b'"response.completed"', b'"response.incomplete"', b'"response.cancelled"')
@@ -51,7 +51,7 @@ def _add_member(api: Api, members: dict[str, Raw], report: Raw) -> dict[str, Raw
     if api is Api.RESPONSES:
         if kind not in _TERMINAL_EVENTS or "response" not in members:
             return None
-        return {**members, "response": Raw(msgspec.json.encode({**_OBJECT.decode(members["response"]), MEMBER: report}))}
+        return {**members, "response": Raw(msgspec.json.encode({**_OBJECT.decode(members["response"]), REPORT_MEMBER: report}))}
     if api is Api.MESSAGES:
-        return {**members, MEMBER: report} if kind == b'"message_delta"' else None
-    return {**members, MEMBER: report} if bytes(members.get("choices", b"")).startswith(b"[") else None
+        return {**members, REPORT_MEMBER: report} if kind == b'"message_delta"' else None
+    return {**members, REPORT_MEMBER: report} if bytes(members.get("choices", b"")).startswith(b"[") else None

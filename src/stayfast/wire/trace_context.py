@@ -17,7 +17,7 @@ _PARENT = re.compile(r"[ \t]*(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16
 _MEMBER = re.compile(r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ !-+\--<>-~]{0,255}[!-+\--<>-~]")
 
 
-def caller_of(traceparent: str, tracestate: str = "") -> Trace | None:
+def parse_traceparent(traceparent: str, tracestate: str = "") -> Trace | None:
     """The caller's trace context: `parent_id` is its span, `span_id` is empty. None if `traceparent` is invalid."""
     found = _PARENT.fullmatch(traceparent)
     if found is None or (found[5] is not None and found[1] == "00"):
@@ -27,19 +27,19 @@ def caller_of(traceparent: str, tracestate: str = "") -> Trace | None:
                  bool(flags & _RANDOM))
 
 
-def below(parent: Trace, rng: Rng) -> Trace:
+def make_child_span(parent: Trace, rng: Rng) -> Trace:
     """A new span under `parent`, or under the caller's span if `parent` has no span of its own."""
     return Trace(parent.trace_id, _new_id(rng, 64), parent.span_id or parent.parent_id, parent.is_sampled, parent.state,
                  parent.is_random)
 
 
-def new_trace(rng: Rng, ratio: float) -> Trace:
+def start_trace(rng: Rng, ratio: float) -> Trace:
     """The root span of a new trace. A share of `ratio` is sampled, chosen by the trace id so that all services agree."""
     trace_id = _new_id(rng, 128)
     return Trace(trace_id, _new_id(rng, 64), is_sampled=int(trace_id[16:], 16) < ratio * 2**64, is_random=True)
 
 
-def headers_of(span: Trace) -> list[tuple[str, str]]:
+def encode_trace_headers(span: Trace) -> list[tuple[str, str]]:
     """The headers for a call that belongs under `span`."""
     flags = (_SAMPLED if span.is_sampled else 0) | (_RANDOM if span.is_random else 0)
     headers = [("traceparent", f"00-{span.trace_id}-{span.span_id}-{flags:02x}")]

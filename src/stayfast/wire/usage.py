@@ -38,7 +38,7 @@ def _count(fields: object, *names: str) -> int:
     return 0
 
 
-def from_openai(value: object) -> Usage | None:
+def parse_openai_usage(value: object) -> Usage | None:
     """Read chat, completions, responses, embeddings, vLLM, SGLang and DeepSeek usage; None if there is none."""
     if not isinstance(value, dict) or not value:
         return None
@@ -57,7 +57,7 @@ def from_openai(value: object) -> Usage | None:
     )
 
 
-def from_anthropic(value: object, before: Usage | None = None) -> Usage | None:
+def parse_anthropic_usage(value: object, before: Usage | None = None) -> Usage | None:
     """Read messages usage. `before`: earlier usage of the stream; its counts apply to fields that are missing now."""
     if not isinstance(value, dict) or not value:
         return before
@@ -79,7 +79,7 @@ def from_anthropic(value: object, before: Usage | None = None) -> Usage | None:
     )
 
 
-def to_chat(usage: Usage) -> Json:
+def encode_chat_usage(usage: Usage) -> Json:
     return {
         "prompt_tokens": usage.input_total,
         "completion_tokens": usage.output,
@@ -90,7 +90,7 @@ def to_chat(usage: Usage) -> Json:
     }
 
 
-def to_responses(usage: Usage) -> Json:
+def encode_responses_usage(usage: Usage) -> Json:
     return {
         "input_tokens": usage.input_total,
         "input_tokens_details": {"cached_tokens": usage.cached_read,
@@ -101,7 +101,7 @@ def to_responses(usage: Usage) -> Json:
     }
 
 
-def to_messages(usage: Usage) -> Json:
+def encode_messages_usage(usage: Usage) -> Json:
     written = usage.cache_write_5m + usage.cache_write_1h
     return {
         "input_tokens": max(0, usage.input_total - usage.cached_read - written),
@@ -117,8 +117,8 @@ def to_messages(usage: Usage) -> Json:
 _LETTERS: Final = bytes(range(33)) + bytes(range(65, 91)) + bytes(range(97, 123))  # and blanks
 _DIGITS: Final = b"0123456789"
 _DIGIT_MASK: Final = bytes(ord("0") if byte in _DIGITS else ord(" ") for byte in range(256))
-TOKENS_A_MESSAGE = 4  # role and separators
-TOKENS_AN_IMAGE = 1600  # Anthropic's figure for a 1.15 megapixel image
+TOKENS_PER_MESSAGE = 4  # role and separators
+TOKENS_PER_IMAGE = 1600  # Anthropic's figure for a 1.15 megapixel image
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _ANY: Final = msgspec.json.Decoder()
 _IMAGES: Final = ("image", "image_url", "input_image")
@@ -137,7 +137,7 @@ def estimate_tokens(value: Any) -> int:
     return round(_sum_tokens(value, lambda text: ceil(len(text) / BYTES_A_TOKEN)))
 
 
-def text_tokens(text: bytes) -> float:
+def estimate_text_tokens_high(text: bytes) -> float:
     """An upper estimate of the tokens of a UTF-8 text, by the module's formula."""
     rest = text.translate(None, _LETTERS)
     if not rest:
@@ -150,19 +150,19 @@ def text_tokens(text: bytes) -> float:
     return min(n_tokens, len(text))
 
 
-def may_be_over(body: bytes, most: int) -> bool:
+def may_exceed_tokens(body: bytes, max_tokens: int) -> bool:
     """Whether a body could hold more than `most` tokens: at most one per byte, except for images."""
-    return len(body) > most or b"image" in body
+    return len(body) > max_tokens or b"image" in body
 
 
-def input_tokens(request: Request) -> int:
+def estimate_input_tokens_high(request: Request) -> int:
     """An upper estimate of a request's input tokens, with tools and instructions. Raises Rejected."""
     body = _OBJECT.decode(request.body)
     value = _parse_member(body, PROMPT_FIELDS[request.api])
     n_messages = len(value) if isinstance(value, list) and value and isinstance(value[0], dict) else 0
-    n_tool_tokens = sum(text_tokens(bytes(body[name])) for name in _TOOLS if name in body)
+    n_tool_tokens = sum(estimate_text_tokens_high(bytes(body[name])) for name in _TOOLS if name in body)
     instructions = [_parse_member(body, name) for name in _INSTRUCTIONS]
-    return ceil(_sum_tokens([value, *instructions], text_tokens) + n_tool_tokens) + TOKENS_A_MESSAGE * n_messages
+    return ceil(_sum_tokens([value, *instructions], estimate_text_tokens_high) + n_tool_tokens) + TOKENS_PER_MESSAGE * n_messages
 
 
 def _parse_member(body: RawObject, name: str) -> Any:
@@ -183,7 +183,7 @@ def _sum_tokens(value: Any, tokens_of: Callable[[bytes], float]) -> float:
         return sum(_sum_tokens(item, tokens_of) for item in value)
     if isinstance(value, dict):
         if value.get("type") in _IMAGES:
-            return TOKENS_AN_IMAGE
+            return TOKENS_PER_IMAGE
         return sum(_sum_tokens(item, tokens_of) for key, item in value.items() if key not in _SKIPPED)
     return 1 if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
@@ -193,5 +193,5 @@ def count_tokens_answer(request: Request) -> bytes:
     body = _OBJECT.decode(request.body)
     messages = _parse_member(body, "messages") or []
     other_parts = [_parse_member(body, "system"), _parse_member(body, "tools")]
-    n_tokens = estimate_tokens([messages, *other_parts]) + TOKENS_A_MESSAGE * len(messages)
+    n_tokens = estimate_tokens([messages, *other_parts]) + TOKENS_PER_MESSAGE * len(messages)
     return msgspec.json.encode({"input_tokens": n_tokens, "stayfast_estimated": True})

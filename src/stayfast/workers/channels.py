@@ -27,8 +27,8 @@ from tempfile import mkdtemp
 from stayfast.workers import shared_memory as board
 
 READY = b"ready\n"
-MAX_QUESTION_BYTES = 64 * 1024
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_QUERY_BYTES = 64 * 1024
+MAX_REPLY_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 _PREFIX = "stayfast-workers-"
 _SETTLED_S = 60.0  # a younger directory may not have its locks yet
@@ -75,23 +75,23 @@ class ParentChannel:
         first = receive_frame(self._socket)
         if first is None:
             raise EOFError("the parent process ended before it sent the settings")
-        self.briefing = first
+        self.config_snapshot = first
 
     @classmethod
-    def on_standard_input(cls) -> "ParentChannel":
+    def from_stdin(cls) -> "ParentChannel":
         return cls(socket.socket(fileno=os.dup(0)))
 
     def watch(self, drain_s: float) -> None:
         """From now on, raise SIGHUP at a new snapshot, and SIGTERM at the parent's end; `drain_s` after that, exit."""
         threading.Thread(target=self._watch, args=(drain_s,), name="lifeline", daemon=True).start()
 
-    def ready(self) -> None:
+    def send_ready(self) -> None:
         """Report to the parent that this worker serves and handles signals."""
         self._socket.sendall(READY)
 
     def _watch(self, drain_s: float) -> None:
         while (snapshot := receive_frame(self._socket)) is not None:
-            self.briefing = snapshot
+            self.config_snapshot = snapshot
             os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(drain_s)
@@ -99,7 +99,7 @@ class ParentChannel:
 
 
 @contextmanager
-def meeting_place() -> Iterator[str | None]:
+def runtime_directory() -> Iterator[str | None]:
     """A directory for one parent's workers, of mode 0700; None if none can be created.
 
     In /dev/shm if possible: a container's root may be read-only, and a path in $TMPDIR too long for a socket. A killed
@@ -110,9 +110,9 @@ def meeting_place() -> Iterator[str | None]:
     for parent in ("/dev/shm", None):  # noqa: S108 - mkdtemp makes a new directory in it, with mode 0700
         with suppress(OSError):
             folder = mkdtemp(prefix=_PREFIX, dir=parent)
-            lock = hold(Path(folder))
+            lock = lock_directory(Path(folder))
             _remove_abandoned(Path(folder))
-            board.prepare(Path(folder))
+            board.create_files(Path(folder))
             break
     try:
         yield folder
@@ -123,7 +123,7 @@ def meeting_place() -> Iterator[str | None]:
             os.close(lock)
 
 
-def hold(folder: Path) -> int | None:
+def lock_directory(folder: Path) -> int | None:
     """Lock a directory against removal as abandoned, until the returned descriptor is closed. None: it does not exist."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -154,8 +154,8 @@ class WorkerPeers:
     """The other workers, seen from one of them. One loop's. Without a directory there are none."""
 
     def __init__(self, folder: Path | None = None, n: int = 0, n_workers: int = 1, patience_s: float = 1.0) -> None:
-        self.folder = folder
-        self._lock = hold(folder) if folder is not None else None
+        self.directory = folder
+        self._lock = lock_directory(folder) if folder is not None else None
         self.n = n
         self.others = tuple(other for other in range(n_workers) if other != n) if folder is not None else ()
         self._patience_s = patience_s
@@ -163,14 +163,14 @@ class WorkerPeers:
 
     async def listen(self, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
         """Answer the queries of other workers; `answer` must not raise. Raises OSError."""
-        if self.folder is None:
+        if self.directory is None:
             return
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 with suppress(OSError, TimeoutError):  # the other worker has ended, or no longer waits
                     async with asyncio.timeout(self._patience_s):
-                        query = await read_frame(reader, MAX_QUESTION_BYTES)
+                        query = await read_frame(reader, MAX_QUERY_BYTES)
                         if query is not None:
                             writer.write(encode_frame(await answer(query)))
                             await writer.drain()
@@ -179,12 +179,12 @@ class WorkerPeers:
 
         self._server = await asyncio.start_unix_server(serve, self._socket_path(self.n))
 
-    async def ask(self, question: bytes) -> dict[int, bytes | None]:
+    async def query(self, message: bytes) -> dict[int, bytes | None]:
         """The reply of every other worker by its number; None: none in time."""
         if not self.others:
             return {}
         async with asyncio.TaskGroup() as group:
-            tasks = {other: group.create_task(self._query(other, question)) for other in self.others}
+            tasks = {other: group.create_task(self._query(other, message)) for other in self.others}
         return {other: task.result() for other, task in tasks.items()}
 
     def close(self) -> None:
@@ -200,12 +200,12 @@ class WorkerPeers:
                 reader, writer = await asyncio.open_unix_connection(self._socket_path(other))
                 try:
                     writer.write(encode_frame(query))
-                    return await read_frame(reader, MAX_ANSWER_BYTES)
+                    return await read_frame(reader, MAX_REPLY_BYTES)
                 finally:
                     writer.close()
         except (OSError, TimeoutError):
             return None
 
     def _socket_path(self, n: int) -> str:
-        assert self.folder is not None
-        return str(self.folder / f"{n}.sock")
+        assert self.directory is not None
+        return str(self.directory / f"{n}.sock")

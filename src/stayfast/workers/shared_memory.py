@@ -16,9 +16,9 @@ from pathlib import Path
 from struct import unpack
 
 from stayfast.policy.admission.response_owners import N_CELLS as N_OWNERS
-from stayfast.policy.admission.response_owners import Words, own_words
+from stayfast.policy.admission.response_owners import Words, allocate_words
 
-N_CELLS = 65536
+N_SLOTS = 65536
 _BYTES = 8
 _NAME = "board"
 _OWNERS = "owners"
@@ -28,9 +28,9 @@ class OutOfSlots(Exception):
     """There are more names than slots."""
 
 
-def prepare(folder: Path) -> None:
+def create_files(folder: Path) -> None:
     """Create the files; called once, before any worker starts. Without them (no space) workers share no state."""
-    for name, n_bytes in ((_NAME, 2 * N_CELLS * _BYTES), (_OWNERS, N_OWNERS * _BYTES)):
+    for name, n_bytes in ((_NAME, 2 * N_SLOTS * _BYTES), (_OWNERS, N_OWNERS * _BYTES)):
         path = folder / name
         try:
             path.write_bytes(bytes(n_bytes))
@@ -39,15 +39,15 @@ def prepare(folder: Path) -> None:
                 path.unlink()
 
 
-def common_words(folder: Path | None) -> Words:
+def shared_owner_table(folder: Path | None) -> Words:
     """The table of response owners that the workers of one parent share; a private one without shared memory."""
     if folder is None:
-        return own_words()
+        return allocate_words()
     try:
         with (folder / _OWNERS).open("r+b") as file:
             return memoryview(mmap.mmap(file.fileno(), N_OWNERS * _BYTES)).cast("Q")
     except (OSError, ValueError):
-        return own_words()
+        return allocate_words()
 
 
 class SharedCounters:
@@ -59,12 +59,12 @@ class SharedCounters:
         """Raises OSError if the file does not exist."""
         self._path = folder / _NAME
         with self._path.open("r+b") as file:
-            memory = memoryview(mmap.mmap(file.fileno(), 2 * N_CELLS * _BYTES))
-        self._names = memory[:N_CELLS * _BYTES].cast("Q")
-        self.numbers = memory[N_CELLS * _BYTES:].cast("d")  # by cell
+            memory = memoryview(mmap.mmap(file.fileno(), 2 * N_SLOTS * _BYTES))
+        self._names = memory[:N_SLOTS * _BYTES].cast("Q")
+        self.numbers = memory[N_SLOTS * _BYTES:].cast("d")  # by cell
         self._used: dict[str, int] = {}
 
-    def cell(self, name: str) -> int:
+    def slot(self, name: str) -> int:
         """The slot of a name, an index into `numbers`. Raises OutOfSlots."""
         found = self._used.get(name)
         if found is None:
@@ -76,13 +76,13 @@ class SharedCounters:
         names = self._names
         with self._path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-            for step in range(N_CELLS):
-                cell = (mark + step) % N_CELLS
+            for step in range(N_SLOTS):
+                cell = (mark + step) % N_SLOTS
                 if not names[cell]:
                     names[cell] = mark
                 if names[cell] == mark:
                     return int(cell)
-        raise OutOfSlots(f"the workers share more than {N_CELLS} numbers")
+        raise OutOfSlots(f"the workers share more than {N_SLOTS} numbers")
 
     def __repr__(self) -> str:
-        return f"<SharedCounters: {len(self._used)} of {N_CELLS} cells in use here>"
+        return f"<SharedCounters: {len(self._used)} of {N_SLOTS} cells in use here>"

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 
 from stayfast.core.clock import Clock
-from stayfast.http.server.listener import EVERY_ADDRESS, take_ipv4_too
+from stayfast.http.server.listener import ANY_ADDRESS, enable_dual_stack
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.workers.channels import READY, encode_frame
 
@@ -99,12 +99,12 @@ class Worker:
             with suppress(ConnectionError):
                 await self._writer.wait_closed()
 
-    def brief(self, briefing: bytes) -> None:
+    def send_snapshot(self, snapshot: bytes) -> None:
         """Send a config snapshot, if it is new. Not before the worker is ready: it cannot handle the signal earlier."""
-        if self.is_ready and briefing != self._sent:
-            self._send(briefing)
+        if self.is_ready and snapshot != self._sent:
+            self._send(snapshot)
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Forward a signal; does nothing if the process has ended."""
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
@@ -158,24 +158,24 @@ class Supervisor:
             self._stopping.set()
             self._on_stopping()
         for worker in self._workers.values():
-            worker.signal(number if worker.is_ready else signal.SIGTERM)  # else SIGINT would cause a traceback
+            worker.send_signal(number if worker.is_ready else signal.SIGTERM)  # else SIGINT would cause a traceback
 
     def reload(self) -> None:
         """Check the settings again; if they are valid and have changed, send them to all workers."""
         before = self._briefing
         try:
-            self.brief(self._reload())
+            self.send_snapshot(self._reload())
         except ValueError as error:
             self._report(f"the settings are wrong and were not loaded; the old ones stay:\n{error}")
             return
         if self._briefing == before:
             self._report("SIGHUP: the settings have not changed")
 
-    def brief(self, briefing: bytes) -> None:
+    def send_snapshot(self, snapshot: bytes) -> None:
         """Use this config snapshot for all workers, running and future ones."""
-        self._briefing = briefing
+        self._briefing = snapshot
         for worker in self._workers.values():
-            worker.brief(briefing)
+            worker.send_snapshot(snapshot)
 
     async def _run_worker(self, n: int) -> None:
         restarts = Restarts(self._config)
@@ -184,7 +184,7 @@ class Supervisor:
             worker = await Worker.start(self._command(n), self._briefing)
             self._workers[n] = worker
             if self._stopping.is_set():
-                worker.signal(signal.SIGTERM)
+                worker.send_signal(signal.SIGTERM)
             status = await worker.run(lambda ready: self._became_ready(n, ready))
             del self._workers[n]
             if self._stopping.is_set():
@@ -200,7 +200,7 @@ class Supervisor:
                     await self._stopping.wait()
 
     def _became_ready(self, n: int, worker: Worker) -> None:
-        worker.brief(self._briefing)
+        worker.send_snapshot(self._briefing)
         was_complete = len(self._ever_ready) == self._config.n_workers
         self._ever_ready.add(n)
         if not was_complete and len(self._ever_ready) == self._config.n_workers:
@@ -222,10 +222,10 @@ class Supervisor:
         if late:
             self._report(f"{len(late)} workers did not stop in time and were killed")
         for worker in self._workers.values():
-            worker.signal(signal.SIGKILL)
+            worker.send_signal(signal.SIGKILL)
 
 
-def reserve(host: str, port: int) -> socket.socket:
+def reserve_port(host: str, port: int) -> socket.socket:
     """A socket that reserves host and port (0: a free one) for workers to share, and does not listen itself.
 
     Raises OSError (EADDRINUSE) if another process listens there, even with SO_REUSEPORT.
@@ -235,14 +235,14 @@ def reserve(host: str, port: int) -> socket.socket:
         raise OSError(errno.ENOPROTOOPT, "this system cannot share a port among workers")
     if port != 0:
         with socket.socket(family, kind, protocol) as probe:
-            if host == EVERY_ADDRESS:
-                take_ipv4_too(probe)
+            if host == ANY_ADDRESS:
+                enable_dual_stack(probe)
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     held = socket.socket(family, kind, protocol)
     try:
-        if host == EVERY_ADDRESS:
-            take_ipv4_too(held)
+        if host == ANY_ADDRESS:
+            enable_dual_stack(held)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of an earlier process may be in TIME_WAIT
         held.bind(address)
@@ -252,7 +252,7 @@ def reserve(host: str, port: int) -> socket.socket:
     return held
 
 
-def command_of(n: int, n_workers: int) -> list[str]:
+def worker_command(n: int, n_workers: int) -> list[str]:
     """The command line of worker `n`."""
     return [sys.executable, "-m", "stayfast", "serve", "--worker", f"{n}/{n_workers}"]
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from stayfast.core.clock import Clock
-from stayfast.policy.admission.quota import Bucket, CommonBucket
+from stayfast.policy.admission.quota import Bucket, SharedBucket
 from stayfast.policy.resilience.breaker import Breaker, Evidence
 from stayfast.policy.resilience.cross_process import Cells, ProbeLease, SharedLimit
 from stayfast.policy.resilience.retry_budget import RetryBudget
@@ -31,11 +31,11 @@ from stayfast.upstreams.state.upstream_state import ModelHealth, UpstreamState
 from stayfast.workers.channels import WorkerPeers
 from stayfast.workers.shared_memory import OutOfSlots, SharedCounters
 
-LOOK_EVERY_S = 0.05
+POLL_S = 0.05
 LATE_S = 0.5  # without a heartbeat, before its process is checked
 STUCK_S = 5.0
-LEADS_FOR_S = 2.0
-PROBES_APART_S = 0.5
+LEADER_IDLE_S = 2.0
+PROBE_SPACING_S = 0.5
 
 
 class WorkerSync:
@@ -53,21 +53,21 @@ class WorkerSync:
         self._limits: dict[ConcurrencyLimiter, _LimitSync] = {}
         self._budgets: dict[RetryBudget, _BudgetSync] = {}
         self._ended: set[int] = set()  # ended workers, whose amounts were set to 0
-        self.places = self._make_shared_limit("places")
+        self.admission_limit = self._make_shared_limit("places")
         self._write_heartbeat(clock.now())
-        counters.numbers[self.cell("pid", n)] = os.getpid()
+        counters.numbers[self.slot_of("pid", n)] = os.getpid()
 
-    def cell(self, name: str, n: int) -> int:
+    def slot_of(self, name: str, n: int) -> int:
         """Worker `n`'s slot of a name. Raises OutOfSlots."""
-        return self._counters.cell(f"{name} of {n}")
+        return self._counters.slot(f"{name} of {n}")
 
-    def bucket(self, tenant: str, limit: str, capacity: float, per_s: float, now: float) -> Bucket:
+    def quota_bucket(self, tenant: str, limit: str, capacity: float, per_s: float, now: float) -> Bucket:
         """One limit of a tenant's quota, for all workers; for this worker alone if no slot is left."""
         try:
-            cell = self._counters.cell(f"{limit} {capacity!r} of tenant {tenant}")
+            cell = self._counters.slot(f"{limit} {capacity!r} of tenant {tenant}")
         except OutOfSlots:
             return Bucket(capacity, per_s, now)
-        return CommonBucket(capacity, per_s, now, self._counters.numbers, cell)
+        return SharedBucket(capacity, per_s, now, self._counters.numbers, cell)
 
     def attach(self, members: Sequence[tuple[str, UpstreamState]], budgets: Iterable[tuple[str, RetryBudget]]) -> None:
         """Share these upstreams and budgets, and no others, from now on. Names are the same in all workers; an upstream with
@@ -78,13 +78,13 @@ class WorkerSync:
         learned, self._limits = self._limits, {}
         for name, member in members:
             self._upstreams[member] = [
-                *(self._share_breaker(name, health, known.get(health)) for health in member.shared),
-                *(self._share_limit(name, limited, learned.get(limited)) for limited in member.all_limited
+                *(self._share_breaker(name, health, known.get(health)) for health in member.shared_healths),
+                *(self._share_limit(name, limited, learned.get(limited)) for limited in member.all_limiters
                   if not limited.limit.is_off)]
         for member in before:
             if member not in self._upstreams:
-                for limited in member.all_limited:
-                    limited.common = None
+                for limited in member.all_limiters:
+                    limited.shared_limit = None
                 for health in member.healths:
                     health.breaker.probes = None
         self._budgets = {budget: self._budgets.get(budget) or _BudgetSync(budget, self._make_counts(f"budget {name}", 4))
@@ -93,7 +93,7 @@ class WorkerSync:
     async def run(self) -> None:
         """Exchange state until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_S)
             self.poll()
 
     def poll(self) -> None:
@@ -103,7 +103,7 @@ class WorkerSync:
         for member, shared in self._upstreams.items():
             for part in shared:
                 part.poll(now)
-            member.learned()
+            member.adopt_news()
         for budget in self._budgets.values():
             budget.poll(now)
         for other in self._others:
@@ -111,19 +111,19 @@ class WorkerSync:
                 if other not in self._ended:
                     self._ended.add(other)
                     for name in self._held_names:
-                        self._counters.numbers[self.cell(name, other)] = 0.0
+                        self._counters.numbers[self.slot_of(name, other)] = 0.0
             else:
                 self._ended.discard(other)
 
     def _write_heartbeat(self, now: float) -> None:
-        self._counters.numbers[self.cell("beat", self._n)] = now
+        self._counters.numbers[self.slot_of("beat", self._n)] = now
 
     def _has_ended(self, other: int, now: float) -> bool:
         numbers = self._counters.numbers
-        late_s = now - numbers[self.cell("beat", other)]
+        late_s = now - numbers[self.slot_of("beat", other)]
         if late_s < LATE_S:
             return False
-        pid = int(numbers[self.cell("pid", other)])
+        pid = int(numbers[self.slot_of("pid", other)])
         if late_s >= STUCK_S or not pid:
             return True
         try:
@@ -135,18 +135,18 @@ class WorkerSync:
     def _make_shared_limit(self, name: str) -> SharedLimit:
         taken, waiting = f"{name} taken", f"{name} waiting"
         self._held_names |= {taken, waiting}
-        common = SharedLimit(self._counters.numbers, (self.cell(taken, self._n), self.cell(waiting, self._n)),
-                        [(self.cell(taken, other), self.cell(waiting, other)) for other in self._others])
-        common.taken(0)
-        common.waiting(0)
+        common = SharedLimit(self._counters.numbers, (self.slot_of(taken, self._n), self.slot_of(waiting, self._n)),
+                        [(self.slot_of(taken, other), self.slot_of(waiting, other)) for other in self._others])
+        common.set_taken(0)
+        common.set_waiting(0)
         return common
 
     def _share_limit(self, name: str, limited: ConcurrencyLimiter, found: "_LimitSync | None") -> "_LimitSync":
         if found is None:
             name = f"upstream {name} {limited.lane}" if limited.lane else f"upstream {name}"
-            limited.common = self._make_shared_limit(name)
-            limited.common.taken(limited.n_in_flight)
-            cells = [self._counters.cell(f"{name} {what}") for what in ("limit", "leader", "led_at")]
+            limited.shared_limit = self._make_shared_limit(name)
+            limited.shared_limit.set_taken(limited.n_in_flight)
+            cells = [self._counters.slot(f"{name} {what}") for what in ("limit", "leader", "led_at")]
             found = _LimitSync(limited, self._n, self._counters.numbers, cells)
         self._limits[limited] = found
         return found
@@ -155,28 +155,28 @@ class WorkerSync:
         if found is None:
             name = f"upstream {name}" if health.model is None else f"upstream {name} for {health.model}"
             self._held_names |= {f"{name} breaker", f"{name} probes"}
-            published = [self.cell(f"{name} breaker", n) for n in range(self._n_workers)]
-            probes = [self.cell(f"{name} probes", n) for n in range(self._n_workers)]
+            published = [self.slot_of(f"{name} breaker", n) for n in range(self._n_workers)]
+            probes = [self.slot_of(f"{name} probes", n) for n in range(self._n_workers)]
             health.breaker.probes = ProbeLease(self._counters.numbers, probes.pop(self._n), probes)
-            health.breaker.probes.running(0)  # an earlier worker of this number may have died during one
+            health.breaker.probes.set_running(0)  # an earlier worker of this number may have died during one
             found = _BreakerSync(health.breaker, self._n, published, self._make_counts(f"{name} calls", 3))
         self._breakers[health] = found
         return found
 
     def _make_counts(self, name: str, n_numbers: int) -> "_Counts":
-        cells = [[self.cell(f"{name} {number}", n) for number in range(n_numbers)] for n in range(self._n_workers)]
+        cells = [[self.slot_of(f"{name} {number}", n) for number in range(n_numbers)] for n in range(self._n_workers)]
         return _Counts(self._counters.numbers, cells.pop(self._n), cells)
 
     def __repr__(self) -> str:
         return f"<WorkerSync {self._n} of {self._n_workers}, {len(self._ended)} gone>"
 
 
-def as_one(siblings: WorkerPeers | None, clock: Clock) -> WorkerSync | None:
+def make_worker_sync(siblings: WorkerPeers | None, clock: Clock) -> WorkerSync | None:
     """None for a single worker, or without shared memory."""
-    if siblings is None or siblings.folder is None or not siblings.others:
+    if siblings is None or siblings.directory is None or not siblings.others:
         return None
     try:
-        return WorkerSync(SharedCounters(siblings.folder), siblings.n, 1 + len(siblings.others), clock)
+        return WorkerSync(SharedCounters(siblings.directory), siblings.n, 1 + len(siblings.others), clock)
     except (OSError, ValueError):
         return None
 
@@ -249,8 +249,8 @@ class _BreakerSync:
             state = cells[cell]
             if n != self._n and state != self._seen[n]:
                 self._seen[n] = state
-                later_s = (self._n - n) % len(self._published) * PROBES_APART_S
-                breaker.adopt(state + later_s if state > 0 else state, now)
+                later_s = (self._n - n) % len(self._published) * PROBE_SPACING_S
+                breaker.adopt_state(state + later_s if state > 0 else state, now)
         for n_good, n_failed, n_slow in self._counts.news():
             breaker.add_evidence(Evidence(int(n_good), int(n_failed), int(n_slow)), now)
         if breaker.published_state:
@@ -271,14 +271,14 @@ class _LimitSync:
     def poll(self, now: float) -> None:
         """The leader learns. Without a leader, the first busy worker becomes it."""
         limited, cells = self._limited, self._cells
-        if not limited.limit.learns:
+        if not limited.limit.is_adaptive:
             return
         is_busy = limited.n_in_flight > 0
-        if is_busy and now - cells[self._led_at] > LEADS_FOR_S:
+        if is_busy and now - cells[self._led_at] > LEADER_IDLE_S:
             cells[self._leader] = self._n + 1
         if cells[self._leader] != self._n + 1:
             if cells[self._value]:
-                limited.limit.follow(cells[self._value])
+                limited.limit.adopt_value(cells[self._value])
             return
         cells[self._value] = limited.limit.value
         if is_busy:

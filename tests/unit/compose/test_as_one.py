@@ -10,11 +10,11 @@ from stayfast.core.types import Outcome
 from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget
-from stayfast.testing import Say, Scripted, SimLoop
+from stayfast.testing import SendText, ScriptedUpstream, SimLoop
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.upstreams.state.upstream_state import UpstreamState
-from stayfast.workers.shared_memory import SharedCounters, prepare
-from stayfast.workers.sync import LOOK_EVERY_S, STUCK_S, WorkerSync
+from stayfast.workers.shared_memory import SharedCounters, create_files
+from stayfast.workers.sync import POLL_S, STUCK_S, WorkerSync
 
 
 class Worker:
@@ -23,7 +23,7 @@ class Worker:
     def __init__(self, folder: Path, n: int, n_workers: int, loop: SimLoop, limit: LimitConfig) -> None:
         self.loop = loop
         breaker = BreakerConfig(consecutive_failures=3, open_s=10.0)
-        self.member = UpstreamState(Scripted("up", [[Say("x")]], loop), limit, breaker, Random(n))
+        self.member = UpstreamState(ScriptedUpstream("up", [[SendText("x")]], loop), limit, breaker, Random(n))
         self.budget = RetryBudget(0.1, 0.05)
         self.as_one = WorkerSync(SharedCounters(folder), n, n_workers, loop)
         self.as_one.attach([("up", self.member)], [("m", self.budget)])
@@ -32,10 +32,10 @@ class Worker:
         """An attempt, to its end."""
         self.loop.stall(0.001)
         now = self.loop.now()
-        place = acquire_permit(self.member, self.member.usual.norm("m", 1, False), now)
+        place = acquire_permit(self.member, self.member.baselines.baseline_for("m", 1, False), now)
         if outcome is Outcome.SUCCESS:
-            place.answered(now)
-        place.leave(outcome, now)
+            place.record_first_token(now)
+        place.release(outcome, now)
 
 
 class Workers(list[Worker]):
@@ -43,8 +43,8 @@ class Workers(list[Worker]):
 
     def pass_time(self, seconds: float, *dead: int) -> None:
         """Everybody but the dead looks as often as it does."""
-        for _ in range(round(seconds / LOOK_EVERY_S)):
-            self[0].loop.stall(LOOK_EVERY_S)
+        for _ in range(round(seconds / POLL_S)):
+            self[0].loop.stall(POLL_S)
             for n, worker in enumerate(self):
                 if n not in dead:
                     worker.as_one.poll()
@@ -53,7 +53,7 @@ class Workers(list[Worker]):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """With a board in it."""
-    prepare(tmp_path)
+    create_files(tmp_path)
     return tmp_path
 
 
@@ -108,20 +108,20 @@ def test_who_comes_later_hears_of_an_open_breaker(folder: Path) -> None:
 def test_one_learns_the_limit_and_all_have_it(folder: Path) -> None:
     """The busy one leads; when it has had nothing for two seconds, another does."""
     workers = _workers(folder, 3, LimitConfig("gradient", 2, 100))
-    norm = workers[1].member.usual.norm("m", 1, False)
+    norm = workers[1].member.baselines.baseline_for("m", 1, False)
     place = acquire_permit(workers[1].member, norm, workers[1].loop.now())
     workers.pass_time(0.1)
-    workers[1].member.limit.follow(40.0)
+    workers[1].member.limit.adopt_value(40.0)
     workers.pass_time(0.1)
     assert [worker.member.limit.value for worker in workers] == [40.0] * 3
-    workers[0].member.limit.follow(77.0)
+    workers[0].member.limit.adopt_value(77.0)
     workers.pass_time(0.1)
     assert [worker.member.limit.value for worker in workers] == [40.0] * 3
-    place.leave(Outcome.IGNORED, workers[1].loop.now())
+    place.release(Outcome.IGNORED, workers[1].loop.now())
     workers.pass_time(3.0)
     acquire_permit(workers[2].member, norm, workers[2].loop.now())
     workers.pass_time(0.1)
-    workers[2].member.limit.follow(20.0)
+    workers[2].member.limit.adopt_value(20.0)
     workers.pass_time(0.1)
     assert [worker.member.limit.value for worker in workers] == [20.0] * 3
 
@@ -131,12 +131,12 @@ def test_one_budget_of_extra_attempts(folder: Path) -> None:
     workers = _workers(folder, 4)
     for worker in workers:
         for _ in range(250):
-            worker.budget.request(1.0, worker.loop.now())
+            worker.budget.deposit(1.0, worker.loop.now())
     workers.pass_time(0.1)
     now = workers[0].loop.now()
     n = 0
     while workers[0].budget.may_retry(1.0, now):
-        workers[0].budget.take_retry(1.0, now)
+        workers[0].budget.withdraw_retry(1.0, now)
         n += 1
     assert 100 <= n <= 125
     workers.pass_time(0.1)
@@ -144,7 +144,7 @@ def test_one_budget_of_extra_attempts(folder: Path) -> None:
     shares = {round(worker.budget.extra_share(now), 9) for worker in workers}
     assert shares == {n / 1000}
     again = Worker(folder, 0, 4, workers[0].loop, LimitConfig())
-    again.budget.request(1.0, now)
+    again.budget.deposit(1.0, now)
     again.as_one.poll()
     workers.pass_time(0.1, 0)
     assert workers[3].budget.extra_share(now) == pytest.approx(n / 1001)
@@ -154,15 +154,15 @@ def test_what_a_dead_or_stuck_worker_held_is_free(folder: Path, monkeypatch: pyt
     """A process that is gone: half a second later; one that says nothing: after five; and it is back when it looks."""
     workers = _workers(folder, 2)
     member = workers[0].member
-    places = [acquire_permit(workers[1].member, member.usual.norm("m", 1, False), workers[1].loop.now()) for _ in range(10)]
-    common = member.whole_limiter.common
+    places = [acquire_permit(workers[1].member, member.baselines.baseline_for("m", 1, False), workers[1].loop.now()) for _ in range(10)]
+    common = member.whole_limiter.shared_limit
     assert common is not None
-    assert common.n_seen(0, 10) == 10
+    assert common.n_effective(0, 10) == 10
     workers.pass_time(STUCK_S - 0.2, 1)
-    assert common.n_seen(0, 10) == 10
+    assert common.n_effective(0, 10) == 10
     workers.pass_time(0.3, 1)
-    assert common.n_seen(0, 10) == 0
-    places[0].leave(Outcome.IGNORED, workers[1].loop.now())
+    assert common.n_effective(0, 10) == 0
+    places[0].release(Outcome.IGNORED, workers[1].loop.now())
     workers.pass_time(0.1)
     assert common.n_elsewhere() == 9
 
@@ -178,25 +178,25 @@ def test_a_reload_goes_on_with_what_is_the_same(folder: Path) -> None:
     """A member that stays keeps its places; one that is replaced counts no more, and its breaker was not its successor's."""
     one, two = _workers(folder, 2)
     now = one.loop.now()
-    norm = one.member.usual.norm("m", 1, False)
+    norm = one.member.baselines.baseline_for("m", 1, False)
     acquire_permit(one.member, norm, now)
     one.as_one.attach([("up", one.member)], [("m", one.budget)])
     two.as_one.poll()
-    common = two.member.whole_limiter.common
+    common = two.member.whole_limiter.shared_limit
     assert common is not None
     assert common.n_elsewhere() == 1
     for _ in range(3):
         one.call(Outcome.DROPPED)
     fresh = UpstreamState(one.member.upstream, LimitConfig("fixed", 1, 10), BreakerConfig(), Random(1))
     one.as_one.attach([("up with another url", fresh)], [("m", one.budget)])
-    assert one.member.whole_limiter.common is None
+    assert one.member.whole_limiter.shared_limit is None
     Workers([one, two]).pass_time(0.2)
     assert (fresh.breaker.state, fresh.has_room) == (BreakerState.CLOSED, True)
 
 
 def test_a_quota_is_one(folder: Path) -> None:
     """Whoever takes, takes from all; what comes back comes back to all."""
-    one, two = (worker.as_one.bucket("t", "requests_per_minute", 60.0, 1.0, 1000.0) for worker in _workers(folder, 2))
+    one, two = (worker.as_one.quota_bucket("t", "requests_per_minute", 60.0, 1.0, 1000.0) for worker in _workers(folder, 2))
     taken = [bucket.take(1.0, 1000.0) for _ in range(40) for bucket in (one, two)]
     assert sum(taken) == 60
     assert two.wait_s(1.0, 1000.0) == pytest.approx(1.0)
@@ -215,20 +215,20 @@ def test_one_probe_of_all_workers(folder: Path) -> None:
         workers[0].call(Outcome.DROPPED)
     workers.pass_time(30.0)
     now = workers[0].loop.now()
-    assert all(worker.member.load(now).wants_probe for worker in workers)
+    assert all(worker.member.load_of(now).needs_probe for worker in workers)
     one = workers[1].member
-    place = acquire_permit(one, one.usual.norm("m", 1, False), now)
-    assert not any(worker.member.load(now).wants_probe for worker in workers)
-    place.leave(Outcome.IGNORED, now)
-    assert all(worker.member.load(now).wants_probe for worker in workers)
-    acquire_permit(one, one.usual.norm("m", 1, False), now)
+    place = acquire_permit(one, one.baselines.baseline_for("m", 1, False), now)
+    assert not any(worker.member.load_of(now).needs_probe for worker in workers)
+    place.release(Outcome.IGNORED, now)
+    assert all(worker.member.load_of(now).needs_probe for worker in workers)
+    acquire_permit(one, one.baselines.baseline_for("m", 1, False), now)
     workers.pass_time(STUCK_S + 0.2, 1)
-    assert workers[0].member.load(workers[0].loop.now()).wants_probe
+    assert workers[0].member.load_of(workers[0].loop.now()).needs_probe
     two = workers[2].member
-    acquire_permit(two, two.usual.norm("m", 1, False), now)
-    assert not workers[0].member.load(workers[0].loop.now()).wants_probe
+    acquire_permit(two, two.baselines.baseline_for("m", 1, False), now)
+    assert not workers[0].member.load_of(workers[0].loop.now()).needs_probe
     Worker(folder, 2, 3, workers[0].loop, LimitConfig("fixed", 1, 10))  # in the place of one that died
-    assert workers[0].member.load(workers[0].loop.now()).wants_probe
+    assert workers[0].member.load_of(workers[0].loop.now()).needs_probe
 
 
 def test_breakers_of_models_are_one_for_all_workers(folder: Path) -> None:
@@ -237,31 +237,31 @@ def test_breakers_of_models_are_one_for_all_workers(folder: Path) -> None:
     for worker in workers:
         worker.member.set_models(["x", "y"], any_model=True)
         worker.as_one.attach([("up", worker.member)], [("m", worker.budget)])
-    norm = workers[0].member.usual.norm("m", 1, False)
+    norm = workers[0].member.baselines.baseline_for("m", 1, False)
     for model in ("x", "z"):
         for _ in range(3):
             now = workers[0].loop.now()
-            acquire_permit(workers[0].member, norm, now, model).leave(Outcome.DROPPED, now)
+            acquire_permit(workers[0].member, norm, now, model).release(Outcome.DROPPED, now)
             workers.pass_time(0.05)
-    found = [[worker.member.health(model).breaker.state for model in ("x", "y", "z")] for worker in workers]
+    found = [[worker.member.health_of(model).breaker.state for model in ("x", "y", "z")] for worker in workers]
     assert found == [[BreakerState.OPEN, BreakerState.CLOSED, BreakerState.OPEN], [BreakerState.OPEN, BreakerState.CLOSED,
                                                                                    BreakerState.CLOSED]]
     workers[0].member.set_models(["y"], any_model=False)
     workers[0].as_one.attach([("up", workers[0].member)], [("m", workers[0].budget)])
     workers.pass_time(0.2)
-    assert workers[0].member.load(workers[0].loop.now(), "y").share == 1.0
+    assert workers[0].member.load_of(workers[0].loop.now(), "y").share == 1.0
 
 
 def test_a_raised_quota_is_the_difference_for_all(folder: Path) -> None:
     """Two workers reload one after the other: what was used of the old limit counts once, whoever looks."""
     workers = _workers(folder, 2)
     now = workers[0].loop.now()
-    old = [worker.as_one.bucket("web", "tokens_per_day", 2000.0, 2000 / 86400, now) for worker in workers]
+    old = [worker.as_one.quota_bucket("web", "tokens_per_day", 2000.0, 2000 / 86400, now) for worker in workers]
     assert old[0].take(1500, now)
     new = []
     for worker, before in zip(workers, old, strict=True):
-        bucket = worker.as_one.bucket("web", "tokens_per_day", 4000.0, 4000 / 86400, now)
-        bucket.take_over(before, now)
+        bucket = worker.as_one.quota_bucket("web", "tokens_per_day", 4000.0, 4000 / 86400, now)
+        bucket.replace(before, now)
         new.append(bucket)
     assert [round(bucket.level(now), 3) for bucket in new] == [2500, 2500]
     assert new[1].take(2500, now)
@@ -277,17 +277,17 @@ def test_a_lane_has_one_limit_for_all(folder: Path) -> None:
         worker.member.split_by_lane(("short", "long"))
         worker.as_one.attach([("up", worker.member)], [("m", worker.budget)])
     one, two = (worker.member for worker in workers)
-    norm = one.usual.norm("m", 1, False)
+    norm = one.baselines.baseline_for("m", 1, False)
     acquire_permit(one, norm, workers[0].loop.now(), lane="long")
     workers.pass_time(0.1)
-    one.limited("long").limit.follow(2.0)
+    one.limiter_of("long").limit.adopt_value(2.0)
     workers.pass_time(0.1)
-    assert [member.limited("long").limit.value for member in (one, two)] == [2.0, 2.0]
-    assert [member.limited("short").limit.value for member in (one, two)] == [100.0, 100.0]
+    assert [member.limiter_of("long").limit.value for member in (one, two)] == [2.0, 2.0]
+    assert [member.limiter_of("short").limit.value for member in (one, two)] == [100.0, 100.0]
     acquire_permit(two, norm, workers[0].loop.now(), lane="long")
-    assert not two.limited("long").has_room
-    assert two.limited("short").has_room
+    assert not two.limiter_of("long").has_room
+    assert two.limiter_of("short").has_room
     one.split_by_lane(())
     workers[0].as_one.attach([("up", one)], [("m", workers[0].budget)])
-    assert one.limited("long") is one.whole_limiter
+    assert one.limiter_of("long") is one.whole_limiter
     assert one.has_room

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stayfast.compose import caching as composed
-from stayfast.compose.aggregate import Caches, Forgot, LearnedState, WorkerCacheState, forgotten, summed
+from stayfast.compose.aggregate import Caches, PurgedStore, LearnedState, WorkerCacheState, encode_purged, encode_cache_stats
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 from stayfast.stores.base import StoreStats
@@ -32,7 +32,7 @@ def told(of_workers: list[dict[str, StoreStats]], *learned: LearnedState) -> dic
     semantic = [*learned, *[None] * len(of_workers)]
     every = [{name: WorkerCacheState(stats, its if name == "own" else None) for name, stats in worker.items()}
              for worker, its in zip(of_workers, semantic, strict=False)]
-    return {route["route"]: route for route in msgspec.json.decode(summed(every, totals))["data"]}
+    return {route["route"]: route for route in msgspec.json.decode(encode_cache_stats(every, totals))["data"]}
 
 
 def test_own_memory_adds_up_and_shared_stores_do_not() -> None:
@@ -87,8 +87,8 @@ def test_the_state_of_a_semantic_cache(mode: str, is_installed: bool | None, sta
 
 def test_what_is_forgotten_is_counted_once() -> None:
     """Own answers add up, a shared store's are the same for all, and who could not be asked is named."""
-    whole = forgotten([[Forgot(2), Forgot(5, is_shared=True)], [Forgot(3), Forgot(4, is_shared=True)],
-                       [Forgot(gone="worker 2 did not answer")]])
+    whole = encode_purged([[PurgedStore(2), PurgedStore(5, is_shared=True)], [PurgedStore(3), PurgedStore(4, is_shared=True)],
+                       [PurgedStore(why_unavailable="worker 2 did not answer")]])
     assert msgspec.json.decode(whole) == {"forgotten": 10, "gone": ["worker 2 did not answer"]}
 
 

@@ -5,14 +5,14 @@ from random import Random
 
 import pytest
 
-from stayfast.compose.caching import leave_behind
+from stayfast.compose.caching import purge_old_epochs
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api, Usage
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.pipeline.cache.route_cache import MAX_SAID, RouteCache
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 from stayfast.stores.base import CachedAnswer
 from stayfast.testing import SimLoop
 
@@ -30,7 +30,7 @@ routes:
 
 def system(text: str, old: System | None = None) -> System:
     """The system of these settings."""
-    settings = load(SettingsText("test", text), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("test", text), {}, kinds=KINDS)
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
     loop.close()
@@ -39,7 +39,7 @@ def system(text: str, old: System | None = None) -> System:
 
 def cache_of(built: System) -> RouteCache | None:
     """That of the route that has one."""
-    return built.gateway.router.routes["kept"].terms.cache
+    return built.gateway.router.routes["kept"].policy.cache
 
 
 @pytest.mark.parametrize(("old", "new", "is_same"), [
@@ -55,7 +55,7 @@ def test_a_reload_keeps_what_is_still_true(old: str, new: str, is_same: bool) ->
     was, its = cache_of(before), cache_of(after)
     assert was is not None
     assert its is not None
-    assert (its.store is was.store, its.renewing is was.renewing) == (is_same, is_same)
+    assert (its.store is was.store, its.refreshing is was.refreshing) == (is_same, is_same)
 
 
 def test_a_named_memory_forgets_an_epoch_that_is_left() -> None:
@@ -68,11 +68,11 @@ def test_a_named_memory_forgets_an_epoch_that_is_left() -> None:
             await store.put(key, CachedAnswer(b"x", 1.0, route=route))
         log = LogSink(LogConfig(), LineWriter(LogConfig()), SystemClock())
         same = system(text.replace("plain", "plainer"), first)
-        assert await leave_behind(same.settings, same.stores, first.settings, log, set())
+        assert await purge_old_epochs(same.settings, same.stores, first.settings, log, set())
         assert store.n_entries == 2
         other = system(text.replace("epoch: a", "epoch: b"), same)
         assert other.stores["named"] is store
-        assert await leave_behind(other.settings, other.stores, same.settings, log, set())
+        assert await purge_old_epochs(other.settings, other.stores, same.settings, log, set())
         assert await store.get(b"k" * 32) is None
         assert await store.get(b"o" * 32) is not None
 
@@ -90,11 +90,11 @@ def test_by_other_rules_what_is_kept_goes_on(rule: str, store: str) -> None:
     assert was is not None
     assert its is not None
     assert its.config != was.config
-    assert (its.store, its.renewing) == (was.store, was.renewing)
+    assert (its.store, its.refreshing) == (was.store, was.refreshing)
     assert its.store is was.store
     assert after.gateway.coalescer.calls is before.gateway.coalescer.calls
     assert after.gateway.idempotency.answers is before.gateway.idempotency.answers
-    assert its.keep_s == its.config.keep_s
+    assert its.keep_s == its.config.storage_s
     assert cache_of(system(text, after)) is not None
 
 
@@ -128,7 +128,7 @@ def test_what_is_said_of_tenants_is_bounded_and_each_one_s_own() -> None:
 def test_route_with_cache_off_has_none() -> None:
     """It is never looked up."""
     assert cache_of(system(TEXT.replace("mode: exact", '"mode": "off"'))) is None
-    assert system(TEXT).gateway.router.routes["plain"].terms.cache is None
+    assert system(TEXT).gateway.router.routes["plain"].policy.cache is None
 
 
 def test_what_is_kept_is_seen() -> None:

@@ -3,10 +3,10 @@
 import asyncio
 from random import Random
 
-from stayfast.compose.caching import Stores, again, leave_behind
+from stayfast.compose.caching import Stores, purge_old_epochs_with_retries, purge_old_epochs
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.settings import Settings, SettingsText, load
+from stayfast.settings import Settings, SettingsText, load_settings
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
@@ -24,7 +24,7 @@ routes:
 
 def settings(epoch: str, mode: str = "exact") -> Settings:
     """With this epoch of the route m."""
-    return load(SettingsText("test", TEXT.replace("EPOCH", f'"{epoch}"').replace("MODE", f'"{mode}"')), {}, kinds=KINDS)
+    return load_settings(SettingsText("test", TEXT.replace("EPOCH", f'"{epoch}"').replace("MODE", f'"{mode}"')), {}, kinds=KINDS)
 
 
 class Gateway:
@@ -39,7 +39,7 @@ class Gateway:
     async def takes(self, its: Settings) -> bool:
         """It starts with these settings, or is told them."""
         stores: Stores = {"s": self.store}
-        is_done = await leave_behind(its, stores, self.settings, self.log, set())
+        is_done = await purge_old_epochs(its, stores, self.settings, self.log, set())
         self.settings = its
         return is_done
 
@@ -103,7 +103,7 @@ def test_a_store_that_is_gone_is_asked_again() -> None:
         assert not await gateway.takes(settings("b"))
         tried = asyncio.Event()
         stores: Stores = {"s": gateway.store}
-        task = loop.create_task(again(settings("b"), stores, None, gateway.log, tried))
+        task = loop.create_task(purge_old_epochs_with_retries(settings("b"), stores, None, gateway.log, tried))
         await tried.wait()
         await asyncio.sleep(40)
         assert not task.done()
@@ -120,13 +120,13 @@ def test_what_is_done_is_not_done_again() -> None:
     async def main(loop: SimLoop) -> None:
         well, gone = Gateway(loop, Place(), 1), Gateway(loop, Place(), 2)
         text = TEXT.replace("stores: {s:", "stores: {t: {kind: memory}, s:").replace("exact, store: s}", "exact, store: t}")
-        before, after = (load(SettingsText("test", text.replace("EPOCH", f'"{epoch}"').replace("MODE", '"exact"')), {},
+        before, after = (load_settings(SettingsText("test", text.replace("EPOCH", f'"{epoch}"').replace("MODE", '"exact"')), {},
                               kinds=KINDS)
                          for epoch in "ab")
         stores: Stores = {"s": well.store, "t": gone.store}
         gone.door.is_gone = True
         tried = asyncio.Event()
-        task = loop.create_task(again(after, stores, before, well.log, tried))
+        task = loop.create_task(purge_old_epochs_with_retries(after, stores, before, well.log, tried))
         await tried.wait()
         await well.keeps(KEY)
         await asyncio.sleep(60)

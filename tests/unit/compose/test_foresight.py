@@ -4,14 +4,14 @@ from random import Random
 
 import pytest
 
-from stayfast.compose.routes import errors
+from stayfast.compose.routes import prediction_error_rows
 from stayfast.compose.system import Observers, System, build
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.metrics.definitions import PREDICTOR_ERROR
 from stayfast.pipeline.admission.controller import AdmissionRequest
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 from stayfast.testing import SimLoop, run
 from tests.flow.rig import chat, read
 
@@ -26,7 +26,7 @@ log: {level: error, requests: false}
 
 def system(text: str, loop: SimLoop, old: System | None = None) -> System:
     """Built."""
-    settings = load(SettingsText("test", text), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("test", text), {}, kinds=KINDS)
     return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
 
 
@@ -56,7 +56,7 @@ def test_first_tokens_are_learned_and_told() -> None:
         await ask(it, "both", 60, loop)
         assert foreseen("both") == pytest.approx(0.2, rel=0.1)
         assert foreseen("nobody's") is None
-        rows = errors(it.registry)[PREDICTOR_ERROR.name]
+        rows = prediction_error_rows(it.registry)[PREDICTOR_ERROR.name]
         assert [labels for labels, _ in rows] == [("a",), ("b",)]
         assert all(ratio < 0.1 for _, ratio in rows)
 
@@ -70,7 +70,7 @@ def test_whole_answers_teach_nothing() -> None:
         await ask(it, "m", 20, loop, stream=False)
         predictor = it.registry["a"].predictor
         assert predictor is not None
-        assert (predictor.predicted_s(20), predictor.n_ahead) == (None, 0)
+        assert (predictor.predict_s(20), predictor.n_ahead) == (None, 0)
 
     run(main)
 
@@ -80,7 +80,7 @@ def test_nothing_is_foreseen_where_nobody_queues() -> None:
     async def main(loop: SimLoop) -> None:
         old = system(TEXT, loop)
         assert old.registry["a"].predictor is None
-        assert errors(old.registry) == {PREDICTOR_ERROR.name: []}
+        assert prediction_error_rows(old.registry) == {PREDICTOR_ERROR.name: []}
         assert system(TEXT + "admission: {max_in_flight: 4}", loop, old).registry["a"].predictor is not None
 
     run(main)

@@ -18,6 +18,6 @@ def test_a_blocked_loop_shows() -> None:
         loop.stall(0.3 + LAG_EVERY_S / 2)
         await asyncio.sleep(1.2 * LAG_EVERY_S)
         task.cancel()
-        return sink.of(LoopLag)
+        return sink.facts_of(LoopLag)
 
     assert [lag.seconds for lag in run(main)] == pytest.approx([0, 0, 0, 0.3, 0], abs=1e-6)

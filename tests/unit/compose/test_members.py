@@ -4,7 +4,7 @@ from random import Random
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 from stayfast.testing import SimLoop
 
 ONE = """
@@ -21,7 +21,7 @@ routes:
 
 def system(text: str, old: System | None = None) -> System:
     """Of these settings."""
-    settings = load(SettingsText("test", text), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("test", text), {}, kinds=KINDS)
     loop = SimLoop()
     loop.close()
     return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
@@ -39,11 +39,11 @@ def test_several_models_are_kept_apart() -> None:
     """Two names, or any name; what is known of a model outlives a reload that still names it."""
     first = system(ONE.replace("model: x", "model: w").replace("z: [b]", '"*": [b, a]'))
     a, b, c = first.registry
-    assert [[health.model for health in member.shared] for member in (a, b, c)] == [["x", "w"], [], [None]]
+    assert [[health.model for health in member.shared_healths] for member in (a, b, c)] == [["x", "w"], [], [None]]
     assert (a.backlog is not None, b.backlog is not None, c.backlog) == (True, True, None)
-    known = a.health("w")
+    known = a.health_of("w")
     second = system(ONE.replace("model: x", "model: w"), first)
     assert second.registry["a"] is a
-    assert a.health("w") is known
+    assert a.health_of("w") is known
     assert a.backlog is None
     assert b.models is None

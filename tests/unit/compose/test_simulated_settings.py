@@ -14,19 +14,19 @@ from stayfast.lab.simulated import (
     ProviderConfig,
     Regime,
     Regimes,
-    Scripted,
+    ScriptedUpstream,
     Simulated,
     VendorQuota,
 )
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 from stayfast.testing import SimLoop
 from stayfast.upstreams.base import Upstream
 
 
 def built(of: str) -> Upstream:
     """The upstream that such settings become."""
-    settings = load(SettingsText("test", f"upstreams: {{p: {{kind: simulated, {of}}}}}\nroutes: {{m: [p]}}"), {},
+    settings = load_settings(SettingsText("test", f"upstreams: {{p: {{kind: simulated, {of}}}}}\nroutes: {{m: [p]}}"), {},
                     kinds=KINDS)
     loop = SimLoop()
     try:
@@ -37,8 +37,8 @@ def built(of: str) -> Upstream:
 
 def test_a_script_is_played_where_nothing_else_is_said() -> None:
     """As ever."""
-    assert isinstance(built("probe: false"), Scripted)
-    assert isinstance(built("script: steady"), Scripted)
+    assert isinstance(built("probe: false"), ScriptedUpstream)
+    assert isinstance(built("script: steady"), ScriptedUpstream)
 
 
 def test_one_knob_makes_it_a_model() -> None:

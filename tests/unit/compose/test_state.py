@@ -9,13 +9,13 @@ import msgspec
 
 from stayfast.compose.state import state_report
 from stayfast.compose.system import Observers, System, build
-from stayfast.compose.telemetry import gauges, waiting
+from stayfast.compose.telemetry import limit_rows, queue_rows
 from stayfast.core.types import Api, Outcome
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.wire.json_input import decode
@@ -31,13 +31,13 @@ routes: {m: [a, b]}
 
 def system() -> System:
     """A system of two upstreams, of which one has failed twice."""
-    settings = load(SettingsText("test", TEXT), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("test", TEXT), {}, kinds=KINDS)
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1))
     loop.close()
     for member in built.registry:
         for _ in range(2):
-            acquire_permit(member, member.usual.norm("m", 1, False), 0.0).leave(Outcome.DROPPED, 0.0)
+            acquire_permit(member, member.baselines.baseline_for("m", 1, False), 0.0).release(Outcome.DROPPED, 0.0)
     return built
 
 
@@ -52,9 +52,9 @@ def test_settings_reach_the_upstreams() -> None:
 def test_metrics_and_text() -> None:
     """An upstream without a limit has none to show; names of states are numbers in metrics."""
     built = system()
-    assert gauges(built.registry) == {"stayfast_limit": [(("a", ""), 50.0)],
+    assert limit_rows(built.registry) == {"stayfast_limit": [(("a", ""), 50.0)],
                                       "stayfast_breaker_state": [(("a",), 2.0), (("b",), 0.0)]}
-    assert waiting(built.registry) == [(("a", ""), 0), (("b", ""), 0)]
+    assert queue_rows(built.registry) == [(("a", ""), 0), (("b", ""), 0)]
     text = state_report(built.registry, built.gateway.router.routes, built.gateway.admit, prefix={}, worker=3, now=0.0)
     assert b"<" not in text  # nothing of Python
     state = json.loads(text)
@@ -85,7 +85,7 @@ SECRET = "the-words-of-a-prompt"
 def test_the_state_of_admission_lanes_tenants_and_hedges() -> None:
     """Places by lane, strain, whose turn it is and what is left of quotas, live delays of hedges; no word of a prompt."""
     async def main(loop: SimLoop) -> dict[str, Any]:
-        settings = load(SettingsText("test", ADMITTING), {}, kinds=KINDS)
+        settings = load_settings(SettingsText("test", ADMITTING), {}, kinds=KINDS)
         gateway = (built := build(settings, Observers(settings, loop), {}, loop, Random(1))).gateway
         body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": SECRET}], "stream": True})
         for n in range(150):

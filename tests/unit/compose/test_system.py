@@ -7,7 +7,7 @@ import pytest
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Api
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, SettingsText, load
+from stayfast.settings import Settings, SettingsText, load_settings
 from stayfast.testing import SimLoop
 
 TEXT = """
@@ -24,7 +24,7 @@ routes:
 
 def system(near: str = "http://near/v1", old: System | None = None) -> System:
     """A system of three upstreams."""
-    settings = load(SettingsText("test", TEXT.format(near=near)), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("test", TEXT.format(near=near)), {}, kinds=KINDS)
     loop = SimLoop()
     try:
         return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
@@ -47,13 +47,13 @@ def test_ready_once_one_has_answered() -> None:
     """One real token from any upstream is enough."""
     built = system()
     assert built.unready() is not None
-    built.registry["far"].succeeded()
+    built.registry["far"].record_success()
     assert built.unready() is None
 
 
 def test_not_asking_means_not_waiting() -> None:
     """Where no upstream is to be probed, the gateway is ready from the start."""
-    settings = load(SettingsText("test", "upstreams: {p: {kind: simulated, probe: false}}\nroutes: {m: [p]}"), {},
+    settings = load_settings(SettingsText("test", "upstreams: {p: {kind: simulated, probe: false}}\nroutes: {m: [p]}"), {},
                     kinds=KINDS)
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1))
@@ -65,7 +65,7 @@ def test_not_asking_means_not_waiting() -> None:
 def test_a_reload_keeps_what_did_not_change(near: str, is_ready: bool) -> None:
     """An upstream whose settings are the same goes on as it is, connections and proof; a changed one starts anew."""
     old = system()
-    old.registry["near"].succeeded()
+    old.registry["near"].record_success()
     new = system(near, old)
     assert (new.unready() is None) == is_ready
     assert (new.registry["near"] is old.registry["near"]) == is_ready

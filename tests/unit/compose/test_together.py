@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.core.events import RequestDone
 from stayfast.observe.batch import Batch
-from stayfast.observe.recent import Recent, RecentConfig
+from stayfast.observe.recent import RecentRequests, RecentConfig
 from stayfast.server.backend import RecentRequestsQuery
 from stayfast.workers.channels import WorkerPeers
 from tests.unit.observe.test_metrics import counting, done
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.sockets
 
 async def worker(folder: Path, n: int, *facts: RequestDone, n_workers: int = 2) -> WorkerAggregate:
     """Worker `n`, which has seen these and listens to the others."""
-    metrics, recent = counting(in_flight=lambda: [("u", 1)]), Recent(RecentConfig())
+    metrics, recent = counting(in_flight=lambda: [("u", 1)]), RecentRequests(RecentConfig())
     batch = Batch(metrics, recent)
     made = WorkerAggregate(metrics, recent, batch.flush, WorkerPeers(folder, n, n_workers, 0.2), Caches(dict),
                            TurnRegistry(dict))
-    await made.begin()
+    await made.start()
     for fact in facts:
         batch.emit(fact)
     return made
@@ -57,8 +57,8 @@ def test_any_worker_tells_of_all(tmp_path: Path) -> None:
             assert (found["stayfast_requests_total"], found["stayfast_ttft_seconds_count"]) == (5, 5)
             assert (found["stayfast_in_flight"], found["stayfast_build_info"]) == (2, 1)
             assert (found["stayfast_workersanswered"], found["stayfast_workerssilent"]) == (2, 0)
-        one.siblings.close()
-        two.siblings.close()
+        one.peers.close()
+        two.peers.close()
 
     played(main, tmp_path)
 
@@ -68,15 +68,15 @@ def test_a_crash_takes_no_counter_back(tmp_path: Path) -> None:
     async def main(folder: Path) -> None:
         one, two = await worker(folder, 0, *[done()] * 3), await worker(folder, 1, *[done()] * 2)
         assert (await scraped(one))["stayfast_requests_total"] == 5
-        two.seen.take([done()])  # never shown to anybody: it may be lost
-        two.siblings.close()  # as if killed
+        two.metrics_sink.consume([done()])  # never shown to anybody: it may be lost
+        two.peers.close()  # as if killed
         found = await scraped(one)
         assert (found["stayfast_requests_total"], found["stayfast_in_flight"]) == (5, 1)
         assert (found["stayfast_workersanswered"], found["stayfast_workerssilent"]) == (1, 1)
         again = await worker(folder, 1, done())
         assert (await scraped(one))["stayfast_requests_total"] == (await scraped(again))["stayfast_requests_total"] == 6
-        one.siblings.close()
-        again.siblings.close()
+        one.peers.close()
+        again.peers.close()
 
     played(main, tmp_path)
 
@@ -87,7 +87,7 @@ def test_an_unreadable_last_word_is_none(tmp_path: Path) -> None:
         (folder / "0.counts").write_bytes(b"\x93nonsense")
         one = await worker(folder, 0, done())
         assert (await scraped(one))["stayfast_requests_total"] == 1
-        one.siblings.close()
+        one.peers.close()
 
     played(main, tmp_path)
 
@@ -99,20 +99,20 @@ def test_requests_are_found_wherever_they_were_served(tmp_path: Path) -> None:
         two = await worker(folder, 1, done(request_id="b", wall_at=2.0, tenant="y", status=502))
 
         async def listed(asked: RecentRequestsQuery) -> list[str]:
-            return [row["request_id"] for row in json.loads(await one.requests(asked))["data"]]
+            return [row["request_id"] for row in json.loads(await one.recent_requests(asked))["data"]]
 
         assert await listed(RecentRequestsQuery()) == ["c", "b", "a"]
         assert await listed(RecentRequestsQuery(n=2)) == ["c", "b"]
         assert await listed(RecentRequestsQuery(is_notable=True)) == ["b"]
         assert await listed(RecentRequestsQuery(tenant="x")) == ["a"]
-        found = await one.request("b", None)
+        found = await one.recent_request("b", None)
         assert found is not None
         assert json.loads(found)["status"] == 502
-        assert await one.request("b", "x") is None
-        assert await one.request("b", "y") is not None
-        assert await one.request("nope", None) is None
-        one.siblings.close()
-        two.siblings.close()
+        assert await one.recent_request("b", "x") is None
+        assert await one.recent_request("b", "y") is not None
+        assert await one.recent_request("nope", None) is None
+        one.peers.close()
+        two.peers.close()
 
     played(main, tmp_path)
 
@@ -120,9 +120,9 @@ def test_requests_are_found_wherever_they_were_served(tmp_path: Path) -> None:
 def test_one_alone() -> None:
     """Without workers nothing is written and nobody asked."""
     async def main(_: Path) -> None:
-        alone = WorkerAggregate(counting(done()), Recent(RecentConfig()), Batch().flush, WorkerPeers(), Caches(dict),
+        alone = WorkerAggregate(counting(done()), RecentRequests(RecentConfig()), Batch().flush, WorkerPeers(), Caches(dict),
                                 TurnRegistry(dict))
-        await alone.begin()
+        await alone.start()
         found = await scraped(alone)
         assert (found["stayfast_requests_total"], found["stayfast_workersanswered"]) == (1, 1)
 

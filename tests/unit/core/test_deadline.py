@@ -13,14 +13,14 @@ INSTANTS = st.floats(0, 1e9)
 def test_deadline_within_never_exceeds_it(at: float, now: float, cap_s: float) -> None:
     """Whatever the cap: the wait ends at the deadline at the latest, and what remains is never negative."""
     deadline = Deadline(at)
-    assert deadline.within(cap_s, now) <= at
-    assert deadline.remaining(now) >= 0
+    assert deadline.end_of_wait(cap_s, now) <= at
+    assert deadline.remaining_s(now) >= 0
 
 
 @given(a=INSTANTS, b=INSTANTS)
 def test_deadline_earlier_takes_the_minimum(a: float, b: float) -> None:
     """Budgets nest by min()."""
-    assert Deadline(a).earlier(Deadline(b)).at == min(a, b)
+    assert Deadline(a).min_with(Deadline(b)).at == min(a, b)
 
 
 @pytest.mark.parametrize("name", ["total_s", "first_token_s", "idle_s", "connect_s"])

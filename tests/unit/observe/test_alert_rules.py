@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stayfast.observe.alerts.files import groups, prometheus, sloth
-from stayfast.observe.alerts.rule import Alert, AlertsConfig, Recording, percent, span
+from stayfast.observe.alerts.files import all_groups, prometheus_rules, sloth_specification
+from stayfast.observe.alerts.rule import Alert, AlertsConfig, Recording, format_percent, format_duration
 from stayfast.policy.slo import Latency, Slo
 from tests.unit.observe.queries import labels, labels_by_metric, names
 
@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "alerts.md"
 EVERYTHING = Slo(0.999, Latency(1.0), Latency(1.0), Latency(20.0, 0.9), Latency(0.1))
 SLOS = {"chat": EVERYTHING, "*": Slo(), 'a "b"': Slo(availability=None)}
 CONFIG = AlertsConfig(e2e_p95_s=20, e2e_p99_s=60)
-RULES = [rule for group in groups(SLOS, CONFIG) for rule in group.rules]
+RULES = [rule for group in all_groups(SLOS, CONFIG) for rule in group.rules]
 ALERTS = [rule for rule in RULES if isinstance(rule, Alert)]
 
 
@@ -42,7 +42,7 @@ def test_every_alert_has_its_heading_and_every_heading_its_alert() -> None:
     assert len(set(headings)) == len(headings)
     assert set(headings) == {alert.name for alert in ALERTS}
     for alert in ALERTS:
-        assert alert.document("docs/alerts.md")["annotations"]["runbook_url"] == f"docs/alerts.md#{alert.name.lower()}"
+        assert alert.to_yaml_dict("docs/alerts.md")["annotations"]["runbook_url"] == f"docs/alerts.md#{alert.name.lower()}"
 
 
 def test_alerts_have_summary_and_action() -> None:
@@ -60,7 +60,7 @@ def test_only_budget_burns_and_down_are_pages() -> None:
 
 def test_groups_and_series_are_unique() -> None:
     """Prometheus refuses two groups of one name, and two rules that record the same series."""
-    made = groups(SLOS, CONFIG)
+    made = all_groups(SLOS, CONFIG)
     assert len({group.name for group in made}) == len(made)
     series = [(rule.name, tuple(rule.labels.items())) for rule in RULES if isinstance(rule, Recording)]
     assert len(set(series)) == len(series)
@@ -68,7 +68,7 @@ def test_groups_and_series_are_unique() -> None:
 
 def test_sloth_names_of_routes_are_unique() -> None:
     """Names that sloth cannot take become plain, and stay apart."""
-    document = yaml.safe_load(sloth({name: Slo(ttft=None) for name in ("a/b", "a:b", "*", "gpt-4.1")}, CONFIG))
+    document = yaml.safe_load(sloth_specification({name: Slo(ttft=None) for name in ("a/b", "a:b", "*", "gpt-4.1")}, CONFIG))
     made = [slo["name"] for slo in document["slos"]]
     assert len(set(made)) == len(made)
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) for name in made)
@@ -78,12 +78,12 @@ def test_sloth_names_of_routes_are_unique() -> None:
 
 def test_bucket_label_matches_exposition() -> None:
     """A whole number has its .0, or no bucket is found."""
-    assert 'le="1.0"' in prometheus({"m": Slo(None, Latency(1))}, CONFIG)
+    assert 'le="1.0"' in prometheus_rules({"m": Slo(None, Latency(1))}, CONFIG)
 
 
 def test_thresholds_come_from_the_settings() -> None:
     """A changed line is in the file, one of null is not."""
-    text = prometheus({}, AlertsConfig(ttft_p95_s=0.7, ttft_p99_s=None, queue_depth=17))
+    text = prometheus_rules({}, AlertsConfig(ttft_p95_s=0.7, ttft_p99_s=None, queue_depth=17))
     assert "stayfast:ttft_seconds:p95_5m > 0.7" in text
     assert "StayfastTtftP99High" not in text
     assert "(stayfast_queue_depth) > 17" in text
@@ -100,5 +100,5 @@ def test_thresholds_outside_bounds_are_refused(make: Callable[[], AlertsConfig],
 
 def test_formatting_of_durations_and_shares() -> None:
     """Durations and shares as Prometheus and people write them."""
-    assert [span(seconds) for seconds in (30, 300, 7200, 86_400 * 3)] == ["30s", "5m", "2h", "3d"]
-    assert [percent(share) for share in (0.144, 0.01, 0.1, 0.00144)] == ["14.4 %", "1 %", "10 %", "0.144 %"]
+    assert [format_duration(seconds) for seconds in (30, 300, 7200, 86_400 * 3)] == ["30s", "5m", "2h", "3d"]
+    assert [format_percent(share) for share in (0.144, 0.01, 0.1, 0.00144)] == ["14.4 %", "1 %", "10 %", "0.144 %"]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from stayfast.core.events import Fact, LoopLag
-from stayfast.observe.batch import MOST, WAIT_S, Batch
+from stayfast.observe.batch import MAX_FACTS, MAX_DELAY_S, Batch
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
 
@@ -16,7 +16,7 @@ class Told:
         self.facts: list[Fact] = []
         self.parts: list[int] = []
 
-    def take(self, facts: Sequence[Fact]) -> None:
+    def consume(self, facts: Sequence[Fact]) -> None:
         """Take some facts."""
         self.facts += facts
         self.parts.append(len(facts))
@@ -31,13 +31,13 @@ def test_batch_few_facts_are_flushed_after_delay() -> None:
         for fact in facts[:3]:
             batch.emit(fact)
         assert one.facts == []
-        await asyncio.sleep(WAIT_S)
+        await asyncio.sleep(MAX_DELAY_S)
         assert one.facts == two.facts == facts[:3]
         batch.emit(facts[3])
         batch.flush()
         batch.flush()
         batch.emit(facts[4])
-        await asyncio.sleep(WAIT_S)
+        await asyncio.sleep(MAX_DELAY_S)
         assert one.facts == facts
         assert one.parts == [3, 1, 1]
 
@@ -49,11 +49,11 @@ def test_batch_full_is_flushed_at_once() -> None:
     async def main(loop: SimLoop) -> None:
         told = Told()
         batch = Batch(told)
-        for n in range(MOST * 2 + 1):
+        for n in range(MAX_FACTS * 2 + 1):
             batch.emit(LoopLag(n))
-        assert told.parts == [MOST, MOST]
-        await asyncio.sleep(WAIT_S)
-        assert told.parts == [MOST, MOST, 1]
-        assert told.facts == [LoopLag(n) for n in range(MOST * 2 + 1)]
+        assert told.parts == [MAX_FACTS, MAX_FACTS]
+        await asyncio.sleep(MAX_DELAY_S)
+        assert told.parts == [MAX_FACTS, MAX_FACTS, 1]
+        assert told.facts == [LoopLag(n) for n in range(MAX_FACTS * 2 + 1)]
 
     run(main)

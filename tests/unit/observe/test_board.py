@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stayfast.observe.alerts.files import groups
+from stayfast.observe.alerts.files import all_groups
 from stayfast.observe.alerts.rule import AlertsConfig, Recording
 from stayfast.policy.slo import Latency, Slo
 from tests.unit.observe.queries import BOARD, labels, labels_by_metric, names
@@ -52,7 +52,7 @@ def test_dashboard_panels_have_unit_description_legend(panel: dict[str, Any]) ->
 @pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
 def test_dashboard_queries_use_existing_metrics_and_labels(panel: dict[str, Any]) -> None:
     """Metrics with their labels, and series that the rules record."""
-    recorded = {rule.name for group in groups({"m": EVERYTHING}, AlertsConfig()) for rule in group.rules
+    recorded = {rule.name for group in all_groups({"m": EVERYTHING}, AlertsConfig()) for rule in group.rules
                 if isinstance(rule, Recording)}
     known = labels_by_metric()
     for target in panel["targets"]:

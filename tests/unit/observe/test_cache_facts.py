@@ -29,7 +29,7 @@ def test_results_are_counted_by_route() -> None:
     """Only where a route has a cache."""
     metrics = MetricsSink(Still())
     facts = [msgspec.structs.replace(done(), cache=result) for result in ("hit", "hit", "miss", None)]
-    metrics.take(facts)
+    metrics.consume(facts)
     route = facts[0].route
     counted = metrics.totals.counters["stayfast_cache_requests_total"]
     assert dict(counted) == {(route, "hit"): 2, (route, "miss"): 1}
@@ -40,7 +40,7 @@ def test_hits_are_not_in_baseline_times() -> None:
     metrics = MetricsSink(Still())
     call = msgspec.structs.replace(done(), ended_at=99.0, ttft_s=1.0)
     hits = [msgspec.structs.replace(call, upstream=FROM_CACHE, cache="hit", ttft_s=0.0001)] * 9
-    metrics.take([call, *hits])
+    metrics.consume([call, *hits])
     assert metrics.first_tokens(call.route, 300.0).n == 1
 
 

@@ -38,7 +38,7 @@ def written(terminal: tuple[int, int], *facts: Fact, has_colour: bool = False,
     config = LogConfig(fd=there, form=form, has_colour=has_colour)
     writer = LineWriter(config)
     writer.start()
-    LogSink(config, writer, SystemClock()).take(facts)
+    LogSink(config, writer, SystemClock()).consume(facts)
     writer.close()
     text = b""
     while text.count(b"\n") < len(facts):

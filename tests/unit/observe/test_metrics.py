@@ -8,7 +8,7 @@ from stayfast.core.events import (
     AttemptDone,
     ConnectionOpened,
     ConnectionReused,
-    GapsSeen,
+    TokenGaps,
     LoopLag,
     RequestDone,
     StageDone,
@@ -58,7 +58,7 @@ def counting(*facts: Any, **how: Any) -> MetricsSink:
     """Metrics that have taken these facts."""
     metrics = MetricsSink(Still(), **how)
     for fact in facts:
-        metrics.take([fact])
+        metrics.consume([fact])
     return metrics
 
 
@@ -169,7 +169,7 @@ def test_stage_overruns_and_degraded_answers_are_counted() -> None:
 def test_connections_gaps_and_lag() -> None:
     """Handshakes paid and saved; every gap of a batch; the loop's lateness."""
     metrics = counting(ConnectionOpened("u", 0.01, "1.1", tls=True, tls_resumed=True), ConnectionOpened("u", 0.01, "2"),
-                       ConnectionReused("u"), GapsSeen("m", "u", [0.3, 0.0005, 5.0]), LoopLag(0.2))
+                       ConnectionReused("u"), TokenGaps("m", "u", [0.3, 0.0005, 5.0]), LoopLag(0.2))
     assert counted(metrics, known.OPENED) == {("u", "1.1", "resumed"): 1, ("u", "2", "none"): 1}
     assert counted(metrics, known.REUSED) == {("u",): 1}
     gaps = metrics.totals.histograms[known.GAP.name]["m", "u"]

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from stayfast.cli.explain import picture
+from stayfast.cli.explain import draw_waterfall
 from stayfast.core.events import RequestDone, Trace, TurnFailed
 from stayfast.core.steps import StepDone
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.recent import Recent, RecentConfig
-from stayfast.observe.waterfall import waterfall
+from stayfast.observe.recent import RecentRequests, RecentConfig
+from stayfast.observe.waterfall import build_waterfall
 from stayfast.pipeline.exchange import steps_timing
 from stayfast.policy.histogram import LogHistogram
 from tests.unit.observe.test_cache_facts import Still
@@ -49,9 +49,9 @@ def test_step_names_beyond_limit_are_other() -> None:
 
 def test_steps_are_stored_with_their_request() -> None:
     """For `explain`, as they were."""
-    recent = Recent(RecentConfig())
-    recent.take([turn()])
-    assert next(recent.named("r")).attempts[0].steps == STEPS
+    recent = RecentRequests(RecentConfig())
+    recent.consume([turn()])
+    assert next(recent.find_by_id("r")).attempts[0].steps == STEPS
 
 
 def test_spans_of_steps() -> None:
@@ -87,7 +87,7 @@ def test_a_turn_is_an_agent_and_its_steps_are_tools() -> None:
 
 def test_waterfall_draws_steps_of_turn() -> None:
     """Each step below its call, deeper where it ran in another; which broke the budget, what was cut, what it cost."""
-    drawn = picture(waterfall(turn(), LogHistogram()), 100)
+    drawn = draw_waterfall(build_waterfall(turn(), LogHistogram()), 100)
     rows = [line.split()[0] for line in drawn.splitlines() if line.startswith("    ") and "of" in line]
     assert rows == ["agent", "kb", "web", "crm", "notes"]
     assert "\n      kb " in drawn
@@ -112,7 +112,7 @@ def test_turn_failed_writes_log_line(tmp_path: Path) -> None:
         config = LogConfig(fd=file.fileno())
         writer = LineWriter(config)
         writer.start()
-        LogSink(config, writer, Still()).take([TurnFailed("desk", "r", "KeyError", "desk.py:7 answer")])
+        LogSink(config, writer, Still()).consume([TurnFailed("desk", "r", "KeyError", "desk.py:7 answer")])
         writer.close()
     assert msgspec.json.decode(path.read_bytes()) == {
         "ts": 100.0, "event": "turn_failed", "level": "error", "upstream": "desk", "request_id": "r", "error": "KeyError",

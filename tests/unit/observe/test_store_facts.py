@@ -16,7 +16,7 @@ FACTS = [StoreCallDone("hot", "get", "hit", 0.001), StoreCallDone("hot", "get", 
 def test_store_results_are_counted_and_lookups_timed() -> None:
     """What memory answered, and what nobody waited for, is no wait."""
     metrics = MetricsSink(Still())
-    metrics.take(FACTS)
+    metrics.consume(FACTS)
     assert dict(metrics.totals.counters["stayfast_cache_store_requests_total"]) == {
         ("hot", "get", "hit"): 1, ("hot", "get", "local_hit"): 1, ("hot", "put", "stored"): 1, ("hot", "get", "timeout"): 1}
     waits = metrics.totals.histograms["stayfast_cache_store_seconds"][("hot",)]
@@ -31,7 +31,7 @@ def test_store_state_change_writes_log_line(tmp_path: Path) -> None:
         writer = LineWriter(config)
         writer.start()
         sink = LogSink(config, writer, Still())
-        sink.take([*FACTS, StoreChanged("hot", "open", "5 failures in a row: TimeoutError"),
+        sink.consume([*FACTS, StoreChanged("hot", "open", "5 failures in a row: TimeoutError"),
                    StoreChanged("hot", "closed", "")])
         writer.close()
     said = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]

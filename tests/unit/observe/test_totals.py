@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from stayfast.core.events import GapsSeen, LoopLag
+from stayfast.core.events import TokenGaps, LoopLag
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import Histogram, MetricsSnapshot, Totals
@@ -34,7 +34,7 @@ def whole_of(*parts: MetricsSink, **how: Any) -> Totals:
 def read(totals: Totals) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """The exposition, parsed by Prometheus's own reader."""
     return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value
-            for family in text_string_to_metric_families("".join(totals.pieces())) for sample in family.samples}
+            for family in text_string_to_metric_families("".join(totals.exposition())) for sample in family.samples}
 
 
 @given(VALUES, VALUES)
@@ -72,7 +72,7 @@ def test_histogram_merge_other_bounds_rounds_up(values: list[float]) -> None:
 
 def test_totals_sum_workers() -> None:
     """Counters, histograms and requests in flight of two processes are those of one that had seen everything."""
-    facts = [done(), attempt(), GapsSeen("m", "u", [0.02, 0.3]), LoopLag(0.001), done(status=502)]
+    facts = [done(), attempt(), TokenGaps("m", "u", [0.02, 0.3]), LoopLag(0.001), done(status=502)]
     apart = whole_of(counting(*facts[:2], in_flight=lambda: [("u", 2)]), counting(*facts[2:], in_flight=lambda: [("u", 3)]))
     together = whole_of(counting(*facts, in_flight=lambda: [("u", 5)]))
     assert read(apart) == read(together)
@@ -90,7 +90,7 @@ def test_totals_ended_worker_adds_counts_without_gauges() -> None:
 def test_metrics_resume_from_ended_worker() -> None:
     """Its counts are the sum of both lives."""
     first, second = counting(done(), done(), lost=lambda: [("spans", 3)]), counting(done(), lost=lambda: [("spans", 4)])
-    second.resume(sent(first))
+    second.resume_from(sent(first))
     found = read(whole_of(second))
     assert found["stayfast_requests_total", (("api", "chat"), ("route", "m"), ("status", "200"))] == 3
     assert found["stayfast_telemetry_lost_total", (("kind", "spans"),)] == 7
@@ -124,6 +124,6 @@ def test_labels_are_escaped(name: str) -> None:
 
 def test_exposition_has_help_and_type_of_all_metrics() -> None:
     """HELP and TYPE for each, also before anything was counted."""
-    text = "".join(whole_of(counting()).pieces())
+    text = "".join(whole_of(counting()).exposition())
     for family in known.FAMILIES:
         assert f"# HELP {family.name} {family.text}\n# TYPE {family.name} {family.kind}\n" in text

@@ -10,18 +10,18 @@ import pytest
 from stayfast.core.events import AttemptDone, RequestDone, Trace
 from stayfast.core.types import Outcome
 from stayfast.observe.tracing.config import Peer, TraceConfig
-from stayfast.observe.tracing.exporter import SpanExporter, Verdict
-from stayfast.wire.trace_context import caller_of
+from stayfast.observe.tracing.exporter import SpanExporter, ExportResult
+from stayfast.wire.trace_context import parse_traceparent
 from tests.unit.observe.test_metrics import done
 
-TAKEN = Verdict(200, is_taken=True)
+TAKEN = ExportResult(200, is_taken=True)
 CALLER = "00-12345678901234567890123456789012-1234567890123456-{flags}"
 
 
 class Kept:
     """An exporter that keeps what it gets, and gives the verdicts it was told to, the last one for ever."""
 
-    def __init__(self, *verdicts: Verdict) -> None:
+    def __init__(self, *verdicts: ExportResult) -> None:
         self.verdicts = list(verdicts or (TAKEN,))
         self.requests: list[RequestDone] = []
         self.sent: list[bytes] = []
@@ -36,7 +36,7 @@ class Kept:
         self.requests += requests
         return b"".join(request.request_id.encode() for request in requests)
 
-    def send(self, body: bytes) -> Verdict:
+    def send(self, body: bytes) -> ExportResult:
         self.has_been_asked.set()
         assert self.may_send.wait(5)
         self.sent.append(body)
@@ -55,7 +55,7 @@ def tracing(exporter: Kept, said: list[tuple[str, str, str]] | None = None, **co
 
 def request(of: SpanExporter, name: str = "r", **changes: object) -> RequestDone:
     """The end of a request that has a place."""
-    return done(request_id=name, trace=of.place(None), **changes)
+    return done(request_id=name, trace=of.start_trace(None), **changes)
 
 
 def eventually(is_so: Callable[[], bool]) -> None:
@@ -74,7 +74,7 @@ def test_exporter_close_sends_queued_requests() -> None:
     sink = tracing(exporter)
     sink.start()
     for number in range(600):
-        sink.take([request(sink, f"{number},")])
+        sink.consume([request(sink, f"{number},")])
     sink.close(5)
     assert b"".join(exporter.sent) == b"".join(f"{number},".encode() for number in range(600))
     assert (sink.n_sent, sink.n_dropped, sink.n_refused, exporter.is_closed) == (600, 0, 0, True)
@@ -85,11 +85,11 @@ def test_only_sampled_requests_are_queued() -> None:
     exporter = Kept()
     sink = tracing(exporter, sample=0.0)
     sink.start()
-    sampled, unsampled = (caller_of(CALLER.format(flags=flags)) for flags in ("01", "00"))
-    for trace in (None, sink.place(None), sink.place(unsampled), sampled):
-        sink.take([done(trace=trace)])
-    sink.take([AttemptDone("m", "u", 0, 1, Outcome.SUCCESS)])
-    sink.take([done(trace=sink.place(sampled))])
+    sampled, unsampled = (parse_traceparent(CALLER.format(flags=flags)) for flags in ("01", "00"))
+    for trace in (None, sink.start_trace(None), sink.start_trace(unsampled), sampled):
+        sink.consume([done(trace=trace)])
+    sink.consume([AttemptDone("m", "u", 0, 1, Outcome.SUCCESS)])
+    sink.consume([done(trace=sink.start_trace(sampled))])
     sink.close(5)
     (kept,) = exporter.requests
     assert kept.trace is not None
@@ -102,10 +102,10 @@ def test_exporter_full_queue_drops_oldest() -> None:
     exporter.may_send.clear()
     sink = tracing(exporter, max_pending=10)
     sink.start()
-    sink.take([request(sink, "first,")])
+    sink.consume([request(sink, "first,")])
     assert exporter.has_been_asked.wait(5)
     for number in range(25):
-        sink.take([request(sink, f"{number},")])
+        sink.consume([request(sink, f"{number},")])
     exporter.may_send.set()
     sink.close(5)
     assert b"".join(exporter.sent) == b"first," + b"".join(f"{number},".encode() for number in range(15, 25))
@@ -114,15 +114,15 @@ def test_exporter_full_queue_drops_oldest() -> None:
 
 def test_exporter_collector_down_retries_and_logs_the_outage_once() -> None:
     """The batch is not lost; the log has the start and the end of the outage."""
-    down = Verdict(can_retry=True, reason="ConnectionRefusedError", retry_after_s=0.1)
+    down = ExportResult(can_retry=True, reason="ConnectionRefusedError", retry_after_s=0.1)
     exporter = Kept(down, down, down, TAKEN)
     said: list[tuple[str, str, str]] = []
     sink = tracing(exporter, said)
     sink.start()
-    sink.take([request(sink, "a")])
+    sink.consume([request(sink, "a")])
 
     def has_logged() -> bool:
-        sink.take([done()])  # the loop logs with the next fact
+        sink.consume([done()])  # the loop logs with the next fact
         return bool(said)
 
     eventually(has_logged)
@@ -135,13 +135,13 @@ def test_exporter_collector_down_retries_and_logs_the_outage_once() -> None:
 
 def test_exporter_rejected_batch_is_not_retried() -> None:
     """What a collector will never take is counted and let go."""
-    exporter = Kept(Verdict(400, reason="HTTP 400"), TAKEN)
+    exporter = Kept(ExportResult(400, reason="HTTP 400"), TAKEN)
     said: list[tuple[str, str, str]] = []
     sink = tracing(exporter, said)
     sink.start()
-    sink.take([request(sink)])
+    sink.consume([request(sink)])
     eventually(lambda: sink.n_refused == 1)
-    sink.take([request(sink)])
+    sink.consume([request(sink)])
     sink.close(5)
     assert (sink.n_sent, sink.n_refused) == (1, 1)
     assert said == [("warning", "traces_refused", "HTTP 400")]
@@ -152,9 +152,9 @@ def test_exporter_unencodable_request_is_skipped() -> None:
     exporter = Kept()
     sink = tracing(exporter)
     sink.start()
-    sink.take([request(sink, model="bad")])
+    sink.consume([request(sink, model="bad")])
     eventually(lambda: sink.n_refused == 1)
-    sink.take([request(sink, "good")])
+    sink.consume([request(sink, "good")])
     sink.close(5)
     assert exporter.requests[-1].request_id == "good"
 
@@ -165,7 +165,7 @@ def test_exporter_close_gives_up_on_hanging_collector() -> None:
     exporter.may_send.clear()
     sink = tracing(exporter)
     sink.start()
-    sink.take([request(sink)])
+    sink.consume([request(sink)])
     assert exporter.has_been_asked.wait(5)
     sink.close(0.05)
     assert not exporter.is_closed
@@ -177,9 +177,9 @@ def test_exporter_close_gives_up_on_hanging_collector() -> None:
 
 def test_exporter_closing_sends_once() -> None:
     """No waiting for one that is down."""
-    exporter = Kept(Verdict(can_retry=True, reason="ConnectionRefusedError"))
+    exporter = Kept(ExportResult(can_retry=True, reason="ConnectionRefusedError"))
     sink = tracing(exporter)
-    sink.take([request(sink)])
+    sink.consume([request(sink)])
     sink._is_closing = True
     sink._wake.set()
     sink.start()
@@ -191,9 +191,9 @@ def test_exporter_closing_sends_once() -> None:
 def test_exporter_places_request_in_trace() -> None:
     """Under the caller's span where there is one, else at the start of a new trace."""
     sink = tracing(Kept())
-    caller = caller_of(CALLER.format(flags="01"))
+    caller = parse_traceparent(CALLER.format(flags="01"))
     assert caller is not None
-    own, other = sink.place(caller), sink.place(None)
+    own, other = sink.start_trace(caller), sink.start_trace(None)
     assert (own.trace_id, own.parent_id, own.is_sampled) == (caller.trace_id, caller.parent_id, True)
     assert other.parent_id is None
     assert other.trace_id != own.trace_id

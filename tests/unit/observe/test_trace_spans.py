@@ -9,9 +9,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from stayfast.core.events import AttemptDone, RequestDone, StageDone, Stall, Trace
 from stayfast.core.types import Api, Outcome, Stage, Usage
-from stayfast.observe.tracing.config import Peer, provider_of
-from stayfast.observe.tracing.otlp import Spans
-from stayfast.wire.json_input import decode, request_params
+from stayfast.observe.tracing.config import Peer, provider_name
+from stayfast.observe.tracing.otlp import SpanEncoder
+from stayfast.wire.json_input import decode, read_sampling_params
 from tests.unit.observe.test_metrics import done
 
 TRACE = Trace("a" * 32, "b" * 16, "c" * 16, is_sampled=True, state="foo=1", is_random=True)
@@ -33,7 +33,7 @@ def request(**changes: object) -> RequestDone:
 
 def exported(*requests: RequestDone, peers: dict[str, Peer] | None = None) -> list[Any]:
     """The spans as a collector reads them."""
-    encoded = Spans({"service.name": "gw"}, "1.2", Random(1)).encode(requests, peers or {})
+    encoded = SpanEncoder({"service.name": "gw"}, "1.2", Random(1)).encode(requests, peers or {})
     (group,) = ExportTraceServiceRequest.FromString(encoded).resource_spans
     assert attributes(group.resource) == {"service.name": "gw"}
     (scope,) = group.scope_spans
@@ -131,7 +131,7 @@ def test_call_span_has_parameters_and_response_model() -> None:
     """Numbers of the request; id and model of the answer; never a stop sequence, which may quote a prompt."""
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "temperature": 0.5, "top_p": 1, "seed": 7,
             "max_tokens": 9, "n": 2, "stop": ["SECRET"], "presence_penalty": 0.25}
-    params = request_params(decode(Api.CHAT, msgspec.json.encode(body)))
+    params = read_sampling_params(decode(Api.CHAT, msgspec.json.encode(body)))
     answered = msgspec.structs.replace(WON, response_id="msg_1", response_model="claude-x-2026")
     found = attributes(exported(request(attempts=(answered,), params=params))[-1])
     assert {name: value for name, value in found.items() if name.startswith(("gen_ai.request.", "gen_ai.response."))} == {
@@ -185,7 +185,7 @@ def test_every_api_has_its_names(api: Api) -> None:
 
 def test_otlp_messages_can_be_concatenated() -> None:
     """Two messages in a row are one message with the spans of both: how a batch is made in small parts."""
-    spans = Spans({}, "1", Random(1))
+    spans = SpanEncoder({}, "1", Random(1))
     joined = ExportTraceServiceRequest.FromString(spans.encode([request()], {}) + spans.encode([request()], {}))
     assert [len(group.scope_spans[0].spans) for group in joined.resource_spans] == [6, 6]
 
@@ -197,4 +197,4 @@ def test_otlp_messages_can_be_concatenated() -> None:
 ])
 def test_provider_name_by_host(kind: str, host: str, provider: str) -> None:
     """By the host where it is known, else by the protocol."""
-    assert provider_of(kind, host) == provider
+    assert provider_name(kind, host) == provider

@@ -5,7 +5,7 @@ import pytest
 
 from stayfast.core.events import RequestDone, StageDone, Stall
 from stayfast.core.types import Outcome, Stage
-from stayfast.observe.waterfall import Waterfall, listed, spent_of, waterfall, without_details
+from stayfast.observe.waterfall import Waterfall, summarize_request, format_spent, build_waterfall, without_details
 from stayfast.policy.histogram import LogHistogram
 from tests.unit.observe.test_metrics import attempt, done
 
@@ -20,7 +20,7 @@ JAGGED = done(
 
 def of(fact: RequestDone, usual: LogHistogram | None = None) -> Waterfall:
     """As a client gets it."""
-    return msgspec.json.decode(msgspec.json.encode(waterfall(fact, usual or LogHistogram())), type=Waterfall)
+    return msgspec.json.decode(msgspec.json.encode(build_waterfall(fact, usual or LogHistogram())), type=Waterfall)
 
 
 def test_times_are_milliseconds_from_accept() -> None:
@@ -71,7 +71,7 @@ def test_explanation_begins_with_outcome(changes: dict[str, object], words: str)
     """The first sentence, in the list as well."""
     fact = done(ended_at=4.0, stages=STAGES, **changes)
     assert of(fact).verdict[0].startswith(words)
-    assert listed(fact).verdict.startswith(words)
+    assert summarize_request(fact).verdict.startswith(words)
 
 
 def test_failed_connection_address_is_for_admins_only() -> None:
@@ -81,7 +81,7 @@ def test_failed_connection_address_is_for_admins_only() -> None:
     told = of(fact)
     assert "Attempt 1 at u failed after 400 ms: connect (10.0.0.7:8000: ECONNREFUSED)." in told.verdict
     assert told.attempts[0].detail == "10.0.0.7:8000: ECONNREFUSED"
-    assert b"10.0.0.7" not in msgspec.json.encode(waterfall(without_details(fact), LogHistogram()))
+    assert b"10.0.0.7" not in msgspec.json.encode(build_waterfall(without_details(fact), LogHistogram()))
     assert without_details(JAGGED) is JAGGED
 
 
@@ -97,7 +97,7 @@ def test_notes_are_not_capitalized() -> None:
     (0.000_31, 30.0, "0.31 ms of 30.00 s")])
 def test_format_spent_over_allowance_has_one_unit(spent_s: float, allowance_s: float, words: str) -> None:
     """Else each in its own; 1000 ms is 1.00 s."""
-    assert spent_of(spent_s, allowance_s) == words
+    assert format_spent(spent_s, allowance_s) == words
 
 
 def test_explanation_compares_with_baseline() -> None:

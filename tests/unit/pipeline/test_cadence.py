@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.core.events import GapsSeen, Stall
+from stayfast.core.events import TokenGaps, Stall
 from stayfast.pipeline.timing.token_timings import N_GAPS_TOLD, STALL_AFTER_S, TokenTimings
 from stayfast.testing import RecordingSink
 
@@ -13,12 +13,12 @@ def played(*gaps_s: float, then_s: float = 0.0, is_whole: bool = True) -> tuple[
     """First content at 10, more after each gap, the end after `then_s`; the gaps that listeners were told."""
     sink = RecordingSink()
     cadence, now = TokenTimings("m", "u", sink), 10.0
-    cadence.begin(now)
+    cadence.start(now)
     for gap_s in gaps_s:
         now += gap_s
-        cadence.content(now)
+        cadence.note_content(now)
     cadence.end(now + then_s, is_whole=is_whole)
-    return cadence, [gap_s for fact in sink.of(GapsSeen) for gap_s in fact.gaps_s]
+    return cadence, [gap_s for fact in sink.facts_of(TokenGaps) for gap_s in fact.gaps_s]
 
 
 @given(st.lists(st.floats(0, 0.9), max_size=3 * N_GAPS_TOLD))

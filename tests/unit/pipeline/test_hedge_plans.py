@@ -43,10 +43,10 @@ class _Traffic:
         tokens = self.hedging.first_tokens("a", n_bytes, is_whole=False)
         for _ in range(seconds):
             for _ in range(PER_S):
-                tokens.began(self, self.now - draw(self._rng))
-                tokens.took(self, self.now)
+                tokens.start_attempt(self, self.now - draw(self._rng))
+                tokens.record_first_token(self, self.now)
             self.now += 1.0
-            found.append(self.hedging.plan("a", "a", n_bytes, self.now, is_whole=False))
+            found.append(self.hedging.plan_hedge("a", "a", n_bytes, self.now, is_whole=False))
         return found
 
 
@@ -90,7 +90,7 @@ def test_what_is_hedged_stops_when_nothing_has_helped_for_a_while() -> None:
 def test_too_few_answers_are_a_reason() -> None:
     """Nothing is chosen before there is something to choose by."""
     traffic = _Traffic()
-    plan = traffic.hedging.plan("a", "a", BODY, 0.0, is_whole=False)
+    plan = traffic.hedging.plan_hedge("a", "a", BODY, 0.0, is_whole=False)
     assert (plan.after_s, plan.why_never) == (inf, "only 0 of 32 attempts are known")
 
 

@@ -98,10 +98,10 @@ def test_a_verifier_takes_nothing_but_a_yes(words: str | None, expected: bool) -
     """Failures and chatter are a no, and so is an answer too long to be shown; it is asked as who waits."""
     model = Model(words)
     verifier = AnswerVerifier("small", model.serve, SystemClock())
-    assert asyncio.run(verifier.agrees("How?", ONE)) is expected
+    assert asyncio.run(verifier.is_right_answer("How?", ONE)) is expected
     (request, arrival), = model.asked
     asked = msgspec.json.decode(request.body)["messages"][1]["content"]
     assert asked == f"<question>\nHow?\n</question>\n<answer>\n{ONE}\n</answer>"
     assert arrival.urgency is not Urgency.BATCH
-    assert not asyncio.run(verifier.agrees("How?", "a" * (MAX_CHARS + 1)))
+    assert not asyncio.run(verifier.is_right_answer("How?", "a" * (MAX_CHARS + 1)))
     assert len(model.asked) == 1

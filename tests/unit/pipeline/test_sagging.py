@@ -2,7 +2,7 @@
 
 import pytest
 
-from stayfast.core.events import GapsSeen
+from stayfast.core.events import TokenGaps
 from stayfast.pipeline.stages.call.midstream_failover import ThroughputMonitor
 from stayfast.policy.resilience.stall import MAX_SAG, TokenFlow
 from stayfast.testing import SimLoop
@@ -16,7 +16,7 @@ def seen(*answers: list[float]) -> TokenFlow:
     loop = SimLoop()
     flows = {"a": TokenFlow()}
     sagging = ThroughputMonitor(loop, lambda: flows)
-    sagging.take([*(GapsSeen("m", "a", EVEN) for _ in range(60)), *(GapsSeen("m", "a", gaps_s) for gaps_s in answers)])
+    sagging.consume([*(TokenGaps("m", "a", EVEN) for _ in range(60)), *(TokenGaps("m", "a", gaps_s) for gaps_s in answers)])
     loop.close()
     return flows["a"]
 
@@ -39,8 +39,8 @@ def test_others_are_not_its_business() -> None:
     loop = SimLoop()
     flows: dict[str, TokenFlow] = {}
     sagging = ThroughputMonitor(loop, lambda: flows)
-    sagging.take([GapsSeen("m", "a", SAGS)])
+    sagging.consume([TokenGaps("m", "a", SAGS)])
     flows["b"] = TokenFlow()
-    sagging.take([GapsSeen("m", "a", SAGS)])
+    sagging.consume([TokenGaps("m", "a", SAGS)])
     assert flows["b"].load_factor(0.0) == 1.0
     loop.close()

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stayfast.pipeline.cache.semantic import MAX_CHARS, N_SHORT_WORDS, ByMeaning
-from stayfast.stores.embedder import Embedding
+from stayfast.stores.embedder import Embedders
 from tests.flow.semantic_rig import Words
 
 SHORT = "Restore the passphrase by the link in the e-mail."
@@ -25,7 +25,7 @@ class Alike(Words):
 
 def is_same(one: str, other: str, words: Words | None = None) -> bool | None:
     """By an embedder of a few synonyms."""
-    return asyncio.run(ByMeaning(Embedding(behind=words), 0.9).is_same(one, other))
+    return asyncio.run(ByMeaning(Embedders(behind=words), 0.9).is_same(one, other))
 
 
 @pytest.mark.parametrize(("one", "other", "expected"), [

@@ -27,19 +27,19 @@ def test_answers_are_as_long_as_usual_or_as_they_may_be() -> None:
     """A high max_tokens makes no answer long, a low one makes it short."""
     one = tenant()
     for _ in range(200):
-        one.learn(100, 0.0)
-    assert one.work(10, 5000)[1] == pytest.approx(100, rel=0.01)
-    assert one.work(10, 20)[1] == 20
+        one.learn_usage(100, 0.0)
+    assert one.estimate_work(10, 5000)[1] == pytest.approx(100, rel=0.01)
+    assert one.estimate_work(10, 20)[1] == 20
 
 
 def test_what_is_cached_is_no_work() -> None:
     """Prompts of which upstreams read a quarter are taken for a quarter, and large ones weigh as they are large."""
     one = tenant()
-    assert one.work(1000, 1)[0] == 1000
+    assert one.estimate_work(1000, 1)[0] == 1000
     for _ in range(200):
-        one.learn_read(10_000, 2500)
-        one.learn_read(100, 100)
-    assert one.work(1000, 1)[0] == pytest.approx(250, rel=0.05)
+        one.learn_computed_tokens(10_000, 2500)
+        one.learn_computed_tokens(100, 100)
+    assert one.estimate_work(1000, 1)[0] == pytest.approx(250, rel=0.05)
 
 
 def test_other_terms_give_nothing_back() -> None:
@@ -47,7 +47,7 @@ def test_other_terms_give_nothing_back() -> None:
     one = Tenant("a", TenantConfig(quota=QuotaConfig(tokens_per_day=1000, requests_per_minute=1000)), Points(), 0.0)
     assert one.quota.reserve((1, 900, 0), 0.0) is None
     one.configure(TenantConfig(weight=2.0, quota=QuotaConfig(tokens_per_day=1000, requests_per_minute=999)), Points(), 0.0)
-    assert one.quota.bucket("tokens_per_day").level(0.0) == 100
+    assert one.quota.bucket_for("tokens_per_day").level(0.0) == 100
 
 
 def chat(max_tokens: int | None, n_bytes: int = 400) -> Request:
@@ -65,7 +65,7 @@ def test_a_burst_costs_no_more_than_the_limit(prices: list[Price], limit: float,
     """
     one = Tenant("a", TenantConfig(quota=QuotaConfig(cost_per_day=limit)), Points(), 0.0)
     request, spent, dearest_usd = chat(max_tokens), 0.0, 0.0
-    most = {"m": Price(max(price.dearest_input for price in prices), max(price.output_per_mtok for price in prices))}
+    most = {"m": Price(max(price.highest_input_per_mtok for price in prices), max(price.output_per_mtok for price in prices))}
     n_input = len(request.body) / BYTES_A_TOKEN
     for burst in bursts:
         under_way = []
@@ -88,11 +88,11 @@ def test_an_answer_of_no_stated_length_may_be_as_long_as_any_of_late() -> None:
     """1024 tokens at first; a longer one is known from its end on, and forgotten by and by."""
     one, prices = tenant(), {"m": Price(0.0, 1e6)}
     assert one.most_cost_usd(chat(None), 100, prices) == 1024
-    one.learn(5000, 0.0)
+    one.learn_usage(5000, 0.0)
     assert one.most_cost_usd(chat(None), 100, prices) == 5000
     assert one.most_cost_usd(chat(50), 100, prices) == 50
     for _ in range(200):
-        one.learn(100, 0.0)
+        one.learn_usage(100, 0.0)
     assert one.most_cost_usd(chat(None), 100, prices) == pytest.approx(100, rel=0.01)
 
 
@@ -100,7 +100,7 @@ def test_what_no_estimate_sees_is_learned() -> None:
     """Prompts to which an upstream adds its own: no less is reserved than is usual; nor where nothing has a price."""
     one = tenant()
     for _ in range(200):
-        one.learn(10, 2.0)
+        one.learn_usage(10, 2.0)
     assert one.most_cost_usd(chat(10), 100, {"m": Price(1.0, 1.0)}) == pytest.approx(2.0, rel=0.01)
     assert one.most_cost_usd(chat(10), 100, {}) == pytest.approx(2.0, rel=0.01)
 

@@ -38,13 +38,13 @@ def is_open(breaker: Breaker) -> bool:
 def succeed(breaker: Breaker, now: float, n: int = 1, *, is_slow: bool = False) -> None:
     """Make `n` calls that get a token."""
     for _ in range(n):
-        breaker.succeeded(breaker.began(), now, is_slow=is_slow)
+        breaker.record_success(breaker.start_call(), now, is_slow=is_slow)
 
 
 def fail(breaker: Breaker, now: float, n: int = 1) -> None:
     """Make `n` calls that fail."""
     for _ in range(n):
-        breaker.failed(breaker.began(), now)
+        breaker.record_failure(breaker.start_call(), now)
 
 
 class ProbeCells:

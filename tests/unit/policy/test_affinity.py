@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.routing.affinity import BLOCK_BYTES, MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, session_owner
+from stayfast.policy.routing.affinity import BLOCK_BYTES, MAX_BLOCKS, AffinityConfig, SentPrefixes, hash_blocks, session_owner
 
 KNOWN_S = 600.0
 
 
-def prefixes(most: int = 10_000) -> Prefixes:
+def prefixes(most: int = 10_000) -> SentPrefixes:
     """Empty."""
-    return Prefixes(most, KNOWN_S)
+    return SentPrefixes(most, KNOWN_S)
 
 
 @given(head=st.integers(0, 6000), one=st.binary(max_size=3000), other=st.binary(max_size=3000))
 def test_blocks_of_common_prefix_are_equal(head: int, one: bytes, other: bytes) -> None:
     """Blocks that lie in the common beginning are the same; only whole blocks count."""
     shared = (b"%d " * head)[:head]
-    first, second = blocks_of(shared + one), blocks_of(shared + other)
+    first, second = hash_blocks(shared + one), hash_blocks(shared + other)
     n_shared = head // BLOCK_BYTES
     assert first[:n_shared] == second[:n_shared]
     assert len(first) == min(MAX_BLOCKS, (head + len(one)) // BLOCK_BYTES)
@@ -30,8 +30,8 @@ def test_blocks_of_common_prefix_are_equal(head: int, one: bytes, other: bytes) 
 def test_blocks_of_changed_start_changes_all_later_blocks() -> None:
     """The same text after another beginning, or for another model, is another block."""
     text = b"x" * BLOCK_BYTES
-    assert blocks_of(text * 2)[1] != blocks_of(b"y" + text * 2)[1]
-    assert blocks_of(text, "a") != blocks_of(text, "b")
+    assert hash_blocks(text * 2)[1] != hash_blocks(b"y" + text * 2)[1]
+    assert hash_blocks(text, "a") != hash_blocks(text, "b")
 
 
 @given(sent=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=30), most=st.integers(1, 60))
@@ -40,7 +40,7 @@ def test_prefixes_n_known_counts_leading_blocks(sent: list[tuple[int, int]], mos
     known = prefixes(most)
     chains = [list(range(chain * 100, chain * 100 + 40)) for chain in range(4)]
     for at, (number, n) in enumerate(sent):
-        known.sent(chains[number][:n], float(at))
+        known.record_sent(chains[number][:n], float(at))
     total = 0
     for chain in chains:
         walked = 0
@@ -55,9 +55,9 @@ def test_prefixes_n_known_counts_leading_blocks(sent: list[tuple[int, int]], mos
 def test_prefixes_after_known_s_are_forgotten() -> None:
     """A cache keeps nothing for ever; what is sent again is known again."""
     known = prefixes()
-    known.sent([1, 2, 3], 0.0)
+    known.record_sent([1, 2, 3], 0.0)
     assert (known.n_known([1, 2, 3], KNOWN_S - 1), known.n_known([1, 2, 3], KNOWN_S)) == (3, 0)
-    known.sent([1, 2], KNOWN_S)
+    known.record_sent([1, 2], KNOWN_S)
     assert known.n_known([1, 2, 3], KNOWN_S + 1) == 2
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.policy.cache.answer_clusters import PROBATION, AnswerVotes
-from stayfast.policy.cache.lexical import wording
+from stayfast.policy.cache.lexical import parse_wording
 
-WORDING = wording("a question")
+WORDING = parse_wording("a question")
 
 
 def test_answer_votes_many_phrasings_share_an_answer() -> None:
@@ -16,7 +16,7 @@ def test_answer_votes_many_phrasings_share_an_answer() -> None:
     votes = AnswerVotes()
     for key, answer in ((1, 7), (2, 7), (3, 8)):
         assert votes.add(key, answer, WORDING) is None
-    assert [(one.key, one.answer, one.cosine) for one in votes.neighbours([(3, 0.9), (9, 0.8), (1, 0.7)])] == [
+    assert [(one.key, one.answer, one.cosine) for one in votes.find_neighbours([(3, 0.9), (9, 0.8), (1, 0.7)])] == [
         (3, 8, 0.9), (1, 7, 0.7)]
     assert (len(votes), votes.n_answers) == (3, 2)
     assert sorted(votes.forget(7)) == [1, 2]
@@ -38,17 +38,17 @@ def test_answer_votes_confirmed_error_starts_probation() -> None:
     """Only of what was given; it ends after so many right ones running, and begins again with a wrong one."""
     votes = AnswerVotes()
     votes.add(1, 7, WORDING)
-    votes.judged(7, is_right=False, was_given=False)
+    votes.record_judgement(7, is_right=False, was_given=False)
     assert not votes.is_on_probation(7)
-    votes.judged(7, is_right=False, was_given=True)
+    votes.record_judgement(7, is_right=False, was_given=True)
     for _ in range(PROBATION - 1):
-        votes.judged(7, is_right=True, was_given=False)
-    votes.judged(7, is_right=False, was_given=False)
+        votes.record_judgement(7, is_right=True, was_given=False)
+    votes.record_judgement(7, is_right=False, was_given=False)
     for _ in range(PROBATION - 1):
-        votes.judged(7, is_right=True, was_given=False)
+        votes.record_judgement(7, is_right=True, was_given=False)
     assert votes.is_on_probation(7)
     assert not votes.is_on_probation(8)
-    votes.judged(7, is_right=True, was_given=False)
+    votes.record_judgement(7, is_right=True, was_given=False)
     assert not votes.is_on_probation(7)
 
 
@@ -56,9 +56,9 @@ def test_answer_votes_forgotten_answer_has_no_probation() -> None:
     """Neither one that was, nor one that is judged when it is gone already."""
     votes = AnswerVotes()
     votes.add(1, 7, WORDING)
-    votes.judged(7, is_right=False, was_given=True)
+    votes.record_judgement(7, is_right=False, was_given=True)
     votes.forget(7)
-    votes.judged(7, is_right=False, was_given=True)
+    votes.record_judgement(7, is_right=False, was_given=True)
     assert not votes.is_on_probation(7)
 
 
@@ -81,5 +81,5 @@ def test_answer_votes_random_steps_stay_consistent(steps: Sequence[tuple[str, in
         elif step == "f":
             assert sorted(votes.forget(number)) == sorted(one for one, answer in keys.items() if answer == number)
             keys = {one: answer for one, answer in keys.items() if answer != number}
-    assert {one.key: one.answer for one in votes.neighbours((one, 1.0) for one in range(key + 1))} == keys
+    assert {one.key: one.answer for one in votes.find_neighbours((one, 1.0) for one in range(key + 1))} == keys
     assert votes.n_answers == len(set(keys.values()))

@@ -23,30 +23,30 @@ from stayfast.policy.resilience.baselines import (
     LatencyBaselines,
     classify,
     log_of,
-    of_mark,
+    count_slow,
 )
 
 
 def test_baselines_classes_do_not_mix() -> None:
     """A long prompt's ten seconds are as usual as a short one's tenth."""
     usual = LatencyBaselines()
-    short, long = usual.norm("m", 100, False), usual.norm("m", 100_000, False)
+    short, long = usual.baseline_for("m", 100, False), usual.baseline_for("m", 100_000, False)
     for _ in range(N_WARM):
         usual.learn(short, log_of(0.1))
         usual.learn(long, log_of(10.0))
     assert short.ratio(0.1) == pytest.approx(1.0)
     assert long.ratio(10.0) == pytest.approx(1.0)
     assert short.ratio(10.0) == pytest.approx(67.0)
-    assert short.after_s(3.0) == pytest.approx(0.4)
+    assert short.time_at_ratio_s(3.0) == pytest.approx(0.4)
     assert usual.all.baseline_s == pytest.approx(1.0)
 
 
 def test_baseline_few_answers_give_none() -> None:
     """Before ten answers nothing is slow."""
-    norm = LatencyBaselines().norm("m", 1, False)
+    norm = LatencyBaselines().baseline_for("m", 1, False)
     for _ in range(N_WARM - 1):
         norm.learn(0.0)
-    assert (norm.ratio(1e6), norm.after_s(3.0)) == (None, inf)
+    assert (norm.ratio(1e6), norm.time_at_ratio_s(3.0)) == (None, inf)
 
 
 def test_baseline_fastest_of_a_burst_give_none() -> None:
@@ -75,7 +75,7 @@ def test_baseline_batch_equals_single_samples() -> None:
 def test_baseline_tail_has_little_effect() -> None:
     """One answer in twenty that takes forty times as long: a fifth more, not three times as much."""
     usual = LatencyBaselines()
-    norm = usual.norm("m", 1, False)
+    norm = usual.baseline_for("m", 1, False)
     for number in range(1000):
         usual.learn(norm, log_of(8.0 if number % 20 == 0 else 0.2))
     assert 0.2 < norm.baseline_s < 0.25
@@ -86,9 +86,9 @@ def test_baselines_classes_are_bounded(names: list[str]) -> None:
     """Names of models may be theirs."""
     usual = LatencyBaselines()
     for number in range(MAX_CLASSES):
-        usual.norm(f"{number}", 1, False)
+        usual.baseline_for(f"{number}", 1, False)
     for name in names:
-        usual.norm(name, 1, False)
+        usual.baseline_for(name, 1, False)
     assert len(usual._by_class) == MAX_CLASSES
 
 
@@ -99,14 +99,14 @@ def call(norm: Baseline, became: CallVerdict, took_s: float | None = None, slow_
          n_concurrent: int = 1, real: Baseline | None = None) -> CallRecord:
     """One that began at 100."""
     made = CallRecord()
-    made.norm, made.mark, made.n_concurrent, made.began_at, made.slow_at = norm, mark, n_concurrent, 100.0, 100.0 + slow_s
-    made.became, made.took_s, made.real, made.is_queued = became, took_s, real, False
+    made.baseline, made.mark, made.n_concurrent, made.began_at, made.slow_at = norm, mark, n_concurrent, 100.0, 100.0 + slow_s
+    made.verdict, made.took_s, made.actual_baseline, made.is_queued = became, took_s, real, False
     return made
 
 
 def warm(usual: LatencyBaselines, n_tokens: int = 1, seconds: float = 1.0) -> Baseline:
     """A class of which it is known that this is usual."""
-    norm = usual.norm("m", n_tokens, False)
+    norm = usual.baseline_for("m", n_tokens, False)
     usual.learn(norm, N_WARM * log(seconds), N_WARM)
     return norm
 
@@ -117,7 +117,7 @@ def test_classify_by_model_equals_whole(drawn: list[tuple[CallVerdict, float | N
     """The preview of the calls with a mark equals the result of their classification."""
     norm = warm(LatencyBaselines())
     calls = [call(norm, became, took_s, slow_s, mark=mark) for became, took_s, mark, slow_s in drawn if became is not JUDGED]
-    before = of_mark(calls, MARK)
+    before = count_slow(calls, MARK)
     found = classify(calls, None, MARK)
     assert before == (found.n_slow, found.n_quick)
 
@@ -133,7 +133,7 @@ def test_classify_counts_calls_by_verdict() -> None:
     assert (found.n, found.n_dropped, found.n_peak, found.n_slow, found.n_quick) == (6, 2, 9, 3, 1)
     assert found.samples == [(pytest.approx(0.55 / 1.05), 1), (pytest.approx(3.55 / 1.05), 1), (inf, 9),
                              (pytest.approx(1.85 / 1.05), 1)]
-    assert {each.became for each in calls} == {JUDGED}
+    assert {each.verdict for each in calls} == {JUDGED}
 
 
 def test_classify_counts_slow_calls_of_the_mark_only() -> None:
@@ -171,12 +171,12 @@ def test_due_buckets_return_each_item_once_in_order(steps: list[tuple[float, flo
         now += gap_s
         wheel.add((number, now + wait_s), now + wait_s)
         is_due = now >= wheel.next_at
-        found = wheel.due(now)
+        found = wheel.pop_due(now)
         assert bool(found) == is_due
         for at, items in found:
             assert all(due_at <= at <= now and at - due_at <= 0.125 for _, due_at in items)
             seen += items
         assert [at for at, _ in found] == sorted(at for at, _ in found)
-    seen += [item for _, items in wheel.due(inf if not steps else now + 100) for item in items] if steps else []
+    seen += [item for _, items in wheel.pop_due(inf if not steps else now + 100) for item in items] if steps else []
     assert sorted(number for number, _ in seen) == list(range(len(steps)))
     assert wheel.next_at == inf

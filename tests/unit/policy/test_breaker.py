@@ -19,11 +19,11 @@ def test_breaker_discarded_calls_change_no_state(n: int, seed: int, start: Break
         fail(breaker, 0.0, 5)
     if start is BreakerState.HALF_OPEN:
         succeed(breaker, 80.0)
-    marks = [breaker.began() for _ in range(n)]
+    marks = [breaker.start_call() for _ in range(n)]
     for mark in marks:
-        breaker.forgotten(mark)
+        breaker.discard_call(mark)
     assert breaker.state is start
-    assert breaker.wants_probe(1e6) == (start is not BreakerState.CLOSED)
+    assert breaker.needs_probe(1e6) == (start is not BreakerState.CLOSED)
 
 
 @given(steps=st.lists(st.tuples(st.floats(0, 40), st.sampled_from(["good", "slow", "bad", "ignored", "judged", "late"])),
@@ -35,23 +35,23 @@ def test_breaker_random_steps_close_only_by_good_probes(steps: list[tuple[float,
         now += gap_s
         before = breaker.state
         if what == "judged":
-            breaker.judged(7, 0, now)
+            breaker.record_verdicts(7, 0, now)
         elif what == "late":
-            breaker.succeeded(old - 1, now)
+            breaker.record_success(old - 1, now)
         else:
-            old = mark = breaker.began()
+            old = mark = breaker.start_call()
             if what == "bad":
-                breaker.failed(mark, now)
+                breaker.record_failure(mark, now)
             elif what == "ignored":
-                breaker.forgotten(mark)
+                breaker.discard_call(mark)
             else:
-                breaker.succeeded(mark, now, is_slow=what == "slow")
+                breaker.record_success(mark, now, is_slow=what == "slow")
         if before is BreakerState.OPEN:
             assert breaker.state is not BreakerState.CLOSED
         if before is not BreakerState.CLOSED and breaker.state is BreakerState.CLOSED:
             assert what == "good"
         assert not breaker.is_probing
-        assert 0 <= breaker.share(now) <= 1
+        assert 0 <= breaker.traffic_share(now) <= 1
 
 
 @pytest.mark.parametrize(("wrong", "named"), [

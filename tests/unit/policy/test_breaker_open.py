@@ -8,17 +8,17 @@ from tests.unit.policy.breaker_rig import PROBE_AT, ProbeCells, closed_breaker, 
 
 def test_breaker_open_suspends_for_about_a_minute() -> None:
     """No share of the requests; one probe at a time after 48 to 72 s."""
-    until = [next(at for at in range(100) if open_breaker(seed=seed).wants_probe(float(at))) for seed in range(50)]
+    until = [next(at for at in range(100) if open_breaker(seed=seed).needs_probe(float(at))) for seed in range(50)]
     assert min(until) >= 48
     assert max(until) <= 72
     assert len(set(until)) > 10
     breaker = open_breaker()
-    assert breaker.share(1e6) == 0
-    assert breaker.wants_probe(73)
-    mark = breaker.began()
-    assert not breaker.wants_probe(73)
-    breaker.forgotten(mark)
-    assert breaker.wants_probe(73)
+    assert breaker.traffic_share(1e6) == 0
+    assert breaker.needs_probe(73)
+    mark = breaker.start_call()
+    assert not breaker.needs_probe(73)
+    breaker.discard_call(mark)
+    assert breaker.needs_probe(73)
 
 
 def test_breaker_open_good_probe_half_opens_it() -> None:
@@ -26,7 +26,7 @@ def test_breaker_open_good_probe_half_opens_it() -> None:
     breaker = open_breaker()
     succeed(breaker, PROBE_AT)
     assert (breaker.state, breaker.why) == (BreakerState.HALF_OPEN, "a probe was good")
-    assert (breaker.share(PROBE_AT), breaker.wants_probe(PROBE_AT)) == (0.0, True)
+    assert (breaker.traffic_share(PROBE_AT), breaker.needs_probe(PROBE_AT)) == (0.0, True)
 
 
 @pytest.mark.parametrize("how", ["failed", "slow", "lost"])
@@ -38,29 +38,29 @@ def test_breaker_open_bad_probe_suspends_again(how: str) -> None:
     elif how == "slow":
         succeed(breaker, PROBE_AT, is_slow=True)
     else:
-        breaker.outlasted(breaker.began(), PROBE_AT)
+        breaker.record_lost(breaker.start_call(), PROBE_AT)
     assert breaker.state is BreakerState.OPEN
-    assert not breaker.wants_probe(120.0)
-    assert breaker.wants_probe(153.0)
+    assert not breaker.needs_probe(120.0)
+    assert breaker.needs_probe(153.0)
 
 
 def test_breaker_open_calls_for_lack_of_others_are_probes() -> None:
     """Bad ones do not prolong the suspension, good ones close it at once."""
     breaker = open_breaker()
     fail(breaker, 10.0, 50)
-    assert breaker.wants_probe(73.0)
+    assert breaker.needs_probe(73.0)
     succeed(breaker, 20.0, 2)
-    assert breaker.share(20.0) > 0
+    assert breaker.traffic_share(20.0) > 0
 
 
 def test_breaker_open_call_from_before_is_ignored() -> None:
     """Calls that began in the state closed do not close it."""
     breaker = closed_breaker()
-    marks = [breaker.began() for _ in range(10)]
+    marks = [breaker.start_call() for _ in range(10)]
     fail(breaker, 0.0, 5)
     for mark in marks:
-        breaker.succeeded(mark, 1.0)
-    assert (breaker.state, breaker.share(1.0)) == (BreakerState.OPEN, 0)
+        breaker.record_success(mark, 1.0)
+    assert (breaker.state, breaker.traffic_share(1.0)) == (BreakerState.OPEN, 0)
 
 
 def test_breaker_open_is_down_until_a_success() -> None:
@@ -76,38 +76,38 @@ def test_breaker_open_one_of_two_processes_probes(end: str) -> None:
     """The other one waits until the probe has ended, with any result."""
     cells = ProbeCells()
     one, two = cells.attach(open_breaker(), 0), cells.attach(open_breaker(2), 1)
-    assert one.wants_probe(PROBE_AT)
-    assert two.wants_probe(PROBE_AT)
-    mark = one.began()
-    assert not two.wants_probe(PROBE_AT)
+    assert one.needs_probe(PROBE_AT)
+    assert two.needs_probe(PROBE_AT)
+    mark = one.start_call()
+    assert not two.needs_probe(PROBE_AT)
     if end == "good":
-        one.succeeded(mark, 81.0)
+        one.record_success(mark, 81.0)
     elif end == "bad":
-        one.failed(mark, 81.0)
+        one.record_failure(mark, 81.0)
     elif end == "discarded":
-        one.forgotten(mark)
+        one.discard_call(mark)
     else:
         cells.numbers[0] = 0.0
-    assert two.wants_probe(81.0)
+    assert two.needs_probe(81.0)
 
 
 def test_breaker_open_call_from_before_ends_no_probe() -> None:
     """The shared count of probes covers only calls of the present state."""
     cells = ProbeCells()
     breaker = cells.attach(closed_breaker(), 0)
-    marks = [breaker.began() for _ in range(7)]
+    marks = [breaker.start_call() for _ in range(7)]
     for mark in marks:
-        breaker.failed(mark, 0.0)
+        breaker.record_failure(mark, 0.0)
     assert cells.numbers == [0.0, 0.0]
-    breaker.began()
+    breaker.start_call()
     assert cells.numbers == [1.0, 0.0]
-    breaker.adopt(-90.0, 90.0)
+    breaker.adopt_state(-90.0, 90.0)
     assert cells.numbers == [0.0, 0.0]
 
 
 def test_breaker_open_is_adopted_by_other_processes() -> None:
     """With the same end of the suspension; the follower does not publish it again."""
     breaker, follower = open_breaker(), closed_breaker()
-    follower.adopt(breaker.published_state, 1.0)
+    follower.adopt_state(breaker.published_state, 1.0)
     assert (follower.state, follower.why, follower.published_state) == (BreakerState.OPEN, "opened in another worker", 0.0)
-    assert [follower.wants_probe(at) for at in (40.0, PROBE_AT)] == [breaker.wants_probe(at) for at in (40.0, PROBE_AT)]
+    assert [follower.needs_probe(at) for at in (40.0, PROBE_AT)] == [breaker.needs_probe(at) for at in (40.0, PROBE_AT)]

@@ -8,7 +8,7 @@ import pytest
 from stayfast.policy.prompt_cache.breakpoints import (
     JUDGED_S,
     N_JUDGED,
-    Marked,
+    MarkDecision,
     PrefixConfig,
     PrefixReuse,
     PromptHistory,
@@ -30,10 +30,10 @@ def shape(*blocks: str, n_static: int = 1, n_before: int = 0, tokens: float = 20
 
 
 def saw(history: PromptHistory, what: PromptShape, now: float, rules: PrefixRules | None = CLAUDE,
-        config: PrefixConfig = AUTO) -> Marked:
+        config: PrefixConfig = AUTO) -> MarkDecision:
     """One prompt."""
     assert rules is not None
-    return history.saw(what, rules, rules.min_tokens, config, now)
+    return history.place_marks(what, rules, rules.min_tokens, config, now)
 
 
 def test_prompt_history_marks_static_part_and_conversation() -> None:
@@ -102,11 +102,11 @@ def test_prefix_reuse_late_recurrence_counts() -> None:
     """What counted as lost and comes back counts as come back."""
     reuse = PrefixReuse()
     for n in range(10):
-        reuse.came(n, 0.0)
-    reuse.came(99, JUDGED_S + 1)
+        reuse.record_use(n, 0.0)
+    reuse.record_use(99, JUDGED_S + 1)
     assert reuse.share < 0.2
     for n in range(10):
-        reuse.came(n, JUDGED_S + 2)
+        reuse.record_use(n, JUDGED_S + 2)
     assert reuse.share == 1.0
 
 
@@ -126,7 +126,7 @@ def test_prompt_history_unread_writes_stop_marks_for_an_hour() -> None:
     saw(history, shape("s", "u"), 0.0)
 
     def told(n_read: int = 0) -> bool:
-        return history.note_usage(was_known=True, n_read=n_read, n_written=9, now=0.0)
+        return history.record_usage(was_known=True, n_read=n_read, n_written=9, now=0.0)
 
     assert [told(), told(), told(n_read=5), *[told() for _ in range(4)]] == [False] * 7
     assert told()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Stage
-from stayfast.policy.budget import STAGES, BudgetConfig, share_out
+from stayfast.policy.budget import STAGES, BudgetConfig, divide_deadline
 
 STAGE_NAMES = tuple(STAGES)
 
@@ -23,7 +23,7 @@ def configs(draw: st.DrawFn) -> tuple[BudgetConfig, float]:
 
 def walk(config: BudgetConfig, total_s: float, greed: list[float], reserve: str = "") -> list[tuple[Stage, float, float]]:
     """Each stage with its allowance and what it took: a share `greed` of it."""
-    budget = share_out(config, total_s, reserve)
+    budget = divide_deadline(config, total_s, reserve)
     now = carried_s = 0.0
     taken = []
     for stage, share in zip(Stage, greed, strict=True):
@@ -49,7 +49,7 @@ def test_stage_budget_sum_stays_within_deadline(made: tuple[BudgetConfig, float]
 def test_stage_budget_each_stage_gets_its_part(made: tuple[BudgetConfig, float], greed: list[float]) -> None:
     """Whatever the stages before it took: what was promised to a stage is there when it begins."""
     config, total_s = made
-    parts_s = share_out(config, total_s).parts_s
+    parts_s = divide_deadline(config, total_s).parts_s
     for stage, allowance_s, _ in walk(config, total_s, greed):
         assert allowance_s >= parts_s.get(stage, 0.0) - 1e-6
 
@@ -73,22 +73,22 @@ def test_stage_budget_less_spent_allows_no_less_later(made: tuple[BudgetConfig, 
 def test_stage_budget_shorter_deadline_scales_all_parts(made: tuple[BudgetConfig, float], share: float) -> None:
     """If the client's time-out is shorter, all parts shrink by the same factor."""
     config, total_s = made
-    budget = share_out(config, total_s).within(total_s * share)
-    for stage, part_s in share_out(config, total_s).parts_s.items():
+    budget = divide_deadline(config, total_s).scale_to(total_s * share)
+    for stage, part_s in divide_deadline(config, total_s).parts_s.items():
         assert budget.parts_s[stage] == pytest.approx(part_s * share)
     assert sum(budget.parts_s.values()) <= budget.total_s * (1 + 1e-9)
 
 
 def test_stage_budget_longer_deadline_changes_nothing() -> None:
     """A client more patient than the route changes nothing; of a less patient one's time, the reserve keeps its share."""
-    budget = share_out(BudgetConfig(admit="1"), 10, "3")
-    assert budget.within(20) is budget
-    assert budget.within(5).reserve_s == 1.5
+    budget = divide_deadline(BudgetConfig(admit="1"), 10, "3")
+    assert budget.scale_to(20) is budget
+    assert budget.scale_to(5).reserve_s == 1.5
 
 
 def test_stage_budget_unused_part_is_carried_over() -> None:
     """admit leaves 0.2 of its 0.3 to the cache; the stage between them has no part and takes none."""
-    budget = share_out(BudgetConfig(admit="0.3", context="0.1"), 2.0)
+    budget = divide_deadline(BudgetConfig(admit="0.3", context="0.1"), 2.0)
     carried_s = budget.carried_s(Stage.ADMIT, 0.1, 0.0)
     assert carried_s == pytest.approx(0.2)
     assert budget.ends_at(Stage.CACHE, 0.1, 2.0, carried_s) == pytest.approx(1.9)  # all but what the context must find
@@ -98,7 +98,7 @@ def test_stage_budget_unused_part_is_carried_over() -> None:
 
 def test_stage_budget_earlier_stages_leave_the_reserve() -> None:
     """Even where the call has no part of its own."""
-    budget = share_out(BudgetConfig(), 10.0, "3")
+    budget = divide_deadline(BudgetConfig(), 10.0, "3")
     assert budget.ends_at(Stage.CONTEXT, 0.0, 10.0, 0.0) == 7.0
     assert budget.ends_at(Stage.CALL, 0.0, 10.0, 0.0) == 10.0
 
@@ -114,7 +114,7 @@ def test_stage_budget_earlier_stages_leave_the_reserve() -> None:
 def test_share_out_parts_beyond_deadline_are_rejected(parts: dict[str, str], reserve: str, complaint: str) -> None:
     """The sum must fit into the deadline, and the reserve into the call."""
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        share_out(BudgetConfig(**parts), 2.5, reserve)
+        divide_deadline(BudgetConfig(**parts), 2.5, reserve)
 
 
 @pytest.mark.parametrize("text", ["-1", "1s", "0.3 %", "nan", "1e3", "%", "1.", "0", "0.0%", "\uff11"])
@@ -128,8 +128,8 @@ def test_budget_config_accepts_seconds_and_shares_only(text: str) -> None:
 def test_stage_budget_nested_deadlines_take_the_shorter(made: tuple[BudgetConfig, float], one: float, other: float) -> None:
     """Parts, reserved times and the reserve are those of the shorter deadline alone."""
     config, total_s = made
-    budget = share_out(config, total_s)
-    nested, direct = budget.within(total_s * one).within(total_s * other), budget.within(total_s * min(one, other))
+    budget = divide_deadline(config, total_s)
+    nested, direct = budget.scale_to(total_s * one).scale_to(total_s * other), budget.scale_to(total_s * min(one, other))
     assert nested.total_s == direct.total_s
     assert nested.parts_s == pytest.approx(direct.parts_s)
     assert nested.reserved_s == pytest.approx(direct.reserved_s)
@@ -139,7 +139,7 @@ def test_stage_budget_nested_deadlines_take_the_shorter(made: tuple[BudgetConfig
 
 def test_stage_budget_part_is_capped_by_what_later_stages_need() -> None:
     """Both caps hold: a stage never uses more than its part and what was carried over, nor time reserved for others."""
-    budget = share_out(BudgetConfig(admit="2", model="5"), 10.0)
+    budget = divide_deadline(BudgetConfig(admit="2", model="5"), 10.0)
     assert budget.ends_at(Stage.ADMIT, 0.0, 10.0, 0.0) == 2.0
     assert budget.ends_at(Stage.ADMIT, 4.0, 10.0, 0.0) == 5.0
     assert budget.ends_at(Stage.CALL, 1.0, 10.0, 1.0) == 7.0

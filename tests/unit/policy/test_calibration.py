@@ -16,8 +16,8 @@ from stayfast.policy.cache.calibration import (
     beta_quantile,
     beta_share,
     is_at_most,
-    lower,
-    upper,
+    lower_bound,
+    upper_bound,
 )
 
 SURE, UNSURE = 0.9, 0.5
@@ -36,7 +36,7 @@ def online(config: CalibrateConfig, seed: int, n: int) -> tuple[Calibrator, int,
     calibrator = Calibrator(config, 1)
     n_hits = n_wrong = 0
     for features, is_right in stream(rng, n):
-        is_hit = not calibrator.why_not(calibrator.p(features))
+        is_hit = not calibrator.reject_reason(calibrator.probability(features))
         n_hits += is_hit
         n_wrong += is_hit and not is_right
         if not is_hit or rng.random() < config.audit:
@@ -50,7 +50,7 @@ def test_calibrator_error_stays_below_max_error(seed: int) -> None:
     calibrator, n_hits, n_wrong = online(CalibrateConfig(max_error=0.1), seed, 6000)
     assert n_hits > 1500
     assert n_wrong / n_hits <= 0.1
-    estimate = calibrator.estimate()
+    estimate = calibrator.estimate_hits()
     assert estimate is not None
     assert 0 < estimate.low < estimate.error < estimate.high <= 0.1
     assert estimate.hit_share == pytest.approx(n_hits / 6000, abs=0.15)
@@ -63,8 +63,8 @@ def test_calibrator_uninformative_features_serve_nothing() -> None:
     for _ in range(3000):
         calibrator.learn((rng.random(),), is_right=rng.random() < 0.8)
     assert calibrator.is_shadow
-    assert calibrator.why_not(1.0) == "shadow"
-    assert calibrator.estimate() is None
+    assert calibrator.reject_reason(1.0) == "shadow"
+    assert calibrator.estimate_hits() is None
 
 
 def test_calibrator_starts_in_shadow() -> None:
@@ -73,13 +73,13 @@ def test_calibrator_starts_in_shadow() -> None:
     for number in range(299):
         is_right = number % 3 != 0
         calibrator.learn((SURE if is_right else UNSURE,), is_right=is_right)
-    assert calibrator.why_not(calibrator.p((SURE,))) == "shadow"
-    estimate = calibrator.estimate()
+    assert calibrator.reject_reason(calibrator.probability((SURE,))) == "shadow"
+    estimate = calibrator.estimate_hits()
     assert estimate is not None
     assert estimate.hit_share == pytest.approx(2 / 3, abs=0.02)
     calibrator.learn((SURE,), is_right=True)
-    assert calibrator.why_not(calibrator.p((SURE,))) == ""
-    assert calibrator.why_not(calibrator.p((UNSURE,))) == "unsure"
+    assert calibrator.reject_reason(calibrator.probability((SURE,))) == ""
+    assert calibrator.reject_reason(calibrator.probability((UNSURE,))) == "unsure"
 
 
 @pytest.mark.parametrize("is_right", [True, False])
@@ -90,7 +90,7 @@ def test_calibrator_labels_of_one_class_give_no_threshold(is_right: bool) -> Non
         calibrator.learn((SURE,), is_right=is_right)
     assert calibrator.is_shadow
     assert calibrator.threshold is None
-    assert calibrator.why_not(calibrator.p((0.0,))) == "shadow"
+    assert calibrator.reject_reason(calibrator.probability((0.0,))) == "shadow"
 
 
 def test_calibrator_audits_weigh_for_unaudited_hits() -> None:
@@ -102,7 +102,7 @@ def test_calibrator_audits_weigh_for_unaudited_hits() -> None:
         calibrator.learn((SURE,), is_right=True, was_given=True)
     for _ in range(60):  # until all are in the bins
         calibrator.learn((UNSURE,), is_right=False)
-    estimate = calibrator.estimate()
+    estimate = calibrator.estimate_hits()
     assert estimate is not None
     assert estimate.n_eff == pytest.approx(110)
     assert estimate.hit_share == pytest.approx(200 / 300, rel=0.3)
@@ -111,17 +111,17 @@ def test_calibrator_audits_weigh_for_unaudited_hits() -> None:
 def test_calibrator_drift_returns_to_shadow() -> None:
     """When audits come out wrong, it forgets what it was proven by, and begins again in the shadow."""
     calibrator, *_ = online(CalibrateConfig(max_error=0.1), 1, 3000)
-    assert calibrator.why_not(1.0) == ""
+    assert calibrator.reject_reason(1.0) == ""
     for number in range(200):
         calibrator.learn((1.0,), is_right=number % 2 == 0, was_given=True)
         if calibrator.n_drifted:
             break
     assert 5 < number < 100
-    assert (calibrator.n_labels, calibrator.audited(), calibrator.estimate()) == (0, (0, 0), None)
-    assert calibrator.why_not(1.0) == "shadow"
+    assert (calibrator.n_labels, calibrator.audit_counts(), calibrator.estimate_hits()) == (0, (0, 0), None)
+    assert calibrator.reject_reason(1.0) == "shadow"
     for features, is_right in stream(Random(2), 3000):
         calibrator.learn(features, is_right=is_right)
-    assert calibrator.why_not(1.0) == ""
+    assert calibrator.reject_reason(1.0) == ""
 
 
 def test_calibrator_single_wrong_audit_is_no_drift() -> None:
@@ -129,7 +129,7 @@ def test_calibrator_single_wrong_audit_is_no_drift() -> None:
     calibrator = Calibrator(CalibrateConfig(max_error=0.001), 1)
     calibrator.learn((SURE,), is_right=False, was_given=True)
     assert calibrator.n_drifted == 0
-    assert calibrator.audited() == (1, 1)
+    assert calibrator.audit_counts() == (1, 1)
 
 
 def test_calibrator_keeps_only_last_labels() -> None:
@@ -152,11 +152,11 @@ def test_calibrator_separable_labels_stay_bounded(runs: list[tuple[float, bool, 
     for x, is_right, n in runs:
         for _ in range(n):
             calibrator.learn((x,), is_right=is_right)
-            assert 0.0 <= calibrator.p((x,)) <= 1.0
+            assert 0.0 <= calibrator.probability((x,)) <= 1.0
     for number in range(900):
         calibrator.learn((1.0 if number % 2 else 0.0,), is_right=bool(number % 2))
-    assert calibrator.p((1.0,)) > 0.9 > 0.1 > calibrator.p((0.0,))
-    assert calibrator.why_not(calibrator.p((1.0,))) == ""
+    assert calibrator.probability((1.0,)) > 0.9 > 0.1 > calibrator.probability((0.0,))
+    assert calibrator.reject_reason(calibrator.probability((1.0,))) == ""
 
 
 @pytest.mark.parametrize("wrong", [{"max_error": 0.0}, {"audit": 0.0}, {"min_labels": 10}, {"n_kept": 100}])
@@ -175,8 +175,8 @@ def test_calibrate_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> No
 ])
 def test_bounds_match_published_intervals(x: int, n: int, confidence: float, low: float, high: float) -> None:
     """Values of published tables."""
-    assert lower(x, n, confidence) == pytest.approx(low, abs=1e-5)
-    assert upper(x, n, confidence) == pytest.approx(high, abs=1e-5)
+    assert lower_bound(x, n, confidence) == pytest.approx(low, abs=1e-5)
+    assert upper_bound(x, n, confidence) == pytest.approx(high, abs=1e-5)
 
 
 @given(st.integers(1, 60), st.floats(0.01, 0.99), st.data())
@@ -196,7 +196,7 @@ def test_beta_quantile_inverts_beta_share(share: float, a: float, b: float) -> N
 @given(st.floats(0, 50), st.floats(50, 5000), st.floats(0.001, 0.5))
 def test_is_at_most_agrees_with_upper_bound(x: float, n: float, share: float) -> None:
     """`is_at_most` is `upper(...) <= share`, but for the rounding."""
-    bound = upper(x, n)
+    bound = upper_bound(x, n)
     if abs(bound - share) > 1e-9:
         assert is_at_most(share, x, n) == (bound <= share)
 
@@ -204,5 +204,5 @@ def test_is_at_most_agrees_with_upper_bound(x: float, n: float, share: float) ->
 def test_beta_share_outside_unit_interval_is_0_or_1() -> None:
     """Shares of 0 and 1, and all wrong."""
     assert (beta_share(0.0, 2, 3), beta_share(1.0, 2, 3)) == (0.0, 1.0)
-    assert (upper(3, 3), lower(0, 3)) == (1.0, 0.0)
+    assert (upper_bound(3, 3), lower_bound(0, 3)) == (1.0, 0.0)
     assert not is_at_most(0.5, 3, 3)

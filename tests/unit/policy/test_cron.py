@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.cron import read_cron
+from stayfast.policy.cron import parse_cron
 
 WEDNESDAY = datetime(2026, 11, 18, 12, 34, 56, tzinfo=UTC)
 
@@ -19,7 +19,7 @@ WEDNESDAY = datetime(2026, 11, 18, 12, 34, 56, tzinfo=UTC)
 ])
 def test_cron_next_after_returns_due_minute(line: str, due: str) -> None:
     """As cron itself would have it: steps, lists, Sundays, and either of two days where both are named."""
-    assert read_cron(line).next_after(WEDNESDAY).strftime("%Y-%m-%d %H:%M") == due
+    assert parse_cron(line).next_after(WEDNESDAY).strftime("%Y-%m-%d %H:%M") == due
 
 
 @pytest.mark.parametrize(("line", "why"), [
@@ -29,13 +29,13 @@ def test_cron_next_after_returns_due_minute(line: str, due: str) -> None:
 def test_read_cron_invalid_line_names_the_field(line: str, why: str) -> None:
     """The error names the field."""
     with pytest.raises(ValueError, match=why):
-        read_cron(line)
+        parse_cron(line)
 
 
 def test_cron_impossible_day_is_rejected() -> None:
     """The 31st of February is an error, not an endless search."""
     with pytest.raises(ValueError, match="no such day"):
-        read_cron("0 0 31 2 *").next_after(WEDNESDAY)
+        parse_cron("0 0 31 2 *").next_after(WEDNESDAY)
 
 
 @given(st.text(alphabet="0123456789*,-/ ", max_size=20), st.integers(0, 10**9))
@@ -43,7 +43,7 @@ def test_cron_next_after_matches_all_fields(line: str, seconds: int) -> None:
     """Any text is refused or due at a minute after now."""
     now = datetime(2020, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
     try:
-        due = read_cron(line).next_after(now)
+        due = parse_cron(line).next_after(now)
     except ValueError:
         return
     assert due > now

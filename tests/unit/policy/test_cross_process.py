@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.cross_process import SharedLimit, occupancy
+from stayfast.policy.resilience.cross_process import SharedLimit, describe_occupancy
 
 
 def _processes(n: int) -> list[SharedLimit]:
@@ -19,41 +19,41 @@ def _processes(n: int) -> list[SharedLimit]:
 def test_shared_limit_counts_all_processes() -> None:
     """What the others have taken counts, and what they give back does not."""
     one, two, three = _processes(3)
-    two.taken(4)
-    three.taken(5)
-    assert (one.n_seen(1, 20), one.n_elsewhere()) == (10, 9)
-    two.taken(0)
-    assert one.n_seen(1, 20) == 6
+    two.set_taken(4)
+    three.set_taken(5)
+    assert (one.n_effective(1, 20), one.n_elsewhere()) == (10, 9)
+    two.set_taken(0)
+    assert one.n_effective(1, 20) == 6
 
 
 def test_shared_limit_process_at_its_part_leaves_rest_to_waiting() -> None:
     """All at one process; one waits at another: the place that comes free is not for the first, and is for the other."""
     one, two = _processes(2)
-    one.taken(19)
-    one.waiting(50)
-    two.waiting(1)
-    assert one.n_seen(19, 20) == 20
-    assert two.n_seen(0, 20) == 19
+    one.set_taken(19)
+    one.set_waiting(50)
+    two.set_waiting(1)
+    assert one.n_effective(19, 20) == 20
+    assert two.n_effective(0, 20) == 19
 
 
 def test_shared_limit_fraction_of_a_place_is_not_free() -> None:
     """A limit of 19.7 is full for a process that must leave the rest to others, too."""
     one, two = _processes(2)
-    one.taken(19)
-    two.waiting(1)
-    assert one.n_seen(19, 19.7) >= 19.7
+    one.set_taken(19)
+    two.set_waiting(1)
+    assert one.n_effective(19, 19.7) >= 19.7
 
 
 def test_occupancy_names_places_of_other_workers() -> None:
     """The counts of all processes, and the places reserved for others."""
     one, two = _processes(2)
-    assert occupancy(3, 4, None, " are") == "3 of 4 places are taken"
-    two.taken(4)
-    assert occupancy(0, 4, one, " are") == "4 of 4 places are taken (4 of them by other workers)"
-    two.taken(1)
-    two.waiting(2)
-    one.taken(2)
-    assert occupancy(2, 4, one, " were", " of lane long") == (
+    assert describe_occupancy(3, 4, None, " are") == "3 of 4 places are taken"
+    two.set_taken(4)
+    assert describe_occupancy(0, 4, one, " are") == "4 of 4 places are taken (4 of them by other workers)"
+    two.set_taken(1)
+    two.set_waiting(2)
+    one.set_taken(2)
+    assert describe_occupancy(2, 4, one, " were", " of lane long") == (
         "3 of 4 places of lane long were taken (1 of them by other workers), "
         "the rest is reserved for other workers' requests")
 
@@ -71,17 +71,17 @@ def test_shared_limit_random_traffic_is_full_and_fair(seed: int, n: int, n_place
     since = [0] * n  # places taken by others since this one waits without any
 
     def turn(each: int) -> None:
-        while waiting[each] and processes[each].n_seen(taken[each], n_places) < n_places:
+        while waiting[each] and processes[each].n_effective(taken[each], n_places) < n_places:
             taken[each] += 1
             waiting[each] -= 1
             held.append(each)
-            processes[each].taken(taken[each])
+            processes[each].set_taken(taken[each])
             for other in range(n):
                 since[other] = since[other] + 1 if waiting[other] and not taken[other] and other != each else 0
-        processes[each].waiting(waiting[each])
+        processes[each].set_waiting(waiting[each])
 
     for each in range(n):
-        processes[each].waiting(waiting[each])
+        processes[each].set_waiting(waiting[each])
     for _ in range(300):
         for each in range(n):  # the polls, in a fixed order
             turn(each)
@@ -91,10 +91,10 @@ def test_shared_limit_random_traffic_is_full_and_fair(seed: int, n: int, n_place
             held.rotate(rng.randrange(3))
             each = held.popleft()
             taken[each] -= 1
-            processes[each].taken(taken[each])
+            processes[each].set_taken(taken[each])
             turn(each)  # whoever gives one back is the first to look
         each = rng.randrange(n)
         waiting[each] += rng.choice((0, 0, 1, 3))
-        processes[each].waiting(waiting[each])
+        processes[each].set_waiting(waiting[each])
         if n <= n_places:
             assert max(since) <= 60 * n_places

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from stayfast.policy.cache.lexical import MOST_CHARS, wording
-from stayfast.policy.cache.similarity import EligibleConfig, why_not
+from stayfast.policy.cache.lexical import MOST_CHARS, parse_wording
+from stayfast.policy.cache.similarity import EligibleConfig, exclusion_reason
 
 HOUR_S = 3600.0
 
@@ -29,23 +29,23 @@ HOUR_S = 3600.0
 ])
 def test_each_rule(text: str, why: str) -> None:
     """With the usual settings."""
-    assert why_not(text, wording(text), EligibleConfig(), HOUR_S) == why
+    assert exclusion_reason(text, parse_wording(text), EligibleConfig(), HOUR_S) == why
 
 
 def test_what_a_route_may_let_in() -> None:
     """"My" on a help desk, and today's questions where answers are kept no longer than they hold."""
     mine, today = "Can you restart my broken router", "latest stable release of Python"
-    assert why_not(mine, wording(mine), EligibleConfig(allow_personal=True), HOUR_S) == ""
-    assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
-    assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S + 1) == "volatile"
-    assert why_not("restart router", wording("restart router"), EligibleConfig(min_content_words=2), HOUR_S) == ""
+    assert exclusion_reason(mine, parse_wording(mine), EligibleConfig(allow_personal=True), HOUR_S) == ""
+    assert exclusion_reason(today, parse_wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
+    assert exclusion_reason(today, parse_wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S + 1) == "volatile"
+    assert exclusion_reason("restart router", parse_wording("restart router"), EligibleConfig(min_content_words=2), HOUR_S) == ""
 
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])
 def test_no_text_takes_long(text: str) -> None:
     """Whatever somebody sends on purpose: milliseconds at the largest limit; a rule that looks back takes far longer."""
     began_s = process_time()
-    why_not(text[:MOST_CHARS], wording(text), EligibleConfig(max_chars=MOST_CHARS), HOUR_S)
+    exclusion_reason(text[:MOST_CHARS], parse_wording(text), EligibleConfig(max_chars=MOST_CHARS), HOUR_S)
     assert process_time() - began_s < 0.5
 
 

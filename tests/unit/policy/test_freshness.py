@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stayfast.core.types import CacheControl
-from stayfast.policy.cache.freshness import CacheConfig, fresh_for_s, is_too_warm, stricter
+from stayfast.policy.cache.freshness import CacheConfig, max_fresh_age_s, is_too_random, merge_directives
 
 
 @pytest.mark.parametrize(("temperature", "is_seeded", "is_warm"), [
@@ -13,31 +13,31 @@ from stayfast.policy.cache.freshness import CacheConfig, fresh_for_s, is_too_war
     (2.0, True, False)])
 def test_is_too_warm_cold_or_seeded_is_cacheable(temperature: float | None, is_seeded: bool, is_warm: bool) -> None:
     """Without a temperature the provider's own counts, which is 1."""
-    assert is_too_warm(CacheConfig("exact"), temperature, is_seeded=is_seeded) is is_warm
+    assert is_too_random(CacheConfig("exact"), temperature, is_seeded=is_seeded) is is_warm
 
 
 def test_is_too_warm_max_temperature_1_accepts_default() -> None:
     """max_temperature 1 takes requests that say nothing; 2 takes all."""
-    assert not is_too_warm(CacheConfig("exact", max_temperature=1), None, is_seeded=False)
-    assert not is_too_warm(CacheConfig("exact", max_temperature=2), 2.0, is_seeded=False)
+    assert not is_too_random(CacheConfig("exact", max_temperature=1), None, is_seeded=False)
+    assert not is_too_random(CacheConfig("exact", max_temperature=2), 2.0, is_seeded=False)
 
 
 def test_fresh_for_s_client_max_age_only_shortens() -> None:
     """max-age shortens the route's time, and never lengthens it."""
     config = CacheConfig("exact", ttl_s=100)
-    assert fresh_for_s(config, None) == 100
-    assert fresh_for_s(config, CacheControl(max_age_s=10)) == 10
-    assert fresh_for_s(config, CacheControl(max_age_s=1000)) == 100
+    assert max_fresh_age_s(config, None) == 100
+    assert max_fresh_age_s(config, CacheControl(max_age_s=10)) == 10
+    assert max_fresh_age_s(config, CacheControl(max_age_s=1000)) == 100
 
 
 def test_stricter_combines_directives() -> None:
     """A header and a body may both say something."""
-    both = stricter(CacheControl(no_cache=True, max_age_s=9), CacheControl(only_if_cached=True, max_age_s=5))
+    both = merge_directives(CacheControl(no_cache=True, max_age_s=9), CacheControl(only_if_cached=True, max_age_s=5))
     assert both == CacheControl(no_cache=True, only_if_cached=True, max_age_s=5)
-    kept = stricter(CacheControl(keep_s=9, namespace="a"), CacheControl(keep_s=5, max_age_s=3, namespace="b"))
+    kept = merge_directives(CacheControl(keep_s=9, namespace="a"), CacheControl(keep_s=5, max_age_s=3, namespace="b"))
     assert kept == CacheControl(keep_s=5, max_age_s=3, namespace="a")
-    assert stricter(None, both) == both == stricter(both, None)
-    assert stricter(None, None) is None
+    assert merge_directives(None, both) == both == merge_directives(both, None)
+    assert merge_directives(None, None) is None
 
 
 @pytest.mark.parametrize("wrong", [{"mode": "on"}, {"ttl_s": 0}, {"max_temperature": 3}, {"max_answer_bytes": 5},

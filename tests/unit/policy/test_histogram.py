@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.histogram import COARSE_S, FINE_S, GAMMA, KEPT_S, MAX_RELATIVE_ERROR, LogHistogram, Window, merged
+from stayfast.policy.histogram import COARSE_S, FINE_S, GAMMA, KEPT_S, MAX_RELATIVE_ERROR, LogHistogram, Window, merge_all
 
 DURATIONS = st.lists(st.floats(1e-9, 1e5), min_size=1, max_size=200)
 ROUNDING = 1e-9  # of log2 and exp2 at a bucket's edge
@@ -33,14 +33,14 @@ def test_log_histogram_quantile_within_stated_error(values: list[float], q: floa
 def test_log_histogram_merge_is_lossless(both: tuple[list[list[float]], list[list[float]]]) -> None:
     """However values are spread over histograms and in whatever order these are merged, all counts are the same."""
     parts, shuffled = both
-    assert merged(map(of, shuffled)).counts == of([value for part in parts for value in part]).counts
+    assert merge_all(map(of, shuffled)).counts == of([value for part in parts for value in part]).counts
 
 
 @given(DURATIONS)
 def test_log_histogram_packed_is_lossless(values: list[float]) -> None:
     """What goes to another process comes back as it was."""
     histogram = of(values)
-    assert LogHistogram(histogram.packed()).counts == histogram.counts
+    assert LogHistogram(histogram.pack()).counts == histogram.counts
     assert histogram.n == len(values)
 
 
@@ -69,7 +69,7 @@ def test_window_last_covers_span_and_one_slot(steps: list[tuple[float, float]], 
         now += wait_s
         window.add(value, now)
         seen.append(now)
-    n = window.last(seconds, now).n
+    n = window.merge_last(seconds, now).n
     assert n >= sum(at > now - seconds for at in seen)
     assert n <= sum(at > now - seconds - COARSE_S - FINE_S for at in seen)
 
@@ -81,15 +81,15 @@ def test_window_memory_is_bounded() -> None:
         window.add(0.5, float(second))
     assert len(window._fine) <= 24
     assert len(window._coarse) <= KEPT_S / COARSE_S + 1
-    assert window.last(300, 24 * 3600).n == pytest.approx(300, abs=60)
-    assert window.last(KEPT_S, 24 * 3600).n == pytest.approx(3600, abs=60)
+    assert window.merge_last(300, 24 * 3600).n == pytest.approx(300, abs=60)
+    assert window.merge_last(KEPT_S, 24 * 3600).n == pytest.approx(3600, abs=60)
 
 
 def test_window_silence_drops_old_values() -> None:
     """A series that gets no values any more tells of none."""
     window = Window()
     window.add(1.0, 0.0)
-    assert window.last(60, 30.0).n == 1
-    assert window.last(60, 66.0).n == 0
+    assert window.merge_last(60, 30.0).n == 1
+    assert window.merge_last(60, 66.0).n == 0
     window.add(1.0, 2 * KEPT_S)
-    assert window.last(KEPT_S, 2 * KEPT_S).n == 1
+    assert window.merge_last(KEPT_S, 2 * KEPT_S).n == 1

@@ -40,7 +40,7 @@ class Hall:
         """All that may go on do."""
         for lane in self.lanes.all:
             while self.called(lane):
-                self.lanes.enter(lane, self.now)
+                self.lanes.start_request(lane, self.now)
                 self.running.append((lane, False))
                 self.log.append(lane.name)
 
@@ -52,14 +52,14 @@ class Hall:
         """As the places ask."""
         n_open = self.n_places - len(self.running)
         has_room = self.lanes.has_room(lane, band, n_open, 0, self.now)
-        assert has_room or n_open <= 0 or not self.lanes.is_sure(lane, band)
+        assert has_room or n_open <= 0 or not self.lanes.has_guaranteed_room(lane, band)
         return has_room
 
     def first_token(self, index: int) -> None:
         """Of one that runs."""
         lane, has_first = self.running[index]
         if not has_first:
-            self.lanes.first_token(lane)
+            self.lanes.end_prefill(lane)
             self.running[index] = (lane, True)
             self.let_in()
 
@@ -67,7 +67,7 @@ class Hall:
         """One that runs is over."""
         self.first_token(index)
         lane, _ = self.running.pop(index)
-        self.lanes.leave(lane, self.now)
+        self.lanes.end_request(lane, self.now)
         self.let_in()
 
     def end_one(self, name: str) -> None:
@@ -84,10 +84,10 @@ class Hall:
 def test_lanes_of_request_by_band_and_size() -> None:
     """Batch by its band, long by prompt or answer, else short."""
     lanes = Hall().lanes
-    assert lanes.of(BAND, 3999, 3999) is lanes.short
-    assert lanes.of(BAND, 4000, 0) is lanes.long
-    assert lanes.of(BAND, 0, 4000) is lanes.long
-    assert lanes.of(BATCH_BAND, 1, 1) is lanes.batch
+    assert lanes.lane_for(BAND, 3999, 3999) is lanes.short
+    assert lanes.lane_for(BAND, 4000, 0) is lanes.long
+    assert lanes.lane_for(BAND, 0, 4000) is lanes.long
+    assert lanes.lane_for(BATCH_BAND, 1, 1) is lanes.batch
 
 
 def test_lanes_shares_are_whole_places() -> None:
@@ -255,11 +255,11 @@ def test_lanes_repr_names_each_lane() -> None:
 def test_lanes_held_back_places_are_not_lent() -> None:
     """In the short lane of 13 of 20 two are held back; a lower band goes on beyond them with what is idle, but for two."""
     lanes: Lanes[int] = Lanes(LanesConfig(), QUEUE, 20, 0.1)
-    lanes.short.hold.seen_at[0] = 0.0
+    lanes.short.hold_back.seen_at[0] = 0.0
     lane = lanes.short
-    assert (lane.n_entitled, lane.hold.ceiling(1, 0.0)) == (13, 11)
+    assert (lane.n_entitled, lane.hold_back.ceiling(1, 0.0)) == (13, 11)
     for n_taken in range(20):
         assert lanes.has_room(lane, 0, 20 - n_taken, 0, 0.0)
         assert lanes.has_room(lane, 1, 20 - n_taken, 2, 0.0) is (n_taken < 18)
-        assert lanes.is_sure(lane, 1) is (n_taken < 11)
-        lanes.enter(lane, 0.0)
+        assert lanes.has_guaranteed_room(lane, 1) is (n_taken < 11)
+        lanes.start_request(lane, 0.0)

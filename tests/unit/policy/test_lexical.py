@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.cache.lexical import is_filled_otherwise, why_apart, wording
+from stayfast.policy.cache.lexical import shares_template, find_difference, parse_wording
 
 
 @pytest.mark.parametrize(("one", "other", "why"), [
@@ -36,8 +36,8 @@ from stayfast.policy.cache.lexical import is_filled_otherwise, why_apart, wordin
 ])
 def test_why_apart_each_rule_tells_apart(one: str, other: str, why: str) -> None:
     """Both ways round."""
-    assert why_apart(wording(one), wording(other)) == why
-    assert why_apart(wording(other), wording(one)) == why
+    assert find_difference(parse_wording(one), parse_wording(other)) == why
+    assert find_difference(parse_wording(other), parse_wording(one)) == why
 
 
 @pytest.mark.parametrize(("one", "other"), [
@@ -54,7 +54,7 @@ def test_why_apart_each_rule_tells_apart(one: str, other: str, why: str) -> None
 ])
 def test_why_apart_paraphrases_pass(one: str, other: str) -> None:
     """The rest is left to the score."""
-    assert why_apart(wording(one), wording(other)) == ""
+    assert find_difference(parse_wording(one), parse_wording(other)) == ""
 
 
 FORM = "A {} shirt of ours should be given the {} programme of the machine, whatever its colour and cut{}."
@@ -72,24 +72,24 @@ FORM = "A {} shirt of ours should be given the {} programme of the machine, what
 ])
 def test_is_filled_otherwise_same_template_is_found(one: tuple[str, ...], other: tuple[str, ...], expected: bool) -> None:
     """Each has a word that says something, and the other has not."""
-    ones, others = wording(FORM.format(*one)), wording(FORM.format(*other))
-    assert is_filled_otherwise(ones, others) is expected
-    assert is_filled_otherwise(others, ones) is expected
+    ones, others = parse_wording(FORM.format(*one)), parse_wording(FORM.format(*other))
+    assert shares_template(ones, others) is expected
+    assert shares_template(others, ones) is expected
 
 
 def test_is_filled_otherwise_paraphrase_is_no_template() -> None:
     """Most of what stands side by side is another."""
-    one = wording("Open the settings, choose your language there, and restart the app.")
-    other = wording("In the settings there is a list of languages; pick yours and start the app again.")
-    assert not is_filled_otherwise(one, other)
-    assert not is_filled_otherwise(wording(""), other)
+    one = parse_wording("Open the settings, choose your language there, and restart the app.")
+    other = parse_wording("In the settings there is a list of languages; pick yours and start the app again.")
+    assert not shares_template(one, other)
+    assert not shares_template(parse_wording(""), other)
 
 
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_wording_reads_any_text(one: str, other: str) -> None:
     """Nothing is raised, a text is never apart from itself, and the rules know no direction."""
-    read, other_read = wording(one), wording(other)
-    assert why_apart(read, read) == ""
-    assert why_apart(read, other_read) == why_apart(other_read, read)
-    assert not is_filled_otherwise(read, read)
-    assert is_filled_otherwise(read, other_read) == is_filled_otherwise(other_read, read)
+    read, other_read = parse_wording(one), parse_wording(other)
+    assert find_difference(read, read) == ""
+    assert find_difference(read, other_read) == find_difference(other_read, read)
+    assert not shares_template(read, read)
+    assert shares_template(read, other_read) == shares_template(other_read, read)

@@ -18,7 +18,7 @@ class Seconds:
 
     def __init__(self, config: LimitConfig = CONFIG) -> None:
         self.limit = AdaptiveLimit(config)
-        self.limit.judged([], 0, 0, 0, 0.0)
+        self.limit.add_samples([], 0, 0, 0, 0.0)
         self.now = 0.0
 
     def run(self, n_seconds: int, ratio: float, n_beside: int, n_dropped: int = 0, *, n_peak: int = 0,
@@ -27,7 +27,7 @@ class Seconds:
         for _ in range(n_seconds):
             self.now += 1.0
             samples = [(ratio if number < n_slow else 1.0, n_beside) for number in range(60 - n_dropped)]
-            self.limit.judged(samples, 60, n_dropped, max(n_beside, n_peak), self.now)
+            self.limit.add_samples(samples, 60, n_dropped, max(n_beside, n_peak), self.now)
         return self.limit.value
 
 
@@ -38,9 +38,9 @@ def test_limit_stays_within_bounds(mode: Any, events: list[tuple[float, str, int
     for gap_s, what, n_in_flight in events:
         now += gap_s
         if what == "dropped":
-            limit.judged([], 40, 40, n_in_flight, now)
+            limit.add_samples([], 40, 40, n_in_flight, now)
         else:
-            limit.judged([(0.9 if what == "quick" else inf, n_in_flight)] * 40, 40, 0, n_in_flight, now)
+            limit.add_samples([(0.9 if what == "quick" else inf, n_in_flight)] * 40, 40, 0, n_in_flight, now)
         assert 2 <= limit.value <= 100
 
 
@@ -48,8 +48,8 @@ def test_limit_without_evidence_stays_at_most() -> None:
     """It starts at its most, and few calls are none."""
     limit = AdaptiveLimit(CONFIG)
     for at in range(9):
-        limit.judged([], 1, 1, 5, at * 2.0)
-    limit.judged([(9.0, 5)] * 20, 20, 0, 5, 20.0)
+        limit.add_samples([], 1, 1, 5, at * 2.0)
+    limit.add_samples([(9.0, 5)] * 20, 20, 0, 5, 20.0)
     assert limit.value == 100
     assert limit.has_room(99)
     assert not limit.has_room(100)
@@ -114,7 +114,7 @@ def test_limit_window_with_trouble_sets_no_good_level() -> None:
     """Half of the calls are slow at a concurrency of eighty: the next ones, all slow at eighty, are caused by our load."""
     seconds = Seconds()
     seconds.run(5, 1.0, 20)
-    seconds.limit.judged([(1.0, 20)] * 30 + [(9.0, 80)] * 30, 60, 0, 80, seconds.now + 1.0)
+    seconds.limit.add_samples([(1.0, 20)] * 30 + [(9.0, 80)] * 30, 60, 0, 80, seconds.now + 1.0)
     seconds.now += 1.0
     assert seconds.run(1, 9.0, 80) < 100
 
@@ -149,7 +149,7 @@ def test_limit_aimd_adds_and_subtracts() -> None:
 
 def test_limit_fixed_and_off_never_learn() -> None:
     """One is its most, the other none."""
-    assert not AdaptiveLimit(LimitConfig("fixed", max=7)).learns
+    assert not AdaptiveLimit(LimitConfig("fixed", max=7)).is_adaptive
     assert AdaptiveLimit(LimitConfig("fixed", max=7, min=1)).value == 7
     assert AdaptiveLimit(LimitConfig("off")).has_room(10**9)
     assert repr(AdaptiveLimit(LimitConfig("off"))) == "<AdaptiveLimit off>"
@@ -182,8 +182,8 @@ def test_limit_aimd_stays_within_its_range() -> None:
     assert AdaptiveLimit(LimitConfig()).value == 10_000
     limit = AdaptiveLimit(LimitConfig("aimd"))
     for at in range(100):
-        limit.judged([(2.0, 150)] * 40, 40, 0, 150, float(at))
+        limit.add_samples([(2.0, 150)] * 40, 40, 0, 150, float(at))
     assert limit.value == 10
     for at in range(100, 200):
-        limit.judged([(0.1, 150)] * 40, 40, 0, 150, float(at))
+        limit.add_samples([(0.1, 150)] * 40, 40, 0, 150, float(at))
     assert limit.value == 200

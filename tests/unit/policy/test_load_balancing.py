@@ -12,11 +12,11 @@ from stayfast.policy.routing.load_balancing import (
     CandidateLoad,
     LatencyEstimate,
     PrefillBacklog,
-    choose,
-    in_turn,
-    less_of_two,
-    order,
-    weighted,
+    order_by_score,
+    order_as_listed,
+    draw_less_loaded,
+    order_by_load,
+    weigh_load,
 )
 
 LOADS = st.lists(st.builds(CandidateLoad, st.floats(0, 100), st.sampled_from([0.0, 0.3, 1.0]), st.booleans()), max_size=6)
@@ -25,39 +25,39 @@ LOADS = st.lists(st.builds(CandidateLoad, st.floats(0, 100), st.sampled_from([0.
 @given(loads=LOADS, seed=st.integers(0, 1000))
 def test_order_lists_each_once_healthy_first(loads: list[CandidateLoad], seed: int) -> None:
     """Both orders name every candidate once; without a probe the first one is well, as long as anybody is."""
-    for pick in (order, in_turn):
+    for pick in (order_by_load, order_as_listed):
         picked = pick(loads, Random(seed))
         assert sorted(picked) == list(range(len(loads)))
-        if any(load.share == 1 for load in loads) and not any(load.wants_probe for load in loads):
+        if any(load.share == 1 for load in loads) and not any(load.needs_probe for load in loads):
             assert loads[picked[0]].share > 0
 
 
 def test_in_turn_keeps_listed_order() -> None:
     """The listed order, unhealthy upstreams last."""
-    assert in_turn([CandidateLoad(9), CandidateLoad(1, 0.0), CandidateLoad(2)], Random(1)) == [0, 2, 1]
+    assert order_as_listed([CandidateLoad(9), CandidateLoad(1, 0.0), CandidateLoad(2)], Random(1)) == [0, 2, 1]
 
 
 def test_order_probe_goes_first() -> None:
     """Once, whatever its load: that request finds out whether it works again."""
-    loads = [CandidateLoad(1), CandidateLoad(1), CandidateLoad(9, 0.0, wants_probe=True)]
-    assert (order(loads, Random(1))[0], in_turn(loads, Random(1))[0]) == (2, 2)
+    loads = [CandidateLoad(1), CandidateLoad(1), CandidateLoad(9, 0.0, needs_probe=True)]
+    assert (order_by_load(loads, Random(1))[0], order_as_listed(loads, Random(1))[0]) == (2, 2)
 
 
 def test_able_all_unhealthy_returns_all() -> None:
     """If all upstreams are unhealthy, the least loaded one is tried."""
-    assert order([CandidateLoad(5, 0.0), CandidateLoad(1, 0.0)], Random(1)) == [1, 0]
-    assert in_turn([CandidateLoad(5, 0.0), CandidateLoad(1, 0.0)], Random(1)) == [0, 1]
+    assert order_by_load([CandidateLoad(5, 0.0), CandidateLoad(1, 0.0)], Random(1)) == [1, 0]
+    assert order_as_listed([CandidateLoad(5, 0.0), CandidateLoad(1, 0.0)], Random(1)) == [0, 1]
 
 
 def test_order_less_load_goes_first() -> None:
     """Of two, the one with less."""
-    assert order([CandidateLoad(5), CandidateLoad(1)], Random(1)) == [1, 0]
+    assert order_by_load([CandidateLoad(5), CandidateLoad(1)], Random(1)) == [1, 0]
 
 
 def test_order_equal_loads_share_evenly() -> None:
     """No candidate is favoured."""
     rng = Random(1)
-    firsts = Counter(order([CandidateLoad(0)] * 3, rng)[0] for _ in range(3000))
+    firsts = Counter(order_by_load([CandidateLoad(0)] * 3, rng)[0] for _ in range(3000))
     assert min(firsts.values()) > 900
 
 
@@ -67,14 +67,14 @@ def test_less_of_two_draws_like_random_sample(seconds: list[float], seed: int) -
     rng, other = Random(seed), Random(seed)
     loads, those = [CandidateLoad(each) for each in seconds], list(range(len(seconds)))
     drawn = other.sample(those, min(2, len(those)))
-    assert less_of_two(loads, those, rng) == min(drawn, key=lambda index: loads[index].seconds)
+    assert draw_less_loaded(loads, those, rng) == min(drawn, key=lambda index: loads[index].seconds)
     assert rng.random() == other.random()
 
 
 def test_able_recovering_upstream_gets_its_share() -> None:
     """A tenth of the requests at first, with another one that is well."""
     rng = Random(1)
-    firsts = Counter(in_turn([CandidateLoad(0, 0.1), CandidateLoad(9)], rng)[0] for _ in range(3000))
+    firsts = Counter(order_as_listed([CandidateLoad(0, 0.1), CandidateLoad(9)], rng)[0] for _ in range(3000))
     assert 200 < firsts[0] < 400
 
 
@@ -82,38 +82,38 @@ def test_latency_estimate_peak_rises_at_once_and_decays() -> None:
     """At a slow sample at once, then to what is usual; a failure is no quick answer; nothing known: one at a time."""
     pace = LatencyEstimate()
     assert (pace.load_s(0, 0.0, 0.0), pace.load_s(3, 0.0, 0.0)) == (0.0, 3.0)
-    pace.took(0.2, 0.2, 1.0)
+    pace.add_sample(0.2, 0.2, 1.0)
     assert pace.load_s(1, 0.2, 1.0) == pytest.approx(0.4)
-    pace.took(2.0, 0.2, 1.0)
+    pace.add_sample(2.0, 0.2, 1.0)
     assert pace.load_s(0, 0.2, 1.0) == pytest.approx(2.0)
     assert pace.load_s(0, 0.2, 11.0) == pytest.approx(0.2 + 1.8 / 2.718281828)
     assert pace.load_s(0, 0.2, 1000.0) == pytest.approx(0.2)
-    pace.failed(0.2, 1000.0)
+    pace.record_failure(0.2, 1000.0)
     assert pace.load_s(0, 0.2, 1000.0) == pytest.approx(0.4)
 
 
 def test_latency_estimate_unanswered_call_raises_load() -> None:
     """One call in vain counts as one that runs, and is forgotten; once a pace is known it is nothing."""
     pace = LatencyEstimate()
-    pace.vain(5.0)
+    pace.record_unanswered(5.0)
     assert pace.load_s(0, 0.0, 5.0) == 1.0
     assert pace.load_s(1, 0.0, 15.0) == pytest.approx(1 + 1 / 2.718281828)
     assert pace.load_s(0, 0.0, 100.0) < 0.01
-    pace.took(0.2, 0.2, 100.0)
-    pace.vain(200.0)
+    pace.add_sample(0.2, 0.2, 100.0)
+    pace.record_unanswered(200.0)
     assert pace.load_s(0, 0.2, 200.0) == pytest.approx(0.2)
 
 
 def test_prefill_backlog_counts_prompts_longer_than_usual() -> None:
     """Prompts alike are none; a long one is as many as it is long, up to a bound; each is taken off as it was put on."""
     backlog = PrefillBacklog()
-    assert [backlog.began(100) for _ in range(100)] == [0.0] * 100
-    ten, huge = backlog.began(1000), backlog.began(1e9)
+    assert [backlog.start_call(100) for _ in range(100)] == [0.0] * 100
+    ten, huge = backlog.start_call(1000), backlog.start_call(1e9)
     assert (round(ten), huge) == (8, MAX_WORK - 1)
-    assert backlog.began(10) == 0
+    assert backlog.start_call(10) == 0
     assert backlog.work == ten + huge
-    backlog.ended(huge)
-    backlog.ended(ten)
+    backlog.end_prefill(huge)
+    backlog.end_prefill(ten)
     assert backlog.work == pytest.approx(0, abs=1e-9)
 
 
@@ -121,29 +121,29 @@ def test_prefill_backlog_counts_prompts_longer_than_usual() -> None:
 def test_prefill_backlog_ended_calls_leave_nothing(prompts: list[float]) -> None:
     """Whatever came: once all is read, nothing is left, and it was never below that."""
     backlog = PrefillBacklog()
-    for work in [backlog.began(n_tokens) for n_tokens in prompts]:
+    for work in [backlog.start_call(n_tokens) for n_tokens in prompts]:
         assert 0 <= work < MAX_WORK
         assert backlog.work >= 0
-        backlog.ended(work)
+        backlog.end_prefill(work)
     assert backlog.work == pytest.approx(0, abs=1e-6)
 
 
 def test_latency_estimate_lost_call_is_a_lower_bound() -> None:
     """A lost race raises the pace, and never lowers it."""
     pace = LatencyEstimate()
-    pace.took(1.0, 0.2, 0.0)
-    pace.outlasted(0.5, 0.2, 0.0)
+    pace.add_sample(1.0, 0.2, 0.0)
+    pace.add_lower_bound(0.5, 0.2, 0.0)
     assert pace.load_s(0, 0.2, 0.0) == pytest.approx(1.0)
-    pace.outlasted(3.0, 0.2, 0.0)
+    pace.add_lower_bound(3.0, 0.2, 0.0)
     assert pace.load_s(0, 0.2, 0.0) == pytest.approx(3.0)
 
 
 def test_latency_estimate_many_failures_are_bounded() -> None:
     """Thousands of refusals double the pace no further than to a minute, from which it comes back."""
     pace = LatencyEstimate()
-    pace.took(0.5, 0.5, 0.0)
+    pace.add_sample(0.5, 0.5, 0.0)
     for number in range(5000):
-        pace.failed(0.5, number / 1000)
+        pace.record_failure(0.5, number / 1000)
     assert pace.load_s(0, 0.5, 5.0) == pytest.approx(60, rel=0.01)
     assert pace.load_s(0, 0.5, 100.0) < 0.51
 
@@ -164,17 +164,17 @@ def test_choose_affinity_respects_max_load(fleet: list[tuple[float, float, bool,
     weights = [one[5] for one in fleet] if has_weights else []
 
     def picked(news: list[float]) -> list[int]:
-        return choose(loads, weights, news, waits_s, max_load=max_load, rng=Random(seed))
+        return order_by_score(loads, weights, news, waits_s, max_load=max_load, rng=Random(seed))
 
     found = picked(new_shares)
     assert sorted(found) == list(range(len(fleet)))
     assert found == picked(new_shares)
     first = found[0]
-    if loads[first].wants_probe:
+    if loads[first].needs_probe:
         return
     if any(load.share == 1 for load in loads):
         assert loads[first].share > 0
-    behind = [loads[index].share for index in found if not loads[index].wants_probe and loads[index].share in {0, 1}]
+    behind = [loads[index].share for index in found if not loads[index].needs_probe and loads[index].share in {0, 1}]
     assert behind == sorted(behind, reverse=True)
     if all(load.share == 1 for load in loads) and first != picked([])[0]:
         assert loads[first].seconds <= max_load * min(load.seconds for load in loads)
@@ -183,23 +183,23 @@ def test_choose_affinity_respects_max_load(fleet: list[tuple[float, float, bool,
 def test_choose_known_prefix_goes_first() -> None:
     """By what the rest of it would take there; the load decides where that is more."""
     loads, new_shares = [CandidateLoad(0.3), CandidateLoad(0.2), CandidateLoad(0.2)], [0.1, 1.0, 1.0]
-    assert choose(loads, [], new_shares, [], max_load=6, rng=Random(1))[0] == 0
-    assert choose(loads, [], new_shares, [0.05, 0.2, 0.2], max_load=6, rng=Random(1))[0] == 0
-    assert choose(loads, [], new_shares, [0.5, 0.2, 0.2], max_load=6, rng=Random(1))[0] != 0
-    assert choose([CandidateLoad(3.0), CandidateLoad(0.2), CandidateLoad(0.2)], [], new_shares, [0.05, 0.2, 0.2], max_load=6,
+    assert order_by_score(loads, [], new_shares, [], max_load=6, rng=Random(1))[0] == 0
+    assert order_by_score(loads, [], new_shares, [0.05, 0.2, 0.2], max_load=6, rng=Random(1))[0] == 0
+    assert order_by_score(loads, [], new_shares, [0.5, 0.2, 0.2], max_load=6, rng=Random(1))[0] != 0
+    assert order_by_score([CandidateLoad(3.0), CandidateLoad(0.2), CandidateLoad(0.2)], [], new_shares, [0.05, 0.2, 0.2], max_load=6,
                   rng=Random(1))[0] != 0
 
 
 def test_choose_equal_wait_prefers_cached() -> None:
     """A hosted API is as quick without its cache, and costs more."""
-    assert choose([CandidateLoad(0.2), CandidateLoad(0.2)], [], [1.0, 0.2], [0.2, 0.21], max_load=6, rng=Random(1))[0] == 1
+    assert order_by_score([CandidateLoad(0.2), CandidateLoad(0.2)], [], [1.0, 0.2], [0.2, 0.21], max_load=6, rng=Random(1))[0] == 1
 
 
 @pytest.mark.parametrize(("weights", "share"), [([9.0, 1.0], 0.9), ([1.0, 1.0], 0.5)])
 def test_choose_shares_follow_weights(weights: list[float], share: float) -> None:
     """As long as all keep up."""
     rng, loads = Random(1), [CandidateLoad(0.2), CandidateLoad(0.2)]
-    firsts = Counter(choose(loads, weights, [], [], max_load=6, rng=rng)[0] for _ in range(4000))
+    firsts = Counter(order_by_score(loads, weights, [], [], max_load=6, rng=rng)[0] for _ in range(4000))
     assert firsts[0] / 4000 == pytest.approx(share, abs=0.02)
 
 
@@ -207,6 +207,6 @@ def test_choose_overloaded_first_draw_is_skipped() -> None:
     """Whatever its weight; work counts by weight, so nine in flight at weight nine are no more than one at weight one."""
     weights = [9.0, 1.0]
     slow = [CandidateLoad(2.0), CandidateLoad(0.2)]
-    assert {choose(slow, weights, [], [], max_load=6, rng=Random(seed))[0] for seed in range(50)} == {1}
-    nine, one = weighted(CandidateLoad(0.2 * 10), 9, weights[0]), weighted(CandidateLoad(0.2 * 2), 1, weights[1])
+    assert {order_by_score(slow, weights, [], [], max_load=6, rng=Random(seed))[0] for seed in range(50)} == {1}
+    nine, one = weigh_load(CandidateLoad(0.2 * 10), 9, weights[0]), weigh_load(CandidateLoad(0.2 * 2), 1, weights[1])
     assert nine.seconds == pytest.approx(one.seconds)

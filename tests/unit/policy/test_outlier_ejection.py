@@ -27,19 +27,19 @@ class Fleet:
         while self.now < until:
             self.now += 0.1
             self.n_calls += 1
-            for name, share in zip(NAMES, self.outliers.shares(NAMES, self.now), strict=True):
+            for name, share in zip(NAMES, self.outliers.traffic_shares(NAMES, self.now), strict=True):
                 if share <= 0:
                     continue
                 if name == bad and fails_each and self.n_calls % fails_each == 0:
-                    self.outliers.failed(name)
+                    self.outliers.record_failure(name)
                 else:
-                    self.outliers.answered(name, ttft_s if name == bad else 0.2, n_bytes if name == bad else N_BYTES,
+                    self.outliers.record_first_token(name, ttft_s if name == bad else 0.2, n_bytes if name == bad else N_BYTES,
                                            is_whole=False)
 
     @property
     def out(self) -> set[str]:
         """Who is left out now."""
-        return set(self.outliers.out(self.now))
+        return set(self.outliers.ejected(self.now))
 
 
 def test_outliers_failing_upstream_is_ejected_and_returns() -> None:
@@ -49,14 +49,14 @@ def test_outliers_failing_upstream_is_ejected_and_returns() -> None:
     assert fleet.out == set()
     fleet.run(6, "b", fails_each=5)
     assert fleet.out == {"b"}
-    assert "of its calls failed" in fleet.outliers.out(fleet.now)["b"]
+    assert "of its calls failed" in fleet.outliers.ejected(fleet.now)["b"]
     fleet.run(25)
     assert fleet.out == {"b"}
     fleet.run(6)
     assert fleet.out == set()
-    assert 0.1 <= fleet.outliers.shares(NAMES, fleet.now)[1] < 0.5
+    assert 0.1 <= fleet.outliers.traffic_shares(NAMES, fleet.now)[1] < 0.5
     fleet.run(20)
-    assert fleet.outliers.shares(NAMES, fleet.now) == [1.0] * 4
+    assert fleet.outliers.traffic_shares(NAMES, fleet.now) == [1.0] * 4
 
 
 def test_outliers_common_failures_eject_none() -> None:
@@ -65,10 +65,10 @@ def test_outliers_common_failures_eject_none() -> None:
     for n in range(400):
         for name in NAMES:
             if n % 4 == 0:
-                outliers.failed(name)
+                outliers.record_failure(name)
             else:
-                outliers.answered(name, 0.2, N_BYTES, is_whole=False)
-        assert outliers.shares(NAMES, n / 10) == [1.0] * 4
+                outliers.record_first_token(name, 0.2, N_BYTES, is_whole=False)
+        assert outliers.traffic_shares(NAMES, n / 10) == [1.0] * 4
 
 
 def test_outliers_slow_upstream_is_ejected() -> None:
@@ -101,9 +101,9 @@ def test_outliers_max_share_bounds_ejections(max_share: float, n_out: int) -> No
     """Of four, three are slow, each far more than the next: by the median of the others' two are outliers."""
     outliers = Outliers(EjectConfig(enabled=True, max_share=max_share))
     for n in range(300):
-        shares = outliers.shares(NAMES, n / 10)
+        shares = outliers.traffic_shares(NAMES, n / 10)
         for name, ttft_s in zip(NAMES, (0.1, 0.2, 5.0, 50.0), strict=True):
-            outliers.answered(name, ttft_s, N_BYTES, is_whole=False)
+            outliers.record_first_token(name, ttft_s, N_BYTES, is_whole=False)
     assert [share == 0 for share in shares].count(True) == n_out
 
 
@@ -116,12 +116,12 @@ def test_outliers_never_eject_all(calls: list[tuple[str, str]], n: int, max_shar
     for name, what in calls:
         now += 0.3
         if what == "fail":
-            outliers.failed(name)
+            outliers.record_failure(name)
         elif what == "lost":
-            outliers.outlasted(name, 9.0, N_BYTES, is_whole=False)
+            outliers.record_lower_bound(name, 9.0, N_BYTES, is_whole=False)
         else:
-            outliers.answered(name, 9.0 if what == "slow" else 0.1, N_BYTES, is_whole=False)
-        shares = outliers.shares(names, now)
+            outliers.record_first_token(name, 9.0 if what == "slow" else 0.1, N_BYTES, is_whole=False)
+        shares = outliers.traffic_shares(names, now)
         assert sum(share == 0 for share in shares) <= max_share * n
         assert max(shares) > 0
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Usage
-from stayfast.policy.admission.price import Price, dearest, price_of
+from stayfast.policy.admission.price import Price, highest_prices, price_of
 
 COUNTS = st.integers(0, 10_000_000)
 
@@ -47,12 +47,12 @@ def test_price_out_of_bounds_is_rejected(bad: dict[str, float]) -> None:
 def test_dearest_takes_highest_of_all_upstreams() -> None:
     """By kind of token, of all upstreams; a target's own name for the model counts, if it has one."""
     cheap, dear = Price(1.0, 20.0, cached_read_per_mtok=0.1), Price(4.0, 8.0, cache_write_per_mtok=5.0)
-    assert dearest([({"a": cheap}, None), ({"b": dear}, "b")], "a") == {"a": Price(5.0, 20.0)}
-    assert dearest([({"a": cheap}, None), ({"b": dear}, "c"), ({}, None)], "a") == {"a": Price(1.0, 20.0)}
-    assert dearest([({}, None)], "a") == {}
+    assert highest_prices([({"a": cheap}, None), ({"b": dear}, "b")], "a") == {"a": Price(5.0, 20.0)}
+    assert highest_prices([({"a": cheap}, None), ({"b": dear}, "c"), ({}, None)], "a") == {"a": Price(1.0, 20.0)}
+    assert highest_prices([({}, None)], "a") == {}
 
 
 def test_dearest_any_model_lists_each_price() -> None:
     """Names with a price of their own have theirs; all others what `*` costs."""
-    found = dearest([({"a": Price(1, 1), "*": Price(2, 2)}, None), ({"b": Price(9, 9)}, None)], "*")
+    found = highest_prices([({"a": Price(1, 1), "*": Price(2, 2)}, None), ({"b": Price(9, 9)}, None)], "*")
     assert found == {"a": Price(1, 1), "b": Price(9, 9), "*": Price(2, 2)}

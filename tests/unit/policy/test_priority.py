@@ -11,7 +11,7 @@ from stayfast.policy.admission.priority import (
     HoldBack,
     Points,
     PriorityClass,
-    Repeats,
+    RecentKeys,
     TenantTier,
     Urgency,
 )
@@ -31,15 +31,15 @@ from stayfast.policy.admission.priority import (
 ])
 def test_priority_class_band_by_points(tier: TenantTier, urgency: Urgency, is_retry: bool, band: str) -> None:
     """The declared points, added up."""
-    assert BANDS[PriorityClass(Points(), tier, 0).band(urgency, is_retry=is_retry)] == band
+    assert BANDS[PriorityClass(Points(), tier, 0).band_for(urgency, is_retry=is_retry)] == band
 
 
 @given(st.sampled_from(TenantTier), st.sampled_from(Urgency), st.integers(-500, 500), st.integers(0, 500))
 def test_band_of_more_points_is_never_lower(tier: TenantTier, urgency: Urgency, points: int, more: int) -> None:
     """A tenant's own points move it one way only, and a retry never gains."""
     less, better = PriorityClass(Points(), tier, points), PriorityClass(Points(), tier, points + more)
-    assert better.band(urgency, is_retry=False) <= less.band(urgency, is_retry=False)
-    assert less.band(urgency, is_retry=True) >= less.band(urgency, is_retry=False)
+    assert better.band_for(urgency, is_retry=False) <= less.band_for(urgency, is_retry=False)
+    assert less.band_for(urgency, is_retry=True) >= less.band_for(urgency, is_retry=False)
 
 
 def test_hold_back_only_for_bands_with_traffic() -> None:
@@ -57,7 +57,7 @@ def test_hold_back_ceiling_from_one_to_all_places(n_places: int, share: float, s
     hold = HoldBack(n_places, share)
     for each in seen:
         hold.seen_at[each] = 0.0
-    assert 1 <= hold.sure[band] <= hold.ceiling(band, 1.0) <= n_places
+    assert 1 <= hold.guaranteed[band] <= hold.ceiling(band, 1.0) <= n_places
     assert all(hold.ceiling(each, 1.0) >= hold.ceiling(band, 1.0) for each in range(band))
 
 
@@ -69,8 +69,8 @@ def test_points_out_of_bounds_are_rejected() -> None:
 
 def test_repeats_are_per_tenant_and_bounded() -> None:
     """The same key of another tenant is another request; the oldest keys are forgotten."""
-    repeats = Repeats()
-    assert [repeats.has_seen("a", "k"), repeats.has_seen("b", "k"), repeats.has_seen("a", "k")] == [False, False, True]
+    repeats = RecentKeys()
+    assert [repeats.is_repeat("a", "k"), repeats.is_repeat("b", "k"), repeats.is_repeat("a", "k")] == [False, False, True]
     for n in range(MAX_REMEMBERED):
-        repeats.has_seen("c", str(n))
-    assert not repeats.has_seen("a", "k")
+        repeats.is_repeat("c", str(n))
+    assert not repeats.is_repeat("a", "k")

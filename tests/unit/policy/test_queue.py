@@ -86,9 +86,9 @@ def test_queue_standing_lane_waits_target_only() -> None:
     queue: Queue[str] = Queue(QueueConfig(max_wait_s=2.0, target_wait_s=0.1))
     for n in range(30):
         queue.push(waiting(f"{n} ", at=n * 0.1))
-    assert [late.item for late in queue.overdue(1.99)] == []
-    assert [late.item for late in queue.overdue(2.0)] == ["0 "]
-    late = {item.item for item in queue.overdue(2.95)}
+    assert [late.item for late in queue.pop_overdue(1.99)] == []
+    assert [late.item for late in queue.pop_overdue(2.0)] == ["0 "]
+    late = {item.item for item in queue.pop_overdue(2.95)}
     assert late == {f"{n} " for n in range(1, 29)}
     assert queue.n == 1
 
@@ -100,20 +100,20 @@ def test_queue_standing_is_counted_per_tenant() -> None:
         queue.push(waiting("n", at=n * 0.1))
     queue.push(waiting("q", share=B, at=2.0))
     queue.push(waiting("r", share=B, at=2.0))
-    assert "q" not in [late.item for late in queue.overdue(2.95)]
+    assert "q" not in [late.item for late in queue.pop_overdue(2.95)]
 
 
 def test_queue_predicted_s_follows_littles_law() -> None:
     """Little's law, with turns among tenants: a noisy one's queue is not before a quiet one's first request."""
     queue: Queue[str] = Queue(QueueConfig())
-    assert queue.predicted_s(2, A, 4) == 0.0
-    queue.served(2.0)
+    assert queue.predict_wait_s(2, A, 4) == 0.0
+    queue.record_service_time(2.0)
     for n in range(10):
         queue.push(waiting(str(n)))
     queue.push(waiting("h", band=1, share=B))
     assert queue.n_ahead(2, A) == 11
     assert queue.n_ahead(2, B) == 2
-    assert queue.predicted_s(2, B, 4) == pytest.approx(3 * 2.0 / 4)
+    assert queue.predict_wait_s(2, B, 4) == pytest.approx(3 * 2.0 / 4)
 
 
 @given(st.lists(st.tuples(st.sampled_from("+-x?"), st.integers(0, 4), st.integers(0, 2), st.floats(0, 5)), max_size=120),
@@ -138,7 +138,7 @@ def test_queue_random_steps_lose_nothing(steps: list[tuple[str, int, int, float]
             out = [Random(n).choice(list(inside.values()))]
             queue.remove(out[0])
         else:
-            out = queue.overdue(now)
+            out = queue.pop_overdue(now)
             assert all(now - item.queued_at < 1.0 for key, item in inside.items() if item not in out)
         for item in out:
             assert inside.pop(item.item) is item
@@ -165,10 +165,10 @@ def test_queue_config_out_of_bounds_is_rejected() -> None:
 def test_queue_served_client_left_never_lowers_mean() -> None:
     """Its answer would have taken longer than it stayed."""
     queue: Queue[str] = Queue(QueueConfig())
-    queue.served(2.0)
-    queue.served(0.1, has_left=True)
+    queue.record_service_time(2.0)
+    queue.record_service_time(0.1, has_left=True)
     assert queue.service_s == 2.0
-    queue.served(12.0, has_left=True)
+    queue.record_service_time(12.0, has_left=True)
     assert queue.service_s > 2.0
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.admission.fair_share import Sharing, TenantShare
+from stayfast.policy.admission.fair_share import FairShares, TenantShare
 from stayfast.policy.admission.priority import BANDS, WITH_TRAFFIC_S
 from stayfast.policy.admission.queue import Queue, QueueConfig, QueueEntry
 
@@ -16,16 +16,16 @@ STEPS = st.tuples(st.sampled_from(["come", "come", "run", "go", "go", "end", "le
 
 def most_of_late(share: TenantShare, now: float) -> int:
     """What `n_most` will say, changing nothing."""
-    if now < share.turns_at:
-        return max(share.n_most_now, share.n_most_before)
-    return max(share.n_running, share.n_most_now if now < share.turns_at + WITH_TRAFFIC_S / 2 else share.n_running)
+    if now < share.slot_ends_at:
+        return max(share.peak_now, share.peak_before)
+    return max(share.n_running, share.peak_now if now < share.slot_ends_at + WITH_TRAFFIC_S / 2 else share.n_running)
 
 
 class Many:
     """Tenants, a queue and places; each pop and each newcomer is held against the rule as it is written down."""
 
     def __init__(self, weights: list[float], max_queue: int) -> None:
-        self.sharing, self.now = Sharing(), 0.0
+        self.sharing, self.now = FairShares(), 0.0
         self.queue: Queue[int] = Queue(QueueConfig(max_queue=max_queue))
         self.shares = [TenantShare(str(n), weight) for n, weight in enumerate(weights)]
         self.running: list[tuple[TenantShare, float]] = []
@@ -44,7 +44,7 @@ class Many:
             self.go(amount)
         elif step == "end" and self.running:
             share, thought = self.running.pop(which % len(self.running))
-            self.sharing.end(share, thought, amount * which % 7)
+            self.sharing.end_request(share, thought, amount * which % 7)
         elif step == "leave" and self.inside:
             self.queue.remove(self.inside.pop(which % len(self.inside)))
         elif step == "later":
@@ -52,10 +52,10 @@ class Many:
 
     def arrive(self, share: TenantShare) -> None:
         self.seen.add(share)
-        self.sharing.arrive(share, self.now, self.queue.least_served())
+        self.sharing.add_request(share, self.now, self.queue.least_served())
 
     def start(self, share: TenantShare, thought: float) -> None:
-        self.sharing.start(share, thought)
+        self.sharing.start_request(share, thought)
         self.running.append((share, thought))
 
     def come(self, share: TenantShare, band: int, amount: float) -> None:
@@ -142,16 +142,16 @@ def test_queue_pop_calls_has_room_once_per_band() -> None:
 
 def test_sharing_n_reserved_skips_waiting_tenants() -> None:
     """A tenant that begins to wait reserves nothing; once it waits no more, it does."""
-    sharing, share, other = Sharing(), TenantShare("a"), TenantShare("b")
+    sharing, share, other = FairShares(), TenantShare("a"), TenantShare("b")
     for each in (share, other):
-        sharing.arrive(each, 0.0, None)
-    sharing.start(other, 1.0)
-    sharing.end(other, 1.0, 1.0)
+        sharing.add_request(each, 0.0, None)
+    sharing.start_request(other, 1.0)
+    sharing.end_request(other, 1.0, 1.0)
     assert sharing.n_reserved_from_greedy(10, 0.0) == 1
-    other.queued()
+    other.enter_queue()
     assert sharing.n_reserved_from_greedy(10, 0.0) == 0
     assert list(sharing._unqueued) == [share]
-    other.left_queue()
+    other.leave_queue()
     assert sharing.n_reserved_from_greedy(10, 0.0) == 1
-    sharing.arrive(share, 100.0, None)
+    sharing.add_request(share, 100.0, None)
     assert list(sharing._unqueued) == list(sharing._present) == [share]

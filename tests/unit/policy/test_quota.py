@@ -93,7 +93,7 @@ def test_tenant_quota_unchanged_limit_keeps_its_bucket() -> None:
     refusal = after.reserve((1, 10, 0), 0.0)
     assert refusal is not None
     assert refusal.limit == "tokens_per_day"
-    assert after.bucket("requests_per_minute").level(0.0) == 98
+    assert after.bucket_for("requests_per_minute").level(0.0) == 98
 
 
 @pytest.mark.parametrize(("limit", "left"), [(4000, 2500), (1800, 300), (1000, 0), (2000, 500)])
@@ -101,14 +101,14 @@ def test_tenant_quota_raised_limit_adds_difference(limit: int, left: int) -> Non
     """1500 of 2000 are used: raised, the difference comes on top; lowered, it goes, but what was legal is no debt."""
     before = TenantQuota(QuotaConfig(tokens_per_day=2000), 0.0)
     assert before.reserve((1, 1500, 0), 0.0) is None
-    assert TenantQuota(QuotaConfig(tokens_per_day=limit), 0.0, before=before).bucket("tokens_per_day").level(0.0) == left
+    assert TenantQuota(QuotaConfig(tokens_per_day=limit), 0.0, before=before).bucket_for("tokens_per_day").level(0.0) == left
 
 
 def test_tenant_quota_debt_survives_a_reload() -> None:
     """Under a lower limit, too, and no larger one."""
     before = TenantQuota(QuotaConfig(tokens_per_day=2000), 0.0)
     before.reconcile(NOTHING, (1, 2100, 0), 0.0)
-    assert TenantQuota(QuotaConfig(tokens_per_day=1000), 0.0, before=before).bucket("tokens_per_day").level(0.0) == -100
+    assert TenantQuota(QuotaConfig(tokens_per_day=1000), 0.0, before=before).bucket_for("tokens_per_day").level(0.0) == -100
 
 
 class Slow(Bucket):
@@ -132,7 +132,7 @@ def test_tenant_quota_agrees_with_its_buckets(steps: list[tuple[int, int, int, i
         if refusal is None:
             for quota in (quick, slow):
                 quota.reconcile(amount, (1.0, float(used), 2.0), now)
-        assert quick.left(now) == slow.left(now)
+        assert quick.levels(now) == slow.levels(now)
         assert quick.allowances(now) == slow.allowances(now)
 
 
@@ -158,8 +158,8 @@ def test_bucket_wait_s_is_exact() -> None:
     bucket.take(10, 0)
     wait_s = bucket.wait_s(6, 0)
     assert wait_s == 1.5
-    assert not bucket.has(6, 1.499)
-    assert bucket.has(6, 1.5)
+    assert not bucket.has_room(6, 1.499)
+    assert bucket.has_room(6, 1.5)
     assert bucket.wait_s(11, 0) is None
     assert bucket.full_in_s(1.5) == 1.0
 

@@ -6,19 +6,19 @@ from stayfast.policy.admission.response_owners import ResponseOwners
 def test_response_owners_other_tenant_is_recognised() -> None:
     """The owner itself, and tenants of an unrecorded id, may continue."""
     owners = ResponseOwners()
-    owners.note("resp_1", "a")
-    assert owners.is_anothers("resp_1", "b")
-    assert not owners.is_anothers("resp_1", "a")
-    assert not owners.is_anothers("resp_2", "b")
+    owners.record("resp_1", "a")
+    assert owners.belongs_to_other("resp_1", "b")
+    assert not owners.belongs_to_other("resp_1", "a")
+    assert not owners.belongs_to_other("resp_2", "b")
 
 
 def test_response_owners_shared_answer_is_open_to_all() -> None:
     """A response that two tenants received from a shared cache belongs to neither alone."""
     owners = ResponseOwners()
-    owners.note("resp_1", "a")
-    owners.note("resp_1", "b")
-    owners.note("resp_1", "a")
-    assert not any(owners.is_anothers("resp_1", tenant) for tenant in "abc")
+    owners.record("resp_1", "a")
+    owners.record("resp_1", "b")
+    owners.record("resp_1", "a")
+    assert not any(owners.belongs_to_other("resp_1", tenant) for tenant in "abc")
 
 
 def test_response_owners_share_memory_between_workers() -> None:
@@ -39,7 +39,7 @@ def test_response_owners_share_memory_between_workers() -> None:
 
     one, two = ResponseOwners(make), ResponseOwners(make)
     assert not calls
-    one.note("resp_1", "a")
-    one.note("resp_2", "a")
-    assert two.is_anothers("resp_1", "b")
+    one.record("resp_1", "a")
+    one.record("resp_2", "a")
+    assert two.belongs_to_other("resp_1", "b")
     assert len(calls) == 2

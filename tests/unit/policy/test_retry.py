@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.retry import RetryConfig, backoff_s, patience_s, wait_before_next
+from stayfast.policy.resilience.retry import RetryConfig, backoff_s, longest_wait_s, wait_before_next
 
 CONFIG = RetryConfig(max_attempts=3, backoff_base_s=0.1, backoff_cap_s=0.3, min_remaining_s=0.05)
 
@@ -16,7 +16,7 @@ CONFIG = RetryConfig(max_attempts=3, backoff_base_s=0.1, backoff_cap_s=0.3, min_
 def test_wait_before_next_always_fits_deadline(n_made: int, remaining_s: float, alone_s: float, is_fresh: bool,
                                                seed: int) -> None:
     """Whatever the samples: within the count, within the time that is left, within the jitter's ceiling."""
-    wait_s = wait_before_next(CONFIG, n_made, remaining_s, Random(seed), is_fresh=is_fresh, alone_s=alone_s, least_s=0.2)
+    wait_s = wait_before_next(CONFIG, n_made, remaining_s, Random(seed), is_fresh=is_fresh, retry_after_s=alone_s, min_attempt_s=0.2)
     if wait_s is None:
         return
     assert n_made < CONFIG.max_attempts
@@ -32,10 +32,10 @@ def test_wait_before_next_fresh_upstream_is_immediate() -> None:
 
 def test_wait_before_next_honours_retry_after() -> None:
     """Not before the Retry-After ends; not at all if that is too late."""
-    wait_s = wait_before_next(CONFIG, 1, 10, Random(1), alone_s=5)
+    wait_s = wait_before_next(CONFIG, 1, 10, Random(1), retry_after_s=5)
     assert wait_s is not None
     assert wait_s >= 5
-    assert wait_before_next(CONFIG, 1, 5, Random(1), alone_s=5) is None
+    assert wait_before_next(CONFIG, 1, 5, Random(1), retry_after_s=5) is None
 
 
 def test_wait_before_next_has_full_jitter() -> None:
@@ -58,11 +58,11 @@ def test_retry_config_out_of_bounds_is_rejected(wrong: dict[str, float]) -> None
 
 def test_patience_s_is_bounded() -> None:
     """By the setting over all waits of a request, and by a quarter of what is left."""
-    assert patience_s(CONFIG, 600) == CONFIG.max_retry_after_s
-    assert patience_s(CONFIG, 600, waited_s=3) == CONFIG.max_retry_after_s - 3
-    assert patience_s(CONFIG, 8) == 2.0
-    assert patience_s(CONFIG, 600, waited_s=99) == patience_s(CONFIG, -1) == 0.0
-    assert patience_s(RetryConfig(max_retry_after_s=0), 600) == 0.0
+    assert longest_wait_s(CONFIG, 600) == CONFIG.max_retry_after_s
+    assert longest_wait_s(CONFIG, 600, waited_s=3) == CONFIG.max_retry_after_s - 3
+    assert longest_wait_s(CONFIG, 8) == 2.0
+    assert longest_wait_s(CONFIG, 600, waited_s=99) == longest_wait_s(CONFIG, -1) == 0.0
+    assert longest_wait_s(RetryConfig(max_retry_after_s=0), 600) == 0.0
 
 
 class _Dice(Random):

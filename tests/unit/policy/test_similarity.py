@@ -7,30 +7,30 @@ from typing import Any
 import pytest
 
 from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
-from stayfast.policy.cache.lexical import MOST_CHARS, wording
-from stayfast.policy.cache.similarity import LEAST_COSINE, N_FEATURES, EligibleConfig, Fixed, features, judge, wary, why_not
+from stayfast.policy.cache.lexical import MOST_CHARS, parse_wording
+from stayfast.policy.cache.similarity import LEAST_COSINE, N_FEATURES, EligibleConfig, FixedThreshold, compute_features, judge_question, reject_new_words, exclusion_reason
 
-ASKED = wording("how do I export a table")
+ASKED = parse_wording("how do I export a table")
 LIKE = "how can I export one table"
 
 
 def neighbours(*given: tuple[float, int], text: str = LIKE) -> list[Neighbour]:
     """Of (cosine, answer)."""
-    return [Neighbour(cosine, answer, key, wording(text)) for key, (cosine, answer) in enumerate(given)]
+    return [Neighbour(cosine, answer, key, parse_wording(text)) for key, (cosine, answer) in enumerate(given)]
 
 
 def heard(answer: int, *texts: str) -> AnswerVotes:
     """An answer with these phrasings."""
     votes = AnswerVotes()
     for key, text in enumerate(texts):
-        votes.add(key, answer, wording(text))
+        votes.add(key, answer, parse_wording(text))
     return votes
 
 
 def test_features_match_their_definitions() -> None:
     """Each by its formula."""
     near = neighbours((0.9, 1), (0.8, 1), (0.7, 2), (0.6, 1), (0.5, 3), (0.4, 1))
-    cos1, margin, vote5, mean3, vote10, shared = found = features(ASKED, near[0], near)
+    cos1, margin, vote5, mean3, vote10, shared = found = compute_features(ASKED, near[0], near)
     assert len(found) == N_FEATURES
     assert (cos1, vote5) == (0.9, 3 / 5)
     assert (margin, mean3, vote10) == pytest.approx((0.2, 0.8, 4 / 6))
@@ -47,26 +47,26 @@ def test_features_match_their_definitions() -> None:
 def test_features_margin_without_other_answers(given: Sequence[tuple[float, int]], margin: float) -> None:
     """It is never taken for larger than is known."""
     near = neighbours(*given)
-    assert features(ASKED, near[0], near)[1] == pytest.approx(margin)
+    assert compute_features(ASKED, near[0], near)[1] == pytest.approx(margin)
 
 
 def test_fixed_threshold_serves_from_its_cosine() -> None:
     """By the cosine of the nearest."""
     votes = AnswerVotes()
-    assert judge(ASKED, neighbours((0.93, 1)), votes, Fixed(0.92)).why == ""
-    judged = judge(ASKED, neighbours((0.91, 1)), votes, Fixed(0.92))
+    assert judge_question(ASKED, neighbours((0.93, 1)), votes, FixedThreshold(0.92)).why == ""
+    judged = judge_question(ASKED, neighbours((0.91, 1)), votes, FixedThreshold(0.92))
     assert (judged.why, judged.p, len(judged.features)) == ("unlike", 0.91, N_FEATURES)
-    assert judge(ASKED, [], votes, Fixed(0.92)) == ("no_neighbour", None, 0.0, ())
+    assert judge_question(ASKED, [], votes, FixedThreshold(0.92)) == ("no_neighbour", None, 0.0, ())
 
 
 def test_judge_differing_words_skip_to_next_neighbour() -> None:
     """The nearest neighbour that the rules do not tell apart represents the question; if there is none, no label is made."""
     near = [*neighbours((0.99, 1), text="how do I import a table"), *neighbours((0.95, 2))]
-    judged = judge(ASKED, near, AnswerVotes(), Fixed(0.92))
+    judged = judge_question(ASKED, near, AnswerVotes(), FixedThreshold(0.92))
     assert judged.nearest == near[1]
     assert judged.why == ""
     assert judged.features[1] == pytest.approx(-0.04)  # the other answer is nearer
-    alone = judge(ASKED, near[:1], AnswerVotes(), Fixed(0.92))
+    alone = judge_question(ASKED, near[:1], AnswerVotes(), FixedThreshold(0.92))
     assert (alone.why, alone.features) == ("opposites", ())
 
 
@@ -74,8 +74,8 @@ def test_judge_answer_on_probation_is_not_served() -> None:
     """It is still judged, so that the probation can end."""
     votes = AnswerVotes()
     votes.add(0, 1, ASKED)
-    votes.judged(1, is_right=False, was_given=True)
-    judged = judge(ASKED, neighbours((0.99, 1)), votes, Fixed(0.92))
+    votes.record_judgement(1, is_right=False, was_given=True)
+    judged = judge_question(ASKED, neighbours((0.99, 1)), votes, FixedThreshold(0.92))
     assert judged.why == "probation"
     assert judged.features
 
@@ -83,11 +83,11 @@ def test_judge_answer_on_probation_is_not_served() -> None:
 class Sure:
     """A rule that takes all."""
 
-    def p(self, features: Sequence[float]) -> float:
+    def probability(self, features: Sequence[float]) -> float:
         """Certain."""
         return 1.0
 
-    def why_not(self, p: float) -> str:
+    def reject_reason(self, p: float) -> str:
         """Nothing."""
         return ""
 
@@ -102,18 +102,18 @@ def test_wary_new_word_is_a_miss(cosine: float, phrasings: Sequence[str], why: s
     """It may be what the question is about: its own answer is made, and learned from, however sure the rule is."""
     near = neighbours((cosine, 1), text="How can I track an order?")
     votes = heard(1, *phrasings)
-    votes.add(99, 2, wording("Where do I cancel what I ordered?"))  # another answer's words say nothing of this one's
-    asked = wording("How do I cancel my order?")
-    judged = wary(judge(asked, near, votes, Sure()), asked, votes, 0.8)
+    votes.add(99, 2, parse_wording("Where do I cancel what I ordered?"))  # another answer's words say nothing of this one's
+    asked = parse_wording("How do I cancel my order?")
+    judged = reject_new_words(judge_question(asked, near, votes, Sure()), asked, votes, 0.8)
     assert (judged.why, len(judged.features)) == (why, N_FEATURES)
-    assert wary(judge(asked, near, votes, Fixed(0.9)), asked, votes, 0.8).why == "unlike"
-    assert wary(judge(asked, near, votes, Sure()), asked, votes, 0.0).why == ""  # off
+    assert reject_new_words(judge_question(asked, near, votes, FixedThreshold(0.9)), asked, votes, 0.8).why == "unlike"
+    assert reject_new_words(judge_question(asked, near, votes, Sure()), asked, votes, 0.0).why == ""  # off
 
 
 def test_judge_below_least_cosine_is_a_miss() -> None:
     """Nor learned from: no label says anything of it."""
-    assert judge(ASKED, neighbours((LEAST_COSINE, 1)), AnswerVotes(), Sure()).why == ""
-    judged = judge(ASKED, neighbours((LEAST_COSINE - 0.01, 1)), AnswerVotes(), Sure())
+    assert judge_question(ASKED, neighbours((LEAST_COSINE, 1)), AnswerVotes(), Sure()).why == ""
+    judged = judge_question(ASKED, neighbours((LEAST_COSINE - 0.01, 1)), AnswerVotes(), Sure())
     assert (judged.why, judged.features) == ("unlike", ())
 
 
@@ -138,23 +138,23 @@ HOUR_S = 3600.0
 ])
 def test_why_not_each_rule_excludes(text: str, why: str) -> None:
     """With the usual settings."""
-    assert why_not(text, wording(text), EligibleConfig(), HOUR_S) == why
+    assert exclusion_reason(text, parse_wording(text), EligibleConfig(), HOUR_S) == why
 
 
 def test_why_not_route_settings_admit() -> None:
     """Texts with "My" at a help desk, and questions about today if answers are stored for as long as they are valid."""
     mine, today = "Can you restart my broken router", "latest stable release of Python"
-    assert why_not(mine, wording(mine), EligibleConfig(allow_personal=True), HOUR_S) == ""
-    assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
-    assert why_not(today, wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S + 1) == "volatile"
-    assert why_not("restart router", wording("restart router"), EligibleConfig(min_content_words=2), HOUR_S) == ""
+    assert exclusion_reason(mine, parse_wording(mine), EligibleConfig(allow_personal=True), HOUR_S) == ""
+    assert exclusion_reason(today, parse_wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
+    assert exclusion_reason(today, parse_wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S + 1) == "volatile"
+    assert exclusion_reason("restart router", parse_wording("restart router"), EligibleConfig(min_content_words=2), HOUR_S) == ""
 
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])
 def test_why_not_any_text_is_fast(text: str) -> None:
     """For hostile input, too: milliseconds at the largest limit."""
     began_s = process_time()
-    why_not(text[:MOST_CHARS], wording(text), EligibleConfig(max_chars=MOST_CHARS), HOUR_S)
+    exclusion_reason(text[:MOST_CHARS], parse_wording(text), EligibleConfig(max_chars=MOST_CHARS), HOUR_S)
     assert process_time() - began_s < 0.5
 
 

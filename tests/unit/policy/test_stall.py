@@ -23,7 +23,7 @@ def flow_of(gap_s: float, n: int = 300, now: float = 0.0) -> TokenFlow:
     """An upstream whose answers all have gaps of this length."""
     flow = TokenFlow()
     for _ in range(n // 30):
-        flow.took([gap_s] * 30, now)
+        flow.add_gaps([gap_s] * 30, now)
     return flow
 
 
@@ -31,7 +31,7 @@ def pulse_of(flow: TokenFlow, gap_s: float, n: int, now: float = 0.0) -> StallDe
     """An answer with so many such gaps, looked at once."""
     pulse = StallDetector()
     for _ in range(n):
-        pulse.beat(gap_s)
+        pulse.add_gap(gap_s)
     pulse.check(flow, now)
     return pulse
 
@@ -51,9 +51,9 @@ def test_stall_limit_is_longest_of_four(live_s: float, own_s: float, switch_s: f
 def test_stall_limit_infinite_before_enough_gaps() -> None:
     """One gap too few gives no limit; gaps of more than five minutes ago are forgotten."""
     flow = TokenFlow()
-    flow.took([0.02] * (MIN_GAPS - 1), 0.0)
+    flow.add_gaps([0.02] * (MIN_GAPS - 1), 0.0)
     assert StallDetector().limit_s(flow, 0.3, 0.0) == inf
-    flow.took([0.02], 2.0)
+    flow.add_gaps([0.02], 2.0)
     assert StallDetector().limit_s(flow, 0.3, 2.0) == FLOOR_S
     assert StallDetector().limit_s(flow, 0.3, 2.0 * LIVE_S) == inf
 
@@ -62,7 +62,7 @@ def test_stall_limit_adapts_to_usual_pauses() -> None:
     """Two gaps in a thousand are of three seconds: the limit is four times that, once they have ended."""
     flow = flow_of(0.02, 900)
     assert flow.limit_s(0.0) < FLOOR_S
-    flow.took([3.0, 3.0], 2.0)
+    flow.add_gaps([3.0, 3.0], 2.0)
     assert flow.limit_s(2.0) == pytest.approx(LIVE_TIMES * 3.0, rel=0.02)
 
 
@@ -72,7 +72,7 @@ def test_token_flow_sag_weighs_and_fades() -> None:
     pulse = pulse_of(flow, 0.02, 40)
     assert flow.load_factor(1.0) == 1.0
     for _ in range(10):
-        pulse.beat(0.1)
+        pulse.add_gap(0.1)
     pulse.check(flow, 1.0)
     assert flow.load_factor(1.0) == pytest.approx(5.0, rel=0.05)
     assert flow.load_factor(1.0 + SAG_DECAY_S) == pytest.approx(1.0 + 4.0 * exp(-1.0), rel=0.05)
@@ -88,7 +88,7 @@ def test_token_flow_ordinary_gaps_are_no_sag(own_s: float, later_s: float) -> No
     flow = flow_of(0.02)
     pulse = pulse_of(flow, own_s, 40)
     for _ in range(10):
-        pulse.beat(later_s)
+        pulse.add_gap(later_s)
     pulse.check(flow, 1.0)
     assert flow.load_factor(1.0) == 1.0
 
@@ -99,7 +99,7 @@ def test_token_flow_load_factor_is_bounded(sags: list[tuple[float, float]], afte
     flow, now = TokenFlow(), 0.0
     for wait_s, times in sags:
         now += wait_s
-        flow.sagged(times, now)
+        flow.record_sag(times, now)
     assert 1.0 <= flow.load_factor(now + after_s) <= MAX_SAG
 
 
@@ -108,6 +108,6 @@ def test_stall_limit_never_below_floor(gaps_s: list[float], switch_s: float) -> 
     """No pause below the floor, or below the time of a switch, is a stall."""
     flow, pulse = flow_of(0.01), StallDetector()
     for gap_s in gaps_s:
-        pulse.beat(gap_s)
+        pulse.add_gap(gap_s)
     pulse.check(flow, 0.0)
     assert pulse.limit_s(flow, switch_s, 0.0) >= max(FLOOR_S, switch_s)

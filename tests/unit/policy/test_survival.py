@@ -21,14 +21,14 @@ def _of(ended_s: list[float], cut_off_s: list[float]) -> Survival:
 def test_survival_matches_textbook_example() -> None:
     """1, 2, 4 and 5 ended, 3 was cut off: S falls by 1/5, 1/4, 1/2 and 1 of what is at risk."""
     survival = _of([1.0, 2.0, 4.0, 5.0], [3.0])
-    assert [survival.at(seconds) for seconds in (0.9, 1.5, 2.5, 4.5, 6.0)] == pytest.approx([1.0, 0.8, 0.6, 0.3, 0.0])
+    assert [survival.share_beyond(seconds) for seconds in (0.9, 1.5, 2.5, 4.5, 6.0)] == pytest.approx([1.0, 0.8, 0.6, 0.3, 0.0])
     assert survival.n == 5
 
 
 def test_survival_cancelled_attempts_leave_plateau() -> None:
     """Of ten, one was cut off at the end: the tenth quantile is not known."""
     survival = _of([1.0] * 9, [30.0])
-    assert survival.at(29.0) == pytest.approx(0.1)
+    assert survival.share_beyond(29.0) == pytest.approx(0.1)
     assert (survival.quantile(0.9) < 1.05, survival.quantile(0.95)) == (True, inf)
 
 
@@ -49,10 +49,10 @@ def test_survival_few_at_risk_keeps_the_tail() -> None:
     does says nothing of the seventy. Where none was cut off, the last one ends it.
     """
     quick = [0.2] * 930
-    assert _of([*quick, 2.0], [0.5] * 67 + [3.0] * 2).at(2.5) == pytest.approx(0.07)
-    assert _of([*quick, *[2.0] * 69, 3.0], []).at(4.0) == pytest.approx(0.0)
+    assert _of([*quick, 2.0], [0.5] * 67 + [3.0] * 2).share_beyond(2.5) == pytest.approx(0.07)
+    assert _of([*quick, *[2.0] * 69, 3.0], []).share_beyond(4.0) == pytest.approx(0.0)
 
 
 def test_survival_without_samples_is_one() -> None:
     """Without samples everything lasts for ever."""
-    assert (_of([], []).at(1.0), _of([], []).quantile(0.5)) == (1.0, inf)
+    assert (_of([], []).share_beyond(1.0), _of([], []).quantile(0.5)) == (1.0, inf)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stayfast.core.clock import Clock
-from stayfast.stores.base import Get, IsLed, Lead, Led, Order, Put, Remove, Reply, StoreStats, StoreUnavailable
-from stayfast.stores.remote_store import unpacked
+from stayfast.stores.base import Get, IsLed, AcquireLead, ReleaseLead, StoreCommand, Put, Remove, StoreReply, StoreStats, StoreUnavailable
+from stayfast.stores.remote_store import decode_answer
 
 
 @dataclass
@@ -30,16 +30,16 @@ class FakeDoor:
         self.is_gone = False
         self.is_full = False  # of journals: it can be heard, and not told
         self.is_closed = False
-        self.carried: list[list[Order]] = []
+        self.carried: list[list[StoreCommand]] = []
         self._clock = clock
 
-    async def execute(self, orders: Sequence[Order]) -> list[Reply]:
+    async def execute(self, orders: Sequence[StoreCommand]) -> list[StoreReply]:
         """After `takes_s`, if it is there."""
         self.carried.append(list(orders))
         await self._reach()
         return [self._do(order) for order in orders]
 
-    def _do(self, order: Order) -> Reply:
+    def _do(self, order: StoreCommand) -> StoreReply:
         place, now, key = self.place, self._clock.now(), order.key
         owner = place.leads[key][0] if key in place.leads and place.leads[key][1] > now else None
         match order:
@@ -49,14 +49,14 @@ class FakeDoor:
                 place.data[key] = order.data
             case Remove():
                 place.data.pop(key, None)
-            case Lead():
+            case AcquireLead():
                 if owner in (None, order.owner):
                     place.leads[key] = order.owner, now + order.for_s
                     return True
                 return False
             case IsLed():
                 return owner is not None
-            case Led():
+            case ReleaseLead():
                 if owner == order.owner:
                     del place.leads[key]
         return None
@@ -88,7 +88,7 @@ class FakeDoor:
         if self.is_gone:
             raise StoreUnavailable("no such place")
         data = self.place.data
-        found = [key for key, said in data.items() if unpacked(key, said).is_of(route, tenant, tag)]
+        found = [key for key, said in data.items() if decode_answer(key, said).matches(route, tenant, tag)]
         for key in found:
             del data[key]
         return len(found)

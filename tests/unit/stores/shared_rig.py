@@ -22,4 +22,4 @@ class Rig:
 
     def counts(self, what: str = "get") -> Counter[str]:
         """What came of it, how often."""
-        return Counter(fact.result for fact in self.sink.of(StoreCallDone) if fact.what == what)
+        return Counter(fact.result for fact in self.sink.facts_of(StoreCallDone) if fact.what == what)

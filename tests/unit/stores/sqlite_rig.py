@@ -5,7 +5,7 @@ from random import Random
 
 from stayfast.core.clock import SystemClock
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
-from stayfast.stores.sqlite import SqliteDoor
+from stayfast.stores.sqlite import SqliteBackend
 from stayfast.testing import RecordingSink
 
 ONLY_THERE = SharedConfig(timeout_s=10, local_bytes=0)
@@ -13,5 +13,5 @@ ONLY_THERE = SharedConfig(timeout_s=10, local_bytes=0)
 
 def opened(path: Path, max_bytes: int = 1 << 20, seed: int = 1) -> RemoteStore:
     """A store in this file, as one of several processes has it."""
-    return RemoteStore("file", SqliteDoor(path, max_bytes, SystemClock()), ONLY_THERE, SystemClock(), RecordingSink(),
+    return RemoteStore("file", SqliteBackend(path, max_bytes, SystemClock()), ONLY_THERE, SystemClock(), RecordingSink(),
                   rng=Random(seed))

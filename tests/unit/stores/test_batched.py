@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stayfast.core.clock import SystemClock
-from stayfast.stores.batched_embedder import Batched
+from stayfast.stores.batched_embedder import BatchedEmbedder
 from stayfast.stores.embedder import EmbedderConfig, NoEmbedder
 
 
@@ -28,13 +28,13 @@ class Words:
         self.gate.set()
         self.is_broken = False
 
-    def tokens(self, text: str) -> tuple[list[int], bool]:
+    def tokenize(self, text: str) -> tuple[list[int], bool]:
         """One number a word; six at most."""
         self.n_read += 1
         ids = [len(word) for word in text.split()]
         return ids[:6], len(ids) <= 6
 
-    def run(self, batch: list[list[int]]) -> NDArray[np.float32]:
+    def encode(self, batch: list[list[int]]) -> NDArray[np.float32]:
         """Their sums."""
         assert self.gate.wait(10)
         self.batches.append(batch)
@@ -43,11 +43,11 @@ class Words:
         return np.array([[sum(ids), 1] for ids in batch], dtype=np.float32)
 
 
-def on(check: Callable[[Batched, Words], Awaitable[None]], config: EmbedderConfig | None = None) -> None:
+def on(check: Callable[[BatchedEmbedder, Words], Awaitable[None]], config: EmbedderConfig | None = None) -> None:
     """Run a check with an embedder on such a model."""
     async def main() -> None:
         model = Words()
-        embedder = Batched(model, config or EmbedderConfig(), SystemClock())
+        embedder = BatchedEmbedder(model, config or EmbedderConfig(), SystemClock())
         try:
             async with asyncio.timeout(10):
                 await check(embedder, model)
@@ -60,7 +60,7 @@ def on(check: Callable[[Batched, Words], Awaitable[None]], config: EmbedderConfi
 
 def test_embedder_rows_have_order_of_texts() -> None:
     """Known ones and new ones, of all lengths; none at all is an empty array."""
-    async def check(embedder: Batched, model: Words) -> None:
+    async def check(embedder: BatchedEmbedder, model: Words) -> None:
         await embedder.embed(["a bc"])
         found = await embedder.embed(["abc", "a bc", "abcdef", "ab cdef"])
         assert found[:, 0].tolist() == [3, 3, 6, 6]
@@ -72,7 +72,7 @@ def test_embedder_rows_have_order_of_texts() -> None:
 
 def test_embedder_caches_vectors() -> None:
     """Also with other white space, around it and within, and other line ends; other words are another text."""
-    async def check(embedder: Batched, model: Words) -> None:
+    async def check(embedder: BatchedEmbedder, model: Words) -> None:
         await embedder.embed(["caf\u00e9 one\ntwo"])
         await embedder.embed(["  cafe\u0301 one\r\ntwo\n"])
         assert len(model.batches) == 1
@@ -86,7 +86,7 @@ def test_embedder_caches_vectors() -> None:
 
 def test_embedder_batches_waiting_texts_of_equal_length() -> None:
     """The first goes alone; of those who wait, equal ones share a batch, oldest first."""
-    async def check(embedder: Batched, model: Words) -> None:
+    async def check(embedder: BatchedEmbedder, model: Words) -> None:
         model.gate.clear()
         asked = [asyncio.ensure_future(embedder.embed([text])) for text in ("first", "a b", "a b c", "c d", "e f g")]
         await asyncio.sleep(0)
@@ -99,7 +99,7 @@ def test_embedder_batches_waiting_texts_of_equal_length() -> None:
 
 def test_embedder_cancelled_text_is_not_encoded() -> None:
     """A text whose asker is gone before its turn leaves the queue; the others get theirs."""
-    async def check(embedder: Batched, model: Words) -> None:
+    async def check(embedder: BatchedEmbedder, model: Words) -> None:
         model.gate.clear()
         first, gone, other = (asyncio.ensure_future(embedder.embed([text])) for text in ("first", "a b", "c d e"))
         await asyncio.sleep(0)
@@ -117,7 +117,7 @@ def test_embedder_cancelled_text_is_not_encoded() -> None:
 
 def test_embedder_model_failure_raises_without_the_text() -> None:
     """NoEmbedder for the texts of that batch; the next ones are tried again."""
-    async def check(embedder: Batched, model: Words) -> None:
+    async def check(embedder: BatchedEmbedder, model: Words) -> None:
         model.is_broken = True
         with pytest.raises(NoEmbedder, match=r"^the model failed: RuntimeError$"):
             await embedder.embed(["a", "b"])
@@ -129,7 +129,7 @@ def test_embedder_model_failure_raises_without_the_text() -> None:
 
 def test_embedder_closed_raises() -> None:
     """NoEmbedder, at once."""
-    async def check(embedder: Batched, model: Words) -> None:
+    async def check(embedder: BatchedEmbedder, model: Words) -> None:
         embedder.close()
         with pytest.raises(NoEmbedder, match="closed"):
             await embedder.embed(["a"])
@@ -139,18 +139,18 @@ def test_embedder_closed_raises() -> None:
 
 def test_embedder_slow_model_does_not_fit_short_time() -> None:
     """What one text took is what the next is expected to take."""
-    async def check(embedder: Batched, model: Words) -> None:
-        assert embedder.fits(0.0)
+    async def check(embedder: BatchedEmbedder, model: Words) -> None:
+        assert embedder.can_embed_within(0.0)
         await embedder.embed(["a"])
-        assert embedder.fits(5.0)
-        assert not embedder.fits(0.0)
+        assert embedder.can_embed_within(5.0)
+        assert not embedder.can_embed_within(0.0)
 
     on(check)
 
 
 def test_embedder_truncated_text_is_not_whole() -> None:
     """A caller can tell before it compares."""
-    async def check(embedder: Batched, model: Words) -> None:
+    async def check(embedder: BatchedEmbedder, model: Words) -> None:
         assert embedder.is_whole("one two three")
         assert not embedder.is_whole("one two three four five six seven")
 
@@ -159,7 +159,7 @@ def test_embedder_truncated_text_is_not_whole() -> None:
 
 def test_embedder_tokenizes_text_once() -> None:
     """To tell whether it is whole, and to embed it then; one of more words than tokens are read is not read at all."""
-    async def check(embedder: Batched, model: Words) -> None:
+    async def check(embedder: BatchedEmbedder, model: Words) -> None:
         for n, text in enumerate(("a bc def", "b", "a bc def"), 1):
             assert embedder.is_whole(text)
             assert (await embedder.embed([text]))[0, 0] == len(text.replace(" ", ""))
@@ -183,7 +183,7 @@ def test_embedder_settings_out_of_bounds_are_rejected(name: str, value: Any) -> 
 
 def test_embedder_concurrent_callers_of_same_text_share_one_encoding() -> None:
     """All get it; one of them may leave, and the last one that leaves takes it out of the queue."""
-    async def check(embedder: Batched, model: Words) -> None:
+    async def check(embedder: BatchedEmbedder, model: Words) -> None:
         model.gate.clear()
         busy = asyncio.ensure_future(embedder.embed(["busy"]))
         await asyncio.sleep(0)

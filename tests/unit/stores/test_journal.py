@@ -10,7 +10,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreCallDone
 from stayfast.stores import journal
 from stayfast.stores.base import StoreBackend
-from stayfast.stores.journal import LONGEST_S, SOON_S, Journal
+from stayfast.stores.journal import POLL_MAX_S, POLL_S, Journal
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
@@ -37,11 +37,11 @@ class Process:
         self.sink = RecordingSink()
         self.door = FakeDoor(place, loop)
         self.store = RemoteStore("hot", self.door, SharedConfig(), loop, self.sink, rng=Random(1))
-        self.journal = self.store.journal("abc", most, who)
+        self.journal = self.store.open_journal("abc", most, who)
         self.heard: list[tuple[int, bytes]] = []
         self.own: list[tuple[int, bytes]] = []
         self.broken: Exception | None = None
-        self.journal.begin(self.hear)
+        self.journal.start(self.hear)
 
     def hear(self, key: int, body: bytes, is_own: bool) -> None:
         """Remember it; what begins with a question mark cannot be read."""
@@ -56,7 +56,7 @@ class Process:
 
     def counts(self, what: str) -> Counter[str]:
         """What came of it."""
-        return Counter(fact.result for fact in self.sink.of(StoreCallDone) if fact.what == what)
+        return Counter(fact.result for fact in self.sink.facts_of(StoreCallDone) if fact.what == what)
 
 
 def test_journal_record_reaches_all_processes() -> None:
@@ -69,13 +69,13 @@ def test_journal_record_reaches_all_processes() -> None:
         for key, body in told:
             one.journal.put(key, body)
         other.journal.put(1, b"mine")
-        await asyncio.sleep(3 * SOON_S)
+        await asyncio.sleep(3 * POLL_S)
         assert (one.heard, other.heard) == ([(1, b"mine")], told)
         assert (one.own, other.own) == (told, [(1, b"mine")])
         late = Process(loop, place, b"3" * 8)
-        await asyncio.sleep(SOON_S)
+        await asyncio.sleep(POLL_S)
         assert sorted(late.heard) == sorted([*told, (1, b"mine")])
-        await asyncio.sleep(10 * SOON_S)
+        await asyncio.sleep(10 * POLL_S)
         assert (one.heard, other.heard) == ([(1, b"mine")], told)
         assert (one.counts("append_log"), one.counts("read_log")) == ({"stored": 4}, {"read": 1})
         for process in (one, other, late):
@@ -94,13 +94,13 @@ def test_journal_unavailable_store_gets_records_later() -> None:
         one.journal.put(1, b"while it was gone")
         await asyncio.sleep(100)
         n_tries = one.counts("read_log")["unavailable"]
-        assert 100 / LONGEST_S < n_tries < 20
+        assert 100 / POLL_MAX_S < n_tries < 20
         assert other.heard == []
         one.door.is_gone = other.door.is_gone = False
-        await asyncio.sleep(2 * LONGEST_S)
+        await asyncio.sleep(2 * POLL_MAX_S)
         assert other.heard == [(1, b"while it was gone")]
         one.journal.put(2, b"as ever")
-        await asyncio.sleep(3 * SOON_S)
+        await asyncio.sleep(3 * POLL_S)
         assert other.heard[1:] == [(2, b"as ever")]
         assert one.counts("read_log")["unavailable"] == n_tries
         await one.store.close()
@@ -119,7 +119,7 @@ def test_journal_full_store_is_still_read() -> None:
         one.door.is_full = True
         one.journal.put(1, b"no room")
         other.journal.put(2, b"there was room")
-        await asyncio.sleep(2 * LONGEST_S)
+        await asyncio.sleep(2 * POLL_MAX_S)
         assert one.heard == [(2, b"there was room")]
         assert one.counts("append_log")["unavailable"] > 1
         assert one.counts("read_log") == {"read": 1}
@@ -139,9 +139,9 @@ def test_journal_crash_of_task_is_reported() -> None:
         loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
         one.broken = ZeroDivisionError()
         other.journal.put(1, b"one")
-        await asyncio.sleep(3 * SOON_S)
+        await asyncio.sleep(3 * POLL_S)
         assert told == [one.broken]
-        assert one.journal.is_over
+        assert one.journal.is_closed
         await one.store.close()
         await other.store.close()
 
@@ -161,9 +161,9 @@ def test_journal_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(1)
         assert one.counts("append_log")["full"] == 20
         one.door.is_gone = False
-        await asyncio.sleep(2 * LONGEST_S)
+        await asyncio.sleep(2 * POLL_MAX_S)
         one.journal.put(30, b"x" * 1000)
-        await asyncio.sleep(2 * SOON_S)
+        await asyncio.sleep(2 * POLL_S)
         assert (one.counts("append_log")["full"], one.counts("append_log")["stored"]) == (20, 11)
         assert len(place.told["abc"]) == 11
         await one.store.close()
@@ -179,7 +179,7 @@ def test_journal_unreadable_record_is_skipped() -> None:
         one = Process(loop, place, b"1" * 8)
         await one.door.append_log("abc", [b"", b"short", b"2" * 8 + bytes(7), b"2" * 8 + bytes(8) + b"?",
                                           b"2" * 8 + bytes(8)], 10)
-        await asyncio.sleep(2 * SOON_S)
+        await asyncio.sleep(2 * POLL_S)
         assert one.heard == [(0, b"")]
         assert one.counts("read_log") == {"unreadable": 4, "read": 1}
         await one.store.close()
@@ -214,10 +214,10 @@ def test_journal_close_writes_queue() -> None:
         one.journal.put(1, b"last words")
         one.journal.close()
         await asyncio.sleep(0.1)
-        assert one.journal.is_over
+        assert one.journal.is_closed
         one.journal.put(2, b"too late")
         assert one.counts("append_log") == {"stored": 1, "full": 1}
-        await asyncio.sleep(2 * SOON_S)
+        await asyncio.sleep(2 * POLL_S)
         assert other.heard == [(1, b"last words")]
         other.door.takes_s = 3600
         other.journal.put(3, b"to nobody")
@@ -226,7 +226,7 @@ def test_journal_close_writes_queue() -> None:
         assert loop.now() - began_at < 10
         assert other.door.is_closed
         await asyncio.sleep(0.1)
-        assert other.journal.is_over
+        assert other.journal.is_closed
         await one.store.close()
 
     run(main)
@@ -240,8 +240,8 @@ def test_store_drops_closed_journals() -> None:
         for n in range(5):
             one.journal.close()
             await asyncio.sleep(0.1)
-            one.journal = one.store.journal("abc", 10, bytes([n]) * 8)
-            one.journal.begin(one.hear)
+            one.journal = one.store.open_journal("abc", 10, bytes([n]) * 8)
+            one.journal.start(one.hear)
         assert len(one.store._journals) == 1
         assert isinstance(one.store._journals[0], Journal)
         await one.store.close()

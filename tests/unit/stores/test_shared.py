@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreChanged
 from stayfast.stores import remote_store as shared
-from stayfast.stores.base import CachedAnswer, Get, Lead, Led, Order, Put, Reply, Store, StoreUnavailable
-from stayfast.stores.remote_store import VERSION, RemoteStore, SharedConfig, packed, unpacked
+from stayfast.stores.base import CachedAnswer, Get, AcquireLead, ReleaseLead, StoreCommand, Put, StoreReply, Store, StoreUnavailable
+from stayfast.stores.remote_store import VERSION, RemoteStore, SharedConfig, encode_answer, decode_answer
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
 from tests.unit.stores.shared_rig import Rig
@@ -61,23 +61,23 @@ def test_remote_store_ask_distinguishes_miss_from_no_reply() -> None:
         rig = Rig(loop, SharedConfig(local_ttl_s=10))
         await filled(rig.store, (KEY, kept("one")))
         await asyncio.sleep(20)
-        assert await rig.store.ask(KEY) == (kept("one"), True)
-        assert await rig.store.ask(KEY) == (kept("one"), True)
-        assert await rig.store.ask(OTHER) == (None, True)
-        assert await rig.store.ask(OTHER, loop.now()) == (None, False)
+        assert await rig.store.look_up(KEY) == (kept("one"), True)
+        assert await rig.store.look_up(KEY) == (kept("one"), True)
+        assert await rig.store.look_up(OTHER) == (None, True)
+        assert await rig.store.look_up(OTHER, loop.now()) == (None, False)
         rig.door.takes_s = 60
-        assert await rig.store.ask(OTHER) == (None, False)
+        assert await rig.store.look_up(OTHER) == (None, False)
         rig.door.takes_s = 0.001
         await asyncio.sleep(120)
         rig.door.is_gone = True
         for _ in range(8):
-            assert await rig.store.ask(OTHER) == (None, False)
-        assert await rig.store.ask(KEY) == (None, False)
+            assert await rig.store.look_up(OTHER) == (None, False)
+        assert await rig.store.look_up(KEY) == (None, False)
         assert rig.counts().keys() >= {"hit", "local_hit", "miss", "timeout", "unavailable", "suspended"}
         rig.door.is_gone = False
         await asyncio.sleep(60)
-        assert await rig.store.ask(OTHER) == (None, True)
-        assert await rig.store.ask(KEY) == (kept("one"), True)
+        assert await rig.store.look_up(OTHER) == (None, True)
+        assert await rig.store.look_up(KEY) == (kept("one"), True)
 
     run(main)
 
@@ -90,9 +90,9 @@ def test_remote_store_expired_answer_is_a_miss() -> None:
         answer = replace(kept("one"), drop_at=loop.wall() + 10)
         await filled(rig.store, (KEY, answer))
         await asyncio.sleep(9)
-        assert await rig.store.ask(KEY) == (answer, True)
+        assert await rig.store.look_up(KEY) == (answer, True)
         await asyncio.sleep(1)
-        assert await rig.store.ask(KEY) == (None, True)
+        assert await rig.store.look_up(KEY) == (None, True)
         assert await rig.store.inspect(KEY) is None
         assert KEY in rig.door.place.data
 
@@ -143,7 +143,7 @@ def test_remote_store_slow_backend_opens_breaker_after_five_timeouts() -> None:
         await asyncio.sleep(6)
         assert await rig.store.get(KEY) == kept("one")
         assert await rig.store.get(KEY) == kept("one")
-        assert [(fact.state, fact.why) for fact in rig.sink.of(StoreChanged)] == [
+        assert [(fact.state, fact.why) for fact in rig.sink.facts_of(StoreChanged)] == [
             ("open", "5 failures in a row: no answer in 0.02 s"), ("half_open", "a probe was good: no answer in 0.02 s"),
             ("closed", "2 probes were good")]
 
@@ -157,22 +157,22 @@ def test_remote_store_failing_writes_do_not_stop_reads(monkeypatch: pytest.Monke
         rig = Rig(loop)
         await filled(rig.store, (KEY, kept("one")))
         carry = rig.door.execute
-        async def full(orders: Sequence[Order]) -> list[Reply]:
-            if any(isinstance(order, Put | Lead) for order in orders):
+        async def full(orders: Sequence[StoreCommand]) -> list[StoreReply]:
+            if any(isinstance(order, Put | AcquireLead) for order in orders):
                 raise StoreUnavailable("OutOfMemoryError")
             return await carry(orders)
 
         monkeypatch.setattr(rig.door, "execute", full)
         for n in range(50):
             assert await rig.store.get(KEY) == kept("one")
-            assert await rig.store.lead(n.to_bytes(32, "big"))
+            assert await rig.store.acquire_lead(n.to_bytes(32, "big"))
             await rig.store.put(n.to_bytes(32, "big"), kept("two"))
         assert (rig.counts(), rig.counts("lead")) == ({"hit": 50}, {"unavailable": 5, "suspended": 45})
         monkeypatch.setattr(rig.door, "execute", carry)
         await asyncio.sleep(2)
-        assert [await rig.store.lead(KEY) for _ in range(3)] == [True] * 3
+        assert [await rig.store.acquire_lead(KEY) for _ in range(3)] == [True] * 3
         assert rig.counts("lead")["led"] == 3
-        told = rig.sink.of(StoreChanged)
+        told = rig.sink.facts_of(StoreChanged)
         assert told[0].why == "writes: 5 failures in a row: OutOfMemoryError"
         assert [fact.state for fact in told] == ["open", "half_open", "closed"]
 
@@ -194,7 +194,7 @@ def test_remote_store_short_deadline_does_not_count_as_failure() -> None:
         await asyncio.sleep(1)
         await filled(rig.store, (KEY, kept("one")))
         assert await rig.store.get(KEY) == kept("one")
-        assert rig.sink.of(StoreChanged) == []
+        assert rig.sink.facts_of(StoreChanged) == []
 
     run(main)
 
@@ -266,8 +266,8 @@ def test_remote_store_unavailable_backend_is_a_miss() -> None:
         assert await rig.store.inspect(KEY) == kept("one")
         assert await rig.store.get(OTHER) is None
         assert await rig.store.inspect(OTHER) is None
-        assert await rig.store.lead(OTHER)
-        assert await rig.store.follow(OTHER, loop.now() + 1, 0) is None
+        assert await rig.store.acquire_lead(OTHER)
+        assert await rig.store.wait_for_leader(OTHER, loop.now() + 1, 0) is None
         assert not await rig.store.remove(OTHER)
         stats = await rig.store.stats()
         assert (stats.n_entries, stats.n_near, stats.why_not) == (None, 1, "no such place")
@@ -310,8 +310,8 @@ def test_remote_store_close_sends_queued_writes() -> None:
         assert rig.door.is_closed
         assert await rig.store.get(KEY) is None
         await rig.store.put(KEY, kept("one"))
-        assert await rig.store.lead(KEY)
-        rig.store.led(KEY)
+        assert await rig.store.acquire_lead(KEY)
+        rig.store.release_lead(KEY)
         assert len(rig.door.place.data) == 100
 
     run(main)
@@ -337,7 +337,7 @@ def test_remote_store_leads_without_release_are_dropped() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, SharedConfig(local_bytes=0, coalesce_wait_s=1))
         for n in range(100):
-            assert await rig.store.lead(n.to_bytes(32, "big"))
+            assert await rig.store.acquire_lead(n.to_bytes(32, "big"))
             await asyncio.sleep(0.1)
         assert len(rig.store._leading) <= 11
 
@@ -349,13 +349,13 @@ def test_remote_store_led_without_lead_sends_nothing() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop)
-        rig.store.led(KEY)
-        assert await rig.store.lead(KEY)
+        rig.store.release_lead(KEY)
+        assert await rig.store.acquire_lead(KEY)
         await rig.store.put(KEY, kept("one"))
-        rig.store.led(KEY)
-        rig.store.led(KEY)
+        rig.store.release_lead(KEY)
+        rig.store.release_lead(KEY)
         await asyncio.sleep(1)
-        assert [type(order) for orders in rig.door.carried for order in orders][1:] == [Put, Led]
+        assert [type(order) for orders in rig.door.carried for order in orders][1:] == [Put, ReleaseLead]
         assert rig.counts("lead") == {"led": 1}
 
     run(main)
@@ -376,24 +376,24 @@ def test_unpacked_random_bytes_raise_value_error(said: bytes, is_signed: bool) -
     """Whatever they are, and even with a checksum that is right: of a version that says other things."""
     data = VERSION + crc32(said, crc32(KEY)).to_bytes(4, "big") + said if is_signed else said
     with pytest.raises(ValueError, match=r"written by|wrong|not an answer"):
-        unpacked(KEY, data)
+        decode_answer(KEY, data)
 
 
 def test_unpacked_ignores_fields_of_newer_version() -> None:
     """What is not known of it is left out."""
     said = msgspec.msgpack.encode({"body": b"x", "kept_at": 1.0, "colour": "red"})
-    assert unpacked(KEY, VERSION + crc32(said, crc32(KEY)).to_bytes(4, "big") + said) == CachedAnswer(b"x", 1.0)
+    assert decode_answer(KEY, VERSION + crc32(said, crc32(KEY)).to_bytes(4, "big") + said) == CachedAnswer(b"x", 1.0)
 
 
 def test_packed_answer_round_trips_and_detects_changes() -> None:
     """With all its members; and no other bytes are an answer."""
     one = CachedAnswer(b"\x00body", 1.5, None, None, 9.5, "r", "t", ("a",))
-    data = packed(KEY, one)
-    assert unpacked(KEY, data) == one
+    data = encode_answer(KEY, one)
+    assert decode_answer(KEY, data) == one
     with pytest.raises(ValueError, match="wrong checksum"):
-        unpacked(OTHER, data)
+        decode_answer(OTHER, data)
     for at in range(len(data)):
         with pytest.raises(ValueError, match=r"another version|wrong checksum"):
-            unpacked(KEY, data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+            decode_answer(KEY, data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
         with pytest.raises(ValueError, match=r"another version|wrong checksum"):
-            unpacked(KEY, data[:at])
+            decode_answer(KEY, data[:at])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.stores.base import CachedAnswer, IsLed, Lead, Led, Order, Reply, Store, StoreBackend, StoreUnavailable
-from stayfast.stores.sqlite import SqliteDoor
+from stayfast.stores.base import CachedAnswer, IsLed, AcquireLead, ReleaseLead, StoreCommand, StoreReply, Store, StoreBackend, StoreUnavailable
+from stayfast.stores.sqlite import SqliteBackend
 from tests.unit.stores.journal_suite import JournalSuite
 from tests.unit.stores.sqlite_rig import opened
 from tests.unit.stores.suite import KEY, OTHER, StoreSuite, filled, kept
@@ -32,13 +32,13 @@ class TestSqlite(StoreSuite):
         """Under its name, for all who share it; none under another."""
         async def main() -> None:
             one, other = opened(self.folder / "a.db"), opened(self.folder / "a.db", seed=2)
-            assert await one.noted("epoch0") is None
+            assert await one.read_note("epoch0") is None
             for word in [*(str(n) for n in range(300)), "", "last \u00e9"]:
-                await one.note("epoch0", word)
+                await one.write_note("epoch0", word)
                 if not word:
-                    assert await other.noted("epoch0") == ""
-            assert await other.noted("epoch0") == "last \u00e9"
-            assert await other.noted("epoch1") is None
+                    assert await other.read_note("epoch0") == ""
+            assert await other.read_note("epoch0") == "last \u00e9"
+            assert await other.read_note("epoch1") is None
             for store in (one, other):
                 await store.close()
 
@@ -57,7 +57,7 @@ class TestSqliteJournal(JournalSuite):
 
     def door(self) -> StoreBackend:
         """One more to the same file."""
-        return SqliteDoor(self.folder / "answers.db", 1 << 20, SystemClock())
+        return SqliteBackend(self.folder / "answers.db", 1 << 20, SystemClock())
 
     def test_backend_closed_raises_unavailable(self) -> None:
         """And raises nothing else."""
@@ -157,14 +157,14 @@ def test_sqlite_lead_of_a_dead_process_expires_and_passes_to_the_next(tmp_path: 
     """A lead ends with `led`, or after `for_s`; a process that comes back late neither has nor ends the new lead."""
     async def main() -> None:
         clock = ManualClock()
-        doors = {name: SqliteDoor(tmp_path / "a.db", 1 << 20, clock) for name in (b"a", b"b")}
+        doors = {name: SqliteBackend(tmp_path / "a.db", 1 << 20, clock) for name in (b"a", b"b")}
 
-        async def send(name: bytes, order: Order) -> Reply:
+        async def send(name: bytes, order: StoreCommand) -> StoreReply:
             (reply,) = await doors[name].execute([order])
             return reply
 
-        async def lead(name: bytes) -> Reply:
-            return await send(name, Lead(KEY, name, 5.0))
+        async def lead(name: bytes) -> StoreReply:
+            return await send(name, AcquireLead(KEY, name, 5.0))
 
         assert [await lead(b"a"), await lead(b"b"), await lead(b"a")] == [True, False, True]
         assert [await send(b"b", IsLed(KEY)), await send(b"b", IsLed(OTHER))] == [True, False]
@@ -172,9 +172,9 @@ def test_sqlite_lead_of_a_dead_process_expires_and_passes_to_the_next(tmp_path: 
         assert [await send(b"b", IsLed(KEY)), await lead(b"b")] == [True, False]
         clock.at += 0.2  # a is dead: its 5 s are over
         assert [await send(b"b", IsLed(KEY)), await lead(b"b")] == [False, True]
-        await send(b"a", Led(KEY, b"a"))
+        await send(b"a", ReleaseLead(KEY, b"a"))
         assert [await lead(b"a"), await send(b"a", IsLed(KEY))] == [False, True]
-        await send(b"b", Led(KEY, b"b"))
+        await send(b"b", ReleaseLead(KEY, b"b"))
         assert [await send(b"a", IsLed(KEY)), await lead(b"a")] == [False, True]
         for door in doors.values():
             await door.close()

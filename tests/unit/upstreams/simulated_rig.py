@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stayfast.core.types import Api, Request
-from stayfast.lab.simulated import Answering, Broke, Provider, SimulatedHead, SimulatedRequest
+from stayfast.lab.simulated import SimulatedCall, ConnectionBroken, Provider, SimulatedHead, SimulatedRequest
 from stayfast.testing import SimLoop
 from stayfast.wire.json_input import decode
 
@@ -23,7 +23,7 @@ BODIES: dict[Api, dict[str, Any]] = {
 class Heard(NamedTuple):
     """What a caller heard of one answer. Instants are seconds since it asked."""
 
-    answering: Answering
+    answering: SimulatedCall
     head: SimulatedHead | None
     head_at: float
     parts: list[tuple[float, bytes]]
@@ -55,15 +55,15 @@ async def hear(provider: Provider, ask: SimulatedRequest) -> Heard:
     """Ask, and listen to the end."""
     loop = asyncio.get_running_loop()
     began_at = loop.time()
-    answering = provider.ask(ask)
+    answering = provider.start_call(ask)
     head, head_at, broke = None, 0.0, None
     parts: list[tuple[float, bytes]] = []
     try:
-        head = await answering.begin()
+        head = await answering.wait_head()
         head_at = loop.time() - began_at
         while (data := await answering.next()) is not None:
             parts.append((loop.time() - began_at, data))
-    except Broke as why:
+    except ConnectionBroken as why:
         broke = why.kind
         head_at = head_at or loop.time() - began_at
     finally:
@@ -71,12 +71,12 @@ async def hear(provider: Provider, ask: SimulatedRequest) -> Heard:
     return Heard(answering, head, head_at, parts, broke)
 
 
-async def hear_for(seconds: float, provider: Provider, ask: SimulatedRequest) -> Answering:
+async def hear_for(seconds: float, provider: Provider, ask: SimulatedRequest) -> SimulatedCall:
     """Ask, and leave after so many seconds."""
-    answering = provider.ask(ask)
+    answering = provider.start_call(ask)
     try:
         async with asyncio.timeout(seconds):
-            await answering.begin()
+            await answering.wait_head()
             while await answering.next() is not None:
                 pass
     except TimeoutError:

@@ -51,11 +51,11 @@ def play(arrivals: Iterable[float], draw: Draw, seed: int, *, after_s: float = 2
         while ends and ends[0][0] <= now:
             at, _, place, is_first = heappop(ends)
             if is_first:
-                place.answered(at)
+                place.record_first_token(at)
                 n += 1
                 heappush(ends, (at + after_s, n, place, False))
             else:
-                place.leave(Outcome.SUCCESS, at)
+                place.release(Outcome.SUCCESS, at)
 
     for at in arrivals:
         until(at)
@@ -65,14 +65,14 @@ def play(arrivals: Iterable[float], draw: Draw, seed: int, *, after_s: float = 2
         n += 1
         if member.breaker.state is not BreakerState.CLOSED:
             opened_at = min(opened_at, at)
-        place = acquire_permit(member, member.usual.norm("m", 20, False), at)
+        place = acquire_permit(member, member.baselines.baseline_for("m", 20, False), at)
         seconds = draw(rng, at, member.n_in_flight)
         if seconds is None:
-            place.leave(Outcome.DROPPED, at, is_endpoint=False)
+            place.release(Outcome.DROPPED, at, is_endpoint=False)
         else:
             heappush(ends, (at + seconds, n, place, True))
     until(1e9)
-    opened = [fact for fact in sink.of(BreakerChanged) if fact.state == BreakerState.OPEN.value]
+    opened = [fact for fact in sink.facts_of(BreakerChanged) if fact.state == BreakerState.OPEN.value]
     return Played(n_held_up, len(opened), opened_at, member)
 
 

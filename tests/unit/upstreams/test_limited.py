@@ -19,7 +19,7 @@ def limited(name: str = "up", most: int = 1, max_waiting: int = 100) -> Concurre
     """All of its places are taken."""
     made = ConcurrencyLimiter(name, LimitConfig("fixed", max=most, max_waiting=max_waiting), rng=Random(1))
     for _ in range(most):
-        made.take()
+        made.acquire()
     return made
 
 
@@ -32,7 +32,7 @@ def choices(*limits: ConcurrencyLimiter, quickest_s: float = 0.0) -> list[LimitO
 
 def empty(of: ConcurrencyLimiter, n_in_flight: int = 0) -> None:
     """Nobody waits there, nothing is promised."""
-    assert (of.n_in_flight, of.n_waiting, of.n_due, of._n_promised, of._queue.n, of._shares) == (n_in_flight, 0, 0, 0, 0, {})
+    assert (of.n_in_flight, of.n_waiting, of.n_waiting_shares, of._n_promised, of._queue.n, of._shares) == (n_in_flight, 0, 0, 0, 0, {})
 
 
 def test_limiter_cancelled_attempt_never_lowers_mean_duration() -> None:
@@ -40,12 +40,12 @@ def test_limiter_cancelled_attempt_never_lowers_mean_duration() -> None:
     async def main(loop: SimLoop) -> None:
         one = limited(most=3)
         turn = LimiterWaiter(loop, 100.0)
-        one.left(1.0)
-        assert one.wait_s(turn) == pytest.approx(1 / 3)
-        one.left(0.1, has_answered=False)
-        assert one.wait_s(turn) == pytest.approx(1 / 3)
-        one.left(11.0, has_answered=False)
-        assert one.wait_s(turn) == pytest.approx(2 / 3)
+        one.release(1.0)
+        assert one.expected_wait_s(turn) == pytest.approx(1 / 3)
+        one.release(0.1, has_answered=False)
+        assert one.expected_wait_s(turn) == pytest.approx(1 / 3)
+        one.release(11.0, has_answered=False)
+        assert one.expected_wait_s(turn) == pytest.approx(2 / 3)
 
     run(main)
 
@@ -53,10 +53,10 @@ def test_limiter_cancelled_attempt_never_lowers_mean_duration() -> None:
 def test_limiter_retry_after_is_spread() -> None:
     """Spread over as long again as it takes, each to the millisecond his own."""
     one = limited()
-    told = [one.shed("so", 4.0).retry_after_s or 0 for _ in range(40)]
+    told = [one.make_shed("so", 4.0).retry_after_s or 0 for _ in range(40)]
     assert len({round(seconds, 3) for seconds in told}) == 40
     assert 4.0 <= min(told) < 4.5 < 7.5 < max(told) <= 8.0
-    assert one.shed("so", 59.0).retry_after_s == 60.0
+    assert one.make_shed("so", 59.0).retry_after_s == 60.0
 
 
 async def _order(loop: SimLoop, one: ConcurrencyLimiter, turns: Sequence[LimiterWaiter]) -> list[int]:
@@ -66,12 +66,12 @@ async def _order(loop: SimLoop, one: ConcurrencyLimiter, turns: Sequence[Limiter
     async def wait(number: int, turn: LimiterWaiter) -> None:
         assert await turn.wait(choices(one)) is one
         called.append(number)
-        one.take()
+        one.acquire()
 
     tasks = [loop.create_task(wait(number, turn)) for number, turn in enumerate(turns)]
     for _ in turns:
         await asyncio.sleep(0.001)
-        one.left(1.0)
+        one.release(1.0)
     await asyncio.gather(*tasks)
     empty(one, 1)
     return called
@@ -115,10 +115,10 @@ def test_limiter_full_queue_evicts_lowest_priority() -> None:
         await asyncio.sleep(0)
         with pytest.raises(Shed, match=r"its queue is full \(2 waiting\) and others have priority"):
             await low[1]
-        one.left(1.0)
+        one.release(1.0)
         assert await high is one
-        one.take()
-        one.left(1.0)
+        one.acquire()
+        one.release(1.0)
         assert await low[0] is one
         empty(one)
 
@@ -136,7 +136,7 @@ def test_limiter_expected_wait_ignores_lower_bands() -> None:
             await LimiterWaiter(loop, 3.0, 4).wait(choices(one, quickest_s=1.0))
         first = loop.create_task(LimiterWaiter(loop, 3.0, 0).wait(choices(one, quickest_s=1.0)))
         await asyncio.sleep(0)
-        one.left(1.0)
+        one.release(1.0)
         assert await first is one
         for task in waiting:
             task.cancel()
@@ -155,7 +155,7 @@ def test_limiter_skips_waiter_without_time_left() -> None:
                                                                                                              9.0).wait(at))
         await asyncio.sleep(1.0)
         one.quickest.seconds = 1.0
-        one.left(1.0)
+        one.release(1.0)
         with pytest.raises(Shed, match=r"after its wait less time was left than the 1 s of its fastest"):
             await late
         assert loop.now() == 1.0
@@ -172,7 +172,7 @@ def test_limiter_waiter_at_two_limiters_counts_once() -> None:
         slow._held_s, quick._held_s = 3.0, 1.0
         tasks = [loop.create_task(LimiterWaiter(loop, 100.0).wait(choices(slow, quick))) for _ in range(4)]
         await asyncio.sleep(0)
-        assert [slow.n_due, quick.n_due] == pytest.approx([1.0, 3.0])
+        assert [slow.n_waiting_shares, quick.n_waiting_shares] == pytest.approx([1.0, 3.0])
         assert (slow.n_waiting, quick.n_waiting, slow._queue.n) == (1, 3, 4)
         with pytest.raises(Shed, match=r"upstream slow is at .* a wait of 3\.8 s for a slot"):  # the fifth, of 4 in 3 s
             await LimiterWaiter(loop, 3.0).wait(choices(slow, quick))
@@ -201,10 +201,10 @@ def test_limiter_waiter_is_refused_only_if_all_limiters_refuse() -> None:
             await waiting
         first = loop.create_task(LimiterWaiter(loop, 100.0, 0).wait(choices(some)))
         await asyncio.sleep(0)
-        assert (some._queue.n, both.n_due) == (1, 1.0)
-        both.left(1.0)
+        assert (some._queue.n, both.n_waiting_shares) == (1, 1.0)
+        both.release(1.0)
         assert await also is both
-        some.left(1.0)
+        some.release(1.0)
         assert await first is some
 
     run(main)
@@ -216,7 +216,7 @@ def test_limiter_place_promised_to_a_cancelled_waiter_goes_to_the_next_waiter() 
         one = limited()
         first, second = (loop.create_task(LimiterWaiter(loop, 100.0).wait(choices(one))) for _ in range(2))
         await asyncio.sleep(0)
-        one.left(1.0)
+        one.release(1.0)
         first.cancel()
         async with asyncio.timeout(10):
             assert await second is one
@@ -232,7 +232,7 @@ def test_limiter_place_promised_to_the_last_waiter_is_free_after_its_cancellatio
         one = limited()
         waiter = loop.create_task(LimiterWaiter(loop, 100.0).wait(choices(one)))
         await asyncio.sleep(0)
-        one.left(1.0)
+        one.release(1.0)
         before = one.has_room
         waiter.cancel()
         await asyncio.wait([waiter])
@@ -255,13 +255,13 @@ async def _request(loop: SimLoop, limits: Sequence[ConcurrencyLimiter], rng: Ran
             return
         if called is not None:
             break
-    called.take()
+    called.acquire()
     assert called.n_in_flight <= called.limit.value
     held_s = rng.choice([0.1, 0.2, rng.uniform(0, 1)])
     try:
         await asyncio.sleep(held_s)
     finally:
-        called.left(held_s, has_answered=rng.random() < 0.8)
+        called.release(held_s, has_answered=rng.random() < 0.8)
 
 
 @settings(max_examples=200, deadline=None)
@@ -277,14 +277,14 @@ def test_limiter_random_waits_leave_no_state(seed: int, n_limits: int, n_turns: 
                   for n in range(n_limits)]
         if is_common:
             for number, one in enumerate(limits):
-                one.common = SharedLimit([0.0] * 20, (2 * number, 2 * number + 1), [])
+                one.shared_limit = SharedLimit([0.0] * 20, (2 * number, 2 * number + 1), [])
 
         tasks = [loop.create_task(_request(loop, limits, rng)) for _ in range(n_turns)]
         for task in tasks:
             if rng.random() < 0.4:
                 loop.call_at(rng.choice([0.1, 0.2, 0.3, rng.uniform(0, 4)]), task.cancel)
         for _ in range(rng.randrange(3)):
-            loop.call_at(rng.uniform(0, 3), rng.choice(limits).send_on)
+            loop.call_at(rng.uniform(0, 3), rng.choice(limits).requeue_waiters)
         await asyncio.wait(tasks)
         assert [task.exception() for task in tasks if not task.cancelled()] == [None] * sum(not t.cancelled() for t in tasks)
         for one in limits:

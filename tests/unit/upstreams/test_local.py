@@ -10,7 +10,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request
 from stayfast.upstreams.base import Call, Upstream
-from stayfast.upstreams.local import Address, LocalUpstream, ParentEngine, must_call_tool, path_of_media
+from stayfast.upstreams.local import Address, LocalUpstream, ParentEngine, requires_tool_call, find_media_path
 from tests.unit.http.client.fakes import SetClock
 
 URL = "data:image/png;base64,AAAA"
@@ -43,7 +43,7 @@ TEXT = {"type": "text", "text": 'an "image" or "file"'}
     (asked(Api.RESPONSES, input="image"), None)])
 def test_path_of_media_finds_nested_media(request_: Request, path: str | None) -> None:
     """Pictures, sound and files, in messages and in what tools gave back; words about them are words."""
-    assert path_of_media(request_) == path
+    assert find_media_path(request_) == path
 
 
 @pytest.mark.parametrize(("choice", "must"), [
@@ -56,7 +56,7 @@ def test_path_of_media_finds_nested_media(request_: Request, path: str | None) -
 def test_must_call_tool_in_all_dialects(choice: object, must: bool) -> None:
     """In the words of all three protocols; a prompt about it is a prompt."""
     said = user({"type": "text", "text": '"tool_choice": "required"'})
-    assert must_call_tool(asked(Api.CHAT, messages=said, tool_choice=choice)) is must
+    assert requires_tool_call(asked(Api.CHAT, messages=said, tool_choice=choice)) is must
 
 
 def test_local_upstream_forced_tool_without_support_is_rejected() -> None:

@@ -19,15 +19,15 @@ def member(limit: LimitConfig | None = None) -> UpstreamState:
     made = UpstreamState(cast("Upstream", SimpleNamespace(name="up")), limit, rng=Random(1))
     for _ in range(20):
         place = enter(made, 0.0)
-        place.answered(1.0)
-        place.leave(Outcome.SUCCESS, 1.0)
-    enter(made, 100.0).leave(Outcome.IGNORED, 100.0)
+        place.record_first_token(1.0)
+        place.release(Outcome.SUCCESS, 1.0)
+    enter(made, 100.0).release(Outcome.IGNORED, 100.0)
     return made
 
 
 def enter(of: UpstreamState, now: float) -> Permit:
     """A call begins."""
-    return acquire_permit(of, of.usual.norm("m", 20, False), now)
+    return acquire_permit(of, of.baselines.baseline_for("m", 20, False), now)
 
 
 def test_upstream_state_cancelled_calls_are_no_samples() -> None:
@@ -36,7 +36,7 @@ def test_upstream_state_cancelled_calls_are_no_samples() -> None:
         made = member()
         places = [enter(made, 100.0) for _ in range(50)]
         for place in places:
-            place.leave(Outcome.IGNORED, 100.0 + left_after_s)
+            place.release(Outcome.IGNORED, 100.0 + left_after_s)
         enter(made, 110.0)
         assert (made.breaker.state, made.limit.value) == (BreakerState.CLOSED, 10_000)
 
@@ -46,7 +46,7 @@ def test_upstream_state_cancelled_slow_call_at_normal_concurrency_is_a_sample() 
     for left_after_s, state in ((2.0, BreakerState.CLOSED), (9.0, BreakerState.OPEN)):
         made = member()
         for number in range(12):
-            enter(made, 100.0 + 10 * number).leave(Outcome.IGNORED, 100.0 + 10 * number + left_after_s)
+            enter(made, 100.0 + 10 * number).release(Outcome.IGNORED, 100.0 + 10 * number + left_after_s)
         enter(made, 230.0)
         assert made.breaker.state is state
 
@@ -56,8 +56,8 @@ def test_upstream_state_late_loss_to_hedge_counts_as_slow() -> None:
     for lost_after_s, state in ((1.2, BreakerState.CLOSED), (1.7, BreakerState.OPEN)):
         made = member()
         for place in [enter(made, 100.0) for _ in range(50)]:
-            place.outlasted(100.0 + lost_after_s)
-            place.leave(Outcome.IGNORED, 100.0 + lost_after_s)
+            place.record_slower_than_hedge(100.0 + lost_after_s)
+            place.release(Outcome.IGNORED, 100.0 + lost_after_s)
         enter(made, 110.0)
         assert made.breaker.state is state
 
@@ -67,13 +67,13 @@ def test_upstream_state_late_broken_answer_counts_as_drop() -> None:
     made = member()
     places = [enter(made, 100.0 + number / 60) for number in range(60)]
     for place in places:
-        place.answered(place.began_at + 1.0)
-    enter(made, 110.0).leave(Outcome.IGNORED, 110.0)
+        place.record_first_token(place.began_at + 1.0)
+    enter(made, 110.0).release(Outcome.IGNORED, 110.0)
     assert made.limit.value == 10_000
     for place in places:
-        place.leave(Outcome.DROPPED, 111.0, is_endpoint=False)
+        place.release(Outcome.DROPPED, 111.0, is_endpoint=False)
     for now in (112.0, 113.0):
-        enter(made, now).leave(Outcome.IGNORED, now)
+        enter(made, now).release(Outcome.IGNORED, now)
     assert made.limit.value < 10_000
 
 
@@ -81,11 +81,11 @@ def test_permit_second_answer_or_release_is_ignored() -> None:
     """Whoever comes first has said it."""
     made = member()
     place = enter(made, 100.0)
-    place.answered(101.0)
-    place.answered(150.0)
-    place.outlasted(150.0)
-    place.leave(Outcome.SUCCESS, 150.0)
-    place.leave(Outcome.DROPPED, 150.0)
+    place.record_first_token(101.0)
+    place.record_first_token(150.0)
+    place.record_slower_than_hedge(150.0)
+    place.release(Outcome.SUCCESS, 150.0)
+    place.release(Outcome.DROPPED, 150.0)
     assert (made.n_in_flight, len(made.pending), made.n_failed_in_row) == (0, 0, 0)
 
 
@@ -94,19 +94,19 @@ def test_upstream_state_prefill_backlog_raises_load_until_first_token() -> None:
     for end in ("answered", "lost", *Outcome):
         made = member()
         made.backlog = PrefillBacklog()
-        norm = made.usual.norm("m", 20, False)
+        norm = made.baselines.baseline_for("m", 20, False)
         for _ in range(20):
-            acquire_permit(made, norm, 100.0, "m", n_tokens=20).leave(Outcome.IGNORED, 100.0)
-        before = made.load(100.0).seconds
+            acquire_permit(made, norm, 100.0, "m", n_tokens=20).release(Outcome.IGNORED, 100.0)
+        before = made.load_of(100.0).seconds
         place = acquire_permit(made, norm, 100.0, "m", n_tokens=2000)
-        assert made.load(100.0).seconds > 50 * before
+        assert made.load_of(100.0).seconds > 50 * before
         if end == "answered":
-            place.answered(101.0)
+            place.record_first_token(101.0)
             assert made.backlog.work == 0
         if end == "lost":
-            place.outlasted(102.0)
-        place.leave(end if isinstance(end, Outcome) else Outcome.IGNORED, 102.0)
-        place.leave(Outcome.DROPPED, 103.0)
+            place.record_slower_than_hedge(102.0)
+        place.release(end if isinstance(end, Outcome) else Outcome.IGNORED, 102.0)
+        place.release(Outcome.DROPPED, 103.0)
         assert (made.backlog.work, made.n_in_flight) == (0, 0)
 
 
@@ -118,12 +118,12 @@ def test_upstream_state_aimd_classifies_after_its_bound() -> None:
             now = 100.0 + number / 20
             place = enter(made, now)
             if number >= 60:
-                place.leave(Outcome.IGNORED, now)
+                place.release(Outcome.IGNORED, now)
                 continue
-            place.answered(now + seconds)
-            place.leave(Outcome.SUCCESS, now + seconds)
+            place.record_first_token(now + seconds)
+            place.release(Outcome.SUCCESS, now + seconds)
         for now in (115.0, 120.0):
-            enter(made, now).leave(Outcome.IGNORED, now)
+            enter(made, now).release(Outcome.IGNORED, now)
         assert (made.limit.value < 500) is is_cut
 
 
@@ -132,20 +132,20 @@ def test_upstream_state_counts_calls_of_other_processes() -> None:
     for n_elsewhere, is_cut in ((90, True), (10, False)):
         made = member()
         cells = [0.0, 0.0, 10.0, 0.0]
-        made.whole_limiter.common = SharedLimit(cells, (0, 1), [(2, 3)])
+        made.whole_limiter.shared_limit = SharedLimit(cells, (0, 1), [(2, 3)])
         now = 100.0
         for is_slow, n_others in ((False, 10), (True, n_elsewhere)):
             cells[2] = float(n_others)
             for _ in range(120):
                 place = enter(made, now)
                 if is_slow:
-                    place.outlasted(now + 2.9)
+                    place.record_slower_than_hedge(now + 2.9)
                 else:
-                    place.answered(now + 1.0)
-                place.leave(Outcome.IGNORED, now + 2.9)
+                    place.record_first_token(now + 1.0)
+                place.release(Outcome.IGNORED, now + 2.9)
                 now += 1 / 30
             now += 10.0
-            enter(made, now).leave(Outcome.IGNORED, now)
+            enter(made, now).release(Outcome.IGNORED, now)
         assert (made.limit.value < 10_000) is is_cut
 
 
@@ -154,16 +154,16 @@ def test_upstream_state_lanes_learn_separately() -> None:
     made = member()
     made.split_by_lane(("short", "long"))
     assert made.lanes is not None
-    norm, now = made.usual.norm("m", 20, False), 101.0
+    norm, now = made.baselines.baseline_for("m", 20, False), 101.0
     for _ in range(400):
         now += 0.02
         quick = acquire_permit(made, norm, now, lane="short")
-        acquire_permit(made, norm, now, lane="long").leave(Outcome.DROPPED, now, is_endpoint=False)
-        quick.answered(now)
-        quick.leave(Outcome.SUCCESS, now)
+        acquire_permit(made, norm, now, lane="long").release(Outcome.DROPPED, now, is_endpoint=False)
+        quick.record_first_token(now)
+        quick.release(Outcome.SUCCESS, now)
     assert made.lanes["long"].limit.value < 100
     assert (made.lanes["short"].limit.value, made.limit.value) == (10_000, 10_000)
-    assert [limited.n_in_flight for limited in made.all_limited] == [0, 0, 0]
+    assert [limited.n_in_flight for limited in made.all_limiters] == [0, 0, 0]
     fixed = member(LimitConfig("fixed", 1, 5))
     fixed.split_by_lane(("short", "long"))
     assert fixed.lanes is None

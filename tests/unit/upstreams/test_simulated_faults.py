@@ -48,12 +48,12 @@ def test_fault_never_answers(kind: FaultKind, stream: bool) -> None:
     """Nothing comes however long one waits; a silent one has sent a good head before."""
     async def main(loop: SimLoop) -> tuple[str | None, int]:
         one = Provider("p", ProviderConfig(faults=(FaultRule(kind),), **BASE), loop)
-        answering = one.ask(chat(stream=stream))
+        answering = one.start_call(chat(stream=stream))
         if kind is FaultKind.SILENT:
-            assert (await answering.begin()).status == 200
+            assert (await answering.wait_head()).status == 200
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(100_000):
-                await (answering.next() if kind is FaultKind.SILENT else answering.begin())
+                await (answering.next() if kind is FaultKind.SILENT else answering.wait_head())
         answering.close()
         return answering.outcome, one.counts.n_running
 
@@ -271,14 +271,14 @@ def test_faults_can_change_at_run_time() -> None:
         own = FaultRule(FaultKind.RESET, api=Api.MESSAGES)
         one = Provider("p", ProviderConfig(faults=(own,)), loop)
         await asyncio.sleep(100)
-        one.inject(FaultRule(FaultKind.STATUS, status=503, from_s=10, until_s=20))
+        one.add_fault(FaultRule(FaultKind.STATUS, status=503, from_s=10, until_s=20))
         outcomes = []
         for wait_s in (5, 10, 10):
             await asyncio.sleep(wait_s)
             outcomes.append((await hear(one, chat(1))).answering.outcome)
-        one.inject(FaultRule(FaultKind.REFUSED))
+        one.add_fault(FaultRule(FaultKind.REFUSED))
         outcomes.append((await hear(one, chat(1))).answering.outcome)
-        one.clear()
+        one.clear_faults()
         outcomes.append((await hear(one, chat(1))).answering.outcome)
         assert one.faults == [own]
         return outcomes

@@ -15,12 +15,12 @@ from stayfast.lab.simulated import (
     Regime,
     Regimes,
     RegimeState,
-    Sag,
+    SlowdownConfig,
     SimulatedRequest,
     StallConfig,
 )
-from stayfast.lab.simulated.faults import CALM, Forecast
-from stayfast.lab.simulated.timing_plan import Dice, chunks_until, draw_timing, rest_s
+from stayfast.lab.simulated.faults import CALM, RegimeTimeline
+from stayfast.lab.simulated.timing_plan import Dice, draw_chunks_until, draw_timing, rest_s
 
 # What reference percentiles the fits were made to, in milliseconds: p50, p95, p99.
 PUBLISHED = {
@@ -78,7 +78,7 @@ def test_latency_bundle_gaps_match_closed_form() -> None:
     """A chunk of four tokens takes four gaps, and its median is that of the closed form."""
     gaps, rng = GapConfig(0.01, 0.3, 4), Random(3)
     drawn = sorted(gaps.draw(rng, 4) for _ in range(50_000))
-    of = gaps.of_chunks(4)
+    of = gaps.chunk_gaps(4)
     for p in (0.5, 0.99):
         assert drawn[int(p * len(drawn))] == pytest.approx(of.quantile(p), rel=0.02)
     assert of.quantile(0.5) == pytest.approx(0.04)
@@ -88,16 +88,16 @@ def test_latency_bundle_gaps_match_closed_form() -> None:
 def test_latency_stalls_hit_their_share_of_chunks(share: float) -> None:
     """Skipping to the next stall gives the share asked for."""
     rng, n_chunks, n_struck, at = Random(1), 100_000, 0, -1
-    while (at := at + 1 + chunks_until(share, rng)) < n_chunks:
+    while (at := at + 1 + draw_chunks_until(share, rng)) < n_chunks:
         n_struck += 1
     assert n_struck / n_chunks == pytest.approx(share, rel=0.05)
-    assert chunks_until(1.0, rng) == 0
-    assert chunks_until(0.0, rng) > 1e9
+    assert draw_chunks_until(1.0, rng) == 0
+    assert draw_chunks_until(0.0, rng) > 1e9
 
 
 def test_latency_whole_answer_takes_as_long_as_stream() -> None:
     """Gaps, stalls and sag of an answer that nobody sees growing add up to their means."""
-    config = ProviderConfig(gaps=GapConfig(0.01, 0.0), stalls=StallConfig(0.1, Mixture(0.5)), slowdown=Sag(1.0, 0.25))
+    config = ProviderConfig(gaps=GapConfig(0.01, 0.0), stalls=StallConfig(0.1, Mixture(0.5)), slowdown=SlowdownConfig(1.0, 0.25))
     ask = SimulatedRequest(Api.CHAT, "m", n_output=101)
     total_s = 0.0
     for number in range(2000):
@@ -126,25 +126,25 @@ def test_latency_answer_lengths_match_azure_trace() -> None:
 
 def test_latency_draws_repeat_by_seed() -> None:
     """The same seed, name and number throw the same; another of any of them does not."""
-    thrown = [Dice(seed, name).of_request(number).random()
+    thrown = [Dice(seed, name).for_request(number).random()
               for seed, name, number in ((1, "a", 1), (1, "a", 1), (2, "a", 1), (1, "b", 1), (1, "a", 2))]
     assert thrown[0] == thrown[1]
     assert len(set(thrown)) == 4
-    assert Dice(1, "a").of_faults(1).random() != thrown[0]
+    assert Dice(1, "a").for_faults(1).random() != thrown[0]
 
 
 def test_latency_regime_changes_are_independent_of_requests() -> None:
     """It repeats by seed, does not depend on who looks when, and spends its time as the mean stays say."""
     regimes = Regimes(Regime(60), Regime(20), Regime(10), Regime(5))
-    one, other = Forecast(regimes, Random(1)), Forecast(regimes, Random(1))
+    one, other = RegimeTimeline(regimes, Random(1)), RegimeTimeline(regimes, Random(1))
     ages = [number * 0.5 for number in range(40_000)]
-    seen = [one.at(age) for age in ages]
-    assert [other.at(age) for age in reversed(ages)] == seen[::-1]
+    seen = [one.state_at(age) for age in ages]
+    assert [other.state_at(age) for age in reversed(ages)] == seen[::-1]
     assert seen[0] is RegimeState.NORMAL
     assert set(seen) == set(RegimeState)
     # visits a visit to normal: 0.98 degraded, 0.45 brownout, 0.12 outage; times the mean stays
     assert seen.count(RegimeState.NORMAL) / len(seen) == pytest.approx(60 / (60 + 19.5 + 4.5 + 0.6), abs=0.05)
-    assert [Forecast(regimes, Random(2)).at(age) for age in ages[:2000]] != seen[:2000]
+    assert [RegimeTimeline(regimes, Random(2)).state_at(age) for age in ages[:2000]] != seen[:2000]
 
 
 @pytest.mark.parametrize(("make", "words"), [

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.lab.simulated import GapConfig, Mixture, PromptCacheModel, Provider, ProviderConfig, Tariff, ask_of
+from stayfast.lab.simulated import GapConfig, Mixture, PromptCacheModel, Provider, ProviderConfig, Tariff, to_simulated_request
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
 from stayfast.wire.json_input import decode
@@ -51,7 +51,7 @@ class Rig:
 
     async def hear(self, body: bytes) -> Heard:
         """Ask, and listen to the end."""
-        return await hear(self.provider, ask_of(decode(self.api, body), cache_rules=self.rules))
+        return await hear(self.provider, to_simulated_request(decode(self.api, body), cache_rules=self.rules))
 
     async def usage(self, body: bytes) -> tuple[int, int, int]:
         """Tokens read, written, and in all, as the answer says in its own dialect."""

@@ -17,7 +17,7 @@ from stayfast.lab.simulated import (
     Regime,
     Regimes,
     RegimeState,
-    Sag,
+    SlowdownConfig,
     SimulatedRequest,
     StallConfig,
     Tariff,
@@ -39,8 +39,8 @@ def test_simulated_first_token_and_pace_are_independent() -> None:
 def test_simulated_late_reader_gets_due_chunks() -> None:
     """A provider does not wait for its reader: chunks keep their instants."""
     async def main(loop: SimLoop) -> float:
-        answering = Provider("p", SLOW, loop).ask(chat(4))
-        await answering.begin()
+        answering = Provider("p", SLOW, loop).start_call(chat(4))
+        await answering.wait_head()
         await asyncio.sleep(5)
         while await answering.next() is not None:
             pass
@@ -69,7 +69,7 @@ def test_simulated_stalls_and_slowdowns_delay_chunks() -> None:
     """A stall before every chunk but the first; a sag from some point on."""
     stalled = ProviderConfig(gaps=GapConfig(0.1, 0.0), stalls=StallConfig(1.0, Mixture(2.0)))
     assert run(lambda loop: hear(Provider("p", stalled, loop), chat(3))).took_s == pytest.approx(4.2)
-    sagging = ProviderConfig(gaps=GapConfig(0.1, 0.0), slowdown=Sag(1.0, 0.25))
+    sagging = ProviderConfig(gaps=GapConfig(0.1, 0.0), slowdown=SlowdownConfig(1.0, 0.25))
     took_s = run(lambda loop: hear(Provider("p", sagging, loop), chat(101))).took_s
     assert 10.0 < took_s <= 40.0
 
@@ -77,7 +77,7 @@ def test_simulated_stalls_and_slowdowns_delay_chunks() -> None:
 def test_simulated_run_repeats_by_seed() -> None:
     """Two runs of everything that draws have the same instants and bytes; another seed has others."""
     def story(seed: int) -> list[tuple[float, bytes]]:
-        config = ProviderConfig("haiku-4.5-like", seed, stalls=StallConfig(0.05), slowdown=Sag(0.2),
+        config = ProviderConfig("haiku-4.5-like", seed, stalls=StallConfig(0.05), slowdown=SlowdownConfig(0.2),
                                 regimes=Regimes(Regime(5)),
                                 tail_correlation=0.5, cold_start=ColdStart(10))
 
@@ -126,7 +126,7 @@ def test_simulated_tail_correlates_within_session() -> None:
         pairs = []
         for number in range(20_000):
             sessions = (f"{number}", f"{number}" if of == "one" else f"{number}'")
-            lucks = [provider.luck_of(session, 0.0, rng) for session in sessions]
+            lucks = [provider.shared_luck(session, 0.0, rng) for session in sessions]
             pairs.append([(rng.random() if luck is None else luck) < 0.2 for luck in lucks])
         loop.close()
         both = sum(a and b for a, b in pairs) / len(pairs)
@@ -161,7 +161,7 @@ def test_simulated_regime_applies_to_all_requests() -> None:
         for weather in (RegimeState.BROWNOUT, RegimeState.OUTAGE, RegimeState.NORMAL, None):
             one.set_regime(weather)
             heard.append(await hear(one, chat(2)))
-        assert one.weather is RegimeState.NORMAL
+        assert one.regime_state is RegimeState.NORMAL
         return heard
 
     slow, down, well, _ = run(main)
@@ -265,9 +265,9 @@ def test_simulated_anthropic_sums_token_limits() -> None:
     async def main(loop: SimLoop) -> dict[str, str]:
         quota = VendorQuota(input_tokens_per_min=3000, output_tokens_per_min=600)
         one = Provider("p", ProviderConfig(vendor="anthropic", quota=quota), loop)
-        answering = one.ask(SimulatedRequest(Api.MESSAGES, "m", True, n_prompt_tokens=100, n_output=10,
+        answering = one.start_call(SimulatedRequest(Api.MESSAGES, "m", True, n_prompt_tokens=100, n_output=10,
                                              max_output_tokens=10))
-        head = await answering.begin()
+        head = await answering.wait_head()
         answering.close()
         return dict(head.headers)
 
@@ -360,7 +360,7 @@ def test_simulated_counts_can_be_reset() -> None:
     async def main(loop: SimLoop) -> Provider:
         one = Provider("p", SLOW, loop)
         await hear(one, chat(1))
-        running = one.ask(chat(1))
+        running = one.start_call(chat(1))
         one.reset_counts()
         running.close()
         return one
@@ -373,7 +373,7 @@ def test_simulated_close_before_start_and_after_end() -> None:
     """Closing twice, early or late counts once."""
     async def main(loop: SimLoop) -> Provider:
         one = Provider("p", SLOW, loop)
-        early = one.ask(chat(1))
+        early = one.start_call(chat(1))
         early.close()
         early.close()
         (await hear(one, chat(1))).answering.close()

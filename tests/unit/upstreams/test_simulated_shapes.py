@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.lab.load.lengths import FillerText
-from stayfast.lab.simulated import GapConfig, Provider, ProviderConfig, ask_of
-from stayfast.lab.simulated.filler_text import json_for, make_words, word_bytes
+from stayfast.lab.simulated import GapConfig, Provider, ProviderConfig, to_simulated_request
+from stayfast.lab.simulated.filler_text import make_json, make_words, word_bytes
 from stayfast.lab.simulated.prompt_cache import CacheRules
 from stayfast.testing import run
 from stayfast.wire.json_input import decode
-from stayfast.wire.transcode import transcoder
+from stayfast.wire.transcode import make_transcoder
 from tests.unit.upstreams.simulated_rig import BODIES, Heard, hear, request
 
 SCHEMA = {
@@ -34,7 +34,7 @@ FITS = {"days": 3, "unit": "C", "tags": [True, True], "where": {"lat": 1}}
 def heard(api: Api, **fields: Any) -> Heard:
     """The answer of a provider without latency."""
     config = ProviderConfig(gaps=GapConfig(0.0, 0.0, tokens_per_chunk=3))
-    return run(lambda loop: hear(Provider("p", config, loop), ask_of(request(api, **fields))))
+    return run(lambda loop: hear(Provider("p", config, loop), to_simulated_request(request(api, **fields))))
 
 
 @pytest.mark.parametrize("api", BODIES)
@@ -45,24 +45,24 @@ def test_simulated_answers_are_complete_in_every_protocol(api: Api, stream: bool
     limit = {"max_tokens": 20} if api in (Api.CHAT, Api.COMPLETIONS, Api.MESSAGES) else {}
     usage = {"stream_options": {"include_usage": True}} if stream and api in (Api.CHAT, Api.COMPLETIONS) else {}
     asked = request(api, stream=stream, **limit, **usage)
-    reader = transcoder(api, asked, source_streams=stream, upstream="p")
+    reader = make_transcoder(api, asked, source_streams=stream, upstream="p")
     reader.feed(heard(api, stream=stream, **limit, **usage).body)
     reader.finish()
-    assert reader.sight.failure is None
-    assert reader.sight.is_complete
+    assert reader.summary.failure is None
+    assert reader.summary.is_complete
     if api is not Api.COUNT_TOKENS:
-        assert reader.sight.usage is not None
-        assert reader.sight.usage.input_total > 0
+        assert reader.summary.usage is not None
+        assert reader.summary.usage.input_total > 0
     if limit:
-        assert reader.sight.usage is not None
-        assert reader.sight.usage.output == 20
-        assert reader.sight.finish_reason in ("length", "max_tokens")
+        assert reader.summary.usage is not None
+        assert reader.summary.usage.output == 20
+        assert reader.summary.finish_reason in ("length", "max_tokens")
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES])
 def test_simulated_stream_and_whole_answer_are_equal(api: Api) -> None:
     """Folding a stream gives the whole answer of the same dice, but for the instant in it."""
-    whole = transcoder(api, request(api), source_streams=True, upstream="p")
+    whole = make_transcoder(api, request(api), source_streams=True, upstream="p")
     whole.feed(heard(api, stream=True).body)
     folded = whole.finish()
     assert folded is not None
@@ -93,12 +93,12 @@ def test_simulated_chat_has_openai_fields() -> None:
 def test_simulated_chat_several_choices(stream: bool) -> None:
     """Each has its own index and end; usage counts all."""
     asked = request(Api.CHAT, stream=stream, n=3, max_tokens=5, stream_options={"include_usage": stream})
-    reader = transcoder(Api.CHAT, asked, source_streams=stream, upstream="p")
+    reader = make_transcoder(Api.CHAT, asked, source_streams=stream, upstream="p")
     reader.feed(heard(Api.CHAT, stream=stream, n=3, max_tokens=5, stream_options={"include_usage": stream}).body)
     reader.finish()
-    assert reader.sight.is_complete
-    assert reader.sight.usage is not None
-    assert reader.sight.usage.output == 15
+    assert reader.summary.is_complete
+    assert reader.summary.usage is not None
+    assert reader.summary.usage.output == 15
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
@@ -172,7 +172,7 @@ def test_simulated_forced_tool_call_has_valid_arguments(api: Api, stream: bool) 
     """The call names the tool, and its arguments fit the tool's schema, in each dialect."""
     body = heard(api, stream=stream, **TOOLS[api]).body
     if stream:
-        whole = transcoder(api, request(api, **TOOLS[api]), source_streams=True, upstream="p")
+        whole = make_transcoder(api, request(api, **TOOLS[api]), source_streams=True, upstream="p")
         whole.feed(body)
         folded = whole.finish()
         assert folded is not None
@@ -232,10 +232,10 @@ def test_simulated_embeddings_depend_on_text_only() -> None:
 @pytest.mark.parametrize("n_words", [4, 40, 2000])
 def test_simulated_word_prompts_count_one_token_a_word(api: Api, n_words: int) -> None:
     """The bench's words, of which it makes prompts of known lengths, count one each: traces replay with their lengths."""
-    text = FillerText(3).prompt(11, n_words)
+    text = FillerText(3).make_prompt(11, n_words)
     fields: dict[Api, dict[str, Any]] = {Api.COMPLETIONS: {"prompt": text}, Api.RESPONSES: {"input": text}}
     said = fields.get(api) or {"messages": [{"role": "user", "content": text}]}
-    assert ask_of(request(api, **said)).n_prompt_tokens == pytest.approx(n_words, rel=0.02)
+    assert to_simulated_request(request(api, **said)).n_prompt_tokens == pytest.approx(n_words, rel=0.02)
 
 
 @pytest.mark.parametrize(("said", "n_tokens"), [
@@ -244,17 +244,17 @@ def test_simulated_word_prompts_count_one_token_a_word(api: Api, n_words: int) -
 ])
 def test_simulated_other_prompts_count_by_bytes(said: Any, n_tokens: int) -> None:
     """What is no plain words counts four bytes a token; a picture has a price of its own."""
-    assert ask_of(request(Api.CHAT, messages=[{"role": "user", "content": said}])).n_prompt_tokens == n_tokens
+    assert to_simulated_request(request(Api.CHAT, messages=[{"role": "user", "content": said}])).n_prompt_tokens == n_tokens
 
 
 def test_simulated_options_are_read_from_body() -> None:
     """Prompt tokens, a session from `user`, an exact length from `ignore_eos`."""
     said = [{"role": "user", "content": "x" * 4000}]
-    ask = ask_of(request(Api.CHAT, messages=said, user="u", max_tokens=7, ignore_eos=True))
+    ask = to_simulated_request(request(Api.CHAT, messages=said, user="u", max_tokens=7, ignore_eos=True))
     assert ask.n_prompt_tokens == pytest.approx(1000, abs=15)
     assert (ask.session, ask.n_output, ask.max_output_tokens) == ("u", 7, 7)
-    assert ask_of(request(Api.MESSAGES, metadata={"user_id": "v"})).session == "v"
-    assert ask_of(request(Api.CHAT), model="there", number=5, session="s") == ask_of(
+    assert to_simulated_request(request(Api.MESSAGES, metadata={"user_id": "v"})).session == "v"
+    assert to_simulated_request(request(Api.CHAT), model="there", number=5, session="s") == to_simulated_request(
         request(Api.CHAT, model="there", user="s"), number=5)
 
 
@@ -265,7 +265,7 @@ WORDS = st.sampled_from(["type", "properties", "items", "required", "enum", "any
                     lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner)))
 def test_simulated_any_json_schema_gets_valid_json(schema: Any) -> None:
     """However wild a schema is, the answer is JSON."""
-    msgspec.json.decode(json_for(schema if isinstance(schema, dict) else None, 0))
+    msgspec.json.decode(make_json(schema if isinstance(schema, dict) else None, 0))
 
 
 def test_simulated_text_repeats_its_words() -> None:
@@ -281,4 +281,4 @@ def test_simulated_huge_number_is_refused(rules: CacheRules | None) -> None:
     content = b'[{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":1e999}}]'
     body = b'{"model":"m","max_tokens":5,"messages":[{"role":"user","content":%b}]}' % content
     with pytest.raises(Rejected, match="number out of range"):
-        ask_of(decode(Api.MESSAGES, body), cache_rules=rules)
+        to_simulated_request(decode(Api.MESSAGES, body), cache_rules=rules)

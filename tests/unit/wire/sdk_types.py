@@ -7,7 +7,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from stayfast.core.types import AnswerSummary, Api
-from stayfast.wire.transcode import transcoder
+from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import events, request
 
 CLIENTS = (Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES)
@@ -21,10 +21,10 @@ SDK_WHOLE: dict[Api, TypeAdapter[object]] = {
 
 def read_again(client: Api, body: bytes, *, stream: bool) -> AnswerSummary:
     """The summary of our own decoder for an answer in this dialect."""
-    coder = transcoder(client, request(client, stream=stream), source_streams=stream, upstream="again")
+    coder = make_transcoder(client, request(client, stream=stream), source_streams=stream, upstream="again")
     coder.feed(body)
     coder.finish()
-    return coder.sight
+    return coder.summary
 
 
 def check(client: Api, body: bytes, *, stream: bool) -> None:

@@ -13,8 +13,8 @@ from stayfast.wire.canonical import (
     identity_bytes,
     key_digest,
     scope_bytes,
-    scope_of,
-    text_of,
+    scope_digest,
+    normalize_text,
 )
 from stayfast.wire.json_input import decode
 
@@ -46,7 +46,7 @@ def key(request: Request, *who: str | None) -> bytes:
 
 def scope(request: Request, *who: str | None) -> bytes:
     """The scope of a request."""
-    return scope_of(scope_bytes(canonicalize(request), identity_bytes(*who)))
+    return scope_digest(scope_bytes(canonicalize(request), identity_bytes(*who)))
 
 
 def raw(text: str) -> Request:
@@ -115,8 +115,8 @@ def test_canonical_equal_question_texts_have_equal_keys(content: object) -> None
 def test_canonical_many_combining_marks_are_not_normalized() -> None:
     """To put them in order takes the square of their number: half a megabyte of them would stop the loop for a minute."""
     few, many = "a" + "\u0301\u0323" * 15, "a" + "\u0301\u0323" * 200_000
-    assert text_of(few) == "\u1ea1" + "\u0323" * 14 + "\u0301" * 15
-    assert text_of(many) == many
+    assert normalize_text(few) == "\u1ea1" + "\u0323" * 14 + "\u0301" * 15
+    assert normalize_text(many) == many
 
 
 def test_canonical_unicode_is_composed() -> None:

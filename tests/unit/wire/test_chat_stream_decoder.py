@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import AnswerSummary, Usage
-from stayfast.wire.chat.stream_decoder import ChatSource
+from stayfast.wire.chat.stream_decoder import ChatDecoder
 
 COUNTS = st.one_of(st.integers(-2, 2**54), st.floats(allow_nan=False, allow_infinity=False), st.none(), st.booleans(),
                    st.text(max_size=3))
@@ -32,27 +32,27 @@ PLAIN = (b'{"id": "c-1", "choices": [{"index": 0, "message": {"content": "%b"}, 
 
 
 def seen(body: bytes) -> AnswerSummary:
-    sight = AnswerSummary()
-    ChatSource("u", 1, sight).see_whole(body)
-    return sight
+    summary = AnswerSummary()
+    ChatDecoder("u", 1, summary).read_body(body)
+    return summary
 
 
 @given(ANSWERS)
 def test_chat_decoder_any_body_is_complete_or_failed(answer: dict[str, Any]) -> None:
-    sight = seen(msgspec.json.encode(answer))
-    assert sight.is_complete is (sight.failure is None)
-    assert sight.response_id is None or isinstance(sight.response_id, str)
-    assert sight.finish_reason is None or isinstance(sight.finish_reason, str)
+    summary = seen(msgspec.json.encode(answer))
+    assert summary.is_complete is (summary.failure is None)
+    assert summary.response_id is None or isinstance(summary.response_id, str)
+    assert summary.finish_reason is None or isinstance(summary.finish_reason, str)
 
 
 @pytest.mark.parametrize("content", ["grüße".encode(), b"\\u00e9"])
 def test_chat_decoder_reads_usage_id_and_reason(content: bytes) -> None:
-    sight = seen(PLAIN % content)
-    assert (sight.usage, sight.response_id, sight.finish_reason) == (Usage(5, 7, 3), "c-1", "stop")
+    summary = seen(PLAIN % content)
+    assert (summary.usage, summary.response_id, summary.finish_reason) == (Usage(5, 7, 3), "c-1", "stop")
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"\\ud800", b"\x01"])
 def test_chat_decoder_invalid_json_is_a_failure(content: bytes) -> None:
-    sight = seen(PLAIN % content)
-    assert sight.failure is not None
-    assert not sight.is_complete
+    summary = seen(PLAIN % content)
+    assert summary.failure is not None
+    assert not summary.is_complete

@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.core.types import Allowance, Api
-from stayfast.wire.client_headers import duration, rate_limit_lines
+from stayfast.wire.client_headers import format_duration, rate_limit_lines
 
 LEFT = (Allowance("requests", 600, 599, 0.1), Allowance("tokens", 1000, 0, 60.5))
 
@@ -27,4 +27,4 @@ def test_rate_limit_lines_for_anthropic_clients() -> None:
     (5400, "1h30m0s"), (86_400, "24h0m0s")])
 def test_duration_has_gos_format(seconds: float, text: str) -> None:
     """As Go prints them."""
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Usage
-from stayfast.wire.continuation import CannotGoOn, Continuation, both, going_on, in_bytes
+from stayfast.wire.continuation import NotContinuable, Continuation, add_usage, encode_continuation_body, encode_client_events
 from stayfast.wire.dialect import Begin, Delta, Finish, TextDelta
 from stayfast.wire.json_input import can_translate, encode
-from stayfast.wire.transcode import transcoder, writer_of
+from stayfast.wire.transcode import make_transcoder, make_encoder
 from tests.flow.dialects import LENGTH, STOP, told
 from tests.unit.wire.recorded import STREAMS, pieces_of, request
 
@@ -37,14 +37,14 @@ def asked(client: Api, **fields: Any) -> Request:
 
 def spoken(api: Api, texts: Sequence[str], usage: Usage | None, answer_id: str) -> bytes:
     """The stream of an upstream of dialect `api`; without `usage` it has no end."""
-    writer = writer_of(request(api, stream=True, **({"stream_options": {"include_usage": True}} if api in (
+    writer = make_encoder(request(api, stream=True, **({"stream_options": {"include_usage": True}} if api in (
         Api.CHAT, Api.COMPLETIONS) else {})), 1766000000)
     deltas: list[Delta] = [Begin(answer_id, "its-model", 1766000000, Usage(usage.input_total) if usage else None),
                            *(TextDelta(text) for text in texts if text)]
-    events = [event for delta in deltas for event in writer.events(delta)]
+    events = [event for delta in deltas for event in writer.encode_delta(delta)]
     if usage is None:
-        return in_bytes(api, events)
-    return in_bytes(api, events) + in_bytes(api, [*writer.events(Finish("stop")), *writer.end(usage)], is_end=True)
+        return encode_client_events(api, events)
+    return encode_client_events(api, events) + encode_client_events(api, [*writer.encode_delta(Finish("stop")), *writer.encode_end(usage)], is_end=True)
 
 
 @dataclass
@@ -55,16 +55,16 @@ class Client:
 
     def reads(self, source: Api, asked_for: Request, data: bytes, cuts: Sequence[int], rest: Continuation | None) -> None:
         """A body of an upstream that speaks `source` comes, in pieces."""
-        translated = transcoder(source, asked_for, source_streams=True, upstream="up",
+        translated = make_transcoder(source, asked_for, source_streams=True, upstream="up",
                                 hide_usage=not asked_for.include_usage)
         chunks = [translated.feed(piece) for piece in split(data, cuts)]
         chunks += [translated.finish()] if rest is not None else []
         for chunk in chunks:
             if chunk is not None:
-                self.body += chunk.data if rest is None else in_bytes(asked_for.api, rest.feed(chunk.data))
+                self.body += chunk.data if rest is None else encode_client_events(asked_for.api, rest.feed(chunk.data))
         if rest is not None:
-            assert translated.sight.is_complete
-            self.body += in_bytes(asked_for.api, rest.end(both(FIRST, translated.sight.usage)), is_end=True)
+            assert translated.summary.is_complete
+            self.body += encode_client_events(asked_for.api, rest.encode_end(add_usage(FIRST, translated.summary.usage)), is_end=True)
 
 
 def split(data: bytes, cuts: Sequence[int]) -> list[bytes]:
@@ -110,8 +110,8 @@ def test_continuation_request_has_the_prefix_and_a_smaller_limit(client: Api, fi
     ask, got = asked(client, **{LIMIT[client]: 50}), Client()
     got.reads(first, ask, spoken(first, ["One ", "slow ", "answer "], None, "id-1"), [], None)
     rest = Continuation(ask, got.body, 0)
-    assert rest.n_sent == 4  # characters of 16; 3 pieces
-    sent = json.loads(going_on(encode(rest.request, second, "m", stream=True), client, second))
+    assert rest.n_sent_tokens == 4  # characters of 16; 3 pieces
+    sent = json.loads(encode_continuation_body(encode(rest.request, second, "m", stream=True), client, second))
     assert sent[LIMIT[second]] == 46
     if second is Api.COMPLETIONS:
         assert sent["prompt"] == "hiOne slow answer"
@@ -130,10 +130,10 @@ def test_continuation_can_be_ended_early(client: Api, first: Api, second: Api) -
     ask, got = asked(client), Client()
     got.reads(first, ask, spoken(first, ["One "], None, "id-1"), [], None)
     rest = Continuation(ask, got.body, 0)
-    translated = transcoder(second, rest.request, source_streams=True, upstream="up")
+    translated = make_transcoder(second, rest.request, source_streams=True, upstream="up")
     chunk = translated.feed(spoken(second, [" slow", " answer"], None, "id-2"))
     assert chunk is not None
-    got.body += in_bytes(client, rest.feed(chunk.data)) + in_bytes(client, rest.cut(FIRST), is_end=True)
+    got.body += encode_client_events(client, rest.feed(chunk.data)) + encode_client_events(client, rest.encode_early_end(FIRST), is_end=True)
     assert read(client, got.body) == ("One slow answer", LENGTH.get(client, "length"), True)
 
 
@@ -144,7 +144,7 @@ def test_continuation_can_be_ended_early(client: Api, first: Api, second: Api) -
 def test_continuation_of_anything_but_text_is_rejected(name: str, why: str) -> None:
     """Calls, reasoning, closed blocks, foreign ids, and answers that have ended."""
     recorded = STREAMS[name]
-    with pytest.raises(CannotGoOn) as cannot:
+    with pytest.raises(NotContinuable) as cannot:
         Continuation(asked(recorded.api), recorded.data, 0)
     assert str(cannot.value) == why
 
@@ -166,7 +166,7 @@ def test_continuation_of_anything_but_text_is_rejected(name: str, why: str) -> N
 def test_continuation_of_unsupported_requests_is_rejected(client: Api, fields: dict[str, Any], why: str) -> None:
     """Options that a second upstream would start anew, or that have no normal form."""
     ask = asked(client, **fields)
-    with pytest.raises(CannotGoOn) as cannot:
+    with pytest.raises(NotContinuable) as cannot:
         Continuation(ask, spoken(client, ["Hello"], None, "id-1"), 0)
     assert str(cannot.value) == why
 
@@ -175,7 +175,7 @@ def test_continuation_of_unsupported_requests_is_rejected(client: Api, fields: d
 def test_continuation_body_for_unsupported_dialects_is_rejected(client: Api, upstream: Api) -> None:
     """Responses has no prefill, and completions and chat cannot continue each other."""
     with pytest.raises(Rejected):
-        going_on(b"{}", client, upstream)
+        encode_continuation_body(b"{}", client, upstream)
 
 
 def test_continuation_may_call_a_tool_after_the_seam() -> None:
@@ -209,7 +209,7 @@ def test_continuation_of_any_bytes_is_read_or_rejected(client: Api, odd: list[An
     said = [one | {"type": kind} if isinstance(one, dict) else one for one, kind in zip(odd, kinds, strict=False)] or odd
     data = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in said) + raw
     rest = Continuation(asked(client), spoken(client, ["Hello "], None, "id-1"), 0)
-    with contextlib.suppress(CannotGoOn):
+    with contextlib.suppress(NotContinuable):
         Continuation(asked(client), data, 0)
-    with contextlib.suppress(CannotGoOn):
-        in_bytes(client, rest.feed(data))
+    with contextlib.suppress(NotContinuable):
+        encode_client_events(client, rest.feed(data))

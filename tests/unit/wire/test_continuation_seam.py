@@ -19,7 +19,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200) | st.tex
 def joined(said: str, pieces: Sequence[str]) -> str:
     """The text that the client has at the end."""
     seam = SeamTrimmer(said)
-    return said + "".join([*(seam.take(piece) for piece in pieces), seam.take("", is_last=True)])
+    return said + "".join([*(seam.trim(piece) for piece in pieces), seam.trim("", is_last=True)])
 
 
 @given(TEXTS, st.integers(0, 200), st.lists(st.integers(0, 200), max_size=12))
@@ -65,10 +65,10 @@ def test_seam_blanks_are_trimmed_once(said: str, rest: str, whole: str) -> None:
 def test_seam_later_text_is_not_held_back() -> None:
     """Only blanks at the beginning wait for the text after them."""
     seam = SeamTrimmer(PASSAGE)
-    assert seam.take(" Nobody") == "Nobody"
-    assert seam.take(" waits") == " waits"
+    assert seam.trim(" Nobody") == "Nobody"
+    assert seam.trim(" waits") == " waits"
     seam = SeamTrimmer(PASSAGE)
-    assert seam.take(" ") == ""
-    assert seam.take("\n") == ""
-    assert seam.take("the") == "\nthe"
-    assert SeamTrimmer(PASSAGE.rstrip()).take(" ") == " "
+    assert seam.trim(" ") == ""
+    assert seam.trim("\n") == ""
+    assert seam.trim("the") == "\nthe"
+    assert SeamTrimmer(PASSAGE.rstrip()).trim(" ") == " "

@@ -6,21 +6,21 @@ import pytest
 
 from stayfast.core.conversation import Image, Message, Text, ToolUse
 from stayfast.core.errors import Rejected
-from stayfast.wire.dialect import image_of, join_instructions, join_neighbours, object_in, read_begin
+from stayfast.wire.dialect import parse_image_url, join_instructions, join_adjacent_messages, parse_object, read_begin
 
 
 def test_join_neighbours_joins_turns_but_not_system_messages() -> None:
     """Texts and calls of one role are one message; each system message stays alone."""
     user, call = Text("a"), ToolUse("c", "f", "{}")
     messages = [Message("system", (user,)), Message("system", (user,)), Message("user", (user,)), Message("user", (call,))]
-    assert join_neighbours(messages) == (messages[0], messages[1], Message("user", (user, call)))
+    assert join_adjacent_messages(messages) == (messages[0], messages[1], Message("user", (user, call)))
 
 
 def test_join_neighbours_of_many_messages_takes_linear_time() -> None:
     """Joining 50,000 messages pairwise would take seconds, on the event loop."""
     messages = [Message("user", (Text("a"),))] * 50_000
     began_at = process_time()
-    (joined,) = join_neighbours(messages)
+    (joined,) = join_adjacent_messages(messages)
     assert process_time() - began_at < 0.5
     assert len(joined.parts) == 50_000
 
@@ -32,14 +32,14 @@ def test_join_neighbours_of_many_messages_takes_linear_time() -> None:
     ("data:image/png,raw", None, Image(url="data:image/png,raw"))])
 def test_image_of_splits_base64_data_urls_only(url: str, detail: str | None, image: Image) -> None:
     """Any other URL stays whole, and the default detail is dropped."""
-    assert image_of(url, detail) == image
+    assert parse_image_url(url, detail) == image
 
 
 @pytest.mark.parametrize(("body", "expected"), [
     (b'{"a":1}', {"a": 1}), (b"[1]", {}), (b"{", {}), (b"\xff", {}), (b"[" * 5000, {})])
 def test_object_in_returns_only_objects(body: bytes, expected: dict[str, int]) -> None:
     """Other values, broken text and deep nesting are an empty object."""
-    assert object_in(body) == expected
+    assert parse_object(body) == expected
 
 
 @pytest.mark.parametrize(("created_at", "expected"), [(7.9, 7), (-1, None), (2**53, None), ("7", None), (None, None)])

@@ -7,8 +7,8 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Stage
-from stayfast.wire.errors import from_response, in_band, render, render_event
-from stayfast.wire.transcode import transcoder
+from stayfast.wire.errors import failure_of_response, in_band_failure, encode_error, encode_error_event
+from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import STREAMS, events, request
 
 OPENAI_ERROR = {"error": {"message": "No such thing", "type": "invalid_request_error", "param": "tools", "code": "nope"}}
@@ -18,7 +18,7 @@ ANTHROPIC_ERROR = {"type": "error", "error": {"type": "invalid_request_error", "
 
 def shown(error: StayfastError, api: Api) -> tuple[int, dict[str, str], dict[str, Any]]:
     """The response to a client."""
-    status, headers, body = render(error, api, "req-1")
+    status, headers, body = encode_error(error, api, "req-1")
     return status, dict(headers), json.loads(body)
 
 
@@ -53,7 +53,7 @@ def test_render_retry_headers() -> None:
 def test_render_long_wait_forbids_a_retry() -> None:
     """If an upstream demands ten minutes, the client must neither wait so long nor retry earlier."""
     for after, said in (("600", ("60", "false")), ("60", ("60", None)), ("59.5", ("60", None))):
-        error = from_response("up", Api.CHAT, 429, {"retry-after": after}, b"")
+        error = failure_of_response("up", Api.CHAT, 429, {"retry-after": after}, b"")
         headers = shown(error, Api.CHAT)[1]
         assert (headers["retry-after"], headers.get("x-should-retry")) == said
         assert error.can_retry
@@ -65,11 +65,11 @@ def test_from_response_404_depends_on_the_missing_thing() -> None:
                              ({"object": "error", "type": "NotFoundError", "code": 404, "message": "m"}, True),
                              ({"type": "error", "error": {"type": "not_found_error", "message": "m"}}, True),
                              ({"detail": "Not Found"}, True), ({"error": {"code": "response_not_found"}}, False)):
-        error = from_response("up", Api.CHAT, 404, {}, json.dumps(said).encode())
+        error = failure_of_response("up", Api.CHAT, 404, {}, json.dumps(said).encode())
         assert (error.is_model_missing, error.can_retry, error.is_final, error.status) == (is_missing, is_missing, True, 404)
-    assert not from_response("up", Api.CHAT, 400, {}, b'{"error": {"code": "model_not_found"}}').is_model_missing
+    assert not failure_of_response("up", Api.CHAT, 400, {}, b'{"error": {"code": "model_not_found"}}').is_model_missing
     for status, is_missing in ((400, True), (404, True), (500, False)):  # OpenAI says 400
-        error = from_response("up", Api.RESPONSES, status, {}, b'{"error": {"code": "previous_response_not_found"}}')
+        error = failure_of_response("up", Api.RESPONSES, status, {}, b'{"error": {"code": "previous_response_not_found"}}')
         assert error.is_model_missing == is_missing
 
 
@@ -87,7 +87,7 @@ def test_render_names_the_param() -> None:
     (302, 502, "upstream_status", False)])
 def test_from_response_status_classes(status: int, client_status: int, code: str, is_final: bool) -> None:
     """Which status a client sees, and whether another attempt may help."""
-    error = from_response("up", Api.CHAT, status, {}, json.dumps(OPENAI_ERROR).encode())
+    error = failure_of_response("up", Api.CHAT, status, {}, json.dumps(OPENAI_ERROR).encode())
     assert (error.status, error.code, error.is_final, error.upstream_status) == (client_status, code, is_final, status)
     assert error.fault is Fault.STATUS
     assert ("No such thing" in json.dumps(shown(error, Api.CHAT)[2])) is (status in (400, 404, 413, 422))
@@ -97,20 +97,20 @@ def test_from_response_status_classes(status: int, client_status: int, code: str
 @pytest.mark.parametrize(("api", "status"), [(Api.CHAT, 503), (Api.RESPONSES, 503), (Api.MESSAGES, 529)])
 def test_render_529_only_for_anthropic_clients(api: Api, status: int) -> None:
     """OpenAI's SDK knows no 529: its clients see 503."""
-    error = from_response("up", Api.MESSAGES, 529, {}, b'{"type":"error","error":{"type":"overloaded_error"}}')
+    error = failure_of_response("up", Api.MESSAGES, 529, {}, b'{"type":"error","error":{"type":"overloaded_error"}}')
     assert shown(error, api)[0] == status
 
 
 def test_from_response_client_error_keeps_the_upstreams_message() -> None:
     """Verbatim in the same shape; message, code and param in the other one."""
     body = json.dumps(OPENAI_ERROR, indent=2).encode()
-    error = from_response("up", Api.CHAT, 400, {}, body)
-    assert render(error, Api.RESPONSES, "r")[2] == body
+    error = failure_of_response("up", Api.CHAT, 400, {}, body)
+    assert encode_error(error, Api.RESPONSES, "r")[2] == body
     assert shown(error, Api.MESSAGES)[2] == {
         "type": "error", "error": {"type": "invalid_request_error", "message": "No such thing"}, "request_id": "req-1"}
     body = json.dumps(ANTHROPIC_ERROR).encode()
-    error = from_response("up", Api.MESSAGES, 400, {}, body)
-    assert render(error, Api.MESSAGES, "r")[2] == body
+    error = failure_of_response("up", Api.MESSAGES, 400, {}, body)
+    assert encode_error(error, Api.MESSAGES, "r")[2] == body
     assert shown(error, Api.CHAT)[2]["error"]["message"] == "No such thing"
 
 
@@ -118,7 +118,7 @@ def test_from_response_client_error_keeps_the_upstreams_message() -> None:
     b"", b"<html>bad gateway</html>", b"[]", b"{}", b'{"error": 7}', b'{"detail": "x"}', b"\xff", b"[" * 100_000])
 def test_from_response_body_that_is_no_error(body: bytes) -> None:
     """A body in no vendor's format is not shown."""
-    error = from_response("up", Api.CHAT, 400, {}, body)
+    error = failure_of_response("up", Api.CHAT, 400, {}, body)
     for api in (Api.CHAT, Api.MESSAGES):
         status, _, said = shown(error, api)
         assert status == 400
@@ -131,7 +131,7 @@ def test_from_response_body_that_is_no_error(body: bytes) -> None:
     (json.dumps(ANTHROPIC_ERROR).encode(), "No such thing")])
 def test_from_response_other_format_is_converted(body: bytes, message: str) -> None:
     """Bare messages, flat errors of engines and the other vendor's shape reach an OpenAI client in OpenAI's."""
-    _, _, said = shown(from_response("up", Api.CHAT, 400, {}, body), Api.CHAT)
+    _, _, said = shown(failure_of_response("up", Api.CHAT, 400, {}, body), Api.CHAT)
     assert set(said["error"]) == {"message", "type", "param", "code"}
     assert said["error"]["message"] == message
 
@@ -144,7 +144,7 @@ def test_from_response_other_format_is_converted(body: bytes, message: str) -> N
                     "details": {"error_code": "contract_spend_limit_reached"}})])
 def test_from_response_used_up_quota_is_final(source: Api, error: dict[str, Any]) -> None:
     """By its machine-readable code."""
-    failed = from_response("up", source, 429, {}, json.dumps({"type": "error", "error": error}).encode())
+    failed = failure_of_response("up", source, 429, {}, json.dumps({"type": "error", "error": error}).encode())
     assert (failed.status, failed.is_final) == (429, True)
     assert shown(failed, source)[1]["x-should-retry"] == "false"
     assert "org-" not in str(shown(failed, source))
@@ -157,14 +157,14 @@ def test_from_response_used_up_quota_is_final(source: Api, error: dict[str, Any]
     ({"retry-after-ms": "x", "retry-after": "3"}, 3.0), ({}, None)])
 def test_from_response_retry_after(headers: dict[str, str], expected: float | None) -> None:
     """Milliseconds first, then seconds, then a date."""
-    error = from_response("up", Api.CHAT, 429, headers, b"", now_wall=784111770.0)
+    error = failure_of_response("up", Api.CHAT, 429, headers, b"", now_wall=784111770.0)
     assert error.retry_after_s == expected
 
 
 def test_from_response_date_needs_the_clock() -> None:
     """Without now_wall a date is ignored; x-should-retry still counts."""
     headers = {"retry-after": "Sun, 06 Nov 1994 08:49:37 GMT", "x-should-retry": "false"}
-    error = from_response("up", Api.CHAT, 503, headers, b"")
+    error = failure_of_response("up", Api.CHAT, 503, headers, b"")
     assert (error.retry_after_s, error.is_final) == (None, True)
 
 
@@ -179,14 +179,14 @@ def test_from_response_date_needs_the_clock() -> None:
     ({"error": "text"}, 500), ({"error": {"code": 7}}, 500), ({}, 500)])
 def test_in_band_errors_have_a_status(said: dict[str, Any], status: int) -> None:
     """By type and code, in every shape seen on the wire."""
-    error = in_band("up", said)
+    error = in_band_failure("up", said)
     assert (error.fault, error.upstream_status) == (Fault.IN_BAND, status)
     assert error.is_final is (status == 400)
 
 
 def test_failure_messages_quote_no_upstream_text() -> None:
     """Words that are no machine-readable codes stay out of messages, which are logged."""
-    error = in_band("up", {"error": {"message": "my prompt", "type": "my prompt", "code": "x" * 100}})
+    error = in_band_failure("up", {"error": {"message": "my prompt", "type": "my prompt", "code": "x" * 100}})
     assert error.message == "upstream up sent error 500 inside its answer"
     assert error.code == "upstream_in_band"
 
@@ -195,10 +195,10 @@ def test_failure_messages_quote_no_upstream_text() -> None:
 def test_render_event_continues_sequence_numbers(source: str, n_read: int) -> None:
     """The error event of a responses stream has the next number, relayed or translated."""
     recorded = STREAMS[source]
-    coder = transcoder(recorded.api, request(Api.RESPONSES, stream=True), source_streams=True, upstream="up", created_at=7)
+    coder = make_transcoder(recorded.api, request(Api.RESPONSES, stream=True), source_streams=True, upstream="up", created_at=7)
     blocks = [block + b"\n\n" for block in recorded.data.split(b"\n\n")[:n_read]]
     got = b"".join(part.data for block in blocks if (part := coder.feed(block)) is not None)
-    got += render_event(UpstreamFailed("up", Fault.RESET, "cut"), Api.RESPONSES, "r", coder.sight)
+    got += encode_error_event(UpstreamFailed("up", Fault.RESET, "cut"), Api.RESPONSES, "r", coder.summary)
     numbers = [event["sequence_number"] for event in events(got)]
     assert len(numbers) > n_read
     assert numbers == list(range(len(numbers)))
@@ -207,13 +207,13 @@ def test_render_event_continues_sequence_numbers(source: str, n_read: int) -> No
 def test_render_event_format_by_api() -> None:
     """The form that makes each official SDK raise."""
     error = UpstreamFailed("up", Fault.RESET, "cut")
-    assert render_event(error, Api.CHAT, "r") == (
+    assert encode_error_event(error, Api.CHAT, "r") == (
         b'data: {"error":{"message":"cut","type":"server_error","param":null,"code":"upstream_reset"}}\n\n')
-    assert render_event(error, Api.MESSAGES, "r") == (
+    assert encode_error_event(error, Api.MESSAGES, "r") == (
         b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"cut"},"request_id":"r"}\n\n')
-    sight = AnswerSummary()
-    sight.n_events = 5
-    name, data = render_event(error, Api.RESPONSES, "r", sight).split(b"\n")[:2]
+    summary = AnswerSummary()
+    summary.n_events = 5
+    name, data = encode_error_event(error, Api.RESPONSES, "r", summary).split(b"\n")[:2]
     assert name == b"event: error"
     said = json.loads(data[6:])
     assert (said["type"], said["message"], said["sequence_number"]) == ("error", "cut", 5)

@@ -8,14 +8,14 @@ from anthropic.types import ModelInfo
 from openai.types import Model
 
 from stayfast.core.types import Api
-from stayfast.wire.local_answers import model_list, render_text_answer
+from stayfast.wire.local_answers import render_model_list, render_text_answer
 from tests.unit.wire.recorded import events, request
 from tests.unit.wire.sdk_types import CLIENTS, check, read_again
 
 
 def test_model_list_validates_with_both_sdks() -> None:
     """Every entry validates against both vendors' models."""
-    listed = json.loads(model_list(["fast", "deep"], 1766000000))
+    listed = json.loads(render_model_list(["fast", "deep"], 1766000000))
     assert [entry["id"] for entry in listed["data"]] == ["fast", "deep"]
     for entry in listed["data"]:
         assert Model.model_validate(entry).created == 1766000000
@@ -25,7 +25,7 @@ def test_model_list_validates_with_both_sdks() -> None:
 
 def test_model_list_without_models_is_an_empty_list() -> None:
     """An empty list is a list."""
-    assert json.loads(model_list([], 0)) == {"object": "list", "data": [], "has_more": False, "first_id": None,
+    assert json.loads(render_model_list([], 0)) == {"object": "list", "data": [], "has_more": False, "first_id": None,
                                              "last_id": None}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.core.conversation import Image, Text, Thinking, ToolResult, ToolUse
 from stayfast.core.types import Api
-from stayfast.wire.json_input import conversation
+from stayfast.wire.json_input import parse_conversation
 from stayfast.wire.messages.request import DEFAULT_MAX_TOKENS
 from tests.unit.wire.full_requests import sent
 from tests.unit.wire.recorded import request
@@ -19,7 +19,7 @@ def test_messages_request_normal_form_of_all_blocks() -> None:
         {"type": "text", "text": "t"}, {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}},
         {"type": "tool_use", "id": "i", "name": "f", "input": {"a": 1}}]
     result = {"type": "tool_result", "tool_use_id": "i", "content": [{"type": "text", "text": "no"}], "is_error": True}
-    asked = conversation(request(Api.MESSAGES, messages=[{"role": "assistant", "content": blocks},
+    asked = parse_conversation(request(Api.MESSAGES, messages=[{"role": "assistant", "content": blocks},
                                                          {"role": "user", "content": [result]}]))
     assert asked.messages[0].parts == (
         Thinking("hm", "s"), Text("t"), Image(url="https://x/y.png"), ToolUse("i", "f", '{"a":1}'))

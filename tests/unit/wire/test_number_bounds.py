@@ -16,10 +16,10 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.priority import Points
 from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.wire import canonical, prompt
-from stayfast.wire.errors import from_response
-from stayfast.wire.json_input import can_translate, conversation, decode, encode
-from stayfast.wire.transcode import transcoder
-from stayfast.wire.usage import count_tokens_answer, input_tokens
+from stayfast.wire.errors import failure_of_response
+from stayfast.wire.json_input import can_translate, parse_conversation, decode, encode
+from stayfast.wire.transcode import make_transcoder
+from stayfast.wire.usage import count_tokens_answer, estimate_input_tokens_high
 from tests.unit.wire.full_requests import FULL
 from tests.unit.wire.recorded import STREAMS, body, request
 from tests.unit.wire.whole_answers import ANSWERS
@@ -74,14 +74,14 @@ def use(asked: Request) -> None:
     cost_usd = tenant.most_cost_usd(asked, n_input, {"*": Price(1, 1)})
     tenant.quota.reserve((1.0, n_input + n_output, cost_usd), 0.0)
     tenant.quota.reconcile((1.0, n_input + n_output, cost_usd), (1.0, 5.0, 0.0), 1.0)
-    assert all(math.isfinite(left) for left, _ in tenant.quota.left(2.0).values())
+    assert all(math.isfinite(left) for left, _ in tenant.quota.levels(2.0).values())
     for to in Api:
         with suppress(Rejected):
             if can_translate(asked.api, to):
                 encode(asked, to, "up", stream=False)
     with suppress(Rejected):
-        conversation(asked)
-    (count_tokens_answer if asked.api is Api.COUNT_TOKENS else input_tokens)(asked)
+        parse_conversation(asked)
+    (count_tokens_answer if asked.api is Api.COUNT_TOKENS else estimate_input_tokens_high)(asked)
 
 
 def refusal(api: Api, raw: bytes) -> Rejected | None:
@@ -128,10 +128,10 @@ def test_transcode_huge_provider_numbers_in_a_body_never_raise(source: Api) -> N
     clients = [client for client in Api if can_translate(client, source)]
     for raw in with_numbers(ANSWERS[source]):
         for client in clients:
-            coder = transcoder(source, request(client), source_streams=False, upstream="up")
+            coder = make_transcoder(source, request(client), source_streams=False, upstream="up")
             coder.feed(raw)
             coder.finish()
-            failure, usage = coder.sight.failure, coder.sight.usage
+            failure, usage = coder.summary.failure, coder.summary.usage
             assert failure is None or isinstance(failure, UpstreamFailed)
             if usage is not None:
                 assert all(0 <= count < 2**54 for count in (usage.input_total, usage.output, usage.cached_read))
@@ -151,10 +151,10 @@ def test_transcode_huge_provider_numbers_in_a_stream_never_raise(name: str) -> N
         except ValueError:
             continue
         for raw in with_numbers(said):
-            coder = transcoder(recorded.api, request(client, stream=True), source_streams=True, upstream="up")
+            coder = make_transcoder(recorded.api, request(client, stream=True), source_streams=True, upstream="up")
             coder.feed(b"\n\n".join([*blocks[:at], head + raw, *blocks[at + 1:]]))
             coder.finish()
-            assert coder.sight.failure is None or isinstance(coder.sight.failure, UpstreamFailed)
+            assert coder.summary.failure is None or isinstance(coder.summary.failure, UpstreamFailed)
 
 
 @pytest.mark.parametrize("name", ["retry-after", "retry-after-ms", "x-ratelimit-reset", "x-ratelimit-reset-tokens",
@@ -166,5 +166,5 @@ def test_retry_after_is_at_most_a_day(name: str, said: str) -> None:
     """For any number in a header."""
     reset = b'{"error":{"metadata":{"headers":{"X-RateLimit-Reset":%b}}}}' % said.encode()
     for raw in (b"{}", reset, reset.replace(b"9" * 400, b"9" * 4200)):
-        after_s = from_response("up", Api.CHAT, 429, {name: said}, raw, now_wall=1.7e9).retry_after_s
+        after_s = failure_of_response("up", Api.CHAT, 429, {name: said}, raw, now_wall=1.7e9).retry_after_s
         assert after_s is None or 0 <= after_s <= 86_400

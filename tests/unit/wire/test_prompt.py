@@ -41,29 +41,29 @@ def test_read_prompt_next_turn_has_this_turn_as_prefix() -> None:
     ({"user": None, "metadata": {"other": "x"}}, b""), ({}, b"")])
 def test_read_session_sources_in_order(fields: dict[str, object], session: bytes) -> None:
     """Fields that name the conversation take precedence over those that name the user."""
-    assert read_prompt(body(messages=[], **fields)).session == session
+    assert read_prompt(body(messages=[], **fields)).session_id == session
 
 
 def test_read_session_previous_response() -> None:
     """In the responses API."""
-    assert read_prompt(body(input="x", previous_response_id="resp_1")).previous == "resp_1"
-    assert read_prompt(body(input="x")).previous == ""
+    assert read_prompt(body(input="x", previous_response_id="resp_1")).previous_response_id == "resp_1"
+    assert read_prompt(body(input="x")).previous_response_id == ""
 
 
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), JSON))
 def test_read_prompt_accepts_every_decoded_fuzzed_body(fields: dict[str, object]) -> None:
     """No type of any field is a surprise."""
     found = read_prompt(body(**fields))
-    assert isinstance(found.previous, str)
-    assert isinstance(found.session, bytes)
-    assert read_session(body(**fields)) == RequestPrompt(b"", found.session, found.previous)
+    assert isinstance(found.previous_response_id, str)
+    assert isinstance(found.session_id, bytes)
+    assert read_session(body(**fields)) == RequestPrompt(b"", found.session_id, found.previous_response_id)
 
 
 @given(api=st.sampled_from([Api.CHAT, Api.RESPONSES, Api.MESSAGES]), user_id=st.text(min_size=1))
 def test_read_prompt_accepts_every_decoded_body(api: Api, user_id: str) -> None:
     """Also with half of a surrogate pair in an unchecked field."""
     said = body(messages=[{"role": "user", "content": "x"}], input="x", max_tokens=1, metadata={"user_id": user_id})
-    assert read_prompt(decode(api, said).body).session == user_id.encode()
+    assert read_prompt(decode(api, said).body).session_id == user_id.encode()
 
 
 @pytest.mark.parametrize("said", [rb'"\ud800"', rb'"\q"', b'"\xff"', b'"\x01"', b"tru", b"01", b"[1,]", rb'"\u12"',

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api
-from stayfast.wire.prompt import LAID_OUT, PromptLayout, difference, has_marks, order_blocks
+from stayfast.wire.prompt import LAYOUT_APIS, PromptLayout, find_first_difference, has_cache_markers, order_blocks
 
 MARK = b'{"type":"ephemeral"}'
 POINT = b'{"mode":"explicit"}'
@@ -36,7 +36,7 @@ MESSAGES = said({
 def test_layout_blocks_are_in_rendered_order() -> None:
     """Tools, instructions, then each message's parts; static are the first two."""
     laid = PromptLayout(MESSAGES, Api.MESSAGES)
-    assert [laid.where(n) for n in range(6)] == [
+    assert [laid.format_path(n) for n in range(6)] == [
         "tools[0]", "system", "messages[0].content", "messages[1].content[0]", "messages[1].content[1]",
         "messages[2].content[0]"]
     assert (laid.n_static, laid.n_end, laid.n_before) == (2, 6, 3)
@@ -45,13 +45,13 @@ def test_layout_blocks_are_in_rendered_order() -> None:
 def test_layout_anthropic_markers_on_each_kind_of_block() -> None:
     """A plain text becomes one text part; every other byte stays."""
     laid = PromptLayout(MESSAGES, Api.MESSAGES)
-    marked = read(laid.write(dict.fromkeys((1, 2, 3, 6), MARK), {}))
+    marked = read(laid.write_with_markers(dict.fromkeys((1, 2, 3, 6), MARK), {}))
     mark = read(MARK)
     assert marked["tools"] == [TOOL | {"cache_control": mark}]
     assert marked["system"] == [{"type": "text", "text": "Be brief.", "cache_control": mark}]
     assert marked["messages"][0]["content"] == [{"type": "text", "text": "hi", "cache_control": mark}]
     assert marked["messages"][2]["content"][0]["cache_control"] == mark
-    assert b'"input":{"a":1.1}' in laid.write({6: MARK}, {})
+    assert b'"input":{"a":1.1}' in laid.write_with_markers({6: MARK}, {})
 
 
 @pytest.mark.parametrize(("block", "n"), [
@@ -60,13 +60,13 @@ def test_layout_anthropic_markers_on_each_kind_of_block() -> None:
 def test_layout_unmarkable_anthropic_blocks_are_skipped(block: dict[str, Any], n: int) -> None:
     """Thinking and empty text would be a 400."""
     body = said({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, block]}]})
-    assert PromptLayout(body, Api.MESSAGES).markable(2) == n
+    assert PromptLayout(body, Api.MESSAGES).n_markable_blocks(2) == n
 
 
 def test_layout_deferred_tools_are_not_marked() -> None:
     """Anthropic refuses both on one tool."""
     body = said({"tools": [TOOL, TOOL | {"defer_loading": True}], "messages": [{"role": "user", "content": "a"}]})
-    assert PromptLayout(body, Api.MESSAGES).markable(2) == 1
+    assert PromptLayout(body, Api.MESSAGES).n_markable_blocks(2) == 1
 
 
 def test_layout_openai_markers_only_on_user_and_instruction_parts() -> None:
@@ -76,34 +76,34 @@ def test_layout_openai_markers_only_on_user_and_instruction_parts() -> None:
         {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
         {"role": "tool", "tool_call_id": "1", "content": "r"}]})
     laid = PromptLayout(body, Api.CHAT)
-    assert [laid.markable(n) for n in range(1, 6)] == [0, 2, 3, 3, 3]
+    assert [laid.n_markable_blocks(n) for n in range(1, 6)] == [0, 2, 3, 3, 3]
     assert (laid.n_static, laid.n_end, laid.n_before) == (2, 5, 3)
     part = {"type": "text", "text": "Be brief.", "prompt_cache_breakpoint": {"mode": "explicit"}}
-    assert read(laid.write({2: POINT}, {}))["messages"][0] == {"role": "system", "content": [part]}
+    assert read(laid.write_with_markers({2: POINT}, {}))["messages"][0] == {"role": "system", "content": [part]}
 
 
 def test_layout_responses_instructions_become_a_developer_message_if_not_stored() -> None:
     """They cannot bear a mark; where the response is stored they must stay instructions."""
     body = {"store": False, "instructions": "Be brief.", "input": [{"role": "user", "content": "hi"}]}
     laid = PromptLayout(said(body), Api.RESPONSES)
-    written = read(laid.write({laid.markable(1): POINT}, {"prompt_cache_key": b'"k"'}))
+    written = read(laid.write_with_markers({laid.n_markable_blocks(1): POINT}, {"prompt_cache_key": b'"k"'}))
     part = {"type": "input_text", "text": "Be brief.", "prompt_cache_breakpoint": {"mode": "explicit"}}
     assert written == {"prompt_cache_key": "k", "store": False, "input": [
         {"role": "developer", "content": [part]}, {"role": "user", "content": "hi"}]}
-    assert PromptLayout(said(body | {"store": True}), Api.RESPONSES).markable(1) == 0
-    assert PromptLayout(said({"instructions": "x", "input": "hi"}), Api.RESPONSES).markable(2) == 0
+    assert PromptLayout(said(body | {"store": True}), Api.RESPONSES).n_markable_blocks(1) == 0
+    assert PromptLayout(said({"instructions": "x", "input": "hi"}), Api.RESPONSES).n_markable_blocks(2) == 0
 
 
 def test_layout_extra_fields_do_not_replace_the_clients() -> None:
     """A member that the client sent is never overwritten."""
     body = said({"prompt_cache_key": "mine", "messages": [{"role": "user", "content": "a"}]})
-    assert read(PromptLayout(body, Api.CHAT).write({}, {"prompt_cache_key": b'"ours"'}))["prompt_cache_key"] == "mine"
+    assert read(PromptLayout(body, Api.CHAT).write_with_markers({}, {"prompt_cache_key": b'"ours"'}))["prompt_cache_key"] == "mine"
 
 
 def test_has_marks_finds_the_clients_markers() -> None:
     """As members; not where a text speaks of them."""
-    assert has_marks(b'{"cache_control":{"type":"ephemeral"}}')
-    assert not has_marks(said({"content": 'set "cache_control" yourself'}))
+    assert has_cache_markers(b'{"cache_control":{"type":"ephemeral"}}')
+    assert not has_cache_markers(said({"content": 'set "cache_control" yourself'}))
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=9),
@@ -113,7 +113,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size
 
 
 @given(st.dictionaries(st.sampled_from(["tools", "messages", "system", "input", "instructions", "store"]), JSON),
-       st.sampled_from(sorted(LAID_OUT)))
+       st.sampled_from(sorted(LAYOUT_APIS)))
 def test_layout_any_body_is_read_or_rejected(body: dict[str, Any], api: Api) -> None:
     """ValueError and nothing else; without marks nothing is changed; every block that may bear a mark gets it."""
     data = said(body)
@@ -122,10 +122,10 @@ def test_layout_any_body_is_read_or_rejected(body: dict[str, Any], api: Api) -> 
         laid = PromptLayout(stable, api)
     except ValueError:
         return
-    assert read(laid.write({}, {})) == read(stable)
+    assert read(laid.write_with_markers({}, {})) == read(stable)
     for n in range(1, len(laid.blocks) + 1):
-        if laid.markable(n) == n:
-            assert laid.write({n: MARK}, {}).count(MARK) == data.count(MARK) + 1
+        if laid.n_markable_blocks(n) == n:
+            assert laid.write_with_markers({n: MARK}, {}).count(MARK) == data.count(MARK) + 1
 
 
 def test_order_blocks_sorts_tools_by_name() -> None:
@@ -161,13 +161,13 @@ def test_order_blocks_moves_dated_instructions_last() -> None:
 ])
 def test_difference_has_offset_and_kind(one: str, other: str, at: int, word: str) -> None:
     """The kind never quotes the prompt."""
-    assert difference(one.encode(), other.encode()) == (at, word)
+    assert find_first_difference(one.encode(), other.encode()) == (at, word)
 
 
 @given(st.binary(max_size=40), st.binary(max_size=8), st.binary(max_size=8))
 def test_difference_is_the_first_one(same: bytes, one: bytes, other: bytes) -> None:
     """All before it is the same, and the byte itself is not."""
-    at, _ = difference(same + one, same + other)
+    at, _ = find_first_difference(same + one, same + other)
     assert (same + one)[:at] == (same + other)[:at]
     assert (same + one)[at:at + 1] != (same + other)[at:at + 1] or at == min(len(one), len(other)) + len(same)
 

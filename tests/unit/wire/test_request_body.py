@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.json_input import MAX_DEPTH, DecodeLimits, check, decode, encode
+from stayfast.wire.json_input import MAX_DEPTH, DecodeLimits, check_json_bounds, decode, encode
 from tests.unit.wire.recorded import body, request
 
 
@@ -217,7 +217,7 @@ def test_check_depth_equals_a_recursive_count(said: Any, max_depth: int) -> None
     """For any keys and texts: escapes, quotes, unbalanced brackets."""
     expected = pytest.raises(Rejected, match="levels") if depth_of(said) > max_depth else contextlib.nullcontext()
     with expected:
-        check(json.dumps(said).encode(), max_depth)
+        check_json_bounds(json.dumps(said).encode(), max_depth)
 
 
 @pytest.mark.parametrize("text", ["\\ud800", "\\ud800 and more", "\\udc00 and more", "\\uD83D\\u0041", "\\ude00\\ud83d"])

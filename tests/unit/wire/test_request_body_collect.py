@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.wire.json_input import can_assemble, decode
+from stayfast.wire.json_input import can_collect_stream, decode
 
 MESSAGES = {"messages": [{"role": "user", "content": "hello"}]}
 PROMPT = {"prompt": "hello"}
@@ -27,4 +27,4 @@ PROMPT = {"prompt": "hello"}
 ])
 def test_can_assemble_only_if_the_answer_is_the_same(api: Api, members: dict[str, object], *, expected: bool) -> None:
     """One choice of text; no option that providers reject or change in a stream."""
-    assert can_assemble(decode(api, msgspec.json.encode({"model": "m", **members}))) is expected
+    assert can_collect_stream(decode(api, msgspec.json.encode({"model": "m", **members}))) is expected

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.json_input import conversation, decode, encode
+from stayfast.wire.json_input import parse_conversation, decode, encode
 from tests.unit.wire.full_requests import FULL, PARAMETERS, sent, user
 from tests.unit.wire.recorded import body, request
 
@@ -67,7 +67,7 @@ def test_encode_each_translation_is_valid_and_equal_in_meaning(client: Api, to: 
     said = json.loads(out)
     SDK_PARAMS[to].validate_python({name: value for name, value in said.items()
                                     if to is not Api.MESSAGES or name not in ("temperature", "top_p")}, strict=False)
-    before, after = conversation(asked), conversation(decode(to, out))
+    before, after = parse_conversation(asked), parse_conversation(decode(to, out))
     assert after.messages == before.messages
     assert after.system == before.system
     assert after.sampling == before.sampling
@@ -85,7 +85,7 @@ def test_encode_chat_to_messages_and_back_is_the_identity() -> None:
     asked = request(Api.CHAT, **FULL[Api.CHAT])
     there = encode(asked, Api.MESSAGES, "up", stream=False)
     back = encode(decode(Api.MESSAGES, there), Api.CHAT, "route", stream=False)
-    assert conversation(decode(Api.CHAT, back)).messages == conversation(asked).messages
+    assert parse_conversation(decode(Api.CHAT, back)).messages == parse_conversation(asked).messages
     assert json.loads(back)["messages"] == json.loads(asked.body)["messages"]
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from stayfast.core.types import Api, Usage
 from stayfast.wire.dialect import Begin, Delta, Finish, NotTranslatable, Reason, TextDelta, ToolBegin, ToolDelta
-from stayfast.wire.responses.stream_encoder import ResponsesWriter
+from stayfast.wire.responses.stream_encoder import ResponsesEncoder
 from tests.unit.wire.recorded import request
 
 
-def new_encoder() -> ResponsesWriter:
+def new_encoder() -> ResponsesEncoder:
     """An encoder for a streamed request."""
-    return ResponsesWriter(request(Api.RESPONSES, stream=True), 7)
+    return ResponsesEncoder(request(Api.RESPONSES, stream=True), 7)
 
 
 def test_responses_encoder_numbers_all_events_in_sequence() -> None:
@@ -18,7 +18,7 @@ def test_responses_encoder_numbers_all_events_in_sequence() -> None:
     encoder = new_encoder()
     deltas: list[Delta] = [Begin("r", "up", 5), TextDelta("a"), TextDelta("b"), ToolBegin(0, "call", "f"),
                            ToolDelta(0, '{"x":1}'), Finish("tool_calls")]
-    events = [event for delta in deltas for event in encoder.events(delta)] + encoder.end(Usage(1, 2))
+    events = [event for delta in deltas for event in encoder.encode_delta(delta)] + encoder.encode_end(Usage(1, 2))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     response = events[-1]["response"]
     assert (events[-1]["type"], response["status"], response["created_at"]) == ("response.completed", "completed", 5)
@@ -31,9 +31,9 @@ def test_responses_encoder_numbers_all_events_in_sequence() -> None:
 def test_responses_encoder_incomplete_answer_has_the_reason(reason: Reason, detail: str) -> None:
     """The terminal event and the open item are incomplete."""
     encoder = new_encoder()
-    encoder.events(TextDelta("a"))
-    encoder.events(Finish(reason))
-    (end,) = encoder.end(None)
+    encoder.encode_delta(TextDelta("a"))
+    encoder.encode_delta(Finish(reason))
+    (end,) = encoder.encode_end(None)
     assert (end["type"], end["response"]["incomplete_details"]) == ("response.incomplete", {"reason": detail})
     assert end["response"]["output"][0]["status"] == "incomplete"
 
@@ -41,16 +41,16 @@ def test_responses_encoder_incomplete_answer_has_the_reason(reason: Reason, deta
 def test_responses_encoder_call_without_arguments_has_an_empty_object() -> None:
     """SDKs parse the arguments."""
     encoder = new_encoder()
-    encoder.events(ToolBegin(0, "call", "f"))
-    encoder.events(Finish("tool_calls"))
-    (end,) = encoder.end(None)
+    encoder.encode_delta(ToolBegin(0, "call", "f"))
+    encoder.encode_delta(Finish("tool_calls"))
+    (end,) = encoder.encode_end(None)
     assert end["response"]["output"][0]["arguments"] == "{}"
 
 
 def test_responses_encoder_rejects_interleaved_calls() -> None:
     """The sequencer in front of it must prevent them."""
     encoder = new_encoder()
-    encoder.events(ToolBegin(0, "c", "f"))
-    encoder.events(ToolBegin(1, "d", "g"))
+    encoder.encode_delta(ToolBegin(0, "c", "f"))
+    encoder.encode_delta(ToolBegin(1, "d", "g"))
     with pytest.raises(NotTranslatable):
-        encoder.events(ToolDelta(0, "{}"))
+        encoder.encode_delta(ToolDelta(0, "{}"))

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from stayfast.core.types import AnswerSummary, Api, Request
-from stayfast.wire.chat.stream_decoder import ChatSource
+from stayfast.wire.chat.stream_decoder import ChatDecoder
 from stayfast.wire.json_input import decode
-from stayfast.wire.replay import in_events, is_storable
+from stayfast.wire.replay import encode_stored_stream, storable_body
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT: dict[str, Any] = {
@@ -45,7 +45,7 @@ def changed(api: Api, path: list[Any], value: object) -> bytes:
 @pytest.mark.parametrize("api", list(WHOLE))
 def test_in_events_whole_answer_becomes_a_stream(api: Api) -> None:
     """Empty members and metadata are no obstacle."""
-    assert b"Hi." in in_events(asking(api), msgspec.json.encode(WHOLE[api]))
+    assert b"Hi." in encode_stored_stream(asking(api), msgspec.json.encode(WHOLE[api]))
 
 
 @pytest.mark.parametrize(("api", "path", "value"), [
@@ -57,17 +57,17 @@ def test_in_events_whole_answer_becomes_a_stream(api: Api) -> None:
 def test_in_events_answer_with_unknown_fields_is_rejected(api: Api, path: list[Any], value: object) -> None:
     """A stream would lose the field."""
     with pytest.raises(ValueError, match="cannot hold"):
-        in_events(asking(api), changed(api, path, value))
+        encode_stored_stream(asking(api), changed(api, path, value))
 
 
 def test_is_storable_several_choices_are_not_stored() -> None:
     """One choice was requested."""
     request = msgspec.structs.replace(asking(Api.CHAT), stream=False)
-    sight = AnswerSummary()
-    sight.is_complete, sight.n_content, sight.finish_reason = True, 1, "stop"
-    assert is_storable(request, sight, msgspec.json.encode(CHAT)) is not None
+    summary = AnswerSummary()
+    summary.is_complete, summary.n_content, summary.finish_reason = True, 1, "stop"
+    assert storable_body(request, summary, msgspec.json.encode(CHAT)) is not None
     other = {"index": 1, "message": {"role": "assistant", "content": "other"}}
-    assert is_storable(request, sight, changed(Api.CHAT, ["choices"], [*CHAT["choices"], other])) is None
+    assert storable_body(request, summary, changed(Api.CHAT, ["choices"], [*CHAT["choices"], other])) is None
 
 
 REPORT = {"request_id": "of another", "upstream": "u", "attempts": 1, "timings_ms": {"total": 1.0}}
@@ -90,19 +90,19 @@ ENDS: dict[Api, Any] = {  # the stream of a gateway behind us: its last event, b
 @pytest.mark.parametrize("api", list(WHOLE))
 def test_is_storable_gateway_report_is_removed(api: Api) -> None:
     """The report belongs to another request; a degraded answer is not stored at all."""
-    sight = AnswerSummary()
-    sight.is_complete, sight.n_content = True, 1
-    sight.finish_reason = {Api.CHAT: "stop", Api.MESSAGES: "end_turn"}.get(api, "completed")
+    summary = AnswerSummary()
+    summary.is_complete, summary.n_content = True, 1
+    summary.finish_reason = {Api.CHAT: "stop", Api.MESSAGES: "end_turn"}.get(api, "completed")
     plain, degraded = (b"".join(b"data: %b\n\n" % msgspec.json.encode(event) for event in ENDS[api](report))
                        for report in (REPORT, {**REPORT, "degraded": "template"}))
-    kept = is_storable(asking(api), sight, plain)
+    kept = storable_body(asking(api), summary, plain)
     assert kept is not None
     assert b"stayfast" not in kept
-    assert b"Hi." in in_events(asking(api), kept)
-    assert is_storable(asking(api), sight, degraded) is None
+    assert b"Hi." in encode_stored_stream(asking(api), kept)
+    assert storable_body(asking(api), summary, degraded) is None
     whole = msgspec.structs.replace(asking(api), stream=False)
-    assert b"stayfast" not in (is_storable(whole, sight, changed(api, ["stayfast"], REPORT)) or b"stayfast")
-    assert is_storable(whole, sight, changed(api, ["stayfast"], {**REPORT, "degraded": "partial"})) is None
+    assert b"stayfast" not in (storable_body(whole, summary, changed(api, ["stayfast"], REPORT)) or b"stayfast")
+    assert storable_body(whole, summary, changed(api, ["stayfast"], {**REPORT, "degraded": "partial"})) is None
 
 
 @pytest.mark.parametrize(("message", "is_kept"), [
@@ -115,6 +115,6 @@ def test_is_storable_chat_answer_only_if_text(message: bytes, is_kept: bool) -> 
     body = b'{"id": "c", "choices": [{"message": {%b}, "finish_reason": "stop"}]}' % message
     request = decode(Api.CHAT, b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}')
     summary = AnswerSummary()
-    ChatSource("u", 1, summary).see_whole(body)
-    assert (is_storable(request, summary, body) is not None) is is_kept
+    ChatDecoder("u", 1, summary).read_body(body)
+    assert (storable_body(request, summary, body) is not None) is is_kept
 

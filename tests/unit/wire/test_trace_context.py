@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.events import Trace
-from stayfast.wire.trace_context import MAX_STATE_CHARS, below, caller_of, headers_of, new_trace
+from stayfast.wire.trace_context import MAX_STATE_CHARS, make_child_span, parse_traceparent, encode_trace_headers, start_trace
 
 ID, PARENT = "12345678901234567890123456789012", "1234567890123456"
 VALID = f"00-{ID}-{PARENT}-01"
@@ -15,7 +15,7 @@ VALID = f"00-{ID}-{PARENT}-01"
 
 def state_of(text: str) -> str:
     """The `tracestate` that is forwarded."""
-    place = caller_of(VALID, text)
+    place = parse_traceparent(VALID, text)
     assert place is not None
     return place.state
 
@@ -27,7 +27,7 @@ def state_of(text: str) -> str:
 ])
 def test_caller_of_valid_traceparent(header: str, is_sampled: bool, is_random: bool) -> None:
     """A later version is read by the rules of version 00; undefined flags are dropped."""
-    assert caller_of(header) == Trace(ID, "", PARENT, is_sampled, "", is_random)
+    assert parse_traceparent(header) == Trace(ID, "", PARENT, is_sampled, "", is_random)
 
 
 @pytest.mark.parametrize("header", [
@@ -39,7 +39,7 @@ def test_caller_of_valid_traceparent(header: str, is_sampled: bool, is_random: b
 ])
 def test_caller_of_invalid_traceparent_is_none(header: str) -> None:
     """They are as if they had not been sent."""
-    assert caller_of(header) is None
+    assert parse_traceparent(header) is None
 
 
 @pytest.mark.parametrize(("given_state", "kept"), [
@@ -68,8 +68,8 @@ def test_caller_of_long_tracestate_loses_long_members_first() -> None:
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_caller_of_any_text_never_raises(parent: str, state: str) -> None:
     """The forwarded state is ASCII on one line."""
-    caller_of(parent, state)
-    place = caller_of(VALID, state)
+    parse_traceparent(parent, state)
+    place = parse_traceparent(VALID, state)
     assert place is not None
     assert place.state.isascii()
     assert place.state.isprintable()
@@ -88,30 +88,30 @@ def test_caller_of_state_is_valid_and_bounded(members: list[str]) -> None:
 @given(st.randoms(use_true_random=False), st.floats(0, 1))
 def test_headers_of_is_parsed_back(rng: Random, ratio: float) -> None:
     """The span becomes the parent of the next service."""
-    root = new_trace(rng, ratio)
+    root = start_trace(rng, ratio)
     assert root.parent_id is None
-    attempt = below(root, rng)
+    attempt = make_child_span(root, rng)
     assert (attempt.trace_id, attempt.parent_id) == (root.trace_id, root.span_id)
-    ((name, value),) = headers_of(attempt)
+    ((name, value),) = encode_trace_headers(attempt)
     assert name == "traceparent"
-    assert caller_of(value) == Trace(root.trace_id, "", attempt.span_id, root.is_sampled, "", is_random=True)
+    assert parse_traceparent(value) == Trace(root.trace_id, "", attempt.span_id, root.is_sampled, "", is_random=True)
 
 
 def test_below_keeps_state_and_flags_of_the_caller() -> None:
     """A request under a caller's span keeps trace, decision, state and the flag of random ids."""
-    caller = caller_of(f"00-{ID}-{PARENT}-02", "foo=1")
+    caller = parse_traceparent(f"00-{ID}-{PARENT}-02", "foo=1")
     assert caller is not None
-    own = below(caller, Random(1))
+    own = make_child_span(caller, Random(1))
     assert own == Trace(ID, own.span_id, PARENT, is_sampled=False, state="foo=1", is_random=True)
     assert own.span_id not in ("", PARENT)
-    assert headers_of(own) == [("traceparent", f"00-{ID}-{own.span_id}-02"), ("tracestate", "foo=1")]
+    assert encode_trace_headers(own) == [("traceparent", f"00-{ID}-{own.span_id}-02"), ("tracestate", "foo=1")]
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.01, 0.5, 1.0])
 def test_new_trace_samples_by_ratio(ratio: float) -> None:
     """The share of sampled traces is the ratio; all and none are exact."""
     rng = Random(3)
-    share = sum(new_trace(rng, ratio).is_sampled for _ in range(20_000)) / 20_000
+    share = sum(start_trace(rng, ratio).is_sampled for _ in range(20_000)) / 20_000
     assert share == ratio if ratio in (0.0, 1.0) else abs(share - ratio) < 0.015
 
 
@@ -121,5 +121,5 @@ def test_new_trace_ids_are_never_zero() -> None:
         def getrandbits(self, k: int) -> int:
             return 0
 
-    place = new_trace(Zeros(), 1.0)
+    place = start_trace(Zeros(), 1.0)
     assert (place.trace_id, place.span_id) == (f"{1:032x}", f"{1:016x}")

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Usage
 from stayfast.wire.json_input import can_translate
-from stayfast.wire.transcode import Transcoder, transcoder
+from stayfast.wire.transcode import Transcoder, make_transcoder
 from tests.unit.wire.recorded import (
     CHAT_USAGE,
     MESSAGES_START,
@@ -46,24 +46,24 @@ def drain(coder: Transcoder, data: bytes) -> bytes:
 
 def relay(recorded: Recorded, client: Api, *, stream: bool = True) -> tuple[bytes, AnswerSummary]:
     """`recorded` for a client of another dialect."""
-    coder = transcoder(recorded.api, request(client, stream=stream), source_streams=True, upstream="up", created_at=77)
-    return drain(coder, recorded.data), coder.sight
+    coder = make_transcoder(recorded.api, request(client, stream=stream), source_streams=True, upstream="up", created_at=77)
+    return drain(coder, recorded.data), coder.summary
 
 
-def failure(sight: AnswerSummary) -> UpstreamFailed:
+def failure(summary: AnswerSummary) -> UpstreamFailed:
     """The failure that was seen."""
-    assert isinstance(sight.failure, UpstreamFailed)
-    return sight.failure
+    assert isinstance(summary.failure, UpstreamFailed)
+    return summary.failure
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_stream_recorded_samples_have_the_expected_summary(name: str) -> None:
     """Content events, finish reason, completeness and kind of failure are seen, in every protocol."""
     recorded = STREAMS[name]
-    _, sight = relay(recorded, recorded.api)
-    assert (sight.n_content, sight.finish_reason) == (recorded.n_content, recorded.finish_reason)
-    assert sight.is_complete is (recorded.fault is None)
-    assert (failure(sight).fault if recorded.fault else sight.failure) == recorded.fault
+    _, summary = relay(recorded, recorded.api)
+    assert (summary.n_content, summary.finish_reason) == (recorded.n_content, recorded.finish_reason)
+    assert summary.is_complete is (recorded.fault is None)
+    assert (failure(summary).fault if recorded.fault else summary.failure) == recorded.fault
 
 
 @pytest.mark.parametrize("name", WHOLE_STREAMS)
@@ -91,7 +91,7 @@ def test_stream_truncated_never_looks_complete() -> None:
 def test_stream_data_before_an_error_in_one_read_is_forwarded() -> None:
     """One read that holds content and then an error gives the content."""
     recorded = STREAMS["chat_error"]
-    coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
+    coder = make_transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
     part = coder.feed(recorded.data)
     assert part is not None
     assert part.n_content == 1
@@ -102,20 +102,20 @@ def test_stream_data_before_an_error_in_one_read_is_forwarded() -> None:
 
 def test_stream_bytes_after_the_end_are_ignored() -> None:
     """Events after [DONE] are dropped."""
-    coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
+    coder = make_transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
     whole = STREAMS["chat_text"].data
     part = coder.feed(whole + sse(chunk({"content": "late"})))
     assert part is not None
     assert part.data == whole
     assert coder.feed(b"data: {oops\n\n") is None
-    assert coder.sight.failure is None
+    assert coder.summary.failure is None
 
 
 def test_stream_endless_event_is_malformed() -> None:
     """4 MiB without the end of an event fail the answer."""
-    coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
+    coder = make_transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
     assert coder.feed(b"data: " + b"x" * (4 << 20)) is None
-    assert failure(coder.sight).fault == "malformed"
+    assert failure(coder.summary).fault == "malformed"
 
 
 def test_stream_requested_usage_is_hidden() -> None:
@@ -124,29 +124,29 @@ def test_stream_requested_usage_is_hidden() -> None:
     before = sse(ROLE, chunk({"content": "a"}), chunk({}, "stop"))
     after = b": bye\n\ndata: [DONE]\n\n"
     for reads in ([before + usage + after], [before, usage, after]):
-        coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up", hide_usage=True)
+        coder = make_transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up", hide_usage=True)
         got = b"".join(part.data for read in reads if (part := coder.feed(read)) is not None)
         assert got == before + after
-        assert coder.sight.usage == Usage(input_total=20, output=6, cached_read=8, reasoning=2)
-        assert coder.sight.is_complete
+        assert coder.summary.usage == Usage(input_total=20, output=6, cached_read=8, reasoning=2)
+        assert coder.summary.is_complete
 
 
 def test_stream_is_complete_only_when_every_choice_has_finished() -> None:
     """With n=2, one finish reason does not make the answer whole."""
     one = {"index": 0, "delta": {}, "finish_reason": "stop"}
     for choices, is_complete in (([one], False), ([one, one | {"index": 1}], True)):
-        coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True, n=2), source_streams=True, upstream="up")
+        coder = make_transcoder(Api.CHAT, request(Api.CHAT, stream=True, n=2), source_streams=True, upstream="up")
         coder.feed(sse(chunk(None) | {"choices": choices}, done=True))
         coder.finish()
-        assert coder.sight.is_complete is is_complete
+        assert coder.summary.is_complete is is_complete
 
 
 def test_stream_empty_finish_reason_is_ignored() -> None:
     """Servers that say "" until they finish have not finished."""
     for data, is_complete in ((sse(chunk({"content": "a"}, ""), done=True), False),
                               (sse(chunk({"content": "a"}, ""), chunk({}, "stop"), done=True), True)):
-        _, sight = relay(Recorded(Api.CHAT, data, 1), Api.MESSAGES)
-        assert sight.is_complete is is_complete
+        _, summary = relay(Recorded(Api.CHAT, data, 1), Api.MESSAGES)
+        assert summary.is_complete is is_complete
 
 
 @pytest.mark.parametrize("delta", [
@@ -154,7 +154,7 @@ def test_stream_empty_finish_reason_is_ignored() -> None:
     {"audio": {"expires_at": 1}}, {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}])
 def test_stream_chunks_without_content_are_no_first_token(delta: Json) -> None:
     """Role-only, empty, encrypted-only and expiry-only chunks do not count."""
-    coder = transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
+    coder = make_transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up")
     part = coder.feed(sse(chunk(delta)))
     assert part is not None
     assert part.n_content == 0
@@ -163,8 +163,8 @@ def test_stream_chunks_without_content_are_no_first_token(delta: Json) -> None:
 @pytest.mark.parametrize(("name", "client"), PAIRS)
 def test_translated_stream_validates_with_the_official_sdk(name: str, client: Api) -> None:
     """Every event of every translated stream validates against the SDK's own model of the client's dialect."""
-    got, sight = relay(WHOLE_STREAMS[name], client)
-    assert sight.is_complete
+    got, summary = relay(WHOLE_STREAMS[name], client)
+    assert summary.is_complete
     for event in events(got):
         if client is Api.COMPLETIONS:  # the SDK has no model of its own for the chunks, whose reason is null but for one
             event["choices"] = [choice | {"finish_reason": choice["finish_reason"] or "stop"}
@@ -177,7 +177,7 @@ def test_translated_stream_validates_with_the_official_sdk(name: str, client: Ap
 def test_translated_stream_has_the_same_text_and_calls(name: str, client: Api) -> None:
     """Read back in the client's dialect, a translation has the text, the calls, the usage and the end of the original."""
     recorded = WHOLE_STREAMS[name]
-    got, sight = relay(recorded, client)
+    got, summary = relay(recorded, client)
     original = meaning(recorded.api, recorded.data)
     translated = meaning(client, got)
     if client is Api.COMPLETIONS:
@@ -185,14 +185,14 @@ def test_translated_stream_has_the_same_text_and_calls(name: str, client: Api) -
     assert translated == original
     _, read_back = relay(Recorded(client, got, 0), client)
     if client is Api.RESPONSES:
-        assert read_back.usage == sight.usage
+        assert read_back.usage == summary.usage
     elif client is Api.MESSAGES:
-        assert read_back.usage == (sight.usage or Usage())  # it cannot leave the counts out
+        assert read_back.usage == (summary.usage or Usage())  # it cannot leave the counts out
 
 
 def meaning(api: Api, data: bytes) -> Json:
     """Text, reasoning, calls and end of a stream, by way of the whole chat answer that it folds to."""
-    coder = transcoder(api, request(Api.CHAT if api is not Api.COMPLETIONS else api), source_streams=True, upstream="up")
+    coder = make_transcoder(api, request(Api.CHAT if api is not Api.COMPLETIONS else api), source_streams=True, upstream="up")
     choice = json.loads(drain(coder, data))["choices"][0]
     message = choice.get("message", {"content": choice.get("text")})
     return {"text": message.get("content") or "", "finish": choice["finish_reason"],
@@ -203,7 +203,7 @@ def meaning(api: Api, data: bytes) -> Json:
 
 def test_translated_stream_messages_to_chat() -> None:
     """Reasoning, text and two calls, and usage because the client asked for it."""
-    coder = transcoder(Api.MESSAGES, request(Api.CHAT, stream=True, stream_options={"include_usage": True}),
+    coder = make_transcoder(Api.MESSAGES, request(Api.CHAT, stream=True, stream_options={"include_usage": True}),
                        source_streams=True, upstream="up", created_at=77)
     got = events(drain(coder, STREAMS["messages_tools"].data))
     deltas = [event["choices"][0]["delta"] for event in got if event["choices"]]
@@ -217,9 +217,9 @@ def test_translated_stream_messages_to_chat() -> None:
 
 def test_translated_stream_usage_for_chat_only_if_requested() -> None:
     """As OpenAI does it."""
-    got, sight = relay(STREAMS["messages_text"], Api.CHAT)
+    got, summary = relay(STREAMS["messages_text"], Api.CHAT)
     assert all(event["choices"] for event in events(got))
-    assert sight.usage == Usage(input_total=20, output=6, cached_read=8, cache_write_5m=2)
+    assert summary.usage == Usage(input_total=20, output=6, cached_read=8, cache_write_5m=2)
 
 
 def test_translated_stream_chat_to_messages_has_one_open_block() -> None:
@@ -270,16 +270,16 @@ def test_translated_stream_calls_with_index_0_are_separated_by_id() -> None:
 def test_collected_stream_is_a_whole_answer(name: str, client: Api) -> None:
     """Content is counted as it arrives; the body follows at the end."""
     recorded = STREAMS[name]
-    coder = transcoder(recorded.api, request(client), source_streams=True, upstream="up")
+    coder = make_transcoder(recorded.api, request(client), source_streams=True, upstream="up")
     part = coder.feed(recorded.data)
     assert part is not None
     assert (part.data, part.n_content) == (b"", recorded.n_content)
     last = coder.finish()
     assert last is not None
-    again = transcoder(client, request(client), source_streams=False, upstream="up")
+    again = make_transcoder(client, request(client), source_streams=False, upstream="up")
     assert drain(again, last.data) == last.data
-    assert again.sight.is_complete
-    assert again.sight.usage == coder.sight.usage or client is Api.MESSAGES
+    assert again.summary.is_complete
+    assert again.summary.usage == coder.summary.usage or client is Api.MESSAGES
 
 
 def test_collected_stream_keeps_unknown_chat_fields() -> None:
@@ -288,7 +288,7 @@ def test_collected_stream_keeps_unknown_chat_fields() -> None:
               "finish_reason": None} for index, text in ((0, "a"), (1, "b"), (0, "c"))]
     ends: list[Json] = [{"index": index, "delta": {}, "finish_reason": "stop"} for index in (0, 1)]
     data = sse(*(chunk(None) | {"choices": [part]} for part in parts + ends), done=True)
-    coder = transcoder(Api.CHAT, request(Api.CHAT, n=2, logprobs=True), source_streams=True, upstream="up")
+    coder = make_transcoder(Api.CHAT, request(Api.CHAT, n=2, logprobs=True), source_streams=True, upstream="up")
     choices = json.loads(drain(coder, data))["choices"]
     assert [choice["message"]["content"] for choice in choices] == ["ac", "b"]
     assert [token["token"] for token in choices[0]["logprobs"]["content"]] == ["a", "c"]
@@ -298,21 +298,21 @@ def test_collected_stream_broken_call_is_valid_only_at_the_limit() -> None:
     """Input that is no JSON is an empty object where the limit cut the last call, and a failure everywhere else."""
     half = block(0, {"type": "tool_use", "id": "t", "name": "f", "input": {}},
                  {"type": "input_json_delta", "partial_json": '{"a": '})
-    cut, sight = relay(Recorded(Api.MESSAGES, sse(MESSAGES_START, *half, *stopped("max_tokens"), named=True), 0),
+    cut, summary = relay(Recorded(Api.MESSAGES, sse(MESSAGES_START, *half, *stopped("max_tokens"), named=True), 0),
                        Api.MESSAGES, stream=False)
-    assert sight.failure is None
+    assert summary.failure is None
     assert json.loads(cut)["content"][0]["input"] == {}
-    _, sight = relay(Recorded(Api.MESSAGES, sse(MESSAGES_START, *half, *stopped("tool_use"), named=True), 0),
+    _, summary = relay(Recorded(Api.MESSAGES, sse(MESSAGES_START, *half, *stopped("tool_use"), named=True), 0),
                      Api.MESSAGES, stream=False)
-    assert failure(sight).fault == "malformed"
-    assert not sight.is_complete
+    assert failure(summary).fault == "malformed"
+    assert not summary.is_complete
 
 
 def test_transcoder_unsupported_pairs_raise() -> None:
     """A whole answer for a client that streams, and pairs without a translation, are mistakes of the caller."""
     with pytest.raises(ValueError, match="cannot be streamed"):
-        transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=False, upstream="up")
+        make_transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=False, upstream="up")
     with pytest.raises(ValueError, match="cannot be translated"):
-        transcoder(Api.MESSAGES, request(Api.EMBEDDINGS), source_streams=False, upstream="up")
+        make_transcoder(Api.MESSAGES, request(Api.EMBEDDINGS), source_streams=False, upstream="up")
     assert not can_translate(Api.COMPLETIONS, Api.MESSAGES)
     assert can_translate(Api.COMPLETIONS, Api.CHAT)

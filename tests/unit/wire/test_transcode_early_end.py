@@ -4,7 +4,7 @@ import pytest
 
 from stayfast.core.types import Api
 from stayfast.wire.json_input import can_translate
-from stayfast.wire.transcode import transcoder
+from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import WHOLE_STREAMS, request
 from tests.unit.wire.sdk_types import CLIENTS, check, read_again
 
@@ -21,21 +21,21 @@ def test_early_end_at_every_byte_is_a_valid_end(name: str, client: Api, stream: 
     recorded = WHOLE_STREAMS[name]
     n_cuts = 0
     for at in range(len(recorded.data)):
-        coder = transcoder(recorded.api, request(client, stream=stream), source_streams=True, upstream="up", created_at=7)
+        coder = make_transcoder(recorded.api, request(client, stream=stream), source_streams=True, upstream="up", created_at=7)
         before = coder.feed(recorded.data[:at])
-        if not coder.sight.n_content or coder.has_ended:
+        if not coder.summary.n_content or coder.has_ended:
             continue
-        had_reason = coder.sight.finish_reason
-        ending = coder.cut()
+        had_reason = coder.summary.finish_reason
+        ending = coder.end_early()
         assert ending is not None
-        assert (coder.sight.is_cut, coder.sight.is_complete, coder.has_ended) == (True, False, True)
-        assert coder.sight.finish_reason == had_reason if had_reason else coder.sight.finish_reason in LENGTH
+        assert (coder.summary.is_cut, coder.summary.is_complete, coder.has_ended) == (True, False, True)
+        assert coder.summary.finish_reason == had_reason if had_reason else coder.summary.finish_reason in LENGTH
         body = (before.data if before is not None else b"") + ending.data
         check(client, ending.data, stream=stream)
         again = read_again(client, body, stream=stream)
         assert again.failure is None
         assert again.is_complete
-        assert coder.cut() is None
+        assert coder.end_early() is None
         assert coder.feed(recorded.data[at:]) is None
         n_cuts += 1
     assert n_cuts > 10
@@ -44,15 +44,15 @@ def test_early_end_at_every_byte_is_a_valid_end(name: str, client: Api, stream: 
 def test_early_end_after_the_end_is_none() -> None:
     """A whole answer has its end; so has one that failed."""
     for recorded in WHOLE_STREAMS.values():
-        coder = transcoder(recorded.api, request(recorded.api), source_streams=True, upstream="up")
+        coder = make_transcoder(recorded.api, request(recorded.api), source_streams=True, upstream="up")
         coder.feed(recorded.data)
         coder.finish()
-        assert coder.cut() is None
-        assert not coder.sight.is_cut
+        assert coder.end_early() is None
+        assert not coder.summary.is_cut
 
 
 def test_early_end_of_a_whole_answer_is_none() -> None:
     """An upstream's answer in one piece cannot be cut."""
-    coder = transcoder(Api.CHAT, request(Api.CHAT, stream=False), source_streams=False, upstream="up")
+    coder = make_transcoder(Api.CHAT, request(Api.CHAT, stream=False), source_streams=False, upstream="up")
     coder.feed(b'{"choices":[')
-    assert coder.cut() is None
+    assert coder.end_early() is None

@@ -7,7 +7,7 @@ import pytest
 
 from stayfast.core.types import AnswerSummary, Api
 from stayfast.wire.chat.stream_decoder import LARGE_BYTES
-from stayfast.wire.transcode import transcoder
+from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import request
 from tests.unit.wire.whole_answers import ANSWERS
 
@@ -15,17 +15,17 @@ from tests.unit.wire.whole_answers import ANSWERS
 def read(api: Api, client: Api, said: dict[str, Any], padding: int) -> tuple[bytes | None, AnswerSummary]:
     """An answer with so much more in it, in one piece."""
     body = json.dumps({"padding": "x" * padding, **said}).encode()
-    coder = transcoder(api, request(client), source_streams=False, upstream="up", created_at=77)
+    coder = make_transcoder(api, request(client), source_streams=False, upstream="up", created_at=77)
     coder.feed(body)
-    assert coder.n_held == len(body)
+    assert coder.n_held_bytes == len(body)
     last = coder.finish()
-    return None if last is None else last.data, coder.sight
+    return None if last is None else last.data, coder.summary
 
 
-def seen(sight: AnswerSummary) -> tuple[object, ...]:
+def seen(summary: AnswerSummary) -> tuple[object, ...]:
     """The compared fields of a summary."""
-    return (sight.is_complete, sight.usage, sight.response_id, sight.finish_reason, sight.n_content,
-            None if sight.failure is None else str(sight.failure))
+    return (summary.is_complete, summary.usage, summary.response_id, summary.finish_reason, summary.n_content,
+            None if summary.failure is None else str(summary.failure))
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.MESSAGES, Api.RESPONSES])

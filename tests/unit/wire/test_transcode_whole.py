@@ -11,7 +11,7 @@ from openai.types.responses import Response
 
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
-from stayfast.wire.transcode import transcoder
+from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import MESSAGE_ITEM, Json, request, response
 from tests.unit.wire.whole_answers import ANSWERS, CHAT, MESSAGE
 
@@ -20,22 +20,22 @@ TALKERS = (Api.CHAT, Api.RESPONSES, Api.MESSAGES)
 
 def answer(source: Api, client: Api, body: bytes, **fields: Any) -> tuple[bytes | None, AnswerSummary]:
     """`body` from an upstream that speaks `source`, for a client of `client`, fed byte by byte."""
-    coder = transcoder(source, request(client, **fields), source_streams=False, upstream="up", created_at=77)
+    coder = make_transcoder(source, request(client, **fields), source_streams=False, upstream="up", created_at=77)
     for at in range(len(body)):
         assert coder.feed(body[at : at + 1]) is None
     last = coder.finish()
     assert last is None or isinstance(last, Chunk)
-    return (None if last is None else last.data), coder.sight
+    return (None if last is None else last.data), coder.summary
 
 
 @pytest.mark.parametrize("api", list(Api))
 def test_whole_own_dialect_passes_verbatim(api: Api) -> None:
     """The bytes are the upstream's, spaces and unknown fields included, and usage is read from them."""
     body = json.dumps({**ANSWERS[api], "unknown": 1.50}, indent=1).encode()
-    got, sight = answer(api, api, body)
+    got, summary = answer(api, api, body)
     assert got == body
-    assert (sight.is_complete, sight.failure, sight.n_content) == (True, None, 1)
-    assert (sight.usage is None) is (api is Api.COUNT_TOKENS)
+    assert (summary.is_complete, summary.failure, summary.n_content) == (True, None, 1)
+    assert (summary.usage is None) is (api is Api.COUNT_TOKENS)
 
 
 def test_whole_chat_answer_in_other_dialects() -> None:
@@ -72,25 +72,25 @@ def test_whole_message_in_other_dialects() -> None:
 def test_whole_incomplete_responses(reason: str) -> None:
     """The reason is translated."""
     said = response("incomplete", [MESSAGE_ITEM], incomplete_details={"reason": reason})
-    chat, sight = answer(Api.RESPONSES, Api.CHAT, json.dumps(said).encode())
+    chat, summary = answer(Api.RESPONSES, Api.CHAT, json.dumps(said).encode())
     message, _ = answer(Api.RESPONSES, Api.MESSAGES, json.dumps(said).encode())
     chat_reason, stop_reason = {"max_output_tokens": ("length", "max_tokens"),
                                 "content_filter": ("content_filter", "refusal")}[reason]
     assert json.loads(chat or b"")["choices"][0]["finish_reason"] == chat_reason
     assert json.loads(message or b"")["stop_reason"] == stop_reason
-    assert sight.finish_reason == reason
+    assert summary.finish_reason == reason
 
 
 @pytest.mark.parametrize("api", list(Api))
 def test_whole_error_inside_200_is_a_failure(api: Api) -> None:
     """An error object where the answer should be never reaches the client as an answer."""
     error: Json = {"error": {"type": "overloaded_error", "message": "secret trouble"}}
-    got, sight = answer(api, api, json.dumps({"type": "error", **error} if api.is_anthropic else error).encode())
+    got, summary = answer(api, api, json.dumps({"type": "error", **error} if api.is_anthropic else error).encode())
     assert got is None
-    assert isinstance(sight.failure, UpstreamFailed)
-    assert (sight.failure.fault, sight.failure.upstream_status) == ("in_band", 529)
-    assert "secret" not in sight.failure.message
-    assert not sight.is_complete
+    assert isinstance(summary.failure, UpstreamFailed)
+    assert (summary.failure.fault, summary.failure.upstream_status) == ("in_band", 529)
+    assert "secret" not in summary.failure.message
+    assert not summary.is_complete
 
 
 @pytest.mark.parametrize("api", list(Api))
@@ -101,18 +101,18 @@ def test_whole_error_inside_200_is_a_failure(api: Api) -> None:
     (b'{"choices": [1], "content": {}, "output": {}, "data": {}}', "malformed")])
 def test_whole_invalid_answer_is_a_failure(api: Api, body: bytes, fault: str) -> None:
     """Empty, partial and foreign bodies."""
-    got, sight = answer(api, api, body)
+    got, summary = answer(api, api, body)
     assert got is None
-    assert isinstance(sight.failure, UpstreamFailed)
-    assert sight.failure.fault == fault
+    assert isinstance(summary.failure, UpstreamFailed)
+    assert summary.failure.fault == fault
 
 
 def test_whole_failed_response_is_a_failure() -> None:
     """Status failed inside HTTP 200 is the upstream's failure, with its code."""
     said = response("failed", [], error={"code": "rate_limit_exceeded", "message": "slow"})
-    _, sight = answer(Api.RESPONSES, Api.RESPONSES, json.dumps(said).encode())
-    assert isinstance(sight.failure, UpstreamFailed)
-    assert (sight.failure.upstream_status, sight.failure.status) == (429, 429)
+    _, summary = answer(Api.RESPONSES, Api.RESPONSES, json.dumps(said).encode())
+    assert isinstance(summary.failure, UpstreamFailed)
+    assert (summary.failure.upstream_status, summary.failure.status) == (429, 429)
 
 
 @pytest.mark.parametrize("source", TALKERS)
@@ -125,11 +125,11 @@ def test_whole_odd_parts_never_raise(source: Api, client: Api) -> None:
         {"content": [1, {"type": "text", "text": 7}, {"type": "tool_use", "input": [1]}], "usage": [1]},
         {"output": [1, {"type": "message", "content": 3}, {"type": "function_call"}], "incomplete_details": 3}]
     for said in strange:
-        got, sight = answer(source, client, json.dumps(said).encode())
-        assert (got is None) is (sight.failure is not None)
+        got, summary = answer(source, client, json.dumps(said).encode())
+        assert (got is None) is (summary.failure is not None)
 
 
 def test_whole_message_usage() -> None:
     """Anthropic's input counts are added up."""
-    _, sight = answer(Api.MESSAGES, Api.CHAT, json.dumps(MESSAGE).encode())
-    assert sight.usage == Usage(input_total=20, output=6, cached_read=8, cache_write_5m=2)
+    _, summary = answer(Api.MESSAGES, Api.CHAT, json.dumps(MESSAGE).encode())
+    assert summary.usage == Usage(input_total=20, output=6, cached_read=8, cache_write_5m=2)

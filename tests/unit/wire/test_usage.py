@@ -27,27 +27,27 @@ ANTHROPIC = {"input_tokens": 10, "cache_read_input_tokens": 8, "cache_creation_i
     (None, None), ({}, None), ([1], None), ("x", None)])
 def test_usage_openai_and_compatible_servers(said: Any, expected: Usage | None) -> None:
     """Chat, responses, DeepSeek, embeddings, and objects that are strange or none."""
-    assert usage.from_openai(said) == expected
+    assert usage.parse_openai_usage(said) == expected
 
 
 def test_usage_anthropic_input_is_the_sum_of_three() -> None:
     """The total includes cache reads and writes."""
-    assert usage.from_anthropic(ANTHROPIC) == Usage(23, 3, 8, 2, 3, 1)
-    assert usage.from_anthropic(None) is None
+    assert usage.parse_anthropic_usage(ANTHROPIC) == Usage(23, 3, 8, 2, 3, 1)
+    assert usage.parse_anthropic_usage(None) is None
 
 
 def test_usage_message_delta_extends_the_start() -> None:
     """The delta's counts are cumulative; missing ones are taken from the start."""
-    start = usage.from_anthropic(ANTHROPIC)
-    assert usage.from_anthropic({"output_tokens": 50}, start) == Usage(23, 50, 8, 2, 3, 1)
-    assert usage.from_anthropic({"input_tokens": 40, "output_tokens": 50}, start) == Usage(53, 50, 8, 2, 3, 1)
-    assert usage.from_anthropic(None, start) == start
+    start = usage.parse_anthropic_usage(ANTHROPIC)
+    assert usage.parse_anthropic_usage({"output_tokens": 50}, start) == Usage(23, 50, 8, 2, 3, 1)
+    assert usage.parse_anthropic_usage({"input_tokens": 40, "output_tokens": 50}, start) == Usage(53, 50, 8, 2, 3, 1)
+    assert usage.parse_anthropic_usage(None, start) == start
 
 
 @pytest.mark.parametrize("counts", [Usage(), Usage(20, 6), Usage(23, 3, 8, 5, 0, 1)])
 def test_usage_encoded_is_parsed_back(counts: Usage) -> None:
     """Each dialect's form holds every count that it has a place for."""
-    assert usage.from_openai(usage.to_chat(counts)) == counts
-    assert usage.from_openai(usage.to_responses(counts)) == counts
-    assert usage.from_anthropic(usage.to_messages(counts)) == counts
-    assert usage.to_chat(counts)["total_tokens"] == counts.input_total + counts.output
+    assert usage.parse_openai_usage(usage.encode_chat_usage(counts)) == counts
+    assert usage.parse_openai_usage(usage.encode_responses_usage(counts)) == counts
+    assert usage.parse_anthropic_usage(usage.encode_messages_usage(counts)) == counts
+    assert usage.encode_chat_usage(counts)["total_tokens"] == counts.input_total + counts.output

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.types import Api
 from stayfast.wire.json_input import decode
-from stayfast.wire.usage import input_tokens, may_be_over, text_tokens
+from stayfast.wire.usage import estimate_input_tokens_high, may_exceed_tokens, estimate_text_tokens_high
 
 ENGLISH = "The quick brown fox jumps over the lazy dog, and then it sleeps in the sun for a while. "
 
@@ -24,14 +24,14 @@ ENGLISH = "The quick brown fox jumps over the lazy dog, and then it sleeps in th
 ])
 def test_text_tokens_of_samples(text: str, least: int, most: int) -> None:
     """Between the counts of real vocabularies."""
-    assert least <= text_tokens(text.encode()) <= most
+    assert least <= estimate_text_tokens_high(text.encode()) <= most
 
 
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_text_tokens_are_bounded_by_the_bytes(one: str, other: str) -> None:
     """Two texts are no less than each of them, at least a quarter of the bytes and never more than a token a byte."""
-    tokens = text_tokens((one + other).encode())
-    assert tokens >= text_tokens(one.encode()) + text_tokens(other.encode()) - 1e-6
+    tokens = estimate_text_tokens_high((one + other).encode())
+    assert tokens >= estimate_text_tokens_high(one.encode()) + estimate_text_tokens_high(other.encode()) - 1e-6
     assert len((one + other).encode()) / 4 <= tokens <= len((one + other).encode())
 
 
@@ -44,16 +44,16 @@ def test_may_be_over_small_body_is_not(said: object) -> None:
     request = msgspec.structs.replace(plain, body=body)
     most = len(body)
     assume(b"image" not in body)
-    assert not may_be_over(body, most)
-    assert input_tokens(request) <= most
+    assert not may_exceed_tokens(body, most)
+    assert estimate_input_tokens_high(request) <= most
 
 
 def test_input_tokens_include_tools_and_images() -> None:
     """The names in a tool's schema are read; a picture by its address is a few bytes and many tokens."""
     messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y"}}]}]
     body = msgspec.json.encode({"model": "m", "messages": messages})
-    assert may_be_over(body, 1000)
-    assert input_tokens(decode(Api.CHAT, body)) == 1604
+    assert may_exceed_tokens(body, 1000)
+    assert estimate_input_tokens_high(decode(Api.CHAT, body)) == 1604
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"word" * 100: {}}}}}]
-    assert input_tokens(decode(Api.CHAT, msgspec.json.encode({
+    assert estimate_input_tokens_high(decode(Api.CHAT, msgspec.json.encode({
         "model": "m", "messages": [{"role": "user", "content": "x"}], "tools": tools}))) > 100

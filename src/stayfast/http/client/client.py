@@ -118,14 +118,14 @@ class HttpClient:
         """Connections with at least one request, without those retired by GOAWAY."""
         return self._pool.n_busy
 
-    def template(self, method: str, path: str, headers: Sequence[tuple[str, str]]) -> RequestTemplate:
+    def make_template(self, method: str, path: str, headers: Sequence[tuple[str, str]]) -> RequestTemplate:
         """The common part of similar requests. path: the request target, with `base_path`. headers: without host,
         content-length and connection.
         """
         return RequestTemplate(method, path, headers, upstream=self.name, authority=self._authority)
 
     async def send(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes, *,
-                   connect_by: float, may_resend: bool, meanwhile: Callable[[], None] | None = None) -> Response:
+                   connect_by: float, may_resend: bool, on_sent: Callable[[], None] | None = None) -> Response:
         """Send one request; return when the head of its response has arrived.
 
         headers: in addition to those of the template.
@@ -142,15 +142,15 @@ class HttpClient:
         is_fresh = False
         while True:
             opened = None
-            connection = None if is_fresh else self._pool.take()
+            connection = None if is_fresh else self._pool.try_acquire()
             if connection is None:
                 connection, opened = await self._acquire(connect_by, is_fresh=is_fresh)
-            response = connection.request(request)
+            response = connection.send_request(request)
             if opened is None:  # emitted while the upstream works
                 self._sink.emit(self._reused)
             try:
-                if meanwhile is not None:
-                    meanwhile()
+                if on_sent is not None:
+                    on_sent()
                 await response.wait_head()
             except UpstreamFailed:
                 is_stale = response.was_untouched and opened is None and may_resend
@@ -162,7 +162,7 @@ class HttpClient:
                 response.close()
                 raise
             if opened is not None:
-                self._dialer.keep_session(opened)
+                self._dialer.save_session(opened)
             return response
 
     async def fetch(self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes = b"", *,
@@ -173,7 +173,7 @@ class HttpClient:
         Raises like `send`; also UpstreamFailed TIMEOUT if the response is not complete after `timeout_s`.
         """
         connect_by = self._clock.now() + timeout_s
-        template = self.template(method, path, headers)
+        template = self.make_template(method, path, headers)
         parts, n_bytes = [], 0
         try:
             async with asyncio.timeout(timeout_s):
@@ -196,7 +196,7 @@ class HttpClient:
         waiting_for = "a free connection"
         try:
             async with asyncio.timeout_at(connect_by):
-                connection = await self._pool.obtain(is_fresh=is_fresh)
+                connection = await self._pool.acquire(is_fresh=is_fresh)
                 if connection is not None:
                     return connection, None
                 waiting_for = "a new connection"
@@ -206,7 +206,7 @@ class HttpClient:
                 raise Shed(f"every connection to upstream {self.name} is in use", reason="pool_full",
                            code="upstream_pool_full", retry_after_s=POOL_FULL_RETRY_S) from None
             late = UpstreamFailed(self.name, Fault.TIMEOUT, f"timed out waiting for {waiting_for}")
-            late.detail = f"{self._dialer.where}: no connection in time"
+            late.detail = f"{self._dialer.address}: no connection in time"
             raise late from None
 
     async def _dial(self) -> tuple[PooledConnection, DialedConnection]:
@@ -214,11 +214,11 @@ class HttpClient:
             dialed = await self._dialer.open()
             connection = self._make_connection(dialed)
         except BaseException as error:
-            self._pool.dial_failed()
+            self._pool.cancel_dial()
             if isinstance(error, Shed):
                 self._sink.emit(DescriptorsExhausted("connect", descriptor_limit(), self.name))
             raise
-        self._pool.dialed(connection)
+        self._pool.add_dialed(connection)
         if dialed.connect_protocol.early:
             connection.data_received(dialed.connect_protocol.early)
         return connection, dialed

@@ -25,7 +25,7 @@ from typing import Any
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
-from stayfast.http.descriptors import are_exhausted, exhausted, is_exhaustion
+from stayfast.http.descriptors import are_exhausted, exhausted_error, is_exhaustion
 
 STALE_FOR_S = 600.0
 RETRY_AFTER_S = 1.0  # between a failed refresh and the next
@@ -44,11 +44,11 @@ class Resolver:
         self._ttl_s = ttl_s
         self._clock = clock
         self._lookup = lookup
-        self._known = literal(host)
+        self._known = parse_ip_literal(host)
         self._fresh_until = float("inf") if self._known else 0.0
         self._pending: asyncio.Future[list[tuple[Any, ...]]] | None = None
 
-    async def addresses(self) -> tuple[Address, ...]:
+    async def resolve(self) -> tuple[Address, ...]:
         """At least one address. Raises OSError (socket.gaierror) if the look-up fails and no earlier result is usable.
 
         Concurrent callers share one look-up; cancelling a caller does not cancel it.
@@ -66,7 +66,7 @@ class Resolver:
         await asyncio.shield(self._pending)
         return self._known
 
-    def forget(self) -> None:
+    def drop_result(self) -> None:
         """Drop the result, because no address could be reached: the next use waits for a new look-up."""
         if self._fresh_until != float("inf"):
             self._known = ()
@@ -82,7 +82,7 @@ class Resolver:
         self._fresh_until = now + self._ttl_s
 
 
-def literal(host: str) -> tuple[Address, ...]:
+def parse_ip_literal(host: str) -> tuple[Address, ...]:
     """The address if `host` is a literal IP address, else ()."""
     try:
         version = ip_address(host).version
@@ -119,7 +119,7 @@ class ResumingContext(ssl.SSLContext):
         return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session or self.session)
 
 
-def client_context(ca_file: str | None, *, verify: bool, protocols: Sequence[str]) -> ResumingContext:
+def make_client_context(ca_file: str | None, *, verify: bool, protocols: Sequence[str]) -> ResumingContext:
     """Trust the system's certificates, or only those in `ca_file`. Reads files. Raises OSError."""
     context = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -168,7 +168,7 @@ class DialedConnection:
         return self.tls.selected_alpn_protocol() if self.tls is not None else None
 
 
-class Unreachable(OSError):
+class NoAddressReachable(OSError):
     """No address could be reached. `tried`: each address with its error."""
 
     def __init__(self, last: OSError, tried: Sequence[str]) -> None:
@@ -193,7 +193,7 @@ class Dialer:
         """
         context = await self._load_context() if self._origin.protocols else None
         try:
-            addresses = await self._resolver.addresses()
+            addresses = await self._resolver.resolve()
         except OSError as error:
             raise self._unreachable_error("cannot be resolved", error, self._origin.host) from error
         began_at = self._clock.now()
@@ -212,7 +212,7 @@ class Dialer:
             raise
         return DialedConnection(transport, connect_protocol, self._clock.now() - began_at)
 
-    def keep_session(self, dialed: DialedConnection) -> None:
+    def save_session(self, dialed: DialedConnection) -> None:
         """Offer this connection's TLS session to the next one. Call it after the first response: TLS 1.3 sends the session
         late.
         """
@@ -222,7 +222,7 @@ class Dialer:
     async def _load_context(self) -> ResumingContext:
         if self._context is None:  # reading the system's certificates takes milliseconds, so it runs in a thread
             origin = self._origin
-            build = partial(client_context, origin.ca_file, verify=origin.verify, protocols=origin.protocols)
+            build = partial(make_client_context, origin.ca_file, verify=origin.verify, protocols=origin.protocols)
             try:
                 context = await asyncio.get_running_loop().run_in_executor(None, build)
             except OSError as error:
@@ -242,7 +242,7 @@ class Dialer:
         except OSError as error:
             failure = self._unreachable_error("cannot be reached", error)
             if isinstance(failure, UpstreamFailed):
-                self._resolver.forget()
+                self._resolver.drop_result()
             raise failure from error
 
     async def _try_each(self, addresses: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
@@ -254,7 +254,7 @@ class Dialer:
             except OSError as error:
                 failure = error
                 tried.append(f"{f'[{ip}]' if ':' in ip else ip}:{self._origin.port}: {_error_name(error)}")
-        raise Unreachable(failure, tried)
+        raise NoAddressReachable(failure, tried)
 
     async def _race_families(self, first: Sequence[Address],
                              second: Sequence[Address]) -> tuple[asyncio.Transport, ConnectProtocol]:
@@ -290,7 +290,7 @@ class Dialer:
             raise self._connect_error(f"refused TLS: {error.reason or 'handshake failed'}") from error
         except OSError as error:
             raise self._connect_error(f"failed in the TLS handshake: {error.strerror or type(error).__name__}",
-                                      f"{self.where}: {_error_name(error)}") from error
+                                      f"{self.address}: {_error_name(error)}") from error
         if secured is None:
             raise self._connect_error("closed the connection in the TLS handshake")
         return secured
@@ -307,7 +307,7 @@ class Dialer:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
     @property
-    def where(self) -> str:
+    def address(self) -> str:
         """Host and port, for error details."""
         return f"{self._origin.host}:{self._origin.port}"
 
@@ -315,15 +315,15 @@ class Dialer:
         """A failure of this process if it has no descriptor left, else of the upstream."""
         if is_exhaustion(error) or (isinstance(error, socket.gaierror) and are_exhausted()):
             return self._exhausted_error()
-        tried = error.tried if isinstance(error, Unreachable) else f"{where or self.where}: {_error_name(error)}"
+        tried = error.tried if isinstance(error, NoAddressReachable) else f"{where or self.address}: {_error_name(error)}"
         return self._connect_error(f"{what}: {error.strerror or type(error).__name__}", tried)
 
     def _exhausted_error(self) -> StayfastError:
-        return exhausted(f"to connect to upstream {self._origin.upstream}")
+        return exhausted_error(f"to connect to upstream {self._origin.upstream}")
 
     def _connect_error(self, what: str, detail: str = "") -> UpstreamFailed:
         failed = UpstreamFailed(self._origin.upstream, Fault.CONNECT, f"upstream {self._origin.upstream} {what}")
-        failed.detail = detail or self.where
+        failed.detail = detail or self.address
         return failed
 
 

@@ -19,7 +19,7 @@ MAX_NAMES = 128  # cached header names per connection
 JOIN_BELOW = 65_536  # bytes; copying less is cheaper than a second buffer or TLS record
 
 
-class NotOurs(Exception):
+class ConnectionNotReusable(Exception):
     """Stops the parser: the connection must not be reused."""
 
 
@@ -53,11 +53,11 @@ class H1Connection(PooledConnection):
         self.n_active = 1
         return False  # one request at a time
 
-    def request(self, request: EncodedRequest) -> HttpResponse:
+    def send_request(self, request: EncodedRequest) -> HttpResponse:
         response = HttpResponse(self, self._name, self._loop)
         if self._is_gone or self._transport.is_closing():
             response.was_refused = True
-            response.fail(Fault.RESET, "the connection closed before the request was sent")
+            response.set_failure(Fault.RESET, "the connection closed before the request was sent")
             self.abort()
             return response
         self._response = response
@@ -75,12 +75,12 @@ class H1Connection(PooledConnection):
         self._transport.abort()
         self._leave_pool()
 
-    def drained(self, response: HttpResponse, n_bytes: int) -> None:
+    def on_drained(self, response: HttpResponse, n_bytes: int) -> None:
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
 
-    def abandon(self, response: HttpResponse) -> None:
+    def on_abandoned(self, response: HttpResponse) -> None:
         if response is self._response:
             self.abort()
 
@@ -109,15 +109,15 @@ class H1Connection(PooledConnection):
         del self._parser  # breaks a reference cycle
         if response is None:
             return
-        if exc is None and response.status and is_until_close(response.headers):
-            response.finish()
+        if exc is None and response.status and ends_with_connection(response.headers):
+            response.set_complete()
             return
         response.was_untouched = not response.status and not self._n_quiet
-        response.fail(Fault.RESET, "the connection closed before the answer was complete")
+        response.set_failure(Fault.RESET, "the connection closed before the answer was complete")
 
     def on_message_begin(self) -> None:
         if self._is_done:
-            raise NotOurs
+            raise ConnectionNotReusable
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """llhttp parsed a header or a trailer."""
@@ -134,21 +134,21 @@ class H1Connection(PooledConnection):
             return
         if self._n_quiet > self._max_head_bytes and self._max_head_bytes < sum(
                 len(name) + len(value) + 4 for name, value in headers.items()):
-            raise NotOurs
+            raise ConnectionNotReusable
         self._n_quiet = 0
         response = self._response
         assert response is not None
-        response.begin(status, headers)
+        response.set_head(status, headers)
         if self._is_head:
             self._is_done = True
-            response.finish()
-            raise NotOurs  # the parser would wait for a body
+            response.set_complete()
+            raise ConnectionNotReusable  # the parser would wait for a body
 
     def on_body(self, data: bytes) -> None:
         self._n_quiet = 0
         response = self._response
         assert response is not None
-        response.feed(data)
+        response.add_data(data)
         if response.n_unread > HIGH_WATER and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
@@ -161,7 +161,7 @@ class H1Connection(PooledConnection):
         self._can_reuse = self._parser.should_keep_alive()
         response = self._response
         assert response is not None
-        response.finish()
+        response.set_complete()
 
     def _end_exchange(self) -> None:
         self._is_done = False
@@ -173,7 +173,7 @@ class H1Connection(PooledConnection):
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
-        self._pool.released(self)
+        self._pool.release(self)
 
     def _decode_name(self, name: bytes) -> str:
         if len(self._names) >= MAX_NAMES:
@@ -185,15 +185,15 @@ class H1Connection(PooledConnection):
         response = self._response
         self.abort()
         assert response is not None
-        response.fail(Fault.MALFORMED, message)
+        response.set_failure(Fault.MALFORMED, message)
 
     def _leave_pool(self) -> None:
         if not self._is_gone:
             self._is_gone = True
-            self._pool.lost(self)
+            self._pool.remove(self)
 
 
-def is_until_close(headers: Mapping[str, str]) -> bool:
+def ends_with_connection(headers: Mapping[str, str]) -> bool:
     """Whether a response with these headers ends when the connection closes (RFC 9112 6.3)."""
     if "transfer-encoding" in headers:
         return not headers["transfer-encoding"].lower().endswith("chunked")

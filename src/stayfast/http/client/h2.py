@@ -32,7 +32,7 @@ from stayfast.http.client.response import EncodedRequest, HttpResponse
 
 STREAM_WINDOW = 262_144  # bytes; 2.5 MB/s at a round trip of 100 ms; the buffer limit of a reader that stops
 CONNECTION_WINDOW = 16_777_216
-N_STREAMS_UNTOLD = 100  # before the peer's settings arrive (RFC 9113 6.5.2: a limit should be no smaller)
+DEFAULT_MAX_STREAMS = 100  # before the peer's settings arrive (RFC 9113 6.5.2: a limit should be no smaller)
 MAX_STREAMS = 256  # above it a second connection is opened, so that one lost connection does not lose all requests
 LAST_STREAM_ID = 2**30  # after it the connection is replaced, long before the ids run out
 
@@ -79,7 +79,7 @@ class H2Connection(PooledConnection):
         })
         self._machine.decoder.max_header_list_size = max_head_bytes
         self._streams: dict[int, Http2Stream] = {}
-        self._n_max = N_STREAMS_UNTOLD
+        self._n_max = DEFAULT_MAX_STREAMS
         self._n_unacknowledged = 0
         self._has_settings = False  # the peer's settings have arrived
         self._is_leaving = False  # accepts no more requests; running ones continue
@@ -100,11 +100,11 @@ class H2Connection(PooledConnection):
         self.n_active += 1
         return self.n_active < self._n_max
 
-    def request(self, request: EncodedRequest) -> HttpResponse:
+    def send_request(self, request: EncodedRequest) -> HttpResponse:
         response = HttpResponse(self, self._name, self._loop)
         if self._is_leaving or self._transport.is_closing():
             response.was_refused = True
-            response.fail(Fault.RESET, "the connection closed before the request was sent")
+            response.set_failure(Fault.RESET, "the connection closed before the request was sent")
             self._free_place()
             return response
         machine = self._machine
@@ -131,7 +131,7 @@ class H2Connection(PooledConnection):
         self._transport.abort()
         self._leave_pool()
 
-    def drained(self, response: HttpResponse, n_bytes: int) -> None:
+    def on_drained(self, response: HttpResponse, n_bytes: int) -> None:
         stream = self._streams.get(response.stream_id)
         if stream is None:
             return
@@ -141,7 +141,7 @@ class H2Connection(PooledConnection):
             stream.n_unacknowledged = 0
             self._flush()
 
-    def abandon(self, response: HttpResponse) -> None:
+    def on_abandoned(self, response: HttpResponse) -> None:
         """Reset the stream; the connection stays open."""
         if self._streams.pop(response.stream_id, None) is not None:
             self._machine.reset_stream(response.stream_id, ErrorCodes.CANCEL)
@@ -178,7 +178,7 @@ class H2Connection(PooledConnection):
             status = int(headers.pop(":status"))
             if status < 200:
                 raise ValueError("a final answer with an interim status")
-            stream.response.begin(status, headers)
+            stream.response.set_head(status, headers)
 
     def _on_data(self, event: DataReceived) -> None:
         n_bytes = event.flow_controlled_length
@@ -190,21 +190,21 @@ class H2Connection(PooledConnection):
         if stream is not None:
             stream.n_unacknowledged += n_bytes - len(event.data)
             if event.data:
-                stream.response.feed(event.data)
+                stream.response.add_data(event.data)
 
     def _on_end(self, event: StreamEnded) -> None:
         stream = self._streams.pop(event.stream_id, None)
         if stream is not None:
             if stream.unsent:  # answered before the whole request body was sent
                 self._machine.reset_stream(event.stream_id, ErrorCodes.NO_ERROR)
-            stream.response.finish()
+            stream.response.set_complete()
             self._free_place()
 
     def _on_reset(self, event: StreamReset) -> None:
         stream = self._streams.pop(event.stream_id, None)
         if stream is not None:
             stream.response.was_refused = event.error_code == ErrorCodes.REFUSED_STREAM
-            stream.response.fail(Fault.RESET, f"the upstream reset the stream with HTTP/2 error {event.error_code:d}")
+            stream.response.set_failure(Fault.RESET, f"the upstream reset the stream with HTTP/2 error {event.error_code:d}")
             self._free_place()
 
     def _on_window(self, event: WindowUpdated) -> None:
@@ -221,9 +221,9 @@ class H2Connection(PooledConnection):
         if self._is_leaving:
             return
         if self.n_active >= self._n_max:
-            self._pool.filled(self)
+            self._pool.mark_full(self)
         elif not self.is_listed:
-            self._pool.released(self)
+            self._pool.release(self)
         self._send_bodies()
 
     def _on_goaway(self, event: ConnectionTerminated) -> None:
@@ -249,7 +249,7 @@ class H2Connection(PooledConnection):
     def _refuse_stream(self, stream_id: int, stream: Http2Stream) -> None:
         del self._streams[stream_id]
         stream.response.was_refused = True
-        stream.response.fail(Fault.RESET, "the upstream refused the request on this connection")
+        stream.response.set_failure(Fault.RESET, "the upstream refused the request on this connection")
         self._free_place()
 
     def _free_place(self) -> None:
@@ -258,19 +258,19 @@ class H2Connection(PooledConnection):
             if not self._streams:
                 self._transport.abort()
         elif self.n_active < self._n_max:
-            self._pool.released(self)
+            self._pool.release(self)
 
     def _leave_pool(self) -> None:
         if not self._is_leaving:
             self._is_leaving = True
-            self._pool.lost(self)
+            self._pool.remove(self)
 
     def _fail_all(self, fault: Fault, message: str) -> None:
         streams, self._streams = self._streams, {}
         self.n_active -= len(streams)
         for stream in streams.values():
             stream.response.was_untouched = not stream.response.status
-            stream.response.fail(fault, message)
+            stream.response.set_failure(fault, message)
 
     def _flush(self) -> None:
         data = self._machine.data_to_send()

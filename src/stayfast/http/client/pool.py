@@ -29,7 +29,7 @@ class PooledConnection(asyncio.Protocol):
         """Cancel a reservation."""
         self.n_active -= 1
 
-    def request(self, request: EncodedRequest) -> HttpResponse:
+    def send_request(self, request: EncodedRequest) -> HttpResponse:
         """Send a request on a reserved place. Never raises: a closed connection returns a refused response."""
         raise NotImplementedError
 
@@ -75,7 +75,7 @@ class ConnectionPool:
         return bool(self._max_connections and self._open) and (
             len(self._open) + self._n_dialing >= self._max_connections)
 
-    def take(self) -> PooledConnection | None:
+    def try_acquire(self) -> PooledConnection | None:
         """A connection with a reserved place, or None if none has room."""
         ready = self._ready
         if not ready:
@@ -86,19 +86,19 @@ class ConnectionPool:
             connection.is_listed = False
         return connection
 
-    async def obtain(self, *, is_fresh: bool = False) -> PooledConnection | None:
+    async def acquire(self, *, is_fresh: bool = False) -> PooledConnection | None:
         """Wait for a connection with a reserved place. None: the caller must open one and report the result to the pool.
 
         `is_fresh`: prefer a new connection to an idle one, which may be dead as well, but do not wait for it.
         """
-        if not is_fresh and (connection := self.take()) is not None:
+        if not is_fresh and (connection := self.try_acquire()) is not None:
             return connection
         if is_fresh and not self._can_dial():
             self._drop_oldest_idle()
         if self._can_dial():
             self._n_dialing += 1
             return None
-        if is_fresh and (connection := self.take()) is not None:
+        if is_fresh and (connection := self.try_acquire()) is not None:
             return connection
         waiter: asyncio.Future[PooledConnection | None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
@@ -108,7 +108,7 @@ class ConnectionPool:
             self._cancel_waiter(waiter)
             raise
 
-    def dialed(self, connection: PooledConnection) -> None:
+    def add_dialed(self, connection: PooledConnection) -> None:
         """Add a connection that a request has opened, with a reserved place for it."""
         self._n_dialing -= 1
         self._open.add(connection)
@@ -116,12 +116,12 @@ class ConnectionPool:
             self._add_ready(connection)
         self._serve_waiters()
 
-    def dial_failed(self) -> None:
+    def cancel_dial(self) -> None:
         """A request could not open its connection."""
         self._n_dialing -= 1
         self._serve_waiters()
 
-    def released(self, connection: PooledConnection) -> None:
+    def release(self, connection: PooledConnection) -> None:
         """`connection` has room for another request."""
         if connection not in self._open:
             return
@@ -139,15 +139,15 @@ class ConnectionPool:
         elif len(self._ready) > self._max_idle:
             self._drop_oldest_idle()
 
-    def filled(self, connection: PooledConnection) -> None:
+    def mark_full(self, connection: PooledConnection) -> None:
         """`connection` has no more room, because its peer lowered the stream limit."""
         if connection.is_listed:
             connection.is_listed = False
             self._ready.remove(connection)
 
-    def lost(self, connection: PooledConnection) -> None:
+    def remove(self, connection: PooledConnection) -> None:
         """Remove `connection`: it is closed, or accepts no more requests."""
-        self.filled(connection)
+        self.mark_full(connection)
         if connection in self._open:
             self._open.remove(connection)
             self._serve_waiters()
@@ -178,7 +178,7 @@ class ConnectionPool:
             del self._waiters[waiter]
             if waiter.done():  # cancelled, but its task has not run yet
                 continue
-            connection = self.take()
+            connection = self.try_acquire()
             if connection is None:
                 self._n_dialing += 1
             waiter.set_result(connection)
@@ -189,10 +189,10 @@ class ConnectionPool:
             return
         connection = waiter.result()  # served and cancelled in the same turn of the loop: pass the connection on
         if connection is None:
-            self.dial_failed()
+            self.cancel_dial()
         else:
             connection.unreserve()
-            self.released(connection)
+            self.release(connection)
 
     def _drop_oldest_idle(self) -> None:
         for connection in self._ready:

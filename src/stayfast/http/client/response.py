@@ -78,11 +78,11 @@ class EncodedRequest:
         fields = "\r\n".join([*map(": ".join, headers), ""]) if headers else ""
         text = f"{template.text}{length}{fields}\r\n"
         if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
-            raise unspeakable(template.upstream)
+            raise unencodable_request(template.upstream)
         try:
             self.head = text.encode("latin-1")
         except UnicodeEncodeError:
-            raise unspeakable(template.upstream) from None
+            raise unencodable_request(template.upstream) from None
         self.method = template.method
         self.body = body
         self._template = template
@@ -98,7 +98,7 @@ class EncodedRequest:
         return [*self._template.headers, *self._more]
 
 
-def unspeakable(upstream: str) -> UpstreamFailed:
+def unencodable_request(upstream: str) -> UpstreamFailed:
     """The error of a request that HTTP cannot carry. Final: a retry cannot help."""
     return UpstreamFailed(upstream, Fault.MALFORMED, "the path or a header contains characters that HTTP cannot carry",
                           is_final=True)
@@ -107,10 +107,10 @@ def unspeakable(upstream: str) -> UpstreamFailed:
 class Transport(Protocol):
     """The part of a connection that a response uses."""
 
-    def drained(self, response: "HttpResponse", n_bytes: int) -> None:
+    def on_drained(self, response: "HttpResponse", n_bytes: int) -> None:
         """The reader has read all buffered bytes, `n_bytes`."""
 
-    def abandon(self, response: "HttpResponse") -> None:
+    def on_abandoned(self, response: "HttpResponse") -> None:
         """The rest of the response will not be read."""
 
 
@@ -155,41 +155,41 @@ class HttpResponse:
         self._body = []
         self.n_unread = 0
         if self._transport is not None:
-            self._transport.drained(self, len(data))
+            self._transport.on_drained(self, len(data))
         return data
 
     def close(self) -> None:
         """Abort; a waiting reader fails with RESET."""
         transport = self._transport
         if transport is not None:
-            self.fail(Fault.RESET, "closed by the gateway")
+            self.set_failure(Fault.RESET, "closed by the gateway")
             self._body = []
-            transport.abandon(self)
+            transport.on_abandoned(self)
 
     def release(self) -> None:
         if self._transport is not None:
             self._loop.call_later(GRACE_S, self.close)  # has no effect if the body has ended by then
 
-    def begin(self, status: int, headers: Mapping[str, str]) -> None:
+    def set_head(self, status: int, headers: Mapping[str, str]) -> None:
         self.status = status
         self.headers = headers
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def feed(self, data: bytes) -> None:
+    def add_data(self, data: bytes) -> None:
         self._body.append(data)
         self.n_unread += len(data)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def finish(self) -> None:
+    def set_complete(self) -> None:
         """The body is complete; the connection no longer belongs to this response."""
         self._is_whole = True
         self._transport = None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def fail(self, fault: Fault, message: str) -> None:
+    def set_failure(self, fault: Fault, message: str) -> None:
         self._failure = UpstreamFailed(self.upstream, fault, message)
         self._transport = None
         if self._waiter is not None and not self._waiter.done():

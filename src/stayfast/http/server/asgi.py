@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from stayfast.http.server.connection import ServerConnection
 from stayfast.http.server.parser import HttpRequest, R
-from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line
+from stayfast.http.server.response import LAST_CHUNK, connection_line, encode_chunk, status_line
 
 Scope = dict[str, Any]  # the ASGI specification defines no narrower type
 Message = dict[str, Any]
@@ -21,7 +21,7 @@ _FRAMING = frozenset((b"connection", b"transfer-encoding"))
 _BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
 
 
-def scope_of(request: HttpRequest, peer: tuple[str, int] | None, state: dict[str, Any]) -> Scope:
+def make_scope(request: HttpRequest, peer: tuple[str, int] | None, state: dict[str, Any]) -> Scope:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -81,7 +81,7 @@ class AsgiResponse(Generic[R]):
             raise RuntimeError("the ASGI application sent a body before http.response.start or after the last part")
         self._write(body if self._has_body else b"", len(body), is_last=is_last)
         if not is_last:
-            await self._connection.drained()
+            await self._connection.wait_writable()
 
     def _start(self, message: Message) -> None:
         status = message["status"]
@@ -96,7 +96,7 @@ class AsgiResponse(Generic[R]):
         out = b""
         if self._head is not None:
             head, self._head = self._head, None
-            keep_alive = connection.will_stay(request)
+            keep_alive = connection.keeps_alive(request)
             if not self._is_sized:
                 if is_last:
                     head += b"content-length: %d\r\n" % n_body
@@ -107,7 +107,7 @@ class AsgiResponse(Generic[R]):
                     head += b"transfer-encoding: chunked\r\n"
             out = head + connection_line(request, keep_alive=keep_alive) + b"\r\n"
             self.has_started = True
-        out += frame(body) if self._is_chunked and body else body
+        out += encode_chunk(body) if self._is_chunked and body else body
         if is_last:
             self.is_whole = True
             if self._is_chunked and self._has_body:

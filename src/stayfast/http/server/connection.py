@@ -15,11 +15,11 @@ from typing import Any, Generic, Protocol, cast
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.core.events import ConnectionsClosed, DescriptorsExhausted, Sink
-from stayfast.http.descriptors import descriptor_limit, exhausted, reserve_of, share_of
-from stayfast.http.server.listener import EVERY_ADDRESS, bound_to_every_address
+from stayfast.http.descriptors import descriptor_limit, exhausted_error, descriptor_reserve, client_share
+from stayfast.http.server.listener import ANY_ADDRESS, bind_dual_stack
 from stayfast.http.server.parser import IDLE, HttpLimits, R, RequestParser
 from stayfast.http.server.response import CONTINUE
-from stayfast.http.server.waiting import WaitingConnections, address_of
+from stayfast.http.server.waiting import WaitingConnections, limited_address
 
 
 class LazyTimer:
@@ -36,7 +36,7 @@ class LazyTimer:
         self._at = math.inf
         self._handle: asyncio.TimerHandle | None = None
 
-    def set_by(self, at: float) -> None:
+    def set_no_later_than(self, at: float) -> None:
         """Fire no later than `at`, on the loop's clock."""
         if at < self._at:
             if self._handle is not None:
@@ -54,7 +54,7 @@ class LazyTimer:
     def _fire(self) -> None:
         self._handle = None
         self._at = math.inf
-        self.set_by(self._check())
+        self.set_no_later_than(self._check())
 
 
 class ConnectionTasks:
@@ -76,11 +76,11 @@ class ConnectionTasks:
         task.add_done_callback(self._on_done)
         return task
 
-    def report(self, error: BaseException) -> None:
+    def report_error(self, error: BaseException) -> None:
         """Pass an exception that its Task has caught to `on_error`."""
         self._on_error(error)
 
-    async def wait(self, limit_s: float) -> None:
+    async def wait_until_empty(self, limit_s: float) -> None:
         """Return when no Task is running, or after `limit_s` seconds."""
         if self._running:
             await asyncio.wait(self._running, timeout=limit_s)
@@ -154,54 +154,54 @@ class HttpServer(Generic[R]):
     async def listen(self, host: str, port: int, *, sock: socket.socket | None = None, reuse_port: bool = False) -> None:
         """Accept connections, on the bound `sock` if given. `::` accepts IPv4 as well. Raises OSError."""
         loop = asyncio.get_running_loop()
-        if sock is None and host == EVERY_ADDRESS:
-            sock = bound_to_every_address(port, reuse_port=reuse_port)
+        if sock is None and host == ANY_ADDRESS:
+            sock = bind_dual_stack(port, reuse_port=reuse_port)
         if sock is not None:
-            self._listener = await loop.create_server(self.connect, sock=sock, backlog=BACKLOG)
+            self._listener = await loop.create_server(self.make_connection, sock=sock, backlog=BACKLOG)
         else:
-            self._listener = await loop.create_server(self.connect, host, port, backlog=BACKLOG,
+            self._listener = await loop.create_server(self.make_connection, host, port, backlog=BACKLOG,
                                                       reuse_port=reuse_port or None)
 
-    def addresses(self) -> list[tuple[str, int]]:
+    def bound_addresses(self) -> list[tuple[str, int]]:
         return [] if self._listener is None else [bound.getsockname()[:2] for bound in self._listener.sockets]
 
-    def connect(self) -> "ServerConnection[R]":
+    def make_connection(self) -> "ServerConnection[R]":
         return ServerConnection(self)
 
-    def enter(self, connection: "ServerConnection[R]", transport: asyncio.Transport, now: float) -> StayfastError | None:
+    def add_connection(self, connection: "ServerConnection[R]", transport: asyncio.Transport, now: float) -> StayfastError | None:
         """Add a new connection; close one without a request if that makes room. Returns the error if it is rejected."""
         limits, waiting, limit = self.app.limits, self.waiting, self._descriptor_limit
-        address = address_of(transport.get_extra_info("peername"))
-        most = min(limits.max_connections, share_of(limit))
+        address = limited_address(transport.get_extra_info("peername"))
+        most = min(limits.max_connections, client_share(limit))
         n_closed = 0
         sock = transport.get_extra_info("socket")
-        is_short = sock is not None and sock.fileno() >= limit - reserve_of(limit)  # the system uses the lowest free number
+        is_short = sock is not None and sock.fileno() >= limit - descriptor_reserve(limit)  # the system uses the lowest free number
         if is_short or len(self.connections) >= most:
             has_room = waiting.close_oldest()
             n_closed = int(has_room)
             if is_short and self._sink is not None:
                 self._sink.emit(DescriptorsExhausted("accept", limit))
             if not has_room:
-                return exhausted("for another connection") if is_short else Shed(
+                return exhausted_error("for another connection") if is_short else Shed(
                     "Too many connections.", code="too_many_connections", retry_after_s=1.0)
         self.connections.add(connection)
-        waiting.opened(connection, address, now)
+        waiting.add(connection, address, now)
         n_closed += waiting.close_surplus(address, limits.max_pending_connections, limits.max_pending_per_address, now)
         if n_closed and self._sink is not None:
             self._sink.emit(ConnectionsClosed(n_closed, len(self.connections), waiting.n_silent))
         return None
 
-    def leave(self, connection: "ServerConnection[R]") -> None:
+    def remove_connection(self, connection: "ServerConnection[R]") -> None:
         self.connections.discard(connection)
-        self.waiting.requested(connection)
+        self.waiting.remove(connection)
         if not self.connections:
             self.is_empty.set()
 
-    def drain(self) -> None:
+    def start_draining(self) -> None:
         """Close each connection after its next answer."""
         self.is_draining = True
 
-    def refuse(self) -> None:
+    def reject_new_requests(self) -> None:
         """Reject new requests, with the application's error."""
         self.is_draining = self.is_refusing = True
 
@@ -209,7 +209,7 @@ class HttpServer(Generic[R]):
         if self._listener is not None:
             self._listener.close()
 
-    def abort(self) -> None:
+    def abort_connections(self) -> None:
         for connection in tuple(self.connections):
             connection.abort()
 
@@ -223,7 +223,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
 
     __slots__ = ("_closing_at", "_idle_since", "_is_lingering", "_is_lost", "_keepalive", "_keepalive_at",
                  "_keepalive_every_s", "_n_ahead", "_n_unsent", "_parser", "_server", "_stalled_since", "_task", "_timer",
-                 "_transport", "_waiter", "is_full", "verdict", "write")
+                 "_transport", "_waiter", "is_write_buffer_full", "abort_reason", "write")
 
     def __init__(self, server: HttpServer[R]) -> None:
         app = server.app
@@ -243,8 +243,8 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._waiter: asyncio.Future[None] | None = None
         self._stalled_since = 0.0
         self._n_unsent = 0
-        self.verdict: StayfastError | None = None  # why the running answer was cancelled; None: the client disconnected
-        self.is_full = False  # the write buffer is full: wait until it has room before writing more
+        self.abort_reason: StayfastError | None = None  # why the running answer was cancelled; None: the client disconnected
+        self.is_write_buffer_full = False  # the write buffer is full: wait until it has room before writing more
 
     # Called by the event loop.
 
@@ -254,9 +254,9 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES, low=LOW_WATER_BYTES)
         server = self._server
         self._idle_since = now = server.clock.now()
-        refusal = server.enter(self, self._transport, now)
+        refusal = server.add_connection(self, self._transport, now)
         if refusal is None:
-            self._timer.set_by(now + server.app.limits.idle_timeout_s)
+            self._timer.set_no_later_than(now + server.app.limits.idle_timeout_s)
             return
         request = server.app.request_type(now)
         request.is_broken = True
@@ -269,16 +269,16 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             return
         parser = self._parser
         parser.feed(data)
-        if self._task is not None or self.is_full:
+        if self._task is not None or self.is_write_buffer_full:
             self._n_ahead += len(data)
             limit = self._server.app.limits.read_ahead_bytes
             if self._n_ahead > limit:
-                parser.stop(Rejected(f"More than {limit} bytes arrived while a request was being answered: wait for the "
+                parser.reject_further(Rejected(f"More than {limit} bytes arrived while a request was being answered: wait for the "
                                      "answer, or use another connection.", code="too_far_ahead"))
             return
         self._start_next()
         if parser.phase != IDLE and self._task is None:
-            self._timer.set_by(parser.due_at())
+            self._timer.set_no_later_than(parser.due_at())
 
     def eof_received(self) -> None:
         """The client closed its sending side, which counts as a disconnect."""
@@ -287,19 +287,19 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
-        self._server.leave(self)
+        self._server.remove_connection(self)
         self._timer.cancel()
         self._cancel()
         self._parser.close()
 
     def pause_writing(self) -> None:
-        self.is_full = True
+        self.is_write_buffer_full = True
         self._stalled_since = self._server.clock.now()
         self._n_unsent = self._transport.get_write_buffer_size()
-        self._timer.set_by(self._stalled_since + self._server.app.limits.write_timeout_s)
+        self._timer.set_no_later_than(self._stalled_since + self._server.app.limits.write_timeout_s)
 
     def resume_writing(self) -> None:
-        self.is_full = False
+        self.is_write_buffer_full = False
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
         elif self._task is None:
@@ -307,20 +307,20 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
 
     # Called by an answer. `write` is the transport's method.
 
-    async def drained(self) -> None:
+    async def wait_writable(self) -> None:
         """Wait until the write buffer has room. Only the request's Task may wait."""
-        if self.is_full:
+        if self.is_write_buffer_full:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
 
-    def will_stay(self, request: R) -> bool:
+    def keeps_alive(self, request: R) -> bool:
         """Whether the connection stays open after this request."""
         return request.keep_alive and not self._server.is_draining
 
-    def peer(self) -> tuple[str, int] | None:
+    def peer_address(self) -> tuple[str, int] | None:
         """The client's host and port; None if it has none."""
         name = self._transport.get_extra_info("peername")
         return (name[0], name[1]) if isinstance(name, tuple) and len(name) >= 2 else None
@@ -330,18 +330,18 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._keepalive = send
         self._keepalive_every_s = every_s
         self._keepalive_at = first_at
-        self._timer.set_by(first_at)
+        self._timer.set_no_later_than(first_at)
 
     def stop_keepalive(self) -> None:
         self._keepalive = None
         self._keepalive_at = math.inf
 
-    def report(self, error: BaseException) -> None:
+    def report_error(self, error: BaseException) -> None:
         """Report an unexpected exception, for which the client gets a 500."""
-        self._server.tasks.report(error)
+        self._server.tasks.report_error(error)
 
     def respond_error(self, request: R, error: StayfastError) -> None:
-        self.write(self._server.app.render_error(request, error, keep_alive=self.will_stay(request)))
+        self.write(self._server.app.render_error(request, error, keep_alive=self.keeps_alive(request)))
         self.finish(request)
 
     def finish(self, request: R) -> None:
@@ -349,19 +349,19 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._task = None
         if self._is_lost or self._closing_at < math.inf:
             return
-        if not self.will_stay(request):
+        if not self.keeps_alive(request):
             self.close()
             return
         parser, server = self._parser, self._server
         self._idle_since = now = server.clock.now()
         if parser.phase != IDLE:
-            parser.restart_wait(now)
-            self._timer.set_by(parser.due_at())
+            parser.restart_timeout(now)
+            self._timer.set_no_later_than(parser.due_at())
         else:
-            self._timer.set_by(now + server.app.limits.idle_timeout_s)
+            self._timer.set_no_later_than(now + server.app.limits.idle_timeout_s)
             if not parser.ready:
-                server.waiting.answered(self)
-        if parser.ready or parser.owes_continue:
+                server.waiting.mark_idle(self)
+        if parser.ready or parser.expects_continue:
             self._start_next()
 
     def close(self) -> None:
@@ -369,7 +369,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self.stop_keepalive()
         self._task = None
         self._closing_at = self._server.clock.now() + self._server.app.limits.write_timeout_s
-        self._timer.set_by(self._closing_at)
+        self._timer.set_no_later_than(self._closing_at)
         self._transport.close()
 
     def reset(self) -> None:
@@ -386,12 +386,12 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._cancel()
         self._transport.abort()
 
-    def cut_short(self, why: StayfastError) -> None:
+    def cancel_with_error(self, why: StayfastError) -> None:
         """Cancel the running request with an error that its handler sends to the client."""
         if self._task is None:
             self.abort()
         else:
-            self.verdict = why
+            self.abort_reason = why
             self._task.cancel(why)  # the argument distinguishes this from a disconnect
 
     def close_if_idle(self) -> None:
@@ -401,10 +401,10 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
 
     def _check_head(self, request: R) -> StayfastError | None:
         server = self._server
-        request.peer = self.peer
+        request.peer = self.peer_address
         refusal = server.app.check_head(request, is_refusing=server.is_refusing)
         if refusal is None:
-            server.waiting.requested(self)
+            server.waiting.remove(self)
         return refusal
 
     def _cancel(self) -> None:
@@ -416,20 +416,20 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         """Start the next complete request, unless one is running."""
         parser, server = self._parser, self._server
         ready = parser.ready
-        while ready and self._task is None and not self.is_full and self._closing_at == math.inf:
+        while ready and self._task is None and not self.is_write_buffer_full and self._closing_at == math.inf:
             request = ready.popleft()
             if request.refusal is not None:
                 self._send_rejection(request, request.refusal)
             else:
                 self._n_ahead = 0
                 self._task = server.tasks.spawn(server.app.handle(self, request))
-        if parser.owes_continue and self._task is None and not self.is_full:
-            parser.owes_continue = False
+        if parser.expects_continue and self._task is None and not self.is_write_buffer_full:
+            parser.expects_continue = False
             self.write(CONTINUE)
 
     def _send_rejection(self, request: R, error: StayfastError) -> None:
         app = self._server.app
-        self.write(app.render_error(request, error, keep_alive=self.will_stay(request)))
+        self.write(app.render_error(request, error, keep_alive=self.keeps_alive(request)))
         app.note_refusal(request, error)
         if request.is_broken:
             self._close_after_linger()
@@ -440,7 +440,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         """Close the sending side and keep reading for LINGER_S: a reset would make the client lose the response."""
         self._is_lingering = True
         self._closing_at = self._server.clock.now() + LINGER_S
-        self._timer.set_by(self._closing_at)
+        self._timer.set_no_later_than(self._closing_at)
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
@@ -462,7 +462,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
 
     def _stall_deadline(self, now: float, limit_s: float) -> float:
         """When a client that reads nothing is disconnected."""
-        if not self.is_full:
+        if not self.is_write_buffer_full:
             return math.inf
         n_unsent = self._transport.get_write_buffer_size()
         if n_unsent < self._n_unsent:
@@ -477,7 +477,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
                 self.close()
             return self._idle_since + idle_s
         if parser.due_at() <= now:
-            parser.time_out()
+            parser.reject_timed_out()
             self._start_next()
         return parser.due_at()
 

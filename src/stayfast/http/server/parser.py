@@ -123,8 +123,8 @@ def read_fields(raw: Sequence[tuple[bytes, bytes]], request_type: type[HttpReque
 IDLE, HEAD, BODY = 0, 1, 2
 MAX_PIPELINED = 64
 READ_AHEAD_BYTES = 64 * 1024
-SWALLOWED_BYTES = 256 * 1024  # read of a rejected body; a longer one closes the connection
-SLOWEST_BODY_BYTES_S = 16 * 1024  # a body may take body_timeout_s plus its size at this rate
+MAX_DISCARDED_BYTES = 256 * 1024  # read of a rejected body; a longer one closes the connection
+MIN_BODY_BYTES_PER_S = 16 * 1024  # a body may take body_timeout_s plus its size at this rate
 
 R = TypeVar("R", bound=HttpRequest)
 
@@ -160,7 +160,7 @@ class RequestParser(Generic[R]):
 
     __slots__ = ("_began_at", "_body", "_check_head", "_clock", "_limits", "_n_body", "_n_fed", "_n_first", "_n_head",
                  "_n_quiet", "_parser", "_raw", "_replay", "_request", "_request_type", "_target", "is_over",
-                 "owes_continue", "phase", "ready")
+                 "expects_continue", "phase", "ready")
 
     def __init__(self, request_type: type[R], limits: HttpLimits, clock: Clock,
                  check_head: Callable[[R], StayfastError | None]) -> None:
@@ -171,7 +171,7 @@ class RequestParser(Generic[R]):
         self._parser = httptools.HttpRequestParser(self)
         self.ready: deque[R] = deque()
         self.is_over = False
-        self.owes_continue = False  # the client waits for 100 Continue
+        self.expects_continue = False  # the client waits for 100 Continue
         self.phase = IDLE
         self._began_at = 0.0
         self._request = request_type(0.0)
@@ -229,14 +229,14 @@ class RequestParser(Generic[R]):
         """The deadline of the current head or body. Undefined when idle."""
         if self.phase == HEAD:
             return self._began_at + self._limits.head_timeout_s
-        limit_s = self._limits.body_timeout_s + self._n_body / SLOWEST_BODY_BYTES_S
+        limit_s = self._limits.body_timeout_s + self._n_body / MIN_BODY_BYTES_PER_S
         return self._began_at + min(limit_s, self._request.deadline_s)
 
-    def restart_wait(self, now: float) -> None:
+    def restart_timeout(self, now: float) -> None:
         """Restart the time-out of the current request: until now the client waited for the server."""
         self._began_at = now
 
-    def time_out(self) -> None:
+    def reject_timed_out(self) -> None:
         """Reject the current request because its deadline has passed."""
         if self.phase == BODY and self._request.deadline_s <= self._clock.now() - self._began_at:
             self._break_off(self._request.deadline_error())
@@ -246,7 +246,7 @@ class RequestParser(Generic[R]):
         self._break_off(Rejected(f"The request's {part} did not arrive in time ({limit_s:g} s).", status=408,
                                  code="request_timeout"))
 
-    def stop(self, error: StayfastError) -> None:
+    def reject_further(self, error: StayfastError) -> None:
         """Accept no more requests: `error` is sent after the ready ones, and further bytes are dropped."""
         if not self.is_over:
             self._break_off(error)
@@ -297,7 +297,7 @@ class RequestParser(Generic[R]):
         if b"expect" in fields and not request.is_http_10 and (n_body > 0 or b"transfer-encoding" in fields):
             if request.refusal is not None:
                 self._stop(request.refusal)  # the client may or may not send the body: only closing is unambiguous
-            self.owes_continue = True
+            self.expects_continue = True
 
     def on_body(self, part: bytes) -> None:
         self._n_quiet = 0
@@ -306,7 +306,7 @@ class RequestParser(Generic[R]):
             self._stop(self._body_too_large())
         refusal = self._request.refusal
         if refusal is not None:
-            if self._n_body > SWALLOWED_BYTES:
+            if self._n_body > MAX_DISCARDED_BYTES:
                 self._stop(refusal)
         elif not self._body:
             self._body = part
@@ -320,7 +320,7 @@ class RequestParser(Generic[R]):
             return
         if self._raw:
             self._raw = []
-        self.owes_continue = False
+        self.expects_continue = False
         request, body = self._request, self._body
         if body:
             request.body = bytes(body)  # no copy of bytes
@@ -355,7 +355,7 @@ class RequestParser(Generic[R]):
         request.is_broken = True
         request.keep_alive = False
         self._body, self._raw, self._target = b"", [], b""
-        self.owes_continue = False
+        self.expects_continue = False
         self.is_over = True
         self.phase = IDLE
         self.ready.append(request)

@@ -16,7 +16,7 @@ _NO_CONTROL_CHARS = dict.fromkeys((*range(9), *range(10, 32), 127))  # all but t
 _STATUS_LINE = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
-class DateLine:
+class DateHeader:
     """The `date` header, formatted once per second."""
 
     __slots__ = ("_clock", "_line", "_second")
@@ -26,7 +26,7 @@ class DateLine:
         self._second = -1
         self._line = b""
 
-    def line(self) -> bytes:
+    def encode(self) -> bytes:
         second = int(self._clock.wall())
         if second != self._second:
             self._second = second
@@ -62,6 +62,6 @@ def stream_head(lines: bytes, connection: bytes, *, is_chunked: bool) -> bytes:
     return b"%b%b%b\r\n" % (lines, connection, _CHUNKED if is_chunked else b"")
 
 
-def frame(data: bytes) -> bytes:
+def encode_chunk(data: bytes) -> bytes:
     """Encode one chunk. `data` must not be empty: an empty chunk ends the body."""
     return b"%x\r\n%b\r\n" % (len(data), data)

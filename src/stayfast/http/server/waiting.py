@@ -43,13 +43,13 @@ class WaitingConnections(Generic[C]):
     def n_silent(self) -> int:
         return len(self._silent)
 
-    def opened(self, connection: C, address: Hashable, now: float) -> None:
+    def add(self, connection: C, address: Hashable, now: float) -> None:
         """Add a new connection. `address`: None if it has none."""
         self._silent[connection] = now, address
         if address is not None:
             self._by_address.setdefault(address, {})[connection] = None
 
-    def requested(self, connection: C) -> None:
+    def remove(self, connection: C) -> None:
         """Remove a connection: a request on it was accepted, or it is closed."""
         if connection in self._idle:
             del self._idle[connection]
@@ -61,7 +61,7 @@ class WaitingConnections(Generic[C]):
                 if not same:
                     del self._by_address[address]
 
-    def answered(self, connection: C) -> None:
+    def mark_idle(self, connection: C) -> None:
         """Mark as idle: the connection waits for its next request. After a rejected request it stays silent."""
         if connection not in self._silent:
             self._idle[connection] = None
@@ -69,11 +69,11 @@ class WaitingConnections(Generic[C]):
     def close_oldest(self) -> bool:
         """Close one connection to make room. Returns whether there was one."""
         for connection in self._silent:
-            self.requested(connection)
+            self.remove(connection)
             connection.abort()
             return True
         for connection in self._idle:
-            self.requested(connection)
+            self.remove(connection)
             connection.close()
             return True
         return False
@@ -89,7 +89,7 @@ class WaitingConnections(Generic[C]):
         n = 0
         for connection in surplus:
             if connection in self._silent and self._silent[connection][0] <= now - GRACE_S:
-                self.requested(connection)
+                self.remove(connection)
                 connection.abort()
                 n += 1
         return n
@@ -98,7 +98,7 @@ class WaitingConnections(Generic[C]):
         return f"<WaitingConnections: {len(self._silent)} silent, {len(self._idle)} idle>"
 
 
-def address_of(peer: object) -> str | None:
+def limited_address(peer: object) -> str | None:
     """The address that limits apply to, from a socket's peer name: an IPv4 address or an IPv6 /64; None without one."""
     if not isinstance(peer, tuple) or len(peer) < 2:
         return None

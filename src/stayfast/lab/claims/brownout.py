@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.load import LoadSpec, n_failed, run_load, simulated_gateway, since_start_s, spoil_reason
-from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated, virtual_system
+from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated_upstream, virtual_system
 from stayfast.lab.load.result import Result
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, Regimes, RegimeState
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -122,7 +122,7 @@ async def run_in_virtual_time(loop: SimLoop, phases: BrownoutPhases, seed: int, 
     upstream = {"breaker": BreakerConfig(**{**phases.breaker, **breaker})}
     system = virtual_system(loop, dict.fromkeys((BAD, GOOD), make_provider(seed)), seed, upstream,
                             hedge=HedgeConfig(mode="off"))
-    bad = simulated(system, BAD)
+    bad = simulated_upstream(system, BAD)
     peaks: list[int] = []
 
     def set_regime(regime: RegimeState | None) -> None:
@@ -143,17 +143,17 @@ def make_figures(where: str, run: BrownoutRun, phases: BrownoutPhases) -> Sequen
     slow_at, down_at = phases.normal_s, phases.normal_s + phases.brownout_s
     back_at = down_at + phases.outage_s
 
-    def ttft(since: float, until: float) -> Exact:  # failed requests are counted below
-        return Exact(since_start_s(run.result, "first_s", since, until))
+    def ttft(since: float, until: float) -> ExactDistribution:  # failed requests are counted below
+        return ExactDistribution(since_start_s(run.result, "first_s", since, until))
 
     normal = ttft(0.0, slow_at)
-    normal_p99_s = normal.at(0.99)
+    normal_p99_s = normal.quantile(0.99)
     figures = [Figure(f"{where}: TTFT p99 before (n={normal.n})", normal_p99_s, "s"),
-               Figure(f"{where}: TTFT p99 in the first {WITHIN_S:g} s", ttft(slow_at, slow_at + WITHIN_S).at(0.99), "s")]
+               Figure(f"{where}: TTFT p99 in the first {WITHIN_S:g} s", ttft(slow_at, slow_at + WITHIN_S).quantile(0.99), "s")]
     for phase, since, until in ((f"from {WITHIN_S:g} s on", slow_at + WITHIN_S, down_at),
                                 ("in the outage", down_at, back_at), ("after its return", back_at, phases.seconds)):
         waits = ttft(since, until)
-        figures.append(Figure(f"{where}: TTFT p99 {phase}, over normal (n={waits.n})", waits.at(0.99) / normal_p99_s, "x",
+        figures.append(Figure(f"{where}: TTFT p99 {phase}, over normal (n={waits.n})", waits.quantile(0.99) / normal_p99_s, "x",
                               P99_GOAL))
     return (
         *figures,

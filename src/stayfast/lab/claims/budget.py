@@ -17,7 +17,7 @@ from typing import Any
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, ratio
 from stayfast.lab.harness.load import LoadSpec, max_lag_ms, n_failed, run_together, simulated_gateway
 from stayfast.lab.load.result import Error, Result, Samples
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.stats import ExactDistribution
 
 WITHIN_MS = 50.0
 DEADLINE_S = 2.0
@@ -93,13 +93,13 @@ def make_finding(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Fi
 
 def _figures(leg: Leg, result: Result) -> Sequence[Figure]:
     samples = result.samples
-    took = Exact(_durations_s(samples))
+    took = ExactDistribution(_durations_s(samples))
     n = len(samples)
     n_endless = sum(map(isnan, samples.floats["ended_s"]))
     n_endless += sum(1 for error in samples.errors if error in (Error.TIMEOUT, Error.UNSENT))
     figures = [
-        Figure(f"{leg}: latest end, past the deadline of {DEADLINE_S:g} s (n={n})", _past_ms(took.at(1.0)), "ms", WITHIN_MS,
-               low=_past_ms(took.at(0.0)), high=_past_ms(took.at(1.0))),
+        Figure(f"{leg}: latest end, past the deadline of {DEADLINE_S:g} s (n={n})", _past_ms(took.quantile(1.0)), "ms", WITHIN_MS,
+               low=_past_ms(took.quantile(0.0)), high=_past_ms(took.quantile(1.0))),
         Figure.count(f"{leg}: requests without an end", n_endless),
     ]
     if leg.route == "alone":

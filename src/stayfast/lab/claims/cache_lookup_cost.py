@@ -43,14 +43,14 @@ from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, SetU
 from stayfast.lab.harness.load import measure_cpu_us
 from stayfast.lab.harness.loopback import BODY, numbered_question
 from stayfast.lab.harness.processes import ONE_CORE, Processes, ServerProcess, gateway_settings
-from stayfast.lab.harness.virtual import read
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.harness.virtual import read_body
+from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.lab.workloads.memory import BodyStream, load_embedder
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.policy.cache.similarity import N_NEAREST, SemanticConfig
-from stayfast.settings import SettingsText, load
+from stayfast.settings import SettingsText, load_settings
 from stayfast.stores.embedder import EmbedderConfig
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.json_input import decode
@@ -104,10 +104,10 @@ class CacheLookupCost:
         for number in range(1, extent.n_rounds + 1):
             conditions.report_progress(f"round {number} of {extent.n_rounds}")
             async with Processes() as processes:
-                upstreams = {"canned": f"{(await processes.canned_upstream()).url}/v1"}
-                gateways = {"off": await processes.gateway(gateway_settings(upstreams)),
-                            "hit": await processes.gateway(gateway_settings(upstreams, cache=self.cache)),
-                            "miss": await processes.gateway(gateway_settings(upstreams, cache=self.cache))}
+                upstreams = {"canned": f"{(await processes.start_canned_upstream()).url}/v1"}
+                gateways = {"off": await processes.start_gateway(gateway_settings(upstreams)),
+                            "hit": await processes.start_gateway(gateway_settings(upstreams, cache=self.cache)),
+                            "miss": await processes.start_gateway(gateway_settings(upstreams, cache=self.cache))}
                 if not processes.reserve_core(*gateways.values()):
                     conditions.report_progress(ONE_CORE)
                 await meter.run_round(gateways, extent.real_s)
@@ -189,7 +189,7 @@ def canned_system(cache: Mapping[str, Any] | None, clock: SystemClock) -> System
     """A system in this process with a canned upstream. cache: the route's cache settings, if it has one."""
     route = {} if cache is None else {"cache": cache}
     content = {**gateway_settings({"canned": "http://127.0.0.1:9/v1"}, **route), "log": {"requests": False}}
-    settings = load(SettingsText("<lookup>", msgspec.json.encode(content).decode()), {}, kinds=KINDS)
+    settings = load_settings(SettingsText("<lookup>", msgspec.json.encode(content).decode()), {}, kinds=KINDS)
     system = build(settings, Observers(settings, clock), {}, clock, Random(1))
     for member in system.registry:
         member.upstream = _CannedUpstream()
@@ -209,7 +209,7 @@ async def send_numbered(gateway: Gateway, number: int, clock: SystemClock) -> st
     request = decode(Api.CHAT, numbered_question(number))
     reply = await gateway.serve(request, Arrival("req_0123456789abcdef", clock.now(), headers=_SDK_HEADERS))
     reply.server_timing()
-    await read(reply)
+    await read_body(reply)
     return reply.cache
 
 
@@ -235,9 +235,9 @@ class _CannedUpstream:
 async def measure_semantic_misses(extent: Extent, conditions: Conditions) -> list[Figure]:
     """The CPU cost and the duration of a semantic miss. Raises SetUpFailed."""
     async with Processes() as processes:
-        upstreams = {"canned": f"{(await processes.canned_upstream()).url}/v1"}
-        off = await processes.gateway(gateway_settings(upstreams))
-        semantic = await processes.gateway(gateway_settings(upstreams, cache=SEMANTIC))
+        upstreams = {"canned": f"{(await processes.start_canned_upstream()).url}/v1"}
+        off = await processes.start_gateway(gateway_settings(upstreams))
+        semantic = await processes.start_gateway(gateway_settings(upstreams, cache=SEMANTIC))
         await _wait_until_ready(semantic)
         numbers, added_us, n_failed = count(), [], 0
         for number in range(extent.n_rounds):
@@ -247,10 +247,10 @@ async def measure_semantic_misses(extent: Extent, conditions: Conditions) -> lis
                 for server in (off, semantic)]
             n_failed += n_off + n_semantic
             added_us.append(semantic_us - off_us)
-        stage_ms = Exact(await asyncio.to_thread(_measure_stage_ms, semantic, N_TIMED))
+        stage_ms = ExactDistribution(await asyncio.to_thread(_measure_stage_ms, semantic, N_TIMED))
     return [Figure.of_rounds("CPU of the loop that a semantic miss adds", added_us, "us"),
-            Figure("stage cache of a semantic miss, p50", stage_ms.at(0.5), "ms"),
-            Figure("stage cache of a semantic miss, p99", stage_ms.at(0.99), "ms", WITHIN_MS),
+            Figure("stage cache of a semantic miss, p50", stage_ms.quantile(0.5), "ms"),
+            Figure("stage cache of a semantic miss, p99", stage_ms.quantile(0.99), "ms", WITHIN_MS),
             Figure.count("failed requests, semantic", n_failed)]
 
 
@@ -304,13 +304,13 @@ async def measure_lookups(extent: Extent, conditions: Conditions) -> list[Figure
     alone_ms, with_ms = [], []
     for number in range(extent.n_rounds):
         conditions.report_progress(f"search, round {number + 1} of {extent.n_rounds}")
-        alone_ms.append(Exact([_search_ms(index, vector, clock, clock.now()) for vector in queries]).at(0.99))
+        alone_ms.append(ExactDistribution([_search_ms(index, vector, clock, clock.now()) for vector in queries]).quantile(0.99))
         texts = [f"{' '.join(rng.sample(_WORDS, 6))} {number} {place}" for place in range(N_LOOK_UPS)]
         durations_ms = []
         for text in texts:
             began_at = clock.now()
             durations_ms.append(_search_ms(index, (await embedder.embed([text]))[0], clock, began_at))
-        with_ms.append(Exact(durations_ms).at(0.99))
+        with_ms.append(ExactDistribution(durations_ms).quantile(0.99))
     recall = _measure_recall(numpy, index, points[:n], queries[:N_CHECKED])
     return [Figure.of_rounds(f"semantic look-up among {n:,}, p99", alone_ms, "ms", ALONE_GOAL_MS),
             Figure.of_rounds(f"with the embedding among {n:,}, p99", with_ms, "ms", WITH_GOAL_MS),

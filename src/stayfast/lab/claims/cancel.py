@@ -51,7 +51,7 @@ class Cancel:
 
     full: Extent = Extent(50)
     quick: Extent = Extent(10)
-    start_front: Callable[[Processes, Mapping[str, Any]], Awaitable[ServerProcess]] = Processes.gateway
+    start_front: Callable[[Processes, Mapping[str, Any]], Awaitable[ServerProcess]] = Processes.start_gateway
 
     name = "cancel"
     says = ("When a client disconnects before the first token, in mid-stream or while waiting for a whole answer, its "
@@ -64,7 +64,7 @@ class Cancel:
                      for name, median_s in ttft_s.items()}
         figures: list[Figure] = []
         async with Processes() as processes:
-            sim = await processes.simulator(providers, conditions.seed)
+            sim = await processes.start_simulator(providers, conditions.seed)
             settings = gateway_settings({name: f"{sim.url}/{name}/v1" for name in providers})
             settings["routes"] = {f"{name}-{n}": {"upstreams": [name]} for name in providers for n in range(n_clients)}
             front = await self.start_front(processes, settings)

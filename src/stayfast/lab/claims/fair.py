@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from random import Random
 
 from stayfast.lab.harness.claim import Figure, Finding
-from stayfast.lab.harness.virtual import TenantTotals, VirtualClaim, VirtualTenants, chat
+from stayfast.lab.harness.virtual import TenantTotals, VirtualClaim, VirtualTenants, chat_request
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig
-from stayfast.policy.admission.fair_share import weighted
+from stayfast.policy.admission.fair_share import weighted_tokens
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.testing.simloop import SimLoop
@@ -63,7 +63,7 @@ FAIR = VirtualClaim(
 
 
 async def _call_forever(tenants: VirtualTenants, tenant: str, rng: Random, loop: SimLoop) -> None:
-    requests = [chat(*shape) for shape in SHAPES[tenant]]
+    requests = [chat_request(*shape) for shape in SHAPES[tenant]]
     while True:
         if tenant == PART_TIME and loop.now() % (2 * AWAY_S) >= AWAY_S:
             await asyncio.sleep(AWAY_S - loop.now() % AWAY_S)
@@ -71,7 +71,7 @@ async def _call_forever(tenants: VirtualTenants, tenant: str, rng: Random, loop:
 
 
 def _service(totals: TenantTotals | None) -> float:
-    return weighted(totals.input_tokens, totals.tokens - totals.input_tokens) if totals is not None else 0.0
+    return weighted_tokens(totals.input_tokens, totals.tokens - totals.input_tokens) if totals is not None else 0.0
 
 
 def _share_figures(served: Mapping[str, float], *, is_present: bool) -> list[Figure]:

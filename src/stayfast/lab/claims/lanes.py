@@ -17,7 +17,7 @@ from typing import NamedTuple
 from stayfast.core.events import Fact, RequestDone
 from stayfast.core.types import Request, Stage
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.virtual import DAY_S, UPSTREAM, VirtualClaim, VirtualTenants, chat, simulated
+from stayfast.lab.harness.virtual import DAY_S, UPSTREAM, VirtualClaim, VirtualTenants, chat_request, simulated_upstream
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig
 from stayfast.policy.admission.lanes import LanesConfig
 from stayfast.policy.admission.overload import AdmissionConfig
@@ -84,7 +84,7 @@ class _LaneRun:
 
     async def run(self, n_requests: int, absences: Sequence[str | None]) -> None:
         """Cycle through the situations until n_requests were sent."""
-        requests = {kind: chat(*tokens) for kind, tokens in PROMPTS.items()}
+        requests = {kind: chat_request(*tokens) for kind, tokens in PROMPTS.items()}
         async with asyncio.TaskGroup() as group:
             callers = [group.create_task(self._call_forever(kind, request))
                        for kind, request in requests.items() for _ in range(N_CALLERS)]
@@ -114,7 +114,7 @@ class _LaneRun:
         since = self._loop.now()
         until = since + SITUATION_S - WARMUP_S
         self.ledger.situations.append(_Situation(absent, since, until, dict.fromkeys(DUE, 0.0)))
-        upstream = simulated(self.tenants.system, UPSTREAM)
+        upstream = simulated_upstream(self.tenants.system, UPSTREAM)
         while (left_s := until - self._loop.now()) > 0:
             await asyncio.sleep(min(left_s, self._rng.uniform(0.0, 2 * SAMPLE_S)))  # never at the instant of another event
             self.max_off = max(self.max_off, abs(self.tenants.admission.places.n_taken - upstream.counts.n_running))

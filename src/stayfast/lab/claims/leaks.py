@@ -20,7 +20,7 @@ from stayfast.core.events import AttemptDone, BreakerChanged, Fact, RequestDone
 from stayfast.core.types import Api, Stage
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, serve_and_read, system_with_sink
-from stayfast.lab.simulated import Cut, Fail, Raw, Say, Script, Scripted, Wait
+from stayfast.lab.simulated import Cut, Fail, SendBytes, SendText, Script, ScriptedUpstream, Wait
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
@@ -82,7 +82,7 @@ LEAKS = VirtualClaim(
     measure, "{:,} schedules in virtual time", 100_000, 2_000)
 
 
-class _Erratic(Scripted):
+class _Erratic(ScriptedUpstream):
     """Counts the calls that are cancelled before their first byte."""
 
     n_cut_off = 0
@@ -148,7 +148,7 @@ class _GatewayUnderTest:
 
     def _find_held(self) -> list[str]:
         places, now = self._admission.places, self._loop.now()
-        shares = [self._admission.tenants.of(name, now).share for name in TENANTS]
+        shares = [self._admission.tenants.get(name, now).share for name in TENANTS]
         members = list(self._system.registry)
         held = {
             "places": places.n_taken, "queue": places.n_waiting,
@@ -156,15 +156,15 @@ class _GatewayUnderTest:
             "upstream places": sum(member.n_in_flight + len(member.pending) + (not member.has_room) for member in members),
             "upstream queue": sum(member.n_waiting for member in members),
             "streams": sum(upstream.n_open for upstream in self._upstreams),
-            "probes": sum(health.breaker.state is not BreakerState.CLOSED and not health.breaker.wants_probe(now + DAY_S)
+            "probes": sum(health.breaker.state is not BreakerState.CLOSED and not health.breaker.needs_probe(now + DAY_S)
                           for member in members for health in member.healths),
             "tasks": len(asyncio.all_tasks()) - 1, "timers": self._loop.n_timers}
         return [name for name, n in held.items() if n]
 
     def _quota_levels(self) -> tuple[float, float]:
         now = self._loop.now()
-        quota = self._admission.tenants.of(GENEROUS, now).quota
-        return quota.bucket("requests_per_day").level(now), quota.bucket("tokens_per_day").level(now)
+        quota = self._admission.tenants.get(GENEROUS, now).quota
+        return quota.bucket_for("requests_per_day").level(now), quota.bucket_for("tokens_per_day").level(now)
 
     def _find_wrong_quotas(self, done: Sequence[RequestDone], before: tuple[float, float], took_s: float) -> list[str]:
         """The names of quotas that were not charged with the actual usage."""
@@ -222,14 +222,14 @@ def _waiting_state(fact: RequestDone) -> str:
 def _draw_script(rng: Random) -> Script:
     """A wait before or after the head of the answer, then a random rest."""
     wait = Wait(rng.choice((0.0, 0.05, 0.05, 0.1, 0.1, 0.2, rng.random(), 5.0)))
-    head = Raw(b": ok\n\n")
+    head = SendBytes(b": ok\n\n")
     steps: list[Step] = [wait, head] if rng.random() < 0.5 else [head, wait]
     failures = (Cut(), Fail(status=503), Fail(status=429), Fail(status=400), Fail(Fault.RESET))
-    end: Step = Say("a") if rng.random() < 0.6 else rng.choice(failures)
-    if not isinstance(end, Say):
+    end: Step = SendText("a") if rng.random() < 0.6 else rng.choice(failures)
+    if not isinstance(end, SendText):
         return [wait, end] if rng.random() < 0.5 else [*steps, end]
     pause = Wait(rng.choice((0.0, 0.05, rng.random() / 3)))
-    return [*steps, end, pause, rng.choice((Say("b"), Say("b"), Say("b"), Cut(), Fail(Fault.RESET)))]
+    return [*steps, end, pause, rng.choice((SendText("b"), SendText("b"), SendText("b"), Cut(), Fail(Fault.RESET)))]
 
 
 def _draw_settings(rng: Random) -> Settings:

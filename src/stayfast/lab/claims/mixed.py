@@ -32,12 +32,12 @@ from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.lab.harness.constant import FixedPolicy, FixedPolicyRun
 from stayfast.lab.harness.load import LoadSpec, run_load, simulated_gateway, since_start_s, spoil_reason
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated, virtual_system
+from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated_upstream, virtual_system
 from stayfast.lab.load.lengths import CONV_INPUT, CONV_OUTPUT
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.runner import LEAD_S
-from stayfast.lab.load.schedule import Shot, shots
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.schedule import Shot, generate_shots
+from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, Regimes, RegimeState
 from stayfast.lab.simulated.faults import CALM
 from stayfast.lab.simulated.request import SimulatedRequest
@@ -122,7 +122,7 @@ class Rivals:
 
     def __init__(self, load: LoadSpec, seed: int) -> None:
         plan = load.plan(seed)
-        self.shots = [shot for shot in shots(plan.workload, seed, plan.limit) if shot.at_s >= 0]
+        self.shots = [shot for shot in generate_shots(plan.workload, seed, plan.limit) if shot.at_s >= 0]
         self.n = len(self.shots)
         self._dice = [Dice(number, name) for number, name in enumerate(NAMES)]
         self._config = make_provider(0)
@@ -144,7 +144,7 @@ class Rivals:
             number = (shot.number + n) % 2
             if n == len(drawn_s):
                 ask = SimulatedRequest(Api.CHAT, MODEL, True, shot.n_input, shot.n_output)
-                rng = self._dice[number].of_request(shot.number * MAX_TRIES + n // 2)
+                rng = self._dice[number].for_request(shot.number * MAX_TRIES + n // 2)
                 drawn_s.append(draw_plan(self._config, self._config.numbers, ask, rng, luck=None, regime=CALM).ttft_s)
             is_brownout = 0 <= (began_s + at_s) % EVERY_S - BEGINS_S[number] < LASTS_S
             return drawn_s[n] * (SLOWER if is_brownout else 1.0)
@@ -157,7 +157,7 @@ class Rivals:
 
     def compare_with_hedges(self, where: str, result: Result, slack: float) -> Figure:
         """The gateway's p99 as a multiple of that of the usual hedges."""
-        ours_s = Exact(self._waits_s(result)).at(0.99)
+        ours_s = ExactDistribution(self._waits_s(result)).quantile(0.99)
         usual = self.usual
         return Figure(f"{where}: TTFT p99, over that of {usual.policy.name}, with {usual.calls:.2f} calls a request",
                       ours_s / usual.p99_s, "x", HEDGE_GOAL * slack)
@@ -169,16 +169,16 @@ class Rivals:
         rows = self._row_by_number()
         n_lost = sum(bool(error) and self.direct.waits_s[rows[number]] < PATIENCE_S
                      for number, error in zip(samples.ints["number"], samples.errors, strict=True))
-        ours, calls = Exact(waits_s), sum(samples.ints["n_upstream_attempts"]) / self.n
+        ours, calls = ExactDistribution(waits_s), sum(samples.ints["n_upstream_attempts"]) / self.n
         figures = [
-            Figure(f"{where}: TTFT p50 (n={self.n})", ours.at(0.5), "s"), Figure(f"{where}: TTFT p95", ours.at(0.95), "s"),
-            Figure(f"{where}: TTFT p99", ours.at(0.99), "s"),
-            Figure(f"{where}: TTFT p99, over that of {best.policy.name}", ours.at(0.99) / best.p99_s, "x", goal * slack),
+            Figure(f"{where}: TTFT p50 (n={self.n})", ours.quantile(0.5), "s"), Figure(f"{where}: TTFT p95", ours.quantile(0.95), "s"),
+            Figure(f"{where}: TTFT p99", ours.quantile(0.99), "s"),
+            Figure(f"{where}: TTFT p99, over that of {best.policy.name}", ours.quantile(0.99) / best.p99_s, "x", goal * slack),
             Figure(f"{where}: calls a request", calls, "", max_calls),
             Figure.count(f"{where}: requests without an answer that a direct call would have served", n_lost)]
         for low, high in pairwise(BUCKETS):
             chosen = [row for row, shot in enumerate(self.shots) if low <= shot.n_input < high]
-            p99_s, best_s = (Exact([waits[row] for row in chosen]).at(0.99) for waits in (waits_s, best.waits_s))
+            p99_s, best_s = (ExactDistribution([waits[row] for row in chosen]).quantile(0.99) for waits in (waits_s, best.waits_s))
             bucket_goal = BUCKET_GOAL * slack if len(chosen) >= MIN_BUCKET else None
             words = f"from {low} tokens" if high == BUCKETS[-1] else f"{low} to {high} tokens"
             figures.append(Figure(f"{where}: TTFT p99 of prompts of {words} ({p99_s:.2f} s, n={len(chosen)}), over that of "
@@ -200,7 +200,7 @@ async def run_in_virtual_time(loop: SimLoop, load: LoadSpec, hedge: HedgeConfig,
     """The load through the pipeline, with the random numbers of `Rivals`."""
     system = virtual_system(loop, {name: make_provider(number) for number, name in enumerate(NAMES)}, seed, hedge=hedge)
     for number, name in enumerate(NAMES):
-        upstream = simulated(system, name)
+        upstream = simulated_upstream(system, name)
         upstream.number_of = _CallNumbers().number_of
         for at_s, regime in _regime_changes(number, load):
             loop.call_at(at_s, upstream.provider.set_regime, regime)

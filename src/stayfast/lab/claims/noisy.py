@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import LoadSpec, max_lag_ms, run_together, simulated_gateway, waits_s
 from stayfast.lab.harness.processes import create_keys
-from stayfast.lab.harness.virtual import UPSTREAM, VirtualTenants, chat, run_virtual_in_thread
+from stayfast.lab.harness.virtual import UPSTREAM, VirtualTenants, chat_request, run_virtual_in_thread
 from stayfast.lab.load.arrivals import Gamma
 from stayfast.lab.load.result import Result
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.testing.simloop import SimLoop
@@ -93,7 +93,7 @@ async def run_in_virtual_time(loop: SimLoop, seconds: float, admission: Admissio
     tenants = VirtualTenants(PROVIDER, dict.fromkeys(names, TenantConfig()), admission, loop, seed)
     tenants.ledger.is_open = False
     loop.call_at(WARMUP_S, tenants.ledger.open)
-    request = chat(20, N_OUTPUT)
+    request = chat_request(20, N_OUTPUT)
     async with asyncio.TaskGroup() as group:
 
         async def send_requests(name: str, arrivals: Gamma, rng: Random) -> None:
@@ -125,8 +125,8 @@ def _quiet_figures(where: str, alone: Sequence[float], with_noise: Sequence[floa
                    by_round: Sequence[float] = ()) -> list[Figure]:
     low, high = (min(by_round), max(by_round)) if by_round else (None, None)
     return [
-        Figure(f"{where}: p99 of the quiet, alone (n={len(alone)})", Exact(alone).at(0.99) * 1e3, "ms"),
-        Figure(f"{where}: p99 of the quiet, beside the noisy one", Exact(with_noise).at(0.99) * 1e3, "ms"),
+        Figure(f"{where}: p99 of the quiet, alone (n={len(alone)})", ExactDistribution(alone).quantile(0.99) * 1e3, "ms"),
+        Figure(f"{where}: p99 of the quiet, beside the noisy one", ExactDistribution(with_noise).quantile(0.99) * 1e3, "ms"),
         Figure(f"{where}: p99 moved by", moved_percent(alone, with_noise), "%", within, low=low, high=high),
         Figure.count(f"{where}: quiet requests that failed", with_noise.count(inf)),
     ]
@@ -138,4 +138,4 @@ def _noisy_figure(where: str, n: int, n_shed: int) -> Figure:
 
 def moved_percent(alone: Sequence[float], with_noise: Sequence[float]) -> float:
     """By how many percent the p99 with noise is above the p99 alone."""
-    return (Exact(with_noise).at(0.99) / Exact(alone).at(0.99) - 1) * 100
+    return (ExactDistribution(with_noise).quantile(0.99) / ExactDistribution(alone).quantile(0.99) - 1) * 100

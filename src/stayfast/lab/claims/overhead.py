@@ -16,7 +16,7 @@ from typing import Any
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, ratio
 from stayfast.lab.harness.load import LoadSpec, measure_cpu_us, n_failed, run_load, run_loads, since_start_s, spoil_reason
 from stayfast.lab.harness.processes import ONE_CORE, Processes, ServerProcess, gateway_settings
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.stats import ExactDistribution
 
 N_CHUNKS = 32
 N_CALLERS = 64
@@ -54,16 +54,16 @@ class Overhead:
     async def run(self, conditions: Conditions) -> Finding:
         extent = conditions.choose(self.full, self.quick)
         async with Processes() as processes:
-            sim = await processes.simulator({"fast": self.provider}, conditions.seed)
+            sim = await processes.start_simulator({"fast": self.provider}, conditions.seed)
             upstream = f"{sim.url}/fast/v1"
-            canned = await processes.canned_upstream()
+            canned = await processes.start_canned_upstream()
             one_upstream = gateway_settings({"canned": f"{canned.url}/v1"})
             two_upstreams = gateway_settings({"one": f"{canned.url}/v1", "other": f"{canned.url}/v1"}, **ROUTING)
-            whole = {BASELINE: await processes.baseline_proxy(canned.url), GATEWAY: await processes.gateway(one_upstream),
-                     PLAIN: await processes.gateway({**one_upstream, **NO_POLICY}),
-                     ALL_ON: await processes.gateway({**two_upstreams, **ADMISSION})}
-            streams = {BASELINE: await processes.baseline_proxy(sim.url),
-                       GATEWAY: await processes.gateway(gateway_settings({"fast": upstream}))}
+            whole = {BASELINE: await processes.start_bare_proxy(canned.url), GATEWAY: await processes.start_gateway(one_upstream),
+                     PLAIN: await processes.start_gateway({**one_upstream, **NO_POLICY}),
+                     ALL_ON: await processes.start_gateway({**two_upstreams, **ADMISSION})}
+            streams = {BASELINE: await processes.start_bare_proxy(sim.url),
+                       GATEWAY: await processes.start_gateway(gateway_settings({"fast": upstream}))}
             urls = {DIRECT: upstream, BASELINE: f"{streams[BASELINE].url}/fast/v1", GATEWAY: f"{streams[GATEWAY].url}/v1"}
             if not processes.reserve_core(*whole.values(), *streams.values()):
                 conditions.report_progress(ONE_CORE)
@@ -102,7 +102,7 @@ class _Meter:
         self._spoil_reasons += [reason] if reason is not None else []
         for name, result in timed.items():
             self._n_failed += n_failed(result)
-            self._ttft_us[name].append(Exact(since_start_s(result, "first_s")).at(0.5) * 1e6)
+            self._ttft_us[name].append(ExactDistribution(since_start_s(result, "first_s")).quantile(0.5) * 1e6)
 
     async def _measure_chunk_us(self, name: str, seconds: float, seed: int) -> float:
         """CPU microseconds per chunk of a stream. NaN without chunks."""

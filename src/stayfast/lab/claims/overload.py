@@ -28,7 +28,7 @@ from stayfast.lab.load.arrivals import Ramp, RateStage
 from stayfast.lab.load.lengths import CONV_OUTPUT
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.schedule import Prompts
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated import EngineModel, GapConfig, Mixture, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.priority import TenantTier
@@ -168,21 +168,21 @@ def make_figures(where: str, run: OverloadRun, phases: OverloadPhases) -> list[F
     peak = [row for row in rows if peak_at <= row.at_s < calm_at]
     premium = [row for row in rows if row.tier == TenantTier.PREMIUM]
     premium_peak = [row for row in premium if peak_at <= row.at_s < calm_at]
-    normal_s = _ttft(row for row in premium if 0.0 <= row.at_s < peak_at).at(0.99)
+    normal_s = _ttft(row for row in premium if 0.0 <= row.at_s < peak_at).quantile(0.99)
     n_good = sum(row.is_good and peak_at <= row.ended_s < calm_at for row in rows)
-    shed = Exact((row.ended_s - row.sent_s) * 1e3 for row in peak if row.is_shed)
+    shed = ExactDistribution((row.ended_s - row.sent_s) * 1e3 for row in peak if row.is_shed)
     return [
         Figure(f"{where}: what the engine can do", run.capacity_rps, "requests/s"),
         Figure(f"{where}: what it was asked in the minute, over that", len(peak) / phases.peak_s / run.capacity_rps, "x",
                TIMES * 0.9, Sense.AT_LEAST),
         Figure(f"{where}: premium: TTFT p99 in calm times", normal_s, "s"),
         Figure(f"{where}: premium: TTFT p99 under overload, over that (n={len(premium_peak)})",
-               _ttft(premium_peak).at(0.99) / normal_s, "x", P99_GOAL * phases.slack),
+               _ttft(premium_peak).quantile(0.99) / normal_s, "x", P99_GOAL * phases.slack),
         Figure.count(f"{where}: premium: requests without an answer", sum(not row.is_good for row in premium)),
         Figure(f"{where}: goodput under overload, of what the engine can do",
                n_good / phases.peak_s / run.capacity_rps * 100, "%", GOODPUT_GOAL * 100, Sense.AT_LEAST),
-        Figure(f"{where}: refusals (n={shed.n}): p50", shed.at(0.5), "ms"),
-        Figure(f"{where}: refusals: p99", shed.at(0.99), "ms", SHED_GOAL_MS),
+        Figure(f"{where}: refusals (n={shed.n}): p50", shed.quantile(0.5), "ms"),
+        Figure(f"{where}: refusals: p99", shed.quantile(0.99), "ms", SHED_GOAL_MS),
         Figure.count(f"{where}: neither served nor refused", sum(not row.is_good and not row.is_shed for row in rows)),
         Figure(f"{where}: recovered after", _recovery_s(rows, calm_at, phases, normal_s * P99_GOAL), "s", RECOVERS_GOAL_S),
     ]
@@ -195,9 +195,9 @@ def late_reason(run: OverloadRun, figures: Iterable[Figure]) -> str | None:
     return f"the client's own loop was {lag_ms:.1f} ms late at p99" if is_late and lag_ms > SHED_GOAL_MS / 4 else None
 
 
-def _ttft(rows: Iterable[OverloadRow]) -> Exact:
+def _ttft(rows: Iterable[OverloadRow]) -> ExactDistribution:
     """Seconds to the first token; infinite without one."""
-    return Exact(inf if isnan(row.first_s) else row.first_s - row.at_s for row in rows)
+    return ExactDistribution(inf if isnan(row.first_s) else row.first_s - row.at_s for row in rows)
 
 
 def _recovery_s(rows: Sequence[OverloadRow], calm_at: float, phases: OverloadPhases, max_wait_s: float) -> float:
@@ -206,6 +206,6 @@ def _recovery_s(rows: Sequence[OverloadRow], calm_at: float, phases: OverloadPha
     for n in range(int(phases.after_s / BIN_S)):
         since = calm_at + n * BIN_S
         recent = [row for row in rows if since <= row.at_s < since + BIN_S]
-        if any(not row.is_good for row in recent) or _ttft(recent).at(0.9) > max_wait_s:
+        if any(not row.is_good for row in recent) or _ttft(recent).quantile(0.9) > max_wait_s:
             bad_until = since + BIN_S
     return bad_until - calm_at

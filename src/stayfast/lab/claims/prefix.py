@@ -28,7 +28,7 @@ from stayfast.core.errors import StayfastError
 from stayfast.core.types import Api, Usage
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.harness.virtual import run_virtual_in_thread, serve_and_read, simulated, virtual_system
+from stayfast.lab.harness.virtual import run_virtual_in_thread, serve_and_read, simulated_upstream, virtual_system
 from stayfast.lab.simulated import GapConfig, Mixture, PromptCacheModel, ProviderConfig, Tariff
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
@@ -75,7 +75,7 @@ class AgentConversation:
             arrival = Arrival(f"req_{self._number:04x}_{n_turn:04x}", clock.now())
             try:
                 served = await serve_and_read(gateway, decode(self._api, self._build_body()), arrival, clock)
-                requests.append(AgentRequest(n_turn, 200, served.ttft_s, served.reply.sight.usage))
+                requests.append(AgentRequest(n_turn, 200, served.ttft_s, served.reply.summary.usage))
             except StayfastError as failed:
                 requests.append(AgentRequest(n_turn, failed.status))
             self._add_answer(n_turn)
@@ -221,7 +221,7 @@ async def run_agents(loop: SimLoop, case: Case, prefix: PrefixConfig, n_agents: 
     async with asyncio.TaskGroup() as group:
         for number in range(n_agents):
             group.create_task(run_agent(number, rng.uniform(0, START_WITHIN_S)))
-    return PrefixOutcome(requests, simulated(system, UPSTREAM).counts.cost_usd)
+    return PrefixOutcome(requests, simulated_upstream(system, UPSTREAM).counts.cost_usd)
 
 
 def _figures(case: Case, naive: PrefixOutcome, tidy: PrefixOutcome, seen: PrefixOutcome,

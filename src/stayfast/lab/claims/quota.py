@@ -15,8 +15,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
-from stayfast.lab.harness.virtual import VirtualClaim, VirtualTenants, chat, run_arrivals
-from stayfast.lab.simulated import GapConfig, Lengths, Mixture, ProviderConfig
+from stayfast.lab.harness.virtual import VirtualClaim, VirtualTenants, chat_request, run_arrivals
+from stayfast.lab.simulated import GapConfig, OutputLengths, Mixture, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.quota import Bucket, QuotaConfig
@@ -24,7 +24,7 @@ from stayfast.testing.simloop import SimLoop
 
 RATE_RPS = 60.0  # of each tenant
 N_INPUT, N_OUTPUT = 20, 400
-PROVIDER = ProviderConfig(ttft=Mixture(0.2, 0.5), gaps=GapConfig(0.01, 0.0, 64), output=Lengths(40.0, 0.5, N_OUTPUT))
+PROVIDER = ProviderConfig(ttft=Mixture(0.2, 0.5), gaps=GapConfig(0.01, 0.0, 64), output=OutputLengths(40.0, 0.5, N_OUTPUT))
 PRICE = Price(1.0, 4.0)
 TENANTS: Mapping[str, TenantConfig] = {
     "by tokens": TenantConfig(quota=QuotaConfig(tokens_per_minute=84_000)),
@@ -49,7 +49,7 @@ async def measure(loop: SimLoop, n_requests: int, seed: int, tenants: Mapping[st
     rng = Random(seed)
     virtual = VirtualTenants(PROVIDER, tenants, AdmissionConfig(), loop, seed, price=PRICE)
     n_each = n_requests // len(tenants)
-    await asyncio.gather(*[virtual.send(name, chat(N_INPUT, N_OUTPUT)) for name in tenants for _ in range(N_BEFORE)])
+    await asyncio.gather(*[virtual.send(name, chat_request(N_INPUT, N_OUTPUT)) for name in tenants for _ in range(N_BEFORE)])
     openings = {name: _Opening(loop.now(), _bucket(virtual, name, loop.now()).level(loop.now()), _used(virtual, name))
                 for name in tenants}
     async with asyncio.TaskGroup() as group:
@@ -67,7 +67,7 @@ QUOTA = VirtualClaim(
 
 
 async def _send_requests(virtual: VirtualTenants, tenant: str, n: int, rng: Random) -> None:
-    request = chat(N_INPUT, N_OUTPUT)
+    request = chat_request(N_INPUT, N_OUTPUT)
 
     def begin(_: int) -> Coroutine[Any, Any, float]:
         leaves = tenant == "by requests" and rng.random() < LEAVING_SHARE
@@ -85,7 +85,7 @@ class _Opening(NamedTuple):
 
 
 def _bucket(virtual: VirtualTenants, tenant: str, now: float) -> Bucket:
-    return virtual.admission.tenants.of(tenant, now).quota.bucket(LIMITS[tenant])
+    return virtual.admission.tenants.get(tenant, now).quota.bucket_for(LIMITS[tenant])
 
 
 def _used(virtual: VirtualTenants, tenant: str) -> float:

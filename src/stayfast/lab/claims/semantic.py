@@ -16,8 +16,8 @@ from typing import Any
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense, SetUpFailed
 from stayfast.lab.workloads.memory import load_embedder
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
-from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, Fixed
-from stayfast.stores.embedder import HOW_TO, EmbedderConfig
+from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, FixedThreshold
+from stayfast.stores.embedder import INSTALL_HINT, EmbedderConfig
 
 GOALS = {0.01: 0.12, 0.02: 0.35, 0.05: 0.65}  # min. share of answered questions in the second half, by max_error
 PAIRS_MAX_ERROR = 0.05
@@ -55,7 +55,7 @@ def import_evaluation() -> Any:
     try:
         return import_module("stayfast.lab.semantic_eval.evaluate")
     except ImportError as missing:
-        raise SetUpFailed(f"{missing.name} is not installed; {HOW_TO}") from missing
+        raise SetUpFailed(f"{missing.name} is not installed; {INSTALL_HINT}") from missing
 
 
 def read_questions(path: Path) -> Any:
@@ -97,7 +97,7 @@ class _Passes:
         """The same of the pairs, and the errors of a usual fixed threshold on both data sets."""
         passed = [self._run(self._pairs, self._pair_vectors, PAIRS_MAX_ERROR, number, EligibleConfig())
                   for number in range(n_orders)]
-        seed, rule = self._conditions.seed, Fixed(USUAL_THRESHOLD)
+        seed, rule = self._conditions.seed, FixedThreshold(USUAL_THRESHOLD)
         bank = self._evaluation.one_pass(self._classes, self._class_vectors, rule, HELP_DESK, seed=seed)
         pairs = self._evaluation.one_pass(self._pairs, self._pair_vectors, rule, EligibleConfig(), seed=seed)
         usual = f"wrong answers with a fixed {USUAL_THRESHOLD:g}"

@@ -16,8 +16,8 @@ from stayfast.core.events import RequestDone
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.lab.harness.virtual import run_virtual_in_thread, serve_and_read, system_with_sink
-from stayfast.lab.load.stats import Exact
-from stayfast.lab.simulated import Say, Scripted, Wait
+from stayfast.lab.load.stats import ExactDistribution
+from stayfast.lab.simulated import SendText, ScriptedUpstream, Wait
 from stayfast.pipeline.exchange import Arrival
 from stayfast.settings import HttpUpstream, LogSettings, RouteSettings, Settings
 from stayfast.testing import RecordingSink
@@ -73,8 +73,8 @@ class StallRun:
 
 async def measure(loop: SimLoop, n_answers: int, seed: int, on_stall: Literal["wait", "rescue"]) -> StallRun:
     done, n_wrong = await send_all(loop, n_answers, seed, on_stall)
-    gaps, e2e = Exact([fact.gap_max_s or 0.0 for fact in done]), Exact([fact.ended_at - fact.accepted_at for fact in done])
-    return StallRun(gaps.at(0.99), e2e.at(0.5), e2e.at(0.99), sum(fact.n_attempts for fact in done) / len(done), n_wrong)
+    gaps, e2e = ExactDistribution([fact.gap_max_s or 0.0 for fact in done]), ExactDistribution([fact.ended_at - fact.accepted_at for fact in done])
+    return StallRun(gaps.quantile(0.99), e2e.quantile(0.5), e2e.quantile(0.99), sum(fact.n_attempts for fact in done) / len(done), n_wrong)
 
 
 async def send_all(loop: SimLoop, n_answers: int, seed: int,
@@ -101,7 +101,7 @@ async def send_all(loop: SimLoop, n_answers: int, seed: int,
         for number in range(n_answers):
             tasks.append(group.create_task(is_right(number)))
             await asyncio.sleep(EVERY_S)
-    return sink.of(RequestDone), sum(not task.result() for task in tasks)
+    return sink.facts_of(RequestDone), sum(not task.result() for task in tasks)
 
 
 def text_for(prompt: str) -> str:
@@ -111,7 +111,7 @@ def text_for(prompt: str) -> str:
     return "".join(f"{prompt}.{n} " for n in range(N_WORDS - N_REPEATED)) + REPEATED * (N_REPEATED // REPEATED.count(" "))
 
 
-class _Replica(Scripted):
+class _Replica(ScriptedUpstream):
     """Generates or continues `text_for` its prompt, one word at a time, and stalls at random."""
 
     def __init__(self, name: str, loop: SimLoop, rng: Random) -> None:
@@ -121,7 +121,7 @@ class _Replica(Scripted):
     async def open(self, call: Call) -> AnswerStream:
         rng, messages = self._rng, msgspec.json.decode(call.request.body)["messages"]
         text = text_for(messages[0]["content"])
-        if call.goes_on:
+        if call.is_continuation:
             text = text[len(messages[-1]["content"]):]
         pieces = text.replace(" ", " \0").split("\0")
         stalls_at = rng.randrange(N_WORDS) if rng.random() < STALL_SHARE else -1
@@ -129,6 +129,6 @@ class _Replica(Scripted):
         for n, piece in enumerate(pieces):
             steps.append(Wait(STALL_S if n == stalls_at and n else GAP_S * rng.lognormvariate(0.0, SIGMA)))
             if piece:
-                steps.append(Say(piece))
+                steps.append(SendText(piece))
         self._scripts = [steps]
         return await super().open(call)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.load import LoadSpec, n_failed, run_load, simulated_gateway
-from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated, virtual_system
+from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated_upstream, virtual_system
 from stayfast.lab.load.result import Result, Sample
 from stayfast.lab.load.runner import DueShot, LoadTarget
 from stayfast.lab.simulated import EngineModel, FaultKind, FaultRule, Mixture, ProviderConfig
@@ -91,14 +91,14 @@ def make_provider(seed: int) -> ProviderConfig:
 async def run_in_virtual_time(loop: SimLoop, phases: StormPhases, seed: int, mode: Mode) -> tuple[Result, int]:
     """Returns the result of the storm, and the maximum number of requests at the engine from its return on."""
     system = virtual_system(loop, {UPSTREAM: make_provider(seed)}, seed, {"limit": LimitConfig(mode)})
-    engine = simulated(system, UPSTREAM)
+    engine = simulated_upstream(system, UPSTREAM)
 
     def end_outage() -> None:
-        engine.provider.clear()
+        engine.provider.clear_faults()
         engine.provider.reset_counts()
 
     await run_load_virtual(system, phases.calm, loop, seed, wrap_target=_DistantTarget)
-    engine.provider.inject(FaultRule(FaultKind.STATUS, status=503))
+    engine.provider.add_fault(FaultRule(FaultKind.STATUS, status=503))
     loop.call_later(phases.outage_s, end_outage)
     storm = await run_load_virtual(system, phases.storm, loop, seed, wrap_target=_DistantTarget)
     return storm, engine.counts.n_running_peak
@@ -114,9 +114,9 @@ class _DistantTarget:
     def counted_by(self) -> str:
         return self._target.counted_by
 
-    async def ask(self, asking: DueShot) -> Sample:
+    async def send(self, due: DueShot) -> Sample:
         await asyncio.sleep(DISTANCE_S)
-        return await self._target.ask(asking)
+        return await self._target.send(due)
 
     def close(self) -> None:
         self._target.close()

@@ -21,9 +21,9 @@ from typing import Any
 from stayfast.core.types import Request
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
 from stayfast.lab.harness.load import LoadSpec, max_lag_ms, run_together, simulated_gateway, spoil_reason, waits_s
-from stayfast.lab.harness.virtual import UPSTREAM, VirtualTenants, chat, run_arrivals, run_virtual_in_thread
+from stayfast.lab.harness.virtual import UPSTREAM, VirtualTenants, chat_request, run_arrivals, run_virtual_in_thread
 from stayfast.lab.load.result import Result
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated import EngineModel, GapConfig, ProviderConfig
 from stayfast.policy.admission.lanes import LanesConfig
 from stayfast.policy.admission.overload import AdmissionConfig
@@ -112,7 +112,7 @@ async def run_in_virtual_time(loop: SimLoop, case: EngineCase, n: int, seed: int
     admission = AdmissionConfig(case.n_places, QUEUE, lanes=case.lanes if has_lanes else None)
     tenants = VirtualTenants(case.provider(), {}, admission, loop, seed)
     rng, waits = Random(seed), WaitsByKind([], [])
-    short, long = chat(case.n_input, case.n_output), chat(case.n_input * TIMES, case.n_output)
+    short, long = chat_request(case.n_input, case.n_output), chat_request(case.n_input * TIMES, case.n_output)
 
     async def send(request: Request, waits_s: list[float]) -> None:
         waits_s.append(await tenants.send(None, request))
@@ -136,13 +136,13 @@ async def _run_over_sockets(case: EngineCase, seconds: float, seed: int, *, has_
 
 def make_figures(where: str, before: WaitsByKind, after: WaitsByKind, min_before_s: float | None = None) -> list[Figure]:
     """before, after: without and with lanes. min_before_s: the goal without lanes, in runs that are long enough for one."""
-    short, long = Exact(after.short_s), Exact(after.long_s)
+    short, long = ExactDistribution(after.short_s), ExactDistribution(after.long_s)
     return [
-        Figure(f"{where}: short, without lanes: p99 (n={len(before.short_s)})", Exact(before.short_s).at(0.99), "s",
+        Figure(f"{where}: short, without lanes: p99 (n={len(before.short_s)})", ExactDistribution(before.short_s).quantile(0.99), "s",
                min_before_s, Sense.AT_LEAST),
-        Figure(f"{where}: short, with lanes: p50", short.at(0.5), "s"),
-        Figure(f"{where}: short, with lanes: p99 (n={len(after.short_s)})", short.at(0.99), "s", SHORT_P99_S),
-        Figure(f"{where}: long, without lanes: p99 (n={len(before.long_s)})", Exact(before.long_s).at(0.99), "s"),
-        Figure(f"{where}: long, with lanes: p99", long.at(0.99), "s"),
+        Figure(f"{where}: short, with lanes: p50", short.quantile(0.5), "s"),
+        Figure(f"{where}: short, with lanes: p99 (n={len(after.short_s)})", short.quantile(0.99), "s", SHORT_P99_S),
+        Figure(f"{where}: long, without lanes: p99 (n={len(before.long_s)})", ExactDistribution(before.long_s).quantile(0.99), "s"),
+        Figure(f"{where}: long, with lanes: p99", long.quantile(0.99), "s"),
         Figure.count(f"{where}: requests that did not finish, with lanes", (after.short_s + after.long_s).count(inf)),
     ]

@@ -20,7 +20,7 @@ from typing import Any
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, run_arrivals
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated import Mixture
 from stayfast.testing.simloop import SimLoop
 from stayfast.turns import HedgePolicy, budget, step
@@ -104,14 +104,14 @@ async def measure(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> F
     before, after = ToolTurns(loop, Random(seed), hedges=hedges), ToolTurns(loop, Random(seed), hedges=hedges)
     await before.run_all(n, before.run_in_series)
     await after.run_all(n, after.run_in_budget)
-    series_s, layer_s = Exact(before.durations_s), Exact(after.durations_s)
-    note = (f"In series p50 {series_s.at(0.5):.2f} s, p99 {series_s.at(0.99):.2f} s; with the layer p50 "
-            f"{layer_s.at(0.5):.2f} s, p99 {layer_s.at(0.99):.2f} s.")
+    series_s, layer_s = ExactDistribution(before.durations_s), ExactDistribution(after.durations_s)
+    note = (f"In series p50 {series_s.quantile(0.5):.2f} s, p99 {series_s.quantile(0.99):.2f} s; with the layer p50 "
+            f"{layer_s.quantile(0.5):.2f} s, p99 {layer_s.quantile(0.99):.2f} s.")
     return Finding((
-        Figure("in series: p95 of a turn", series_s.at(0.95), "s", SERIES_P95_S * 0.95, Sense.AT_LEAST),
-        Figure("with the layer: p95 of a turn", layer_s.at(0.95), "s", P95_GOAL_S),
+        Figure("in series: p95 of a turn", series_s.quantile(0.95), "s", SERIES_P95_S * 0.95, Sense.AT_LEAST),
+        Figure("with the layer: p95 of a turn", layer_s.quantile(0.95), "s", P95_GOAL_S),
         Figure("more spend", (after.usd / before.usd - 1) * 100, "%", SPEND_GOAL),
-        Figure("longest turn, of a budget of 4 s", layer_s.at(1.0), "s", TOTAL_S + 0.02),
+        Figure("longest turn, of a budget of 4 s", layer_s.quantile(1.0), "s", TOTAL_S + 0.02),
         Figure("turns that answered without all of the four", after.n_missing / n * 100, "%", 5.0),
         Figure("turns that had no answer of the model", after.n_unanswered / n * 100, "%", 1.0)), (note,))
 

@@ -25,8 +25,8 @@ from stayfast.lab.harness.load import LoadSpec, n_failed, run_load, run_loads, s
 from stayfast.lab.harness.processes import MODEL, Processes, ServerProcess
 from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, virtual_system
 from stayfast.lab.load.result import Result
-from stayfast.lab.load.stats import Exact, Measured
-from stayfast.lab.report.compare import CompareConfig, compare
+from stayfast.lab.load.stats import ExactDistribution, MeasuredRun
+from stayfast.lab.report.compare import CompareConfig, compare_runs
 from stayfast.lab.simulated import PRESETS, Mixture, ProviderConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
@@ -56,8 +56,8 @@ class TruthClaim:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         provider = {"preset": PRESET, "seed": seed}
         async with Processes() as processes:
-            sim = await processes.simulator({"known": provider, "fast": {"preset": "instant"}}, seed)
-            gateway = await processes.gateway({
+            sim = await processes.start_simulator({"known": provider, "fast": {"preset": "instant"}}, seed)
+            gateway = await processes.start_gateway({
                 "upstreams": {"known": {"kind": "simulated", "probe": False, **provider}},
                 "routes": {MODEL: {"upstreams": ["known"], "hedge": {"mode": UNHEDGED.mode}}}})
             conditions.report_progress(f"twice {extent.real_s:g} s over sockets at {RATE_RPS:g} requests/s")
@@ -96,18 +96,18 @@ async def run_with_stall(load: LoadSpec, target: ServerProcess, url: str, stall_
 
 def compare_with_formula(where: str, result: Result, known: Mixture, slack: float = 1.0) -> Sequence[Figure]:
     """The quantiles of the TTFT from the intended start, compared with those of `known`."""
-    ttft = Exact(since_start_s(result, "first_s"))
+    ttft = ExactDistribution(since_start_s(result, "first_s"))
     figures = [_unanswered_figure(where, result)]
     for share, within in ((0.5, P50_WITHIN), (0.99, P99_WITHIN)):
         known_s = known.quantile(share)
         figures.append(Figure(f"{where}: TTFT p{share * 100:g}, off by (known: {known_s * 1e3:.1f} ms, n={ttft.n})",
-                              _off_by_percent(ttft.at(share), known_s), "%", within * slack * 100))
+                              _off_by_percent(ttft.quantile(share), known_s), "%", within * slack * 100))
     return figures
 
 
 def compare_with_each_other(real: Result, twin: Result, seed: int) -> Figure:
     """The number of TTFT quantiles that differ significantly. A quantile that could not be compared counts as different."""
-    compared = compare(Measured(real), Measured(twin), Random(seed), CompareConfig(level=LEVEL))
+    compared = compare_runs(MeasuredRun(real), MeasuredRun(twin), Random(seed), CompareConfig(level=LEVEL))
     rows = [row for row in compared.rows if row.quantity.startswith("ttft_sched.")]
     differ = [row.quantity for row in rows if isnan(row.difference.value) or not row.difference.spans_zero]
     return Figure(f"gateway and virtual time: quantiles of the TTFT that differ ({LEVEL:.0%} intervals): "
@@ -116,13 +116,13 @@ def compare_with_each_other(real: Result, twin: Result, seed: int) -> Figure:
 
 def compare_with_stall(result: Result, stall_s: float) -> Sequence[Figure]:
     """The p99 of a run with a stall of `stall_s`, compared with the formula of this module."""
-    e2e = Exact(since_start_s(result, "last_s"))
+    e2e = ExactDistribution(since_start_s(result, "last_s"))
     known_s = stall_s - 0.01 * result.duration_s
     return [
         _unanswered_figure("stalled target", result),
         Figure(f"stalled target: e2e p99, off by (stalled {stall_s:.3f} s, so known: {known_s * 1e3:.0f} ms)",
-               _off_by_percent(e2e.at(0.99), known_s), "%", P99_WITHIN * 100),
-        Figure("stalled target: e2e p50", e2e.at(0.5) * 1e3, "ms"),
+               _off_by_percent(e2e.quantile(0.99), known_s), "%", P99_WITHIN * 100),
+        Figure("stalled target: e2e p50", e2e.quantile(0.5) * 1e3, "ms"),
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from stayfast.lab.report.table import Ink
+from stayfast.lab.report.table import TerminalStyle
 
 T = TypeVar("T")
 
@@ -141,9 +141,9 @@ MIN_NAME_WIDTH = 24
 MAX_LINE_WIDTH = 150
 
 
-def as_text(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str], ink: Ink) -> str:
+def format_text(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str], ink: TerminalStyle) -> str:
     """The claim, its figures in columns, and the verdict."""
-    lines = ["", *ink.painted(ink.bold, claim.says), *_format_table(finding.figures, ink)]
+    lines = ["", *ink.paint_lines(ink.bold, claim.says), *_format_table(finding.figures, ink)]
     for note in finding.notes:
         lines += _wrap_indented(note, ink)
     if finding.spoiled is not None:
@@ -154,7 +154,7 @@ def as_text(claim: Claim, finding: Finding, conditions: Conditions, machine: Map
     return "\n".join(lines) + "\n"
 
 
-def as_json(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str],
+def to_json(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str],
             at_wall: float) -> dict[str, Any]:
     """The same as JSON. `at_wall`: Unix seconds. The value of a figure that could not be measured is null."""
     return {"name": claim.name, "says": claim.says, "holds": finding.holds, "quick": conditions.is_quick,
@@ -163,7 +163,7 @@ def as_json(claim: Claim, finding: Finding, conditions: Conditions, machine: Map
             "notes": finding.notes}
 
 
-def _format_table(figures: Sequence[Figure], ink: Ink) -> list[str]:
+def _format_table(figures: Sequence[Figure], ink: TerminalStyle) -> list[str]:
     """One line per figure. Names get the width that the other columns leave, or a line of their own if it is too small."""
     cells = [(_format_number(figure.value), figure.unit, _format_range(figure), _format_goal(figure)) for figure in figures]
     value, unit, spread, goal = (max((len(row[column]) for row in cells), default=0) for column in range(4))
@@ -182,13 +182,13 @@ def _format_table(figures: Sequence[Figure], ink: Ink) -> list[str]:
     return lines
 
 
-def _wrap_indented(text: str, ink: Ink) -> list[str]:
+def _wrap_indented(text: str, ink: TerminalStyle) -> list[str]:
     """Wrap to the terminal's width; line breaks are preserved."""
     room = MAX_LINE_WIDTH if ink.width is None else min(MAX_LINE_WIDTH, max(40, ink.width - 2))
     return [f"  {part}" for line in text.splitlines() for part in textwrap.wrap(line, room)]
 
 
-def _format_verdict(ink: Ink, *, holds: bool) -> str:
+def _format_verdict(ink: TerminalStyle, *, holds: bool) -> str:
     return ink.green("holds") if holds else ink.red("falls short")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 
 from stayfast.lab.harness.claim import Figure
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.stats import ExactDistribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class FixedPolicyRun:
 
     @property
     def p99_s(self) -> float:
-        return Exact(self.waits_s).at(0.99)
+        return ExactDistribution(self.waits_s).quantile(0.99)
 
     @property
     def calls(self) -> float:
@@ -67,6 +67,6 @@ class FixedPolicyRun:
         self.n_calls += n_calls
 
     def figures(self, where: str, *, quantiles: Iterable[float] = (0.99,)) -> list[Figure]:
-        exact = Exact(self.waits_s)
-        return [*(Figure(f"{where}: {self.policy.name}: TTFT p{q * 100:.0f}", exact.at(q), "s") for q in quantiles),
+        exact = ExactDistribution(self.waits_s)
+        return [*(Figure(f"{where}: {self.policy.name}: TTFT p{q * 100:.0f}", exact.quantile(q), "s") for q in quantiles),
                 Figure(f"{where}: {self.policy.name}: calls a request", self.calls, "")]

@@ -13,12 +13,12 @@ from stayfast.lab.harness.claim import Figure, ratio
 from stayfast.lab.harness.loopback import keep_busy
 from stayfast.lab.harness.processes import MODEL, Processes, ServerProcess, gateway_settings
 from stayfast.lab.load.arrivals import Arrivals, Gamma
-from stayfast.lab.load.client import AskingConfig, HttpTarget, LoadTargetConfig
+from stayfast.lab.load.client import RequestConfig, HttpTarget, LoadTargetConfig
 from stayfast.lab.load.lengths import ConstantLength, Length
-from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, perform
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, run_plan
 from stayfast.lab.load.result import Result, Subject
 from stayfast.lab.load.schedule import Prompts, ScheduleLimit, Workload
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.stats import ExactDistribution
 
 LONG_S: Final = 5.0
 BLOCK_S: Final = 5.0  # several targets get the load in turns of this length
@@ -50,18 +50,18 @@ class LoadSpec:
         return MeasurePlan(workload, ScheduleLimit(self.seconds, None, self.warmup_s), seed, self.n_concurrent,
                            self.timeout_s, min(BLOCK_S, self.seconds))
 
-    def asking(self) -> AskingConfig:
+    def request_config(self) -> RequestConfig:
         """The dialect, model, key and additional members of each request."""
-        return AskingConfig(self.api, self.model, self.stream, self.key, extra=dict(self.extra))
+        return RequestConfig(self.api, self.model, self.stream, self.key, extra=dict(self.extra))
 
 
 async def run_loads(load: LoadSpec, urls: Mapping[str, str], seed: int, prompts: Prompts | None = None) -> dict[str, Result]:
     """Put the load on each of `urls` (base URLs by name), interleaved if there are several. Returns the results by name."""
     clock = SystemClock()
     subjects = [(Subject(name, url, load.api.value, load.model),
-                 HttpTarget(name, LoadTargetConfig(url, load.asking()), prompts or Prompts(seed), clock))
+                 HttpTarget(name, LoadTargetConfig(url, load.request_config()), prompts or Prompts(seed), clock))
                 for name, url in urls.items()]
-    results = await perform(load.plan(seed), subjects, clock, LoadOrigin())
+    results = await run_plan(load.plan(seed), subjects, clock, LoadOrigin())
     return {result.label: result for result in results}
 
 
@@ -86,9 +86,9 @@ async def simulated_gateway(providers: Mapping[str, Any], seed: int, settings: M
     its one route.
     """
     async with Processes() as processes:
-        sim = await processes.simulator(providers, seed)
+        sim = await processes.start_simulator(providers, seed)
         urls = {name: f"{sim.url}/{name}/v1" for name in providers}
-        gateway = await processes.gateway({**gateway_settings(urls, **route), **(settings or {})})
+        gateway = await processes.start_gateway({**gateway_settings(urls, **route), **(settings or {})})
         yield sim, f"{gateway.url}/v1"
 
 
@@ -142,8 +142,8 @@ class WaitSummary:
 def summarize_waits(result: Result) -> WaitSummary:
     """The summary of one run; NaN for a run without requests. A failed request waits for ever."""
     each_s = waits_s(result)
-    exact, n = Exact(each_s), len(each_s)
-    return WaitSummary(n, exact.at(0.5), exact.at(0.95), exact.at(0.99), ratio(sum(wait_s > LONG_S for wait_s in each_s), n),
+    exact, n = ExactDistribution(each_s), len(each_s)
+    return WaitSummary(n, exact.quantile(0.5), exact.quantile(0.95), exact.quantile(0.99), ratio(sum(wait_s > LONG_S for wait_s in each_s), n),
                        ratio(sum(result.samples.ints["n_upstream_attempts"]), n), n_failed(result))
 
 

@@ -28,7 +28,7 @@ import msgspec
 from stayfast.lab.harness.claim import SetUpFailed
 from stayfast.lab.simulated import ProviderConfig
 from stayfast.server.auth import new_key
-from stayfast.settings import environment
+from stayfast.settings import read_environment
 
 MODEL = "m"  # the name of the one route in most proofs
 START_WITHIN_S = 20.0
@@ -129,12 +129,12 @@ class Processes:
         for process in stubborn:
             await process.wait()
 
-    async def simulator(self, providers: Mapping[str, Any], seed: int) -> ServerProcess:
+    async def start_simulator(self, providers: Mapping[str, Any], seed: int) -> ServerProcess:
         """`stayfast sim` with these providers; each answers at `{url}/NAME/v1`."""
         file = self.write_file({"providers": {name: _provider(config) for name, config in providers.items()}})
         return await self.start("-m", "stayfast", "sim", "--config", file, "--port", "0", "--seed", str(seed), "--json")
 
-    async def gateway(self, settings: Mapping[str, Any]) -> ServerProcess:
+    async def start_gateway(self, settings: Mapping[str, Any]) -> ServerProcess:
         """`stayfast serve` with these settings."""
         return await self.start("-m", "stayfast", "serve", "--config", self.write_file(settings), "--port", "0")
 
@@ -154,11 +154,11 @@ class Processes:
                 os.sched_setaffinity(int(thread.name), cores[:1] if process.pid in pids else cores[1:])
         return True
 
-    async def baseline_proxy(self, upstream: str) -> ServerProcess:
+    async def start_bare_proxy(self, upstream: str) -> ServerProcess:
         """A bare proxy in front of `upstream` (a URL)."""
         return await self.start("-m", "stayfast.lab.harness.loopback", upstream)
 
-    async def canned_upstream(self) -> ServerProcess:
+    async def start_canned_upstream(self) -> ServerProcess:
         """An upstream that answers each request at once with the same whole answer."""
         return await self.start("-m", "stayfast.lab.harness.loopback")
 
@@ -208,7 +208,7 @@ async def _read_to_end(output: asyncio.StreamReader) -> None:
 
 def _server_environment() -> dict[str, str]:
     """The environment without the variables that change a server's settings."""
-    return {name: value for name, value in environment().items() if name != "PORT" and not name.startswith("STAYFAST_")}
+    return {name: value for name, value in read_environment().items() if name != "PORT" and not name.startswith("STAYFAST_")}
 
 
 def _read(server: ServerProcess, path: str, method: str, body: str | None) -> bytes:

@@ -18,11 +18,11 @@ from stayfast.core.types import Api, Request
 from stayfast.lab.harness.claim import Conditions, Figure, Finding
 from stayfast.lab.harness.load import LoadSpec
 from stayfast.lab.harness.processes import MODEL
-from stayfast.lab.load.measure import LoadOrigin, perform
+from stayfast.lab.load.measure import LoadOrigin, run_plan
 from stayfast.lab.load.result import Result, Subject
 from stayfast.lab.load.runner import LoadTarget
 from stayfast.lab.load.schedule import Prompts
-from stayfast.lab.load.virtual import PipelineTarget, virtual
+from stayfast.lab.load.virtual import PipelineTarget, build_virtual_system
 from stayfast.lab.simulated import Mixture, ProviderConfig, Simulated
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
@@ -78,7 +78,7 @@ def virtual_system(loop: SimLoop, providers: Mapping[str, ProviderConfig], seed:
     """
     upstreams = {name: SimulatedUpstream(provider=provider, probe=False, **(upstream or {}))
                  for name, provider in providers.items()}
-    return virtual(Settings(upstreams=upstreams, routes={MODEL: RouteSettings(tuple(providers), **route)},
+    return build_virtual_system(Settings(upstreams=upstreams, routes={MODEL: RouteSettings(tuple(providers), **route)},
                             **(settings or {})), loop, seed)
 
 
@@ -89,7 +89,7 @@ def system_with_sink(settings: Settings, sink: Sink, loop: SimLoop, rng: Random)
     return build(settings, observers, {}, loop, rng)
 
 
-def simulated(system: System, name: str) -> Simulated:
+def simulated_upstream(system: System, name: str) -> Simulated:
     upstream = system.registry[name].upstream
     assert isinstance(upstream, Simulated)
     return upstream
@@ -99,9 +99,9 @@ async def run_load_virtual(system: System, load: LoadSpec, loop: SimLoop, seed: 
                            prompts: Prompts | None = None,
                            wrap_target: Callable[[LoadTarget], LoadTarget] = lambda target: target) -> Result:
     """Put the bench's load on a system in virtual time."""
-    target = wrap_target(PipelineTarget(system.gateway, load.asking(), prompts or Prompts(seed), loop, tenant))
+    target = wrap_target(PipelineTarget(system.gateway, load.request_config(), prompts or Prompts(seed), loop, tenant))
     subject = Subject("virtual", "virtual:", load.api.value, load.model)
-    [result] = await perform(load.plan(seed), [(subject, target)], loop, LoadOrigin(), is_virtual=True)
+    [result] = await run_plan(load.plan(seed), [(subject, target)], loop, LoadOrigin(), is_virtual=True)
     return result
 
 
@@ -113,7 +113,7 @@ async def run_arrivals(n: int, rate: float, rng: Random, begin: Callable[[int], 
             await asyncio.sleep(rng.expovariate(rate))
 
 
-async def read(reply: Reply) -> bytes:
+async def read_body(reply: Reply) -> bytes:
     """The whole body. The reply is closed in any case."""
     parts = []
     try:
@@ -137,7 +137,7 @@ async def serve_and_read(gateway: Gateway, request: Request, arrival: Arrival, c
     began_at = clock.now()
     reply = await gateway.serve(request, arrival)
     ttft_s = clock.now() - began_at
-    return ServedReply(reply, ttft_s, await read(reply))
+    return ServedReply(reply, ttft_s, await read_body(reply))
 
 
 UPSTREAM = "provider"
@@ -227,7 +227,7 @@ def leftover_tasks_figure() -> Figure:
     return Figure.count("Tasks left behind", len(asyncio.all_tasks()) - 1)
 
 
-def chat(n_input: int, n_output: int) -> Request:
+def chat_request(n_input: int, n_output: int) -> Request:
     """A streamed request of about n_input tokens, whose answer has at most n_output."""
     body = {"model": MODEL, "messages": [{"role": "user", "content": "word" * n_input}], "stream": True,
             "stream_options": {"include_usage": True}, "max_tokens": n_output}

@@ -24,7 +24,7 @@ from typing import Protocol
 
 import msgspec
 
-from stayfast.core.units import format_s, seconds_in
+from stayfast.core.units import format_duration, parse_duration
 
 MAX_RATE_RPS = 1e6
 
@@ -97,7 +97,7 @@ class RateStage:
     def n_expected(self) -> float:
         return self.seconds * (self.from_rps + self.to_rps) / 2
 
-    def reached_at(self, n: float) -> float:
+    def time_of_arrival(self, n: float) -> float:
         """Seconds into the stage by which `n` arrivals are expected, 0 <= n <= n_expected."""
         slope = (self.to_rps - self.from_rps) / self.seconds
         if abs(slope) < 1e-12:
@@ -128,7 +128,7 @@ class Ramp:
         n = rng.expovariate(1.0)
         for stage in self.stages:
             while n - n_before < stage.n_expected:
-                yield began_s + stage.reached_at(n - n_before)
+                yield began_s + stage.time_of_arrival(n - n_before)
                 n += rng.expovariate(1.0)
             began_s += stage.seconds
             n_before += stage.n_expected
@@ -136,7 +136,7 @@ class Ramp:
     def __str__(self) -> str:
         return "Poisson in stages: " + ", ".join(
             f"{stage.from_rps:g}/s" + ("" if stage.from_rps == stage.to_rps else f" to {stage.to_rps:g}/s")
-            + f" for {format_s(stage.seconds)}" for stage in self.stages)
+            + f" for {format_duration(stage.seconds)}" for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,8 @@ class Mmpp:
                 until_s = at_s + rng.expovariate(1 / (self.storm_s if is_storm else self.calm_s))
 
     def __str__(self) -> str:
-        return (f"MMPP, {self.calm_rps:g}/s for {format_s(self.calm_s)} and {self.storm_rps:g}/s for "
-                f"{format_s(self.storm_s)} on average")
+        return (f"MMPP, {self.calm_rps:g}/s for {format_duration(self.calm_s)} and {self.storm_rps:g}/s for "
+                f"{format_duration(self.storm_s)} on average")
 
 
 def parse_arrivals(text: str, rate_rps: float | None) -> Arrivals:
@@ -205,7 +205,7 @@ def _parse_stage(text: str) -> RateStage:
         raise ValueError(f"stage {text!r}: write RATE:TIME or FROM..TO:TIME, such as 10..100:60s")
     first, _, last = rates.partition("..")
     from_rps = _parse_number(first, "a stage's rate")
-    return RateStage(seconds_in(seconds), from_rps, _parse_number(last, "a stage's rate") if last else from_rps)
+    return RateStage(parse_duration(seconds), from_rps, _parse_number(last, "a stage's rate") if last else from_rps)
 
 
 def _parse_number(text: str, what: str) -> float:
@@ -220,7 +220,7 @@ def _check_rate(rate_rps: float) -> None:
         raise ValueError(f"the rate must be above 0 and at most {MAX_RATE_RPS:g} requests a second, not {rate_rps:g}")
 
 
-class Recorded(msgspec.Struct, frozen=True, gc=False):
+class TraceRequest(msgspec.Struct, frozen=True, gc=False):
     """One request of a trace."""
 
     at_s: float  # from the first request of the trace
@@ -242,7 +242,7 @@ _COLUMNS = ("a trace is CSV with the columns TIMESTAMP,ContextTokens,GeneratedTo
             "arrival_s,input_tokens,output_tokens, or JSONL with timestamp, input_length and output_length")
 
 
-def read_trace(lines: Iterable[str], time_scale: float = 1.0) -> list[Recorded]:
+def read_trace(lines: Iterable[str], time_scale: float = 1.0) -> list[TraceRequest]:
     """The requests of a trace in order of time. `time_scale` multiplies its times: 0.1 replays ten times as fast. Raises
     ValueError that names the wrong line."""
     if not 1e-6 <= time_scale <= 1e6:
@@ -267,7 +267,7 @@ def read_trace(lines: Iterable[str], time_scale: float = 1.0) -> list[Recorded]:
             for row, at_s in zip(found, times_s, strict=True)]
 
 
-def _read_jsonl(head: str, lines: Iterator[str]) -> Iterator[Recorded]:
+def _read_jsonl(head: str, lines: Iterator[str]) -> Iterator[TraceRequest]:
     for number, line in enumerate((head, *lines), 1):
         if not line.strip():
             continue
@@ -275,10 +275,10 @@ def _read_jsonl(head: str, lines: Iterator[str]) -> Iterator[Recorded]:
             row = _MOONCAKE.decode(line)
         except (msgspec.DecodeError, UnicodeError) as why:
             raise ValueError(f"line {number} of the trace: {why}") from None
-        yield _check_row(number, Recorded(row.timestamp / 1e3, row.input_length, row.output_length, blocks=row.hash_ids))
+        yield _check_row(number, TraceRequest(row.timestamp / 1e3, row.input_length, row.output_length, blocks=row.hash_ids))
 
 
-def _read_csv(columns: Sequence[str], lines: Iterator[str]) -> Iterator[Recorded]:
+def _read_csv(columns: Sequence[str], lines: Iterator[str]) -> Iterator[TraceRequest]:
     if {"TIMESTAMP", "ContextTokens", "GeneratedTokens"} <= set(columns):
         names = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
     elif {"arrival_s", "input_tokens", "output_tokens"} <= set(columns):
@@ -293,7 +293,7 @@ def _read_csv(columns: Sequence[str], lines: Iterator[str]) -> Iterator[Recorded
             continue
         try:
             n_shared = int(row[shared]) if shared is not None else 0
-            found = Recorded(to_seconds(row[at]), int(row[n_in]), int(row[n_out]), n_shared)
+            found = TraceRequest(to_seconds(row[at]), int(row[n_in]), int(row[n_out]), n_shared)
         except (ValueError, IndexError) as why:
             raise ValueError(f"line {number} of the trace: {why}") from None
         yield _check_row(number, found)
@@ -304,7 +304,7 @@ def _parse_timestamp(text: str) -> float:
     return (instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)).timestamp()
 
 
-def _check_row(number: int, row: Recorded) -> Recorded:
+def _check_row(number: int, row: TraceRequest) -> TraceRequest:
     if not (abs(row.at_s) < 1e12 and 0 <= row.n_shared <= row.n_input < 1e9 and 0 <= row.n_output < 1e9):
         raise ValueError(f"line {number} of the trace: a time or a number of tokens is out of range")
     return row

@@ -21,10 +21,10 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
-from stayfast.core.units import printable
+from stayfast.core.units import make_printable
 from stayfast.http.client.client import split_base_url
 from stayfast.http.client.dial import Dialer, Origin, Resolver
-from stayfast.lab.load.reader import MeasuredAnswer, reader_of
+from stayfast.lab.load.reader import MeasuredAnswer, parser_for
 from stayfast.lab.load.result import Error, Sample
 from stayfast.lab.load.runner import DueShot
 from stayfast.lab.load.schedule import Prompts, Shot
@@ -43,7 +43,7 @@ _CLIENT_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS
 
 
 @dataclass(frozen=True, slots=True)
-class AskingConfig:
+class RequestConfig:
     """How requests are written. The fields of `extra` replace those of the body; null removes a field."""
 
     api: Api = Api.CHAT
@@ -73,15 +73,15 @@ class AskingConfig:
         return list((found | {name.lower(): value for name, value in self.headers}).items())
 
 
-class Asker:
+class RequestEncoder:
     """Encodes request bodies."""
 
-    def __init__(self, config: AskingConfig, prompts: Prompts) -> None:
+    def __init__(self, config: RequestConfig, prompts: Prompts) -> None:
         self._config = config
         self._prompts = prompts
         self._max_tokens_field = "max_output_tokens" if config.api is Api.RESPONSES else "max_tokens"
 
-    def body(self, shot: Shot) -> bytes:
+    def encode(self, shot: Shot) -> bytes:
         config = self._config
         body: dict[str, Any] = {"model": config.model, self._max_tokens_field: shot.n_output, "stream": config.stream}
         body |= self._make_prompt(shot)
@@ -93,7 +93,7 @@ class Asker:
 
     def _make_prompt(self, shot: Shot) -> dict[str, Any]:
         system = self._prompts.system
-        dialogue = self._prompts.dialogue(shot)
+        dialogue = self._prompts.messages(shot)
         if self._config.api is Api.COMPLETIONS:
             return {"prompt": "\n\n".join([system] * bool(system) + [text for _, text in dialogue])}
         messages = [{"role": role, "content": text} for role, text in dialogue]
@@ -105,7 +105,7 @@ class Asker:
         return {"messages": [{"role": "system", "content": system}] * bool(system) + messages}
 
 
-class SampleTally:
+class SampleMaker:
     """Makes the samples of one target and tracks how their output tokens were counted. `secrets` are removed from
     excerpts."""
 
@@ -124,20 +124,20 @@ class SampleTally:
             return "both"
         return "chunks" if self._n_by_chunks else "usage"
 
-    def sample(self, asking: DueShot, exchange: MeasuredAnswer, sent_at: float, connect_s: float) -> Sample:
+    def make_sample(self, due: DueShot, answer: MeasuredAnswer, sent_at: float, connect_s: float) -> Sample:
         """The row of one request. `sent_at`: an instant of the clock; NaN if not sent."""
-        zero_at, shot, usage = asking.zero_at, asking.shot, exchange.reader.usage
+        zero_at, shot, usage = due.zero_at, due.shot, answer.parser.usage
         is_by_usage = usage is not None and usage.output > 0
         self._n_by_usage += is_by_usage
-        self._n_by_chunks += exchange.n_chunks > 0 and not is_by_usage
+        self._n_by_chunks += answer.n_chunks > 0 and not is_by_usage
         return Sample(
-            shot.number, shot.at_s, sent_s=sent_at - zero_at, headers_s=exchange.head_at - zero_at,
-            first_s=exchange.first_at - zero_at, last_s=exchange.last_at - zero_at, ended_s=exchange.ended_at - zero_at,
+            shot.number, shot.at_s, sent_s=sent_at - zero_at, headers_s=answer.head_at - zero_at,
+            first_s=answer.first_at - zero_at, last_s=answer.last_at - zero_at, ended_s=answer.ended_at - zero_at,
             n_input=usage.input_total if usage and usage.input_total else shot.n_input,
-            n_output=usage.output if usage and is_by_usage else exchange.n_chunks, n_chunks=exchange.n_chunks,
-            gap_max_s=exchange.gap_max_s, connect_s=connect_s, shown_s=exchange.shown_at - zero_at, status=exchange.status,
-            error=exchange.error, n_upstream_attempts=exchange.n_attempts, server_timing=exchange.server_timing,
-            excerpt=self._make_excerpt(exchange.excerpt))
+            n_output=usage.output if usage and is_by_usage else answer.n_chunks, n_chunks=answer.n_chunks,
+            gap_max_s=answer.gap_max_s, connect_s=connect_s, shown_s=answer.shown_at - zero_at, status=answer.status,
+            error=answer.error, n_upstream_attempts=answer.n_attempts, server_timing=answer.server_timing,
+            excerpt=self._make_excerpt(answer.excerpt))
 
     def _make_excerpt(self, body: bytes) -> str:
         """The start of the first failed body, on one line, without keys; empty for later ones."""
@@ -147,7 +147,7 @@ class SampleTally:
         text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else "/", body.decode("utf-8", "replace"))
         for secret in self._secrets:
             text = text.replace(secret, "[key]")
-        text = printable(" ".join(_LIKE_A_KEY.sub("[key]", text).split()))
+        text = make_printable(" ".join(_LIKE_A_KEY.sub("[key]", text).split()))
         return text if len(text) <= EXCERPT_CHARS else text[:EXCERPT_CHARS] + "..."
 
 
@@ -201,12 +201,12 @@ class LoadConnection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             if not self._is_whole:
                 self.abort()
-                exchange.end(Error.MALFORMED, at)
+                exchange.set_ended(Error.MALFORMED, at)
                 return
             self._can_reuse = False
         if self._is_whole:
             self._finish(exchange, at)
-        elif exchange.reader.is_over:
+        elif exchange.parser.has_ended:
             asyncio.get_running_loop().call_later(GRACE_S, self._finish_without_body_end, exchange)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -217,12 +217,12 @@ class LoadConnection(asyncio.Protocol):
         self._on_gone(self)
         if exchange is None:
             return
-        if exchange.reader.is_over or (exc is None and exchange.status and b"content-length" not in self._headers
+        if exchange.parser.has_ended or (exc is None and exchange.status and b"content-length" not in self._headers
                                        and b"transfer-encoding" not in self._headers):
             exchange.finish(at)
             return
-        exchange.was_untouched = not exchange.status
-        exchange.end(Error.TRUNCATED if exc is None and exchange.status else Error.RESET, at)
+        exchange.is_unanswered = not exchange.status
+        exchange.set_ended(Error.TRUNCATED if exc is None and exchange.status else Error.RESET, at)
 
     def on_message_begin(self) -> None:
         if self._is_whole:
@@ -235,11 +235,11 @@ class LoadConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status >= 200 and self._exchange is not None:
-            self._exchange.begin(status, self._headers, self._now_at)
+            self._exchange.receive_head(status, self._headers, self._now_at)
 
     def on_body(self, data: bytes) -> None:
         if self._exchange is not None:
-            self._exchange.take(data, self._now_at)
+            self._exchange.receive_data(data, self._now_at)
 
     def on_message_complete(self) -> None:
         if self._exchange is not None and self._exchange.status:
@@ -266,7 +266,7 @@ class LoadTargetConfig:
     """The address of a target. `base_url`: as the dialect's SDK takes it, see `path_of`."""
 
     base_url: str
-    asking: AskingConfig
+    request: RequestConfig
     ca_file: str | None = None
     verify: bool = True
 
@@ -283,52 +283,52 @@ class HttpTarget:
         self._dialer = Dialer(origin, Resolver(base.host, DNS_TTL_S, clock), clock)
         self._named, self._authority = f"upstream {name}", base.authority
         self._clock = clock
-        self._config = config.asking
-        self._asker = Asker(config.asking, prompts)
-        fields = "".join(f"{name}: {value}\r\n" for name, value in config.asking.all_headers())
-        self._head = (f"POST {path_of(base.path, config.asking.api)} HTTP/1.1\r\nhost: {base.authority}\r\n{fields}"
+        self._config = config.request
+        self._asker = RequestEncoder(config.request, prompts)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in config.request.all_headers())
+        self._head = (f"POST {request_path(base.path, config.request.api)} HTTP/1.1\r\nhost: {base.authority}\r\n{fields}"
                       "content-length: ").encode()
         self._idle: dict[LoadConnection, None] = {}
         self._busy: dict[LoadConnection, MeasuredAnswer] = {}
         self._dialing: set[asyncio.Timeout] = set()
-        self._tally = SampleTally([config.asking.key or "", *(value for _, value in config.asking.headers)])
+        self._tally = SampleMaker([config.request.key or "", *(value for _, value in config.request.headers)])
 
     @property
     def counted_by(self) -> str:
         return self._tally.counted_by
 
-    async def ask(self, asking: DueShot) -> Sample:
-        body = self._asker.body(asking.shot)
+    async def send(self, due: DueShot) -> Sample:
+        body = self._asker.encode(due.shot)
         request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
         config, loop = self._config, asyncio.get_running_loop()
         connect_s = sent_at = nan
         is_fresh = False
         while True:
-            exchange = MeasuredAnswer(reader_of(config.api), streams=config.stream, gaps=asking.gaps, zero_at=asking.zero_at,
+            exchange = MeasuredAnswer(parser_for(config.api), streams=config.stream, gaps=due.gaps, zero_at=due.zero_at,
                                       done=loop.create_future(), allows_empty=config.allow_empty)
             try:
                 connection = None if is_fresh else self._pop_idle()
                 if connection is None:
                     is_fresh = True
-                    connection, connect_s = await self._connect(asking.timeout_at)
+                    connection, connect_s = await self._connect(due.timeout_at)
             except (UpstreamFailed, TimeoutError) as why:
-                exchange.end(_classify_connect_error(why), self._clock.now())
-                sample = self._tally.sample(asking, exchange, sent_at, connect_s)
+                exchange.set_ended(_classify_connect_error(why), self._clock.now())
+                sample = self._tally.make_sample(due, exchange, sent_at, connect_s)
                 return msgspec.structs.replace(sample, excerpt=str(why).replace(self._named, self._authority))
             self._busy[connection] = exchange
             at = connection.send(request, exchange)
             if isnan(sent_at):
                 sent_at = at
-            await self._wait_for_end(connection, exchange, asking.timeout_at)
-            if is_fresh or not exchange.was_untouched:
-                return self._tally.sample(asking, exchange, sent_at, connect_s)
+            await self._wait_for_end(connection, exchange, due.timeout_at)
+            if is_fresh or not exchange.is_unanswered:
+                return self._tally.make_sample(due, exchange, sent_at, connect_s)
             is_fresh = True
 
     def close(self) -> None:
         now = self._clock.now()
         for connection, exchange in list(self._busy.items()):
             connection.abort()
-            exchange.end(Error.TIMEOUT, now)
+            exchange.set_ended(Error.TIMEOUT, now)
         for connection in list(self._idle):
             connection.abort()
         self._idle.clear()
@@ -355,7 +355,7 @@ class HttpTarget:
     def _time_out(self, connection: LoadConnection, exchange: MeasuredAnswer) -> None:
         if not exchange.done.done():
             connection.abort()
-            exchange.end(Error.TIMEOUT, self._clock.now())
+            exchange.set_ended(Error.TIMEOUT, self._clock.now())
 
     async def _connect(self, timeout_at: float) -> tuple[LoadConnection, float]:
         began_at = self._clock.now()
@@ -375,7 +375,7 @@ class HttpTarget:
         self._idle[connection] = None
 
 
-def path_of(base_path: str, api: Api) -> str:
+def request_path(base_path: str, api: Api) -> str:
     """The path of a dialect's requests. OpenAI's SDKs take a base URL that ends in /v1, so /v1 is only added to a bare host.
     Anthropic's SDKs add /v1 themselves, so both forms are accepted for messages."""
     if not base_path or (api is Api.MESSAGES and not base_path.endswith("/v1")):

@@ -28,11 +28,11 @@ from stayfast.http.client.client import HttpConfig as HttpClientConfig
 from stayfast.lab.load.arrivals import Gamma
 from stayfast.lab.load.client import HttpTarget, LoadTargetConfig
 from stayfast.lab.load.lengths import ConstantLength
-from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, perform
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, run_plan
 from stayfast.lab.load.options import Option
 from stayfast.lab.load.result import Result, Subject
-from stayfast.lab.load.schedule import Prompts, ScheduleLimit, Workload, shots
-from stayfast.lab.load.stats import Exact
+from stayfast.lab.load.schedule import Prompts, ScheduleLimit, Workload, generate_shots
+from stayfast.lab.load.stats import ExactDistribution
 
 ANSWER_WITHIN_S = 10.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -53,8 +53,8 @@ class Scenario:
     description: str
     rules: tuple[Rule, ...] = ()
     regime: str | None = None
-    spell: tuple[float, float] | None = None
-    is_of_whole: bool = False
+    active_share: tuple[float, float] | None = None
+    is_to_last_token: bool = False
 
 
 def _make_tail_rules() -> tuple[Rule, ...]:
@@ -70,13 +70,13 @@ SCENARIOS: Final = (
     Scenario("hangs", "1 call in 20 is never answered", ({"kind": "hang", "rate": 0.05},)),
     Scenario("errors", "1 call in 10 is answered 500", ({"kind": "status", "status": 500, "rate": 0.1},)),
     Scenario("429", "the first provider answers 429 with retry-after 1 s, from the first quarter to the third",
-             ({"provider": FIRST, "kind": "status", "status": 429, "retry_after_s": 1.0},), spell=(0.25, 0.75)),
+             ({"provider": FIRST, "kind": "status", "status": 429, "retry_after_s": 1.0},), active_share=(0.25, 0.75)),
     Scenario("stalls", "1 answer in 20 pauses for 3 s half-way", ({"kind": "stall", "rate": 0.05, "seconds": 3.0},),
-             is_of_whole=True),
+             is_to_last_token=True),
     Scenario("brownout", "the first provider has a brown-out from the first quarter to the third", regime="brownout",
-             spell=(0.25, 0.75)),
+             active_share=(0.25, 0.75)),
     Scenario("disconnects", "1 call in 20 is reset before its answer, 1 in 50 during it",
-             ({"kind": "reset", "rate": 0.05}, {"kind": "reset_mid", "rate": 0.02}), is_of_whole=True),
+             ({"kind": "reset", "rate": 0.05}, {"kind": "reset_mid", "rate": 0.02}), is_to_last_token=True),
 )
 
 
@@ -99,7 +99,7 @@ class FaultsConfig:
             raise ValueError(f"the simulator must be an http:// URL, not {self.simulator}")
         check_bounds(self)
 
-    def about_s(self, scenarios: Sequence[Scenario], n_targets: int) -> float:
+    def estimate_s(self, scenarios: Sequence[Scenario], n_targets: int) -> float:
         """The expected time of all runs in seconds. Hanging calls take until their time-out."""
         n_hanging = sum(any(rule["kind"] == "hang" for rule in scenario.rules) for scenario in scenarios)
         return n_targets * (len(scenarios) * (self.warmup_s + self.seconds) + n_hanging * self.timeout_s)
@@ -142,7 +142,7 @@ class SimulatorControl:
         """Reset the simulator to its state after the start."""
         self._first = (await self._request("POST", "/_sim/reset"))["providers"][0]
 
-    async def begin(self, scenario: Scenario) -> None:
+    async def activate_faults(self, scenario: Scenario) -> None:
         """Activate the faults of a scenario."""
         for rule in scenario.rules:
             fault = {**rule, **({"provider": self._first} if rule.get("provider") == FIRST else {})}
@@ -150,7 +150,7 @@ class SimulatorControl:
         if scenario.regime is not None:
             await self._request("POST", "/_sim/regime", {"provider": self._first, "regime": scenario.regime})
 
-    async def end(self) -> None:
+    async def remove_faults(self) -> None:
         """Remove all faults."""
         await self._request("DELETE", "/_sim/faults")
         await self._request("POST", "/_sim/regime", {"provider": self._first, "regime": None})
@@ -171,7 +171,7 @@ class SimulatorControl:
             raise NoSimulator(f"{method} {path} at the simulator: {type(error).__name__}: {error}") from None
 
 
-async def compare(config: FaultsConfig, scenarios: Sequence[Scenario], subjects: Sequence[tuple[Subject, LoadTargetConfig]],
+async def run_scenarios(config: FaultsConfig, scenarios: Sequence[Scenario], subjects: Sequence[tuple[Subject, LoadTargetConfig]],
                   control: SimulatorControl, clock: Clock, *, report_progress: Callable[[str], None],
                   on_row: Callable[[FaultRow], None]) -> None:
     """Run each scenario against each target, one at a time; `on_row` gets each row. Raises NoSimulator."""
@@ -179,34 +179,34 @@ async def compare(config: FaultsConfig, scenarios: Sequence[Scenario], subjects:
         for subject, http_config in subjects:
             report_progress(f"{scenario.name}, {subject.name}: {config.warmup_s + config.seconds:g} s")
             await control.reset()
-            if scenario.spell is None:
-                await control.begin(scenario)
+            if scenario.active_share is None:
+                await control.activate_faults(scenario)
             target = HttpTarget(subject.name, http_config, Prompts(config.seed), clock)
             async with asyncio.TaskGroup() as group:
                 spell = group.create_task(_activate_for_spell(scenario, config, control))
-                [result] = await perform(config.plan, [(subject, target)], clock, LoadOrigin())
+                [result] = await run_plan(config.plan, [(subject, target)], clock, LoadOrigin())
                 spell.cancel()
-            n_sent = sum(1 for _ in shots(config.plan.workload, config.seed, config.plan.limit))
-            on_row(row(scenario, result, await control.count_requests() / n_sent))
+            n_sent = sum(1 for _ in generate_shots(config.plan.workload, config.seed, config.plan.limit))
+            on_row(make_row(scenario, result, await control.count_requests() / n_sent))
 
 
 async def _activate_for_spell(scenario: Scenario, config: FaultsConfig, control: SimulatorControl) -> None:
-    if scenario.spell is None:
+    if scenario.active_share is None:
         return
-    since, until = scenario.spell
+    since, until = scenario.active_share
     await asyncio.sleep(config.warmup_s + since * config.seconds)
-    await control.begin(scenario)
+    await control.activate_faults(scenario)
     await asyncio.sleep((until - since) * config.seconds)
-    await control.end()
+    await control.remove_faults()
 
 
-def row(scenario: Scenario, result: Result, calls: float) -> FaultRow:
+def make_row(scenario: Scenario, result: Result, calls: float) -> FaultRow:
     samples = result.samples
-    ends = samples.floats["last_s" if scenario.is_of_whole else "first_s"]
-    took = Exact(inf if error or isnan(end) else end - at for error, end, at in zip(
+    ends = samples.floats["last_s" if scenario.is_to_last_token else "first_s"]
+    took = ExactDistribution(inf if error or isnan(end) else end - at for error, end, at in zip(
         samples.errors, ends, samples.floats["at_s"], strict=True))
-    p50_s, p95_s, p99_s = (seconds if isfinite(seconds := took.at(share)) else None for share in (0.5, 0.95, 0.99))
-    token = "last token" if scenario.is_of_whole else "first token"
+    p50_s, p95_s, p99_s = (seconds if isfinite(seconds := took.quantile(share)) else None for share in (0.5, 0.95, 0.99))
+    token = "last token" if scenario.is_to_last_token else "first token"
     return FaultRow(scenario.name, result.label, token, len(samples), p50_s, p95_s, p99_s,
                     sum(1 for error in samples.errors if error), calls, result.health.verdict)
 
@@ -220,16 +220,16 @@ class FaultTable:
                  *(("", target, "") for target in targets)]
         self._widths = [max(map(len, column)) for column in zip(*named, strict=True)]
 
-    def head(self) -> str:
+    def format_head(self) -> str:
         return self._format_line(("scenario", "target", "token"), ("p50", "p95", "p99", "failed"), "calls")
 
-    def row(self, row: FaultRow) -> str:
+    def format_row(self, row: FaultRow) -> str:
         cells = [*(_format_s(seconds) for seconds in (row.p50_s, row.p95_s, row.p99_s)),
                  f"{row.n_failed / row.n if row.n else 0.0:.2%}"]
         names = (row.scenario, row.target, row.of.removesuffix(" token"))
         return self._format_line(names, cells, f"{row.calls:.3f}" + "  INVALID" * bool(row.invalid))
 
-    def foot(self, rows: Sequence[FaultRow]) -> str:
+    def format_foot(self, rows: Sequence[FaultRow]) -> str:
         why = [f"INVALID: {row.scenario}, {row.target}: {'; '.join(row.invalid)}" for row in rows if row.invalid]
         return "\n".join(["", *why, *(f"{scenario.name}: {scenario.description}" for scenario in self._scenarios), ""])
 

@@ -174,7 +174,7 @@ class FillerText:
             self._starts.append(self._starts[-1] + len(word) + 1)
         self._offset = rng.randrange(_N**4)
 
-    def prompt(self, number: int, n_tokens: int, wording: int = 0) -> str:
+    def make_prompt(self, number: int, n_tokens: int, wording: int = 0) -> str:
         """A prompt of about `n_tokens` tokens. Prompts of different numbers differ in their first four words; the
         wordings of one number ask the same question."""
         rest = (number * 2_654_435_761 + self._offset) % _N**4  # the factor is coprime to _N: the first _N**4 numbers differ
@@ -185,9 +185,9 @@ class FillerText:
         question = WORDINGS[wording % len(WORDINGS)].format(*subject) if n_tokens >= _N_WORDED else " ".join(
             subject[:n_tokens])
         n_left = n_tokens - question.count(" ") - 1
-        return f"{question} {self.passage(number, n_left)}" if n_left > 0 else question
+        return f"{question} {self.make_passage(number, n_left)}" if n_left > 0 else question
 
-    def passage(self, number: int, n_words: int) -> str:
+    def make_passage(self, number: int, n_words: int) -> str:
         """`n_words` words. Passages of one number have the same start."""
         first = (number * 7919) % _N_BOOK
         parts = []

@@ -23,11 +23,11 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.setting import check_bounds
-from stayfast.core.units import format_s
+from stayfast.core.units import format_duration
 from stayfast.lab.load.options import Option
 from stayfast.lab.load.result import ClientHealth, LoadSlo, Mode, Result, Subject
-from stayfast.lab.load.runner import Expected, LoadTarget, RunConfig, Runner, TargetRecord, in_turn, rounds
-from stayfast.lab.load.schedule import ScheduleLimit, Shot, Workload, shots
+from stayfast.lab.load.runner import RunEstimate, LoadTarget, RunConfig, Runner, TargetRecord, interleave_targets, make_rounds
+from stayfast.lab.load.schedule import ScheduleLimit, Shot, Workload, generate_shots
 
 TICK_S = 0.01
 LEAST_BOUND_S = 0.005
@@ -45,14 +45,14 @@ class LoopLagMeter:
         self.lags_s: array[float] = array("d")
         self._clock = clock
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         while True:
             due_at = self._clock.now() + TICK_S
             await asyncio.sleep(TICK_S)
             self.lags_s.append(max(0.0, self._clock.now() - due_at))
 
 
-def health_of(record: TargetRecord, lags_s: Sequence[float], *, n_scheduled: int, seconds: float,
+def judge_client(record: TargetRecord, lags_s: Sequence[float], *, n_scheduled: int, seconds: float,
               cpu_share: float = 0.0) -> ClientHealth:
     """The client's health in a run. `n_scheduled`: measured requests of the schedule, 0 in a closed loop; `seconds`: the
     length of the schedule."""
@@ -119,13 +119,13 @@ class MeasurePlan:
             raise ValueError("the block must be more than 0")
 
 
-def _estimate(plan: MeasurePlan, fixed: Sequence[Shot], n_targets: int) -> Expected:
+def _estimate(plan: MeasurePlan, fixed: Sequence[Shot], n_targets: int) -> RunEstimate:
     limit = plan.limit
     if plan.n_concurrent:
         seconds = None if limit.until_s is None else (limit.until_s + limit.warmup_s) * n_targets
-        return Expected(limit.n_requests and limit.n_requests * n_targets, seconds, is_closed=True)
+        return RunEstimate(limit.n_requests and limit.n_requests * n_targets, seconds, is_closed=True)
     n = len(fixed) * n_targets if plan.workload.turns.n_turns == 1 else None
-    return Expected(n, (max((shot.at_s for shot in fixed), default=0.0) + limit.warmup_s) * n_targets)
+    return RunEstimate(n, (max((shot.at_s for shot in fixed), default=0.0) + limit.warmup_s) * n_targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +136,18 @@ class LoadOrigin:
     machine: dict[str, str] = field(default_factory=dict)
 
 
-async def perform(plan: MeasurePlan, subjects: Sequence[tuple[Subject, LoadTarget]], clock: Clock, origin: LoadOrigin, *,
+async def run_plan(plan: MeasurePlan, subjects: Sequence[tuple[Subject, LoadTarget]], clock: Clock, origin: LoadOrigin, *,
                   is_virtual: bool = False, on_start: Callable[[Runner], None] | None = None) -> list[Result]:
     """Run the plan; one result for each subject. `on_start` gets the runner, to observe or stop it."""
     config = RunConfig(plan.timeout_s, 0.0 if is_virtual else SPIN_S, plan.limit.until_s, plan.limit.n_requests)
     runner = Runner([target for _, target in subjects], clock, config)
-    fixed = [] if plan.n_concurrent else list(shots(plan.workload, plan.seed, plan.limit))
-    runner.expected = _estimate(plan, fixed, len(subjects))
-    began_at_wall, began_at, cpu_before_s = clock.wall(), clock.now(), cpu_s()
+    fixed = [] if plan.n_concurrent else list(generate_shots(plan.workload, plan.seed, plan.limit))
+    runner.estimate = _estimate(plan, fixed, len(subjects))
+    began_at_wall, began_at, cpu_before_s = clock.wall(), clock.now(), read_cpu_s()
     lag = LoopLagMeter(clock)
-    with frozen_garbage():
+    with exclude_from_gc():
         async with asyncio.TaskGroup() as group:
-            watching = None if is_virtual else group.create_task(lag.watch())
+            watching = None if is_virtual else group.create_task(lag.run())
             if on_start is not None:
                 on_start(runner)
             try:
@@ -157,13 +157,13 @@ async def perform(plan: MeasurePlan, subjects: Sequence[tuple[Subject, LoadTarge
                     watching.cancel()
     for _, target in subjects:
         target.close()
-    cpu_share = 0.0 if is_virtual else (cpu_s() - cpu_before_s) / max(1e-9, clock.now() - began_at)
+    cpu_share = 0.0 if is_virtual else (read_cpu_s() - cpu_before_s) / max(1e-9, clock.now() - began_at)
     n_fixed = sum(shot.at_s >= 0 for shot in fixed)
     results = []
     for record, (subject, target) in zip(runner.records, subjects, strict=True):
         seconds = _measured_seconds(plan, runner, record)
         n_scheduled = 0 if plan.n_concurrent else max(len(record.lateness_s), 0 if runner.is_stopped else n_fixed)
-        health = health_of(record, lag.lags_s, n_scheduled=n_scheduled, seconds=seconds, cpu_share=cpu_share)
+        health = judge_client(record, lag.lags_s, n_scheduled=n_scheduled, seconds=seconds, cpu_share=cpu_share)
         results.append(Result(
             label=subject.name, subject=subject, command=origin.command, machine=origin.machine, began_at_wall=began_at_wall,
             seed=plan.seed, mode=Mode.CLOSED if plan.n_concurrent else Mode.OPEN,
@@ -177,12 +177,12 @@ async def _run_load(plan: MeasurePlan, runner: Runner, fixed: Sequence[Shot], n_
     rng = Random(plan.seed + 2)
     warmup_s = plan.limit.warmup_s
     if not plan.n_concurrent:
-        await runner.open_loop(in_turn(fixed, n_targets, warmup_s, plan.block_s, rng))
+        await runner.run_open_loop(interleave_targets(fixed, n_targets, warmup_s, plan.block_s, rng))
         return
     until_s = plan.limit.until_s
-    turns = rounds(1e9 if until_s is None else until_s, n_targets, warmup_s, plan.block_s, rng)
-    endless = [shots(plan.workload, plan.seed, ScheduleLimit()) for _ in range(n_targets)]
-    await runner.closed_loop(turns, endless, plan.n_concurrent)
+    turns = make_rounds(1e9 if until_s is None else until_s, n_targets, warmup_s, plan.block_s, rng)
+    endless = [generate_shots(plan.workload, plan.seed, ScheduleLimit()) for _ in range(n_targets)]
+    await runner.run_closed_loop(turns, endless, plan.n_concurrent)
 
 
 def _measured_seconds(plan: MeasurePlan, runner: Runner, record: TargetRecord) -> float:
@@ -200,7 +200,7 @@ def _make_notes(runner: Runner, record: TargetRecord) -> tuple[str, ...]:
     notes = []
     if runner.is_stopped:
         notes.append("The run was interrupted. Requests not sent by then are not counted.")
-    if runner.is_cut:
+    if runner.is_aborted:
         notes.append("It was cut short: requests in flight count as time-outs.")
     if record.n_unsent:
         notes.append(f"{record.n_unsent} requests were never sent; each is a failed request at its t0.")
@@ -230,17 +230,17 @@ def _describe_workload(plan: MeasurePlan, n_targets: int) -> dict[str, str]:
     if workload.n_system:
         found["system prompt"] = f"{workload.n_system} tokens, shared by all"
     if workload.turns.n_turns > 1:
-        found["turns"] = f"{workload.turns.n_turns} a conversation, mean think time {format_s(workload.turns.think_s)}"
+        found["turns"] = f"{workload.turns.n_turns} a conversation, mean think time {format_duration(workload.turns.think_s)}"
     if n_targets > 1:
-        found["targets"] = f"{n_targets}, in turns of {format_s(plan.block_s)}: same requests, each in its own time"
+        found["targets"] = f"{n_targets}, in turns of {format_duration(plan.block_s)}: same requests, each in its own time"
     if limit.warmup_s:
-        found["warm-up"] = f"{format_s(limit.warmup_s)}, not measured"
-    found["time-out"] = f"{format_s(plan.timeout_s)} from the intended start"
+        found["warm-up"] = f"{format_duration(limit.warmup_s)}, not measured"
+    found["time-out"] = f"{format_duration(plan.timeout_s)} from the intended start"
     return found
 
 
 @contextmanager
-def frozen_garbage() -> Iterator[None]:
+def exclude_from_gc() -> Iterator[None]:
     """Exclude existing objects from garbage collection: scanning a million planned requests would look like a slow
     target."""
     gc.collect()
@@ -251,7 +251,7 @@ def frozen_garbage() -> Iterator[None]:
         gc.unfreeze()
 
 
-def cpu_s() -> float:
+def read_cpu_s() -> float:
     times = os.times()
     return times.user + times.system
 
@@ -268,7 +268,7 @@ class RunProgress:
     late_s: float  # of the last send
     is_waiting: bool  # all requests are sent
 
-    def words(self) -> list[str]:
+    def phrases(self) -> list[str]:
         """Phrases for a progress line, the most important first."""
         if self.is_waiting:
             return [f"waiting for the last {self.n_sent - self.n_done} of {self.n_sent} answers", f"{self.n_bad} failed"]
@@ -276,9 +276,9 @@ class RunProgress:
                 f"{self.n_sent - self.n_done} in flight", f"last send {self.late_s * 1e3:.1f} ms late"]
 
 
-def progress(runner: Runner, seconds: float) -> RunProgress:
+def estimate_progress(runner: Runner, seconds: float) -> RunProgress:
     """The progress `seconds` into the run."""
-    records, expected = runner.records, runner.expected
+    records, expected = runner.records, runner.estimate
     n_sent, n_done, n_bad = (sum(getattr(record, name) for record in records) for name in ("n_sent", "n_done", "n_bad"))
     shares = [] if expected.seconds is None else [seconds / max(1e-9, expected.seconds)]
     if expected.is_closed and expected.n_requests:

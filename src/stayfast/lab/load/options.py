@@ -7,8 +7,8 @@ import argparse
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
-from stayfast.core.setting import SettingDoc, declarations
-from stayfast.core.units import seconds_in
+from stayfast.core.setting import SettingDoc, read_declarations
+from stayfast.core.units import parse_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Option(SettingDoc):
         """The value in the type of its field. Raises ValueError that names the option."""
         is_whole = int in (hint, *get_args(hint))
         try:
-            value = seconds_in(text) if self.metavar == "TIME" else int(text) if is_whole else float(text)
+            value = parse_duration(text) if self.metavar == "TIME" else int(text) if is_whole else float(text)
         except ValueError as why:
             if self.metavar == "TIME":
                 raise ValueError(f"{self.flag}: {why}") from None
             raise ValueError(f"{self.flag} {text}: not a {'whole ' if is_whole else ''}number") from None
-        if complaint := self.complaint(value):
+        if complaint := self.find_violation(value):
             raise ValueError(f"{self.flag} {complaint}, not {text}")
         return value
 
@@ -40,7 +40,7 @@ def add_options(group: "argparse._ActionsContainer", *configs: type) -> None:
     """Add the options of these dataclasses."""
     for config in configs:
         defaults = {field.name: field.default for field in fields(config)}
-        for name, (_, option) in declarations(config).items():
+        for name, (_, option) in read_declarations(config).items():
             assert isinstance(option, Option)
             default = defaults[name]
             unit = "s" if option.metavar == "TIME" else ""
@@ -51,7 +51,7 @@ def add_options(group: "argparse._ActionsContainer", *configs: type) -> None:
 def read_options(config: type, given: argparse.Namespace) -> dict[str, Any]:
     """The fields that the command line sets, as keyword arguments. Raises ValueError that names the option."""
     found = {}
-    for name, (hint, option) in declarations(config).items():
+    for name, (hint, option) in read_declarations(config).items():
         assert isinstance(option, Option)
         text = getattr(given, option.dest)
         if text is not None:

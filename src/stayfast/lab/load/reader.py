@@ -27,12 +27,12 @@ class AnswerParser(ABC):
     error is found."""
 
     def __init__(self) -> None:
-        self.is_over = False
+        self.has_ended = False
         self.error = Error.NONE
-        self.is_empty_whole = False  # a non-streamed answer without content
+        self.is_empty = False  # a non-streamed answer without content
         self.usage: Usage | None = None
 
-    def see(self, data: bytes, name: bytes) -> int:
+    def read_event(self, data: bytes, name: bytes) -> int:
         """Read one event: NOTHING, HIDDEN or SHOWN."""
         try:
             return self._read_event(data, name)
@@ -40,7 +40,7 @@ class AnswerParser(ABC):
             self._stop(Error.MALFORMED)
             return NOTHING
 
-    def see_whole(self, body: bytes) -> None:
+    def read_body(self, body: bytes) -> None:
         """Read a non-streamed answer."""
         try:
             parsed = _ANY.decode(body)
@@ -53,15 +53,15 @@ class AnswerParser(ABC):
         else:
             self.usage = self._parse_usage(parsed.get("usage"))
             self._stop(Error.NONE if self._is_answer(parsed) else Error.MALFORMED)
-            self.is_empty_whole = not self._has_content(parsed)
+            self.is_empty = not self._has_content(parsed)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """The body has ended. Without the protocol's own end, the answer is truncated."""
-        if not self.is_over:
+        if not self.has_ended:
             self._stop(Error.TRUNCATED)
 
     def _stop(self, error: Error) -> None:
-        self.is_over = True
+        self.has_ended = True
         self.error = error
 
     @abstractmethod
@@ -69,7 +69,7 @@ class AnswerParser(ABC):
         """Read one event; may raise _BAD_JSON."""
 
     def _parse_usage(self, parsed: object) -> Usage | None:
-        return usage.from_openai(parsed)
+        return usage.parse_openai_usage(parsed)
 
     @abstractmethod
     def _is_answer(self, parsed: dict[str, Any]) -> bool:
@@ -120,7 +120,7 @@ class _Chunk(Struct, gc=False):
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
 
 
-class ChatReader(AnswerParser):
+class ChatParser(AnswerParser):
     """Chat and completions. Complete: a `finish_reason`, then `[DONE]` or the end of the body."""
 
     def __init__(self) -> None:
@@ -129,14 +129,14 @@ class ChatReader(AnswerParser):
 
     def _read_event(self, data: bytes, name: bytes) -> int:
         if data == b"[DONE]":
-            self.end()
+            self.finish()
             return NOTHING
         chunk = _CHUNK.decode(data)
         if chunk.error or name == b"error" or chunk.object == "error":
             self._stop(Error.STREAM_ERROR)
             return NOTHING
         if chunk.usage is not None:
-            self.usage = usage.from_openai(chunk.usage) or self.usage
+            self.usage = usage.parse_openai_usage(chunk.usage) or self.usage
         found = NOTHING
         for choice in chunk.choices or ():
             delta = choice.delta
@@ -150,8 +150,8 @@ class ChatReader(AnswerParser):
                 self._has_finished = True
         return found
 
-    def end(self) -> None:
-        if not self.is_over:
+    def finish(self) -> None:
+        if not self.has_ended:
             self._stop(Error.NONE if self._has_finished else Error.TRUNCATED)
 
     def _is_answer(self, parsed: dict[str, Any]) -> bool:
@@ -193,7 +193,7 @@ class _MessagesEvent(Struct, gc=False):
 _MESSAGES: Final = msgspec.json.Decoder(_MessagesEvent)
 
 
-class MessagesReader(AnswerParser):
+class MessagesParser(AnswerParser):
     """Messages. Complete: `message_stop`."""
 
     def _read_event(self, data: bytes, name: bytes) -> int:
@@ -205,9 +205,9 @@ class MessagesReader(AnswerParser):
                     return SHOWN
                 return HIDDEN if part is not None and part.thinking else NOTHING
             case "message_start" if event.message is not None:
-                self.usage = usage.from_anthropic(event.message.usage, self.usage)
+                self.usage = usage.parse_anthropic_usage(event.message.usage, self.usage)
             case "message_delta":
-                self.usage = usage.from_anthropic(event.usage, self.usage)
+                self.usage = usage.parse_anthropic_usage(event.usage, self.usage)
             case "message_stop":
                 self._stop(Error.NONE)
             case "error":
@@ -215,7 +215,7 @@ class MessagesReader(AnswerParser):
         return NOTHING
 
     def _parse_usage(self, parsed: object) -> Usage | None:
-        return usage.from_anthropic(parsed)
+        return usage.parse_anthropic_usage(parsed)
 
     def _is_answer(self, parsed: dict[str, Any]) -> bool:
         return isinstance(parsed.get("content"), list)
@@ -234,7 +234,7 @@ class _ResponsesEvent(Struct, gc=False):
 _RESPONSES: Final = msgspec.json.Decoder(_ResponsesEvent)
 
 
-class ResponsesReader(AnswerParser):
+class ResponsesParser(AnswerParser):
     """Responses. Complete: `response.completed` or `response.incomplete`."""
 
     def _read_event(self, data: bytes, name: bytes) -> int:
@@ -247,7 +247,7 @@ class ResponsesReader(AnswerParser):
             return HIDDEN if event.type.startswith("response.reasoning") else SHOWN
         if event.type in ("response.completed", "response.incomplete"):
             if event.response is not None:
-                self.usage = usage.from_openai(event.response.usage)
+                self.usage = usage.parse_openai_usage(event.response.usage)
             self._stop(Error.NONE)
         elif event.type in ("response.failed", "response.cancelled", "error") or name == b"error":
             self._stop(Error.STREAM_ERROR)
@@ -265,13 +265,13 @@ class ResponsesReader(AnswerParser):
         return False
 
 
-def reader_of(api: Api) -> AnswerParser:
+def parser_for(api: Api) -> AnswerParser:
     match api:
         case Api.MESSAGES:
-            return MessagesReader()
+            return MessagesParser()
         case Api.RESPONSES:
-            return ResponsesReader()
-    return ChatReader()
+            return ResponsesParser()
+    return ChatParser()
 
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024  # of a non-streamed answer
@@ -285,12 +285,12 @@ class MeasuredAnswer:
     `allows_empty`: a complete answer without content is a success."""
 
     __slots__ = ("_allows_empty", "_body", "_gaps", "_n_body", "_splitter", "_streams", "_zero_at", "done",
-                 "ended_at", "error", "first_at", "gap_max_s", "head_at", "last_at", "n_attempts", "n_chunks", "reader",
-                 "server_timing", "shown_at", "status", "was_untouched")
+                 "ended_at", "error", "first_at", "gap_max_s", "head_at", "last_at", "n_attempts", "n_chunks", "parser",
+                 "server_timing", "shown_at", "status", "is_unanswered")
 
     def __init__(self, reader: AnswerParser, *, streams: bool, gaps: GapCounts, zero_at: float, done: "asyncio.Future[None]",
                  allows_empty: bool = False) -> None:
-        self.reader = reader
+        self.parser = reader
         self._allows_empty = allows_empty
         self.done = done
         self.status = 0
@@ -299,8 +299,8 @@ class MeasuredAnswer:
         self.n_chunks = 0
         self.n_attempts = 0
         self.server_timing = ""
-        self.was_untouched = False
-        self._splitter = sse.Splitter()
+        self.is_unanswered = False
+        self._splitter = sse.EventSplitter()
         self._streams = streams
         self._gaps = gaps
         self._zero_at = zero_at
@@ -312,7 +312,7 @@ class MeasuredAnswer:
         """The start of a failed answer's body; empty for a success."""
         return b"".join(self._body)[:EXCERPT_BYTES] if self.error is not Error.NONE else b""
 
-    def begin(self, status: int, headers: dict[bytes, bytes], at: float) -> None:
+    def receive_head(self, status: int, headers: dict[bytes, bytes], at: float) -> None:
         self.status = status
         self.head_at = at
         self.server_timing = headers.get(b"server-timing", b"").decode("latin-1")
@@ -323,7 +323,7 @@ class MeasuredAnswer:
         elif self._streams and not headers.get(b"content-type", b"").startswith(b"text/event-stream"):
             self.error = Error.MALFORMED
 
-    def take(self, data: bytes, at: float) -> None:
+    def receive_data(self, data: bytes, at: float) -> None:
         if self.error is not Error.NONE:
             self._add_to_excerpt(data)
             return
@@ -338,11 +338,11 @@ class MeasuredAnswer:
         except sse.EventTooLong:
             self.error = Error.MALFORMED
             return
-        are_data = self._splitter.are_data
+        are_data = self._splitter.are_bare_data
         for block in blocks:
-            event_data, name = (block, b"") if are_data else sse.parse(block)
+            event_data, name = (block, b"") if are_data else sse.parse_block(block)
             if event_data is not None:
-                if not self.reader.is_over:
+                if not self.parser.has_ended:
                     self._read_event(event_data, name, at)
             elif block.startswith(_TIMING):
                 self.server_timing = block[len(_TIMING):].decode("latin-1")
@@ -353,12 +353,12 @@ class MeasuredAnswer:
             self._body.append(data)
 
     def _read_event(self, data: bytes, name: bytes, at: float) -> None:
-        piece = self.reader.see(data, name)
+        piece = self.parser.read_event(data, name)
         if piece != NOTHING:
             self._add_piece(at, is_shown=piece == SHOWN)
-        if self.reader.is_over:
+        if self.parser.has_ended:
             self.ended_at = at
-            if self.reader.error is not Error.NONE:
+            if self.parser.error is not Error.NONE:
                 self._add_to_excerpt(data)
 
     def _add_piece(self, at: float, *, is_shown: bool) -> None:
@@ -376,21 +376,21 @@ class MeasuredAnswer:
 
     def finish(self, at: float) -> None:
         """The body is complete."""
-        reader = self.reader
+        reader = self.parser
         if self.error is Error.NONE and not self._streams:
-            reader.see_whole(b"".join(self._body))
-            if reader.error is Error.NONE and not reader.is_empty_whole:
+            reader.read_body(b"".join(self._body))
+            if reader.error is Error.NONE and not reader.is_empty:
                 self._add_piece(at, is_shown=True)
         elif self.error is Error.NONE:
-            if not reader.is_over and self._splitter.held:  # the last event may lack its blank line
-                data, name = sse.parse(self._splitter.rest())
+            if not reader.has_ended and self._splitter.pending:  # the last event may lack its blank line
+                data, name = sse.parse_block(self._splitter.take_rest())
                 if data is not None:
                     self._read_event(data, name, at)
-            reader.end()
+            reader.finish()
         is_empty = reader.error is Error.NONE and not self.n_chunks and not self._allows_empty
-        self.end(Error.EMPTY if is_empty else reader.error, at)
+        self.set_ended(Error.EMPTY if is_empty else reader.error, at)
 
-    def end(self, error: Error, at: float) -> None:
+    def set_ended(self, error: Error, at: float) -> None:
         """The answer has ended, or is abandoned. The first error stays."""
         if self.done.done():
             return

@@ -118,12 +118,12 @@ _LOG_GROWTH = log(GROWTH)
 _OFFSET = log(LOWEST_S)
 
 
-def bucket_of(gap_s: float) -> int:
+def bucket_number(gap_s: float) -> int:
     """The number of the bucket: 0 up to `LOWEST_S`, then one for each factor of `GROWTH`."""
     return 0 if gap_s <= LOWEST_S else 1 + int((log(gap_s) - _OFFSET) / _LOG_GROWTH)
 
 
-def middle_s(bucket: int) -> float:
+def bucket_middle_s(bucket: int) -> float:
     """The geometric middle of a bucket."""
     return 0.0 if bucket == 0 else float(LOWEST_S * GROWTH ** (bucket - 0.5))
 
@@ -146,10 +146,10 @@ class GapCounts:
             self._double_bin_width()
             number //= 2
         counts = self.bins.setdefault(number, {})
-        bucket = bucket_of(gap_s)
+        bucket = bucket_number(gap_s)
         counts[bucket] = counts.get(bucket, 0) + 1
 
-    def pooled(self) -> dict[int, int]:
+    def sum_by_bucket(self) -> dict[int, int]:
         """Counts by bucket over the whole run, in rising order of bucket."""
         total: dict[int, int] = {}
         for counts in self.bins.values():
@@ -234,7 +234,7 @@ class Goodput(msgspec.Struct, frozen=True):
         return self.n_good / self.n_offered if self.n_offered else nan
 
 
-def judge(columns: Mapping[str, Iterable[float]], errors: Sequence[Error], slo: LoadSlo) -> Goodput:
+def evaluate_goodput(columns: Mapping[str, Iterable[float]], errors: Sequence[Error], slo: LoadSlo) -> Goodput:
     """Evaluate each row. `columns`: for each metric bounded by `slo`, its value in every row (NaN: missing)."""
     is_good = bytearray(not error for error in errors)
     misses: dict[str, int] = {str(error): n for error, n in Counter(errors).items() if error}

@@ -44,7 +44,7 @@ class LoadTarget(Protocol):
     def counted_by(self) -> str:
         """How output tokens were counted so far: usage, chunks, or both."""
 
-    async def ask(self, asking: DueShot) -> Sample:
+    async def send(self, due: DueShot) -> Sample:
         """Send the request and measure its answer. Failures and time-outs are samples, never exceptions."""
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class TargetRecord:
     unreached: str = ""  # the first connection error
 
 
-class Due(msgspec.Struct, frozen=True, gc=False):
+class ScheduledShot(msgspec.Struct, frozen=True, gc=False):
     """A request for one target, sent `shift_s` after its `at_s`, counted from the start of the run."""
 
     shot: Shot
@@ -100,7 +100,7 @@ class RunConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class RunEstimate:
     """The size of a run: requests to send (None: unknown in advance) and seconds until the last send."""
 
     n_requests: int | None
@@ -113,9 +113,9 @@ class Runner:
 
     def __init__(self, targets: Sequence[LoadTarget], clock: Clock, config: RunConfig) -> None:
         self.records = [TargetRecord() for _ in targets]
-        self.expected = Expected(None, None)
+        self.estimate = RunEstimate(None, None)
         self.is_stopped = False
-        self.is_cut = False
+        self.is_aborted = False
         self.is_all_sent = False  # open loop: the schedule is finished
         self._targets = targets
         self._clock = clock
@@ -126,13 +126,13 @@ class Runner:
         """Send nothing more, and wait for the answers in flight."""
         self.is_stopped = True
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Send nothing more, and abort the requests in flight: they count as time-outs."""
-        self.is_stopped = self.is_cut = True
+        self.is_stopped = self.is_aborted = True
         for target in self._targets:
             target.close()
 
-    async def open_loop(self, dues: Iterable[Due]) -> None:
+    async def run_open_loop(self, dues: Iterable[ScheduledShot]) -> None:
         """Send each request at its time; return after the last answer."""
         began_at = self._clock.now() + LEAD_S
         n_overdue = 0
@@ -149,7 +149,7 @@ class Runner:
                 group.create_task(self._run_conversation(due.target, due.shot, zero_at))
             self.is_all_sent = True
 
-    async def closed_loop(self, rounds: Iterable[LoadRound], shots: Sequence[Iterator[Shot]], n_concurrent: int) -> None:
+    async def run_closed_loop(self, rounds: Iterable[LoadRound], shots: Sequence[Iterator[Shot]], n_concurrent: int) -> None:
         """In each round `n_concurrent` callers send requests to its target; a round ends with their last answers. `shots`:
         an endless sequence for each target."""
         for turn in rounds:
@@ -181,12 +181,12 @@ class Runner:
         until_s = self._config.until_s if ends_s is None else ends_s
         while True:
             sample = await self._send(target, shot, zero_at)
-            if shot.then is None or sample.error is not Error.NONE:
+            if shot.next_turn is None or sample.error is not Error.NONE:
                 return sample.error
-            at_s = sample.ended_s + shot.then.think_s
+            at_s = sample.ended_s + shot.next_turn.think_s
             if until_s is not None and at_s >= until_s:
                 return Error.NONE
-            shot = msgspec.structs.replace(shot.then, at_s=at_s)
+            shot = msgspec.structs.replace(shot.next_turn, at_s=at_s)
             await self._sleep_until(zero_at + at_s)
             if self.is_stopped:
                 return Error.NONE
@@ -206,7 +206,7 @@ class Runner:
         else:
             record.n_sent += 1
             gaps = record.gaps if is_measured else self._warmup_gaps
-            sample = await self._targets[target].ask(DueShot(shot, zero_at, timeout_at, gaps))
+            sample = await self._targets[target].send(DueShot(shot, zero_at, timeout_at, gaps))
             record.n_done += 1
         if sample.error is not Error.NONE:
             record.n_bad += 1
@@ -231,7 +231,7 @@ class Runner:
             await asyncio.sleep(min(left_s - spin_s, MAX_SLEEP_S) if left_s > spin_s else 0)
 
 
-def in_turn(shots: Sequence[Shot], n_targets: int, warmup_s: float, block_s: float, rng: Random) -> Iterator[Due]:
+def interleave_targets(shots: Sequence[Shot], n_targets: int, warmup_s: float, block_s: float, rng: Random) -> Iterator[ScheduledShot]:
     """Interleave targets: each block of `block_s` seconds of the schedule is sent to one target, then to the next, in a new
     random order for each block.
 
@@ -239,17 +239,17 @@ def in_turn(shots: Sequence[Shot], n_targets: int, warmup_s: float, block_s: flo
     affect all alike. A target's schedule only advances during its own blocks.
     """
     if n_targets == 1:
-        yield from (Due(shot, 0, warmup_s) for shot in shots)
+        yield from (ScheduledShot(shot, 0, warmup_s) for shot in shots)
         return
     blocks = {number: list(block) for number, block in groupby(
         shots, lambda shot: -1 if shot.at_s < 0 else int(shot.at_s / block_s))}
     numbers = range(-1 if warmup_s else 0, max(blocks, default=-1) + 1)
     for turn, number, began_s in _interleave(numbers, n_targets, warmup_s, block_s, rng):
         for shot in blocks.get(number, ()):
-            yield Due(shot, turn.target, began_s - turn.own_from_s)
+            yield ScheduledShot(shot, turn.target, began_s - turn.own_from_s)
 
 
-def rounds(seconds: float, n_targets: int, warmup_s: float, block_s: float, rng: Random) -> Iterator[LoadRound]:
+def make_rounds(seconds: float, n_targets: int, warmup_s: float, block_s: float, rng: Random) -> Iterator[LoadRound]:
     """The rounds of a closed loop: the whole time for a single target, else blocks as in `in_turn`."""
     if n_targets == 1:
         yield LoadRound(0, -warmup_s, warmup_s + seconds)

@@ -17,12 +17,12 @@ from typing import Annotated
 import msgspec
 
 from stayfast.core.setting import check_bounds
-from stayfast.lab.load.arrivals import Arrivals, Recorded
+from stayfast.lab.load.arrivals import Arrivals, TraceRequest
 from stayfast.lab.load.lengths import WORDINGS, FillerText, Length
 from stayfast.lab.load.options import Option
 
 BLOCK_TOKENS = 512  # tokens of a block that one hash of a Mooncake trace stands for
-N_LEAST = 200  # requests that a step of a sweep needs to be judged
+MIN_STEP_REQUESTS = 200  # requests that a step of a sweep needs to be judged
 
 
 class Shot(msgspec.Struct, frozen=True, gc=False):
@@ -38,7 +38,7 @@ class Shot(msgspec.Struct, frozen=True, gc=False):
     blocks: tuple[int, ...] = ()  # identities of the prompt's leading blocks
     think_s: float = 0.0  # of later turns: the pause since the previous answer
     history: tuple["Shot", ...] = ()  # earlier turns
-    then: "Shot | None" = None  # the next turn
+    next_turn: "Shot | None" = None  # the next turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Workload:
     input: Length
     output: Length
     arrivals: Arrivals | None = None  # None: a closed loop
-    trace: Sequence[Recorded] = ()
+    trace: Sequence[TraceRequest] = ()
     pool: PoolConfig = PoolConfig()
     turns: TurnsConfig = TurnsConfig()
     n_system: Annotated[int, Option("tokens of a system prompt that all requests share (default: 0)", 0, 1_000_000,
@@ -98,14 +98,14 @@ class ScheduleLimit:
     counts the warm-up, its first `warmup_s` seconds. `MeasurePlan` checks the bounds."""
 
     until_s: Annotated[float | None, Option(
-        f"measured part (default: 30s; of each step of a sweep: 10s, and {N_LEAST} requests of a rate)", more_than=0,
+        f"measured part (default: 30s; of each step of a sweep: 10s, and {MIN_STEP_REQUESTS} requests of a rate)", more_than=0,
         flag="--duration", metavar="TIME")] = None
     n_requests: Annotated[int | None, Option("end after N measured requests", more_than=0, flag="--requests")] = None
     warmup_s: Annotated[float, Option("warm-up before the measured part (default: none)", 0,
                                       flag="--warmup", metavar="TIME")] = 0.0
 
 
-def shots(workload: Workload, seed: int, limit: ScheduleLimit) -> Iterator[Shot]:
+def generate_shots(workload: Workload, seed: int, limit: ScheduleLimit) -> Iterator[Shot]:
     """The planned requests in order of `at_s`. For a closed loop (no arrivals, no trace): endless, all with `at_s` 0."""
     drawn = _ShotGenerator(workload, Random(seed))
     warmup_s, n_turns = limit.warmup_s, workload.turns.n_turns
@@ -121,7 +121,7 @@ def shots(workload: Workload, seed: int, limit: ScheduleLimit) -> Iterator[Shot]
         yield first
 
 
-def _draw_starts(workload: Workload, rng: Random) -> Iterator[tuple[float, Recorded | None]]:
+def _draw_starts(workload: Workload, rng: Random) -> Iterator[tuple[float, TraceRequest | None]]:
     if workload.trace:
         return ((row.at_s, row) for row in workload.trace)
     if workload.arrivals is not None:
@@ -136,7 +136,7 @@ class _ShotGenerator:
         pool = workload.pool
         self._weights = list(accumulate(1 / rank**pool.zipf for rank in range(1, pool.size + 1)))
 
-    def draw_conversation(self, number: int, at_s: float, row: Recorded | None) -> Shot:
+    def draw_conversation(self, number: int, at_s: float, row: TraceRequest | None) -> Shot:
         """The first turn of a conversation, linked to the later ones by `then`."""
         config = self._workload.turns
         turns = [self._draw_shot(number, at_s, row)]
@@ -149,7 +149,7 @@ class _ShotGenerator:
             linked = msgspec.structs.replace(turns.pop(), then=linked)
         return linked
 
-    def _draw_shot(self, number: int, at_s: float, row: Recorded | None) -> Shot:
+    def _draw_shot(self, number: int, at_s: float, row: TraceRequest | None) -> Shot:
         workload, rng, pool = self._workload, self._rng, self._workload.pool
         if row is not None:
             return Shot(number, at_s, pool.size + number, max(1, row.n_input), max(1, row.n_output), n_shared=row.n_shared,
@@ -167,23 +167,23 @@ class Prompts:
 
     def __init__(self, seed: int, n_system: int = 0) -> None:
         self._book = FillerText(seed)
-        self.system = self._book.passage(0, n_system)
+        self.system = self._book.make_passage(0, n_system)
 
-    def user(self, shot: Shot) -> str:
+    def user_message(self, shot: Shot) -> str:
         if shot.blocks:
             n_blocks = min(len(shot.blocks), -(-shot.n_input // BLOCK_TOKENS))
             sizes = [BLOCK_TOKENS] * (n_blocks - 1) + [shot.n_input - BLOCK_TOKENS * (n_blocks - 1)]
-            return " ".join(self._book.prompt(block, size) for block, size in zip(shot.blocks, sizes, strict=False))
+            return " ".join(self._book.make_prompt(block, size) for block, size in zip(shot.blocks, sizes, strict=False))
         if shot.n_shared:
-            shared = self._book.passage(1, min(shot.n_shared, shot.n_input))
+            shared = self._book.make_passage(1, min(shot.n_shared, shot.n_input))
             n_left = shot.n_input - shot.n_shared
-            return f"{shared} {self._book.prompt(shot.prompt, n_left)}" if n_left > 0 else shared
-        return self._book.prompt(shot.prompt, shot.n_input, shot.wording)
+            return f"{shared} {self._book.make_prompt(shot.prompt, n_left)}" if n_left > 0 else shared
+        return self._book.make_prompt(shot.prompt, shot.n_input, shot.wording)
 
-    def dialogue(self, shot: Shot) -> list[tuple[str, str]]:
+    def messages(self, shot: Shot) -> list[tuple[str, str]]:
         """Role and text of each message, without the system prompt. The last message is the user's."""
         turns: list[tuple[str, str]] = []
         for turn in shot.history:
-            turns += [("user", self.user(turn)), ("assistant", self._book.passage(turn.prompt + 2, turn.n_output))]
-        turns.append(("user", self.user(shot)))
+            turns += [("user", self.user_message(turn)), ("assistant", self._book.make_passage(turn.prompt + 2, turn.n_output))]
+        turns.append(("user", self.user_message(shot)))
         return turns

@@ -16,12 +16,12 @@ from stayfast.core.errors import StayfastError
 from stayfast.http.server.connection import ConnectionTasks, HttpServer
 from stayfast.http.server.connection import ServerConnection as HttpConnection
 from stayfast.http.server.parser import HttpLimits, HttpRequest
-from stayfast.http.server.response import LAST_CHUNK, connection_line, frame, status_line, whole_response
+from stayfast.http.server.response import LAST_CHUNK, connection_line, encode_chunk, status_line, whole_response
 from stayfast.lab.load.arrivals import Gamma
-from stayfast.lab.load.client import AskingConfig, HttpTarget, LoadConnection, LoadTargetConfig
+from stayfast.lab.load.client import RequestConfig, HttpTarget, LoadConnection, LoadTargetConfig
 from stayfast.lab.load.lengths import ConstantLength
-from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, cpu_s, perform
-from stayfast.lab.load.reader import ChatReader, MeasuredAnswer
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, read_cpu_s, run_plan
+from stayfast.lab.load.reader import ChatParser, MeasuredAnswer
 from stayfast.lab.load.result import GapCounts, Result, Sample, Subject
 from stayfast.lab.load.runner import DueShot
 from stayfast.lab.load.schedule import Prompts, ScheduleLimit, Workload
@@ -59,7 +59,7 @@ class SelftestServer:
     def __init__(self, timing: SelftestTiming, clock: Clock) -> None:
         self.timing = timing
         self.clock = clock
-        self.truths: dict[str, WrittenTimes] = {}  # by the text of the last message
+        self.write_times: dict[str, WrittenTimes] = {}  # by the text of the last message
         self.url = ""
         self.errors: list[BaseException] = []
         self._http: HttpServer[HttpRequest] = HttpServer(self, clock, ConnectionTasks(self.errors.append))
@@ -67,7 +67,7 @@ class SelftestServer:
     async def start(self) -> str:
         """Listen on loopback and return the base URL, which is also `url`."""
         await self._http.listen("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._http.addresses()[0][1]}/v1"
+        self.url = f"http://127.0.0.1:{self._http.bound_addresses()[0][1]}/v1"
         return self.url
 
     def close(self) -> None:
@@ -81,15 +81,15 @@ class SelftestServer:
         key: str = msgspec.json.decode(request.body)["messages"][-1]["content"]
         if timing.ttft_s:
             await asyncio.sleep(timing.ttft_s)
-        write(_HEAD + frame(_ROLE))
+        write(_HEAD + encode_chunk(_ROLE))
         first_at = at = now()
-        write(frame(_PIECE))
+        write(encode_chunk(_PIECE))
         for _ in range(timing.n_pieces - 1):
             await asyncio.sleep(timing.gap_s)
             at = now()
-            write(frame(_PIECE))
-        self.truths[key] = WrittenTimes(first_at, at)
-        write(frame(_LAST % timing.n_pieces) + LAST_CHUNK)
+            write(encode_chunk(_PIECE))
+        self.write_times[key] = WrittenTimes(first_at, at)
+        write(encode_chunk(_LAST % timing.n_pieces) + LAST_CHUNK)
         connection.finish(request)
 
     def render_error(self, request: HttpRequest, error: StayfastError, *, keep_alive: bool) -> bytes:
@@ -100,27 +100,27 @@ class SelftestServer:
         """Refusals are not counted."""
 
 
-class Compared(HttpTarget):
+class ComparingTarget(HttpTarget):
     """A target that compares each sample with the server's record."""
 
     def __init__(self, server: SelftestServer, prompts: Prompts, clock: Clock) -> None:
-        super().__init__("selftest", LoadTargetConfig(server.url, AskingConfig()), prompts, clock)
+        super().__init__("selftest", LoadTargetConfig(server.url, RequestConfig()), prompts, clock)
         self.ttft_error_s: array[float] = array("d")
         self.end_error_s: array[float] = array("d")
         self._prompts = prompts
         self._server = server
 
-    async def ask(self, asking: DueShot) -> Sample:
-        sample = await super().ask(asking)
-        truth = self._server.truths.pop(self._prompts.user(asking.shot), None)
-        if truth is not None and asking.shot.at_s >= 0:
-            self.ttft_error_s.append(asking.zero_at + sample.first_s - truth.first_at)
-            self.end_error_s.append(asking.zero_at + sample.last_s - truth.last_at)
+    async def send(self, due: DueShot) -> Sample:
+        sample = await super().send(due)
+        truth = self._server.write_times.pop(self._prompts.user_message(due.shot), None)
+        if truth is not None and due.shot.at_s >= 0:
+            self.ttft_error_s.append(due.zero_at + sample.first_s - truth.first_at)
+            self.end_error_s.append(due.zero_at + sample.last_s - truth.last_at)
         return sample
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SelftestResult:
     """The client's errors: its timestamp minus the server's, in seconds, sorted."""
 
     timing: SelftestTiming
@@ -131,22 +131,22 @@ class Found:
     read_s_per_chunk: float  # the client's parsing alone, without sockets
 
 
-async def selftest(clock: Clock, *, rate_rps: float = 200.0, seconds: float = 3.0, seed: int = 0) -> Found:
+async def run_selftest(clock: Clock, *, rate_rps: float = 200.0, seconds: float = 3.0, seed: int = 0) -> SelftestResult:
     """Measure the bench itself, in about `seconds` + 1."""
     workload = Workload(ConstantLength(16), ConstantLength(16), Gamma(rate_rps))
     timing = SelftestTiming()
     plan = MeasurePlan(workload, ScheduleLimit(seconds, warmup_s=0.25), seed, timeout_s=10)
     compared, result = await _measure_server(timing, plan, clock)
-    return Found(timing, sorted(compared.ttft_error_s), sorted(compared.end_error_s), result,
-                 await _measure_cpu_per_chunk(clock, seed), read_s_per_chunk(clock))
+    return SelftestResult(timing, sorted(compared.ttft_error_s), sorted(compared.end_error_s), result,
+                 await _measure_cpu_per_chunk(clock, seed), measure_parse_s_per_chunk(clock))
 
 
-async def _measure_server(timing: SelftestTiming, plan: MeasurePlan, clock: Clock) -> tuple[Compared, Result]:
+async def _measure_server(timing: SelftestTiming, plan: MeasurePlan, clock: Clock) -> tuple[ComparingTarget, Result]:
     server = SelftestServer(timing, clock)
     url = await server.start()
-    target = Compared(server, Prompts(plan.seed), clock)
+    target = ComparingTarget(server, Prompts(plan.seed), clock)
     try:
-        results = await perform(plan, [(Subject("selftest", url, "chat", "m"), target)], clock, LoadOrigin())
+        results = await run_plan(plan, [(Subject("selftest", url, "chat", "m"), target)], clock, LoadOrigin())
     finally:
         server.close()
     if server.errors:
@@ -158,9 +158,9 @@ async def _measure_cpu_per_chunk(clock: Clock, seed: int) -> float:
     timing = SelftestTiming(0.0, 0.0, 200)
     plan = MeasurePlan(Workload(ConstantLength(16), ConstantLength(16)), ScheduleLimit(n_requests=100), seed,
                        n_concurrent=10)
-    began_s = cpu_s()
+    began_s = read_cpu_s()
     _, result = await _measure_server(timing, plan, clock)
-    return (cpu_s() - began_s) / max(1, sum(result.samples.ints["n_chunks"]))
+    return (read_cpu_s() - began_s) / max(1, sum(result.samples.ints["n_chunks"]))
 
 
 class _NullTransport(asyncio.Transport):
@@ -173,20 +173,20 @@ class _NullTransport(asyncio.Transport):
         pass
 
 
-def read_s_per_chunk(clock: Clock, n_chunks: int = 20_000) -> float:
+def measure_parse_s_per_chunk(clock: Clock, n_chunks: int = 20_000) -> float:
     """Seconds to timestamp, parse and count one chunk that arrives alone. Runs on a loop."""
     connection = LoadConnection(_NullTransport(), clock.now, lambda _: None, lambda _: None)
     done = asyncio.get_running_loop().create_future()
-    connection.send(b"", MeasuredAnswer(ChatReader(), streams=True, gaps=GapCounts(), zero_at=clock.now(), done=done))
+    connection.send(b"", MeasuredAnswer(ChatParser(), streams=True, gaps=GapCounts(), zero_at=clock.now(), done=done))
     connection.data_received(_HEAD)
-    chunk = frame(_PIECE)
+    chunk = encode_chunk(_PIECE)
     began_at = clock.now()
     for _ in range(n_chunks):
         connection.data_received(chunk)
     return (clock.now() - began_at) / n_chunks
 
 
-def lines(found: Found) -> list[str]:
+def format_lines(found: SelftestResult) -> list[str]:
     """The report."""
     health, timing = found.result.health, found.timing
     lateness = _format_us(health.lateness_p50_s, health.lateness_p99_s, health.lateness_max_s)

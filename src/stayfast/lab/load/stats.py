@@ -13,7 +13,7 @@ from math import ceil, floor, fsum, inf, isnan, nan, sqrt
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from stayfast.lab.load.result import GapCounts, Goodput, Result, Samples, judge, lateness_s, middle_s
+from stayfast.lab.load.result import GapCounts, Goodput, Result, Samples, evaluate_goodput, lateness_s, bucket_middle_s
 
 DEFINITIONS: Final[Mapping[str, str]] = MappingProxyType({
     "t0": "intended start: the instant in the schedule, fixed before the run, even if the client is late",
@@ -43,18 +43,18 @@ _INSTANTS: Final = {
 }
 
 
-class Spread(Protocol):
+class Distribution(Protocol):
     """The distribution of one quantity in seconds. All figures are NaN if `n` is 0."""
 
     n: int
     mean_s: float
     deviation_s: float  # standard deviation
 
-    def at(self, share: float) -> float:
+    def quantile(self, share: float) -> float:
         """The quantile `share` (0 to 1)."""
 
 
-class Exact:
+class ExactDistribution:
     """A distribution of sorted values."""
 
     __slots__ = ("deviation_s", "mean_s", "n", "values")
@@ -66,7 +66,7 @@ class Exact:
         mean_s = self.mean_s
         self.deviation_s = sqrt(fsum((value - mean_s) ** 2 for value in self.values) / self.n) if self.n else nan
 
-    def at(self, share: float) -> float:
+    def quantile(self, share: float) -> float:
         if not self.n:
             return nan
         rank = share * (self.n - 1)
@@ -75,14 +75,14 @@ class Exact:
         return low + (self.values[min(below + 1, self.n - 1)] - low) * (rank - below)
 
 
-class Binned:
+class BinnedDistribution:
     """A distribution of bucket counts."""
 
     __slots__ = ("_below", "_middles", "deviation_s", "mean_s", "n")
 
     def __init__(self, gaps: GapCounts) -> None:
-        counts = gaps.pooled()
-        self._middles = [middle_s(bucket) for bucket in counts]
+        counts = gaps.sum_by_bucket()
+        self._middles = [bucket_middle_s(bucket) for bucket in counts]
         self._below: list[int] = []
         self.n = 0
         for n in counts.values():
@@ -93,12 +93,12 @@ class Binned:
         mean_s = self.mean_s
         self.deviation_s = sqrt(fsum(n * (value - mean_s) ** 2 for value, n in weighted) / self.n) if self.n else nan
 
-    def at(self, share: float) -> float:
+    def quantile(self, share: float) -> float:
         rank = share * (self.n - 1)
         return next((value for value, below in zip(self._middles, self._below, strict=True) if rank < below), nan)
 
 
-class Measured:
+class MeasuredRun:
     """A result with its figures, for the reports, the files and the assertions."""
 
     def __init__(self, result: Result) -> None:
@@ -106,56 +106,56 @@ class Measured:
         whole = [not error for error in samples.errors]
         self.result = result
         self.n_offered = len(samples)
-        self.n_whole = sum(whole)
+        self.n_succeeded = sum(whole)
         self.errors: Counter[str] = Counter(str(error) for error in samples.errors if error)
-        self.spreads: dict[str, Spread] = {
-            name: Binned(result.gaps) if name == "gap" else Exact(compress(column(samples, name), whole))
+        self.distributions: dict[str, Distribution] = {
+            name: BinnedDistribution(result.gaps) if name == "gap" else ExactDistribution(compress(metric_column(samples, name), whole))
             for name in LATENCIES}
-        bounded = {name: column(samples, name) for name in result.slo.bounds()}
-        self.goodput: Goodput = judge(bounded, samples.errors, result.slo)
+        bounded = {name: metric_column(samples, name) for name in result.slo.bounds()}
+        self.goodput: Goodput = evaluate_goodput(bounded, samples.errors, result.slo)
         self.n_input = sum(compress(samples.ints["n_input"], whole))
         self.n_output = sum(compress(samples.ints["n_output"], whole))
 
     @property
-    def as_lines(self) -> tuple[str, ...]:
+    def shown_latencies(self) -> tuple[str, ...]:
         """The latencies to show: those with values; ttfo only if some answer began with reasoning."""
-        is_same = self.spreads["ttfo"].mean_s == self.spreads["ttft"].mean_s
-        return tuple(name for name in LATENCIES if self.spreads[name].n and not (name == "ttfo" and is_same))
+        is_same = self.distributions["ttfo"].mean_s == self.distributions["ttft"].mean_s
+        return tuple(name for name in LATENCIES if self.distributions[name].n and not (name == "ttfo" and is_same))
 
-    def n_without(self, name: str) -> int:
+    def n_missing(self, name: str) -> int:
         """Offered requests that failed and so lack this latency; 0 for gaps, which only exist in answers."""
-        return 0 if name == "gap" else self.n_offered - self.n_whole
+        return 0 if name == "gap" else self.n_offered - self.n_succeeded
 
     @property
     def error_share(self) -> float:
         """Failed requests as a share of the offered."""
-        return (self.n_offered - self.n_whole) / self.n_offered if self.n_offered else nan
+        return (self.n_offered - self.n_succeeded) / self.n_offered if self.n_offered else nan
 
-    def ranked(self, name: str, share: float) -> float:
+    def quantile(self, name: str, share: float) -> float:
         """A quantile of a latency of successful answers. Infinite if the rank, over all offered requests, falls among the
         failed ones, as in an assertion; NaN if there are too few values."""
-        spread = self.spreads[name]
-        if self.n_whole and not spread.n:
+        spread = self.distributions[name]
+        if self.n_succeeded and not spread.n:
             return nan
-        n_failed = self.n_without(name)
-        if n_failed and of_offered(spread, n_failed, share) == inf:
-            return inf if is_resolved(spread.n + n_failed, share) else nan
-        return spread.at(share) if is_resolved(spread.n, share) else nan
+        n_failed = self.n_missing(name)
+        if n_failed and quantile_of_offered(spread, n_failed, share) == inf:
+            return inf if has_enough_values(spread.n + n_failed, share) else nan
+        return spread.quantile(share) if has_enough_values(spread.n, share) else nan
 
-    def rate(self, n: float) -> float:
+    def per_second(self, n: float) -> float:
         """`n` over the measured seconds."""
         return n / self.result.duration_s if self.result.duration_s > 0 else nan
 
     def spike_factor(self, name: str = "ttft_sched") -> float:
         """p99 / p50. NaN with too few answers for a p99, infinite if over 1 % failed."""
-        median_s = self.spreads[name].at(0.5)
-        return self.ranked(name, 0.99) / median_s if median_s > 0 else nan
+        median_s = self.distributions[name].quantile(0.5)
+        return self.quantile(name, 0.99) / median_s if median_s > 0 else nan
 
     def __repr__(self) -> str:
-        return f"<Measured {self.result.label!r}: {self.n_whole} of {self.n_offered} whole, {self.goodput.n_good} good>"
+        return f"<Measured {self.result.label!r}: {self.n_succeeded} of {self.n_offered} whole, {self.goodput.n_good} good>"
 
 
-def column(samples: Samples, name: str) -> Iterable[float]:
+def metric_column(samples: Samples, name: str) -> Iterable[float]:
     """The metric `name` of each row in seconds; NaN: missing. Raises KeyError for an unknown name."""
     floats = samples.floats
     if name == "gap_max":
@@ -169,16 +169,16 @@ def column(samples: Samples, name: str) -> Iterable[float]:
     return [end_s - start_s for end_s, start_s in zip(floats[end], floats[start], strict=True)]
 
 
-def is_resolved(n: int, share: float) -> bool:
+def has_enough_values(n: int, share: float) -> bool:
     """Whether `n` values have a quantile `share` that is not simply their maximum. True for the maximum itself (1.0)."""
     return share >= 1 or n * (1 - share) >= 0.999
 
 
-def of_offered(spread: Spread, n_failed: int, share: float) -> float:
+def quantile_of_offered(spread: Distribution, n_failed: int, share: float) -> float:
     """The quantile `share` if each of `n_failed` counts as infinitely slow."""
     if not spread.n + n_failed:
         return nan
     rank = share * (spread.n + n_failed - 1)
     if ceil(rank) >= spread.n:
         return inf
-    return spread.at(rank / (spread.n - 1) if spread.n > 1 else 0.0)
+    return spread.quantile(rank / (spread.n - 1) if spread.n > 1 else 0.0)

@@ -17,8 +17,8 @@ from math import inf, isinf, isnan, sqrt
 
 from stayfast.lab.load.arrivals import ConstantArrivals, Gamma
 from stayfast.lab.load.measure import MeasurePlan
-from stayfast.lab.load.schedule import N_LEAST
-from stayfast.lab.load.stats import Measured, of_offered
+from stayfast.lab.load.schedule import MIN_STEP_REQUESTS
+from stayfast.lab.load.stats import MeasuredRun, quantile_of_offered
 
 DEFAULT_STEP_S = 10.0
 GAIN_SHARE = 0.25
@@ -63,7 +63,7 @@ class SweepStep:
 
     @property
     def can_be_judged(self) -> bool:
-        return self.is_valid and self.n_offered >= N_LEAST
+        return self.is_valid and self.n_offered >= MIN_STEP_REQUESTS
 
 
 def parse_sweep(text: str) -> Sweep:
@@ -82,32 +82,32 @@ def parse_sweep(text: str) -> Sweep:
     return Sweep(kind == "concurrency", loads)
 
 
-def at_load(sweep: Sweep, plan: MeasurePlan, load: float, *, has_length: bool) -> MeasurePlan:
+def plan_at_load(sweep: Sweep, plan: MeasurePlan, load: float, *, has_length: bool) -> MeasurePlan:
     """The plan of one step. Without a configured length, a slow step lasts until it has enough requests to be judged."""
     if sweep.is_closed:
         return replace(plan, n_concurrent=int(load))
     arrivals = plan.workload.arrivals
     assert isinstance(arrivals, ConstantArrivals | Gamma)
     limit = plan.limit
-    if not has_length and load * DEFAULT_STEP_S < 1.5 * N_LEAST:  # 1.5: arrivals vary
-        limit = replace(limit, until_s=None, n_requests=max(N_LEAST, round(load * DEFAULT_STEP_S)))
+    if not has_length and load * DEFAULT_STEP_S < 1.5 * MIN_STEP_REQUESTS:  # 1.5: arrivals vary
+        limit = replace(limit, until_s=None, n_requests=max(MIN_STEP_REQUESTS, round(load * DEFAULT_STEP_S)))
     return replace(plan, limit=limit, workload=replace(plan.workload, arrivals=replace(arrivals, rate_rps=load)))
 
 
-def step_of(sweep: Sweep, load: float, run: Measured) -> SweepStep:
-    spread, n_failed = run.spreads["ttft_sched"], run.n_offered - run.n_whole
-    p99_s = of_offered(spread, n_failed, 0.99)
+def make_step(sweep: Sweep, load: float, run: MeasuredRun) -> SweepStep:
+    spread, n_failed = run.distributions["ttft_sched"], run.n_offered - run.n_succeeded
+    p99_s = quantile_of_offered(spread, n_failed, 0.99)
     high_share = min(1.0, 0.99 + _SIGMAS * sqrt(0.99 * 0.01 / max(1, spread.n)))
-    return SweepStep(load, run.rate(run.goodput.n_good), inf if isnan(p99_s) else p99_s, spread.at(high_share),
-                     load if sweep.is_closed else run.rate(run.n_offered), run.n_offered, run.result.health.is_valid)
+    return SweepStep(load, run.per_second(run.goodput.n_good), inf if isnan(p99_s) else p99_s, spread.quantile(high_share),
+                     load if sweep.is_closed else run.per_second(run.n_offered), run.n_offered, run.result.health.is_valid)
 
 
-def is_enough(steps: Sequence[SweepStep]) -> bool:
+def should_stop(steps: Sequence[SweepStep]) -> bool:
     """Whether `auto` ends here: the knee is found, or the next step would measure the client."""
     return bool(steps) and (not steps[-1].is_valid or not steps[-1].goodput_rps > 0 or _first_past(steps) is not None)
 
 
-def knee(steps: Sequence[SweepStep]) -> SweepStep | None:
+def find_knee(steps: Sequence[SweepStep]) -> SweepStep | None:
     """The last step that was worth it; None if all were, or none."""
     first = _first_past(steps)
     return _only_judged(steps)[first - 1] if first else None
@@ -138,12 +138,12 @@ def _first_past(steps: Sequence[SweepStep]) -> int | None:
     return None
 
 
-def as_text(sweep: Sweep, steps: Sequence[SweepStep]) -> str:
+def format_sweep(sweep: Sweep, steps: Sequence[SweepStep]) -> str:
     """The knee, and the steps that were ignored, one line each."""
     lines = [_describe_knee(sweep, steps)]
     few = [sweep.label(step.load) for step in steps if step.is_valid and not step.can_be_judged]
     if few:
-        lines.append(f"not judged: {', '.join(few)}, with less than {N_LEAST} requests; give a longer --duration")
+        lines.append(f"not judged: {', '.join(few)}, with less than {MIN_STEP_REQUESTS} requests; give a longer --duration")
     invalid = [sweep.label(step.load) for step in steps if not step.is_valid]
     if invalid:
         lines.append(f"not judged: {', '.join(invalid)}, invalid: the client reached its limit before the target"
@@ -152,7 +152,7 @@ def as_text(sweep: Sweep, steps: Sequence[SweepStep]) -> str:
 
 
 def _describe_knee(sweep: Sweep, steps: Sequence[SweepStep]) -> str:
-    judged, found = _only_judged(steps), knee(steps)
+    judged, found = _only_judged(steps), find_knee(steps)
     if found is not None:
         return (f"knee: {sweep.label(found.load)} with {found.goodput_rps:.1f} good requests/s and a p99 of ttft_sched of "
                 f"{found.p99_s * 1e3:.0f} ms; in the next two steps the p99 is over {P99_FACTOR:g} times the first step's, "

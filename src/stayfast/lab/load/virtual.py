@@ -14,8 +14,8 @@ from random import Random
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
-from stayfast.lab.load.client import Asker, AskingConfig, SampleTally
-from stayfast.lab.load.reader import MeasuredAnswer, reader_of
+from stayfast.lab.load.client import RequestEncoder, RequestConfig, SampleMaker
+from stayfast.lab.load.reader import MeasuredAnswer, parser_for
 from stayfast.lab.load.result import Error, Sample
 from stayfast.lab.load.runner import DueShot
 from stayfast.lab.load.schedule import Prompts
@@ -38,7 +38,7 @@ def check_simulated(settings: Settings) -> None:
         raise ValueError(f"in virtual time all stores must be memory, and these are not: {', '.join(outside)}")
 
 
-def virtual(settings: Settings, clock: Clock, seed: int) -> System:
+def build_virtual_system(settings: Settings, clock: Clock, seed: int) -> System:
     """Build the system of these settings; call it on the virtual loop. All randomness comes from `seed`. Metrics work as
     usual; the request log and tracing are off, because they need a thread. Raises ValueError as `check_simulated` does."""
     check_simulated(settings)
@@ -49,55 +49,55 @@ def virtual(settings: Settings, clock: Clock, seed: int) -> System:
 class PipelineTarget:
     """A gateway in this process, called as one of its tenants. Used on one event loop."""
 
-    def __init__(self, gateway: Gateway, config: AskingConfig, prompts: Prompts, clock: Clock,
+    def __init__(self, gateway: Gateway, config: RequestConfig, prompts: Prompts, clock: Clock,
                  tenant: str | None = None) -> None:
         self._gateway = gateway
         self._tenant = tenant
         self._config = config
-        self._asker = Asker(config, prompts)
+        self._asker = RequestEncoder(config, prompts)
         self._clock = clock
         self._numbers = count()
         self._running: set[asyncio.Timeout] = set()
-        self._tally = SampleTally()
+        self._tally = SampleMaker()
 
     @property
     def counted_by(self) -> str:
         return self._tally.counted_by
 
-    async def ask(self, asking: DueShot) -> Sample:
+    async def send(self, due: DueShot) -> Sample:
         clock, config = self._clock, self._config
-        exchange = MeasuredAnswer(reader_of(config.api), streams=config.stream, gaps=asking.gaps, zero_at=asking.zero_at,
+        exchange = MeasuredAnswer(parser_for(config.api), streams=config.stream, gaps=due.gaps, zero_at=due.zero_at,
                                   done=asyncio.get_running_loop().create_future(), allows_empty=config.allow_empty)
         sent_at = clock.now()
         try:
-            async with asyncio.timeout_at(asking.timeout_at) as timeout:
+            async with asyncio.timeout_at(due.timeout_at) as timeout:
                 self._running.add(timeout)
-                await self._serve(asking, exchange, sent_at)
+                await self._serve(due, exchange, sent_at)
         except TimeoutError:
-            exchange.end(Error.TIMEOUT, clock.now())
+            exchange.set_ended(Error.TIMEOUT, clock.now())
         finally:
             self._running.discard(timeout)
-        return self._tally.sample(asking, exchange, sent_at, nan)
+        return self._tally.make_sample(due, exchange, sent_at, nan)
 
     async def _serve(self, asking: DueShot, exchange: MeasuredAnswer, sent_at: float) -> None:
         clock = self._clock
         arrival = Arrival(f"req_{next(self._numbers):016x}", sent_at, self._tenant)
         try:
-            reply = await self._gateway.serve(decode(self._config.api, self._asker.body(asking.shot)), arrival)
+            reply = await self._gateway.serve(decode(self._config.api, self._asker.encode(asking.shot)), arrival)
         except StayfastError as error:
-            exchange.begin(error.status, {b"server-timing": (error.server_timing or "").encode()}, clock.now())
-            exchange.take(error.message.encode(), clock.now())
-            exchange.end(exchange.error, clock.now())
+            exchange.receive_head(error.status, {b"server-timing": (error.server_timing or "").encode()}, clock.now())
+            exchange.receive_data(error.message.encode(), clock.now())
+            exchange.set_ended(exchange.error, clock.now())
             return
         try:
             content_type = b"text/event-stream" if self._config.stream else b"application/json"
             headers = {b"content-type": content_type, b"x-stayfast-attempts": b"%d" % reply.n_attempts}
-            exchange.begin(200, headers, clock.now())
+            exchange.receive_head(200, headers, clock.now())
             while (chunk := await reply.next()) is not None:
-                exchange.take(chunk.data, clock.now())
+                exchange.receive_data(chunk.data, clock.now())
             exchange.finish(clock.now())
         except StayfastError:
-            exchange.end(Error.STREAM_ERROR, clock.now())
+            exchange.set_ended(Error.STREAM_ERROR, clock.now())
         finally:
             reply.close()
         exchange.server_timing = reply.server_timing()

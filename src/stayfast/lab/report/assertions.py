@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from stayfast.lab.load.result import Error
-from stayfast.lab.load.stats import LATENCIES, Measured, of_offered
+from stayfast.lab.load.stats import LATENCIES, MeasuredRun, quantile_of_offered
 
 SHARES: Final = ("goodput", "errors", *(str(error) for error in Error if error))
 _RATES: Final = ("rps", "goodput_rps", "output_tokens_per_s")
@@ -52,7 +52,7 @@ class Assertion(msgspec.Struct, frozen=True):
         return self.metric in LATENCIES and not self.unit and self.bound > LONG_S
 
 
-class Checked(msgspec.Struct, frozen=True):
+class AssertionResult(msgspec.Struct, frozen=True):
     """The result of an assertion. `actual`: infinite if the quantile falls among failed requests; NaN if not measured."""
 
     assertion: Assertion
@@ -87,38 +87,38 @@ def parse_assertion(text: str) -> Assertion:
     return Assertion(text.strip(), metric, statistic, sign[0], float(bound[1]) * _UNITS[unit], unit)
 
 
-def check(assertions: Iterable[Assertion], run: Measured) -> tuple[Checked, ...]:
+def check_assertions(assertions: Iterable[Assertion], run: MeasuredRun) -> tuple[AssertionResult, ...]:
     return tuple(_check_one(assertion, run) for assertion in assertions)
 
 
-def _check_one(assertion: Assertion, run: Measured) -> Checked:
-    actual = figure(run, assertion.metric, assertion.statistic)
+def _check_one(assertion: Assertion, run: MeasuredRun) -> AssertionResult:
+    actual = read_figure(run, assertion.metric, assertion.statistic)
     holds = not isnan(actual) and _OPERATORS[assertion.operator](actual, assertion.bound)
     if not run.result.health.is_valid:
-        return Checked(assertion, actual, holds=False, why="the run is invalid")
+        return AssertionResult(assertion, actual, holds=False, why="the run is invalid")
     if isnan(actual):
-        return Checked(assertion, actual, holds=False, why="not measured in this run")
+        return AssertionResult(assertion, actual, holds=False, why="not measured in this run")
     if actual == inf and assertion.metric in LATENCIES:
-        return Checked(assertion, actual, holds, f"{run.error_share:.1%} of the offered requests failed")
+        return AssertionResult(assertion, actual, holds, f"{run.error_share:.1%} of the offered requests failed")
     metric, statistic = assertion.metric, assertion.statistic
     if statistic[:1] == "p":
-        n_values = run.spreads[metric].n + run.n_without(metric)
+        n_values = run.distributions[metric].n + run.n_missing(metric)
         n_needed = ceil(1 / (1 - float(statistic[1:]) / 100) - 0.01)
         if n_values < n_needed:
-            return Checked(assertion, actual, holds=False, why=f"{statistic} needs {n_needed} values, not {n_values}")
-    return Checked(assertion, actual, holds)
+            return AssertionResult(assertion, actual, holds=False, why=f"{statistic} needs {n_needed} values, not {n_values}")
+    return AssertionResult(assertion, actual, holds)
 
 
-def figure(run: Measured, metric: str, statistic: str) -> float:
+def read_figure(run: MeasuredRun, metric: str, statistic: str) -> float:
     """A run's figure; in quantiles and `max`, failures count as infinitely slow."""
     if metric in LATENCIES:
         if statistic == "mean":
-            return run.spreads[metric].mean_s
+            return run.distributions[metric].mean_s
         share = {"min": 0.0, "max": 1.0}.get(statistic)
-        return of_offered(run.spreads[metric], run.n_without(metric), float(statistic[1:]) / 100 if share is None else share)
-    rates = {"rps": run.n_whole, "goodput_rps": run.goodput.n_good, "output_tokens_per_s": run.n_output}
+        return quantile_of_offered(run.distributions[metric], run.n_missing(metric), float(statistic[1:]) / 100 if share is None else share)
+    rates = {"rps": run.n_succeeded, "goodput_rps": run.goodput.n_good, "output_tokens_per_s": run.n_output}
     if metric in rates:
-        return run.rate(rates[metric])
+        return run.per_second(rates[metric])
     if metric == "spike":
         return run.spike_factor()
     if metric == "goodput":

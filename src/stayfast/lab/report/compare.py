@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from stayfast.lab.load.stats import Binned, Exact, Measured, Spread, column
+from stayfast.lab.load.stats import BinnedDistribution, ExactDistribution, MeasuredRun, Distribution, metric_column
 
 _COMPARED: Final = ("ttft_sched", "ttft", "e2e_sched", "e2e", "tpot", "gap")
 QUANTITIES: Final = (*(f"{name}.{rank}" for name in _COMPARED for rank in ("p50", "p95", "p99")), "goodput", "errors")
@@ -104,7 +104,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return 1 if self.regressions or self.invalid else 0
 
 
-def compare(a: Measured, b: Measured, rng: Random, config: CompareConfig | None = None) -> Comparison:
+def compare_runs(a: MeasuredRun, b: MeasuredRun, rng: Random, config: CompareConfig | None = None) -> Comparison:
     """Compare B with the baseline A. All randomness comes from `rng`."""
     config = config or CompareConfig()
     n_draws = config.n_replicates
@@ -120,20 +120,20 @@ class _Replicas(msgspec.Struct):
     is_few: bool
 
 
-def _bootstrap(run: Measured, quantity: str, rng: Random, n_draws: int) -> _Replicas:
+def _bootstrap(run: MeasuredRun, quantity: str, rng: Random, n_draws: int) -> _Replicas:
     if quantity in {"goodput", "errors"}:
         good = run.goodput.is_good if quantity == "goodput" else bytes(bool(error) for error in run.result.samples.errors)
         return _bootstrap_share(good, run.result.samples.floats["at_s"], rng, n_draws)
     name, percent = quantity.rsplit(".p", 1)
     share = float(percent) / 100
-    spread = run.spreads[name]
+    spread = run.distributions[name]
     if not spread.n:
         return _Replicas(nan, [], is_few=True)
     effect = _design_effect_of(run, name, spread, share)
     n = max(2.0, spread.n / effect)
     rank = min(n, max(1.0, share * n + 0.5))
-    draws = [spread.at(rng.betavariate(rank, n + 1 - rank)) for _ in range(n_draws)]
-    return _Replicas(spread.at(share), draws, is_few=spread.n / effect * min(share, 1 - share) < FEW / 20)
+    draws = [spread.quantile(rng.betavariate(rank, n + 1 - rank)) for _ in range(n_draws)]
+    return _Replicas(spread.quantile(share), draws, is_few=spread.n / effect * min(share, 1 - share) < FEW / 20)
 
 
 def _bootstrap_share(is_one: bytes | bytearray, at_s: "array[float]", rng: Random, n_draws: int) -> _Replicas:
@@ -142,18 +142,18 @@ def _bootstrap_share(is_one: bytes | bytearray, at_s: "array[float]", rng: Rando
         return _Replicas(nan, [], is_few=True)
     share = sum(is_one) / n
     n_effective = max(1, round(n / design_effect(is_one, at_s)))
-    draws = [binomial(n_effective, share, rng) / n_effective for _ in range(n_draws)]
+    draws = [draw_binomial(n_effective, share, rng) / n_effective for _ in range(n_draws)]
     return _Replicas(share, draws, is_few=n_effective < FEW)
 
 
-def _design_effect_of(run: Measured, name: str, spread: Spread, share: float) -> float:
+def _design_effect_of(run: MeasuredRun, name: str, spread: Distribution, share: float) -> float:
     samples = run.result.samples
-    if isinstance(spread, Binned):
-        return max(1.0, spread.n / max(1, run.n_whole))  # one independent gap per answer
-    bound_s = spread.at(share)
+    if isinstance(spread, BinnedDistribution):
+        return max(1.0, spread.n / max(1, run.n_succeeded))  # one independent gap per answer
+    bound_s = spread.quantile(share)
     whole = [not error for error in samples.errors]
     at_s = array("d", compress(samples.floats["at_s"], whole))
-    return design_effect(bytes(value > bound_s for value in compress(column(samples, name), whole)), at_s)
+    return design_effect(bytes(value > bound_s for value in compress(metric_column(samples, name), whole)), at_s)
 
 
 def design_effect(is_one: bytes | bytearray, at_s: "array[float]") -> float:
@@ -171,7 +171,7 @@ def design_effect(is_one: bytes | bytearray, at_s: "array[float]") -> float:
     return max(1.0, between / (n * share * (1 - share)))
 
 
-def binomial(n: int, p: float, rng: Random) -> int:
+def draw_binomial(n: int, p: float, rng: Random) -> int:
     """One exact binomial variate in O(log n): split at the median of the uniforms until few are left."""
     n_found = 0
     while n > 16:
@@ -200,11 +200,11 @@ def _compare_quantity(quantity: str, a: _Replicas, b: _Replicas, config: Compare
 def _make_interval(value: float, draws: list[float], level: float) -> Interval:
     if not draws:
         return Interval(value, nan, nan)
-    spread = Exact(draws)
-    return Interval(value, spread.at((1 - level) / 2), spread.at((1 + level) / 2))
+    spread = ExactDistribution(draws)
+    return Interval(value, spread.quantile((1 - level) / 2), spread.quantile((1 + level) / 2))
 
 
-def _find_warnings(a: Measured, b: Measured) -> tuple[str, ...]:
+def _find_warnings(a: MeasuredRun, b: MeasuredRun) -> tuple[str, ...]:
     result_a, result_b = a.result, b.result
     load_a, load_b = result_a.workload, result_b.workload
     warnings = [f"{result.label} is invalid: {'; '.join(result.health.verdict)}" for result in (result_a, result_b)

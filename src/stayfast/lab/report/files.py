@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from stayfast.lab.load.result import ClientHealth, Error, GapCounts, LoadSlo, Mode, Result, Sample, Samples, Subject
-from stayfast.lab.load.stats import DEFINITIONS, Measured
+from stayfast.lab.load.stats import DEFINITIONS, MeasuredRun
 
 SCHEMA: Final = "stayfast.bench/1"
 _QUANTILES: Final = (("median", 0.5), ("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999))
@@ -73,12 +73,12 @@ class _File(msgspec.Struct):
     results: list[_Saved]
 
 
-def to_json(runs: Sequence[Measured]) -> bytes:
+def to_json(runs: Sequence[MeasuredRun]) -> bytes:
     results = []
     for run in runs:
         same = {name: getattr(run.result, name) for name in _SAME_FIELDS}
         plain = _Run(**same, gaps_bin_s=run.result.gaps.bin_s, gaps=run.result.gaps.bins)
-        results.append({**figures(run), "run": plain, "n_rows": run.n_offered,
+        results.append({**export_figures(run), "run": plain, "n_rows": run.n_offered,
                         "columns": _encode_columns(run.result.samples)})
     return msgspec.json.format(msgspec.json.encode({"schema": SCHEMA, "definitions": dict(DEFINITIONS), "results": results}))
 
@@ -96,7 +96,7 @@ def from_json(data: bytes) -> list[Result]:
     return [_decode_result(saved) for saved in file.results]
 
 
-def csv_lines(runs: Sequence[Measured]) -> Iterator[str]:
+def csv_lines(runs: Sequence[MeasuredRun]) -> Iterator[str]:
     """A header, then one row a request: instants in seconds of the run, empty for what did not happen."""
     yield _csv_line(_CSV_COLUMNS)
     for run in runs:
@@ -105,27 +105,27 @@ def csv_lines(runs: Sequence[Measured]) -> Iterator[str]:
             yield _csv_line([_format_cell(cell) for cell in cells])
 
 
-def figures(run: Measured) -> dict[str, Any]:
+def export_figures(run: MeasuredRun) -> dict[str, Any]:
     """The figures of one run under their public names; missing ones are null."""
     result, goodput = run.result, run.goodput
     found: dict[str, Any] = {
         "label": result.label, "date": datetime.fromtimestamp(result.began_at_wall, UTC).isoformat(timespec="seconds"),
         "backend": result.subject.dialect, "model_id": result.subject.model, "num_prompts": run.n_offered,
         "request_rate": result.offered_rps, "max_concurrency": result.n_concurrent or None, "duration": result.duration_s,
-        "completed": run.n_whole, "failed": run.n_offered - run.n_whole, "total_input_tokens": run.n_input,
-        "total_output_tokens": run.n_output, "request_throughput": run.rate(run.n_whole),
-        "request_goodput": run.rate(goodput.n_good), "output_throughput": run.rate(run.n_output),
-        "total_token_throughput": run.rate(run.n_input + run.n_output),
+        "completed": run.n_succeeded, "failed": run.n_offered - run.n_succeeded, "total_input_tokens": run.n_input,
+        "total_output_tokens": run.n_output, "request_throughput": run.per_second(run.n_succeeded),
+        "request_goodput": run.per_second(goodput.n_good), "output_throughput": run.per_second(run.n_output),
+        "total_token_throughput": run.per_second(run.n_input + run.n_output),
         "goodput_share_of_offered": goodput.share, "goodput_slo_s": goodput.slo.bounds(), "goodput_misses": goodput.misses,
         "errors": dict(sorted(run.errors.items())),
         "is_valid": result.health.is_valid, "invalid_because": list(result.health.verdict), "percentile_method": "linear",
         "spike_factor_ttft_sched": run.spike_factor(),
     }
     for name, public in _NAMES.items():
-        spread = run.spreads[name]
+        spread = run.distributions[name]
         found[f"mean_{public}_ms"] = spread.mean_s * 1e3
         found[f"std_{public}_ms"] = spread.deviation_s * 1e3
-        found.update({f"{word}_{public}_ms": spread.at(share) * 1e3 for word, share in _QUANTILES})
+        found.update({f"{word}_{public}_ms": spread.quantile(share) * 1e3 for word, share in _QUANTILES})
     return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in found.items()}
 
 

@@ -20,8 +20,8 @@ from typing import Final
 
 import msgspec
 
-from stayfast.lab.load.result import GROWTH, LOWEST_S, GapCounts, Samples, middle_s
-from stayfast.lab.load.stats import Exact, column
+from stayfast.lab.load.result import GROWTH, LOWEST_S, GapCounts, Samples, bucket_middle_s
+from stayfast.lab.load.stats import ExactDistribution, metric_column
 
 MAX_BINS = 180
 MAX_ROWS = 44
@@ -63,7 +63,7 @@ def bin_width(span_s: float, n: int, n_each: int) -> float:
     return next((width_s for width_s in _WIDTHS_S if span_s <= width_s * most), span_s / most)
 
 
-def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Timeline:
+def make_timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Timeline:
     """Cut the run into bins. `is_good`: of `Goodput`."""
     bin_s = bin_width(span_s, len(samples), 50)
     n_bins = max(1, ceil(span_s / bin_s - 1e-9))
@@ -76,9 +76,9 @@ def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Tim
     def rates(count: Callable[[list[int]], float]) -> list[float]:
         return [count(bin_rows) / width_s for bin_rows, width_s in zip(rows, widths_s, strict=True)]
 
-    def spreads(name: str) -> list[Exact]:
-        values = array("d", column(samples, name))
-        return [Exact(values[row] for row in bin_rows if name == "lateness" or not errors[row]) for bin_rows in rows]
+    def spreads(name: str) -> list[ExactDistribution]:
+        values = array("d", metric_column(samples, name))
+        return [ExactDistribution(values[row] for row in bin_rows if name == "lateness" or not errors[row]) for bin_rows in rows]
 
     first, last, late = spreads("ttft_sched"), spreads("e2e_sched"), spreads("lateness")
     sent, ended = samples.floats["sent_s"], samples.floats["ended_s"]
@@ -88,31 +88,31 @@ def timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -> Tim
     return Timeline(
         bin_s, rates(len), rates(lambda bin_rows: sum(is_good[row] for row in bin_rows)),
         rates(lambda bin_rows: sum(1 for row in bin_rows if errors[row])), in_flight,
-        rates(lambda bin_rows: sum(n_output[row] for row in bin_rows)), [spread.at(0.5) for spread in first],
-        [spread.at(0.99) for spread in first], [spread.at(0.5) for spread in last], [spread.at(0.99) for spread in last],
-        [spread.at(0.99) for spread in late])
+        rates(lambda bin_rows: sum(n_output[row] for row in bin_rows)), [spread.quantile(0.5) for spread in first],
+        [spread.quantile(0.99) for spread in first], [spread.quantile(0.5) for spread in last], [spread.quantile(0.99) for spread in last],
+        [spread.quantile(0.99) for spread in late])
 
 
-def heat_of_rows(samples: Samples, name: str, span_s: float) -> Heat:
+def make_metric_heat(samples: Samples, name: str, span_s: float) -> Heat:
     """The metric `name` over time; failed requests are in the row FAILED."""
     bin_s = bin_width(span_s, len(samples), 20)
-    values = [nan if error else value for value, error in zip(column(samples, name), samples.errors, strict=True)]
+    values = [nan if error else value for value, error in zip(metric_column(samples, name), samples.errors, strict=True)]
     drawn = [value for value in values if value > LOWEST_S]
     counted = ((int(at_s / bin_s), value, 1) for at_s, value in zip(samples.floats["at_s"], values, strict=True))
     return _make_heat(counted, bin_s, max(1, ceil(span_s / bin_s)), min(drawn, default=1e-3), max(drawn, default=1.0))
 
 
-def heat_of_gaps(gaps: GapCounts, span_s: float) -> Heat | None:
+def make_gap_heat(gaps: GapCounts, span_s: float) -> Heat | None:
     """The pooled gaps over time; None without any."""
-    pooled = gaps.pooled()
+    pooled = gaps.sum_by_bucket()
     if not pooled:
         return None
     n_bins = max(1, ceil(span_s / gaps.bin_s))
     merged = max(1, ceil(n_bins / MAX_BINS))
-    least_s = max(1e-4, next((middle_s(bucket) for bucket in pooled if bucket), 1e-4))
-    counted = ((number // merged, middle_s(bucket), n)
+    least_s = max(1e-4, next((bucket_middle_s(bucket) for bucket in pooled if bucket), 1e-4))
+    counted = ((number // merged, bucket_middle_s(bucket), n)
                for number, counts in gaps.bins.items() for bucket, n in counts.items())
-    return _make_heat(counted, gaps.bin_s * merged, ceil(n_bins / merged), least_s, max(least_s, middle_s(max(pooled))))
+    return _make_heat(counted, gaps.bin_s * merged, ceil(n_bins / merged), least_s, max(least_s, bucket_middle_s(max(pooled))))
 
 
 def _make_heat(counted: Iterable[tuple[int, float, int]], bin_s: float, n_bins: int, least_s: float, most_s: float) -> Heat:
@@ -156,7 +156,7 @@ class StageMean(msgspec.Struct, frozen=True):
     n_over: int = 0  # requests in which it exceeded its allowance
 
 
-class Slice(msgspec.Struct, frozen=True):
+class AnswerSlice(msgspec.Struct, frozen=True):
     """Some of the answers with the time of their stages, in the order in which they ran, then `elsewhere`."""
 
     title: str
@@ -165,7 +165,7 @@ class Slice(msgspec.Struct, frozen=True):
     stages: tuple[StageMean, ...]
 
 
-def parse(header: str) -> list[TimingEntry]:
+def parse_server_timing(header: str) -> list[TimingEntry]:
     """The entries of a `Server-Timing` value with a duration, without `total`. Malformed ones are skipped."""
     found = []
     for name, parameters in _ENTRY.findall(header[:_MAX_HEADER]):
@@ -179,7 +179,7 @@ def parse(header: str) -> list[TimingEntry]:
     return found
 
 
-def breakdown(samples: Samples, usual_s: tuple[float, float], slow_s: float) -> tuple[Slice, Slice] | None:
+def split_by_stage(samples: Samples, usual_s: tuple[float, float], slow_s: float) -> tuple[AnswerSlice, AnswerSlice] | None:
     """Two slices of the successful answers, by bounds of e2e_sched in seconds; None without timings."""
     rows: tuple[list[int], list[int]] = [], []
     at, last = samples.floats["at_s"], samples.floats["last_s"]
@@ -196,12 +196,12 @@ def breakdown(samples: Samples, usual_s: tuple[float, float], slow_s: float) -> 
     return (_make_slice("usual (p40 to p60)", rows[0], samples), _make_slice("slowest (p99 and above)", rows[1], samples))
 
 
-def _make_slice(title: str, rows: list[int], samples: Samples) -> Slice:
+def _make_slice(title: str, rows: list[int], samples: Samples) -> AnswerSlice:
     spent: dict[str, float] = {}
     allowed: dict[str, tuple[float, int]] = {}
     n_over: dict[str, int] = {}
     for row in rows:
-        for timing in parse(samples.server_timings[row]):
+        for timing in parse_server_timing(samples.server_timings[row]):
             name = timing.name if timing.name in spent or len(spent) < MAX_STAGES else OTHERS
             spent[name] = spent.get(name, 0.0) + timing.spent_s
             if timing.allowance_s is not None:
@@ -213,7 +213,7 @@ def _make_slice(title: str, rows: list[int], samples: Samples) -> Slice:
     stages = [StageMean(name, total_s / n_rows, allowed[name][0] / allowed[name][1] if name in allowed else None,
                     n_over.get(name, 0)) for name, total_s in spent.items()]
     rest_s = mean_s - sum(stage.spent_s for stage in stages)
-    return Slice(title, n_rows, mean_s, (*stages, StageMean(ELSEWHERE, max(0.0, rest_s))))
+    return AnswerSlice(title, n_rows, mean_s, (*stages, StageMean(ELSEWHERE, max(0.0, rest_s))))
 
 
 def _parse_duration_ms(text: str) -> float | None:

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from stayfast.policy.cache.answer_clusters import AnswerVotes
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
-from stayfast.policy.cache.lexical import Wording, wording
-from stayfast.policy.cache.similarity import N_FEATURES, N_NEAREST, EligibleConfig, Fixed, judge, why_not
+from stayfast.policy.cache.lexical import Wording, parse_wording
+from stayfast.policy.cache.similarity import N_FEATURES, N_NEAREST, EligibleConfig, FixedThreshold, judge_question, exclusion_reason
 from stayfast.stores.vectors import Vectors
 
 TEXTS = ("text", "question", "query")
@@ -170,10 +170,10 @@ class Passed:
 class Online:
     """The cache of one pass. ttl_s: lifetime of its answers, which decides whether volatile questions are eligible."""
 
-    def __init__(self, questions: Questions, vectors: Floats, rule: Calibrator | Fixed, eligible: EligibleConfig,
+    def __init__(self, questions: Questions, vectors: Floats, rule: Calibrator | FixedThreshold, eligible: EligibleConfig,
                  ttl_s: float) -> None:
         self._texts, self._answers, _ = questions
-        self._wordings = [wording(text) for text in questions.texts]
+        self._wordings = [parse_wording(text) for text in questions.texts]
         self._vectors = vectors
         self._rule = rule
         self._eligible = eligible
@@ -191,12 +191,12 @@ class Online:
     def ask(self, number: int, rng: Random) -> bool | None:
         """Ask one question. True, False: a right or wrong hit; None: no hit."""
         text, read = self._texts[number], self._wordings[number]
-        why = why_not(text, read, self._eligible, self._ttl_s)
+        why = exclusion_reason(text, read, self._eligible, self._ttl_s)
         if why:
             self.why[why] += 1
             return None
         near = self._index.nearest(SCOPE, self._vectors[number], N_NEAREST)
-        judged = judge(read, self._votes.neighbours(near), self._votes, self._rule)
+        judged = judge_question(read, self._votes.find_neighbours(near), self._votes, self._rule)
         self.why[judged.why or "hit"] += 1
         is_right = judged.nearest is not None and self._true[judged.nearest.answer] == self._answers[number]
         if judged.features:
@@ -205,14 +205,14 @@ class Online:
         if not is_hit or (isinstance(rule, Calibrator) and rng.random() < rule.config.audit):
             if judged.nearest is not None and judged.features and isinstance(rule, Calibrator):
                 rule.learn(judged.features, is_right=is_right, was_given=is_hit)
-                self._votes.judged(judged.nearest.answer, is_right=is_right, was_given=is_hit)
+                self._votes.record_judgement(judged.nearest.answer, is_right=is_right, was_given=is_hit)
             self._store(number, read, [key for key, _ in near])
         return is_right if is_hit else None
 
     def _store(self, number: int, read: Wording, near: Sequence[int]) -> None:
         """Store the question as a phrasing of a neighbour's answer if their classes agree, else of a new answer."""
         true = self._answers[number]
-        neighbours = self._votes.neighbours((key, 0.0) for key in near)
+        neighbours = self._votes.find_neighbours((key, 0.0) for key in near)
         answer = next((neighbour.answer for neighbour in neighbours if self._true[neighbour.answer] == true), None)
         if answer is None:
             answer = len(self._true)
@@ -223,7 +223,7 @@ class Online:
             self._index.remove(SCOPE, evicted)
 
 
-def one_pass(questions: Questions, vectors: Floats, rule: Calibrator | Fixed, eligible: EligibleConfig, *, seed: int,
+def one_pass(questions: Questions, vectors: Floats, rule: Calibrator | FixedThreshold, eligible: EligibleConfig, *, seed: int,
              ttl_s: float = TTL_S) -> Passed:
     """Ask all questions in an order by the seed. vectors: float32 [questions, dimensions], of length 1."""
     rng = Random(seed)
@@ -304,14 +304,14 @@ def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *,
         calibrated.append(_make_row(one_pass(questions, vectors, rule, eligible, seed=seed), max_error, None))
     for threshold in THRESHOLDS:
         report_progress(f"a fixed threshold of {threshold:g}")
-        fixed.append(_make_row(one_pass(questions, vectors, Fixed(threshold), eligible, seed=seed), None, threshold))
+        fixed.append(_make_row(one_pass(questions, vectors, FixedThreshold(threshold), eligible, seed=seed), None, threshold))
     report_progress("in hindsight")
     shadow = Calibrator(CalibrateConfig(min_labels=_ALWAYS_SHADOW, n_kept=_ALWAYS_SHADOW), N_FEATURES)
     seen = one_pass(questions, vectors, shadow, eligible, seed=seed).seen
     n = len(questions.texts)
     return Evaluation(name, embedder, seed, n, len(set(questions.answers)), questions.n_torn, calibrated, fixed,
                       in_hindsight([(question.features[0], question.is_right) for question in seen], n),
-                      in_hindsight([(shadow.p(question.features), question.is_right) for question in seen], n), min_labels)
+                      in_hindsight([(shadow.probability(question.features), question.is_right) for question in seen], n), min_labels)
 
 
 def _make_row(passed: Passed, max_error: float | None, threshold: float | None) -> EvaluationRow:

@@ -10,16 +10,16 @@ from stayfast.http.server.connection import ServerConnection
 from stayfast.http.server.parser import HttpRequest
 from stayfast.http.server.response import (
     LAST_CHUNK,
-    DateLine,
+    DateHeader,
     connection_line,
-    frame,
+    encode_chunk,
     header_lines,
     status_line,
     stream_head,
     whole_response,
 )
-from stayfast.lab.sim_server.recording import CLIENT_LEFT, COMPLETE, Grades, Records, RequestRecord
-from stayfast.lab.simulated import Answering, Broke, Provider, SimulatedHead, SimulatedRequest
+from stayfast.lab.sim_server.recording import CLIENT_LEFT, COMPLETE, ClientGrades, RequestRecords, RequestRecord
+from stayfast.lab.simulated import SimulatedCall, ConnectionBroken, Provider, SimulatedHead, SimulatedRequest
 
 
 class SimRequest(HttpRequest):
@@ -44,9 +44,9 @@ class SimulatorState:
     """The shared state of a simulator."""
 
     clock: Clock
-    dates: DateLine
-    records: Records
-    grades: Grades
+    dates: DateHeader
+    records: RequestRecords
+    grades: ClientGrades
 
 
 class AnswerRun:
@@ -70,10 +70,10 @@ class AnswerRun:
         record, state = self._record, self._state
         state.records.add(record)
         state.grades.note_request(self._request.key, self._request.body, self._received_at)
-        answering = self._provider.ask(self._simulated_request)
+        answering = self._provider.start_call(self._simulated_request)
         answering.on_end = partial(_note_unread, record, answering)
         try:
-            head = await answering.begin()
+            head = await answering.wait_head()
             record.status = head.status
             record.first_byte_s = state.clock.now() - self._received_at
             state.grades.note_answer(self._request.key, self._request.body, state.clock.now(), head)
@@ -84,7 +84,7 @@ class AnswerRun:
                     head_lines(head.status, head.headers, state.dates), head.body,
                     connection_line(self._request, keep_alive=self._request.keep_alive)))
             record.ended = COMPLETE
-        except Broke as broke:
+        except ConnectionBroken as broke:
             record.ended = broke.kind
             await asyncio.sleep(0)  # the loop sends written bytes at the end of its iteration; a reset would drop them
             if broke.kind == "cut":
@@ -99,7 +99,7 @@ class AnswerRun:
             record.seconds = state.clock.now() - self._received_at
         self._connection.finish(self._request)
 
-    async def _send_stream(self, head: SimulatedHead, answering: Answering) -> None:
+    async def _send_stream(self, head: SimulatedHead, answering: SimulatedCall) -> None:
         connection, request, record = self._connection, self._request, self._record
         write = connection.write
         is_chunked = not request.is_http_10
@@ -110,18 +110,18 @@ class AnswerRun:
             if not record.n_chunks:
                 record.first_chunk_s = self._state.clock.now() - self._received_at
             record.n_chunks += 1
-            write(frame(data) if is_chunked else data)
-            if connection.is_full:
-                await connection.drained()
+            write(encode_chunk(data) if is_chunked else data)
+            if connection.is_write_buffer_full:
+                await connection.wait_writable()
         if is_chunked:
             write(LAST_CHUNK)
 
 
-def _note_unread(record: RequestRecord, answering: Answering) -> None:
+def _note_unread(record: RequestRecord, answering: SimulatedCall) -> None:
     record.n_tokens_unread = answering.n_unread
 
 
-def head_lines(status: int, headers: Headers, dates: DateLine) -> bytes:
+def head_lines(status: int, headers: Headers, dates: DateHeader) -> bytes:
     """Status line and headers of an answer, without those that frame its body."""
     fields = header_lines([pair for pair in headers if pair[0] not in _FRAMING])
-    return status_line(status, b"Overloaded") + fields + dates.line()  # 529 is Anthropic's own
+    return status_line(status, b"Overloaded") + fields + dates.encode()  # 529 is Anthropic's own

@@ -14,15 +14,15 @@ from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.types import Api
 from stayfast.http.server.connection import ConnectionTasks, HttpServer, ServerConnection
 from stayfast.http.server.parser import HttpLimits
-from stayfast.http.server.response import DateLine, connection_line, whole_response
+from stayfast.http.server.response import DateHeader, connection_line, whole_response
 from stayfast.lab.sim_server.answer import AnswerRun, Headers, SimRequest, SimulatorState, head_lines
 from stayfast.lab.sim_server.control import ControlEndpoints
-from stayfast.lab.sim_server.recording import Grades, Records
-from stayfast.lab.simulated import Provider, ProviderConfig, ask_of
+from stayfast.lab.sim_server.recording import ClientGrades, RequestRecords
+from stayfast.lab.simulated import Provider, ProviderConfig, to_simulated_request
 from stayfast.server.config import is_loopback
-from stayfast.wire.errors import render
+from stayfast.wire.errors import encode_error
 from stayfast.wire.json_input import decode
-from stayfast.wire.local_answers import model_list
+from stayfast.wire.local_answers import render_model_list
 
 _MIB = 1 << 20
 
@@ -73,7 +73,7 @@ def check_name(name: str) -> None:
                          f"but not {', '.join(sorted(_RESERVED_NAMES))}")
 
 
-class Site:
+class SimulatorApp:
     """One simulator. Create it inside its loop. `on_error` gets unexpected exceptions, and must not raise."""
 
     __slots__ = ("_llm_paths", "_models", "_providers", "_state", "config", "control", "http", "limits")
@@ -93,7 +93,7 @@ class Site:
             read_ahead_bytes=config.max_body_bytes, head_timeout_s=_NEVER_S, body_timeout_s=_NEVER_S,
             idle_timeout_s=_NEVER_S, write_timeout_s=_NEVER_S)
         self.http: HttpServer[SimRequest] = HttpServer(self, clock, ConnectionTasks(on_error))
-        self._state = SimulatorState(clock, DateLine(clock), Records(config.n_remembered), Grades())
+        self._state = SimulatorState(clock, DateHeader(clock), RequestRecords(config.n_remembered), ClientGrades())
         self._providers = {name: Provider(name, of, clock) for name, of in providers.items()}
         self.control = ControlEndpoints(self._providers, providers, self._state)
         first = next(iter(providers))
@@ -104,12 +104,12 @@ class Site:
     async def listen(self) -> int:
         """Start listening; returns the port. Raises OSError."""
         await self.http.listen(self.config.host, self.config.port)
-        return self.http.addresses()[0][1]
+        return self.http.bound_addresses()[0][1]
 
     def close(self) -> None:
         """Stop listening and abort all connections."""
         self.http.stop_listening()
-        self.http.abort()
+        self.http.abort_connections()
 
     def check_head(self, request: SimRequest, *, is_refusing: bool) -> None:
         """No request is rejected by its head."""
@@ -133,7 +133,7 @@ class Site:
     def render_error(self, request: SimRequest, error: StayfastError, *, keep_alive: bool) -> bytes:
         """A whole error answer in the dialect of the path."""
         dialect = Api.MESSAGES if "/messages" in request.path else Api.CHAT
-        status, headers, body = render(error, dialect, "req_sim")
+        status, headers, body = encode_error(error, dialect, "req_sim")
         return self._render_whole(request, status, headers, body, keep_alive=keep_alive)
 
     def note_refusal(self, request: SimRequest, error: StayfastError) -> None:
@@ -146,7 +146,7 @@ class Site:
         self._check_key(request)
         llm_request = decode(api, request.body)
         provider = self._providers[name]
-        ask = ask_of(llm_request, has_blocks=provider.caches_prompts, cache_rules=provider.cache_rules)
+        ask = to_simulated_request(llm_request, has_blocks=provider.caches_prompts, cache_rules=provider.cache_rules)
         return AnswerRun(provider, ask, connection, request, self._state).run()
 
     def _answer_other(self, request: SimRequest) -> tuple[int, bytes]:
@@ -166,7 +166,7 @@ class Site:
         if name is None:
             return 200, b'{"status":"ok"}'
         self._check_key(request)
-        return 200, model_list([name], created=0)
+        return 200, render_model_list([name], created=0)
 
     def _check_key(self, request: SimRequest) -> None:
         key = self.config.key
@@ -182,7 +182,7 @@ class Site:
 
 
 @contextmanager
-def signalled() -> Iterator[asyncio.Event]:
+def stop_on_signals() -> Iterator[asyncio.Event]:
     """An event that is set by SIGTERM or SIGINT, which have no other effect inside of this context."""
     loop = asyncio.get_running_loop()
     is_stopped = asyncio.Event()

@@ -19,8 +19,8 @@ from msgspec import Struct
 from stayfast.core.errors import Rejected
 from stayfast.lab.sim_server.answer import SimRequest, SimulatorState
 from stayfast.lab.simulated import FaultRule, Provider, ProviderConfig, RegimeState
-from stayfast.wire.dialect import missing
-from stayfast.wire.json_input import check, typed
+from stayfast.wire.dialect import missing_field
+from stayfast.wire.json_input import check_json_bounds, decode_typed
 
 MAX_DEPTH: Final = 8
 DEFAULT_N_REQUESTS: Final = 20  # of /_sim/requests
@@ -87,27 +87,27 @@ class ControlEndpoints:
         return {"providers": list(self._providers)}
 
     def _add_fault(self, request: SimRequest) -> object:
-        check(request.body, MAX_DEPTH)
-        fields = typed(_ANY, request.body)
+        check_json_bounds(request.body, MAX_DEPTH)
+        fields = decode_typed(_ANY, request.body)
         if "kind" not in fields:
-            raise missing("kind")
+            raise missing_field("kind")
         for name in fields.keys() - {"provider", *_RULE_FIELDS}:
             raise Rejected(f"{name[:100]!r} is not a field of a fault. Supported: {', '.join(_RULE_FIELDS)}",
                            code="unknown_field", param=name[:100])
-        rule = typed(_RULE, request.body)
+        rule = decode_typed(_RULE, request.body)
         providers = self._select_providers(fields.get("provider"))
         for provider in providers.values():
-            provider.inject(rule)
+            provider.add_fault(rule)
         return {"providers": list(providers), "rule": rule}
 
     def _clear_faults(self) -> object:
         for provider in self._providers.values():
-            provider.clear()
+            provider.clear_faults()
         return {"providers": list(self._providers)}
 
     def _set_regime(self, request: SimRequest) -> object:
-        check(request.body, MAX_DEPTH)
-        order = typed(_REGIME, request.body)
+        check_json_bounds(request.body, MAX_DEPTH)
+        order = decode_typed(_REGIME, request.body)
         providers = self._select_providers(order.provider)
         for provider in providers.values():
             provider.set_regime(order.regime)

@@ -37,7 +37,7 @@ class RequestRecord(msgspec.Struct):
     n_tokens_unread: int = 0  # generated for a client that disconnected before the end
 
 
-class Records:
+class RequestRecords:
     """The latest requests. Single loop."""
 
     __slots__ = ("_n", "_records")
@@ -76,7 +76,7 @@ MAX_CLIENTS = 1000
 TOO_MANY, SERVER_ERROR = 429, 500  # HTTP's
 
 
-class Grade(Struct):
+class ClientGrade(Struct):
     """The behaviour of one client after refusals, in numbers of requests."""
 
     n_refused: int = 0  # answered 429 or 5xx
@@ -92,13 +92,13 @@ class _RefusedRequest(Struct):
     n_retries: int
 
 
-class Grades:
+class ClientGrades:
     """The grades of all clients, by API key. Single loop."""
 
     __slots__ = ("_grades", "_refused")
 
     def __init__(self) -> None:
-        self._grades: dict[bytes, Grade] = {}
+        self._grades: dict[bytes, ClientGrade] = {}
         self._refused: dict[bytes, dict[int, _RefusedRequest]] = {}
 
     def note_request(self, client: bytes, body: bytes, now: float) -> None:
@@ -127,7 +127,7 @@ class Grades:
             return
         if client not in self._grades and len(self._grades) >= MAX_CLIENTS:
             return
-        self._grades.setdefault(client, Grade()).n_refused += 1
+        self._grades.setdefault(client, ClientGrade()).n_refused += 1
         refused = self._refused.setdefault(client, {})
         before = refused.pop(crc32(body), None)
         if len(refused) >= MAX_REFUSED:
@@ -135,7 +135,7 @@ class Grades:
         retry_after_s = next((float(value) for name, value in head.headers if name == "retry-after"), None)
         refused[crc32(body)] = _RefusedRequest(now, retry_after_s, before.n_retries if before is not None else 0)
 
-    def report(self) -> dict[str, Grade]:
+    def report(self) -> dict[str, ClientGrade]:
         """The grade of each client, by the first digits of its key's digest."""
         return {sha256(client).hexdigest()[:12] if client else "no key": grade for client, grade in self._grades.items()}
 

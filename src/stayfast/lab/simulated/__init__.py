@@ -9,25 +9,25 @@ from stayfast.lab.simulated.config import (
     PRESETS,
     ColdStart,
     GapConfig,
-    Lengths,
+    OutputLengths,
     Mixture,
     Preset,
     ProviderConfig,
-    Sag,
+    SlowdownConfig,
     StallConfig,
     Tariff,
 )
 from stayfast.lab.simulated.engine import EngineModel
-from stayfast.lab.simulated.faults import Broke, FaultKind, FaultRule, Regime, Regimes, RegimeState
+from stayfast.lab.simulated.faults import ConnectionBroken, FaultKind, FaultRule, Regime, Regimes, RegimeState
 from stayfast.lab.simulated.prompt_cache import PromptCacheModel
-from stayfast.lab.simulated.provider import Answering, Provider, SimulatedHead
+from stayfast.lab.simulated.provider import SimulatedCall, Provider, SimulatedHead
 from stayfast.lab.simulated.provider_state import ProviderCounts
-from stayfast.lab.simulated.request import SimulatedRequest, ask_of
+from stayfast.lab.simulated.request import SimulatedRequest, to_simulated_request
 from stayfast.lab.simulated.settings import Simulated
 from stayfast.lab.simulated.vendor import Vendor, VendorQuota
-from stayfast.upstreams.scripted import NAMED_SCRIPTS, Cut, Fail, Raw, Say, Script, Scripted, Step, Wait
+from stayfast.upstreams.scripted import NAMED_SCRIPTS, Cut, Fail, SendBytes, SendText, Script, ScriptedUpstream, Step, Wait
 
-__all__ = ["NAMED_SCRIPTS", "PRESETS", "Answering", "Broke", "ColdStart", "Cut", "EngineModel", "Fail", "FaultKind",
-           "FaultRule", "GapConfig", "Lengths", "Mixture", "Preset", "PromptCacheModel", "Provider", "ProviderConfig",
-           "ProviderCounts", "Raw", "Regime", "RegimeState", "Regimes", "Sag", "Say", "Script", "Scripted", "Simulated",
-           "SimulatedHead", "SimulatedRequest", "StallConfig", "Step", "Tariff", "Vendor", "VendorQuota", "Wait", "ask_of"]
+__all__ = ["NAMED_SCRIPTS", "PRESETS", "SimulatedCall", "ConnectionBroken", "ColdStart", "Cut", "EngineModel", "Fail", "FaultKind",
+           "FaultRule", "GapConfig", "OutputLengths", "Mixture", "Preset", "PromptCacheModel", "Provider", "ProviderConfig",
+           "ProviderCounts", "SendBytes", "Regime", "RegimeState", "Regimes", "SlowdownConfig", "SendText", "Script", "ScriptedUpstream", "Simulated",
+           "SimulatedHead", "SimulatedRequest", "StallConfig", "Step", "Tariff", "Vendor", "VendorQuota", "Wait", "to_simulated_request"]

@@ -45,7 +45,7 @@ class Mixture:
             return self.tail_median_s * exp(self.tail_sigma * rng.gauss())
         return self.median_s * exp(self.sigma * rng.gauss())
 
-    def scaled(self, factor: float) -> "Mixture":
+    def scale(self, factor: float) -> "Mixture":
         return replace(self, median_s=self.median_s * factor, tail_median_s=self.tail_median_s * factor)
 
     @property
@@ -106,7 +106,7 @@ class GapConfig:
             return self.median_s * exp(self.sigma * rng.gauss())
         return n_tokens * self.median_s * exp(self.sigma / sqrt(n_tokens) * rng.gauss())
 
-    def of_chunks(self, n_tokens: int) -> Mixture:
+    def chunk_gaps(self, n_tokens: int) -> Mixture:
         """The distribution of the gaps between chunks of `n_tokens` tokens each, in closed form."""
         return Mixture(n_tokens * self.median_s, self.sigma / sqrt(n_tokens))
 
@@ -149,7 +149,7 @@ PRESETS: Final = MappingProxyType({
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class OutputLengths:
     """Tokens of an answer, if the request sets no length: a lognormal, at most `max`.
 
     The defaults are a fit to the answers in Azure's conversation trace of 2023.
@@ -175,7 +175,7 @@ class StallConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Sag:
+class SlowdownConfig:
     """A share of answers slows down to `rate_factor` of the pace at a random point. Assumed."""
 
     share: Annotated[float, SettingDoc("Share of answers.", minimum=0, maximum=1)] = 0.0
@@ -219,7 +219,7 @@ class Tariff:
     def __post_init__(self) -> None:
         check_bounds(self)
 
-    def usd(self, n_input: float, n_output: int) -> float:
+    def cost_usd(self, n_input: float, n_output: int) -> float:
         return (n_input * self.input_usd_per_mtok + n_output * self.output_usd_per_mtok) / 1e6
 
 
@@ -237,8 +237,8 @@ class ProviderConfig:
         "Time to the first token, without queue and prefill: a body and a tail. null: the preset's.")] = None
     gaps: Annotated[GapConfig | None, SettingDoc(
         "Pace of a running answer, in seconds per token. null: the preset's.")] = None
-    output: Annotated[Lengths, SettingDoc(
-        "Length of answers without a limit in the request: a lognormal.")] = field(default_factory=Lengths)
+    output: Annotated[OutputLengths, SettingDoc(
+        "Length of answers without a limit in the request: a lognormal.")] = field(default_factory=OutputLengths)
     fills_max_tokens: Annotated[bool, SettingDoc(
         "Answers are as long as allowed, as with `ignore_eos` in the request.")] = False
     head_share: Annotated[float, SettingDoc(
@@ -254,7 +254,7 @@ class ProviderConfig:
         "Interval after which a session's chance of the tail is drawn again. Assumed.", more_than=0, maximum=86_400)] = 60.0
     stalls: Annotated[StallConfig, SettingDoc(
         "Pauses inside running answers. Assumed.")] = field(default_factory=StallConfig)
-    slowdown: Annotated[Sag, SettingDoc("Answers whose pace drops at a random point. Assumed.")] = field(default_factory=Sag)
+    slowdown: Annotated[SlowdownConfig, SettingDoc("Answers whose pace drops at a random point. Assumed.")] = field(default_factory=SlowdownConfig)
     regimes: Annotated[Regimes | None, SettingDoc(
         "Bad minutes, common to all requests of a time. null: none. Assumed.")] = None
     cold_start: Annotated[ColdStart | None, SettingDoc(
@@ -279,4 +279,4 @@ class ProviderConfig:
 
     def ttft_for(self, n_prompt_tokens: int) -> Mixture:
         """The TTFT for a prompt of this length, in the normal regime and without an engine, in closed form."""
-        return self.numbers.ttft.scaled(1 + n_prompt_tokens * self.prefill_per_token)
+        return self.numbers.ttft.scale(1 + n_prompt_tokens * self.prefill_per_token)

@@ -14,12 +14,12 @@ from msgspec import Raw
 
 from stayfast.core.types import Api, Request, Usage
 from stayfast.lab.simulated.faults import Form
-from stayfast.lab.simulated.filler_text import make_words, tokens_of, word_bytes
+from stayfast.lab.simulated.filler_text import make_words, split_tokens, word_bytes
 from stayfast.lab.simulated.request import SimulatedRequest
 from stayfast.lab.simulated.timing_plan import RequestPace
 from stayfast.wire import sse
-from stayfast.wire.chat.stream_decoder import ChatFold
-from stayfast.wire.chat.stream_encoder import ChatWriter, CompletionsWriter
+from stayfast.wire.chat.stream_decoder import ChatCollector
+from stayfast.wire.chat.stream_encoder import ChatEncoder, CompletionsEncoder
 from stayfast.wire.dialect import (
     AnswerCollector,
     Begin,
@@ -31,10 +31,10 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
 )
-from stayfast.wire.messages.stream_decoder import MessagesFold
-from stayfast.wire.messages.stream_encoder import MessagesWriter
-from stayfast.wire.responses.stream_decoder import ResponsesFold
-from stayfast.wire.responses.stream_encoder import ResponsesWriter
+from stayfast.wire.messages.stream_decoder import MessagesCollector
+from stayfast.wire.messages.stream_encoder import MessagesEncoder
+from stayfast.wire.responses.stream_decoder import ResponsesCollector
+from stayfast.wire.responses.stream_encoder import ResponsesEncoder
 
 Json = dict[str, Any]
 
@@ -70,7 +70,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _PLACEHOLDER: Final = "@words@"
 _PLACEHOLDER_BYTES: Final = _PLACEHOLDER.encode()
 _DONE: Final = b"data: [DONE]\n\n"
-_PING: Final = sse.event(b'{"type":"ping"}', "ping")
+_PING: Final = sse.encode_event(b'{"type":"ping"}', "ping")
 _CHOICE_OFFSET: Final = 13  # words between the starts of two choices
 _ID_PREFIXES: Final = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.RESPONSES: "resp_", Api.MESSAGES: "msg_"}
 _FLOATS: Final = tuple((byte - 127.5) / 73.9 for byte in range(256))  # uniform, variance 1
@@ -89,13 +89,13 @@ class AnswerEncoder:
         self._writer: StreamEncoder
         match ask.api:
             case Api.MESSAGES:
-                self._writer = MessagesWriter(request)
+                self._writer = MessagesEncoder(request)
             case Api.RESPONSES:
-                self._writer = ResponsesWriter(request, created_at)
+                self._writer = ResponsesEncoder(request, created_at)
             case Api.COMPLETIONS:
-                self._writer = CompletionsWriter(request, created_at)
+                self._writer = CompletionsEncoder(request, created_at)
             case _:
-                self._writer = ChatWriter(request, created_at)
+                self._writer = ChatEncoder(request, created_at)
         self._wraps: tuple[tuple[bytes, bytes], ...] = ()  # per choice: the bytes before and after the words
         self._is_incomplete = False
         self._is_tool_open = False
@@ -107,7 +107,7 @@ class AnswerEncoder:
         ping = _PING if self._ask.api is Api.MESSAGES else b""
         if self._ask.value is not None or self._ask.api is Api.RESPONSES:
             return head + ping  # JSON needs escapes; responses numbers its events and repeats the text at the end
-        *opening, content = self._writer.events(TextDelta(_PLACEHOLDER))
+        *opening, content = self._writer.encode_delta(TextDelta(_PLACEHOLDER))
         halves = (self._to_bytes([one]).split(_PLACEHOLDER_BYTES) for one in self._for_choices([content]))
         self._wraps = tuple((before, after) for before, after in halves)
         return head + self._to_bytes(self._for_choices(opening)) + ping
@@ -147,7 +147,7 @@ class AnswerEncoder:
     def encode_error(self, body: Json, headers: dict[str, str], form: Form) -> bytes:
         """An error as the last event. `body` and `headers`: of an error answer in this dialect."""
         if self._ask.api is not Api.RESPONSES:
-            return sse.event(_ENCODER.encode(body), None if self._is_openai and form != "named" else "error")
+            return sse.encode_event(_ENCODER.encode(body), None if self._is_openai and form != "named" else "error")
         error = body["error"]
         *closing, last = self._end_events(0)
         event = {"type": "error", "sequence_number": (closing[0] if closing else last)["sequence_number"]}
@@ -167,32 +167,32 @@ class AnswerEncoder:
         fold: AnswerCollector
         match self._ask.api:
             case Api.MESSAGES:
-                fold = MessagesFold()
+                fold = MessagesCollector()
             case Api.RESPONSES:
-                fold = ResponsesFold()
+                fold = ResponsesCollector()
             case api:
-                fold = ChatFold(is_chat=api is Api.CHAT)
+                fold = ChatCollector(is_chat=api is Api.CHAT)
         tool = self._ask.tool
-        events = self._for_choices(self._writer.events(Begin(self._id, self._ask.model)))
+        events = self._for_choices(self._writer.encode_delta(Begin(self._id, self._ask.model)))
         if tool is not None:
             for delta in (ToolBegin(0, self._call_id, tool), ToolDelta(0, texts[0])):
-                events += self._for_choices(self._writer.events(delta))
+                events += self._for_choices(self._writer.encode_delta(delta))
         else:
             for index, text in enumerate(texts):
-                *opening, content = self._writer.events(TextDelta(text))
+                *opening, content = self._writer.encode_delta(TextDelta(text))
                 events += self._for_choices(opening)
                 events.append(self._add_vendor_fields(content if index == 0 else _copy_for_choice(content, index)))
-        events += self._for_choices(self._writer.events(self._finish(reason)))
+        events += self._for_choices(self._writer.encode_delta(self._finish(reason)))
         for event in (*events, *self._end_events(n_output)):
-            fold.add(event)
-        return fold.body()
+            fold.add_event(event)
+        return fold.build_body()
 
     def _finish(self, reason: Reason) -> Finish:
         self._is_incomplete = reason in ("length", "content_filter")
         return Finish("tool_calls" if self._ask.tool is not None and reason == "stop" else reason)
 
     def _end_events(self, n_output: int) -> list[Json]:
-        return [self._add_vendor_fields(event) for event in self._writer.end(self._usage(n_output))]
+        return [self._add_vendor_fields(event) for event in self._writer.encode_end(self._usage(n_output))]
 
     def _usage(self, n_output: int) -> Usage:
         ask = self._ask
@@ -204,7 +204,7 @@ class AnswerEncoder:
         return f"toolu_{name}" if self._ask.api is Api.MESSAGES else f"call_{name}"
 
     def _encode_delta(self, delta: Delta) -> bytes:
-        return self._to_bytes(self._for_choices(self._writer.events(delta)))
+        return self._to_bytes(self._for_choices(self._writer.encode_delta(delta)))
 
     def _for_choices(self, events: list[Json]) -> list[Json]:
         """The events; for chat and completions once for each choice."""
@@ -231,7 +231,7 @@ class AnswerEncoder:
     def _to_bytes(self, events: list[Json]) -> bytes:
         if self._is_openai:
             return b"".join([b"data: " + _ENCODER.encode(event) + b"\n\n" for event in events])
-        return b"".join([sse.event(_ENCODER.encode(event), event["type"]) for event in events])
+        return b"".join([sse.encode_event(_ENCODER.encode(event), event["type"]) for event in events])
 
 
 def _copy_for_choice(event: Json, index: int) -> Json:
@@ -250,7 +250,7 @@ def encode_whole_body(ask: SimulatedRequest, pace: RequestPace, name: str, creat
         return _ENCODER.encode({"input_tokens": ask.n_prompt_tokens})
     n_texts = ask.n_choices if ask.api in (Api.CHAT, Api.COMPLETIONS) else 1
     if ask.value is not None:
-        texts = ["".join(tokens_of(ask.value)[: pace.n_output])] * n_texts
+        texts = ["".join(split_tokens(ask.value)[: pace.n_output])] * n_texts
     else:
         texts = [make_words(pace.words_from + _CHOICE_OFFSET * index, pace.n_output) for index in range(n_texts)]
     return AnswerEncoder(ask, name, created_at).encode_whole(texts, pace.reason, pace.n_output * ask.n_choices)

@@ -28,7 +28,7 @@ from typing import Annotated, Final, Literal
 
 from stayfast.core.clock import Clock
 from stayfast.core.setting import SettingDoc, check_bounds
-from stayfast.policy.routing.affinity import Prefixes
+from stayfast.policy.routing.affinity import SentPrefixes
 
 _EPSILON: Final = 1e-6  # tokens: tolerance for rounding
 CACHE_BLOCK_TOKENS: Final = 64
@@ -103,7 +103,7 @@ class SimulatedEngine:
         self._prefilling: tuple[Sequence, ...] = ()
         self.n_kv_free = model.kv_tokens
         self.n_running = 0
-        self._cache = Prefixes(model.cache_tokens // CACHE_BLOCK_TOKENS, inf) if model.cache_tokens else None
+        self._cache = SentPrefixes(model.cache_tokens // CACHE_BLOCK_TOKENS, inf) if model.cache_tokens else None
         self._speed = 1.0
         self._progress = 0.0
         self._progress_at = clock.now()
@@ -183,7 +183,7 @@ class SimulatedEngine:
             if self._cache is not None:
                 now = self._clock.now()
                 n_cached = self._cache.n_known(first.blocks, now) * CACHE_BLOCK_TOKENS
-                self._cache.sent(first.blocks, now)
+                self._cache.record_sent(first.blocks, now)
                 first.n_cached = min(n_cached, first.n_prompt - 1)  # the last token is always computed
             self._start_prefill((first,), first.n_prompt - first.n_cached)
         self._arm_timer()

@@ -88,7 +88,7 @@ class FaultRule:
         return self.form in _FORMS.get(api, _USUAL_FORM)
 
 
-class Broke(Exception):
+class ConnectionBroken(Exception):
     """The connection failed. `kind`: refused, reset (at any time), or cut (closed inside the body)."""
 
     def __init__(self, kind: str) -> None:
@@ -142,7 +142,7 @@ _TRANSITIONS: Final = {
 CALM: Final = Regime()
 
 
-class Forecast:
+class RegimeTimeline:
     """The regime at each age of a provider, computed on demand. Reproducible from the seed."""
 
     def __init__(self, regimes: Regimes, rng: Random) -> None:
@@ -152,7 +152,7 @@ class Forecast:
         self._states = [RegimeState.NORMAL]
         self._until_s = self._stay_s(RegimeState.NORMAL)
 
-    def at(self, age_s: float) -> RegimeState:
+    def state_at(self, age_s: float) -> RegimeState:
         """The regime when the provider is `age_s` old."""
         while age_s >= self._until_s:
             targets, weights = zip(*_TRANSITIONS[self._states[-1]], strict=True)

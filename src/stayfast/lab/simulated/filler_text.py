@@ -38,7 +38,7 @@ def word_bytes(start: int, n: int) -> bytes:
     return make_words(start, n).encode()
 
 
-def n_tokens_in(text: str) -> int:
+def count_tokens(text: str) -> int:
     """Tokens of a prompt: one per word, as in answers, plus one per four bytes above eight bytes per word on average (code,
     other scripts, data).
     """
@@ -49,12 +49,12 @@ def n_tokens_in(text: str) -> int:
     return n_words + max(0, n_bytes - _WORD_BYTES * n_words) // CHARACTERS_A_TOKEN
 
 
-def tokens_of(text: str) -> list[str]:
+def split_tokens(text: str) -> list[str]:
     """The text in pieces of about a token each."""
     return [text[at : at + CHARACTERS_A_TOKEN] for at in range(0, len(text), CHARACTERS_A_TOKEN)]
 
 
-def json_for(schema: Mapping[str, Any] | None, start: int) -> str:
+def make_json(schema: Mapping[str, Any] | None, start: int) -> str:
     """A JSON object that fits `schema` if it is simple; without a schema, words under "answer"."""
     value = {"answer": make_words(start, 8).strip()} if schema is None else _value_for(schema, schema, start, 0)
     return msgspec.json.encode(value).decode()

@@ -24,10 +24,10 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Api
-from stayfast.lab.simulated.filler_text import n_tokens_in
-from stayfast.wire.json_input import typed
-from stayfast.wire.prompt import LAID_OUT, PromptBlock, PromptLayout, read_prompt
-from stayfast.wire.usage import TOKENS_AN_IMAGE
+from stayfast.lab.simulated.filler_text import count_tokens
+from stayfast.wire.json_input import decode_typed
+from stayfast.wire.prompt import LAYOUT_APIS, PromptBlock, PromptLayout, read_prompt
+from stayfast.wire.usage import TOKENS_PER_IMAGE
 
 CacheRules = Literal["anthropic", "breakpoints", "automatic"]
 MAX_MARKS: Final = 4
@@ -57,21 +57,21 @@ class CachedPrompt(msgspec.Struct, frozen=True, gc=False):
 
 def n_tokens(value: Any) -> int:
     if isinstance(value, str):
-        return n_tokens_in(value)
+        return count_tokens(value)
     if isinstance(value, list):
         return sum(n_tokens(item) for item in value)
     if isinstance(value, dict):
         if value.get("type") in _IMAGES:
-            return TOKENS_AN_IMAGE
+            return TOKENS_PER_IMAGE
         return sum(n_tokens(item) for name, item in value.items() if name not in _UNCOUNTED_FIELDS)
     return 1 if isinstance(value, int) else 0  # a prompt may be a list of token ids
 
 
 def parse_prompt(body: bytes, api: Api, model: str, rules: CacheRules) -> CachedPrompt | None:
     """The prompt of a request under these rules; None for an API without a prompt cache."""
-    if api not in LAID_OUT:
+    if api not in LAYOUT_APIS:
         return None
-    parsed = typed(_ANY, body)
+    parsed = decode_typed(_ANY, body)
     link = hash((model, parsed.get("prompt_cache_key")))
     if rules == "automatic":
         is_new = b'"prompt_cache_breakpoint"' in body or "prompt_cache_options" in parsed
@@ -82,14 +82,14 @@ def parse_prompt(body: bytes, api: Api, model: str, rules: CacheRules) -> Cached
     for n, block in enumerate(laid.blocks, 1):
         value, ttl, why = _parse_block(block, laid.api)
         link = hash((link, block.head, _encode(value)))
-        n_all += n_tokens(value) if block.place else len(block.data) // BYTES_A_TOKEN
+        n_all += n_tokens(value) if block.section else len(block.data) // BYTES_A_TOKEN
         links.append(link)
         tokens.append(n_all)
-        fault = fault or (f"{laid.where(n - 1)}: {why}" if why else "")
+        fault = fault or (f"{laid.format_path(n - 1)}: {why}" if why else "")
         if ttl:
             marks.append((n, ttl))
     if rules == "anthropic":
-        if "cache_control" in parsed and (last := laid.markable(len(laid.blocks))):
+        if "cache_control" in parsed and (last := laid.n_markable_blocks(len(laid.blocks))):
             marks.append((last, parsed["cache_control"].get("ttl", "5m")))
         fault = fault or _check_marks(marks)
     options = parsed.get("prompt_cache_options")
@@ -100,7 +100,7 @@ def parse_prompt(body: bytes, api: Api, model: str, rules: CacheRules) -> Cached
 
 def _parse_block(block: PromptBlock, api: Api) -> tuple[Any, str, str]:
     """The block without its mark, the time to live of the mark, and the error of a misplaced mark."""
-    value = typed(_ANY, block.data)
+    value = decode_typed(_ANY, block.data)
     if isinstance(value, str):
         return {"type": "input_text" if api is Api.RESPONSES else "text", "text": value}, "", ""
     if not isinstance(value, dict):

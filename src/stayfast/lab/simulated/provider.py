@@ -11,11 +11,11 @@ from stayfast.core.clock import Clock
 from stayfast.lab.simulated.config import ProviderConfig
 from stayfast.lab.simulated.encode import AnswerEncoder, encode_whole_body
 from stayfast.lab.simulated.engine import EngineFull
-from stayfast.lab.simulated.faults import BEFORE_BODY, Broke, FaultKind, FaultRule
-from stayfast.lab.simulated.filler_text import tokens_of
+from stayfast.lab.simulated.faults import BEFORE_BODY, ConnectionBroken, FaultKind, FaultRule
+from stayfast.lab.simulated.filler_text import split_tokens
 from stayfast.lab.simulated.provider_state import CallState, ProviderState
 from stayfast.lab.simulated.request import SimulatedRequest
-from stayfast.lab.simulated.timing_plan import NEVER, RequestPace, chunks_until, draw_timing, rest_s
+from stayfast.lab.simulated.timing_plan import NEVER, RequestPace, draw_chunks_until, draw_timing, rest_s
 from stayfast.lab.simulated.vendor import (
     JSON,
     SSE,
@@ -41,7 +41,7 @@ class SimulatedHead(msgspec.Struct, frozen=True, gc=False):
     body: bytes | None = None
 
 
-class Answering(CallState):
+class SimulatedCall(CallState):
     """One call: `begin` once, then `next` until None; `close` at any time. One task owns it. `begin` and `next` raise Broke
     if the connection fails, and do not return if the provider hangs: cancel and close then.
     """
@@ -74,7 +74,7 @@ class Answering(CallState):
         self.on_end: Callable[[], None] | None = None  # called at its end, possibly long after `close`
         self._provider = provider
         self._pace: RequestPace | None = None
-        self._rng = provider.dice.of_request(number)
+        self._rng = provider.dice.for_request(number)
         self._encoder: AnswerEncoder
         self._opening = b""
         self._pieces: list[str] = []  # of a JSON answer; empty: plain words
@@ -91,39 +91,39 @@ class Answering(CallState):
         """Tokens generated for a client that disconnected before the end; 0 until the call has ended."""
         return self.n_generated if self.outcome == "cancelled" else 0
 
-    async def begin(self) -> SimulatedHead:
+    async def wait_head(self) -> SimulatedHead:
         """Wait for the head of the answer."""
         provider = self._provider
         now = provider.clock.now()
-        fault = self.fault = provider.fault_for(self.ask.api, self.number, now) or _NO_FAULT
+        fault = self.fault = provider.fault_for(self.request.api, self.number, now) or _NO_FAULT
         if fault.kind in BEFORE_BODY:
             if fault.kind is FaultKind.HANG:
                 await self._hang()
             if fault.kind is FaultKind.STATUS:
-                return self._error_head(*provider.build_fault_error(fault, self.ask))
+                return self._error_head(*provider.build_fault_error(fault, self.request))
             self._finish(fault.kind.value, 0)
-            raise Broke(fault.kind.value)
+            raise ConnectionBroken(fault.kind.value)
         regime = provider.regime_at(now)
         refusal = provider.admit(self, regime, now)
         if refusal is not None:
             return self._error_head(refusal)
-        luck = provider.luck_of(self.ask.session, now, self._rng)
-        pace = self._pace = draw_timing(provider.config, provider.numbers, self.ask, self._rng, luck=luck, regime=regime)
+        luck = provider.shared_luck(self.request.session, now, self._rng)
+        pace = self._pace = draw_timing(provider.config, provider.numbers, self.request, self._rng, luck=luck, regime=regime)
         if fault.kind is FaultKind.SLOW:
             pace.gap_factor *= fault.factor
         late_s = fault.seconds if fault.kind is FaultKind.SLOW_HEADERS else 0.0
         first_at = self._due_at = provider.warm_at(now) + pace.ttft_s + late_s
-        if provider.engine is not None and self.ask.api.can_stream:
+        if provider.engine is not None and self.request.api.can_stream:
             await self._sleep_until(first_at)
             try:
-                self.sequence = provider.engine.submit(self.ask.n_prompt_tokens, pace.n_output, self.ask.blocks)
+                self.sequence = provider.engine.submit(self.request.n_prompt_tokens, pace.n_output, self.request.blocks)
             except EngineFull:
-                return self._error_head(overloaded_error(provider.numbers.vendor, self.ask.api))
+                return self._error_head(overloaded_error(provider.numbers.vendor, self.request.api))
             await self.sequence.started
             if self.sequence.n_cached:
-                self.ask = msgspec.structs.replace(self.ask, n_cached_tokens=self.sequence.n_cached)
+                self.request = msgspec.structs.replace(self.request, n_cached_tokens=self.sequence.n_cached)
             first_at = self._due_at = provider.clock.now()
-        if not self.ask.stream:
+        if not self.request.stream:
             return await self._answer_whole(first_at, pace)
         head_share = provider.config.head_share
         await self._sleep_until(first_at if head_share == 1 else first_at - pace.ttft_s * (1 - head_share))
@@ -162,7 +162,7 @@ class Answering(CallState):
             await self._wait_for_engine(n_sent, pause_s)
         self._n_sent, self._n_chunks, self._due_at = n_sent, n_chunks, due_at
         if n_sent >= pace.n_output and self._fault_at == NEVER:
-            n_output = n_sent * self.ask.n_choices
+            n_output = n_sent * self.request.n_choices
             data += self._encoder.encode_end(pace.reason, n_output)
             self._finish("completed", n_output)
         return data
@@ -190,7 +190,7 @@ class Answering(CallState):
 
     def _error_body(self, trouble: VendorError) -> dict[str, Any]:
         provider = self._provider
-        return error_body(trouble, provider.numbers.vendor, self.ask.api, self.request_id, provider.clock.wall())
+        return error_body(trouble, provider.numbers.vendor, self.request.api, self.request_id, provider.clock.wall())
 
     def _whole_headers(self) -> Headers:
         return (JSON, *self._provider.build_headers(self))
@@ -198,11 +198,11 @@ class Answering(CallState):
     def _open_stream(self, pace: RequestPace) -> SimulatedHead:
         provider = self._provider
         self._store_prompt()
-        self._encoder = AnswerEncoder(self.ask, self._name, int(provider.clock.wall()))
+        self._encoder = AnswerEncoder(self.request, self._name, int(provider.clock.wall()))
         self._opening = self._encoder.encode_start()
-        if self.ask.value is not None:
-            self._pieces = tokens_of(self.ask.value)
-        self._stall_at = chunks_until(provider.config.stalls.share, self._rng)
+        if self.request.value is not None:
+            self._pieces = split_tokens(self.request.value)
+        self._stall_at = draw_chunks_until(provider.config.stalls.share, self._rng)
         kind = self.fault.kind
         if kind in _IN_STREAM:
             n_chunks = -(-pace.n_output // provider.numbers.gaps.tokens_per_chunk)
@@ -211,7 +211,7 @@ class Answering(CallState):
 
     async def _answer_whole(self, first_at: float, pace: RequestPace) -> SimulatedHead:
         """Wait for the last token; the head and body of a whole answer."""
-        provider, ask, kind = self._provider, self.ask, self.fault.kind
+        provider, ask, kind = self._provider, self.request, self.fault.kind
         if kind is FaultKind.SILENT:
             self._fault_at = 0
             return SimulatedHead(200, self._whole_headers())
@@ -246,7 +246,7 @@ class Answering(CallState):
         if n_chunks >= self._stall_at:
             stalls = self._provider.config.stalls
             seconds += stalls.duration.draw(self._rng, self._rng.random())
-            self._stall_at = n_chunks + 1 + chunks_until(stalls.share, self._rng)
+            self._stall_at = n_chunks + 1 + draw_chunks_until(stalls.share, self._rng)
         if self.fault.kind is FaultKind.STALL and n_chunks == self.fault.after_chunks:
             seconds += self.fault.seconds
         return seconds
@@ -267,16 +267,16 @@ class Answering(CallState):
         data, self._opening = self._opening, b""
         if data:
             return data
-        self._finish(kind.value, self._n_sent * self.ask.n_choices)
+        self._finish(kind.value, self._n_sent * self.request.n_choices)
         match kind:
             case FaultKind.RESET_MID:
-                raise Broke("reset")
+                raise ConnectionBroken("reset")
             case FaultKind.CUT:
-                raise Broke("cut")
+                raise ConnectionBroken("cut")
             case FaultKind.MALFORMED:
                 return self._encoder.encode_malformed()
             case FaultKind.IN_BAND:
-                trouble, limits = self._provider.build_fault_error(self.fault, self.ask)
+                trouble, limits = self._provider.build_fault_error(self.fault, self.request)
                 vendor, wall = self._provider.numbers.vendor, self._provider.clock.wall()
                 headers = dict((*limit_headers(limits, vendor, wall), *error_headers(trouble, vendor)))
                 return self._encoder.encode_error(self._error_body(trouble), headers, self.fault.form)
@@ -289,20 +289,20 @@ class Answering(CallState):
         n_one = self._n_sent
         if self.sequence is not None and provider.engine is not None:
             n_one = provider.engine.n_generated(self.sequence)
-        elif not self.ask.stream and self._whole_ends_at:
+        elif not self.request.stream and self._whole_ends_at:
             past_s, span_s = provider.clock.now() - self._whole_began_at, self._whole_ends_at - self._whole_began_at
             share = past_s / span_s if span_s > 0 else float(past_s >= 0)
             n_one = int(pace.n_output * min(1.0, max(0.0, share)))
-        return n_one * self.ask.n_choices
+        return n_one * self.request.n_choices
 
     def _run_on(self, pace: RequestPace, n_now: int) -> None:
         """The provider did not notice the disconnect: the work continues, and holds its capacity, to its end."""
         provider = self._provider
         self._has_client_left = True
-        self.n_after_hangup = pace.n_output * self.ask.n_choices - n_now
+        self.n_after_hangup = pace.n_output * self.request.n_choices - n_now
         if self.sequence is not None:
             self.sequence.call_when_ended(self._finish_unread)
-        elif provider.engine is not None and self.ask.api.can_stream:
+        elif provider.engine is not None and self.request.api.can_stream:
             provider.call_at(self._due_at, self._submit_unread)
         else:
             rest = rest_s(provider.config, provider.numbers.gaps, pace, self._rng, max(1, self._n_sent))
@@ -314,7 +314,7 @@ class Answering(CallState):
         assert provider.engine is not None
         assert pace is not None
         try:
-            self.sequence = provider.engine.submit(self.ask.n_prompt_tokens, pace.n_output, self.ask.blocks)
+            self.sequence = provider.engine.submit(self.request.n_prompt_tokens, pace.n_output, self.request.blocks)
         except EngineFull:
             self.n_after_hangup = 0
             self._finish("cancelled", 0)
@@ -323,7 +323,7 @@ class Answering(CallState):
 
     def _finish_unread(self) -> None:
         assert self._pace is not None
-        self._finish("cancelled", self._pace.n_output * self.ask.n_choices)
+        self._finish("cancelled", self._pace.n_output * self.request.n_choices)
 
     def _finish(self, outcome: str, n_generated: int) -> None:
         self.outcome = outcome
@@ -352,7 +352,7 @@ class Provider(ProviderState):
         super().__init__(name, config, clock)
         self._numbers = count()
 
-    def ask(self, ask: SimulatedRequest) -> Answering:
+    def start_call(self, ask: SimulatedRequest) -> SimulatedCall:
         """Accept a request. Nothing happens before `begin` of the result."""
         now = self.clock.now()
         counts = self.counts
@@ -362,4 +362,4 @@ class Provider(ProviderState):
         if counts.first_at is None:
             counts.first_at = now
         counts.last_at = now
-        return Answering(self, ask, next(self._numbers) if ask.number is None else ask.number, now)
+        return SimulatedCall(self, ask, next(self._numbers) if ask.number is None else ask.number, now)

@@ -13,7 +13,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.types import Api
 from stayfast.lab.simulated.config import ProviderConfig
 from stayfast.lab.simulated.engine import Sequence, create_engine
-from stayfast.lab.simulated.faults import CALM, FaultRule, Forecast, Regime, Regimes, RegimeState
+from stayfast.lab.simulated.faults import CALM, FaultRule, RegimeTimeline, Regime, Regimes, RegimeState
 from stayfast.lab.simulated.prompt_cache import CacheLookup, CacheRules, PromptCache
 from stayfast.lab.simulated.request import SimulatedRequest
 from stayfast.lab.simulated.timing_plan import Dice
@@ -37,7 +37,7 @@ class CallState:
     """One call to a provider. Single loop."""
 
     __slots__ = (
-        "ask",
+        "request",
         "cache_lookup",
         "charge",
         "ended_at",
@@ -51,7 +51,7 @@ class CallState:
     )
 
     def __init__(self, ask: SimulatedRequest, number: int, request_id: str, received_at: float) -> None:
-        self.ask = ask
+        self.request = ask
         self.number = number
         self.request_id = request_id  # the provider's own id, in headers and errors
         self.received_at = received_at
@@ -113,7 +113,7 @@ class ProviderState:
         self._began_at = clock.now()
         self._rules: list[_ActiveRule] = [_ActiveRule(rule) for rule in config.faults]
         self._regimes = config.regimes or Regimes()
-        self._forecast = Forecast(self._regimes, self.dice.of_regimes()) if config.regimes is not None else None
+        self._forecast = RegimeTimeline(self._regimes, self.dice.for_regimes()) if config.regimes is not None else None
         self._forced: RegimeState | None = None
         self._meter = VendorMeter(config.quota, self._began_at) if config.quota is not None else None
         self._active_at: float | None = None  # when it was last busy
@@ -140,14 +140,14 @@ class ProviderState:
         return [rule.rule for rule in self._rules]
 
     @property
-    def weather(self) -> RegimeState:
+    def regime_state(self) -> RegimeState:
         return self._state_at(self.clock.now())
 
-    def inject(self, rule: FaultRule) -> None:
+    def add_fault(self, rule: FaultRule) -> None:
         """Add a rule for requests from now on. Its from_s and until_s count from now."""
         self._rules.append(_ActiveRule(rule, self.age_s))
 
-    def clear(self) -> None:
+    def clear_faults(self) -> None:
         """Remove the injected rules; calls with a fault keep it."""
         del self._rules[len(self.config.faults):]
 
@@ -163,7 +163,7 @@ class ProviderState:
         if not self._rules:
             return None
         age_s = now - self._began_at
-        rng = self.dice.of_faults(number)
+        rng = self.dice.for_faults(number)
         return next((rule.rule for rule in self._rules if rule.strike(api, age_s, rng)), None)
 
     def regime_at(self, now: float) -> Regime:
@@ -178,12 +178,12 @@ class ProviderState:
     def _state_at(self, now: float) -> RegimeState:
         if self._forced is not None:
             return self._forced
-        return self._forecast.at(now - self._began_at) if self._forecast is not None else RegimeState.NORMAL
+        return self._forecast.state_at(now - self._began_at) if self._forecast is not None else RegimeState.NORMAL
 
     def admit(self, call: CallState, regime: Regime, now: float) -> VendorError | None:
         """Admit a request and charge the quota, or return the error to answer."""
-        ask = call.ask
-        if regime.error_rate and self.dice.of_errors(call.number).random() < regime.error_rate:
+        ask = call.request
+        if regime.error_rate and self.dice.for_errors(call.number).random() < regime.error_rate:
             return overloaded_error(self.numbers.vendor, ask.api)
         if ask.prompt is not None and ask.prompt.fault:
             return error_for_status(BAD_REQUEST)._replace(message=ask.prompt.fault, text=ask.prompt.fault)
@@ -199,16 +199,16 @@ class ProviderState:
             call.charge = charged
         if ask.prompt is not None:
             call.cache_lookup = lookup
-            call.ask = msgspec.structs.replace(ask, n_cached_tokens=lookup.n_read, n_written_tokens=lookup.n_written,
+            call.request = msgspec.structs.replace(ask, n_cached_tokens=lookup.n_read, n_written_tokens=lookup.n_written,
                                                     n_written_1h_tokens=lookup.n_written_1h)
         counts, cache, n_prompt = self.counts, self.config.prompt_cache, ask.n_prompt_tokens
         counts.n_tokens_prompted += n_prompt
         counts.n_tokens_cached += lookup.n_read
         counts.n_tokens_written += lookup.n_written + lookup.n_written_1h
-        counts.cost_usd += self.config.tariff.usd(cache.plain_tokens(n_prompt, lookup) if cache is not None else n_prompt, 0)
+        counts.cost_usd += self.config.tariff.cost_usd(cache.plain_tokens(n_prompt, lookup) if cache is not None else n_prompt, 0)
         return None
 
-    def luck_of(self, session: str | None, now: float, rng: Random) -> float | None:
+    def shared_luck(self, session: str | None, now: float, rng: Random) -> float | None:
         """The random number that requests of a session share; None: this one draws its own. Each takes the shared one with
         probability sqrt(rho), so for two requests of a session, being in the tail has correlation rho.
         """
@@ -216,7 +216,7 @@ class ProviderState:
         if session is None or not rho or rng.random() >= sqrt(rho):
             return None
         window = int((now - self._began_at) / self.config.tail_redraw_s)
-        return self.dice.of_session(session, window).random()
+        return self.dice.for_session(session, window).random()
 
     def warm_at(self, now: float) -> float:
         """When it can start to work: now, or at the end of a cold start."""
@@ -226,7 +226,7 @@ class ProviderState:
         was = self._active_at
         is_cold = cold.starts_cold if was is None else (self.counts.n_running <= 1 and now - was >= cold.after_idle_s)
         if is_cold:
-            rng = self.dice.of_cold_start(self.counts.n_cold_starts)
+            rng = self.dice.for_cold_start(self.counts.n_cold_starts)
             self._warm_at = now + (rng.uniform(cold.container_min_s, cold.container_max_s)
                                    + rng.uniform(cold.load_min_s, cold.load_max_s))
             self.counts.n_cold_starts += 1
@@ -268,7 +268,7 @@ class ProviderState:
         counts.last_at = self._active_at = call.ended_at
         counts.outcomes[call.outcome] = counts.outcomes.get(call.outcome, 0) + 1
         counts.n_tokens_generated += n_output
-        cost_usd = self.config.tariff.usd(0, n_output)
+        cost_usd = self.config.tariff.cost_usd(0, n_output)
         counts.cost_usd += cost_usd
         if call.outcome == "cancelled":
             counts.n_tokens_unread += n_output
@@ -281,7 +281,7 @@ class ProviderState:
 
     def __repr__(self) -> str:
         counts = self.counts
-        return f"<Provider {self.name}: {counts.n_running} running, {counts.n_asked} requests, {self.weather.value}>"
+        return f"<Provider {self.name}: {counts.n_running} running, {counts.n_asked} requests, {self.regime_state.value}>"
 
 
 class _ActiveRule:

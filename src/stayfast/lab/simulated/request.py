@@ -10,10 +10,10 @@ from msgspec import Raw, Struct
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Api, Request
 from stayfast.lab.simulated.engine import CACHE_BLOCK_TOKENS
-from stayfast.lab.simulated.filler_text import json_for
+from stayfast.lab.simulated.filler_text import make_json
 from stayfast.lab.simulated.prompt_cache import CachedPrompt, CacheRules, n_tokens, parse_prompt
-from stayfast.policy.routing.affinity import blocks_of
-from stayfast.wire.json_input import typed
+from stayfast.policy.routing.affinity import hash_blocks
+from stayfast.wire.json_input import decode_typed
 from stayfast.wire.prompt import read_prompt
 
 _ABSENT: Final = Raw(b"")
@@ -76,7 +76,7 @@ _ANY: Final = msgspec.json.Decoder()
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
-def ask_of(request: Request, *, model: str = "", number: int | None = None, session: str | None = None,
+def to_simulated_request(request: Request, *, model: str = "", number: int | None = None, session: str | None = None,
            include_usage: bool = False, has_blocks: bool = False, cache_rules: CacheRules | None = None) -> SimulatedRequest:
     """The simulated request of a decoded request (`wire.json_input`). Raises Rejected for a malformed body.
 
@@ -85,20 +85,20 @@ def ask_of(request: Request, *, model: str = "", number: int | None = None, sess
     an engine with a prefix cache. cache_rules: for a provider with a prompt cache. Prompt tokens are counted by
     `filler_text.n_tokens_in`, tools by their bytes; chat templates are not counted.
     """
-    body = typed(_BODY, request.body)
+    body = decode_typed(_BODY, request.body)
     tool, value = _forced_tool(body) if body.tool_choice else (None, None)
     if value is None and (body.response_format or body.text or body.output_config):
         value = _json_mode(body)
     is_explicit = value is not None or request.max_output_tokens is None or bytes(body.ignore_eos) != b"true"
     inputs = _digest_inputs(body.input) if request.api is Api.EMBEDDINGS else ()
     n_prompt_tokens = len(body.tools) // BYTES_A_TOKEN + sum(
-        n_tokens(typed(_ANY, raw)) for name in _PROMPT if (raw := getattr(body, name)))
+        n_tokens(decode_typed(_ANY, raw)) for name in _PROMPT if (raw := getattr(body, name)))
     return SimulatedRequest(
         request.api, model or request.model, request.stream, n_prompt_tokens,
         request.max_output_tokens, None if is_explicit else request.max_output_tokens,
         request.include_usage or include_usage, request.n_choices,
         session or _session_of(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
-        tuple(blocks_of(read_prompt(request.body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN)) if has_blocks
+        tuple(hash_blocks(read_prompt(request.body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN)) if has_blocks
         else (),
         prompt=parse_prompt(request.body, request.api, model or request.model, cache_rules) if cache_rules else None,
         echo=_echoed_fields(request.body) if request.api is Api.RESPONSES else ())
@@ -110,7 +110,7 @@ def _echoed_fields(body: bytes) -> tuple[tuple[str, bytes], ...]:
 
 
 def _digest_inputs(raw: Raw) -> tuple[int, ...]:
-    parsed = typed(_ANY, raw)
+    parsed = decode_typed(_ANY, raw)
     is_one = not isinstance(parsed, list) or (bool(parsed) and isinstance(parsed[0], int))
     return tuple(crc32(msgspec.json.encode(one)) for one in ([parsed] if is_one else parsed))
 
@@ -118,7 +118,7 @@ def _digest_inputs(raw: Raw) -> tuple[int, ...]:
 def _session_of(body: _Body) -> str | None:
     for raw in (body.prompt_cache_key, body.user, body.metadata):
         if raw:
-            parsed = typed(_ANY, raw)
+            parsed = decode_typed(_ANY, raw)
             parsed = parsed.get("user_id") if isinstance(parsed, dict) else parsed
             if isinstance(parsed, str):
                 return parsed
@@ -127,29 +127,29 @@ def _session_of(body: _Body) -> str | None:
 
 def _forced_tool(body: _Body) -> tuple[str | None, str | None]:
     """The required tool and arguments for it; None if no tool is required."""
-    choice = typed(_ANY, body.tool_choice)
+    choice = decode_typed(_ANY, body.tool_choice)
     wanted = choice if isinstance(choice, str) else _get_member(choice, "type")
     if wanted not in ("required", "any", "tool", "function"):
         return None, None
     name = _get_member(choice, "name") or _get_member(_get_member(choice, "function"), "name")
-    tools = typed(_ANY, body.tools) if body.tools else None
+    tools = decode_typed(_ANY, body.tools) if body.tools else None
     for tool in tools if isinstance(tools, list) else ():
         function = _get_member(tool, "function") or tool
         if isinstance(_get_member(function, "name"), str) and name in (None, function["name"]):
             schema = _get_member(function, "parameters") or _get_member(function, "input_schema")
-            return function["name"], json_for(schema if isinstance(schema, Mapping) else {"type": "object"}, 0)
+            return function["name"], make_json(schema if isinstance(schema, Mapping) else {"type": "object"}, 0)
     return None, None
 
 
 def _json_mode(body: _Body) -> str | None:
-    formats = [typed(_ANY, raw) if raw else None for raw in (body.response_format, body.text, body.output_config)]
+    formats = [decode_typed(_ANY, raw) if raw else None for raw in (body.response_format, body.text, body.output_config)]
     for form in (formats[0], _get_member(formats[1], "format"), _get_member(formats[2], "format")):
         kind = _get_member(form, "type")
         if kind == "json_object":
-            return json_for(None, 0)
+            return make_json(None, 0)
         if kind == "json_schema":
             schema = _get_member(_get_member(form, "json_schema"), "schema") or _get_member(form, "schema")
-            return json_for(schema if isinstance(schema, Mapping) else None, 0)
+            return make_json(schema if isinstance(schema, Mapping) else None, 0)
     return None
 
 

@@ -11,20 +11,20 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.setting import SettingDoc
 from stayfast.core.types import Api
 from stayfast.lab.simulated.config import ProviderConfig
-from stayfast.lab.simulated.faults import Broke
-from stayfast.lab.simulated.provider import Answering, Provider, SimulatedHead
+from stayfast.lab.simulated.faults import ConnectionBroken
+from stayfast.lab.simulated.provider import SimulatedCall, Provider, SimulatedHead
 from stayfast.lab.simulated.provider_state import ProviderCounts
-from stayfast.lab.simulated.request import ask_of
+from stayfast.lab.simulated.request import to_simulated_request
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, AddedUpstream, nothing
+from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, AddedUpstream, empty_mapping
 from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.upstreams.dialect import HttpStream
-from stayfast.upstreams.scripted import NAMED_SCRIPTS, Scripted
-from stayfast.wire.errors import Secrets, error_in, from_response, malformed
-from stayfast.wire.json_input import can_assemble
-from stayfast.wire.transcode import transcoder
+from stayfast.upstreams.scripted import NAMED_SCRIPTS, ScriptedUpstream
+from stayfast.wire.errors import Secrets, find_in_band_failure, failure_of_response, malformed_answer
+from stayfast.wire.json_input import can_collect_stream
+from stayfast.wire.transcode import make_transcoder
 
 _NO_SECRETS = Secrets([])
 
@@ -57,26 +57,26 @@ class Simulated:
             request = msgspec.structs.replace(request, body=call.marker.write(request.body, request.api))
         session = dict(call.headers).get("x-session-id")
         number = self.number_of(call) if self.number_of is not None else None
-        is_stream = request.stream or (call.wants_parts and can_assemble(request))
-        ask = ask_of(msgspec.structs.replace(request, stream=is_stream), model=call.model, number=number, session=session,
+        is_stream = request.stream or (call.prefers_stream and can_collect_stream(request))
+        ask = to_simulated_request(msgspec.structs.replace(request, stream=is_stream), model=call.model, number=number, session=session,
                      include_usage=True, has_blocks=self.provider.caches_prompts, cache_rules=self.provider.cache_rules)
-        answering = self.provider.ask(ask)
+        answering = self.provider.start_call(ask)
         if call.sending is not None:
             call.sending.has_started = True
         try:
-            head = await answering.begin()
+            head = await answering.wait_head()
             if head.status != 200:
-                raise from_response(self.name, request.api, head.status, dict(head.headers), head.body or b"",
+                raise failure_of_response(self.name, request.api, head.status, dict(head.headers), head.body or b"",
                                     now_wall=self._clock.wall())
             if is_stream and head.body is not None:
-                raise error_in(self.name, head.body) or malformed(self.name, "a whole answer to a request for a stream")
-        except Broke as broke:
+                raise find_in_band_failure(self.name, head.body) or malformed_answer(self.name, "a whole answer to a request for a stream")
+        except ConnectionBroken as broke:
             answering.close()
             raise _to_upstream_failed(self.name, broke) from None
         except BaseException:
             answering.close()
             raise
-        translated = transcoder(request.api, request, source_streams=is_stream, upstream=self.name,
+        translated = make_transcoder(request.api, request, source_streams=is_stream, upstream=self.name,
                                 hide_usage=not request.include_usage, created_at=int(self._clock.wall()))
         return HttpStream(_SimulatedResponse(self.name, head, answering), translated, _NO_SECRETS)
 
@@ -92,7 +92,7 @@ class _SimulatedResponse:
 
     __slots__ = ("_call", "_name", "_whole", "headers", "status")
 
-    def __init__(self, name: str, head: SimulatedHead, answering: Answering) -> None:
+    def __init__(self, name: str, head: SimulatedHead, answering: SimulatedCall) -> None:
         self.status = head.status
         self.headers: Mapping[str, str] = dict(head.headers)
         self._name = name
@@ -105,7 +105,7 @@ class _SimulatedResponse:
             return whole
         try:
             return await self._call.next() or b""
-        except Broke as broke:
+        except ConnectionBroken as broke:
             raise _to_upstream_failed(self._name, broke) from None
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class _SimulatedResponse:
         self._call.close()
 
 
-def _to_upstream_failed(name: str, broke: Broke) -> UpstreamFailed:
+def _to_upstream_failed(name: str, broke: ConnectionBroken) -> UpstreamFailed:
     if broke.kind == "refused":
         return UpstreamFailed(name, Fault.CONNECT, f"upstream {name} refused the connection")
     return UpstreamFailed(name, Fault.RESET, f"upstream {name} closed the connection before the answer was whole")
@@ -132,17 +132,17 @@ class SimulatedUpstream(AddedUpstream):
         "quick.")] = "jagged"
     provider: Annotated[ProviderConfig, SettingDoc("The model's own settings.", is_inline=True)] = field(
         default_factory=ProviderConfig)
-    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=nothing)
-    prices: Annotated[Prices, PRICES] = field(default_factory=nothing)
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
+    prices: Annotated[Prices, PRICES] = field(default_factory=empty_mapping)
     probe: Annotated[bool, PROBE] = True
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 
-    def make(self, name: str, clock: Clock) -> Upstream:
+    def build_upstream(self, name: str, clock: Clock) -> Upstream:
         """A `Simulated` if a setting of the model is set, else the script."""
         if self.provider != ProviderConfig():
             return Simulated(name, self.provider, clock)
-        return Scripted(name, NAMED_SCRIPTS[self.script], clock)
+        return ScriptedUpstream(name, NAMED_SCRIPTS[self.script], clock)
 
 
 KINDS = (SimulatedUpstream,)

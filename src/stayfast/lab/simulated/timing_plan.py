@@ -26,24 +26,24 @@ class Dice:
     def __init__(self, seed: int, name: str) -> None:
         self._base = ((seed << 32) | crc32(name.encode())) << 80
 
-    def of_request(self, number: int) -> Random:
+    def for_request(self, number: int) -> Random:
         return Random(self._base | number)
 
-    def of_faults(self, number: int) -> Random:
+    def for_faults(self, number: int) -> Random:
         """For the faults of a request; separate, so that another fault rule changes no latency."""
         return Random(self._base | (_FAULT << 64) | number)
 
-    def of_errors(self, number: int) -> Random:
+    def for_errors(self, number: int) -> Random:
         return Random(self._base | (_ERROR << 64) | number)
 
-    def of_regimes(self) -> Random:
+    def for_regimes(self) -> Random:
         return Random(self._base | (_WEATHER << 64))
 
-    def of_session(self, session: str, window: int) -> Random:
+    def for_session(self, session: str, window: int) -> Random:
         """For the shared luck of a session in one window of time."""
         return Random(self._base | (_SESSION << 64) | (crc32(session.encode()) << 32) | (window & 0xFFFFFFFF))
 
-    def of_cold_start(self, number: int) -> Random:
+    def for_cold_start(self, number: int) -> Random:
         return Random(self._base | (_COLD << 64) | number)
 
 
@@ -95,7 +95,7 @@ def _draw_length(config: ProviderConfig, ask: SimulatedRequest, rng: Random) -> 
     return n_output, "stop"
 
 
-def chunks_until(share: float, rng: Random) -> int:
+def draw_chunks_until(share: float, rng: Random) -> int:
     """Chunks before the next selected one, if each is selected with probability `share` (geometric)."""
     if share <= 0:
         return NEVER
@@ -113,8 +113,8 @@ def rest_s(config: ProviderConfig, gaps: GapConfig, pace: RequestPace, rng: Rand
     n_fast = max(0, pace.slow_from - (n_there - 1) // gaps.tokens_per_chunk)
     n_slow = min(n_rest, max(0, n_chunks - n_fast) * gaps.tokens_per_chunk)
     seconds = gaps.draw(rng, n_rest) * (1 + (pace.slow_factor - 1) * n_slow / n_rest) * pace.gap_factor
-    at = chunks_until(config.stalls.share, rng)
+    at = draw_chunks_until(config.stalls.share, rng)
     while at < n_chunks:
         seconds += config.stalls.duration.draw(rng, rng.random())
-        at += 1 + chunks_until(config.stalls.share, rng)
+        at += 1 + draw_chunks_until(config.stalls.share, rng)
     return seconds

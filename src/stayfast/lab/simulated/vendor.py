@@ -250,7 +250,7 @@ class VendorMeter:
         n_output = most_output if most_output is not None else self._quota.assumed_output
         costs = {"requests": 1, "tokens": n_input + n_output, "input-tokens": n_input, "output-tokens": n_output}
         for name, bucket in self._buckets.items():
-            if not bucket.has(costs[name], now):
+            if not bucket.has_room(costs[name], now):
                 cost = costs[name]
                 return rate_limit_error(self._limit(name, now), cost, model, bucket.wait_s(cost, now))
         for name, bucket in self._buckets.items():

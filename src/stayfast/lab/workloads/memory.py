@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stayfast.compose.caching import missing
+from stayfast.compose.caching import explain_missing_packages
 from stayfast.core.types import Api, Chunk, Request
 from stayfast.lab.harness.claim import SetUpFailed
-from stayfast.lab.harness.virtual import read
-from stayfast.lab.load.virtual import virtual
+from stayfast.lab.harness.virtual import read_body
+from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
@@ -24,13 +24,13 @@ from stayfast.policy.cache.similarity import EligibleConfig, SemanticConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings import RouteSettings, Settings, environment
-from stayfast.settings.environment import cache_home
-from stayfast.stores.embedder import HOW_TO, EmbedderConfig, NoEmbedder
+from stayfast.settings import RouteSettings, Settings, read_environment
+from stayfast.settings.environment import cache_directory
+from stayfast.stores.embedder import INSTALL_HINT, EmbedderConfig, NoEmbedder
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.local_answers import render_text_answer
-from stayfast.wire.transcode import transcoder
+from stayfast.wire.transcode import make_transcoder
 
 if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
@@ -40,9 +40,9 @@ class BodyStream:
     """The stream of a stored body, through the same transcoder as a real answer."""
 
     def __init__(self, call: Call, body: bytes, upstream: str, *, source_streams: bool = False) -> None:
-        self._coder = transcoder(call.request.api, call.request, source_streams=source_streams, upstream=upstream)
+        self._coder = make_transcoder(call.request.api, call.request, source_streams=source_streams, upstream=upstream)
         self._chunks = self._read(body)
-        self.sight = self._coder.sight
+        self.summary = self._coder.summary
 
     def _read(self, body: bytes) -> Iterator[Chunk]:
         for chunk in (self._coder.feed(body), self._coder.finish()):
@@ -71,7 +71,7 @@ class MemoryEmbedder:
     def is_whole(self, text: str) -> bool:
         return True
 
-    def fits(self, left_s: float) -> bool:
+    def can_embed_within(self, left_s: float) -> bool:
         return left_s > self._delay_s
 
     async def embed(self, texts: Sequence[str]) -> "Floats":
@@ -91,9 +91,9 @@ def load_embedder(config: EmbedderConfig | None = None) -> Any:
     """The sentence model that a gateway uses. Raises SetUpFailed."""
     try:
         model = import_module("stayfast.stores.onnx_embedder")
-        return model.load(config or EmbedderConfig(), str(cache_home(environment())))
+        return model.load(config or EmbedderConfig(), str(cache_directory(read_environment())))
     except (ImportError, NoEmbedder) as missing:
-        raise SetUpFailed(f"no embedding model: {missing}; {HOW_TO}") from missing
+        raise SetUpFailed(f"no embedding model: {missing}; {INSTALL_HINT}") from missing
 
 
 DELAY_S: Final = 0.2
@@ -151,7 +151,7 @@ def _random_vector(text: str) -> "Floats":
 async def ask_echo(gateway: Gateway, request: Request, arrival: Arrival) -> Echoed:
     """Send a request, and read its whole answer."""
     reply = await gateway.serve(request, arrival)
-    body = await read(reply)
+    body = await read_body(reply)
     name = _NAME.search(body)
     return Echoed(cache_result(reply.cache), name[0].decode() if name else "", body.startswith((b"data: ", b"event: ")))
 
@@ -168,11 +168,11 @@ def echo_gateway(names: dict[str, str], models: Sequence[str], cache: CacheConfi
     upstream = SimulatedUpstream(probe=False, limit=LimitConfig("off"), breaker=BreakerConfig(enabled=False))
     settings = Settings(upstreams={ECHO: upstream},
                         routes={name: RouteSettings((ECHO,), cache=cache, hedge=HedgeConfig("off")) for name in models})
-    if lacking := missing(settings):
+    if lacking := explain_missing_packages(settings):
         raise SetUpFailed(lacking)
-    system = virtual(settings, loop, seed)
+    system = build_virtual_system(settings, loop, seed)
     system.registry[ECHO].upstream = EchoUpstream(names)
     if system.embedding is not None:
         embedder = MemoryEmbedder("random", _N_DIMS, (lambda _: _random_vector("alike")) if all_alike else _random_vector)
-        system.embedding.ahead = system.embedding.behind = embedder
+        system.embedding.foreground = system.embedding.background = embedder
     return system.gateway

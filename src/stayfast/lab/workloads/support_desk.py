@@ -35,23 +35,23 @@ from stayfast.core.types import Api
 from stayfast.http.server.connection import ServerConnection
 from stayfast.lab.harness.load import LONG_S, LoadSpec, run_load
 from stayfast.lab.harness.processes import Processes
-from stayfast.lab.harness.virtual import HEAVY_TAIL, serve_and_read, simulated
+from stayfast.lab.harness.virtual import HEAVY_TAIL, serve_and_read, simulated_upstream
 from stayfast.lab.load.lengths import FillerText
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.schedule import Prompts, Shot
-from stayfast.lab.load.stats import Exact
-from stayfast.lab.load.virtual import virtual
+from stayfast.lab.load.stats import ExactDistribution
+from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.sim_server.answer import AnswerRun, SimRequest
-from stayfast.lab.sim_server.app import ListenConfig, Site, signalled
+from stayfast.lab.sim_server.app import ListenConfig, SimulatorApp, stop_on_signals
 from stayfast.lab.simulated import (
-    Answering,
+    SimulatedCall,
     GapConfig,
     PromptCacheModel,
     Provider,
     ProviderConfig,
     SimulatedRequest,
     Tariff,
-    ask_of,
+    to_simulated_request,
 )
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.lab.workloads.memory import MemoryEmbedder, cache_result, load_embedder
@@ -228,13 +228,13 @@ class DeskPrompts:
 
     def __init__(self, seed: int) -> None:
         self._book = FillerText(seed)
-        self.system = self._book.passage(0, N_STATIC)
+        self.system = self._book.make_passage(0, N_STATIC)
 
     def message(self, visit: Visit) -> str:
         """The user's message: the question, and the pasted text."""
         if visit.pasted is None:
             return visit.text
-        return visit.text + SEPARATOR + self._book.passage(visit.pasted, N_PASTED)
+        return visit.text + SEPARATOR + self._book.make_passage(visit.pasted, N_PASTED)
 
 
 NAMES: Final = ("a", "b")
@@ -273,11 +273,11 @@ class DeskProvider(Provider):
         self._n_calls += 1
         return self._n_calls
 
-    def ask(self, ask: SimulatedRequest) -> Answering:
-        return super().ask(msgspec.structs.replace(ask, value=self._answer))
+    def ask(self, ask: SimulatedRequest) -> SimulatedCall:
+        return super().start_call(msgspec.structs.replace(ask, value=self._answer))
 
 
-class _DeskSite(Site):
+class _DeskSite(SimulatorApp):
     """A simulator with help-desk providers."""
 
     def __init__(self, articles: Mapping[str, int], seed: int) -> None:
@@ -288,7 +288,7 @@ class _DeskSite(Site):
     def _ask(self, connection: ServerConnection[SimRequest], request: SimRequest, name: str,
              api: Api) -> Coroutine[Any, Any, None]:
         provider = self._providers[name]
-        ask = ask_of(decode(api, request.body), cache_rules=provider.cache_rules)
+        ask = to_simulated_request(decode(api, request.body), cache_rules=provider.cache_rules)
         answer = render_answer(self._articles[parse_question(request.body)])
         return AnswerRun(provider, msgspec.structs.replace(ask, value=answer), connection, request, self._state).run()
 
@@ -299,7 +299,7 @@ def _report(error: BaseException) -> None:
 
 async def _serve(articles: Mapping[str, int], seed: int) -> None:
     site = _DeskSite(articles, seed)
-    with signalled() as stop:
+    with stop_on_signals() as stop:
         sys.stdout.write(f"http://127.0.0.1:{await site.listen()}\n")
         sys.stdout.flush()
         await stop.wait()
@@ -356,8 +356,8 @@ class Outcomes:
         return sum(wait_s > LONG_S for wait_s in self.waits_s) / self.n if self.n else nan
 
     def at(self, shares: Sequence[float]) -> list[float]:
-        exact = Exact(self.waits_s)
-        return [exact.at(share) for share in shares]
+        exact = ExactDistribution(self.waits_s)
+        return [exact.quantile(share) for share in shares]
 
     def add_counts(self, providers: Sequence[DeskProvider], sign: int) -> None:
         """Add (sign 1) or subtract (sign -1) the providers' current counts."""
@@ -371,17 +371,17 @@ class Outcomes:
 async def visit_in_virtual_time(loop: SimLoop, visits: Sequence[Visit], n_warm: int, route: Mapping[str, Any], *,
                                 rate_rps: float, seed: int, embedder: MemoryEmbedder | None = None) -> Outcomes:
     """Poisson arrivals at a gateway whose route has these settings. The first `n_warm` visits are not counted."""
-    system = virtual(Settings(
+    system = build_virtual_system(Settings(
         upstreams={name: SimulatedUpstream(provider=make_provider(number, seed), probe=False)
                    for number, name in enumerate(NAMES)},
         routes={ROUTE: RouteSettings(NAMES, model=MODEL, **route)}), loop, seed)
     articles = {visit.text: visit.article for visit in visits}
     providers = [DeskProvider(name, make_provider(number, seed), loop, articles) for number, name in enumerate(NAMES)]
     for each in providers:
-        upstream = simulated(system, each.name)
+        upstream = simulated_upstream(system, each.name)
         upstream.provider, upstream.number_of = each, each.number_of
     if system.embedding is not None:
-        system.embedding.ahead = system.embedding.behind = embedder
+        system.embedding.foreground = system.embedding.background = embedder
     rng, outcomes = Random(seed), Outcomes()
     visitors = _Visitors(system.gateway, loop, DeskPrompts(seed), outcomes)
     at = loop.now()
@@ -454,7 +454,7 @@ async def visit_over_sockets(visits: Sequence[Visit], route: Mapping[str, Any], 
     async with Processes() as processes:
         articles = processes.write_file({visit.text: visit.article for visit in visits})
         sim = await processes.start("-m", "stayfast.lab.workloads.support_desk", articles, str(seed))
-        gateway = await processes.gateway({
+        gateway = await processes.start_gateway({
             "upstreams": {name: {"kind": "anthropic", "base_url": f"{sim.url}/{name}", "key": "none", "probe": False}
                           for name in NAMES},
             "routes": {ROUTE: {"upstreams": list(NAMES), "model": MODEL, **route}}})

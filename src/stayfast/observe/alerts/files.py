@@ -5,9 +5,9 @@ from typing import Any
 
 import yaml
 
-from stayfast.observe.alerts.rule import AlertsConfig, Group, latency
-from stayfast.observe.alerts.slo_alerts import Promise, promises
-from stayfast.observe.alerts.symptom_alerts import causes
+from stayfast.observe.alerts.rule import AlertsConfig, Group, latency_group
+from stayfast.observe.alerts.slo_alerts import SloRules, slo_rules
+from stayfast.observe.alerts.symptom_alerts import symptom_groups
 from stayfast.policy.slo import Slo
 
 HEAD = """\
@@ -30,32 +30,32 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def groups(slos: Mapping[str, Slo], config: AlertsConfig) -> list[Group]:
+def all_groups(slos: Mapping[str, Slo], config: AlertsConfig) -> list[Group]:
     """All groups of rules. `slos`: by route."""
-    return [latency(), *(group for promise in promises(slos, config) for group in promise.groups()), *causes(config)]
+    return [latency_group(), *(group for promise in slo_rules(slos, config) for group in promise.groups()), *symptom_groups(config)]
 
 
-def prometheus(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
+def prometheus_rules(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
     """A file for Prometheus's `rule_files`."""
-    return HEAD + _yaml({"groups": [group.document(config.runbook) for group in groups(slos, config) if group.rules]})
+    return HEAD + _yaml({"groups": [group.to_yaml_dict(config.runbook) for group in all_groups(slos, config) if group.rules]})
 
 
-def sloth(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
+def sloth_specification(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
     """A specification for `sloth generate`, with the SLOs only."""
     return HEAD + _yaml({
         "version": "prometheus/v1", "service": "stayfast",
-        "slos": [_sloth(promise, config) for promise in promises(slos, config)],
+        "slos": [_sloth(promise, config) for promise in slo_rules(slos, config)],
     })
 
 
-def _sloth(promise: Promise, config: AlertsConfig) -> dict[str, Any]:
+def _sloth(promise: SloRules, config: AlertsConfig) -> dict[str, Any]:
     objective = promise.objective
     window = "{{.window}}"
     return {
         "name": promise.name, "objective": round(objective.share * 100, 6),
         "description": f"{objective.name} of route {promise.route}",
         "labels": {"route": promise.route, "slo": objective.name},
-        "sli": {"events": {"error_query": promise.bad(window), "total_query": promise.counted(window)}},
+        "sli": {"events": {"error_query": promise.bad_rate(window), "total_query": promise.counted_rate(window)}},
         "alerting": {
             "name": "StayfastBudgetBurn",
             "annotations": {"runbook_url": f"{config.runbook}#stayfastbudgetburnpage"},

@@ -15,7 +15,7 @@ ANSWERED = 'outcome=~"ok|degraded"'  # requests whose times count; failures coun
 COUNTED = "[235]..|429"  # other 4xx, and 499, are client errors: neither good nor bad
 
 
-def span(seconds: int) -> str:
+def format_duration(seconds: int) -> str:
     """A duration in Prometheus syntax: 5m, 6h, 30d."""
     for unit, letter in ((DAY_S, "d"), (HOUR_S, "h"), (60, "m")):
         if seconds % unit == 0:
@@ -23,25 +23,25 @@ def span(seconds: int) -> str:
     return f"{seconds}s"
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     return f"{value:.7g}"
 
 
-def bound(under_s: float) -> str:
+def bucket_label(under_s: float) -> str:
     """The value of a histogram's `le` label for this bound."""
-    return quoted(repr(float(under_s)))
+    return quote(repr(float(under_s)))
 
 
-def or_none(query: str) -> str:
+def or_zero(query: str) -> str:
     """0 if the series does not exist yet."""
     return f"({query} or vector(0))"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """For example 14.4 %."""
     return f"{share * 100:.3g} %"
 
@@ -58,7 +58,7 @@ class Recording:
     expr: str
     labels: Mapping[str, str] = field(default_factory=dict)
 
-    def document(self) -> dict[str, Any]:
+    def to_yaml_dict(self) -> dict[str, Any]:
         labels = {"labels": dict(self.labels)} if self.labels else {}
         return {"record": self.name, "expr": self.expr, **labels}
 
@@ -71,7 +71,7 @@ class Condition(NamedTuple):
     sign: str = ">"
 
     def __str__(self) -> str:
-        return f"{self.value} {self.sign} {number(self.limit)}"
+        return f"{self.value} {self.sign} {format_number(self.limit)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class Alert:
         joint = "\nand " if self.on is None else f"\nand on ({', '.join(self.on)}) "
         return joint.join(map(str, self.conditions))
 
-    def document(self, runbook: str) -> dict[str, Any]:
-        wait = {"for": span(self.for_s)} if self.for_s else {}
+    def to_yaml_dict(self, runbook: str) -> dict[str, Any]:
+        wait = {"for": format_duration(self.for_s)} if self.for_s else {}
         return {
             "alert": self.name, "expr": self.expr, **wait, "labels": {"severity": self.severity, **self.labels},
             "annotations": {"summary": self.summary, "description": self.action,
@@ -109,9 +109,9 @@ class Group:
     rules: tuple[Recording | Alert, ...]
     every_s: int | None = None  # None: Prometheus's default interval
 
-    def document(self, runbook: str) -> dict[str, Any]:
-        every = {"interval": span(self.every_s)} if self.every_s else {}
-        rules = [rule.document() if isinstance(rule, Recording) else rule.document(runbook) for rule in self.rules]
+    def to_yaml_dict(self, runbook: str) -> dict[str, Any]:
+        every = {"interval": format_duration(self.every_s)} if self.every_s else {}
+        rules = [rule.to_yaml_dict() if isinstance(rule, Recording) else rule.to_yaml_dict(runbook) for rule in self.rules]
         return {"name": self.name, **every, "rules": rules}
 
 
@@ -119,7 +119,7 @@ METRICS = ("ttft", "usable", "e2e", "tpot")
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
-def percentile(metric: str, quantile: str) -> str:
+def percentile_name(metric: str, quantile: str) -> str:
     """The name of a recorded percentile over 5 minutes."""
     return f"stayfast:{metric}_seconds:{quantile}_5m"
 
@@ -128,7 +128,7 @@ REQUESTS_5M = "stayfast:requests:increase5m"  # by route
 ATTEMPTS_5M = "stayfast:attempts:increase5m"  # by upstream
 
 
-def latency() -> Group:
+def latency_group() -> Group:
     return Group("stayfast-latency", tuple(_recordings()))
 
 
@@ -136,7 +136,7 @@ def _recordings() -> Iterator[Recording]:
     for metric in METRICS:
         for quantile, q in QUANTILES.items():
             buckets = f"sum by (route, le) (rate(stayfast_{metric}_seconds_bucket{{{ANSWERED}}}[5m]))"
-            yield Recording(percentile(metric, quantile), f"histogram_quantile({q}, {buckets})")
+            yield Recording(percentile_name(metric, quantile), f"histogram_quantile({q}, {buckets})")
     yield Recording(REQUESTS_5M, f'sum by (route) (increase(stayfast_requests_total{{status=~"{COUNTED}"}}[5m]))')
     yield Recording(ATTEMPTS_5M, "sum by (upstream) (increase(stayfast_attempts_total[5m]))")
 

@@ -18,12 +18,12 @@ from stayfast.observe.alerts.rule import (
     Condition,
     Group,
     Recording,
-    bound,
-    number,
-    or_none,
-    percent,
-    quoted,
-    span,
+    bucket_label,
+    format_number,
+    or_zero,
+    format_percent,
+    quote,
+    format_duration,
 )
 from stayfast.policy.slo import BURNS, DAY_S, Burn, Objective, Slo
 
@@ -33,7 +33,7 @@ SLOW_EVERY_S = 120  # below the 5 minutes after which Prometheus considers a ser
 _WINDOWS_S = tuple(sorted({window_s for burn in BURNS for window_s in (burn.short_s, burn.long_s)}))
 
 
-class Promise:
+class SloRules:
     """The rules of one objective of one route."""
 
     def __init__(self, route: str, objective: Objective, config: AlertsConfig) -> None:
@@ -43,25 +43,25 @@ class Promise:
         self.name = f"{_sloth_name(route)}-{objective.name}"
         self.labels = {"sloth_service": "stayfast", "sloth_slo": self.name, "sloth_id": f"stayfast-{self.name}",
                        "route": route, "slo": objective.name}
-        self._which = f"{{sloth_id={quoted(self.labels['sloth_id'])}}}"
+        self._which = f"{{sloth_id={quote(self.labels['sloth_id'])}}}"
 
-    def bad(self, window: str) -> str:
+    def bad_rate(self, window: str) -> str:
         late = ""
         if self.objective.under_s is not None:
-            late = f"{or_none(self._answered_rate('count', window))} - {or_none(self._answered_rate('bucket', window))}"
-        templates = or_none(self._template_rate(window)) if self.objective.metric in _WITHOUT_TEMPLATES else ""
-        return " + ".join(filter(None, (late, or_none(self._requests_rate(FAILED, window)), templates)))
+            late = f"{or_zero(self._answered_rate('count', window))} - {or_zero(self._answered_rate('bucket', window))}"
+        templates = or_zero(self._template_rate(window)) if self.objective.metric in _WITHOUT_TEMPLATES else ""
+        return " + ".join(filter(None, (late, or_zero(self._requests_rate(FAILED, window)), templates)))
 
-    def counted(self, window: str) -> str:
+    def counted_rate(self, window: str) -> str:
         if self.objective.metric is None:
             return self._requests_rate(COUNTED, window)
-        counted = f"{or_none(self._answered_rate('count', window))} + {or_none(self._requests_rate(FAILED, window))}"
+        counted = f"{or_zero(self._answered_rate('count', window))} + {or_zero(self._requests_rate(FAILED, window))}"
         if self.objective.metric in _WITHOUT_TEMPLATES:
-            counted += f" + {or_none(self._template_rate(window))}"
+            counted += f" + {or_zero(self._template_rate(window))}"
         return counted
 
-    def ratio(self, window: str) -> str:
-        return f"{_parenthesize(self.bad(window))}\n/\n{_parenthesize(self.counted(window))}"
+    def bad_ratio(self, window: str) -> str:
+        return f"{_parenthesize(self.bad_rate(window))}\n/\n{_parenthesize(self.counted_rate(window))}"
 
     def groups(self) -> Iterator[Group]:
         """The bad shares over short and long windows, the budget, and the alerts."""
@@ -73,37 +73,37 @@ class Promise:
         yield Group(f"stayfast-slo-alerts-{self.name}", tuple(map(self._alert, self.objective.alerts)))
 
     def _answered_rate(self, part: str, window: str) -> str:
-        under = f",le={bound(self.objective.under_s)}" if part == "bucket" and self.objective.under_s is not None else ""
-        which = f"route={quoted(self.route)},{ANSWERED}{under}"
+        under = f",le={bucket_label(self.objective.under_s)}" if part == "bucket" and self.objective.under_s is not None else ""
+        which = f"route={quote(self.route)},{ANSWERED}{under}"
         return f"sum(rate(stayfast_{self.objective.metric}_seconds_{part}{{{which}}}[{window}]))"
 
     def _template_rate(self, window: str) -> str:
         """Requests per second answered by a template; their times are not in the histograms."""
-        return f'sum(rate(stayfast_degraded_total{{route={quoted(self.route)},kind="template"}}[{window}]))'
+        return f'sum(rate(stayfast_degraded_total{{route={quote(self.route)},kind="template"}}[{window}]))'
 
     def _requests_rate(self, status: str, window: str) -> str:
-        return f'sum(rate(stayfast_requests_total{{route={quoted(self.route)},status=~"{status}"}}[{window}]))'
+        return f'sum(rate(stayfast_requests_total{{route={quote(self.route)},status=~"{status}"}}[{window}]))'
 
     def _share_recordings(self, windows_s: list[int]) -> Iterator[Recording]:
         long_windows_s = {burn.long_s for burn in BURNS}
         for window_s in windows_s:
-            window = span(window_s)
+            window = format_duration(window_s)
             labels = {**self.labels, "sloth_window": window}
-            yield Recording(f"slo:sli_error:ratio_rate{window}", self.ratio(window), labels)
+            yield Recording(f"slo:sli_error:ratio_rate{window}", self.bad_ratio(window), labels)
             if window_s in long_windows_s:
-                counted = f"{_parenthesize(self.counted(window))} * {window_s}"
+                counted = f"{_parenthesize(self.counted_rate(window))} * {window_s}"
                 yield Recording(f"stayfast:slo_events:increase{window}", counted, self.labels)
 
     def _budget_recordings(self) -> Iterator[Recording]:
         objective = self.objective
-        window = span(objective.window_days * DAY_S)
+        window = format_duration(objective.window_days * DAY_S)
         yield Recording("sloth_slo_info", "vector(1)", {
-            **self.labels, "sloth_objective": number(objective.share * 100), "sloth_spec": "prometheus/v1"})
-        yield Recording("slo:objective:ratio", f"vector({number(objective.share)})", self.labels)
-        yield Recording("slo:error_budget:ratio", f"vector({number(objective.budget)})", self.labels)
+            **self.labels, "sloth_objective": format_number(objective.share * 100), "sloth_spec": "prometheus/v1"})
+        yield Recording("slo:objective:ratio", f"vector({format_number(objective.share)})", self.labels)
+        yield Recording("slo:error_budget:ratio", f"vector({format_number(objective.budget)})", self.labels)
         yield Recording("slo:time_period:days", f"vector({objective.window_days})", self.labels)
         if objective.under_s is not None:
-            yield Recording("stayfast:slo_under:seconds", f"vector({number(objective.under_s)})", self.labels)
+            yield Recording("stayfast:slo_under:seconds", f"vector({format_number(objective.under_s)})", self.labels)
         budget = f"on (sloth_id) slo:error_budget:ratio{self._which}"
         yield Recording("slo:current_burn_rate:ratio", f"slo:sli_error:ratio_rate5m{self._which} / {budget}", self.labels)
         yield Recording("slo:period_burn_rate:ratio", f"slo:sli_error:ratio_rate{window}{self._which} / {budget}",
@@ -113,19 +113,19 @@ class Promise:
 
     def _alert(self, burn: Burn) -> Alert:
         objective, config = self.objective, self._config
-        long, short = span(burn.long_s), span(burn.short_s)
+        long, short = format_duration(burn.long_s), format_duration(burn.short_s)
         limit = objective.bad_share(burn)
         n_needed = objective.n_requests_needed(burn, config.min_requests, config.min_bad)
-        what = "fail" if objective.under_s is None else f"fail or have a {objective.name} over {number(objective.under_s)} s"
+        what = "fail" if objective.under_s is None else f"fail or have a {objective.name} over {format_number(objective.under_s)} s"
         return Alert(
             f"StayfastBudgetBurn{burn.severity.title()}", burn.severity,
             (Condition(f"slo:sli_error:ratio_rate{long}{self._which}", limit),
              Condition(f"slo:sli_error:ratio_rate{short}{self._which}", limit),
              Condition(f"stayfast:slo_events:increase{long}{self._which}", n_needed)),
-            f"Route {self.route}: the {objective.name} budget burns {number(burn.factor(objective.window_days))} times "
+            f"Route {self.route}: the {objective.name} budget burns {format_number(burn.factor(objective.window_days))} times "
             "too fast",
-            f"More than {percent(limit)} of its requests {what}, over {long} and still over {short}; "
-            f"{percent(objective.budget)} may over {objective.window_days} days. "
+            f"More than {format_percent(limit)} of its requests {what}, over {long} and still over {short}; "
+            f"{format_percent(objective.budget)} may over {objective.window_days} days. "
             "Now: {{ $value | humanizePercentage }}. Which upstream or stage changed on the dashboard?",
             for_s=0, on=("sloth_id",), labels={**self.labels, "long_window": long})
 
@@ -140,6 +140,6 @@ def _sloth_name(route: str) -> str:
     return plain if plain == route else f"{plain}-{crc32(route.encode()):08x}".lstrip("-")
 
 
-def promises(slos: Mapping[str, Slo], config: AlertsConfig) -> list[Promise]:
+def slo_rules(slos: Mapping[str, Slo], config: AlertsConfig) -> list[SloRules]:
     """All objectives of all routes, in the order of the settings."""
-    return [Promise(route, objective, config) for route, slo in slos.items() for objective in slo.objectives()]
+    return [SloRules(route, objective, config) for route, slo in slos.items() for objective in slo.objectives()]

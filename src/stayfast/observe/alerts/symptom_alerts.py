@@ -12,8 +12,8 @@ from stayfast.observe.alerts.rule import (
     AlertsConfig,
     Condition,
     Group,
-    percentile,
-    quoted,
+    percentile_name,
+    quote,
     rate_by,
 )
 
@@ -21,7 +21,7 @@ DESCRIPTIONS = {"ttft": "the first token", "usable": "a usable answer", "e2e": "
 TIMES_FOR_P99 = 5  # a p99 needs five times the requests of a p95
 
 
-def causes(config: AlertsConfig) -> list[Group]:
+def symptom_groups(config: AlertsConfig) -> list[Group]:
     return [
         Group("stayfast-percentiles", tuple(_percentile_alerts(config))),
         Group("stayfast-upstreams", tuple(_upstream_alerts(config))),
@@ -38,7 +38,7 @@ def _percentile_alerts(config: AlertsConfig) -> Iterator[Alert]:
                 continue
             yield Alert(
                 f"Stayfast{metric.capitalize()}{quantile.upper()}High", "ticket",
-                (Condition(percentile(metric, quantile), limit_s),
+                (Condition(percentile_name(metric, quantile), limit_s),
                  Condition(REQUESTS_5M, config.min_requests_5m * (TIMES_FOR_P99 if quantile == "p99" else 1))),
                 f"Route {{{{ $labels.route }}}}: {quantile} of {DESCRIPTIONS[metric]} is over {limit_s:g} s",
                 "{{ $value | humanizeDuration }} over the last 5 minutes. Compare upstreams on the dashboard. One slow: "
@@ -148,7 +148,7 @@ def _prompt_cache_alerts(config: AlertsConfig) -> Iterator[Alert]:
 
 
 def _gateway_alerts(config: AlertsConfig) -> Iterator[Alert]:
-    job = f"{{job={quoted(config.job)}}}"
+    job = f"{{job={quote(config.job)}}}"
     yield Alert(
         "StayfastDown", "page", (Condition(f"(count(up{job} == 1) or vector(0))", 1, "<"),),
         "No gateway instance answers its scrape",

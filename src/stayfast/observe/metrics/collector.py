@@ -21,7 +21,7 @@ from stayfast.core.events import (
     Ejected,
     EngineState,
     Fact,
-    GapsSeen,
+    TokenGaps,
     Hedged,
     LoopLag,
     Renewed,
@@ -29,21 +29,21 @@ from stayfast.core.events import (
     RequestRefused,
     Rescued,
     RetryWithheld,
-    SemanticLookedUp,
+    SemanticLookup,
     StageDone,
     StoreCallDone,
 )
 from stayfast.core.types import FROM_CACHE, Outcome, Stage
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.metrics.counters import Histogram, Labels, MetricsSnapshot, Rows, Totals
-from stayfast.policy.histogram import LogHistogram, Window, merged
+from stayfast.observe.metrics.counters import Histogram, Labels, MetricsSnapshot, Samples, Totals
+from stayfast.policy.histogram import LogHistogram, Window, merge_all
 
 MEDIAN_TTL_S = 10.0  # lifetime of a computed median
 WINDOW_S = 300.0
 KINDS = {"hit": "exact", "stale": "exact", "semantic": "semantic"}
 
 
-class Saved:
+class CacheSavings:
     """Counts cache savings into `totals`. For one event loop."""
 
     __slots__ = ("_clock", "_first_tokens", "_medians", "_seconds", "_usd")
@@ -55,7 +55,7 @@ class Saved:
         self._seconds: defaultdict[Labels, float] = totals.counters[known.CACHE_SAVED_S.name]
         self._medians: dict[str, tuple[float, float]] = {}  # by route: valid until, median in seconds
 
-    def take(self, fact: RequestDone) -> None:
+    def record_hit(self, fact: RequestDone) -> None:
         route, kind = fact.route or "", KINDS.get(fact.cache or "")
         if kind is None or fact.status >= 400:
             return
@@ -101,14 +101,14 @@ class MetricsSink:
 
     def __init__(self, clock: Clock, slo_bounds_s: Mapping[str, Iterable[float]] | None = None,
                  *, in_flight: Read = tuple, lost: Read = tuple, queued: Callable[[], Iterable[tuple[Labels, int]]] = tuple,
-                 gauges: Callable[[], Rows] = dict, counters: Callable[[], Rows] = dict) -> None:
+                 gauges: Callable[[], Samples] = dict, counters: Callable[[], Samples] = dict) -> None:
         """gauges, counters: rows that other objects keep, read at the scrape."""
         self._clock = clock
-        self.in_flight = in_flight  # requests in flight at the moment of the scrape, by upstream
+        self.read_in_flight = in_flight  # requests in flight at the moment of the scrape, by upstream
         self._queued = queued  # requests that wait, by upstream and lane
         self._gauges = gauges
         self._counters = counters
-        self.lost = lost  # log lines and spans that were thrown away since the start
+        self.read_lost = lost  # log lines and spans that were thrown away since the start
         self.totals = Totals(known.bounds_of(slo_bounds_s or {}))
         self._live: defaultdict[Labels, Window] = defaultdict(Window)  # route, upstream: times to the first token
         counts, histograms = self.totals.counters, self.totals.histograms
@@ -117,11 +117,11 @@ class MetricsSink:
         self._reused, self._cache = counts[known.REUSED.name], counts[known.CACHE.name]
         self._gap_s = histograms[known.GAP.name]
         self._stage_s = {stage: histograms[known.STAGE.name][(stage.value,)] for stage in Stage}
-        self._saved = Saved(self.totals, clock, self.first_tokens)
+        self._saved = CacheSavings(self.totals, clock, self.first_tokens)
         self._series: dict[Labels, _RequestSeries] = {}  # route, upstream, outcome
         self._steps: defaultdict[str, set[str]] = defaultdict(set)  # names of served turns' steps, by upstream
 
-    def take(self, facts: Sequence[Fact]) -> None:
+    def consume(self, facts: Sequence[Fact]) -> None:
         requests: list[RequestDone] = []
         attempts: dict[_AttemptKey, list[AttemptDone]] = {}
         for fact in facts:
@@ -135,7 +135,7 @@ class MetricsSink:
                     attempts[key] = [fact]
             elif isinstance(fact, ConnectionReused):
                 self._reused[(fact.upstream,)] += 1
-            elif isinstance(fact, GapsSeen):
+            elif isinstance(fact, TokenGaps):
                 self._gap_s[fact.route, fact.upstream].add_sorted(sorted(fact.gaps_s))
             else:
                 self._count_rare(fact)
@@ -146,10 +146,10 @@ class MetricsSink:
 
     def snapshot(self) -> MetricsSnapshot:
         """All counts of this process."""
-        in_flight: list[tuple[Labels, float]] = [((upstream,), n) for upstream, n in self.in_flight()]
-        lost: list[tuple[Labels, float]] = [((what,), n) for what, n in self.lost()]
+        in_flight: list[tuple[Labels, float]] = [((upstream,), n) for upstream, n in self.read_in_flight()]
+        lost: list[tuple[Labels, float]] = [((what,), n) for what, n in self.read_lost()]
         routes = {route for route, _ in self._live}
-        live = {route: self.first_tokens(route, LIVE_S).packed() for route in routes}
+        live = {route: self.first_tokens(route, LIVE_S).pack() for route in routes}
         queued: list[tuple[Labels, float]] = [(where, n) for where, n in self._queued()]
         gauges = {known.IN_FLIGHT.name: in_flight, known.QUEUE_DEPTH.name: queued, **self._gauges()}
         return self.totals.snapshot({known.LOST.name: lost, **self._counters()}, gauges, live)
@@ -157,10 +157,10 @@ class MetricsSink:
     def first_tokens(self, route: str | None, seconds: float) -> LogHistogram:
         """Times to the first token on a route in the last `seconds`, from accept, without answers from the cache."""
         now, of = self._clock.now(), route or known.NO_ROUTE
-        return merged(window.last(seconds, now) for (name, upstream), window in self._live.items()
+        return merge_all(window.merge_last(seconds, now) for (name, upstream), window in self._live.items()
                       if name == of and upstream != FROM_CACHE)
 
-    def resume(self, snapshot: MetricsSnapshot) -> None:
+    def resume_from(self, snapshot: MetricsSnapshot) -> None:
         """Add the counts of the ended process that this one replaces."""
         self.totals.add(snapshot, is_of_now=False)
 
@@ -175,7 +175,7 @@ class MetricsSink:
                 count[known.HEDGES.name][fact.route, f"refused_{fact.refused}"] += 1
         elif isinstance(fact, Rescued):
             count[known.RESCUES.name][fact.route, fact.result] += 1
-        elif isinstance(fact, SemanticLookedUp):
+        elif isinstance(fact, SemanticLookup):
             count[known.SEMANTIC.name][fact.route, fact.result] += 1
         elif isinstance(fact, RetryWithheld):
             count[known.RETRIES_WITHHELD.name][fact.route, fact.upstream] += 1
@@ -238,7 +238,7 @@ class MetricsSink:
             if len(names) < known.MAX_STEP_NAMES:
                 names.add(step.name)
             name = step.name if step.name in names else "other"
-            count[known.TURN_STEPS.name][fact.upstream, name, step.how] += 1
+            count[known.TURN_STEPS.name][fact.upstream, name, step.outcome] += 1
             self.totals.histograms[known.STEP_SECONDS.name][fact.upstream, name].add(step.ended_at - step.began_at)
 
     def _count_requests(self, facts: list[RequestDone]) -> None:
@@ -264,7 +264,7 @@ class MetricsSink:
         for series_key, same in by_series.items():
             (self._series.get(series_key) or self._create_series(series_key)).take(same)
         for fact in cached:
-            self._saved.take(fact)
+            self._saved.record_hit(fact)
         for stage, histogram in self._stage_s.items():
             histogram.add_all(spent_s[stage])
 

@@ -12,14 +12,14 @@ from functools import lru_cache
 
 import msgspec
 
-from stayfast.observe.metrics.definitions import FAMILIES, HIGHEST, SPIKE_FACTOR, Family
+from stayfast.observe.metrics.definitions import FAMILIES, MERGED_BY_MAX, SPIKE_FACTOR, Family
 from stayfast.policy.histogram import LogHistogram, Packed
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MIN_FOR_SPIKE_FACTOR = 20  # answers; with fewer, one slow request decides the p99
 _SERIES_AT_A_TIME = 64
 Labels = tuple[str, ...]
-Rows = dict[str, list[tuple[Labels, float]]]  # by family
+Samples = dict[str, list[tuple[Labels, float]]]  # by family
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -79,10 +79,10 @@ class SeriesCounts(msgspec.Struct, frozen=True):
 class MetricsSnapshot(msgspec.Struct, frozen=True):
     """All counts of one process, and its current gauges."""
 
-    counters: Rows
+    counters: Samples
     histograms: dict[str, list[SeriesCounts]]
     bounds_s: dict[str, tuple[float, ...]]
-    gauges: Rows = {}
+    gauges: Samples = {}
     live: dict[str, Packed] = {}  # by route: times to the first token in the last 5 minutes
 
 
@@ -98,10 +98,10 @@ class Totals:
 
     def add(self, snapshot: MetricsSnapshot, *, is_of_now: bool = True) -> None:
         """Add a process's counts. `is_of_now`: also its gauges; False for an ended process."""
-        for _ in self.adding(snapshot, is_of_now=is_of_now):
+        for _ in self.add_in_steps(snapshot, is_of_now=is_of_now):
             pass
 
-    def adding(self, snapshot: MetricsSnapshot, *, is_of_now: bool = True) -> Iterator[None]:
+    def add_in_steps(self, snapshot: MetricsSnapshot, *, is_of_now: bool = True) -> Iterator[None]:
         """The same in steps, so that the event loop can run in between."""
         for name, rows in snapshot.counters.items():
             for labels, n in rows:
@@ -116,11 +116,11 @@ class Totals:
             for name, rows in snapshot.gauges.items():
                 gauge = self.gauges[name]
                 for labels, value in rows:
-                    gauge[labels] = max(gauge[labels], value) if name in HIGHEST else gauge[labels] + value
+                    gauge[labels] = max(gauge[labels], value) if name in MERGED_BY_MAX else gauge[labels] + value
             for route, packed in snapshot.live.items():
                 self._live[route].merge(LogHistogram(packed))
 
-    def snapshot(self, counters: Rows, gauges: Rows, live: dict[str, Packed]) -> MetricsSnapshot:
+    def snapshot(self, counters: Samples, gauges: Samples, live: dict[str, Packed]) -> MetricsSnapshot:
         """The current counts, with additional `counters` and `gauges`."""
         counted = {name: list(rows.items()) for name, rows in self.counters.items() if rows}
         for name, more in counters.items():
@@ -130,7 +130,7 @@ class Totals:
                   for name, family in self.histograms.items()}
         return MetricsSnapshot(counted, series, self.bounds_s, gauges, live)
 
-    def pieces(self) -> Iterator[str]:
+    def exposition(self) -> Iterator[str]:
         """Prometheus text format 0.0.4, one series at a time."""
         for route, values in self._live.items():
             p50, p99 = values.quantile(0.5), values.quantile(0.99)

@@ -138,7 +138,7 @@ FAMILIES = (
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, GEN_AI_DURATION, GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS,
     GEN_AI_SERVER_TTFT,
 )
-HIGHEST = frozenset((BREAKER_STATE.name, EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
+MERGED_BY_MAX = frozenset((BREAKER_STATE.name, EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
                      RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name))  # gauges merged by maximum, not by sum
 SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)
 

@@ -15,7 +15,7 @@ MAX_MODELS = 100  # names, as clients may choose them; further ones are "other"
 _OTHER = "other"
 
 
-class GenAi:
+class GenAiMetrics:
     """Counts facts into `totals`. For one event loop."""
 
     __slots__ = ("_duration_s", "_first_chunk_s", "_models", "_peers", "_tokens", "_ttft_s")
@@ -29,7 +29,7 @@ class GenAi:
         self._ttft_s = histograms[known.GEN_AI_SERVER_TTFT.name]
         self._models: set[str] = set()
 
-    def take(self, facts: Sequence[Fact]) -> None:
+    def consume(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
             if isinstance(fact, AttemptDone):
                 if not is_turn(fact):

@@ -48,7 +48,7 @@ class TraceConfig:
         return base if base.endswith(_PATH) else base + _PATH
 
 
-def why_not_otlp() -> str | None:
+def otlp_problem() -> str | None:
     """Why spans cannot be exported on this machine; None if they can."""
     try:
         found = find_spec("opentelemetry.proto.trace.v1.trace_pb2")
@@ -93,7 +93,7 @@ class Peer(msgspec.Struct, frozen=True):
     port: int | None = None
 
 
-def provider_of(kind: str, host: str) -> str:
+def provider_name(kind: str, host: str) -> str:
     """`gen_ai.provider.name`: by the host if it is a known provider's, else the kind."""
     return next((provider for known, provider in _BY_HOST if host == known or host.endswith(f".{known}")), kind)
 

@@ -15,7 +15,7 @@ import msgspec
 from stayfast.core.events import Fact, RequestDone, Trace
 from stayfast.observe.tracing.config import Peer, TraceConfig
 from stayfast.policy.resilience.retry import backoff_s
-from stayfast.wire.trace_context import below, new_trace
+from stayfast.wire.trace_context import make_child_span, start_trace
 
 N_AT_A_TIME = 8  # requests encoded before a pause: about 0.5 ms
 LET_GO_S = 0.001
@@ -23,7 +23,7 @@ N_IN_BATCH = 256  # requests per message: about 0.5 MB
 RETRY_BASE_S, RETRY_CAP_S = 1.0, 30.0
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ExportResult(msgspec.Struct, frozen=True):
     """The result of sending a batch. `reason`: for the log; never text from the collector."""
 
     status: int | None = None  # None: no response
@@ -39,7 +39,7 @@ class Exporter(Protocol):
     def encode(self, requests: Sequence[RequestDone], peers: Mapping[str, Peer]) -> bytes:
         """A message; messages can be concatenated."""
 
-    def send(self, body: bytes) -> Verdict: ...
+    def send(self, body: bytes) -> ExportResult: ...
 
     def close(self) -> None:
         """Close connections."""
@@ -67,11 +67,11 @@ class SpanExporter:
         self.n_sent = 0  # requests whose spans were taken, and those refused for good: the thread counts
         self.n_refused = 0
 
-    def place(self, caller: Trace | None) -> Trace:
+    def start_trace(self, caller: Trace | None) -> Trace:
         """The request's span: under its caller's, with the caller's sampling decision, or the root of a new trace."""
-        return below(caller, self._rng) if caller is not None else new_trace(self._rng, self._config.sample)
+        return make_child_span(caller, self._rng) if caller is not None else start_trace(self._rng, self._config.sample)
 
-    def take(self, facts: Sequence[Fact]) -> None:
+    def consume(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
             if isinstance(fact, RequestDone) and fact.trace is not None and fact.trace.is_sampled and fact.trace.span_id:
                 if len(self._ended) == self._config.max_pending:
@@ -130,7 +130,7 @@ class SpanExporter:
             self.n_refused += n_encoded
             self._log_entry = "warning", "traces_refused", verdict.reason
 
-    def _send_with_retries(self, exporter: Exporter, body: bytes) -> Verdict:
+    def _send_with_retries(self, exporter: Exporter, body: bytes) -> ExportResult:
         """Retry until the batch is accepted or rejected; when closing, send once. An outage is logged once."""
         n_failed, is_reported = 0, False
         while True:

@@ -21,7 +21,7 @@ from stayfast.core.events import AttemptDone, RequestDone, RequestParams, Trace
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Usage
 from stayfast.observe.tracing.config import INVOKE_AGENT, OPERATIONS, PATHS, STEPS, Peer, TraceConfig, error_type, is_turn
-from stayfast.observe.tracing.exporter import Verdict
+from stayfast.observe.tracing.exporter import ExportResult
 
 MAX_NAME_CHARS = 128  # of names that clients choose
 CLIENT_LEFT = 499
@@ -33,7 +33,7 @@ _SAMPLED, _RANDOM = 1, 2
 Value = str | float | None  # int and bool keep their types
 
 
-class Spans:
+class SpanEncoder:
     """Converts requests to spans. `about`: attributes of this process. For one thread."""
 
     def __init__(self, about: Mapping[str, Value], version: str, rng: Random) -> None:
@@ -162,11 +162,11 @@ def _describe_step(span: Span, step: StepDone) -> None:
     operation = STEPS.get(step.kind)
     _put(span.attributes, {
         "gen_ai.operation.name": operation, "gen_ai.tool.name": step.name if step.kind == "tool" else None,
-        "stayfast.step.result": step.how, "stayfast.allowance_ms": step.allowance_s * 1e3,
+        "stayfast.step.result": step.outcome, "stayfast.allowance_ms": step.allowance_s * 1e3,
         "stayfast.over": True if step.broke_budget else None, "stayfast.cost_usd": step.cost_usd,
     })
-    if step.how in ("timeout", "failed"):
-        _add(span.attributes, "error.type", step.how)
+    if step.outcome in ("timeout", "failed"):
+        _add(span.attributes, "error.type", step.outcome)
         _fail(span, step.detail)
 
 
@@ -250,7 +250,7 @@ class OtlpExporter:
             "service.instance.id": str(UUID(int=rng.getrandbits(128), version=4)),
             "telemetry.sdk.name": "stayfast", "telemetry.sdk.language": "python", "telemetry.sdk.version": version,
         }
-        self._spans = Spans(about, version, rng)
+        self._spans = SpanEncoder(about, version, rng)
         self._headers = {"content-type": "application/x-protobuf", "user-agent": f"stayfast/{version}", **config.headers}
         parts = urlsplit(config.url)
         self._target = parts.path + (f"?{parts.query}" if parts.query else "")
@@ -266,7 +266,7 @@ class OtlpExporter:
     def encode(self, requests: Sequence[RequestDone], peers: Mapping[str, Peer]) -> bytes:
         return self._spans.encode(requests, peers)
 
-    def send(self, body: bytes) -> Verdict:
+    def send(self, body: bytes) -> ExportResult:
         """Post a message. Never raises."""
         was_open, verdict = self._is_open, self._post(body)
         if was_open and verdict.status is None:  # the collector may have closed the idle connection
@@ -277,20 +277,20 @@ class OtlpExporter:
         self._connection.close()
         self._is_open = False
 
-    def _post(self, body: bytes) -> Verdict:
+    def _post(self, body: bytes) -> ExportResult:
         try:
             self._connection.request("POST", self._target, body, self._headers)
             response = self._connection.getresponse()
             response.read(_MAX_ANSWER_BYTES)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            return Verdict(can_retry=True, reason=type(error).__name__)
+            return ExportResult(can_retry=True, reason=type(error).__name__)
         self._is_open = response.isclosed() and not response.will_close
         if not self._is_open:
             self.close()
         status = response.status
         if 200 <= status < 300:
-            return Verdict(status, is_taken=True)
+            return ExportResult(status, is_taken=True)
         after = response.headers.get("retry-after", "")  # seconds only; with a date the default back-off applies
-        return Verdict(status, can_retry=status in _CAN_RETRY, reason=f"HTTP {status}",
+        return ExportResult(status, can_retry=status in _CAN_RETRY, reason=f"HTTP {status}",
                        retry_after_s=float(after) if after.isascii() and after.isdigit() else None)

@@ -9,12 +9,12 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.types import Word
-from stayfast.policy.admission.fair_share import Sharing, TenantShare
+from stayfast.policy.admission.fair_share import FairShares, TenantShare
 from stayfast.policy.admission.lanes import LEAST_PLACES, Lane, Lanes
 from stayfast.policy.admission.overload import AdmissionConfig, OverloadSignals
 from stayfast.policy.admission.priority import HoldBack
 from stayfast.policy.admission.queue import Queue, QueueEntry
-from stayfast.policy.resilience.cross_process import LOOK_ELSEWHERE_S, SharedLimit, occupancy
+from stayfast.policy.resilience.cross_process import POLL_EVERY_S, SharedLimit, describe_occupancy
 
 _LEARNS = 0.05
 UNLIMITED = 1_000_000_000
@@ -27,7 +27,7 @@ class Why(Word):
     OVERLOADED = "overloaded"  # several signs of overload, and its band is shed first
 
 
-WHY_AWAY = {Why.QUEUE_FULL: "the queue is full", Why.PREDICTED_WAIT: "the predicted wait is too long",
+REJECT_REASONS = {Why.QUEUE_FULL: "the queue is full", Why.PREDICTED_WAIT: "the predicted wait is too long",
             Why.WAITED: "it waited too long", Why.OVERLOADED: "several signs of overload"}
 
 
@@ -79,15 +79,15 @@ class AdmissionController:
     """All places of one gateway. Belongs to one loop; only `wait` awaits, and giving back never does."""
 
     __slots__ = ("_clock", "_config", "_first_s", "_hold", "_sharing", "_timer", "_timer_at", "lanes", "n_taken",
-                 "outlook", "queue", "strain")
+                 "outlook", "queue", "overload_signals")
 
     def __init__(self, config: AdmissionConfig, clock: Clock, outlook: QueueOutlook | None = None) -> None:
         self._clock = clock
-        self._sharing = Sharing()
+        self._sharing = FairShares()
         self.outlook = outlook or QueueOutlook()
         self.n_taken = 0
         self._first_s = 0.0  # mean time to the first token of admitted requests
-        self.strain = OverloadSignals()
+        self.overload_signals = OverloadSignals()
         self._timer: asyncio.TimerHandle | None = None  # set while requests wait
         self._timer_at = 0.0
         self.queue: Queue[QueuedRequest] = Queue(config.queue)
@@ -123,7 +123,7 @@ class AdmissionController:
         for queue in queues:
             while (waiting := queue.pop(lambda _: True)) is not None:
                 request = waiting.item.request
-                request.lane = self.lanes.of(request.band, request.n_read,
+                request.lane = self.lanes.lane_for(request.band, request.n_read,
                                              request.n_output) if self.lanes is not None else None
                 gone = self._queue_of(request).push(waiting)
                 if gone is not None:
@@ -133,9 +133,9 @@ class AdmissionController:
     def n_places(self) -> int:
         return self._hold.n_places
 
-    def occupancy(self, verb: str = "") -> str:
+    def describe_occupancy(self, verb: str = "") -> str:
         """How many places are taken, in words; those of other workers included."""
-        return occupancy(self.n_taken, self.n_places, self.common, verb)
+        return describe_occupancy(self.n_taken, self.n_places, self.common, verb)
 
     @property
     def n_waiting(self) -> int:
@@ -149,12 +149,12 @@ class AdmissionController:
             if queue.n and not share.n_waiting:
                 least = queue.least_served()
         else:
-            request.lane = lane = lanes.of(band, request.n_read, request.n_output)
+            request.lane = lane = lanes.lane_for(band, request.n_read, request.n_output)
             queue = lane.queue
             if self._timer is not None and lanes.n_waiting and not share.n_waiting:
                 least = lanes.least_served()
-            lane.hold.seen_at[band] = now
-        self._sharing.arrive(share, now, least)
+            lane.hold_back.seen_at[band] = now
+        self._sharing.add_request(share, now, least)
         self._hold.seen_at[band] = now
         has_room = self._has_room(lane, band, self._sharing.n_reserved(share, self._hold.n_places, now), now)
         if has_room and not queue.n:
@@ -170,9 +170,9 @@ class AdmissionController:
             self._turn_away(gone, Why.QUEUE_FULL)
         self._let_in(now)
         if self._timer is None and self.n_waiting:
-            self.strain.begin(now, self._clock.cpu())
+            self.overload_signals.reset(now, self._clock.cpu())
             self._arm(now)
-        if self.common is not None and self.n_waiting and not self.common.is_watched:
+        if self.common is not None and self.n_waiting and not self.common.is_polling:
             self._poll_other_processes(self.common)
         return waiting
 
@@ -197,32 +197,32 @@ class AdmissionController:
         """
         self.n_taken -= 1
         if self.common is not None:
-            self.common.taken(self.n_taken)
-        self._sharing.end(share, request.tokens, tokens)
+            self.common.set_taken(self.n_taken)
+        self._sharing.end_request(share, request.tokens, tokens)
         lane, lanes = request.lane, self.lanes
         if lane is not None and lanes is not None:
             if request.is_prefilling:
                 request.is_prefilling = False
-                lanes.first_token(lane)
-            lanes.leave(lane, now)
+                lanes.end_prefill(lane)
+            lanes.end_request(lane, now)
         if took_s is not None:
-            (self.queue if lane is None else lane.queue).served(took_s, has_left=has_left)
+            (self.queue if lane is None else lane.queue).record_service_time(took_s, has_left=has_left)
         if self._timer is not None and self.n_waiting:
             self._let_in(now)
 
-    def first_token(self, request: AdmissionRequest) -> None:
+    def note_first_token(self, request: AdmissionRequest) -> None:
         """A request in a lane has its first token; only the first call counts."""
         if request.is_prefilling and self.lanes is not None and request.lane is not None:
             request.is_prefilling = False
-            self.lanes.first_token(request.lane)
+            self.lanes.end_prefill(request.lane)
             if self._timer is not None and self.lanes.n_waiting:
                 self._let_in(self._clock.now())
 
-    def learn_first(self, seconds: float) -> None:
+    def learn_ttft(self, seconds: float) -> None:
         """A first token arrived `ttft_s` after its call began."""
         self._first_s += (seconds - self._first_s) * _LEARNS
 
-    def depths(self) -> Iterator[tuple[str, int]]:
+    def queue_depths(self) -> Iterator[tuple[str, int]]:
         """Waiting requests by band, or by lane and band."""
         return self.queue.depths() if self.lanes is None else self.lanes.depths()
 
@@ -232,21 +232,21 @@ class AdmissionController:
     def _has_room(self, lane: Lane[QueuedRequest] | None, band: int, n_reserved: int, now: float) -> bool:
         hold, lanes = self._hold, self.lanes
         n_places = hold.n_places
-        n_taken = self.n_taken if self.common is None else self.common.n_seen(self.n_taken, n_places)
+        n_taken = self.n_taken if self.common is None else self.common.n_effective(self.n_taken, n_places)
         n_taken += n_reserved
         if lane is None or lanes is None:
-            return n_taken < hold.sure[band] or n_taken < hold.ceiling(band, now)
-        if n_taken < n_places and lanes.is_sure(lane, band):
+            return n_taken < hold.guaranteed[band] or n_taken < hold.ceiling(band, now)
+        if n_taken < n_places and lanes.has_guaranteed_room(lane, band):
             return True
         return lanes.has_room(lane, band, n_places - n_taken, n_places - hold.ceiling(band, now), now)
 
     def _poll_other_processes(self, common: SharedLimit) -> None:
         """While requests wait here: other processes do not report the places that they free."""
         self._let_in(self._clock.now())
-        common.waiting(self.n_waiting)
-        common.is_watched = self.n_waiting > 0
-        if common.is_watched:
-            asyncio.get_running_loop().call_later(LOOK_ELSEWHERE_S, self._poll_other_processes, common)
+        common.set_waiting(self.n_waiting)
+        common.is_polling = self.n_waiting > 0
+        if common.is_polling:
+            asyncio.get_running_loop().call_later(POLL_EVERY_S, self._poll_other_processes, common)
 
     def _predicted_s(self, request: AdmissionRequest, share: TenantShare) -> float:
         """How long a new request would wait, in its lane if there are lanes."""
@@ -256,7 +256,7 @@ class AdmissionController:
         else:  # places that serve this queue: those taken here, or this process's part of all
             n_served = self.n_taken if self.common is None else max(self.n_taken,
                                                                     self._hold.n_places // self.common.n_processes)
-        return self._queue_of(request).predicted_s(request.band, share, n_served)
+        return self._queue_of(request).predict_wait_s(request.band, share, n_served)
 
     def _check_worth(self, queue: Queue[QueuedRequest], share: TenantShare, request: AdmissionRequest, now: float) -> None:
         """Raises AdmissionRejected if the predicted wait is too long, and under overload for the bands that are shed."""
@@ -267,7 +267,7 @@ class AdmissionController:
         if wait_s > queue.config.max_wait_s or now + wait_s > latest_at:
             raise AdmissionRejected(Why.PREDICTED_WAIT, wait_s)
         held_share = n_held() / self.n_taken if n_held is not None and self.n_taken else 0.0
-        if not self._config.spares(request.band, queue.config, queue.n, wait_s, self.strain, held_share=held_share):
+        if not self._config.may_queue(request.band, queue.config, queue.n, wait_s, self.overload_signals, held_share=held_share):
             raise AdmissionRejected(Why.OVERLOADED, wait_s)
 
     def _let_in(self, now: float) -> None:
@@ -291,11 +291,11 @@ class AdmissionController:
     def _take(self, share: TenantShare, request: AdmissionRequest, now: float) -> None:
         self.n_taken += 1
         if self.common is not None:
-            self.common.taken(self.n_taken)
-        self._sharing.start(share, request.tokens)
+            self.common.set_taken(self.n_taken)
+        self._sharing.start_request(share, request.tokens)
         if request.lane is not None and self.lanes is not None:
             request.is_prefilling = True
-            self.lanes.enter(request.lane, now)
+            self.lanes.start_request(request.lane, now)
 
     def _turn_away(self, waiting: QueueEntry[QueuedRequest], why: Why) -> None:
         waiting.item.is_out = True
@@ -310,11 +310,11 @@ class AdmissionController:
     def _poll(self) -> None:
         """Reject requests that waited too long; admit those whose ceiling has risen."""
         now = self._clock.now()
-        self.strain.sample(self._timer_at, now, self._clock.cpu())
+        self.overload_signals.add_sample(self._timer_at, now, self._clock.cpu())
         self._timer = None
         queues = (self.queue,) if self.lanes is None else [lane.queue for lane in self.lanes.all]
         for queue in queues:
-            for waiting in queue.overdue(now):
+            for waiting in queue.pop_overdue(now):
                 self._turn_away(waiting, Why.WAITED)
         self._let_in(now)
         if self.n_waiting:

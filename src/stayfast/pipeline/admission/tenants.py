@@ -9,7 +9,7 @@ from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.overload import ANY_TENANT, TenantConfig
 from stayfast.policy.admission.price import TOKENS_PER_PRICE, Prices, price_of
 from stayfast.policy.admission.priority import Points, PriorityClass
-from stayfast.policy.admission.quota import Bucket, TenantQuota, own_bucket
+from stayfast.policy.admission.quota import Bucket, TenantQuota, make_local_bucket
 
 _FIRST_OUTPUT = 256.0  # tokens, before the tenant's first answer, without max_tokens
 _FIRST_LONG_OUTPUT = 1024.0  # a long answer, before the first one
@@ -19,7 +19,7 @@ Buckets = Callable[[str, str, float, float, float], Bucket]  # of a tenant, a li
 
 
 def own_buckets(_: str, limit: str, capacity: float, per_s: float, now: float) -> Bucket:
-    return own_bucket(limit, capacity, per_s, now)
+    return make_local_bucket(limit, capacity, per_s, now)
 
 
 class Tenant:
@@ -68,16 +68,16 @@ class Tenant:
             usd += (self.long_output if most is None else most) * request.n_choices * price.output_per_mtok
         return max(usd / TOKENS_PER_PRICE, self.usual_cost_usd)
 
-    def work(self, n_input: float, n_output: float) -> tuple[float, float]:
+    def estimate_work(self, n_input: float, n_output: float) -> tuple[float, float]:
         """Estimated tokens that an upstream computes and writes, from the maximum tokens of a request."""
         return n_input * self._n_read / self._n_estimated, min(n_output, self.usual_output)
 
-    def learn_read(self, n_input: float, n_read: float) -> None:
+    def learn_computed_tokens(self, n_input: float, n_read: float) -> None:
         """An upstream computed `n_read` tokens of a prompt that was estimated at `n_input`."""
         self._n_read += (min(n_read, _MOST_READ * n_input) - self._n_read) * _LEARNS
         self._n_estimated += (n_input - self._n_estimated) * _LEARNS  # two means, so that prompts count by their length
 
-    def learn(self, n_output: float, cost_usd: float) -> None:
+    def learn_usage(self, n_output: float, cost_usd: float) -> None:
         """The usage of an answered request."""
         self.usual_output += (n_output - self.usual_output) * _LEARNS
         self.long_output = max(n_output, self.long_output + (n_output - self.long_output) * _LEARNS)
@@ -99,7 +99,7 @@ class Tenants:
         self._points = points
         self._tenants: dict[str | None, Tenant] = {}
 
-    def of(self, name: str | None, now: float) -> Tenant:
+    def get(self, name: str | None, now: float) -> Tenant:
         """The record of a tenant; None: requests without a key."""
         tenant = self._tenants.get(name)
         if tenant is None:

@@ -21,7 +21,7 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.hedge import FirstTokens
 from stayfast.upstreams.base import AnswerStream, Call, PromptMarker
 from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.upstreams.state.upstream_state import N_REFUSED_ENOUGH, UpstreamState
+from stayfast.upstreams.state.upstream_state import N_REFUSALS_TO_SUSPEND, UpstreamState
 from stayfast.wire.prompt import read_session
 
 SUCCESS, DROPPED, IGNORED = Outcome
@@ -32,7 +32,7 @@ FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "
 MAX_NAME, MAX_WORD = 128, 64  # characters kept in events of texts that a client or an upstream chose
 
 
-def is_repeat(headers: Sequence[tuple[str, str]]) -> bool:
+def is_sdk_retry(headers: Sequence[tuple[str, str]]) -> bool:
     """Whether a client's SDK marks this request as a retry, by its counter."""
     for name, value in headers:
         if name == REPEATS:
@@ -44,7 +44,7 @@ class Attempt:
     """Owns the stream and the place at the upstream; owned by one task."""
 
     __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_news", "_place", "_price", "_route",
-                 "_sink", "began_at", "cadence", "call", "done", "is_incremental", "member", "role", "stream")
+                 "_sink", "began_at", "timings", "call", "done", "is_incremental", "member", "role", "stream")
 
     def __init__(self, member: UpstreamState, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
                  sink: Sink, price: Price | None = None, first_tokens: FirstTokens | None = None,
@@ -53,7 +53,7 @@ class Attempt:
         self.is_incremental = is_incremental
         self.stream: AnswerStream | None = None
         self.done: AttemptDone | None = None  # None: it runs
-        self.cadence = TokenTimings(route, member.upstream.name, sink)
+        self.timings = TokenTimings(route, member.upstream.name, sink)
         self.call = call
         self._route = route
         self._n_attempt = n_attempt
@@ -65,15 +65,15 @@ class Attempt:
         self._news: tuple[float, Usage | None] | None = None  # time of the first content, and usage by then
         self.began_at = clock.now()
         if first_tokens is not None:
-            first_tokens.began(self, self.began_at)
+            first_tokens.start_attempt(self, self.began_at)
         self._aim = aim  # None: upstreams are not chosen by outcomes
         n_bytes = len(call.request.body)
         if aim is not None and aim.blocks:
-            n_bytes -= aim.sent(member.upstream.name, self.began_at)
+            n_bytes -= aim.note_sent(member.upstream.name, self.began_at)
         n_tokens = n_bytes // BYTES_A_TOKEN
-        norm = member.usual.norm(call.model, n_tokens, not is_incremental)
+        norm = member.baselines.baseline_for(call.model, n_tokens, not is_incremental)
         predictor = member.predictor
-        self._guess = predictor.began(n_tokens) if predictor is not None and is_incremental else None
+        self._guess = predictor.start_call(n_tokens) if predictor is not None and is_incremental else None
         self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
 
     def open(self) -> Coroutine[Any, Any, AnswerStream]:
@@ -93,16 +93,16 @@ class Attempt:
     def name(self) -> str:
         return self.member.upstream.name
 
-    def first_content(self) -> None:
+    def note_first_content(self) -> None:
         """The first token arrived: the upstream works. In a stream, learning waits until the token is sent."""
         now = self._clock.now()
-        self.cadence.begin(now)
+        self.timings.start(now)
         stream, call = self.stream, self.call
         if call.marker is not None:
-            call.marker.first_token()
+            call.marker.on_first_token()
         if self._aim is not None and stream is not None:
-            self._aim.answered(self.name, now - self.began_at, stream.sight, is_whole=not self.is_incremental)
-        self._news = (now, stream.sight.usage if stream is not None else None)
+            self._aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
+        self._news = (now, stream.summary.usage if stream is not None else None)
         if call.request.stream:
             asyncio.get_running_loop().call_soon(self._learn)
         else:
@@ -114,13 +114,13 @@ class Attempt:
             return
         (at, usage), self._news = self._news, None
         if self._first_tokens is not None:
-            self._first_tokens.took(self, at)
+            self._first_tokens.record_first_token(self, at)
         if self._guess is not None:
-            self._guess.answered(at - self.began_at, usage.uncached if usage is not None else None)
+            self._guess.record_first_token(at - self.began_at, usage.uncached if usage is not None else None)
         if usage is None or not usage.input_total:
-            self._place.answered(at)
+            self._place.record_first_token(at)
         else:
-            self._place.answered(at, self.member.usual.norm(self.call.model, usage.uncached, not self.is_incremental))
+            self._place.record_first_token(at, self.member.baselines.baseline_for(self.call.model, usage.uncached, not self.is_incremental))
 
     @property
     def is_late(self) -> bool:
@@ -142,42 +142,42 @@ class Attempt:
             stream.close()
         now = self._clock.now()
         if is_lost:
-            self._place.outlasted(now)
+            self._place.record_slower_than_hedge(now)
         is_load = outcome is DROPPED and fault == Fault.TIMEOUT and self._place.is_own_load(now)
         teaches = is_failure or is_load or upstream_status == TOO_MANY
         is_failure = is_failure and not is_load
         if self._aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
-            self._aim.ended(upstream.name, now - self.began_at, is_lost=is_lost, is_whole=not self.is_incremental)
-        self._place.leave(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
-        cadence = self.cadence
+            self._aim.note_end(upstream.name, now - self.began_at, is_lost=is_lost, is_whole=not self.is_incremental)
+        self._place.release(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
+        cadence = self.timings
         cadence.end(now, is_whole=outcome is SUCCESS)
         if self._first_tokens is not None and cadence.first_at is None:
             if (outcome is IGNORED and fault is None) or fault == Fault.TIMEOUT:
-                self._first_tokens.cut_off(self, now)
+                self._first_tokens.record_cancelled(self, now)
             else:
-                self._first_tokens.failed(self)
-        sight = stream.sight if stream is not None else None
-        usage = taken or (sight.usage if sight is not None else None)
+                self._first_tokens.drop_attempt(self)
+        summary = stream.summary if stream is not None else None
+        usage = taken or (summary.usage if summary is not None else None)
         if self._guess is not None:
-            self._guess.ended(usage.uncached if usage is not None else None)
+            self._guess.end_wait(usage.uncached if usage is not None else None)
         if call.marker is not None:
-            call.marker.ended(usage)
+            call.marker.on_end(usage)
         is_estimated = taken is not None or (outcome is not SUCCESS and self._is_billed(fault))
         if taken is None:
             usage = self._usage(usage, outcome, is_estimated=is_estimated)
-        turn = sight.turn() if sight is not None and sight.turn is not None else None
+        turn = summary.turn() if summary is not None and summary.turn is not None else None
         self.done = AttemptDone(
             self._route, upstream.name, self.began_at, now, outcome,
             cadence.first_at - self.began_at if cadence.first_at is not None else None, fault, self._n_attempt,
             call.request_id, call.request.api, upstream.kind, call.model[:MAX_NAME], upstream_status, usage,
-            sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None,
+            summary.finish_reason[:MAX_WORD] if summary is not None and summary.finish_reason is not None else None,
             turn.cost_usd if turn is not None else
             self._price.cost_usd(usage) if self._price is not None and usage is not None else None,
             tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
             self.is_hedge, is_lost, turn.steps if turn is not None else (), detail, self.role,
             call.request.stream,
-            sight.response_id[:MAX_NAME] if sight is not None and sight.response_id is not None else None,
-            sight.model[:MAX_NAME] if sight is not None and sight.model is not None else None,
+            summary.response_id[:MAX_NAME] if summary is not None and summary.response_id is not None else None,
+            summary.model[:MAX_NAME] if summary is not None and summary.model is not None else None,
             is_estimated and turn is None)
         self._sink.emit(self.done)
 
@@ -194,13 +194,13 @@ class Attempt:
             return self.usage_so_far(reported)
         if reported is not None and reported.input_total and outcome is SUCCESS:
             call = self.call
-            self.member.usual.prompt_tokens.learn(call.model, len(call.request.body), reported.input_total)
+            self.member.baselines.prompt_tokens.learn(call.model, len(call.request.body), reported.input_total)
         return reported
 
     def usage_so_far(self, reported: Usage | None) -> Usage:
         """The usage of an attempt that was not read to its end: as far as reported, else estimated."""
         call = self.call
-        known = reported or Usage(input_total=self.member.usual.prompt_tokens.estimate(call.model, len(call.request.body)))
+        known = reported or Usage(input_total=self.member.baselines.prompt_tokens.estimate(call.model, len(call.request.body)))
         return replace(known, output=max(known.output, self.n_content))
 
     @property
@@ -210,9 +210,9 @@ class Attempt:
     @property
     def n_content(self) -> int:
         """Events with content so far, also of a whole answer that is assembled from a stream."""
-        return self.stream.sight.n_content if self.stream is not None else 0
+        return self.stream.summary.n_content if self.stream is not None else 0
 
-    def cut(self) -> Chunk | None:
+    def end_partial(self) -> Chunk | None:
         """End it at our timeout, with the part so far as the answer; None if there is no usable part."""
         if self.stream is None or not self.n_content:
             return None
@@ -225,7 +225,7 @@ class Attempt:
         """Its upstream failed before the client had any of it."""
         if failed.upstream_status == NOT_FOUND and not failed.is_model_missing:
             request = self.call.request  # it continues a response that another upstream has
-            failed.is_model_missing = request.api is Api.RESPONSES and read_session(request.body).previous != ""
+            failed.is_model_missing = request.api is Api.RESPONSES and read_session(request.body).previous_response_id != ""
         self.end(IGNORED if failed.is_final else DROPPED, failed.fault.value,
                  is_failure=failed.upstream_status != TOO_MANY and not failed.is_refused,
                  upstream_status=failed.upstream_status, retry_after_s=failed.retry_after_s, detail=failed.detail)
@@ -236,15 +236,15 @@ class Attempt:
         status, now = failed.upstream_status, self._clock.now()
         if failed.is_model_missing:
             if not self.call.request.is_stateful:  # else the missing thing may be an earlier answer
-                self._place.refused(now, f"it does not know the model ({status})", is_key=False)
+                self._place.record_refusal(now, f"it does not know the model ({status})", is_key=False)
         elif status in OF_THE_REQUEST_TOO:  # an SDK's retry is the same request, not further evidence
-            if not is_repeat(self.call.headers):
-                self._place.refused(now, f"its key was refused ({status})", is_key=status != FORBIDDEN,
-                                    n_enough=N_REFUSED_ENOUGH)
+            if not is_sdk_retry(self.call.headers):
+                self._place.record_refusal(now, f"its key was refused ({status})", is_key=status != FORBIDDEN,
+                                    n_enough=N_REFUSALS_TO_SUSPEND)
         else:
-            self._place.refused(now, f"its key was refused ({status})", is_key=True)
+            self._place.record_refusal(now, f"its key was refused ({status})", is_key=True)
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """Another attempt was quicker; only its minimum duration is learned."""
         self.end(IGNORED, is_lost=True)
 
@@ -265,7 +265,7 @@ async def read_to_first_token(attempt: Attempt, stream: AnswerStream) -> Chunk:
     n_bytes = 0
     while (chunk := await stream.next()) is not None:
         if chunk.n_content:
-            attempt.first_content()
+            attempt.note_first_content()
             return Chunk(b"".join((*held_back, chunk.data)), chunk.n_content) if held_back else chunk
         if chunk.data:
             held_back.append(chunk.data)
@@ -273,7 +273,7 @@ async def read_to_first_token(attempt: Attempt, stream: AnswerStream) -> Chunk:
             if n_bytes > MAX_HELD_BACK_BYTES:
                 raise UpstreamFailed(attempt.name, Fault.MALFORMED, f"upstream {attempt.name} sent no content in the "
                                      f"first {n_bytes} bytes of its answer")
-    attempt.first_content()  # a whole answer without content (a stop at once) is an answer
+    attempt.note_first_content()  # a whole answer without content (a stop at once) is an answer
     return Chunk(b"".join(held_back), 0)
 
 
@@ -286,9 +286,9 @@ async def read_whole(attempt: Attempt, stream: AnswerStream, watch: RequestTimeo
             watch.arm("idle_s", idle_s, now)
             if not has_started:
                 has_started = True
-                attempt.first_content()
+                attempt.note_first_content()
             elif chunk.n_content:
-                attempt.cadence.content(now)
+                attempt.timings.note_content(now)
     if not has_started:
-        attempt.first_content()
+        attempt.note_first_content()
     return chunk if chunk is not None else Chunk(b"")

@@ -9,15 +9,15 @@ from stayfast.policy.resilience.hedge import (
     CHOSEN_AGAIN_S,
     ENOUGH_SAMPLES,
     MIN_SAMPLES,
-    NEVER,
+    NO_HEDGE,
     FirstTokens,
     HedgeConfig,
     HedgePlan,
     LateStreak,
-    aim,
-    live,
-    plan,
-    worthwhile,
+    aim_share,
+    live_distribution,
+    plan_hedge,
+    choose_share,
 )
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget
@@ -79,7 +79,7 @@ class Hedging:
         self.config = config
         self.is_on = config.mode != "off"
         self.retry = retry
-        self.budget = RetryBudget(retry.budget, config.most if config.mode != "off" else 0.0)
+        self.budget = RetryBudget(retry.budget, config.max_share if config.mode != "off" else 0.0)
         self._of: dict[tuple[str, bool, int], FirstTokens] = {}
         self._kinds: dict[tuple[str, str, bool, int], _Kind] = {}
         self._mean = MeanShare()
@@ -98,10 +98,10 @@ class Hedging:
         if found is None:
             if len(self._of) >= MAX_KINDS:
                 del self._of[next(iter(self._of))]
-            self._of[key] = found = FirstTokens(self.lately(upstream, is_whole=is_whole))
+            self._of[key] = found = FirstTokens(self.late_streak(upstream, is_whole=is_whole))
         return found
 
-    def plan(self, upstream: str, second: str, n_body_bytes: int, now: float, *, is_whole: bool) -> HedgePlan:
+    def plan_hedge(self, upstream: str, second: str, n_body_bytes: int, now: float, *, is_whole: bool) -> HedgePlan:
         """When to send a hedge to `second` while an attempt runs at `upstream`."""
         if self.config.mode == "race":
             return HedgePlan(self.config.race_after_s, 0.0, 0, 0.0)
@@ -114,28 +114,28 @@ class Hedging:
                 del self._kinds[next(iter(self._kinds))]
             known = self._of.get((upstream, is_whole, key[3]))
             n = known.n if known is not None else 0
-            self._kinds[key] = kind = _Kind(NEVER, -inf, self.config.most, n, n)
+            self._kinds[key] = kind = _Kind(NO_HEDGE, -inf, self.config.max_share, n, n)
         self._refresh(kind, key, now)
         return kind.plan
 
-    def late(self, upstream: str, now: float, *, is_whole: bool) -> None:
+    def note_late(self, upstream: str, now: float, *, is_whole: bool) -> None:
         """An attempt at an upstream has no token when its hedge is due."""
         if self.config.mode == "race":  # all attempts are hedged, late or not
             return
-        lately = self.lately(upstream, is_whole=is_whole)
-        lately.late(now)
+        lately = self.late_streak(upstream, is_whole=is_whole)
+        lately.record_late(now)
         self.has_slow = self.has_slow or lately.is_slow(now)
 
-    def slow(self, upstreams: Iterable[str], now: float, *, is_whole: bool) -> set[str]:
-        found = {name for name in upstreams if self.lately(name, is_whole=is_whole).is_slow(now)}
+    def slow_upstreams(self, upstreams: Iterable[str], now: float, *, is_whole: bool) -> set[str]:
+        found = {name for name in upstreams if self.late_streak(name, is_whole=is_whole).is_slow(now)}
         self.has_slow = bool(found)
         return found
 
-    def lately(self, upstream: str, *, is_whole: bool) -> LateStreak:
+    def late_streak(self, upstream: str, *, is_whole: bool) -> LateStreak:
         """The record that says whether an upstream is slow now."""
         found = self._lately.get((upstream, is_whole))
         if found is None:
-            self._lately[upstream, is_whole] = found = LateStreak(self.config.most)
+            self._lately[upstream, is_whole] = found = LateStreak(self.config.max_share)
         return found
 
     def slow_now(self, now: float) -> list[dict[str, Any]]:
@@ -158,17 +158,17 @@ class Hedging:
 
     def _refresh(self, kind: _Kind, key: tuple[str, str, bool, int], now: float) -> None:
         upstream, second, is_whole, size = key
-        first_s = live(self._like(upstream, is_whole, size), now)
-        second_s = first_s if second == upstream else live(self._like(second, is_whole, size), now)
+        first_s = live_distribution(self._like(upstream, is_whole, size), now)
+        second_s = first_s if second == upstream else live_distribution(self._like(second, is_whole, size), now)
         known, is_free = self._of.get((upstream, is_whole, size)), self.config.budget == "auto"
         if is_free and now >= kind.choose_at and known is not None:
-            chosen = worthwhile(first_s, second_s, self.max_extra, is_whole=is_whole, present=kind.share)
+            chosen = choose_share(first_s, second_s, self.max_extra, is_whole=is_whole, present=kind.share)
             kind.share += min(SMOOTHING, (known.n - kind.n_chosen) / ENOUGH_SAMPLES) * (chosen - kind.share)
             kind.n_chosen = known.n
             kind.choose_at = now + CHOSEN_AGAIN_S
-        share = aim(kind.share, self.budget.wanted_share(now), self._mean.value if is_free else None)
+        share = aim_share(kind.share, self.budget.hedge_demand(now), self._mean.value if is_free else None)
         is_hedged = kind.plan.after_s < inf
-        made = plan(first_s, second_s, share, self.max_extra, is_whole=is_whole, is_hedged=is_hedged)
+        made = plan_hedge(first_s, second_s, share, self.max_extra, is_whole=is_whole, is_hedged=is_hedged)
         if made.after_s < inf:
             kind.helped_at = now
         elif is_hedged and now < kind.helped_at + STAYS_S:
@@ -207,6 +207,6 @@ def _size_of(n_body_bytes: int) -> int:
     return 2 * bits + (n_body_bytes << 2 >> bits & 1)
 
 
-def never() -> Hedging:
+def no_hedging() -> Hedging:
     """No second attempts; retries from a budget of their own."""
     return Hedging(HedgeConfig(mode="off"), RetryConfig())

@@ -100,7 +100,7 @@ class Prober:
             self._complain(member, "no_content", f"upstream {attempt.name} answered without a token")
             return False
         self.complaints.pop(attempt.name, None)
-        member.succeeded()
+        member.record_success()
         return True
 
     def _complain(self, member: UpstreamState, code: str, message: str) -> None:

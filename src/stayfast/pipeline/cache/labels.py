@@ -135,13 +135,13 @@ class Learning:
 
     def audited(self) -> tuple[int, int]:
         """How many of the last audits found a wrong answer, and of how many."""
-        counted = [own.rule.audited() for own in self._own.values()]
+        counted = [own.rule.audit_counts() for own in self._own.values()]
         return sum(n_wrong for n_wrong, _ in counted), sum(n for _, n in counted)
 
     def worst(self) -> tuple[float | None, CalibrationEstimate | None]:
         """Threshold and estimate of the tenant whose error may be the largest: nobody else's is above its bound."""
         found = [(one.high, own.rule.threshold, one) for own in self._own.values()
-                 if (one := own.rule.estimate()) is not None]
+                 if (one := own.rule.estimate_hits()) is not None]
         _, threshold, estimate = max(found, key=itemgetter(0), default=(0.0, None, None))
         return threshold, estimate
 

@@ -38,7 +38,7 @@ class CacheResult(msgspec.Struct, frozen=True, gc=False):
 class RouteCache:
     """The cache of one route. A reload makes a new one, with the same store if the same calls make its answers."""
 
-    __slots__ = ("_model", "_prices", "config", "identities", "keep_s", "origin", "renewing", "semantic", "store")
+    __slots__ = ("_model", "_prices", "config", "identities", "keep_s", "origin", "refreshing", "semantic", "store")
 
     def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: SemanticCache | None = None, *,
                  prices: Prices | None = None, model: str | None = None, renewing: set[bytes] | None = None) -> None:
@@ -47,13 +47,13 @@ class RouteCache:
         keys of the calls that are made in the background.
         """
         self.config = config
-        self.keep_s = config.keep_s  # how long an answer may be returned
+        self.keep_s = config.storage_s  # how long an answer may be returned
         self.origin = origin
         self.store = store
         self.semantic = semantic  # None: exact matches only
         self._prices = prices or {}
         self._model = model
-        self.renewing: set[bytes] = set() if renewing is None else renewing
+        self.refreshing: set[bytes] = set() if renewing is None else renewing
         self.identities: dict[tuple[str | None, Api], bytes] = {}  # what `identity_of` has said
 
     def identity_of(self, tenant: str | None, api: Api) -> bytes:

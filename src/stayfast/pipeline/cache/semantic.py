@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Struct
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import SemanticLookedUp, Sink
+from stayfast.core.events import SemanticLookup, Sink
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.cache.labels import LabelRecord, Learning, decode_label
 from stayfast.pipeline.cache.semantic_index import Index, LabelLog, SemanticIndex
-from stayfast.pipeline.tasks import TaskGroupRegistry
+from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.policy.cache.answer_clusters import Neighbour
 from stayfast.policy.cache.calibration import CalibrationEstimate, Calibrator
 from stayfast.policy.cache.freshness import age_of
-from stayfast.policy.cache.lexical import LEXICONS, Wording, is_filled_otherwise, why_apart, wording
-from stayfast.policy.cache.similarity import N_FEATURES, Fixed, Judgement, SemanticConfig, judge, wary, why_not
+from stayfast.policy.cache.lexical import LEXICONS, Wording, shares_template, find_difference, parse_wording
+from stayfast.policy.cache.similarity import N_FEATURES, FixedThreshold, Judgement, SemanticConfig, judge_question, reject_new_words, exclusion_reason
 from stayfast.stores.base import CachedAnswer, Store
-from stayfast.stores.embedder import Embedding, NoEmbedder
+from stayfast.stores.embedder import Embedders, NoEmbedder
 from stayfast.wire.canonical import CanonicalRequest
-from stayfast.wire.replay import text_in
+from stayfast.wire.replay import read_stored_text
 
 if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
@@ -60,7 +60,7 @@ class ByMeaning:
 
     __slots__ = ("_embedding", "_least")
 
-    def __init__(self, embedding: Embedding, least: float) -> None:
+    def __init__(self, embedding: Embedders, least: float) -> None:
         self._embedding = embedding
         self._least = least
 
@@ -69,18 +69,18 @@ class ByMeaning:
             return True
         if max(len(one), len(other)) > MAX_CHARS:
             return False
-        ones, others = wording(_MARKER.sub("", one)), wording(_MARKER.sub("", other))
+        ones, others = parse_wording(_MARKER.sub("", one)), parse_wording(_MARKER.sub("", other))
         if ones.words == others.words:
             return True
-        why = why_apart(ones, others)
+        why = find_difference(ones, others)
         if why and (why != "opposites" or max(len(ones.words), len(others.words)) <= N_SHORT_WORDS):
             return False
-        if is_filled_otherwise(ones, others):
+        if shares_template(ones, others):
             return False
-        if self._embedding.behind is None:
+        if self._embedding.background is None:
             return None
         try:
-            rows = await self._embedding.behind.embed([one, other])
+            rows = await self._embedding.background.embed([one, other])
         except NoEmbedder:
             return None
         return float(rows[0] @ rows[1]) >= self._least
@@ -89,7 +89,7 @@ class ByMeaning:
 class Verifier(Protocol):
     """Looks once more at a hit that is about to be given; whatever goes wrong is a no. Its time is the look-up's."""
 
-    async def agrees(self, question: str, answer: str) -> bool:
+    async def is_right_answer(self, question: str, answer: str) -> bool:
         """Whether an answer that was made for another question is one to this."""
 
 
@@ -102,7 +102,7 @@ _CONVERSATIONS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 class SemanticQuery(Struct, eq=False):
     """A question, and the state of its lookup."""
 
-    embedding: Embedding  # that made the vectors; a reload may bring another
+    embedding: Embedders  # that made the vectors; a reload may bring another
     scope: bytes
     tenant: str | None
     text: str
@@ -120,7 +120,7 @@ class SemanticHit(Struct, frozen=True):
     answer: CachedAnswer
     cosine: float
     p: float
-    asking: SemanticQuery
+    query: SemanticQuery
     is_audited: bool
 
 
@@ -144,17 +144,17 @@ class SemanticStats(Struct, frozen=True):
 class SemanticCache:
     """Belongs to one loop; learns in Tasks of its own."""
 
-    def __init__(self, config: SemanticConfig, route: str, *, store: Store, embedding: Embedding,
+    def __init__(self, config: SemanticConfig, route: str, *, store: Store, embedding: Embedders,
                  index: Callable[[int], Index], sameness: Sameness, verifier: Verifier | None, clock: Clock, rng: Random,
                  sink: Sink, is_ready: bool = True) -> None:
         """is_ready: False: its log is still to be read."""
         self.config = config
-        self._fixed = Fixed(config.threshold) if config.threshold is not None else None
-        self.learning = Learning(config.calibrated())  # of labels; with a fixed threshold there are none
+        self._fixed = FixedThreshold(config.threshold) if config.threshold is not None else None
+        self.learning = Learning(config.calibration_config())  # of labels; with a fixed threshold there are none
         self._route = route
         self._store = store
         self.embedding = embedding
-        self.phrasings = SemanticIndex(config.max_questions, index)
+        self.index = SemanticIndex(config.max_questions, index)
         self.sameness = sameness
         self.verifier = verifier  # None: what was judged good enough is
         self._clock = clock
@@ -162,7 +162,7 @@ class SemanticCache:
         self._sink = sink
         self._lexicon = LEXICONS[config.eligible.language]
         self.is_ready = is_ready
-        self._tasks = TaskGroupRegistry()
+        self._tasks = BackgroundTasks()
         self._one_by_one = asyncio.Lock()  # learning two equal answers at once would add both
 
     def configure(self, config: SemanticConfig, verifier: Verifier | None) -> bool:
@@ -173,13 +173,13 @@ class SemanticCache:
         if (config.same_answer_cosine, config.judge, config.max_questions, config.eligible.language) != (
                 known.same_answer_cosine, known.judge, known.max_questions, known.eligible.language):
             return False
-        if (config.threshold, config.calibrated()) != (known.threshold, known.calibrated()):
-            self._fixed = Fixed(config.threshold) if config.threshold is not None else None
-            self.learning = Learning(config.calibrated())
+        if (config.threshold, config.calibration_config()) != (known.threshold, known.calibration_config()):
+            self._fixed = FixedThreshold(config.threshold) if config.threshold is not None else None
+            self.learning = Learning(config.calibration_config())
         self.config, self.verifier = config, verifier
         return True
 
-    def rule_of(self, tenant: str | None) -> Calibrator | Fixed:
+    def rule_of(self, tenant: str | None) -> Calibrator | FixedThreshold:
         return self._fixed or self.learning.rule_of(tenant)
 
     async def find(self, request: Request, canonical_request: CanonicalRequest, scope: bytes, max_age_s: float, until: float,
@@ -195,7 +195,7 @@ class SemanticCache:
 
     def count(self, result: str) -> None:
         """Emit the result of a lookup or an audit."""
-        self._sink.emit(SemanticLookedUp(self._route, result))
+        self._sink.emit(SemanticLookup(self._route, result))
 
     async def _find(self, request: Request, canonical_request: CanonicalRequest, scope: bytes, max_age_s: float,
                     until: float, *,
@@ -205,14 +205,14 @@ class SemanticCache:
         if len(canonical_request.question) > MAX_BYTES_A_CHAR * self.config.eligible.max_chars:
             return "long", None  # before it is parsed
         text = canonical_request.question.decode()
-        read = wording(text, self._lexicon)
-        why = why_not(text, read, self.config.eligible, self.config.semantic_ttl_s)
+        read = parse_wording(text, self._lexicon)
+        why = exclusion_reason(text, read, self.config.eligible, self.config.semantic_ttl_s)
         if why:
             return why, None
         asking = SemanticQuery(self.embedding, scope, tenant, text, read)
-        if not self.is_ready or self.embedding.ahead is None:
+        if not self.is_ready or self.embedding.foreground is None:
             return "not_ready", asking
-        if scope not in self.phrasings.scopes:
+        if scope not in self.index.scopes:
             return "no_neighbour", asking
         try:
             async with asyncio.timeout_at(until):
@@ -226,12 +226,12 @@ class SemanticCache:
 
     async def _look_up(self, asking: SemanticQuery, until: float) -> str:
         """Find the neighbours and judge; returns the reason of a miss, or an empty text."""
-        embedder = self.embedding.ahead
+        embedder = self.embedding.foreground
         if embedder is None:
             return "not_ready"
         if not embedder.is_whole(asking.text):
             return "long"
-        if not embedder.fits(until - self._clock.now()):
+        if not embedder.can_embed_within(until - self._clock.now()):
             return "no_time"
         try:
             asking.row = (await embedder.embed([asking.text]))[0]
@@ -241,12 +241,12 @@ class SemanticCache:
 
     def _judge(self, asking: SemanticQuery) -> Judgement:
         """Judge a question with a vector by its neighbours."""
-        indexed = self.phrasings.scopes.get(asking.scope)
+        indexed = self.index.scopes.get(asking.scope)
         if indexed is None or asking.row is None:  # its last question was evicted meanwhile
             return Judgement("no_neighbour")
-        asking.neighbours = self.phrasings.near(asking.scope, asking.row)
-        judged = judge(asking.wording, asking.neighbours, indexed.votes, self.rule_of(asking.tenant), self._lexicon)
-        asking.judgement = wary(judged, asking.wording, indexed.votes, self.config.new_word_cosine, self._lexicon)
+        asking.neighbours = self.index.find_neighbours(asking.scope, asking.row)
+        judged = judge_question(asking.wording, asking.neighbours, indexed.votes, self.rule_of(asking.tenant), self._lexicon)
+        asking.judgement = reject_new_words(judged, asking.wording, indexed.votes, self.config.new_word_cosine, self._lexicon)
         return asking.judgement
 
     async def _take(self, asking: SemanticQuery, request: Request, max_age_s: float, until: float) -> SemanticHit | str:
@@ -261,20 +261,20 @@ class SemanticCache:
             return "gone"
         if age_of(stored.kept_at, self._clock.wall()) > min(max_age_s, self.config.semantic_ttl_s):
             return "old"
-        if self.verifier is not None and not await self.verifier.agrees(asking.text, text_in(request, stored.body)):
+        if self.verifier is not None and not await self.verifier.is_right_answer(asking.text, read_stored_text(request, stored.body)):
             return "refused"
         asking.was_given = self._rng.random() < self.config.audit_share
         return SemanticHit(key, stored, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
 
     async def _read_stored(self, scope: bytes, answer: int, until: float) -> tuple[bytes, CachedAnswer | None]:
         """The key of an answer, and the stored answer. An answer that the store has lost is forgotten."""
-        indexed = self.phrasings.scopes.get(scope)
+        indexed = self.index.scopes.get(scope)
         key = indexed.keys.get(answer, b"") if indexed is not None else b""
         if not key:
             return key, None
-        stored, is_known = await self._store.ask(key, until)
+        stored, is_known = await self._store.look_up(key, until)
         if stored is None and is_known:
-            self.phrasings.forget(scope, answer)
+            self.index.forget_answer(scope, answer)
         return key, stored
 
     def note_audit_started(self, asking: SemanticQuery) -> None:
@@ -282,12 +282,12 @@ class SemanticCache:
         self.learning.note_audit_started(asking.tenant)
         self.count("audit_started")
 
-    def answered(self, asking: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
+    def learn_answer(self, asking: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
         """The question's own answer is stored under `key`: learn from it, in the background."""
         if len(self._tasks) < MAX_PENDING and asking.embedding is self.embedding:
             self._tasks.spawn(self._learn(asking, request, key, stored))
 
-    def unkept(self, asking: SemanticQuery) -> None:
+    def learn_unstorable(self, asking: SemanticQuery) -> None:
         """The question's own answer is whole, but must not be stored (a tool call, a filtered answer): so no neighbour's
         answer was right.
         """
@@ -298,7 +298,7 @@ class SemanticCache:
     async def _learn(self, asking: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
         async with self._one_by_one:
             if asking.row is None:
-                embedder = self.embedding.behind
+                embedder = self.embedding.background
                 if embedder is None or not self.is_ready or not embedder.is_whole(asking.text):
                     return
                 try:
@@ -307,7 +307,7 @@ class SemanticCache:
                     return
             if asking.judgement is None:
                 self._judge(asking)
-            answer = await self._same_as(asking, request, text_in(request, stored.body))
+            answer = await self._same_as(asking, request, read_stored_text(request, stored.body))
             self._keep(asking, asking.row, answer, key)
 
     async def _same_as(self, asking: SemanticQuery, request: Request, text: str) -> int | None:
@@ -318,7 +318,7 @@ class SemanticCache:
             judged, *[one.answer for one in asking.neighbours]]
         for answer in list(dict.fromkeys(answers))[:N_COMPARED]:
             _, stored = await self._read_stored(asking.scope, answer, self._clock.now() + self.config.lookup_timeout_s)
-            is_same = await self.sameness.is_same(text, text_in(request, stored.body)) if stored is not None else None
+            is_same = await self.sameness.is_same(text, read_stored_text(request, stored.body)) if stored is not None else None
             if is_same is not None and answer == judged and judgement is not None:
                 self._label(asking, answer, judgement, is_right=is_same)
             if is_same:
@@ -330,26 +330,26 @@ class SemanticCache:
         label = LabelRecord(judgement.features, is_right, asking.was_given, asking.tenant, asking.scope, answer, n_audits)
         self._vote(label)
         if self._fixed is None:
-            self.learning.learn(label, self.phrasings.log)
+            self.learning.learn(label, self.index.log)
         if asking.was_given:
             if self._fixed is not None:
-                self.learning.add_own(label, self.phrasings.log)
+                self.learning.add_own(label, self.index.log)
             self.count("audit_right" if is_right else "audit_wrong")
 
     def _vote(self, label: LabelRecord) -> None:
-        indexed = self.phrasings.scopes.get(label.scope)
+        indexed = self.index.scopes.get(label.scope)
         if indexed is not None and label.answer in indexed.keys:
-            indexed.votes.judged(label.answer, is_right=label.is_right, was_given=label.was_given)
+            indexed.votes.record_judgement(label.answer, is_right=label.is_right, was_given=label.was_given)
 
     def _keep(self, asking: SemanticQuery, row: "Floats", answer: int | None, key: bytes) -> None:
         nearest = asking.neighbours[0] if asking.neighbours else None
         if nearest is not None and nearest.wording.words == asking.wording.words:
-            self.phrasings.remove(nearest.key)  # the same question
-        self.phrasings.keep(asking.scope, asking.wording, row, answer=answer, answer_key=key)
+            self.index.remove(nearest.key)  # the same question
+        self.index.add_question(asking.scope, asking.wording, row, answer=answer, answer_key=key)
 
     def begin_logging(self, log: LabelLog | None) -> None:
         """Everything logged was read; log from now on. log: None: it cannot be read."""
-        self.phrasings.begin_logging(log)
+        self.index.begin_logging(log)
         self.is_ready = True
 
     def share(self, log: Callable[[bytes], LabelLog]) -> None:
@@ -357,13 +357,13 @@ class SemanticCache:
         process.
         """
         worker_id = self._rng.randbytes(8)
-        self.phrasings.share(log(worker_id), int.from_bytes(worker_id[:4], "big"))
+        self.index.share(log(worker_id), int.from_bytes(worker_id[:4], "big"))
 
-    def receive(self, key: int, body: bytes, is_own: bool, *, floats: Callable[[bytes], "Floats"]) -> None:
+    def receive_logged(self, key: int, body: bytes, is_own: bool, *, floats: Callable[[bytes], "Floats"]) -> None:
         """An entry of the log of this process or another. Raises ValueError if it cannot be read."""
         if key > 0:
-            embedder = self.embedding.behind
-            self.phrasings.receive(body, embedder.n_dims if embedder is not None else 0, floats, is_own=is_own)
+            embedder = self.embedding.background
+            self.index.receive(body, embedder.n_dims if embedder is not None else 0, floats, is_own=is_own)
             return
         if is_own:
             return
@@ -372,16 +372,16 @@ class SemanticCache:
             raise ValueError("it is another version's")
         self._vote(label)
         if self._fixed is None:
-            self.learning.add_remote(label, self.phrasings.log)
+            self.learning.add_remote(label, self.index.log)
 
-    def restore(self, logged: Mapping[int, bytes], floats: Callable[[bytes], "Floats"]) -> None:
+    def restore_logged(self, logged: Mapping[int, bytes], floats: Callable[[bytes], "Floats"]) -> None:
         """Learn from a log. On any thread, while `is_ready` is False. Raises ValueError for an invalid log."""
-        self.phrasings.restore(logged, floats)
+        self.index.restore(logged, floats)
         if self._fixed is None:
             self.learning.restore(logged)
 
     def stats(self) -> SemanticStats:
-        known, labels = self.phrasings, self.learning
+        known, labels = self.index, self.learning
         if not self.is_ready:  # another thread reads the log
             return SemanticStats(0, 0, 0, 0, self._fixed is None, None, None, 0, 0, 0)
         threshold, estimate = labels.worst() if self._fixed is None else (self._fixed.threshold, None)
@@ -392,4 +392,4 @@ class SemanticCache:
             estimate, n_audits, n_wrong, labels.n_drifted)
 
     def __repr__(self) -> str:
-        return f"<SemanticCache of {self._route}: {self.phrasings!r}, {self._fixed or self.learning!r}>"
+        return f"<SemanticCache of {self._route}: {self.index!r}, {self._fixed or self.learning!r}>"

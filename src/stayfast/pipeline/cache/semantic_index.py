@@ -94,12 +94,12 @@ class SemanticIndex:
     def n_answers(self) -> int:
         return sum(scope.votes.n_answers for scope in self.scopes.values())
 
-    def near(self, scope: bytes, row: "Floats") -> list[Neighbour]:
+    def find_neighbours(self, scope: bytes, row: "Floats") -> list[Neighbour]:
         """The nearest phrasings in a scope that has some, nearest first."""
-        return self.scopes[scope].votes.neighbours(
+        return self.scopes[scope].votes.find_neighbours(
             self._index.nearest(scope, row, N_NEAREST) if self._index is not None else [])
 
-    def keep(self, scope: bytes, wording: Wording, row: "Floats", *, answer: int | None, answer_key: bytes) -> None:
+    def add_question(self, scope: bytes, wording: Wording, row: "Floats", *, answer: int | None, answer_key: bytes) -> None:
         """A question leads to this answer, or to a new one; the answer is from now on what stands under `answer_key`."""
         if answer is None:
             self._n_answers += 1
@@ -148,7 +148,7 @@ class SemanticIndex:
         if not len(indexed.votes):
             del self.scopes[scope]
 
-    def forget(self, scope: bytes, answer: int) -> None:
+    def forget_answer(self, scope: bytes, answer: int) -> None:
         indexed = self.scopes.get(scope)
         if indexed is None:
             return

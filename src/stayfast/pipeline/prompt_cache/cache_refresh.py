@@ -12,7 +12,7 @@ from stayfast.core.events import Sink
 from stayfast.core.types import Api, Outcome, Request
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
-from stayfast.policy.prompt_cache.learned import HotPrefixes, Opening
+from stayfast.policy.prompt_cache.learned import HotPrefixes, PrefixRefresh
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
@@ -43,13 +43,13 @@ class PrefixRefresher:
     async def _ask_all(self) -> None:
         """One of AT_A_TIME workers."""
         for route in self._routes:
-            while route.hot is not None and (due := route.hot.take(self._clock.now())) is not None:
+            while route.hot is not None and (due := route.hot.take_due(self._clock.now())) is not None:
                 await self._ask(route, route.hot, *due)
 
-    async def _ask(self, route: PromptCachePlanner, hot: HotPrefixes, key: Hashable, opening: Opening) -> None:
+    async def _ask(self, route: PromptCachePlanner, hot: HotPrefixes, key: Hashable, opening: PrefixRefresh) -> None:
         """Request one. No client waits for it, and its outcome counts neither for breakers nor for limits."""
         member, now = self._members.get(opening.upstream), self._clock.now()
-        if member is None or not member.has_room or not member.is_well(now, opening.model):
+        if member is None or not member.has_room or not member.is_healthy(now, opening.model):
             return
         request = Request(Api.MESSAGES, opening.model, False, opening.body, max_output_tokens=0)
         deadline = Deadline(now + TIMEOUT_S)
@@ -60,9 +60,9 @@ class PrefixRefresher:
                 attempt.stream = await member.upstream.open(call)
                 while await attempt.stream.next() is not None:
                     pass
-            hot.answered(key)
-            route.warmed(opening, attempt.stream.sight.usage)
+            hot.record_refresh(key)
+            route.note_refresh(opening, attempt.stream.summary.usage)
         except (StayfastError, TimeoutError):
-            route.warmed(opening, None)
+            route.note_refresh(opening, None)
         finally:
             attempt.end(Outcome.IGNORED, is_failure=False)

@@ -13,7 +13,7 @@ from stayfast.core.events import PrefixFinding, Sink
 from stayfast.policy.admission.price import TOKENS_PER_PRICE, Price
 from stayfast.policy.prompt_cache.breakpoints import PromptHistory, PromptShape
 from stayfast.policy.prompt_cache.rules import PrefixRules
-from stayfast.wire.prompt import PromptLayout, difference, n_alike
+from stayfast.wire.prompt import PromptLayout, find_first_difference, n_common_bytes
 
 MAX_KEPT_BYTES: Final = 512 * 1024  # of one kind's instructions, all together
 MAX_APPLICATIONS: Final = 4  # whose instructions are kept, of one kind
@@ -63,7 +63,7 @@ class PrefixDiagnostics:
         if static_text in seen_texts:
             seen_texts.remove(static_text)
         elif seen_texts:
-            n, before = max((n_alike(static_text, other), other) for other in seen_texts)
+            n, before = max((n_common_bytes(static_text, other), other) for other in seen_texts)
             is_same = n >= SAME_SHARE * min(len(static_text), len(before))
             if is_same:
                 seen_texts.remove(before)
@@ -75,20 +75,20 @@ class PrefixDiagnostics:
 
     def _compare(self, marker: MarkedPrompt, shape: PromptShape, laid: PromptLayout, static_text: bytes,
                  before: bytes) -> None:
-        at, word = difference(before, static_text)
+        at, word = find_first_difference(before, static_text)
         n_same = 0
         while n_same < laid.n_static and at >= (n_bytes := len(laid.blocks[n_same].data)):
             at -= n_bytes
             n_same += 1
         if n_same < laid.n_static:  # else it is as the one before begins
             n_tokens = shape.tokens[laid.n_static - 1] - (shape.tokens[n_same - 1] if n_same else 0.0)
-            self._found(marker, "moves", n_tokens, laid.where(n_same), at=at, word=word)
+            self._found(marker, "moves", n_tokens, laid.format_path(n_same), at=at, word=word)
 
-    def unread(self, marker: MarkedPrompt) -> None:
+    def note_unread(self, marker: MarkedPrompt) -> None:
         """What is marked is written and never read."""
         self._found(marker, "unread", marker.n_marked)
 
-    def refused(self, marker: MarkedPrompt, member: str) -> None:
+    def note_refused(self, marker: MarkedPrompt, member: str) -> None:
         """The upstream does not take what was added to a request."""
         self._found(marker, "refused", 0.0, member)
 

@@ -21,10 +21,10 @@ from stayfast.core.events import Sink
 from stayfast.core.types import Api, Request, Usage
 from stayfast.pipeline.prompt_cache.diagnostics import Kind, MarkedPrompt, PrefixDiagnostics
 from stayfast.policy.admission.price import Price
-from stayfast.policy.prompt_cache.breakpoints import FLOOR_MARGIN, Marked, PrefixConfig, PromptHistory, PromptShape
-from stayfast.policy.prompt_cache.learned import KEY, HotPrefixes, Opening, PromptParts, Refusals, TokenFloor, TokenScale
+from stayfast.policy.prompt_cache.breakpoints import FLOOR_MARGIN, MarkDecision, PrefixConfig, PromptHistory, PromptShape
+from stayfast.policy.prompt_cache.learned import KEY, HotPrefixes, PrefixRefresh, CacheKeyParts, RejectedFields, TokenFloor, TokenScale
 from stayfast.policy.prompt_cache.rules import HOUR_S, PrefixRules, rules_of
-from stayfast.wire.prompt import LAID_OUT, PromptLayout, has_marks, mark_of, order_blocks
+from stayfast.wire.prompt import LAYOUT_APIS, PromptLayout, has_cache_markers, marker_field, order_blocks
 
 MAX_WARM: Final = 4096
 
@@ -40,19 +40,19 @@ class PrefixLeaders:
         self._warm_until: dict[Hashable, float] = {}
         self.n_waited = 0
 
-    def ahead(self, key: Hashable) -> "asyncio.Future[None] | None":
+    def find_leader(self, key: Hashable) -> "asyncio.Future[None] | None":
         """The leader to wait for; None: do not wait."""
         running = self._running.get(key)
         return None if running is None or running.done() else running
 
-    def begin(self, key: Hashable) -> "asyncio.Future[None] | None":
+    def try_to_lead(self, key: Hashable) -> "asyncio.Future[None] | None":
         """A request is sent. It leads if no other one does and nothing is cached; give the result to `end` then."""
         if key in self._running or self._warm_until.get(key, 0.0) > self._clock.now():
             return None
         self._running[key] = lead = asyncio.get_running_loop().create_future()
         return lead
 
-    def warm(self, key: Hashable, keeps_s: float) -> None:
+    def mark_cached(self, key: Hashable, keeps_s: float) -> None:
         """The first token arrived: the beginning is cached for `keeps_s` from now on."""
         self._warm_until.pop(key, None)
         self._warm_until[key] = self._clock.now() + keeps_s
@@ -62,7 +62,7 @@ class PrefixLeaders:
         if lead is not None and not lead.done():
             lead.set_result(None)
 
-    def end(self, key: Hashable, lead: "asyncio.Future[None]") -> None:
+    def stop_leading(self, key: Hashable, lead: "asyncio.Future[None]") -> None:
         """The leader is over; if it cached nothing, another one may lead."""
         if self._running.get(key) is lead:
             del self._running[key]
@@ -98,13 +98,13 @@ class PromptCachePlanner:
         self._clock = clock
         self._histories: dict[Kind, PromptHistory] = {}
         self._floors: dict[tuple[str, str], TokenFloor] = {}  # by upstream and model
-        self._refusals: dict[tuple[str, str], Refusals] = {}  # the same
+        self._refusals: dict[tuple[str, str], RejectedFields] = {}  # the same
         self._scales: dict[str, TokenScale] = {}
-        self._parts: dict[tuple[str, str, int], PromptParts] = {}  # by upstream, model and how prompts begin
+        self._parts: dict[tuple[str, str, int], CacheKeyParts] = {}  # by upstream, model and how prompts begin
 
-    def lay(self, request: Request) -> "tuple[Request, PlannedPrompt | None]":
+    def lay_out(self, request: Request) -> "tuple[Request, PlannedPrompt | None]":
         """The request in its stable order, and the plan for its attempts; None: nothing to do."""
-        if request.api not in LAID_OUT or len(request.body) < LEAST_BYTES or has_marks(request.body):
+        if request.api not in LAYOUT_APIS or len(request.body) < LEAST_BYTES or has_cache_markers(request.body):
             return request, None
         config = self.config
         try:
@@ -125,19 +125,19 @@ class PromptCachePlanner:
         n_tokens = n_head_bytes / self._scale(model).bytes_a_token
         return rules if n_tokens >= self._floor(upstream, model, rules).tokens(self._clock.now()) * FLOOR_MARGIN else None
 
-    def part(self, upstream: str, model: str, layout: "PlannedPrompt") -> int:
+    def partition_of(self, upstream: str, model: str, layout: "PlannedPrompt") -> int:
         """The partition of this request among those with the same beginning; call once a request."""
         now, key = self._clock.now(), (upstream, model, layout.head)
-        self._parts[key] = parts = self._parts.pop(key, None) or PromptParts(now, is_of_agents=bool(layout.tools))
+        self._parts[key] = parts = self._parts.pop(key, None) or CacheKeyParts(now, is_of_agents=bool(layout.tools))
         if len(self._parts) > MAX_HEADS:
             del self._parts[next(iter(self._parts))]
-        return parts.part(layout.conversation, now)
+        return parts.part_for(layout.conversation, now)
 
-    def mark(self, marker: "AttemptMarker", body: bytes, api: Api) -> bytes:
+    def mark_body(self, marker: "AttemptMarker", body: bytes, api: Api) -> bytes:
         """The body as it goes out, with what is decided of it told to the marker. Raises ValueError as `PromptLayout`
         does."""
         rules = self._rules_in(api, marker)
-        if rules is None or api not in LAID_OUT or has_marks(body) or b'"previous_response_id"' in body:
+        if rules is None or api not in LAYOUT_APIS or has_cache_markers(body) or b'"previous_response_id"' in body:
             return body
         laid = PromptLayout(body, api)
         if not laid.n_end:
@@ -146,11 +146,11 @@ class PromptCachePlanner:
         scale, floor = self._scale(marker.model), self._floor(marker.upstream, marker.model, rules)
         rules, refusals = rules.for_api(api), self._refusals.get((marker.upstream, marker.model))
         if refusals is not None:
-            rules = refusals.without(rules, now)
+            rules = refusals.apply_to(rules, now)
         shape = _shape(laid, scale.bytes_a_token)
         if kind not in marker.layout.kinds:
             history = self._history(kind, now)
-            marker.layout.kinds[kind] = history, history.saw(shape, rules, floor.tokens(now), self.config, now)
+            marker.layout.kinds[kind] = history, history.place_marks(shape, rules, floor.tokens(now), self.config, now)
         marker.history, marked = marker.layout.kinds[kind]
         marker.rules, marker.marked = rules, marked
         marker.n_bytes = round(shape.tokens[-1] * scale.bytes_a_token)
@@ -163,29 +163,29 @@ class PromptCachePlanner:
         marks = {n: _mark(rules, is_long=marked.is_long and n <= marked.n_static) for n in at}
         extra_fields = {}
         if rules.has_key and api is not Api.MESSAGES and marked.n_static and b'"prompt_cache_key"' not in body:
-            extra_fields[KEY] = self._key(laid, marked.n_static, marker.layout.part(marker.upstream, marker.model))
-        marker.wrote = (*([mark_of(api)] if marks else ()), *extra_fields)
-        return laid.write(marks, extra_fields) if marker.wrote else body
+            extra_fields[KEY] = self._key(laid, marked.n_static, marker.layout.partition_of(marker.upstream, marker.model))
+        marker.wrote = (*([marker_field(api)] if marks else ()), *extra_fields)
+        return laid.write_with_markers(marks, extra_fields) if marker.wrote else body
 
     def _rules_in(self, api: Api, marker: "AttemptMarker") -> PrefixRules | None:
         """The rules by the model's name, or else by the protocol; kept for /debug/state."""
         rules = rules_of(marker.model, self.config.models, is_anthropic=api is Api.MESSAGES)
-        if api in LAID_OUT:
+        if api in LAYOUT_APIS:
             self.rules[marker.upstream, marker.model] = rules
             if len(self.rules) > MAX_MODELS:
                 del self.rules[next(iter(self.rules))]
         return rules
 
-    def _keep_hot(self, marker: "AttemptMarker", laid: PromptLayout, shape: PromptShape, marked: Marked, now: float) -> None:
-        n = laid.markable(marked.n_static)
+    def _keep_hot(self, marker: "AttemptMarker", laid: PromptLayout, shape: PromptShape, marked: MarkDecision, now: float) -> None:
+        n = laid.n_markable_blocks(marked.n_static)
         if self.hot is None or n not in marked.at:
             return
         key = (marker.upstream, marker.model, shape.chain[n - 1])
-        if not self.hot.used(key, now):
+        if not self.hot.record_use(key, now):
             rules = marker.rules or PrefixRules()
             keeps_s = HOUR_S if marked.is_long else rules.keeps_s
-            opening = laid.opening(n, _mark(rules, is_long=marked.is_long))
-            self.hot.add(Opening(marker.upstream, marker.model, opening, shape.tokens[n - 1], keeps_s), key, now)
+            opening = laid.make_prefix_request(n, _mark(rules, is_long=marked.is_long))
+            self.hot.add(PrefixRefresh(marker.upstream, marker.model, opening, shape.tokens[n - 1], keeps_s), key, now)
 
     def note_usage(self, marker: "AttemptMarker", usage: Usage) -> None:
         """Learn from the reported usage of a planned prompt."""
@@ -194,27 +194,27 @@ class PromptCachePlanner:
         tokens = self.tokens
         for what, n in (("read", n_read), ("written", n_written), ("plain", usage.uncached - n_written)):
             tokens[marker.upstream, what] = tokens.get((marker.upstream, what), 0) + max(0, n)
-        self._scale(marker.model).note_usage(marker.n_bytes, usage.input_total)
+        self._scale(marker.model).record_usage(marker.n_bytes, usage.input_total)
         marked, history, rules, now = marker.marked, marker.history, marker.rules, self._clock.now()
         if marked is None or history is None or rules is None or not marked.at or not rules.most_marks:
             return
         floor = self._floor(marker.upstream, marker.model, rules)
-        floor.note_usage(marker.n_marked, n_read=n_read, n_written=n_written, now=now)
-        if history.note_usage(was_known=marked.is_known, n_read=n_read, n_written=n_written, now=now):
-            self.findings.unread(marker)
+        floor.record_usage(marker.n_marked, n_read=n_read, n_written=n_written, now=now)
+        if history.record_usage(was_known=marked.is_known, n_read=n_read, n_written=n_written, now=now):
+            self.findings.note_unread(marker)
 
-    def refused(self, marker: "AttemptMarker", members: tuple[str, ...]) -> None:
+    def note_refused(self, marker: "AttemptMarker", members: tuple[str, ...]) -> None:
         """The upstream refused these members by name, and answered the request without them."""
         now, key = self._clock.now(), (marker.upstream, marker.model)
-        refusals = self._refusals.setdefault(key, Refusals())
+        refusals = self._refusals.setdefault(key, RejectedFields())
         if len(self._refusals) > MAX_MODELS:
             del self._refusals[next(iter(self._refusals))]
         for member in members:
             refusals.add(member, now)
-            self.findings.refused(marker, member)
+            self.findings.note_refused(marker, member)
         self._count(marker.upstream, "refused")
 
-    def warmed(self, opening: Opening, usage: Usage | None) -> None:
+    def note_refresh(self, opening: PrefixRefresh, usage: Usage | None) -> None:
         """A refresh ended. usage: None: it failed; without cached tokens the cache had expired, and is written anew."""
         in_time = usage is not None and usage.cached_read > 0
         self._count(opening.upstream, "refreshed" if in_time else "refresh_failed")
@@ -269,27 +269,27 @@ class PlannedPrompt:
         self.head = hash(head)
         self.conversation = hash(first)
         self.tools = tools
-        self.kinds: dict[Kind, tuple[PromptHistory, Marked]] = {}
+        self.kinds: dict[Kind, tuple[PromptHistory, MarkDecision]] = {}
 
-    def part(self, upstream: str, model: str) -> int:
+    def partition_of(self, upstream: str, model: str) -> int:
         if (upstream, model) not in self._parts:
-            self._parts[upstream, model] = self._of.part(upstream, model, self)
+            self._parts[upstream, model] = self._of.partition_of(upstream, model, self)
         return self._parts[upstream, model]
 
-    def leads(self, upstream: str, model: str) -> "tuple[PrefixLeaders, Hashable] | None":
+    def find_leaders(self, upstream: str, model: str) -> "tuple[PrefixLeaders, Hashable] | None":
         """Who knows whether others are just now having the same beginning remembered there; None: nobody need wait."""
         of = self._of
         rules = of.rules_for(upstream, model, self._n_head_bytes) if of.config.leader_wait_s else None
         if rules is None:
             return None
-        return of.leads, (upstream, model, self.head, self.part(upstream, model) if rules.has_key else 0)
+        return of.leads, (upstream, model, self.head, self.partition_of(upstream, model) if rules.has_key else 0)
 
     @property
     def wait_s(self) -> float:
         """The longest that is waited for others."""
         return self._of.config.leader_wait_s
 
-    def marker(self, upstream: str, model: str, price: Price | None) -> "AttemptMarker":
+    def new_marker(self, upstream: str, model: str, price: Price | None) -> "AttemptMarker":
         return AttemptMarker(self, self._of, upstream, model, price)
 
 
@@ -302,19 +302,19 @@ class AttemptMarker(MarkedPrompt):
                  price: Price | None) -> None:
         super().__init__(upstream, model, price)
         self.layout = layout
-        self.marked: Marked | None = None
+        self.marked: MarkDecision | None = None
         self.n_bytes = 0  # of the prompt
         self.wrote: tuple[str, ...] = ()  # names of the members that were added
         self._refused: tuple[str, ...] = ()  # which of them a refusal has named
         self._of = of
-        self._leads = layout.leads(upstream, model)
-        self._lead = self._leads[0].begin(self._leads[1]) if self._leads is not None else None
+        self._leads = layout.find_leaders(upstream, model)
+        self._lead = self._leads[0].try_to_lead(self._leads[1]) if self._leads is not None else None
 
     def write(self, body: bytes, api: Api) -> bytes:
         if self._refused:
             return body
         try:
-            return self._of.mark(self, body, api)
+            return self._of.mark_body(self, body, api)
         except (ValueError, RecursionError):  # a form that only the upstream understands
             return body
 
@@ -325,17 +325,17 @@ class AttemptMarker(MarkedPrompt):
             return bool(self._refused)
         return False
 
-    def first_token(self) -> None:
+    def on_first_token(self) -> None:
         """From now on others can read what this one had remembered."""
         if self._refused:
-            self._of.refused(self, self._refused)
+            self._of.note_refused(self, self._refused)
         if self._leads is not None:
             rules = self.rules
-            self._leads[0].warm(self._leads[1], rules.keeps_s if rules is not None else 0.0)
+            self._leads[0].mark_cached(self._leads[1], rules.keeps_s if rules is not None else 0.0)
 
-    def ended(self, usage: Usage | None) -> None:
+    def on_end(self, usage: Usage | None) -> None:
         if self._lead is not None and self._leads is not None:
-            self._leads[0].end(self._leads[1], self._lead)
+            self._leads[0].stop_leading(self._leads[1], self._lead)
         if usage is not None and usage.input_total and self.rules is not None:
             self._of.note_usage(self, usage)
 
@@ -349,7 +349,7 @@ def _shape(laid: PromptLayout, bytes_a_token: float) -> PromptShape:
         n_bytes += len(block.head) + len(block.data)
         chain.append(link)
         tokens.append(n_bytes / bytes_a_token)
-    return PromptShape(chain, tokens, laid.n_static, laid.n_before, laid.n_end, laid.markable)
+    return PromptShape(chain, tokens, laid.n_static, laid.n_before, laid.n_end, laid.n_markable_blocks)
 
 
 def _mark(rules: PrefixRules, *, is_long: bool) -> bytes:

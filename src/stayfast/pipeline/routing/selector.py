@@ -11,8 +11,8 @@ from stayfast.core.events import Ejected, Fanout, Sink
 from stayfast.core.types import AnswerSummary, Api, Request
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.routing.affinity import BLOCK_BYTES as BLOCK
-from stayfast.policy.routing.affinity import MAX_BLOCKS, AffinityConfig, Prefixes, blocks_of, session_owner
-from stayfast.policy.routing.load_balancing import CandidateLoad, choose, in_turn, weighted
+from stayfast.policy.routing.affinity import MAX_BLOCKS, AffinityConfig, SentPrefixes, hash_blocks, session_owner
+from stayfast.policy.routing.load_balancing import CandidateLoad, order_by_score, order_as_listed, weigh_load
 from stayfast.policy.routing.outlier_ejection import EjectConfig, Outliers
 from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.prompt import RequestPrompt, read_prompt, read_session
@@ -73,11 +73,11 @@ class UpstreamSelector:
         self._sink = sink or Fanout()
         self.choices: dict[tuple[str, str], int] = {}  # by upstream and result: kept, moved, new
         self.tokens: dict[tuple[str, str], int] = {}  # of prompts sent, by upstream and kind: known, new
-        self._prefixes: dict[str, Prefixes] = {}
+        self._prefixes: dict[str, SentPrefixes] = {}
         self._outliers = Outliers(config.eject) if config.eject.enabled else None
         self._responses: dict[int, str] = {}
 
-    def order(self, offers: Sequence[Target], request: Request, session: bytes, *, now: float, rng: Random
+    def rank(self, offers: Sequence[Target], request: Request, session: bytes, *, now: float, rng: Random
               ) -> tuple[list[int], "RoutingFeedback", list[str]]:
         """The indices of the targets, best first; the feedback for their attempts; notes for the log. session: from the
         request's headers; empty: read the body.
@@ -86,7 +86,7 @@ class UpstreamSelector:
         n_body, blocks = len(body), list[int]()
         if self._sees_prefix and n_body >= BLOCK:
             request_prompt = read_prompt(body)
-            blocks = blocks_of(request_prompt.prompt, model)
+            blocks = hash_blocks(request_prompt.prompt, model)
         else:
             request_prompt = read_session(body) if self._sees_sessions else _NOTHING
         aim = RoutingFeedback(self, n_body, blocks, len(request_prompt.prompt), request.api is _RESPONSES_API)
@@ -94,23 +94,23 @@ class UpstreamSelector:
         if peers is None or peers.offers is not offers:
             peers = self._peers_of(offers)
         names, weights = peers.names, peers.weights
-        loads = [offer.member.load(now, offer.model or model) for offer in offers]
+        loads = [offer.member.load_of(now, offer.model or model) for offer in offers]
         notes: list[str] = []
-        if outliers is not None and (now >= outliers.recheck_at or not outliers.is_quiet):
+        if outliers is not None and (now >= outliers.recheck_at or not outliers.has_no_ejections):
             loads = self._without(outliers, loads, names, now)
-            notes = [f"left out {name}: {why}" for name, why in outliers.out(now).items() if name in names]
+            notes = [f"left out {name}: {why}" for name, why in outliers.ejected(now).items() if name in names]
         if config.in_turn:
-            return in_turn(loads, rng), aim, notes
-        made_at = self._responses.get(hash(request_prompt.previous)) if request_prompt.previous else None
+            return order_as_listed(loads, rng), aim, notes
+        made_at = self._responses.get(hash(request_prompt.previous_response_id)) if request_prompt.previous_response_id else None
         if made_at is not None and made_at in names:
             first = names.index(made_at)
             return [first, *(index for index in range(len(names)) if index != first)], aim, notes
-        session = (session or request_prompt.session) if self._sees_sessions else b""
+        session = (session or request_prompt.session_id) if self._sees_sessions else b""
         new_shares = self._new_shares(aim, session, names, loads, now) if blocks or session else []
         if weights:
             _weigh(loads, peers)
         waits_s = _waits_s(peers.members, new_shares, aim.n_body) if new_shares else []
-        found = choose(loads, weights, new_shares, waits_s, max_load=config.affinity.max_load, rng=rng)
+        found = order_by_score(loads, weights, new_shares, waits_s, max_load=config.affinity.max_load, rng=rng)
         if self._has_affinity:
             self._count(names[found[0]], found[0], new_shares)
             if new_shares:
@@ -132,21 +132,21 @@ class UpstreamSelector:
         """Prompt blocks whose upstream is remembered."""
         return sum(map(len, self._prefixes.values()))
 
-    def ejected(self, now: float) -> Mapping[str, str]:
+    def list_ejected(self, now: float) -> Mapping[str, str]:
         """The ejected upstreams, with the reason."""
-        return self._outliers.out(now) if self._outliers is not None else {}
+        return self._outliers.ejected(now) if self._outliers is not None else {}
 
     def _without(self, outliers: Outliers, loads: list[CandidateLoad], names: Sequence[str],
                  now: float) -> list[CandidateLoad]:
         """The loads, with the shares of ejected upstreams reduced."""
-        shares = outliers.shares(names, now)
-        if outliers.news:
-            self._report(outliers.news)
-        if outliers.is_quiet:
+        shares = outliers.traffic_shares(names, now)
+        if outliers.changes:
+            self._report(outliers.changes)
+        if outliers.has_no_ejections:
             return loads
         if not any(share and load.share for share, load in zip(shares, loads, strict=True)):
             return loads  # no other upstream is left
-        return [load if share >= 1 else CandidateLoad(load.seconds, min(share, load.share), load.wants_probe and share > 0)
+        return [load if share >= 1 else CandidateLoad(load.seconds, min(share, load.share), load.needs_probe and share > 0)
                 for load, share in zip(loads, shares, strict=True)]
 
     def _report(self, news: list[tuple[str, bool, str]]) -> None:
@@ -170,42 +170,42 @@ class UpstreamSelector:
         result = "new" if not new_shares else "hit" if new_shares[first] <= min(new_shares) else "moved"
         self.choices[name, result] = self.choices.get((name, result), 0) + 1
 
-    def _known(self, name: str) -> Prefixes:
+    def _known(self, name: str) -> SentPrefixes:
         found = self._prefixes.get(name)
         if found is None:
-            self._prefixes[name] = found = Prefixes(self.config.affinity.most_blocks, self.config.affinity.ttl_s)
+            self._prefixes[name] = found = SentPrefixes(self.config.affinity.most_blocks, self.config.affinity.ttl_s)
         return found
 
-    def sent(self, aim: "RoutingFeedback", name: str, now: float) -> int:
+    def note_sent(self, aim: "RoutingFeedback", name: str, now: float) -> int:
         """An attempt begins; returns how many bytes of its prompt were known there."""
         if not aim.blocks:
             return 0
         prefixes = self._known(name)
         n_known = prefixes.n_known(aim.blocks, now) * BLOCK
-        prefixes.sent(aim.blocks, now)
+        prefixes.record_sent(aim.blocks, now)
         tokens = self.tokens
         for kind, n_bytes in (("known", n_known), ("new", aim.n_prompt - n_known)):
             tokens[name, kind] = tokens.get((name, kind), 0) + n_bytes // BYTES_A_TOKEN
         return n_known
 
-    def answered(self, name: str, ttft_s: float, n_body: int, response_id: str | None, *, is_whole: bool) -> None:
+    def note_first_token(self, name: str, ttft_s: float, n_body: int, response_id: str | None, *, is_whole: bool) -> None:
         """The first token arrived. response_id: of a response that can be continued."""
         if self._outliers is not None:
-            self._outliers.answered(name, ttft_s, n_body, is_whole=is_whole)
+            self._outliers.record_first_token(name, ttft_s, n_body, is_whole=is_whole)
         if response_id is not None and self._sees_sessions:
             responses = self._responses
             responses[hash(response_id)] = name
             if len(responses) > MAX_RESPONSES:
                 del responses[next(iter(responses))]
 
-    def ended(self, name: str, seconds: float, n_body: int, *, is_lost: bool, is_whole: bool) -> None:
+    def note_end(self, name: str, seconds: float, n_body: int, *, is_lost: bool, is_whole: bool) -> None:
         """A call failed by the endpoint's fault, or lost to a hedge."""
         if self._outliers is None:
             return
         if is_lost:
-            self._outliers.outlasted(name, seconds, n_body, is_whole=is_whole)
+            self._outliers.record_lower_bound(name, seconds, n_body, is_whole=is_whole)
         else:
-            self._outliers.failed(name)
+            self._outliers.record_failure(name)
 
     def __repr__(self) -> str:
         return f"<UpstreamSelector {self.config.affinity.mode}: {self._prefixes!r} {self._outliers!r}>"
@@ -224,7 +224,7 @@ def _weigh(loads: list[CandidateLoad], peers: _Peers) -> None:
     for index, member in enumerate(peers.members):
         n_before = member.n_in_flight + (member.backlog.work if member.backlog is not None else 0.0)
         if n_before:
-            loads[index] = weighted(loads[index], n_before, peers.weights[index])
+            loads[index] = weigh_load(loads[index], n_before, peers.weights[index])
 
 
 def _waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_body: int) -> list[float]:
@@ -232,7 +232,7 @@ def _waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_bo
     waits_s = []
     for member, new_share in zip(members, new_shares, strict=False):
         predictor = member.predictor
-        wait_s = predictor.predicted_s(n_body * new_share / BYTES_A_TOKEN) if predictor is not None else None
+        wait_s = predictor.predict_s(n_body * new_share / BYTES_A_TOKEN) if predictor is not None else None
         if wait_s is None:
             return []
         waits_s.append(wait_s)
@@ -242,20 +242,20 @@ def _waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_bo
 class RoutingFeedback(Struct):
     """What the selector knows of one request, to learn from its attempts."""
 
-    picking: UpstreamSelector
+    selector: UpstreamSelector
     n_body: int  # bytes
     blocks: list[int]
     n_prompt: int  # bytes; 0: not read
     is_stored: bool  # the answer can be continued, at its upstream
 
-    def sent(self, name: str, now: float) -> int:
-        return self.picking.sent(self, name, now)
+    def note_sent(self, name: str, now: float) -> int:
+        return self.selector.note_sent(self, name, now)
 
-    def answered(self, name: str, ttft_s: float, sight: AnswerSummary, *, is_whole: bool) -> None:
-        self.picking.answered(name, ttft_s, self.n_body, sight.response_id if self.is_stored else None, is_whole=is_whole)
+    def note_first_token(self, name: str, ttft_s: float, summary: AnswerSummary, *, is_whole: bool) -> None:
+        self.selector.note_first_token(name, ttft_s, self.n_body, summary.response_id if self.is_stored else None, is_whole=is_whole)
 
-    def ended(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
-        self.picking.ended(name, seconds, self.n_body, is_lost=is_lost, is_whole=is_whole)
+    def note_end(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
+        self.selector.note_end(name, seconds, self.n_body, is_lost=is_lost, is_whole=is_whole)
 
 
 def session_of(headers: Sequence[tuple[str, str]]) -> bytes:

@@ -30,7 +30,7 @@ class Reply:
         self.allowances = allowances  # what is left of the client's quota
         self._ex = ex
         self._source = started.source
-        self._cadence = started.source.cadence
+        self._cadence = started.source.timings
         self._stream = started.stream
         self._lead: Chunk | None = started.first_chunk
         self._held = held
@@ -46,8 +46,8 @@ class Reply:
         self._is_over = False
 
     @property
-    def sight(self) -> AnswerSummary:
-        return self._stream.sight
+    def summary(self) -> AnswerSummary:
+        return self._stream.summary
 
     @property
     def upstream(self) -> str:
@@ -65,7 +65,7 @@ class Reply:
     @property
     def degraded(self) -> str | None:
         """What was done instead of failing: fallback, stale, template or partial."""
-        return "partial" if self._stream.sight.is_cut else self._ex.record.degraded
+        return "partial" if self._stream.summary.is_cut else self._ex.record.degraded
 
     @property
     def cache(self) -> str | None:
@@ -75,7 +75,7 @@ class Reply:
 
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value, and the steps of a turn."""
-        turn = self._stream.sight.turn
+        turn = self._stream.summary.turn
         if turn is None:
             return self._ex.ledger.server_timing()
         return self._ex.ledger.server_timing() + steps_timing(turn().steps)
@@ -93,8 +93,8 @@ class Reply:
         if self._is_over:
             return None
         now = self._clock.now()
-        if now >= self._ends_at and not self._stream.sight.is_complete:  # a stored answer never waits
-            return self._overrun(self._ex.timeouts.exceeded(Stage.RELAY), IGNORED)
+        if now >= self._ends_at and not self._stream.summary.is_complete:  # a stored answer never waits
+            return self._overrun(self._ex.timeouts.timeout_error(Stage.RELAY), IGNORED)
         self._ex.timeouts.arm("idle_s", self._idle_s, now)
         try:
             chunk = await self._stream.next()
@@ -112,7 +112,7 @@ class Reply:
             self._end(None, SUCCESS)
             return None
         if chunk.n_content:
-            self._cadence.content(self._clock.now())
+            self._cadence.note_content(self._clock.now())
         if chunk.data:
             self._n_chunks += 1
         return chunk
@@ -120,7 +120,7 @@ class Reply:
     def _take_lead(self, lead: Chunk) -> Chunk:
         self._lead = None
         self._n_chunks = 1
-        if self._stream.sight.is_cut and not self._ex.request.stream:  # a whole answer of which only a part came in time
+        if self._stream.summary.is_cut and not self._ex.request.stream:  # a whole answer of which only a part came in time
             self._end(None, DROPPED, Fault.TIMEOUT.value)
         return lead
 
@@ -151,12 +151,12 @@ class Reply:
     def _end(self, why: StayfastError | asyncio.CancelledError | None, outcome: Outcome, fault: str | None = None) -> None:
         self._is_over = True
         self._lead = None
-        if self._stream.sight.is_cut:
+        if self._stream.summary.is_cut:
             self._ex.record.degrade("partial")
         upstream_status = why.upstream_status if isinstance(why, UpstreamFailed) else None
         self._source.end(outcome, fault, upstream_status=upstream_status)
         self._held.release()
-        self._on_end(self._ex, why, self._stream.sight, self._cadence, self._n_chunks)
+        self._on_end(self._ex, why, self._stream.summary, self._cadence, self._n_chunks)
 
     def __repr__(self) -> str:
         return f"<Reply {self._ex!r} {'over' if self._is_over else 'running'}, {self._n_chunks} chunks>"

@@ -7,11 +7,11 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
 from stayfast.pipeline.attempts.attempt import MAX_NAME
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Admitted, Plan, Prompt, Route, RoutePolicy, able
+from stayfast.pipeline.plan import Admitted, Plan, Prompt, Route, RoutePolicy, targets_for
 from stayfast.pipeline.routing.selector import Target, session_of
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.policy.resilience.breaker import BreakerState
-from stayfast.policy.routing.load_balancing import CandidateLoad, in_turn, order
+from stayfast.policy.routing.load_balancing import CandidateLoad, order_as_listed, order_by_load
 
 ANY_MODEL = "*"
 _CLOSED = BreakerState.CLOSED
@@ -43,12 +43,12 @@ class Router:
     def policy_of(self, model: str) -> RoutePolicy:
         """The policy of the model's route; the defaults if there is no such route (the request will be rejected)."""
         route = self._routes.get(model) or self._routes.get(ANY_MODEL)
-        return route.terms if route is not None else self._default
+        return route.policy if route is not None else self._default
 
     def fit_prompt(self, ex: Exchange) -> Prompt:
         """The prompt to send: what the client sent, or laid out for the providers' prompt caches if the route wants that."""
         planner = ex.policy.prefix
-        return Prompt(ex.request) if planner is None else Prompt(*planner.lay(ex.request))
+        return Prompt(ex.request) if planner is None else Prompt(*planner.lay_out(ex.request))
 
     def plan(self, ex: Exchange, prompt: Prompt, admitted: Admitted) -> Plan:
         """The targets for this request. Raises Rejected if there is no such route (404), none of its upstreams can serve the
@@ -60,8 +60,8 @@ class Router:
         if route is None:
             raise Rejected(f"The model {request.model[:MAX_NAME]!r} does not exist here. GET /v1/models lists the models.",
                            status=404, code="model_not_found", param="model")
-        capable = route.able[request.api]
-        spare = [tier for each in route.fallback if (tier := able(each, request.api))] if route.fallback else []
+        capable = route.targets_by_api[request.api]
+        spare = [tier for each in route.fallback if (tier := targets_for(each, request.api))] if route.fallback else []
         if not capable:
             if not spare:
                 raise Rejected(f"No upstream of {request.model!r} can serve {request.api.value} requests.",
@@ -70,22 +70,22 @@ class Router:
             record.degrade("fallback")
         aim = None
         if len(capable) > 1:
-            if route.picking is not None:
+            if route.selector is not None:
                 headers = ex.arrival.headers
-                found, aim, notes = route.picking.order(capable, prompt.request, session_of(headers) if headers else b"",
+                found, aim, notes = route.selector.rank(capable, prompt.request, session_of(headers) if headers else b"",
                                                         now=self._clock.now(), rng=self._rng)
                 record.add_notes(notes)
                 capable = tuple([capable[index] for index in found])
             else:
-                pick = in_turn if route.in_turn else order
+                pick = order_as_listed if route.in_turn else order_by_load
                 capable = tuple([capable[index] for index in pick(self._loads(capable, request.model), self._rng)])
         tiers = [capable, *[self._in_turn(tier, request.model) for tier in spare]] if spare else [capable]
         n_closed = 0  # tiers without a usable target, before one that has some: they become the last resort
         if spare and not self._is_usable(capable[0], request.model):
             n_closed = next((n for n, tier in enumerate(tiers) if self._is_usable(tier[0], request.model)), 0)
         first, last = capable[0].member, capable[-1].member
-        if (first.own_health.breaker.state is not _CLOSED or last.own_health.breaker.state is not _CLOSED or first.has_news
-                or last.has_news or first.models is not None):
+        if (first.own_health.breaker.state is not _CLOSED or last.own_health.breaker.state is not _CLOSED or first.may_be_suspended
+                or last.may_be_suspended or first.models is not None):
             record.add_notes(_explain_health(capable, request.model, self._clock.now(), is_last_resort=n_closed > 0))
         if n_closed:
             tiers = [*tiers[n_closed:], *tiers[:n_closed]]
@@ -96,28 +96,28 @@ class Router:
     def _check_owner(self, response_id: str | None, tenant: str | None) -> None:
         if response_id is None or tenant is None or self._owners is None:
             return
-        if self._owners.is_anothers(response_id, tenant):
+        if self._owners.belongs_to_other(response_id, tenant):
             raise Rejected("The previous response was not found.", code="previous_response_not_found",
                            param="previous_response_id")
 
     def _in_turn(self, tier: tuple[Target, ...], model: str) -> tuple[Target, ...]:
-        return tier if len(tier) == 1 else tuple([tier[index] for index in in_turn(self._loads(tier, model), self._rng)])
+        return tier if len(tier) == 1 else tuple([tier[index] for index in order_as_listed(self._loads(tier, model), self._rng)])
 
     def _is_usable(self, target: Target, model: str) -> bool:
-        load = target.member.load(self._clock.now(), target.model or model)
-        return load.share > 0 or load.wants_probe
+        load = target.member.load_of(self._clock.now(), target.model or model)
+        return load.share > 0 or load.needs_probe
 
     def _loads(self, targets: Iterable[Target], model: str) -> list[CandidateLoad]:
         now = self._clock.now()
-        return [target.member.load(now, target.model or model) for target in targets]
+        return [target.member.load_of(now, target.model or model) for target in targets]
 
 
 def _explain_health(targets: tuple[Target, ...], model: str, now: float, *, is_last_resort: bool) -> Iterator[str]:
     """How breakers, refused keys and Retry-After changed the order. is_last_resort: a fallback is tried before them all."""
     first_place = "is tried after the fallback" if is_last_resort else "is tried first, as the last resort"
-    breakers = [target.member.health(target.model or model).breaker for target in targets]
+    breakers = [target.member.health_of(target.model or model).breaker for target in targets]
     for n, (target, breaker) in enumerate(zip(targets, breakers, strict=True)):
-        why_alone = target.member.why_alone(now, target.model or model) if target.member.has_news else ""
+        why_alone = target.member.suspend_reason(now, target.model or model) if target.member.may_be_suspended else ""
         if why_alone:
             yield f"{target.member.upstream.name} {'is tried last' if n else first_place}: {why_alone}"
         elif breaker.state is not _CLOSED:

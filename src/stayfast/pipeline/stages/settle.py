@@ -10,7 +10,7 @@ from stayfast.pipeline.attempts.attempt import MAX_NAME, MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.response_owners import ResponseOwners
-from stayfast.wire.json_input import request_params
+from stayfast.wire.json_input import read_sampling_params
 
 RESPONSES_API = Api.RESPONSES
 CLIENT_LEFT = 499  # as nginx logs it
@@ -26,7 +26,7 @@ class Settle:
         self._owners = owners
         self._sink = sink
 
-    def done(self, ex: Exchange, why: BaseException | None, sight: AnswerSummary | None = None,
+    def finish(self, ex: Exchange, why: BaseException | None, summary: AnswerSummary | None = None,
              cadence: TokenTimings | None = None, n_chunks: int = 0) -> None:
         """why: None for a whole answer. A BaseException that is no Exception means that the client left; a CancelledError
         with a StayfastError as its argument, that the gateway ended the request for that.
@@ -48,11 +48,11 @@ class Settle:
             last = record.attempts[-1].done if record.attempts else None
             why.server_timing = ex.ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
         began_at, first_at = ex.ledger.entered_at, cadence.first_at if cadence is not None else None
-        usage = sight.usage if sight is not None else None
-        if (self._owners is not None and sight is not None and sight.response_id is not None and arrival.tenant is not None
+        usage = summary.usage if summary is not None else None
+        if (self._owners is not None and summary is not None and summary.response_id is not None and arrival.tenant is not None
                 and request.api is RESPONSES_API):
-            self._owners.note(sight.response_id, arrival.tenant)
-        finish = sight.finish_reason[:MAX_WORD] if sight is not None and sight.finish_reason is not None else None
+            self._owners.record(summary.response_id, arrival.tenant)
+        finish = summary.finish_reason[:MAX_WORD] if summary is not None and summary.finish_reason is not None else None
         self._sink.emit(RequestDone(
             request_id=arrival.request_id,
             api=request.api,
@@ -85,7 +85,7 @@ class Settle:
             cache=cached.result if cached is not None else None,
             saved_usd=cached.saved_usd if cached is not None else None,
             cache_key=record.cache_key,
-            params=request_params(request) if trace is not None and trace.is_sampled and trace.span_id else None,
+            params=read_sampling_params(request) if trace is not None and trace.is_sampled and trace.span_id else None,
         ))
 
 

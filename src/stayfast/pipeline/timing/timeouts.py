@@ -44,7 +44,7 @@ class TimerWheel:
             self._loop = asyncio.get_running_loop()
         return self._loop
 
-    def begin(self, watched: "RequestTimeouts") -> float:
+    def add_new(self, watched: "RequestTimeouts") -> float:
         """Schedule the first check of a new request; returns its latest instant."""
         new = self._new
         if not new:
@@ -72,12 +72,12 @@ class TimerWheel:
         new, self._new = self._new, []
         ends_at = self.clock.now() + NEW_S
         for watched in new:
-            watched.turn(ends_at)
+            watched.check_slot(ends_at)
 
     def _turn(self, slot: int) -> None:
         ends_at = (slot + 1) / _PER_S
         for watched in self._slots.pop(slot):
-            watched.turn(ends_at)
+            watched.check_slot(ends_at)
 
     def __repr__(self) -> str:
         return f"<TimerWheel: {len(self._new)} new, {sum(map(len, self._slots.values()))} in {len(self._slots)} slots>"
@@ -99,7 +99,7 @@ class RequestTimeouts:
         self._task = asyncio.current_task(alarms.loop)
         self._handle: asyncio.TimerHandle | None = None  # the exact timer
         self._due_at: float | None = deadline_at  # None: no wait
-        self._armed_at = alarms.begin(self)  # the next check
+        self._armed_at = alarms.add_new(self)  # the next check
         self._bound_at = deadline_at
         self._bound_limit = self._limit = "total_s"
         self._bound_s = self._seconds = total_s
@@ -110,7 +110,7 @@ class RequestTimeouts:
         if deadline_at < self._armed_at:
             self._schedule_check(deadline_at)
 
-    def bound(self, ends_at: float, now: float) -> None:
+    def set_bound(self, ends_at: float, now: float) -> None:
         """From now on no wait lasts beyond `ends_at`, nor beyond the deadline."""
         if ends_at < self._deadline_at:
             self._bound_at, self._bound_s = ends_at, max(0.0, ends_at - now)
@@ -125,7 +125,7 @@ class RequestTimeouts:
         other._bound_at, other._bound_limit, other._bound_s = self._bound_at, self._bound_limit, self._bound_s
         return other
 
-    def unbound(self) -> None:
+    def remove_bound(self) -> None:
         """From now on only a wait's own limit ends it; subscribers of a shared call have deadlines of their own."""
         self._deadline_at = self._bound_at = inf
 
@@ -164,7 +164,7 @@ class RequestTimeouts:
         self._alarm_at, self._alarm = at, alarm
         self._schedule_check(at)
 
-    def ring_no_more(self) -> None:
+    def cancel_hedge_check(self) -> None:
         self._alarm_at, self._alarm = inf, None
 
     def interrupt(self) -> bool:
@@ -191,7 +191,7 @@ class RequestTimeouts:
     def is_over(self, now: float) -> bool:
         return now >= self._bound_at
 
-    def exceeded(self, stage: Stage) -> DeadlineExceeded:
+    def timeout_error(self, stage: Stage) -> DeadlineExceeded:
         return DeadlineExceeded(stage, self._bound_limit, self._bound_s)
 
     def disarm(self) -> None:
@@ -217,7 +217,7 @@ class RequestTimeouts:
             return None
         return DeadlineExceeded(stage, self._limit, self._seconds)
 
-    def turn(self, ends_at: float) -> None:
+    def check_slot(self, ends_at: float) -> None:
         """A slot has begun: set an exact timer if this is due by `ends_at`, else schedule the next check."""
         if self._armed_at <= ends_at and self._handle is None:
             self._armed_at = inf
@@ -241,7 +241,7 @@ class RequestTimeouts:
             return
         alarm = self._alarm
         if alarm is not None and now >= self._alarm_at:
-            self.ring_no_more()
+            self.cancel_hedge_check()
             alarm()
         next_at = min(self._alarm_at, inf if self._due_at is None else self._due_at)
         if next_at < inf:  # else the next wait arms it again

@@ -7,7 +7,7 @@ model that is always slow does not stall). The wait in which an answer was cut o
 
 from typing import Final
 
-from stayfast.core.events import Fact, GapsSeen, Sink, Stall
+from stayfast.core.events import Fact, TokenGaps, Sink, Stall
 
 STALL_AFTER_S = 1.0  # a reader's attention lasts about this long (Nielsen, 1993)
 STALL_TIMES_MEAN = 8.0
@@ -44,11 +44,11 @@ class TokenTimings:
         self.last_at = 0.0
         self.stalls: list[Stall] = []
 
-    def begin(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """The first content arrived."""
         self.first_at = self.last_at = now
 
-    def content(self, now: float) -> None:
+    def note_content(self, now: float) -> None:
         gap_s = now - self.last_at
         if gap_s > STALL_AFTER_S:
             self._judge(gap_s)
@@ -94,7 +94,7 @@ class TokenTimings:
         gaps_s, self._gaps_s = self._gaps_s, []
         self._n_gaps += len(gaps_s)
         self._longest_s = max(self._longest_s, *gaps_s)
-        self._sink.emit(GapsSeen(self._route, self._upstream, gaps_s))
+        self._sink.emit(TokenGaps(self._route, self._upstream, gaps_s))
 
     def __repr__(self) -> str:
         return f"<TokenTimings of {self._upstream}: {self._n_gaps + len(self._gaps_s)} gaps, {len(self.stalls)} stalls>"

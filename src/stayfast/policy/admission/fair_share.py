@@ -29,25 +29,25 @@ _RECOMPUTE_EVERY_S = 1.0
 _PEAK_SLOT_S = WITH_TRAFFIC_S / 2
 
 
-def weighted(n_input: float, n_output: float) -> float:
+def weighted_tokens(n_input: float, n_output: float) -> float:
     return INPUT_WEIGHT * n_input + OUTPUT_WEIGHT * n_output
 
 
 class RunningPeak:
     """The number of running requests, and its peak in the last 15 to 30 s. `n_running` is changed by the owner."""
 
-    __slots__ = ("n_most_before", "n_most_now", "n_running", "turns_at")
+    __slots__ = ("peak_before", "peak_now", "n_running", "slot_ends_at")
 
     def __init__(self) -> None:
         self.n_running = 0
-        self.n_most_now = self.n_most_before = 0  # peaks of the present slot of 15 s and of the one before it
-        self.turns_at = float("-inf")  # when the present slot ends
+        self.peak_now = self.peak_before = 0  # peaks of the present slot of 15 s and of the one before it
+        self.slot_ends_at = float("-inf")  # when the present slot ends
 
-    def n_most(self, now: float) -> int:
-        if now >= self.turns_at:
-            self.n_most_before = self.n_most_now if now < self.turns_at + _PEAK_SLOT_S else self.n_running
-            self.n_most_now, self.turns_at = self.n_running, now + _PEAK_SLOT_S
-        return max(self.n_most_now, self.n_most_before)
+    def recent_peak(self, now: float) -> int:
+        if now >= self.slot_ends_at:
+            self.peak_before = self.peak_now if now < self.slot_ends_at + _PEAK_SLOT_S else self.n_running
+            self.peak_now, self.slot_ends_at = self.n_running, now + _PEAK_SLOT_S
+        return max(self.peak_now, self.peak_before)
 
 
 class TenantShare(RunningPeak):
@@ -65,11 +65,11 @@ class TenantShare(RunningPeak):
         self.seen_at = float("-inf")
         self.unqueued: dict[TenantShare, None] = {}  # all tenants without waiting requests; shared with `Sharing`
 
-    def queued(self) -> None:
+    def enter_queue(self) -> None:
         self.n_waiting += 1
         self.unqueued.pop(self, None)
 
-    def left_queue(self) -> None:
+    def leave_queue(self) -> None:
         self.n_waiting -= 1
         if not self.n_waiting:
             self.unqueued[self] = None
@@ -83,7 +83,7 @@ class TenantShare(RunningPeak):
                 f"{self.n_waiting} waiting>")
 
 
-class Sharing:
+class FairShares:
     """The shares of all tenants. Pure state; instants never go back."""
 
     __slots__ = ("_present", "_recompute_at", "_unqueued", "_weights", "started_last")
@@ -95,14 +95,14 @@ class Sharing:
         self._weights = 0.0  # the sum of their weights
         self._recompute_at = float("-inf")
 
-    def arrive(self, share: TenantShare, now: float, least_waiting: float | None) -> None:
+    def add_request(self, share: TenantShare, now: float, least_waiting: float | None) -> None:
         """A tenant's request arrives. `least_waiting`: the least `served` of the waiting tenants; None: none waits."""
         if not share.n_waiting:
             floor = self.started_last if least_waiting is None else least_waiting
             share.served = max(share.served, floor)
         share.seen_at = now
-        if now >= share.turns_at:
-            share.n_most(now)
+        if now >= share.slot_ends_at:
+            share.recent_peak(now)
         if share not in self._present:
             self._present[share] = None
             self._weights += share.weight
@@ -112,19 +112,19 @@ class Sharing:
         if now >= self._recompute_at:
             self._drop_absent(now)
 
-    def start(self, share: TenantShare, thought: float) -> None:
+    def start_request(self, share: TenantShare, estimated: float) -> None:
         """A request starts. `thought`: the estimate of its `weighted` tokens."""
         self.started_last = share.served
         share.n_running = n = share.n_running + 1
-        if n > share.n_most_now:
-            share.n_most_now += 1
-        share.due += thought / share.weight
+        if n > share.peak_now:
+            share.peak_now += 1
+        share.due += estimated / share.weight
 
-    def end(self, share: TenantShare, thought: float, took: float) -> None:
+    def end_request(self, share: TenantShare, estimated: float, used: float) -> None:
         """A request ended. `thought`: the estimate given to `start`; `took`: the weighted tokens really used."""
         share.n_running -= 1
-        share.due = share.due - thought / share.weight if share.n_running else 0.0
-        share.served += took / share.weight
+        share.due = share.due - estimated / share.weight if share.n_running else 0.0
+        share.served += used / share.weight
 
     def n_reserved(self, share: TenantShare, n_places: int, now: float) -> int:
         """The places that a request of this tenant must leave open for other tenants."""
@@ -140,11 +140,11 @@ class Sharing:
             n_running, due = share.n_running, n_places * share.weight
             if n_running * weights >= due:
                 continue
-            if now >= share.turns_at:
-                share.n_most(now)
+            if now >= share.slot_ends_at:
+                share.recent_peak(now)
             entitled = int(due / weights)
             if entitled > n_running:
-                n_reserved += max(0, min(entitled, max(share.n_most_now, share.n_most_before)) - n_running)
+                n_reserved += max(0, min(entitled, max(share.peak_now, share.peak_before)) - n_running)
         return n_reserved
 
     def _drop_absent(self, now: float) -> None:

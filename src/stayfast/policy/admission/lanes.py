@@ -81,7 +81,7 @@ def _with_wait(queue: QueueConfig, wait_s: float | None) -> QueueConfig:
 class Lane(RunningPeak, Generic[T]):
     """One lane. Changed by its `Lanes` only, except for the queue."""
 
-    __slots__ = ("hold", "n_entitled", "n_prefilling", "name", "queue")
+    __slots__ = ("hold_back", "n_entitled", "n_prefilling", "name", "queue")
 
     def __init__(self, name: str, queue: QueueConfig) -> None:
         super().__init__()
@@ -89,11 +89,11 @@ class Lane(RunningPeak, Generic[T]):
         self.queue: Queue[T] = Queue(queue)
         self.n_entitled = 0
         self.n_prefilling = 0  # running requests without a first token
-        self.hold = HoldBack(0, 0.0)  # its own places, by band
+        self.hold_back = HoldBack(0, 0.0)  # its own places, by band
 
-    def began(self, now: float) -> None:
-        if now >= self.turns_at:
-            self.n_most(now)
+    def start_request(self, now: float) -> None:
+        if now >= self.slot_ends_at:
+            self.recent_peak(now)
         self.n_running = n = self.n_running + 1
         self.n_prefilling += 1
         if n > self.n_most_now:
@@ -123,9 +123,9 @@ class Lanes(Generic[T]):
         configs = (queue, _with_wait(queue, config.long_wait_s), _with_wait(queue, config.batch_wait_s))
         for lane, n_entitled, lane_config in zip(self.all, entitled, configs, strict=True):
             lane.n_entitled, lane.queue.config = n_entitled, lane_config
-            lane.hold = HoldBack(n_entitled, hold_back)
+            lane.hold_back = HoldBack(n_entitled, hold_back)
 
-    def of(self, band: int, n_input: float, n_output: float) -> Lane[T]:
+    def lane_for(self, band: int, n_input: float, n_output: float) -> Lane[T]:
         if band == BATCH_BAND:
             return self.batch
         config = self._config
@@ -152,25 +152,25 @@ class Lanes(Generic[T]):
             return False
         if self._config.isolate_short and not self._has_turn(lane, now):
             return False
-        if lane.n_running < lane.hold.ceiling(band, now):
+        if lane.n_running < lane.hold_back.ceiling(band, now):
             return True
         n_own_held = lane.n_entitled - lane.n_running  # of the lane's own places, held back for higher bands
         return n_open > max(n_held, n_own_held) + self._n_left_to_others(lane, now)
 
-    def is_sure(self, lane: Lane[T], band: int) -> bool:
+    def has_guaranteed_room(self, lane: Lane[T], band: int) -> bool:
         """Whether any open place is enough for one more request, so that `has_room` need not be called."""
-        return lane is self.short and lane.n_running < lane.hold.sure[band] and not self._config.isolate_short
+        return lane is self.short and lane.n_running < lane.hold_back.guaranteed[band] and not self._config.isolate_short
 
-    def enter(self, lane: Lane[T], now: float) -> None:
+    def start_request(self, lane: Lane[T], now: float) -> None:
         if lane is not self.short and not self.long.n_running + self.batch.n_running:
             self._turn_at = now
-        lane.began(now)
+        lane.start_request(now)
 
-    def first_token(self, lane: Lane[T]) -> None:
+    def end_prefill(self, lane: Lane[T]) -> None:
         """A request of a lane got its first token, or ended without one."""
         lane.n_prefilling -= 1
 
-    def leave(self, lane: Lane[T], now: float) -> None:
+    def end_request(self, lane: Lane[T], now: float) -> None:
         """A request of a lane ended; `first_token` has been called."""
         lane.n_running -= 1
         if lane is not self.short and not self.long.n_running + self.batch.n_running:
@@ -193,11 +193,11 @@ class Lanes(Generic[T]):
             if lane is borrower or (borrower is self.short and self._config.isolate_short):
                 continue  # with `isolate_short`, the others never run beside it
             if lane is self.short:
-                need = lane.n_entitled if lane.queue.n else lane.n_most(now) + 1
+                need = lane.n_entitled if lane.queue.n else lane.recent_peak(now) + 1
             elif lane.queue.n:
                 need = lane.n_running + self._n_prefills_left()
             else:
-                need = 0 if borrower is self.short else lane.n_most(now)
+                need = 0 if borrower is self.short else lane.recent_peak(now)
             n_left += max(0, min(lane.n_entitled, need) - lane.n_running)
         return n_left
 

@@ -43,11 +43,11 @@ class OverloadSignals:
         self.busy = 0.0  # share of one core
         self._at = self._cpu_s = 0.0
 
-    def begin(self, now: float, cpu_s: float) -> None:
+    def reset(self, now: float, cpu_s: float) -> None:
         self.late_s = self.busy = 0.0
         self._at, self._cpu_s = now, cpu_s
 
-    def sample(self, due_at: float, now: float, cpu_s: float) -> None:
+    def add_sample(self, due_at: float, now: float, cpu_s: float) -> None:
         """A timer that was due at `due_at` ran now; `cpu_s`: CPU time used so far."""
         self.late_s = max(now - due_at, self.late_s / 2)
         if now > self._at:
@@ -55,11 +55,11 @@ class OverloadSignals:
             self._at, self._cpu_s = now, cpu_s
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         return f"the event loop {self.late_s * 1000:.0f} ms late, {self.busy:.0%} of a core in use"
 
     def __repr__(self) -> str:
-        return f"<OverloadSignals: {self.words}>"
+        return f"<OverloadSignals: {self.summary}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ class AdmissionConfig:
             found = "which is not set" if self.max_in_flight is None else f"not {self.max_in_flight}"
             raise ValueError(f"lanes share the places of max_in_flight, which must be at least {LEAST_PLACES}, {found}")
 
-    def spares(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, strain: OverloadSignals, *,
+    def may_queue(self, band: int, queue: QueueConfig, n_waiting: int, wait_s: float, signals: OverloadSignals, *,
                held_share: float = 0.0) -> bool:
         """Whether a request of a band may join a queue of `n_waiting` with a predicted wait of `wait_s` (False: reject it).
         `held_share`: share of the admitted requests that wait at an upstream's limit.
         """
         n_signs = ((n_waiting * 2 >= max(1, queue.max_queue)) + (wait_s >= queue.target_wait_s)
-                   + (strain.late_s >= self.overload_loop_lag_s) + (strain.busy >= self.overload_cpu_share)
+                   + (signals.late_s >= self.overload_loop_lag_s) + (signals.busy >= self.overload_cpu_share)
                    + (held_share >= HELD_SHARE))
         return band < _FIRST_REFUSED[n_signs]
 
@@ -138,11 +138,11 @@ class SizeConfig:
         return self.max_input_tokens is not None or bool(self.max_input_tokens_by_tier)
 
     @property
-    def least(self) -> int:
+    def lowest_limit(self) -> int:
         """The lowest limit: no tier rejects a prompt of at most this many tokens."""
         most = self.max_input_tokens if self.max_input_tokens is not None else _MOST
         return min(most, *self.max_input_tokens_by_tier.values()) if self.max_input_tokens_by_tier else most
 
-    def most(self, tier: TenantTier) -> int | None:
+    def max_tokens_for(self, tier: TenantTier) -> int | None:
         """The limit of one tier in tokens; None: no limit."""
         return self.max_input_tokens_by_tier.get(tier, self.max_input_tokens)

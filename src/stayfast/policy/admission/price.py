@@ -54,7 +54,7 @@ class Price:
         return usd / TOKENS_PER_PRICE
 
     @property
-    def dearest_input(self) -> float:
+    def highest_input_per_mtok(self) -> float:
         """The highest price of a million input tokens, whatever the cache does."""
         variants = (self.cached_read_per_mtok, self.cache_write_per_mtok, self.cache_write_1h_per_mtok)
         return max([self.input_per_mtok, *[usd for usd in variants if usd is not None]])
@@ -67,7 +67,7 @@ def price_of(prices: Prices, model: str) -> Price | None:
     return prices.get(model) or prices.get(ANY_MODEL)
 
 
-def dearest(candidates: Iterable[tuple[Prices, str | None]], name: str) -> Prices:
+def highest_prices(candidates: Iterable[tuple[Prices, str | None]], name: str) -> Prices:
     """An upper bound of the price at these upstreams, by the model name that a client sends: `name`, or, if that is
     ANY_MODEL, any. `candidates`: each upstream's prices and its own name for the model (None: the client's). Empty if no
     price is set.
@@ -80,6 +80,6 @@ def dearest(candidates: Iterable[tuple[Prices, str | None]], name: str) -> Price
     for model in names:
         priced = [price for prices, own in upstreams if (price := price_of(prices, own or model)) is not None]
         if priced:
-            found[model] = Price(max(price.dearest_input for price in priced),
+            found[model] = Price(max(price.highest_input_per_mtok for price in priced),
                                  max(price.output_per_mtok for price in priced))
     return found

@@ -75,11 +75,11 @@ class PriorityClass:
         self._bands = {urgency: (band_of(base + more), band_of(base + more + points.retry))
                        for urgency, more in worth.items()}
 
-    def band(self, urgency: Urgency, *, is_retry: bool) -> int:
+    def band_for(self, urgency: Urgency, *, is_retry: bool) -> int:
         return self._bands[urgency][is_retry]
 
 
-class Repeats:
+class RecentKeys:
     """Recent idempotency keys, to recognise retries. Bounded."""
 
     __slots__ = ("_seen",)
@@ -87,7 +87,7 @@ class Repeats:
     def __init__(self) -> None:
         self._seen: dict[int, None] = {}
 
-    def has_seen(self, tenant: str, key: str) -> bool:
+    def is_repeat(self, tenant: str, key: str) -> bool:
         """Whether this tenant has sent this key before. Remembers it."""
         mark = hash((tenant, key))
         if mark in self._seen:
@@ -101,13 +101,13 @@ class Repeats:
 class HoldBack:
     """The ceilings of all bands over one set of places. Pure state; instants never go back."""
 
-    __slots__ = ("n_places", "seen_at", "share", "sure")
+    __slots__ = ("n_places", "seen_at", "share", "guaranteed")
 
     def __init__(self, n_places: int, share: float) -> None:
         self.n_places = n_places
         self.share = share
         self.seen_at = [float("-inf")] * len(BANDS)  # last request of each band
-        self.sure = tuple([min(n_places, self._ceiling(band)) for band in range(len(BANDS))])  # the lowest ceilings
+        self.guaranteed = tuple([min(n_places, self._ceiling(band)) for band in range(len(BANDS))])  # the lowest ceilings
 
     def ceiling(self, band: int, now: float) -> int:
         """The most places in use after a request of this band is admitted; at least one."""

@@ -95,7 +95,7 @@ class Queue(Generic[T]):
         self.n = 0
         self.service_s = 0.0  # mean time for which a place is taken; 0: unknown
 
-    def served(self, seconds: float, *, has_left: bool = False) -> None:
+    def record_service_time(self, seconds: float, *, has_left: bool = False) -> None:
         """A place was released after `seconds`. `has_left`: its client disconnected before the answer, so that the true
         service time is longer; such a sample never lowers the mean.
         """
@@ -112,7 +112,7 @@ class Queue(Generic[T]):
         self._n_pushed += 1
         key = min(waiting.deadline_at, now + self.config.aging_s)
         insort(lane.entries, _Entry(key, self._n_pushed, waiting))
-        waiting.share.queued()
+        waiting.share.enter_queue()
         self._n_in[waiting.band] += 1
         self.n += 1
         if self.n <= self.config.max_queue:
@@ -138,7 +138,7 @@ class Queue(Generic[T]):
                 return
         raise KeyError("the request is not in the queue")
 
-    def overdue(self, now: float) -> list[QueueEntry[T]]:
+    def pop_overdue(self, now: float) -> list[QueueEntry[T]]:
         """Remove and return all requests that have waited too long."""
         late = []
         for band, lanes in enumerate(self._bands):
@@ -148,7 +148,7 @@ class Queue(Generic[T]):
                     late.append(waiting)
         return late
 
-    def predicted_s(self, band: int, share: TenantShare, n_in_flight: int) -> float:
+    def predict_wait_s(self, band: int, share: TenantShare, n_in_flight: int) -> float:
         """The predicted wait of a new request in seconds; 0 if the service time is unknown."""
         return (self.n_ahead(band, share) + 1) * self.service_s / max(1, n_in_flight)
 
@@ -183,7 +183,7 @@ class Queue(Generic[T]):
         waiting = lane.entries.pop(index).waiting
         if not lane.entries:
             del self._bands[band][lane.share]
-        waiting.share.left_queue()
+        waiting.share.leave_queue()
         self._n_in[band] -= 1
         self.n -= 1
         return waiting

@@ -34,36 +34,36 @@ _ROUNDING = 1e-6  # of the capacity: after months of uptime, instants have a pre
 class Bucket:
     """One limit. Pure state, initially full; changed only by its owner. Instants never go back."""
 
-    __slots__ = ("capacity", "per_s", "updated_at", "was_left")
+    __slots__ = ("capacity", "per_s", "updated_at", "last_level")
 
     def __init__(self, capacity: float, per_s: float, now: float) -> None:
         if not (capacity > 0 and per_s > 0):
             raise ValueError(f"capacity and per_s must be more than 0, not {capacity} and {per_s}")
         self.capacity = capacity
         self.per_s = per_s
-        self.was_left = capacity  # the level at `updated_at`
+        self.last_level = capacity  # the level at `updated_at`
         self.updated_at = now
 
     def level(self, now: float) -> float:
         """What is left; negative while there is a debt."""
         if now > self.updated_at:
-            self.was_left = min(self.capacity, self.was_left + (now - self.updated_at) * self.per_s)
+            self.last_level = min(self.capacity, self.last_level + (now - self.updated_at) * self.per_s)
             self.updated_at = now
-        return self.was_left
+        return self.last_level
 
-    def has(self, cost: float, now: float) -> bool:
+    def has_room(self, cost: float, now: float) -> bool:
         return cost <= self.level(now)
 
     def take(self, cost: float, now: float) -> bool:
         """Take `cost` (0 or more) if there is enough; whether it was taken."""
-        if not self.has(cost, now):
+        if not self.has_room(cost, now):
             return False
         self.charge(cost, now)
         return True
 
     def charge(self, cost: float, now: float) -> None:
         """Take `cost` even if there is not enough; a negative cost is returned, up to the capacity."""
-        self.was_left = min(self.capacity, self.level(now) - cost)
+        self.last_level = min(self.capacity, self.level(now) - cost)
 
     def wait_s(self, cost: float, now: float) -> float | None:
         """Seconds until there is enough, if nothing else is taken; None: `cost` is above the capacity."""
@@ -72,19 +72,19 @@ class Bucket:
     def full_in_s(self, now: float) -> float:
         return (self.capacity - self.level(now)) / self.per_s
 
-    def take_over(self, before: "Bucket", now: float) -> None:
+    def replace(self, before: "Bucket", now: float) -> None:
         """Replace a bucket of another capacity: what was used of it still counts, but leaves no debt."""
-        self.was_left, self.updated_at = self._level_after(before, now), now
+        self.last_level, self.updated_at = self._level_after(before, now), now
 
     def _level_after(self, before: "Bucket", now: float) -> float:
         level = before.level(now)
         return min(self.capacity, max(level + self.capacity - before.capacity, min(level, 0.0)))
 
     def __repr__(self) -> str:
-        return f"<Bucket {self.was_left:g} of {self.capacity:g}, {self.per_s:g}/s>"
+        return f"<Bucket {self.last_level:g} of {self.capacity:g}, {self.per_s:g}/s>"
 
 
-class CommonBucket(Bucket):
+class SharedBucket(Bucket):
     """One limit of several processes, in one cell of `cells`, which is 0 if it is full. All use the same clock."""
 
     __slots__ = ("_cell", "_cells")
@@ -97,14 +97,14 @@ class CommonBucket(Bucket):
     def level(self, now: float) -> float:
         return min(self.capacity, self.capacity - (self._cells[self._cell] - now) * self.per_s)
 
-    def has(self, cost: float, now: float) -> bool:
+    def has_room(self, cost: float, now: float) -> bool:
         return cost <= self.level(now) + self.capacity * _ROUNDING
 
     def charge(self, cost: float, now: float) -> None:
         cells, cell = self._cells, self._cell
         cells[cell] = max(cells[cell], now) + cost / self.per_s
 
-    def take_over(self, before: Bucket, now: float) -> None:
+    def replace(self, before: Bucket, now: float) -> None:
         """Each process calls it; the largest use counts."""
         cells, cell = self._cells, self._cell
         cells[cell] = max(cells[cell], now + (self.capacity - self._level_after(before, now)) / self.per_s)
@@ -160,7 +160,7 @@ class _Limit(NamedTuple):
     bucket: Bucket
 
 
-def own_bucket(_: str, capacity: float, per_s: float, now: float) -> Bucket:
+def make_local_bucket(_: str, capacity: float, per_s: float, now: float) -> Bucket:
     return Bucket(capacity, per_s, now)
 
 
@@ -171,7 +171,7 @@ class TenantQuota:
 
     __slots__ = ("_by_kind", "_limits", "config", "has_cost")
 
-    def __init__(self, config: QuotaConfig, now: float, make: MakeBucket = own_bucket,
+    def __init__(self, config: QuotaConfig, now: float, make: MakeBucket = make_local_bucket,
                  before: "TenantQuota | None" = None) -> None:
         self.config = config
         known = {limit.name: limit.bucket for limit in before._limits} if before is not None else {}
@@ -186,7 +186,7 @@ class TenantQuota:
                 else:
                     bucket = make(field.name, limit, limit / (MINUTE_S if per == "minute" else DAY_S), now)
                     if was is not None:
-                        bucket.take_over(was, now)
+                        bucket.replace(was, now)
                 found.append(_Limit(field.name, KINDS.index(kind), bucket))
         self._limits: tuple[_Limit, ...] = tuple(found)
         by_kind = {kind: [limit.bucket for limit in found if KINDS[limit.kind] == kind] for kind in KINDS}
@@ -206,11 +206,11 @@ class TenantQuota:
             if more:
                 bucket.charge(more, now)
 
-    def bucket(self, limit: str) -> Bucket:
+    def bucket_for(self, limit: str) -> Bucket:
         """The bucket of one limit, by its name in the settings. Raises KeyError if there is none."""
         return {name: bucket for name, _, bucket in self._limits}[limit]
 
-    def left(self, now: float) -> dict[str, tuple[float, float]]:
+    def levels(self, now: float) -> dict[str, tuple[float, float]]:
         return {name: (bucket.level(now), bucket.capacity) for name, _, bucket in self._limits}
 
     def allowances(self, now: float) -> tuple[Allowance, ...]:

@@ -32,7 +32,7 @@ class Words(Protocol):
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
-def own_words() -> Words:
+def allocate_words() -> Words:
     """Memory of this process alone."""
     return array("Q", bytes(8 * N_CELLS))
 
@@ -42,19 +42,19 @@ class ResponseOwners:
 
     __slots__ = ("_make", "_words")
 
-    def __init__(self, make: Callable[[], Words] = own_words) -> None:
+    def __init__(self, make: Callable[[], Words] = allocate_words) -> None:
         """`make` allocates the words, at the first use."""
         self._make = make
         self._words: Words | None = None
 
-    def note(self, response_id: str, tenant: str) -> None:
+    def record(self, response_id: str, tenant: str) -> None:
         words, (cell, mark) = self._get_words(), _cell_of(response_id)
         owner, known = _tenant_bits(tenant), words[cell]
         if known >> _TENANT_BITS == mark and known & _TENANT_MASK != owner:
             owner = _SHARED
         words[cell] = mark << _TENANT_BITS | owner
 
-    def is_anothers(self, response_id: str, tenant: str) -> bool:
+    def belongs_to_other(self, response_id: str, tenant: str) -> bool:
         """Whether another tenant alone received this response."""
         cell, mark = _cell_of(response_id)
         known = self._get_words()[cell]

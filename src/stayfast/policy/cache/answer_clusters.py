@@ -81,7 +81,7 @@ class AnswerVotes:
         self._probation.pop(answer, None)
         return keys
 
-    def neighbours(self, near: Iterable[tuple[int, float]]) -> list[Neighbour]:
+    def find_neighbours(self, near: Iterable[tuple[int, float]]) -> list[Neighbour]:
         """The pairs of (key, cosine) whose phrasing still exists, in the same order."""
         found = ((key, cosine, self._phrasings.get(key)) for key, cosine in near)
         return [Neighbour(cosine, stored[0], key, stored[1]) for key, cosine, stored in found if stored is not None]
@@ -93,7 +93,7 @@ class AnswerVotes:
         return any(word not in known_words and f"{word}s" not in known_words and word.removesuffix("s") not in known_words
                    for word in words)
 
-    def judged(self, answer: int, *, is_right: bool, was_given: bool) -> None:
+    def record_judgement(self, answer: int, *, is_right: bool, was_given: bool) -> None:
         """Record whether this answer was, or would have been, right for a question. `was_given`: it was served."""
         if was_given and not is_right:
             if answer in self._answers:

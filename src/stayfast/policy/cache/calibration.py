@@ -81,12 +81,12 @@ def beta_quantile(share: float, a: float, b: float) -> float:
     return (low + high) / 2
 
 
-def upper(x: float, n: float, confidence: float = CONFIDENCE) -> float:
+def upper_bound(x: float, n: float, confidence: float = CONFIDENCE) -> float:
     """The upper bound of the true share, if x of n were seen; 1 if n is 0 or x is n."""
     return beta_quantile(confidence, x + 1.0, n - x) if x < n else 1.0
 
 
-def lower(x: float, n: float, confidence: float = CONFIDENCE) -> float:
+def lower_bound(x: float, n: float, confidence: float = CONFIDENCE) -> float:
     """The lower bound of the true share, if x of n were seen; 0 if x is 0."""
     return beta_quantile(1.0 - confidence, x, n - x + 1.0) if x > 0 else 0.0
 
@@ -189,7 +189,7 @@ class _Bins:
             return CalibrationEstimate(0.0, 0.0, 0.0, 1.0, 0.0)
         n_eff = weight * weight / squares
         x = wrong / weight * n_eff
-        return CalibrationEstimate(weight / sum(self.weights), wrong / weight, lower(x, n_eff), upper(x, n_eff), n_eff)
+        return CalibrationEstimate(weight / sum(self.weights), wrong / weight, lower_bound(x, n_eff), upper_bound(x, n_eff), n_eff)
 
 
 class _Round:
@@ -257,11 +257,11 @@ class Calibrator:
         """The p from which on answers are served; None: there is no threshold yet."""
         return None if self._place is None else _logistic(self._place * STEP - FURTHEST)
 
-    def p(self, features: Sequence[float]) -> float:
+    def probability(self, features: Sequence[float]) -> float:
         """The probability that the cached answer is right; 0.5 before any label. About 2 us."""
         return _logistic(_dot(self._proven.model, (1.0, *features)))
 
-    def why_not(self, p: float) -> str:
+    def reject_reason(self, p: float) -> str:
         """The reason not to serve an answer of this probability; empty: serve it."""
         threshold = self.threshold
         if threshold is None or self.is_shadow:
@@ -280,18 +280,18 @@ class Calibrator:
         self.n_labels += 1
         if was_given:
             self._audits.append(not is_right)
-            n_wrong, n = self.audited()
+            n_wrong, n = self.audit_counts()
             max_error = self.config.max_error
-            if n_wrong > max(1.0, n * max_error) and lower(n_wrong, n, DRIFT_CONFIDENCE) > max_error:
+            if n_wrong > max(1.0, n * max_error) and lower_bound(n_wrong, n, DRIFT_CONFIDENCE) > max_error:
                 self._reset()
                 return
         self._advance_round()
 
-    def estimate(self) -> CalibrationEstimate | None:
+    def estimate_hits(self) -> CalibrationEstimate | None:
         """Hits and error at the threshold, served or in shadow. None: there is no threshold yet."""
         return None if self._place is None else self._proven.bins.estimate(self._place)
 
-    def audited(self) -> tuple[int, int]:
+    def audit_counts(self) -> tuple[int, int]:
         """The number of wrong answers in the last audits, and the number of these audits."""
         return sum(self._audits), len(self._audits)
 

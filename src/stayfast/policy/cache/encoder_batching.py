@@ -32,7 +32,7 @@ class PendingText(Struct, eq=False):
 W = TypeVar("W", bound=PendingText)
 
 
-def batch_of(waiting: Iterable[W], now: float, max_batch_tokens: int, late_s: float) -> list[W]:
+def select_batch(waiting: Iterable[W], now: float, max_batch_tokens: int, late_s: float) -> list[W]:
     """The next batch, from the waiting texts, oldest first; empty if none waits."""
     batch: list[W] = []
     n_most = 0
@@ -60,7 +60,7 @@ class EncodingPace:
         self._n_skipped = 0
         self._usual_s: float | None = None  # None: must be computed
 
-    def took(self, seconds: float) -> None:
+    def add_sample(self, seconds: float) -> None:
         if len(self._recent_s) < N_RECENT:
             self._recent_s.append(seconds)
         else:
@@ -69,15 +69,15 @@ class EncodingPace:
         self._usual_s = None
 
     @property
-    def usual_s(self) -> float | None:
+    def p95_s(self) -> float | None:
         """The p95 of the recent times; None before the first."""
         if self._usual_s is None and self._recent_s:
             ordered = sorted(self._recent_s)
             self._usual_s = ordered[min(int(_P95 * len(ordered)), len(ordered) - 1)]
         return self._usual_s
 
-    def fits(self, left_s: float) -> bool:
-        usual_s = self.usual_s
+    def has_time(self, left_s: float) -> bool:
+        usual_s = self.p95_s
         if usual_s is None or usual_s <= left_s:
             return True
         self._n_skipped += 1

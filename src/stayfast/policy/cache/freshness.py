@@ -24,14 +24,14 @@ from stayfast.core.types import CacheControl, Word
 from stayfast.policy.cache.similarity import SemanticConfig
 
 
-class Use(Word):
+class Freshness(Word):
     FRESH = "fresh"  # serve it
     STALE = "stale"  # serve it, and renew it in the background
-    SPARE = "spare"  # serve it only if a new answer cannot be had (stale-if-error)
+    STALE_IF_ERROR = "spare"  # serve it only if a new answer cannot be had (stale-if-error)
 
 
-FRESH, STALE, SPARE = Use
-UNSAID_TEMPERATURE = 1.0  # of a request without one: the default of OpenAI, Anthropic, vLLM
+FRESH, STALE, SPARE = Freshness
+DEFAULT_TEMPERATURE = 1.0  # of a request without one: the default of OpenAI, Anthropic, vLLM
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,32 +68,32 @@ class CacheConfig:
                              f"{self.max_answer_bytes}")
 
     @property
-    def keep_s(self) -> float:
+    def storage_s(self) -> float:
         """The age at which an answer is of no more use, and a store may drop it."""
         return self.ttl_s + max(self.stale_while_revalidate_s, self.stale_if_error_s)
 
 
-def is_too_warm(config: CacheConfig, temperature: float | None, *, is_seeded: bool) -> bool:
+def is_too_random(config: CacheConfig, temperature: float | None, *, is_seeded: bool) -> bool:
     """Whether repeated sampling would give different answers, so that an answer must not be reused."""
-    warmth = UNSAID_TEMPERATURE if temperature is None else temperature
+    warmth = DEFAULT_TEMPERATURE if temperature is None else temperature
     return warmth > config.max_temperature and not is_seeded
 
 
-def fresh_for_s(config: CacheConfig, control: CacheControl | None) -> float:
+def max_fresh_age_s(config: CacheConfig, control: CacheControl | None) -> float:
     requested_s = inf if control is None or control.max_age_s is None else control.max_age_s
     return min(config.ttl_s, requested_s)
 
 
-SKEW_S = 5.0  # largest tolerated difference between the clocks of machines that share a store
+MAX_CLOCK_SKEW_S = 5.0  # largest tolerated difference between the clocks of machines that share a store
 
 
 def age_of(stored_at: float, now_wall: float) -> float:
     """Seconds since an answer was stored; infinite if it is from the future, as it would never grow old."""
     age_s = now_wall - stored_at
-    return max(0.0, age_s) if age_s >= -SKEW_S else inf
+    return max(0.0, age_s) if age_s >= -MAX_CLOCK_SKEW_S else inf
 
 
-def use_of(config: CacheConfig, age_s: float, max_age_s: float = inf) -> Use | None:
+def freshness_of(config: CacheConfig, age_s: float, max_age_s: float = inf) -> Freshness | None:
     """How an answer of this age may be used; None: not at all. `max_age_s`: the client's."""
     if age_s > max_age_s:
         return None
@@ -104,7 +104,7 @@ def use_of(config: CacheConfig, age_s: float, max_age_s: float = inf) -> Use | N
     return SPARE if age_s <= config.ttl_s + config.stale_if_error_s else None
 
 
-def stricter(one: CacheControl | None, other: CacheControl | None) -> CacheControl | None:
+def merge_directives(one: CacheControl | None, other: CacheControl | None) -> CacheControl | None:
     """The combination of two sets of directives for the same request."""
     if one is None or other is None:
         return one or other

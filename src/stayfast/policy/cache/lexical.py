@@ -129,7 +129,7 @@ class Wording(Struct, frozen=True, gc=False):
     is_negated: bool
 
 
-def wording(text: str, lexicon: Lexicon = ENGLISH) -> Wording:
+def parse_wording(text: str, lexicon: Lexicon = ENGLISH) -> Wording:
     """Read the first MOST_CHARS of a text. About 10 us for a short one, 1 ms at most."""
     plain = text[:MOST_CHARS].translate(_APOSTROPHES)
     words = tuple(_WORD.findall(plain.lower()))
@@ -139,7 +139,7 @@ def wording(text: str, lexicon: Lexicon = ENGLISH) -> Wording:
     return Wording(words, frozenset(numbers), frozenset(_NAME.findall(plain)), not lexicon.negators.isdisjoint(words))
 
 
-def why_apart(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) -> str:
+def find_difference(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) -> str:
     """The rule by which two questions have different answers; empty: none."""
     if one.numbers != other.numbers:
         return "numbers"
@@ -153,7 +153,7 @@ def why_apart(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) -> str:
     return "opposites" if _is_exchanged(ones - others, others - ones, lexicon) else ""
 
 
-def is_filled_otherwise(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) -> bool:
+def shares_template(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) -> bool:
     """Whether two answers share a template with different words in it. About 0.2 ms for a hundred words each."""
     pairs, other_pairs = Counter(pairwise(one.words)), Counter(pairwise(other.words))
     if (pairs & other_pairs).total() < MOST_SAME * max(pairs.total(), other_pairs.total()):

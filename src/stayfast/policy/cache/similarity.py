@@ -41,7 +41,7 @@ from typing import Annotated, Final, NamedTuple, Protocol
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
 from stayfast.policy.cache.calibration import LEAST_LABELS, CalibrateConfig
-from stayfast.policy.cache.lexical import ENGLISH, LEXICONS, MOST_CHARS, Lexicon, Wording, why_apart
+from stayfast.policy.cache.lexical import ENGLISH, LEXICONS, MOST_CHARS, Lexicon, Wording, find_difference
 
 N_TO_TELL_LANGUAGE = 5  # words; a shorter question may well have no filler
 _PRIVATE: Final = re.compile(r"[^\s@]@[^\s@]+\.\w|\d[\d -]{7,}\d|\b[A-Z]{2}\d{2}[A-Z0-9]{10,}\b")
@@ -68,7 +68,7 @@ class EligibleConfig:
             raise ValueError(f"language must be one of {', '.join(LEXICONS)}, not {self.language!r}: it needs a word list")
 
 
-def why_not(text: str, read: Wording, config: EligibleConfig, ttl_s: float) -> str:
+def exclusion_reason(text: str, read: Wording, config: EligibleConfig, ttl_s: float) -> str:
     """The rule that excludes a question; empty: none. `ttl_s`: how long its route stores semantic answers."""
     if len(text) > config.max_chars:
         return "long"
@@ -93,17 +93,17 @@ N_FEATURES = 6
 LEAST_COSINE = 0.5
 
 
-class Rule(Protocol):
+class DecisionRule(Protocol):
     """The decision from the features: `calibration.Calibrator`, or `Fixed`."""
 
-    def p(self, features: Sequence[float]) -> float:
+    def probability(self, features: Sequence[float]) -> float:
         """The probability, from 0 to 1, that y1 is right."""
 
-    def why_not(self, p: float) -> str:
+    def reject_reason(self, p: float) -> str:
         """The reason not to serve an answer with this probability; empty: serve it."""
 
 
-class Fixed:
+class FixedThreshold:
     """A fixed threshold of the cosine. It does not bound the error."""
 
     __slots__ = ("threshold",)
@@ -111,10 +111,10 @@ class Fixed:
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
 
-    def p(self, features: Sequence[float]) -> float:
+    def probability(self, features: Sequence[float]) -> float:
         return features[0]
 
-    def why_not(self, p: float) -> str:
+    def reject_reason(self, p: float) -> str:
         return "" if p >= self.threshold else "unlike"
 
     def __repr__(self) -> str:
@@ -133,14 +133,14 @@ class Judgement(NamedTuple):
     features: tuple[float, ...] = ()
 
 
-def judge(question: Wording, neighbours: Sequence[Neighbour], votes: AnswerVotes, rule: Rule,
+def judge_question(question: Wording, neighbours: Sequence[Neighbour], votes: AnswerVotes, rule: DecisionRule,
           lexicon: Lexicon = ENGLISH) -> Judgement:
     """Judge the answer of the nearest neighbour that the word rules do not tell apart from the question. About 20 us."""
     if not neighbours:
         return Judgement("no_neighbour")
     first_why = ""
     for nearest in neighbours[:N_NEAREST]:
-        why = why_apart(question, nearest.wording, lexicon)
+        why = find_difference(question, nearest.wording, lexicon)
         if not why:
             break
         first_why = first_why or why
@@ -148,12 +148,12 @@ def judge(question: Wording, neighbours: Sequence[Neighbour], votes: AnswerVotes
         return Judgement(first_why, neighbours[0])
     if nearest.cosine < LEAST_COSINE:
         return Judgement("unlike", nearest)
-    found = features(question, nearest, neighbours)
-    p = rule.p(found)
-    return Judgement("probation" if votes.is_on_probation(nearest.answer) else rule.why_not(p), nearest, p, found)
+    found = compute_features(question, nearest, neighbours)
+    p = rule.probability(found)
+    return Judgement("probation" if votes.is_on_probation(nearest.answer) else rule.reject_reason(p), nearest, p, found)
 
 
-def wary(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_cosine: float,
+def reject_new_words(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_cosine: float,
          lexicon: Lexicon = ENGLISH) -> Judgement:
     """Turn a hit below this cosine into a miss if the question has a word that is new to the answer. 50 us at most."""
     if judged.why or judged.nearest is None or judged.nearest.cosine >= new_word_cosine:
@@ -162,7 +162,7 @@ def wary(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_cosi
     return judged._replace(why="new_word") if votes.has_new(judged.nearest.answer, words) else judged
 
 
-def features(question: Wording, nearest: Neighbour, neighbours: Sequence[Neighbour]) -> tuple[float, ...]:
+def compute_features(question: Wording, nearest: Neighbour, neighbours: Sequence[Neighbour]) -> tuple[float, ...]:
     """N_FEATURES numbers about one of the first N_NEAREST neighbours, as listed above."""
     near = neighbours[:N_NEAREST]
     cos1, y1, _, wording = nearest
@@ -214,9 +214,9 @@ class SemanticConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        self.calibrated()
+        self.calibration_config()
 
-    def calibrated(self) -> CalibrateConfig:
+    def calibration_config(self) -> CalibrateConfig:
         """The settings of the calibration. Raises ValueError naming the field that is out of bounds."""
         share = float(self.max_error.rstrip("%")) / (100.0 if self.max_error.endswith("%") else 1.0)
         return CalibrateConfig(share, self.audit_share, self.min_labels)

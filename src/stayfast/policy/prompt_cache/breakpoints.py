@@ -77,7 +77,7 @@ class PromptShape(NamedTuple):
     markable: Callable[[int], int]
 
 
-class Marked(NamedTuple):
+class MarkDecision(NamedTuple):
     """The decision for one prompt. `at`: after how many blocks the marks stand. `n_static`: static blocks, as far as known.
     `is_known`: the static part was sent before, with a mark. `is_moving`: the instructions change between requests.
     """
@@ -92,34 +92,34 @@ class Marked(NamedTuple):
 class PrefixReuse:
     """How often prefixes of one kind recur. Instants never go back."""
 
-    __slots__ = ("_at", "_lost", "_n", "_open", "n_again", "n_lost", "n_middling", "n_short")
+    __slots__ = ("_at", "_lost", "_n", "_open", "n_recurred", "n_lost", "n_within_hour", "n_within_minutes")
 
     def __init__(self) -> None:
         self._n = 0
         self._at: dict[int, float] = {}  # last use, oldest first
         self._open: dict[int, tuple[float, int]] = {}  # not recurred so far, oldest first: instant and request number
         self._lost: set[int] = set()
-        self.n_again = 0.0
+        self.n_recurred = 0.0
         self.n_lost = 0.0
-        self.n_short = 0  # recurred within five minutes
-        self.n_middling = 0  # recurred within an hour
+        self.n_within_minutes = 0  # recurred within five minutes
+        self.n_within_hour = 0  # recurred within an hour
 
     @property
     def share(self) -> float:
         """The share of prefixes that recur; optimistic while little is known."""
-        return (self.n_again + 2) / (self.n_again + self.n_lost + 2)
+        return (self.n_recurred + 2) / (self.n_recurred + self.n_lost + 2)
 
     def seems_lost(self, least_share: float) -> bool:
         """Whether too few recur, if those that did not within JUDGED_N requests count as lost."""
         n_open = sum(n <= self._n - JUDGED_N for _, n in islice(self._open.values(), MOST_LOOKED_AT))
         n_lost = self.n_lost + n_open
-        return n_lost >= N_JUDGED and (self.n_again + 2) / (self.n_again + n_lost + 2) < least_share
+        return n_lost >= N_JUDGED and (self.n_recurred + 2) / (self.n_recurred + n_lost + 2) < least_share
 
-    def knows(self, link: int, now: float, keeps_s: float) -> bool:
+    def is_known(self, link: int, now: float, keeps_s: float) -> bool:
         at = self._at.get(link)
         return at is not None and now - at <= keeps_s
 
-    def came(self, link: int, now: float) -> None:
+    def record_use(self, link: int, now: float) -> None:
         at = self._at.pop(link, None)
         self._at[link] = now
         self._n += 1
@@ -130,9 +130,9 @@ class PrefixReuse:
             if link in self._lost:
                 self._lost.remove(link)
                 self.n_lost = max(0.0, self.n_lost - 1)
-                self.n_again += 1
+                self.n_recurred += 1
             elif self._open.pop(link, None) is not None:
-                self.n_again += 1
+                self.n_recurred += 1
         self._expire_open(now)
         if len(self._at) > MAX_NODES:
             oldest = next(iter(self._at))
@@ -141,12 +141,12 @@ class PrefixReuse:
 
     def _count_gap(self, gap_s: float) -> None:
         if gap_s <= MINUTES_S:
-            self.n_short += 1
+            self.n_within_minutes += 1
         elif gap_s <= HOUR_S:
-            self.n_middling += 1
-        if self.n_short + self.n_middling > MANY:
-            self.n_short //= 2
-            self.n_middling //= 2
+            self.n_within_hour += 1
+        if self.n_within_minutes + self.n_within_hour > MANY:
+            self.n_within_minutes //= 2
+            self.n_within_hour //= 2
 
     def _expire_open(self, now: float) -> None:
         while self._open:
@@ -156,8 +156,8 @@ class PrefixReuse:
             del self._open[link]
             self._lost.add(link)
             self.n_lost += 1
-        if self.n_again + self.n_lost > MANY:
-            self.n_again /= 2
+        if self.n_recurred + self.n_lost > MANY:
+            self.n_recurred /= 2
             self.n_lost /= 2
 
 
@@ -177,20 +177,20 @@ class PromptHistory:
         self.seems_moving = False  # the last prompt's instructions; known earlier than `Marked.is_moving`, and less certain
         self.n_seen = 0
 
-    def saw(self, shape: PromptShape, rules: PrefixRules, min_tokens: float, config: PrefixConfig, now: float) -> Marked:
+    def place_marks(self, shape: PromptShape, rules: PrefixRules, min_tokens: float, config: PrefixConfig, now: float) -> MarkDecision:
         """Decide the marks of a prompt. Call it once for each prompt sent."""
         self.n_seen += 1
         statics, ends, chain = self._statics, self._ends, shape.chain
-        is_long = config.ttl == "1h" or (config.ttl == "auto" and statics.n_middling > max(N_GAPS, statics.n_short))
+        is_long = config.ttl == "1h" or (config.ttl == "auto" and statics.n_within_hour > max(N_GAPS, statics.n_within_minutes))
         keeps_s = HOUR_S if is_long and rules.marks == "anthropic" else rules.keeps_s
         n_branch = self._find_branch(chain[:shape.n_static + MAX_EXAMPLES], now, keeps_s)
         n_static, is_known, was_marked = shape.n_static, False, False
         worth = (rules.write_factor - 1) / (1 - rules.read_factor)
         if n_static:
             link = chain[n_static - 1]
-            is_known = statics.knows(link, now, keeps_s)
+            is_known = statics.is_known(link, now, keeps_s)
             was_marked = is_known and self._bare.pop(link, True) is True
-            statics.came(link, now)
+            statics.record_use(link, now)
         least_share = max(worth, LEAST_SHARE)
         is_moving = not is_known and statics.n_lost >= N_JUDGED and statics.share < least_share
         self.seems_moving = is_moving or (not is_known and statics.seems_lost(least_share))
@@ -200,19 +200,19 @@ class PromptHistory:
                 del self._bare[next(iter(self._bare))]
             n_static = min(n_branch, n_static)
         wanted = [n_static, n_branch]
-        goes_on = shape.n_before > 0 and ends.knows(chain[shape.n_before - 1], now, HOUR_S)
+        goes_on = shape.n_before > 0 and ends.is_known(chain[shape.n_before - 1], now, HOUR_S)
         if goes_on:
-            ends.came(chain[shape.n_before - 1], now)
-        ends.came(chain[shape.n_end - 1], now)
+            ends.record_use(chain[shape.n_before - 1], now)
+        ends.record_use(chain[shape.n_end - 1], now)
         if rules.marks_end and (goes_on or ends.share > worth):
             wanted += [shape.n_before, shape.n_end]
         marks: tuple[int, ...] = ()
         if now >= self._off_until and rules.most_marks:  # if too many, the last ones count
             found, enough = {shape.markable(n) for n in wanted if n}, min_tokens * FLOOR_MARGIN
             marks = tuple(sorted(n for n in found if n and shape.tokens[n - 1] >= enough)[-rules.most_marks:])
-        return Marked(marks, n_static, was_marked, is_moving, is_long)
+        return MarkDecision(marks, n_static, was_marked, is_moving, is_long)
 
-    def note_usage(self, *, was_known: bool, n_read: int, n_written: int, now: float) -> bool:
+    def record_usage(self, *, was_known: bool, n_read: int, n_written: int, now: float) -> bool:
         """Record the usage of a marked prompt. True: marks are written but never read here, so none are set for an hour."""
         if n_read:
             self._n_unread = 0

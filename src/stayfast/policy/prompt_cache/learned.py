@@ -44,7 +44,7 @@ class TokenFloor:
     def tokens(self, now: float) -> float:
         return self._raised if now < self._until else self._least
 
-    def note_usage(self, n_marked: float, *, n_read: int, n_written: int, now: float) -> None:
+    def record_usage(self, n_marked: float, *, n_read: int, n_written: int, now: float) -> None:
         """Record the usage of a prompt with `n_marked` marked tokens."""
         if n_read or n_written:
             self._n_silent = 0
@@ -67,13 +67,13 @@ class TokenScale:
     def __init__(self) -> None:
         self.bytes_a_token = 4.0
 
-    def note_usage(self, n_bytes: int, n_tokens: int) -> None:
+    def record_usage(self, n_bytes: int, n_tokens: int) -> None:
         """Record the upstream's token count of a prompt."""
         if n_tokens and n_bytes:
             self.bytes_a_token += 0.1 * (min(20.0, max(1.0, n_bytes / n_tokens)) - self.bytes_a_token)
 
 
-class Refusals:
+class RejectedFields:
     """Request fields that one model of one upstream rejects, each left out for an hour."""
 
     __slots__ = ("_until",)
@@ -85,7 +85,7 @@ class Refusals:
         """Record that the field was rejected, and the request without it succeeded."""
         self._until[member] = now + HOUR_S
 
-    def without(self, rules: PrefixRules, now: float) -> PrefixRules:
+    def apply_to(self, rules: PrefixRules, now: float) -> PrefixRules:
         """The rules without the rejected fields."""
         for member, until in self._until.items():
             if now < until:
@@ -101,7 +101,7 @@ AGAIN_S: Final = 20.0  # a refresh without an answer after this time has failed
 MAX_KEPT: Final = 256
 
 
-class Opening(NamedTuple):
+class PrefixRefresh(NamedTuple):
     """A request that refreshes a prefix. `keeps_s`: how long the provider then stores it."""
 
     upstream: str
@@ -114,7 +114,7 @@ class Opening(NamedTuple):
 class _HotPrefix:
     __slots__ = ("at", "n_refreshes", "n_used", "opening", "refreshed_at")
 
-    def __init__(self, opening: Opening, at: float) -> None:
+    def __init__(self, opening: PrefixRefresh, at: float) -> None:
         self.opening = opening
         self.at = at  # last use, refreshes included
         self.n_used = 1
@@ -137,7 +137,7 @@ class HotPrefixes:
         self._tokens_at = 0.0
         self._prefixes: dict[Hashable, _HotPrefix] = {}  # least recently used first
 
-    def used(self, key: Hashable, now: float) -> bool:
+    def record_use(self, key: Hashable, now: float) -> bool:
         """Record a request with this prefix; False if the prefix is unknown and must be added first."""
         prefix = self._prefixes.pop(key, None)
         if prefix is None:
@@ -147,12 +147,12 @@ class HotPrefixes:
         self._prefixes[key] = prefix
         return True
 
-    def add(self, opening: Opening, key: Hashable, now: float) -> None:
+    def add(self, opening: PrefixRefresh, key: Hashable, now: float) -> None:
         self._prefixes[key] = _HotPrefix(opening, now)
         if len(self._prefixes) > MAX_KEPT:
             del self._prefixes[next(iter(self._prefixes))]
 
-    def take(self, now: float) -> tuple[Hashable, Opening] | None:
+    def take_due(self, now: float) -> tuple[Hashable, PrefixRefresh] | None:
         """The due prefix that expires first, if any. It counts as refreshed, and its tokens as spent."""
         self._tokens = min(self._per_hour, self._tokens + (now - self._tokens_at) / HOUR_S * self._per_hour)
         self._tokens_at = now
@@ -175,7 +175,7 @@ class HotPrefixes:
         return (prefix.n_used >= MIN_USES and prefix.n_refreshes < MOST and now - prefix.refreshed_at >= AGAIN_S
                 and prefix.opening.n_tokens <= self._tokens)
 
-    def answered(self, key: Hashable) -> None:
+    def record_refresh(self, key: Hashable) -> None:
         """Record a successful refresh; the provider's time counts from its request."""
         prefix = self._prefixes.get(key)
         if prefix is not None:
@@ -188,7 +188,7 @@ PACE_OF_AGENTS, PACE_OF_OTHERS = 8.0, 2.0  # assumed requests a minute of one co
 MAX_CONVERSATIONS: Final = 10_000
 
 
-class PromptParts:
+class CacheKeyParts:
     """The parts of one key. Pure state; instants never go back."""
 
     __slots__ = ("_began_at", "_guess", "_live", "_minute", "_n", "_n_before", "_n_live", "_n_started", "_of",
@@ -206,7 +206,7 @@ class PromptParts:
         self._n = 0  # requests in this minute
         self._n_before = 0
 
-    def part(self, conversation: int, now: float) -> int:
+    def part_for(self, conversation: int, now: float) -> int:
         """The part for this request of a conversation."""
         self._expire(now)
         part = self._of.pop(conversation, None)

@@ -69,7 +69,7 @@ class Baseline:
         """A time to first token relative to the baseline; None without a baseline."""
         return (ttft_s + PADDING_S) / (self.baseline_s + PADDING_S) if self.baseline_s else None
 
-    def after_s(self, ratio: float) -> float:
+    def time_at_ratio_s(self, ratio: float) -> float:
         """The time to first token that has this ratio; infinite without a baseline."""
         return ratio * (self.baseline_s + PADDING_S) - PADDING_S if self.baseline_s else inf
 
@@ -84,7 +84,7 @@ class LatencyBaselines:
         self.all = Baseline()
         self.prompt_tokens = PromptTokens()
 
-    def norm(self, model: str, n_tokens: int, is_whole: bool) -> Baseline:
+    def baseline_for(self, model: str, n_tokens: int, is_whole: bool) -> Baseline:
         """The baseline of a class: prompts of about `n_tokens`; `is_whole`: answers that are not streamed."""
         key = (model, is_whole, n_tokens.bit_length())
         found = self._by_class.get(key)
@@ -94,8 +94,8 @@ class LatencyBaselines:
             self._by_class[key] = found = Baseline()
         return found
 
-    def learn(self, norm: Baseline, log_s: float, n: int = 1) -> None:
-        norm.learn(log_s, n)
+    def learn(self, baseline: Baseline, log_s: float, n: int = 1) -> None:
+        baseline.learn(log_s, n)
         self.all.learn(log_s, n)
 
     def __repr__(self) -> str:
@@ -124,16 +124,16 @@ WAITING, ANSWERED, LOST, FAILED, REFUSED, NOTHING, JUDGED = CallVerdict
 class CallRecord:
     """The data of one call for its classification. Its owner creates it, and sets `became`, `took_s` and `real`."""
 
-    __slots__ = ("became", "began_at", "is_queued", "mark", "n_concurrent", "norm", "real", "slow_at", "took_s")
+    __slots__ = ("verdict", "began_at", "is_queued", "mark", "n_concurrent", "baseline", "actual_baseline", "slow_at", "took_s")
 
-    norm: Baseline
+    baseline: Baseline
     mark: int  # of the breaker
     n_concurrent: int  # running calls at its start, including itself
     began_at: float
     slow_at: float  # infinite: without a baseline
-    became: CallVerdict
+    verdict: CallVerdict
     took_s: float | None  # until its first token, or until it lost
-    real: Baseline | None  # the class by the reported prompt tokens, if known
+    actual_baseline: Baseline | None  # the class by the reported prompt tokens, if known
     is_queued: bool  # slow only because of our own load, so not evidence against the upstream
 
     @property
@@ -162,7 +162,7 @@ class DueBuckets(Generic[T]):
         if slot < self.next_at * PER_S:
             self.next_at = slot / PER_S
 
-    def due(self, now: float) -> list[tuple[float, list[T]]]:
+    def pop_due(self, now: float) -> list[tuple[float, list[T]]]:
         """Remove and return the items due by now, oldest first, with their instants."""
         slots = self._slots
         found = [(slot / PER_S, slots.pop(slot)) for slot in sorted(slots) if slot <= now * PER_S]
@@ -181,11 +181,11 @@ class CallTally(NamedTuple):
     n_quick: int
 
 
-def of_mark(calls: Sequence[CallRecord], mark: int) -> tuple[int, int]:
+def count_slow(calls: Sequence[CallRecord], mark: int) -> tuple[int, int]:
     """The numbers of slow and of quick calls with this mark. A call that is slow because of our own load is neither."""
     n_slow = n_quick = 0
     for call in calls:
-        became = call.became
+        became = call.verdict
         if became is NOTHING or became is FAILED or became is REFUSED or call.slow_at == inf or call.mark != mark:
             continue
         if became is not LOST and not call.is_slow:
@@ -195,15 +195,15 @@ def of_mark(calls: Sequence[CallRecord], mark: int) -> tuple[int, int]:
     return n_slow, n_quick
 
 
-def classify(calls: Sequence[CallRecord], usual: LatencyBaselines | None, mark: int, *,
+def classify(calls: Sequence[CallRecord], baselines: LatencyBaselines | None, mark: int, *,
              wants_seconds: bool = False) -> CallTally:
     """Classify calls, and learn from those with a baseline."""
-    n_slow, n_quick = of_mark(calls, mark)
+    n_slow, n_quick = count_slow(calls, mark)
     n = n_dropped = 0
     answered: list[CallRecord] = []  # or still without an answer
     known: list[CallRecord] = []  # with a baseline
     for call in calls:
-        became, call.became = call.became, JUDGED
+        became, call.verdict = call.verdict, JUDGED
         if became is NOTHING:
             continue
         n += 1
@@ -217,30 +217,30 @@ def classify(calls: Sequence[CallRecord], usual: LatencyBaselines | None, mark: 
         samples = [(inf if call.took_s is None else call.took_s, call.n_concurrent) for call in answered]
     else:
         samples = [(inf if call.took_s is None else _ratio(call, call.took_s), call.n_concurrent) for call in known]
-    if usual is not None:
-        _learn(known, usual)
+    if baselines is not None:
+        _learn(known, baselines)
     return CallTally(n, n_dropped, max([call.n_concurrent for call in calls], default=0), samples, n_slow, n_quick)
 
 
 def _ratio(call: CallRecord, took_s: float) -> float:
-    ratio = call.real.ratio(took_s) if call.real is not None else None
+    ratio = call.actual_baseline.ratio(took_s) if call.actual_baseline is not None else None
     if ratio is None:
-        ratio = call.norm.ratio(took_s)
+        ratio = call.baseline.ratio(took_s)
     return ratio if ratio is not None else inf
 
 
 def _learn(calls: Sequence[CallRecord], usual: LatencyBaselines) -> None:
     norm, n, log_s = None, 0, 0.0
     for call in calls:
-        if call.norm is not norm:
+        if call.baseline is not norm:
             if norm is not None:
                 usual.learn(norm, log_s, n)
-            norm, n, log_s = call.norm, 0, 0.0
+            norm, n, log_s = call.baseline, 0, 0.0
         took_s, slow_s = call.took_s, call.slow_at - call.began_at
         log_one = log_of(slow_s if took_s is None or took_s > slow_s else took_s)
         n += 1
         log_s += log_one
-        if call.real is not None and call.real is not norm:
-            call.real.learn(log_one)
+        if call.actual_baseline is not None and call.actual_baseline is not norm:
+            call.actual_baseline.learn(log_one)
     if norm is not None:
         usual.learn(norm, log_s, n)

@@ -117,18 +117,18 @@ class Breaker:
     def is_enabled(self) -> bool:
         return self._config.enabled
 
-    def begin_slowly(self, now: float) -> None:
+    def begin_slow_start(self, now: float) -> None:
         """Start a new upstream with a growing share, as after closing."""
         self._closed_at = now
         self._follows = True  # not published to other processes
 
-    def began(self) -> int:
+    def start_call(self) -> int:
         """Start a call; returns its mark."""
         if self.state is not _CLOSED:
             self._set_probing(self._n_probing + 1)
         return self.mark
 
-    def wants_probe(self, now: float) -> bool:
+    def needs_probe(self, now: float) -> bool:
         if self.state is _CLOSED or self.is_probing:
             return False
         return self.state is BreakerState.HALF_OPEN or now >= self._open_until
@@ -136,21 +136,21 @@ class Breaker:
     @property
     def is_probing(self) -> bool:
         """Whether a probe is running, here or in another process."""
-        return self._n_probing > 0 or (self.probes is not None and self.probes.are_elsewhere)
+        return self._n_probing > 0 or (self.probes is not None and self.probes.is_held_elsewhere)
 
     @property
     def is_down(self) -> bool:
         """Whether it is not closed and the last `consecutive_failures` calls failed."""
         return self.state is not _CLOSED and self.n_failed_in_row >= self._config.consecutive_failures
 
-    def share(self, now: float) -> float:
+    def traffic_share(self, now: float) -> float:
         """The share of the requests preferring it that may go there: 0 while suspended, 1 when healthy."""
         if self.state is not _CLOSED:
             return 0.0
         age_s = now - self._closed_at
         return 1.0 if age_s >= RAMP_S else RAMP_FROM + (1 - RAMP_FROM) * age_s / RAMP_S
 
-    def succeeded(self, mark: int, now: float, *, is_slow: bool = False) -> None:
+    def record_success(self, mark: int, now: float, *, is_slow: bool = False) -> None:
         self.n_failed_in_row = 0
         if mark != self.mark:
             return
@@ -160,13 +160,13 @@ class Breaker:
             self._set_probing(self._n_probing - 1)
             self._record_probe(now, is_good=not is_slow, why="a probe was slow")
 
-    def outlasted(self, mark: int, now: float) -> None:
+    def record_lost(self, mark: int, now: float) -> None:
         """A call was cancelled for a faster one after it had become slow."""
         if mark == self.mark and self.state is not _CLOSED:
             self._set_probing(self._n_probing - 1)
             self._record_probe(now, is_good=False, why="a probe was slow")
 
-    def failed(self, mark: int, now: float) -> None:
+    def record_failure(self, mark: int, now: float) -> None:
         self.n_failed_in_row += 1
         if mark != self.mark:
             return
@@ -177,7 +177,7 @@ class Breaker:
             self._set_probing(self._n_probing - 1)
             self._record_probe(now, is_good=False, why="a probe failed")
 
-    def judged(self, n_slow: int, n_quick: int, now: float) -> None:
+    def record_verdicts(self, n_slow: int, n_quick: int, now: float) -> None:
         """Calls with the present mark were classified as slow or not (policy/resilience/baselines.py)."""
         if n_slow and self.state is _CLOSED:
             self._slow.append((now, n_slow))
@@ -185,7 +185,7 @@ class Breaker:
                 self._slow.popleft()
         self._check_slowness(n_slow, n_quick, now)
 
-    def forgotten(self, mark: int) -> None:
+    def discard_call(self, mark: int) -> None:
         """A call ended without information about the upstream."""
         if mark == self.mark and self.state is not _CLOSED:
             self._set_probing(self._n_probing - 1)
@@ -226,7 +226,7 @@ class Breaker:
             return self._open_until
         return -self._closed_at if self._closed_at > 0 else 0.0
 
-    def adopt(self, published: float, now: float) -> None:
+    def adopt_state(self, published: float, now: float) -> None:
         """Follow a change of another process's breaker of the same upstream."""
         if published > 0 and self.state is BreakerState.CLOSED and self._config.enabled:
             self._open_until = published
@@ -291,7 +291,7 @@ class Breaker:
     def _set_probing(self, n: int) -> None:
         self._n_probing = n
         if self.probes is not None:
-            self.probes.running(n)
+            self.probes.set_running(n)
 
     def _open(self, now: float, why: str) -> None:
         self._open_until = now + self._config.open_s * self._rng.uniform(1 - JITTER, 1 + JITTER)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Protocol
 
-LOOK_ELSEWHERE_S = 0.005
+POLL_EVERY_S = 0.005
 
 
 class Cells(Protocol):
@@ -29,12 +29,12 @@ class Cells(Protocol):
     def __setitem__(self, cell: int, value: float, /) -> None: ...
 
 
-def occupancy(n_taken: int, n_places: float, common: "SharedLimit | None", verb: str, where: str = "") -> str:
+def describe_occupancy(n_taken: int, n_places: float, shared: "SharedLimit | None", verb: str, where: str = "") -> str:
     """The use of a limit in words: 4 of 4 places are taken (3 of them by other workers). `n_taken`: by this process."""
     n_elsewhere, is_reserved = 0, False
-    if common is not None:
-        n_elsewhere = common.n_elsewhere()
-        is_reserved = n_taken + n_elsewhere < n_places <= common.n_seen(n_taken, n_places)
+    if shared is not None:
+        n_elsewhere = shared.n_elsewhere()
+        is_reserved = n_taken + n_elsewhere < n_places <= shared.n_effective(n_taken, n_places)
     theirs = f" ({n_elsewhere} of them by other workers)" if n_elsewhere else ""
     suffix = ", the rest is reserved for other workers' requests" if is_reserved else ""
     return f"{n_taken + n_elsewhere} of {n_places:.0f} places{where}{verb} taken{theirs}{suffix}"
@@ -50,31 +50,31 @@ class ProbeLease:
         self._own = own
         self._others = tuple(others)
 
-    def running(self, n: int) -> None:
+    def set_running(self, n: int) -> None:
         self._cells[self._own] = n
 
     @property
-    def are_elsewhere(self) -> bool:
+    def is_held_elsewhere(self) -> bool:
         return any(self._cells[other] for other in self._others)
 
 
 class SharedLimit:
     """One process's view of a shared limit. `cells` is shared memory; used on one event loop."""
 
-    __slots__ = ("_cells", "_others", "_taken", "_waiting", "is_watched", "n_processes")
+    __slots__ = ("_cells", "_others", "_taken", "_waiting", "is_polling", "n_processes")
 
     def __init__(self, cells: Cells, own: tuple[int, int], others: Sequence[tuple[int, int]]) -> None:
         """`own` and `others` are the indices of each process's two cells, for taken and waiting."""
         self._cells = cells
         self._taken, self._waiting = own
         self._others = tuple(others)
-        self.is_watched = False  # a request waits here, and checks every LOOK_ELSEWHERE_S
+        self.is_polling = False  # a request waits here, and checks every LOOK_ELSEWHERE_S
         self.n_processes = 1 + len(self._others)
 
-    def taken(self, n: int) -> None:
+    def set_taken(self, n: int) -> None:
         self._cells[self._taken] = n
 
-    def waiting(self, n: int) -> None:
+    def set_waiting(self, n: int) -> None:
         self._cells[self._waiting] = n
 
     def n_elsewhere(self) -> int:
@@ -84,7 +84,7 @@ class SharedLimit:
             n += cells[taken]
         return int(n)
 
-    def n_seen(self, n_taken: int, n_places: float) -> int:
+    def n_effective(self, n_taken: int, n_places: float) -> int:
         """The places in use, from the view of a process with `n_taken`; `n_places` if the rest is reserved for others."""
         cells, n = self._cells, float(n_taken)
         n_waiting = 0.0

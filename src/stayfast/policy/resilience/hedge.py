@@ -76,7 +76,7 @@ class HedgeConfig:
         check_bounds(self)
 
     @property
-    def most(self) -> float:
+    def max_share(self) -> float:
         return MOST if self.budget == "auto" else self.budget
 
 
@@ -90,7 +90,7 @@ class LateStreak:
         self._n_slow = ceil(log(CHANCE) / log(min(share, 0.5)))
         self._at = float("-inf")
 
-    def late(self, now: float) -> None:
+    def record_late(self, now: float) -> None:
         """Count an attempt that has no token when its hedge is due."""
         self.n += 1
         self._at = now
@@ -114,11 +114,11 @@ class FirstTokens:
         self._cut_off = Window()
         self._running: dict[object, float] = {}  # attempts by their start
 
-    def began(self, attempt: object, now: float) -> None:
+    def start_attempt(self, attempt: object, now: float) -> None:
         """Start an attempt; `attempt` is any unique object."""
         self._running[attempt] = now
 
-    def took(self, attempt: object, now: float) -> None:
+    def record_first_token(self, attempt: object, now: float) -> None:
         began_at = self._running.pop(attempt, None)
         if began_at is not None:
             self.n += 1
@@ -127,30 +127,30 @@ class FirstTokens:
                 self._streak.n = 0
             self._ended.add(seconds, now)
 
-    def cut_off(self, attempt: object, now: float) -> None:
+    def record_cancelled(self, attempt: object, now: float) -> None:
         """An attempt was cancelled without a token, for a reason that was not its own."""
         began_at = self._running.pop(attempt, None)
         if began_at is not None:
             self._cut_off.add(now - began_at, now)
 
-    def failed(self, attempt: object) -> None:
+    def drop_attempt(self, attempt: object) -> None:
         """An attempt failed, which says nothing about the time to first token."""
         self._running.pop(attempt, None)
 
-    def add_last(self, seconds: float, now: float, ended: LogHistogram, cut_off: LogHistogram) -> None:
-        self._ended.add_last(seconds, now, ended)
-        self._cut_off.add_last(seconds, now, cut_off)
+    def add_last_to(self, seconds: float, now: float, ended: LogHistogram, cut_off: LogHistogram) -> None:
+        self._ended.add_last_to(seconds, now, ended)
+        self._cut_off.add_last_to(seconds, now, cut_off)
         for began_at in self._running.values():
             cut_off.add(now - began_at)
 
 
-def live(of: Sequence[FirstTokens], now: float) -> Survival:
+def live_distribution(of: Sequence[FirstTokens], now: float) -> Survival:
     """The present distribution: of the last minute, or of longer if there is little traffic."""
     ended, cut_off = LogHistogram(), LogHistogram()
     for seconds in WINDOWS_S:
         ended, cut_off = LogHistogram(), LogHistogram()
         for tokens in of:
-            tokens.add_last(seconds, now, ended, cut_off)
+            tokens.add_last_to(seconds, now, ended, cut_off)
         if ended.n + cut_off.n >= ENOUGH_SAMPLES:
             break
     return Survival(ended, cut_off)
@@ -167,10 +167,10 @@ class HedgePlan:
     why_never: str = ""
 
 
-NEVER = HedgePlan(inf, 1.0, 0, inf)
+NO_HEDGE = HedgePlan(inf, 1.0, 0, inf)
 
 
-def aim(share: float, spent_share: float, mean_share: float | None = None) -> float:
+def aim_share(share: float, spent_share: float, mean_share: float | None = None) -> float:
     """The share of calls to hedge, given the allowed `share` and the recent demand. `mean_share`: the mean allowed
     share of all kinds of calls in `spent_share`; None: `share`.
     """
@@ -178,7 +178,7 @@ def aim(share: float, spent_share: float, mean_share: float | None = None) -> fl
     return wanted * min(1.5, max(0.5, 1.0 + PULL * (1.0 - spent_share / mean))) if mean > 0 else wanted
 
 
-def plan(first: Survival, second: Survival, share: float, max_extra: int, *, is_whole: bool = False,
+def plan_hedge(first: Survival, second: Survival, share: float, max_extra: int, *, is_whole: bool = False,
          is_hedged: bool = False) -> HedgePlan:
     """When to send hedges so that they add `share` to the calls; never, if they would not help. `first` is the distribution
     of the first upstream, `second` of the hedge's. `is_whole`: of whole answers. `is_hedged`: hedges are being sent already.
@@ -195,10 +195,10 @@ def plan(first: Survival, second: Survival, share: float, max_extra: int, *, is_
         judged_s = 10.0 * after_s + _least_hedge_s(second, after_s, is_whole=is_whole)
     if _wait_distribution(first, second, after_s, max_extra, is_whole=is_whole)(judged_s) > _JUDGED_AT:
         return HedgePlan(inf, 1.0, first.n, second.quantile(0.5), f"p99 of {first.n} would not fall by {least:.0%}")
-    return HedgePlan(after_s, 1.0 - first.at(after_s), first.n, second.quantile(0.5))
+    return HedgePlan(after_s, 1.0 - first.share_beyond(after_s), first.n, second.quantile(0.5))
 
 
-def worthwhile(first: Survival, second: Survival, max_extra: int, *, is_whole: bool = False, present: float = MOST) -> float:
+def choose_share(first: Survival, second: Survival, max_extra: int, *, is_whole: bool = False, present: float = MOST) -> float:
     """The best of SHARES; the one nearest to `present`, unless another is better by SETTLED; MOST if too little is known."""
     if max(first.n, second.n) < MIN_SAMPLES:
         return MOST
@@ -235,11 +235,11 @@ def _wait_distribution(first: Survival, second: Survival, after_s: float, max_ex
     sure_s = _least_hedge_s(second, after_s, is_whole=is_whole)
 
     def waits_longer(seconds: float) -> float:
-        share_left = first.at(seconds)
+        share_left = first.share_beyond(seconds)
         for n in range(1, max_extra + 1):
             since_s = seconds - n * after_s
             if since_s > sure_s:
-                share_left *= second.at(since_s)
+                share_left *= second.share_beyond(since_s)
         return share_left
 
     return waits_longer
@@ -247,8 +247,8 @@ def _wait_distribution(first: Survival, second: Survival, after_s: float, max_ex
 
 def _extra_share(first: Survival, second: Survival, after_s: float, max_extra: int) -> float:
     """The share of extra calls with this delay."""
-    deeper = first.at(2 * after_s) * second.at(after_s) if max_extra > 1 else 0.0
-    return first.at(after_s) + deeper
+    deeper = first.share_beyond(2 * after_s) * second.share_beyond(after_s) if max_extra > 1 else 0.0
+    return first.share_beyond(after_s) + deeper
 
 
 def _affordable_delay_s(first: Survival, second: Survival, share: float, max_extra: int) -> float:

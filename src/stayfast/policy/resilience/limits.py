@@ -125,18 +125,18 @@ class AdaptiveLimit:
         return self._config.mode == "off"
 
     @property
-    def learns(self) -> bool:
+    def is_adaptive(self) -> bool:
         return self._config.mode in ("gradient", "aimd")
 
     @property
-    def learns_seconds(self) -> bool:
+    def uses_seconds(self) -> bool:
         """Whether `judged` needs seconds instead of ratios."""
         return self._config.mode == "aimd"
 
     def has_room(self, n_in_flight: int) -> bool:
         return n_in_flight < self.value
 
-    def judged(self, samples: Sequence[tuple[float, int]], n: int, n_dropped: int, n_peak: int, at: float) -> None:
+    def add_samples(self, samples: Sequence[tuple[float, int]], n: int, n_dropped: int, n_peak: int, at: float) -> None:
         """Add a batch of `n` classified calls, `n_dropped` of them refused or failed by the upstream. `samples`: times to
         first token, as ratios to the baseline (or seconds; infinite: at least slow), with their concurrency. `n_peak`:
         the highest concurrency.
@@ -153,7 +153,7 @@ class AdaptiveLimit:
             self._samples.clear()
             self._n = self._n_dropped = self._n_peak = 0
 
-    def follow(self, value: float) -> None:
+    def adopt_value(self, value: float) -> None:
         if value != self.value:
             self._set(value, "another worker learned it")
 

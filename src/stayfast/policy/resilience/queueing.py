@@ -30,20 +30,20 @@ class Concurrency:
         self._n_good = 1.0
         self._held = Baseline()
 
-    def answered(self, n_running: int, ttft_s: float, usual_s: float) -> None:
+    def record_first_token(self, n_running: int, ttft_s: float, usual_s: float) -> None:
         """Record a first token. `n_running`: concurrency, the call included. `usual_s`: baseline of its class; 0: none."""
         self.n_answered += 1
         if ttft_s <= GOOD_RATIO * usual_s:
             self._n_good = max(float(n_running), self._n_good + (n_running - self._n_good) / N_GOOD)
 
-    def ended(self, held_s: float) -> None:
+    def record_duration(self, held_s: float) -> None:
         """Record the duration of a call with a complete answer."""
         self._held.learn(log_of(held_s))
 
     def is_ordinary(self, n_running: int) -> bool:
         return n_running <= self._n_good
 
-    def explains(self, n_running: int, n_answered: float, waited_s: float, slow_factor: float) -> bool:
+    def explains_slowness(self, n_running: int, n_answered: float, waited_s: float, slow_factor: float) -> bool:
         """Whether a slow call only queued. `n_answered`: first tokens of other calls while it waited for `waited_s`."""
         held_s = self._held.baseline_s
         is_moving = held_s > 0 and n_answered * slow_factor >= self._n_good / held_s * waited_s

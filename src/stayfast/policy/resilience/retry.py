@@ -25,7 +25,7 @@ from stayfast.core.clock import Rng
 from stayfast.core.setting import SettingDoc, check_bounds
 
 MAX_DOUBLINGS = 64  # 2.0 ** 1024 would overflow
-PATIENCE_SHARE = 0.25  # of the remaining time; the rest is for an answer
+MAX_WAIT_SHARE = 0.25  # of the remaining time; the rest is for an answer
 
 
 def backoff_s(n_failures: int, backoff_base_s: float, backoff_cap_s: float, rng: Rng | None = None, *, jitter: float = 1.0,
@@ -68,18 +68,18 @@ class RetryConfig:
                              f"{self.backoff_base_s:g}")
 
 
-def patience_s(config: RetryConfig, remaining_s: float, waited_s: float = 0.0) -> float:
+def longest_wait_s(config: RetryConfig, remaining_s: float, waited_s: float = 0.0) -> float:
     """The longest wait in seconds, for a request with `remaining_s` before its deadline that already waited `waited_s`."""
-    return max(0.0, min(config.max_retry_after_s - waited_s, PATIENCE_SHARE * remaining_s))
+    return max(0.0, min(config.max_retry_after_s - waited_s, MAX_WAIT_SHARE * remaining_s))
 
 
 def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: Rng, *, is_fresh: bool = False,
-                     alone_s: float = 0.0, least_s: float = 0.0) -> float | None:
+                     retry_after_s: float = 0.0, min_attempt_s: float = 0.0) -> float | None:
     """Seconds to wait before the attempt after `n_made` attempts; None: no further attempt. `is_fresh`: it goes to a healthy
     upstream not tried yet. `alone_s`: the rest of the upstream's Retry-After; `least_s`: the least time that an attempt
     there takes.
     """
     if n_made >= config.max_attempts:
         return None
-    wait_s = 0.0 if is_fresh else max(backoff_s(n_made, config.backoff_base_s, config.backoff_cap_s, rng), alone_s)
-    return wait_s if wait_s + max(config.min_remaining_s, least_s) <= remaining_s else None
+    wait_s = 0.0 if is_fresh else max(backoff_s(n_made, config.backoff_base_s, config.backoff_cap_s, rng), retry_after_s)
+    return wait_s if wait_s + max(config.min_remaining_s, min_attempt_s) <= remaining_s else None

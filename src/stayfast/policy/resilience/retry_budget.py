@@ -48,11 +48,11 @@ class _Slot:
 Counted = tuple[float, float, float, float]  # requests; weights deposited, hedged and retried
 
 
-class Meant(NamedTuple):
+class Deposits(NamedTuple):
     """The deposits of the last minute."""
 
     n_requests: int
-    paid_in: float  # weight
+    deposited: float  # weight
     n_extra: float  # extra attempts that they allow
 
 
@@ -69,46 +69,46 @@ class RetryBudget:
         self._whole = _Slot(0.0)
         self._past = (0.0, 0.0, 0.0, 0.0)  # this process's own counts before the open slot
 
-    def request(self, weight: float, now: float) -> None:
+    def deposit(self, weight: float, now: float) -> None:
         self._add(now, n_requests=1, paid_in=weight)
 
     def may_retry(self, weight: float, now: float) -> bool:
-        self.turn(now)
+        self.expire(now)
         return self._pool_room() >= weight
 
     def may_hedge(self, weight: float, now: float, n_more: int = 0) -> bool:
         """Whether there is room for a hedge and `n_more` further ones."""
-        self.turn(now)
+        self.expire(now)
         room = self._allowance(self._hedge_share) - self._whole.hedged
         return min(room, self._pool_room()) >= weight * (1 + n_more)
 
-    def take_retry(self, weight: float, now: float) -> None:
+    def withdraw_retry(self, weight: float, now: float) -> None:
         self._add(now, retried=weight)
 
-    def take_hedge(self, weight: float, now: float) -> None:
+    def withdraw_hedge(self, weight: float, now: float) -> None:
         self._add(now, hedged=weight)
 
-    def miss_hedge(self, weight: float, now: float) -> None:
+    def record_blocked_hedge(self, weight: float, now: float) -> None:
         """Count a hedge that was due but had no room."""
         self._add(now, missed=weight)
 
-    def wanted_share(self, now: float) -> float:
+    def hedge_demand(self, now: float) -> float:
         """The hedges of the last minute, sent or without room, as a share of the deposits."""
-        self.turn(now)
+        self.expire(now)
         return self._share_of_deposits(self._whole.hedged + self._whole.missed)
 
     def hedged_share(self, now: float) -> float:
         """The hedges of the last minute as a share of the deposits."""
-        self.turn(now)
+        self.expire(now)
         return self._share_of_deposits(self._whole.hedged)
 
     def extra_share(self, now: float) -> float:
         """All extra attempts of the last minute as a share of the deposits."""
-        self.turn(now)
-        return self._share_of_deposits(self.taken)
+        self.expire(now)
+        return self._share_of_deposits(self.withdrawn)
 
     @property
-    def share(self) -> float:
+    def max_share(self) -> float:
         """The limit of all extra attempts, as a share of live traffic."""
         return self._pool_share
 
@@ -123,18 +123,18 @@ class RetryBudget:
         self._past = (past[0] - more[0], past[1] - more[1], past[2] - more[2], past[3] - more[3])
 
     @property
-    def meant(self) -> Meant:
+    def deposits(self) -> Deposits:
         """The deposits of the last minute, and the extra attempts that they allow."""
         whole = self._whole
-        return Meant(whole.n_requests, whole.paid_in, self._pool_share * whole.n_requests)
+        return Deposits(whole.n_requests, whole.paid_in, self._pool_share * whole.n_requests)
 
     @property
-    def taken(self) -> float:
+    def withdrawn(self) -> float:
         return self._whole.hedged + self._whole.retried
 
     def _add(self, now: float, *, n_requests: int = 0, paid_in: float = 0.0, hedged: float = 0.0, retried: float = 0.0,
              missed: float = 0.0) -> None:
-        self.turn(now)
+        self.expire(now)
         for slot in (self._open, self._whole):
             slot.n_requests += n_requests
             slot.paid_in += paid_in
@@ -146,7 +146,7 @@ class RetryBudget:
         return weight / self._whole.paid_in if self._whole.paid_in else 0.0
 
     def _pool_room(self) -> float:
-        return self._allowance(self._pool_share) - self.taken
+        return self._allowance(self._pool_share) - self.withdrawn
 
     def _allowance(self, share: float) -> float:
         whole = self._whole
@@ -155,7 +155,7 @@ class RetryBudget:
         n_meant = share * whole.n_requests
         return (n_meant + max(FLOOR_CALLS, SPREAD * sqrt(n_meant))) * whole.paid_in / whole.n_requests
 
-    def turn(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         if now >= self._open.ends_at:
             self._open_slot(now)
 
@@ -177,7 +177,7 @@ class RetryBudget:
 
     def __repr__(self) -> str:
         return (f"<RetryBudget: hedges {self._share_of_deposits(self._whole.hedged):.1%} of {self._hedge_share:.0%}, "
-                f"all {self._share_of_deposits(self.taken):.1%} of {self._pool_share:.0%}>")
+                f"all {self._share_of_deposits(self.withdrawn):.1%} of {self._pool_share:.0%}>")
 
 
 class UpstreamRetryBudget:
@@ -200,12 +200,12 @@ class UpstreamRetryBudget:
             return True
         n_requests, paid_in, n_meant = 0, 0.0, 0.0
         for route in self.routes:
-            route.turn(now)
-            meant = route.meant
-            n_requests, paid_in, n_meant = n_requests + meant.n_requests, paid_in + meant.paid_in, n_meant + meant.n_extra
+            route.expire(now)
+            meant = route.deposits
+            n_requests, paid_in, n_meant = n_requests + meant.n_requests, paid_in + meant.deposited, n_meant + meant.n_extra
         mean = paid_in / n_requests if n_requests else ANSWER_TOKENS
-        self.budget.turn(now)
-        return (n_meant + max(FLOOR_CALLS, SPREAD * sqrt(n_meant))) * mean - self.budget.taken >= weight
+        self.budget.expire(now)
+        return (n_meant + max(FLOOR_CALLS, SPREAD * sqrt(n_meant))) * mean - self.budget.withdrawn >= weight
 
-    def take(self, weight: float, now: float) -> None:
-        self.budget.take_retry(weight, now)
+    def withdraw(self, weight: float, now: float) -> None:
+        self.budget.withdraw_retry(weight, now)

@@ -65,14 +65,14 @@ class TokenFlow:
         """About the long-term mean gap; 0 if it is not known yet."""
         return self._usual.baseline_s
 
-    def took(self, gaps_s: Sequence[float], now: float) -> None:
+    def add_gaps(self, gaps_s: Sequence[float], now: float) -> None:
         """Gaps of a watched answer ended since its last check; seconds, never empty."""
         for gap_s in gaps_s:
             self._gaps.add(gap_s, now)
         self._n += len(gaps_s)
         self._learn(sum(gaps_s) / len(gaps_s))
 
-    def saw(self, gaps_s: Sequence[float], now: float) -> None:
+    def check_unwatched(self, gaps_s: Sequence[float], now: float) -> None:
         """Check the gaps of an answer, or of a long part of it, that had no watcher."""
         n = len(gaps_s)
         if n < 2 * MIN_FRESH:
@@ -80,7 +80,7 @@ class TokenFlow:
         start_s, rest_s = sum(gaps_s[: n // 2]) / (n // 2), sum(gaps_s[n // 2 :]) / (n - n // 2)
         usual_s = self.usual_s
         if usual_s and rest_s > SAG_TIMES * start_s and rest_s > SAG_TIMES * usual_s:
-            self.sagged(rest_s / usual_s, now)
+            self.record_sag(rest_s / usual_s, now)
         mean_s = sum(gaps_s) / n
         if usual_s:
             self._recent += min(log(max(mean_s, _LEAST_S) / usual_s) - self._recent, log(SAG_TIMES)) * RECENT_LEARNS
@@ -95,12 +95,12 @@ class TokenFlow:
         """A multiple of nearly all recent gaps; infinite if too few are known."""
         if now - self._read_at >= REFRESHED_S:
             self._read_at = now
-            live = self._gaps.last(LIVE_S, now)
+            live = self._gaps.merge_last(LIVE_S, now)
             quantile_s = live.quantile(LIVE_QUANTILE) if live.n >= MIN_GAPS else None
             self._limit_s = LIVE_TIMES * quantile_s if quantile_s is not None else inf
         return self._limit_s
 
-    def sagged(self, times: float, now: float) -> None:
+    def record_sag(self, times: float, now: float) -> None:
         """An answer slowed down by this factor relative to the usual gap, or stopped."""
         if times > self._sag_factor(now):
             self._sag, self._sag_at = min(times, MAX_SAG), now
@@ -132,7 +132,7 @@ class StallDetector:
         self._sum_s = 0.0
         self._start_s = 0.0  # mean of its first gaps; 0: not known yet
 
-    def beat(self, gap_s: float) -> None:
+    def add_gap(self, gap_s: float) -> None:
         """Content arrived `gap_s` after the content before it."""
         self._fresh_s.append(gap_s)
 
@@ -145,8 +145,8 @@ class StallDetector:
         if n >= MIN_FRESH and flow.usual_s and self._start_s:
             mean_s = sum_s / n
             if mean_s > SAG_TIMES * self._start_s and mean_s > SAG_TIMES * flow.usual_s:
-                flow.sagged(mean_s / flow.usual_s, now)
-        flow.took(fresh_s, now)
+                flow.record_sag(mean_s / flow.usual_s, now)
+        flow.add_gaps(fresh_s, now)
         self._n += n
         self._sum_s += sum_s
         if not self._start_s and self._n >= N_START:

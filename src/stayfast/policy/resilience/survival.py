@@ -48,7 +48,7 @@ class Survival:
                 self._beyond.append(beyond)
             n_at_risk -= n_ended + cut_off.counts.get(bucket, 0)
 
-    def at(self, seconds: float) -> float:
+    def share_beyond(self, seconds: float) -> float:
         """The share of attempts that take longer than this; 1 if nothing is known."""
         index = bisect_right(self._ends_s, seconds)
         before = self._beyond[index - 1] if index else 1.0

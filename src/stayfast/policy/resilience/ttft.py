@@ -33,7 +33,7 @@ class TtftPrediction:
 
     __slots__ = ("_is_counted", "_is_waiting", "_n_ahead", "_n_estimated", "_n_own", "_of", "seconds")
 
-    def __init__(self, of: "Predictor", n_estimated: float, n_own: float, seconds: float | None) -> None:
+    def __init__(self, of: "TtftPredictor", n_estimated: float, n_own: float, seconds: float | None) -> None:
         self.seconds = seconds  # None: no prediction
         self._of = of
         self._n_estimated = n_estimated
@@ -42,14 +42,14 @@ class TtftPrediction:
         self._is_waiting = True
         self._is_counted = False
 
-    def answered(self, ttft_s: float, n_uncached: float | None) -> None:
+    def record_first_token(self, ttft_s: float, n_uncached: float | None) -> None:
         """The first token arrived; `n_uncached`: the upstream's count, if known by then."""
-        self.ended(n_uncached)
+        self.end_wait(n_uncached)
         if self.seconds is not None:
-            self._of.erred(abs(self.seconds - ttft_s), ttft_s)
+            self._of.learn_error(abs(self.seconds - ttft_s), ttft_s)
         self._of.learn(self._n_own if n_uncached is None else n_uncached, self._n_ahead, ttft_s)
 
-    def ended(self, n_uncached: float | None) -> None:
+    def end_wait(self, n_uncached: float | None) -> None:
         """The call no longer waits for a first token. May be called again with the upstream's count."""
         of = self._of
         if self._is_waiting:
@@ -57,10 +57,10 @@ class TtftPrediction:
             of.n_ahead = max(0.0, of.n_ahead - self._n_own)
         if n_uncached is not None and self._n_estimated and not self._is_counted:
             self._is_counted = True
-            of.counted(n_uncached, self._n_estimated)
+            of.learn_share(n_uncached, self._n_estimated)
 
 
-class Predictor:
+class TtftPredictor:
     """The model of one upstream. Pure state; changed only by its owner."""
 
     __slots__ = ("_a", "_b", "_c", "_error_s", "_mean_s", "_n", "_n_estimated", "_n_uncached", "_p", "_share", "n_ahead")
@@ -74,7 +74,7 @@ class Predictor:
         self._share = 1.0  # reported uncached tokens per estimated token
         self._error_s = self._mean_s = 0.0
 
-    def predicted_s(self, n_estimated: float) -> float | None:
+    def predict_s(self, n_estimated: float) -> float | None:
         """The predicted time to first token of a prompt of about `n_estimated` tokens sent now; None: no prediction."""
         return self._evaluate(n_estimated * self._share, self.n_ahead) if self._n >= N_WARM else None
 
@@ -83,20 +83,20 @@ class Predictor:
         """Mean absolute error of recent predictions over the mean wait; None: no predictions."""
         return self._error_s / self._mean_s if self._mean_s else None
 
-    def began(self, n_estimated: float) -> TtftPrediction:
+    def start_call(self, n_estimated: float) -> TtftPrediction:
         """Start a call with a prompt of about `n_estimated` tokens."""
         n_own = n_estimated * self._share
         guess = TtftPrediction(self, n_estimated, n_own, self._evaluate(n_own, self.n_ahead) if self._n >= N_WARM else None)
         self.n_ahead += n_own
         return guess
 
-    def counted(self, n_uncached: float, n_estimated: float) -> None:
+    def learn_share(self, n_uncached: float, n_estimated: float) -> None:
         """Learn the upstream's count of a prompt."""
         self._n_uncached += (min(n_uncached, _MAX_SHARE * n_estimated) - self._n_uncached) * _SHARE_LEARNS
         self._n_estimated += (n_estimated - self._n_estimated) * _SHARE_LEARNS
         self._share = self._n_uncached / self._n_estimated
 
-    def erred(self, error_s: float, ttft_s: float) -> None:
+    def learn_error(self, error_s: float, ttft_s: float) -> None:
         self._error_s += (error_s - self._error_s) * _ERROR_LEARNS
         self._mean_s += (ttft_s - self._mean_s) * _ERROR_LEARNS
 

@@ -69,7 +69,7 @@ class AffinityConfig:
         return self.mode in ("sessions", "both")
 
 
-def blocks_of(prompt: bytes, seed: str = "", block_bytes: int = BLOCK_BYTES) -> list[int]:
+def hash_blocks(prompt: bytes, seed: str = "", block_bytes: int = BLOCK_BYTES) -> list[int]:
     """The identities of a prompt's whole blocks, each of all bytes up to its end. `seed`: the model."""
     if len(prompt) < block_bytes:
         return []
@@ -99,7 +99,7 @@ def score_s(load_s: float, new_share: float, max_load: float, wait_s: float | No
     return wait_s * (1 + DEARER * new_share) if wait_s is not None else load_s * (1 + (max_load - 1) * new_share)
 
 
-class Prefixes:
+class SentPrefixes:
     """The blocks sent to one upstream. Pure state; changed only by its owner. Instants never go back."""
 
     __slots__ = ("_at", "_known_s", "_most")
@@ -121,7 +121,7 @@ class Prefixes:
                 most = middle
         return least
 
-    def sent(self, blocks: Sequence[int], now: float) -> None:
+    def record_sent(self, blocks: Sequence[int], now: float) -> None:
         at = self._at
         for block in reversed(blocks):
             at.pop(block, None)

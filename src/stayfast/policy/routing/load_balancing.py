@@ -46,7 +46,7 @@ class CandidateLoad(Struct, frozen=True, gc=False):
 
     seconds: float
     share: float = 1.0
-    wants_probe: bool = False
+    needs_probe: bool = False
 
 
 class LatencyEstimate:
@@ -58,22 +58,22 @@ class LatencyEstimate:
         self._seconds = 0.0  # 0: not known yet
         self._at = 0.0  # of the last sample; before the first, of the last call without one
 
-    def took(self, seconds: float, usual_s: float, now: float) -> None:
+    def add_sample(self, seconds: float, usual_s: float, now: float) -> None:
         """A first token arrived after `seconds`, scaled to a typical prompt."""
         fallen_s = self._pace_s(usual_s, now)
         if seconds < fallen_s:
             seconds = fallen_s + (seconds - fallen_s) * (1 - exp((self._at - now) / DECAY_S))
         self._seconds, self._at = seconds, now
 
-    def outlasted(self, seconds: float, usual_s: float, now: float) -> None:
+    def add_lower_bound(self, seconds: float, usual_s: float, now: float) -> None:
         """A call without a first token after `seconds` was cancelled for a faster one: a lower bound."""
         if seconds > self._pace_s(usual_s, now):
             self._seconds, self._at = seconds, now
 
-    def failed(self, usual_s: float, now: float) -> None:
-        self.took(min(MOST_S, FAILED_FACTOR * (self._pace_s(usual_s, now) or UNKNOWN_S)), usual_s, now)
+    def record_failure(self, usual_s: float, now: float) -> None:
+        self.add_sample(min(MOST_S, FAILED_FACTOR * (self._pace_s(usual_s, now) or UNKNOWN_S)), usual_s, now)
 
-    def vain(self, now: float) -> None:
+    def record_unanswered(self, now: float) -> None:
         """A call ended without information about the time."""
         if not self._seconds:
             self._at = now
@@ -101,7 +101,7 @@ class PrefillBacklog:
         self.work = 0.0
         self._usual = 0.0  # logarithm of a typical prompt's tokens; 0: not known yet
 
-    def began(self, n_tokens: float) -> float:
+    def start_call(self, n_tokens: float) -> float:
         """Start a call; returns the extra requests that it counts as, until its first token."""
         size = log(max(2.0, n_tokens))
         self._usual += (size - self._usual) * USUAL_LEARNS if self._usual else size
@@ -111,28 +111,28 @@ class PrefillBacklog:
         self.work += work
         return work
 
-    def ended(self, work: float) -> None:
+    def end_prefill(self, work: float) -> None:
         self.work = max(0.0, self.work - work)
 
 
-def in_turn(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
+def order_as_listed(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
     """The candidates' indices in the listed order, unhealthy ones last: a preferred upstream and its fallbacks."""
-    healthy = able(loads, rng)
-    return sorted(range(len(loads)), key=lambda index: (not loads[index].wants_probe, index not in healthy))
+    healthy = select_healthy(loads, rng)
+    return sorted(range(len(loads)), key=lambda index: (not loads[index].needs_probe, index not in healthy))
 
 
-def order(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
+def order_by_load(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
     """The candidates' indices, best first."""
     n = len(loads)
     if n < 2:
         return list(range(n))
-    healthy = able(loads, rng)
-    first = less_of_two(loads, healthy, rng)
+    healthy = select_healthy(loads, rng)
+    first = draw_less_loaded(loads, healthy, rng)
     found = sorted(range(n), key=lambda index: (index != first, index not in healthy, loads[index].seconds))
-    return probes_first(loads, found)
+    return move_probe_first(loads, found)
 
 
-def less_of_two(loads: Sequence[CandidateLoad], indices: Sequence[int], rng: Rng) -> int:
+def draw_less_loaded(loads: Sequence[CandidateLoad], indices: Sequence[int], rng: Rng) -> int:
     """The less loaded of two candidates drawn at random. `Random.sample` draws the same, in four times the time."""
     n, getrandbits = len(indices), rng.getrandbits
     one_at = _random_below(n, getrandbits)
@@ -152,16 +152,16 @@ def _random_below(n: int, getrandbits: Callable[[int], int]) -> int:
     return drawn
 
 
-def probes_first(loads: Sequence[CandidateLoad], found: list[int]) -> list[int]:
+def move_probe_first(loads: Sequence[CandidateLoad], found: list[int]) -> list[int]:
     """The same order, with a candidate that needs a probe first."""
     for index, load in enumerate(loads):
-        if load.wants_probe:
+        if load.needs_probe:
             found.remove(index)
             return [index, *found]
     return found
 
 
-def able(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
+def select_healthy(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
     """The candidates that this request may prefer; all, if there are none."""
     healthy = [index for index, load in enumerate(loads)
                if load.share >= 1.0 or (load.share > 0 and rng.random() < load.share)]
@@ -171,12 +171,12 @@ def able(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
 KEEPS_UP = 2.0
 
 
-def choose(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares: Sequence[float], waits_s: Sequence[float],
+def order_by_score(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares: Sequence[float], waits_s: Sequence[float],
            *, max_load: float, rng: Rng) -> list[int]:
     """The candidates' indices, best first. `weights` and `new_shares` of the prompt are by candidate, or empty if all are
     equal; `waits_s`: predicted times to first token, or empty if one is unknown.
     """
-    indices = able(loads, rng)
+    indices = select_healthy(loads, rng)
     first = _draw_first(loads, weights, indices, rng)
     scores_s: list[float] = []
     if new_shares:
@@ -188,19 +188,19 @@ def choose(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares:
             first = best
     is_healthy, scores_s = set(indices), scores_s or [load.seconds for load in loads]
     found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_healthy, scores_s[index]))
-    return probes_first(loads, found)
+    return move_probe_first(loads, found)
 
 
-def weighted(load: CandidateLoad, work: float, weight: float) -> CandidateLoad:
+def weigh_load(load: CandidateLoad, work: float, weight: float) -> CandidateLoad:
     """The load with the upstream's work divided by its weight, which is relative to the mean of all weights."""
-    return CandidateLoad(load.seconds * (work / weight + 1) / (work + 1), load.share, load.wants_probe)
+    return CandidateLoad(load.seconds * (work / weight + 1) / (work + 1), load.share, load.needs_probe)
 
 
 def _draw_first(loads: Sequence[CandidateLoad], weights: Sequence[float], indices: Sequence[int], rng: Rng) -> int:
     if len(indices) == 1:
         return indices[0]
     if not weights:
-        return less_of_two(loads, indices, rng)
+        return draw_less_loaded(loads, indices, rng)
     one = _draw_by_weight(indices, weights, rng)
     if len(indices) == 2:
         other = indices[1] if one == indices[0] else indices[0]

@@ -68,11 +68,11 @@ class OutlierRecord:
         self.out_until = float("-inf")
         self.why = ""
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         self.n = n = self.n + 1
         self.failing += (1.0 - self.failing) * (WEIGHT if n > _N_MEAN else 1 / n)
 
-    def took(self, log_ratio: float) -> None:
+    def record_ttft(self, log_ratio: float) -> None:
         """A first token arrived; `log_ratio`: the logarithm of its time relative to the usual one."""
         self.n_timed = n = self.n_timed + 1
         self.slowness += (log_ratio - self.slowness) * (WEIGHT if n > _N_MEAN else 1 / n)
@@ -81,17 +81,17 @@ class OutlierRecord:
 class Outliers:
     """The outlier ejection of one route. Pure state; changed only by its owner. Instants are seconds and never go back."""
 
-    __slots__ = ("_config", "_of", "_usual", "is_quiet", "news", "recheck_at")
+    __slots__ = ("_config", "_of", "_usual", "has_no_ejections", "changes", "recheck_at")
 
     def __init__(self, config: EjectConfig) -> None:
         self._config = config
-        self.news: list[tuple[str, bool, str]] = []  # upstream, whether it is out, reason; consumed by the owner
+        self.changes: list[tuple[str, bool, str]] = []  # upstream, whether it is out, reason; consumed by the owner
         self._of: dict[str, OutlierRecord] = {}
         self._usual: dict[tuple[bool, int], list[float]] = {}  # by kind and size of prompts: n, mean ln(ttft_s)
         self.recheck_at = float("-inf")  # when `shares` must be called again even if `is_quiet`
-        self.is_quiet = True  # no upstream is out or returning
+        self.has_no_ejections = True  # no upstream is out or returning
 
-    def answered(self, upstream: str, ttft_s: float, n_bytes: int, *, is_whole: bool) -> None:
+    def record_first_token(self, upstream: str, ttft_s: float, n_bytes: int, *, is_whole: bool) -> None:
         one = self._of.get(upstream) or self._record(upstream)
         one.n = n = one.n + 1
         one.failing -= one.failing * (WEIGHT if n > _N_MEAN else 1 / n)
@@ -100,29 +100,29 @@ class Outliers:
         if usual is None:
             usual = self._usual[size] = [0, log_s]
         n_known, mean = usual
-        one.took(log_s - mean)
+        one.record_ttft(log_s - mean)
         if n_known < N_SIZE:
             usual[0] = n_known = n_known + 1
         usual[1] = mean + (log_s - mean) / n_known
 
-    def outlasted(self, upstream: str, seconds: float, n_bytes: int, *, is_whole: bool) -> None:
+    def record_lower_bound(self, upstream: str, seconds: float, n_bytes: int, *, is_whole: bool) -> None:
         """A call without a first token after `seconds` was cancelled for a faster one: a lower bound."""
         one, known = self._record(upstream), self._usual.get((is_whole, n_bytes.bit_length()))
         if known is not None:
-            one.took(max(one.slowness, log(max(seconds, _LEAST_S)) - known[1]))
+            one.record_ttft(max(one.slowness, log(max(seconds, _LEAST_S)) - known[1]))
 
-    def failed(self, upstream: str) -> None:
-        self._record(upstream).failed()
+    def record_failure(self, upstream: str) -> None:
+        self._record(upstream).record_failure()
 
-    def shares(self, upstreams: Sequence[str], now: float) -> list[float]:
+    def traffic_shares(self, upstreams: Sequence[str], now: float) -> list[float]:
         """The share of the requests that may prefer each upstream: 0 while it is out, 1 when it is healthy."""
         if now >= self.recheck_at:
             self.recheck_at = now + LOOK_EVERY_S
             self._recompute(upstreams, now)
-            self.is_quiet = not any(one.n_out for one in self._of.values())
-        return [1.0] * len(upstreams) if self.is_quiet else [self._share_of(self._of.get(name), now) for name in upstreams]
+            self.has_no_ejections = not any(one.n_out for one in self._of.values())
+        return [1.0] * len(upstreams) if self.has_no_ejections else [self._share_of(self._of.get(name), now) for name in upstreams]
 
-    def out(self, now: float) -> dict[str, str]:
+    def ejected(self, now: float) -> dict[str, str]:
         return {name: one.why for name, one in self._of.items() if one.out_until > now}
 
     def _share_of(self, one: OutlierRecord | None, now: float) -> float:
@@ -135,7 +135,7 @@ class Outliers:
         for name, one in self._of.items():
             if one.is_out and one.out_until <= now:
                 one.is_out = False
-                self.news.append((name, False, f"ejection time is over, it is tried again: {one.why}"))
+                self.changes.append((name, False, f"ejection time is over, it is tried again: {one.why}"))
         n_may = int(self._config.max_share * len(upstreams)) - sum(self._record(name).out_until > now for name in upstreams)
         judged = [name for name in upstreams
                   if (one := self._record(name)).out_until <= now and one.n >= self._config.min_calls]
@@ -147,7 +147,7 @@ class Outliers:
             if why and n_may > 0:
                 n_may -= 1
                 self._eject(one, why, now)
-                self.news.append((name, True, f"{why}, ejected for {one.out_until - now:.0f} s"))
+                self.changes.append((name, True, f"{why}, ejected for {one.out_until - now:.0f} s"))
             elif not why and one.n_out and one.n >= 2 * self._config.min_calls:
                 one.n_out = 0
 

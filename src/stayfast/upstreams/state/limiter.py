@@ -16,7 +16,7 @@ from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
 from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.queue import Queue, QueueConfig, QueueEntry
-from stayfast.policy.resilience.cross_process import LOOK_ELSEWHERE_S, SharedLimit
+from stayfast.policy.resilience.cross_process import POLL_EVERY_S, SharedLimit
 from stayfast.policy.resilience.limits import AdaptiveLimit, LimitConfig
 
 QUICKEST_GROWS = 1.02  # with every answer, so that a lasting slowdown is learned within some dozens
@@ -26,7 +26,7 @@ _ROUNDING: Final = 1e-6  # of a sum of shares
 _MIN_SHARE: Final = 1e-3
 
 
-class QuickestTtft:
+class FastestTtft:
     """About the shortest recent time to a first token of an upstream; shared by its limiters."""
 
     __slots__ = ("seconds",)
@@ -42,7 +42,7 @@ class QuickestTtft:
 class LimitOption(NamedTuple):
     """A limiter where a request may wait. `first_s`: time that its first token will take there; 0: unknown."""
 
-    limited: "ConcurrencyLimiter"
+    limiter: "ConcurrencyLimiter"
     first_s: float
 
 
@@ -73,23 +73,23 @@ class LimiterWaiter:
         self.tenant = tenant
         self.weight = weight
 
-    async def wait(self, choices: Sequence[LimitOption]) -> "ConcurrencyLimiter | None":
+    async def wait(self, options: Sequence[LimitOption]) -> "ConcurrencyLimiter | None":
         """The limiter that has a permit; call its `take` before the next await. None: a limiter was removed, so choose
         again. Raises Shed at once if all queues are full, or every answer would be too late; later if it is evicted from
         the last queue, or too little time is left for the fastest answer when its turn comes.
         """
-        shares = _expected_shares(choices)
-        waits_s = [choice.limited.wait_s(self, share) for choice, share in zip(choices, shares, strict=True)]
-        soonest = min(range(len(choices)), key=lambda n: waits_s[n] + choices[n].first_s)
-        limited, first_s = choices[soonest]
+        shares = _expected_shares(options)
+        waits_s = [choice.limiter.expected_wait_s(self, share) for choice, share in zip(options, shares, strict=True)]
+        soonest = min(range(len(options)), key=lambda n: waits_s[n] + options[n].first_s)
+        limited, first_s = options[soonest]
         if self._clock.now() + waits_s[soonest] + first_s > self.ends_at:
-            raise limited.shed(f"a wait of {waits_s[soonest]:.2g} s for a slot plus up to {first_s:.2g} s for a first token "
+            raise limited.make_shed(f"a wait of {waits_s[soonest]:.2g} s for a slot plus up to {first_s:.2g} s for a first token "
                                "exceeds the time left", waits_s[soonest])
         shed: Shed | None = None
-        for choice, share in zip(choices, shares, strict=True):
+        for choice, share in zip(options, shares, strict=True):
             if self._decision.done():
                 break
-            refusal = choice.limited.line_up(self, share)
+            refusal = choice.limiter.enqueue(self, share)
             if refusal is not None and (shed is None or (refusal.retry_after_s or 0) < (shed.retry_after_s or 0)):
                 shed = refusal
         if shed is not None and not self.positions and not self._decision.done():
@@ -100,17 +100,17 @@ class LimiterWaiter:
         except asyncio.CancelledError:
             self._leave_all()
             if not self._decision.cancelled() and isinstance(limiter := self._decision.result(), ConcurrencyLimiter):
-                limiter.come()  # promised in the turn of the cancellation: pass it on
-                limiter.call_up()
+                limiter.fulfil_promise()  # promised in the turn of the cancellation: pass it on
+                limiter.grant_waiters()
             raise
         if isinstance(decision, Shed):
             raise decision
         if decision is not None:
-            decision.come()
+            decision.fulfil_promise()
         return decision
 
     @property
-    def is_over(self) -> bool:
+    def is_done(self) -> bool:
         """Whether it was called, refused or cancelled."""
         return self._decision.done()
 
@@ -118,13 +118,13 @@ class LimiterWaiter:
         """Whether even the fastest answer would be too late."""
         return self._clock.now() + quickest_s > self.ends_at
 
-    def called(self, by: "ConcurrencyLimiter | None") -> None:
+    def grant(self, limiter: "ConcurrencyLimiter | None") -> None:
         """It has a permit of this limiter; None: it must choose again. It leaves all queues."""
         self._leave_all()
         if not self._decision.done():
-            self._decision.set_result(by)
+            self._decision.set_result(limiter)
 
-    def refused(self, shed: Shed) -> None:
+    def refuse(self, shed: Shed) -> None:
         """One limiter has refused it; the last one ends the wait."""
         if self.positions:
             self._normalize_shares()
@@ -133,31 +133,31 @@ class LimiterWaiter:
 
     def _leave_all(self) -> None:
         for limiter in list(self.positions):
-            limiter.forget(self)
+            limiter.remove_waiter(self)
 
     def _normalize_shares(self) -> None:
         total = sum(position.share for position in self.positions.values())
         for limiter, position in self.positions.items():
             share = position.share / total
-            limiter.n_due += share - position.share
+            limiter.n_waiting_shares += share - position.share
             position.share = share
 
 
 class ConcurrencyLimiter:
     """The permits of one limit. Changed only on the event loop; nothing here awaits."""
 
-    __slots__ = ("_held_s", "_n_promised", "_name", "_queue", "_rng", "_shares", "common", "lane", "limit", "max_waiting",
-                 "n_due", "n_in_flight", "quickest")
+    __slots__ = ("_held_s", "_n_promised", "_name", "_queue", "_rng", "_shares", "shared_limit", "lane", "limit", "max_waiting",
+                 "n_waiting_shares", "n_in_flight", "quickest")
 
     def __init__(self, name: str, config: LimitConfig, lane: str = "", rng: Random | None = None,
-                 quickest: QuickestTtft | None = None) -> None:
+                 quickest: FastestTtft | None = None) -> None:
         self.lane = lane  # empty: all lanes
         self.limit = AdaptiveLimit(config)
-        self.common: SharedLimit | None = None  # None: this process has the limit for itself
-        self.quickest = quickest or QuickestTtft()
+        self.shared_limit: SharedLimit | None = None  # None: this process has the limit for itself
+        self.quickest = quickest or FastestTtft()
         self.max_waiting = config.max_waiting
         self.n_in_flight = 0
-        self.n_due = 0.0  # sum of the shares of its waiters; exactly 0 if there are none
+        self.n_waiting_shares = 0.0  # sum of the shares of its waiters; exactly 0 if there are none
         self._name = name
         self._rng = rng or Random(name)
         self._queue: Queue[LimiterWaiter] = Queue(_OPEN)
@@ -168,7 +168,7 @@ class ConcurrencyLimiter:
     @property
     def n_waiting(self) -> int:
         """Requests that wait for a permit. One that waits at several limiters counts once over all of them."""
-        return ceil(self.n_due - _ROUNDING)
+        return ceil(self.n_waiting_shares - _ROUNDING)
 
     @property
     def n_taken(self) -> int:
@@ -177,82 +177,82 @@ class ConcurrencyLimiter:
 
     @property
     def has_room(self) -> bool:
-        if self.n_due:
+        if self.n_waiting_shares:
             return False
-        return self.n_in_flight + self._n_promised < self.limit.value if self.common is None else self._has_place()
+        return self.n_in_flight + self._n_promised < self.limit.value if self.shared_limit is None else self._has_place()
 
     @property
-    def per_s(self) -> float:
+    def throughput_per_s(self) -> float:
         """Requests a second at its limit; 0: unknown."""
         return max(1.0, self.limit.value) / self._held_s if self._held_s else 0.0
 
-    def take(self) -> int:
+    def acquire(self) -> int:
         """Take a permit; returns how many are in use. The caller has checked `has_room`."""
         self.n_in_flight = n = self.n_in_flight + 1
-        if self.common is not None:
-            self.common.taken(n + self._n_promised)
+        if self.shared_limit is not None:
+            self.shared_limit.set_taken(n + self._n_promised)
         return n
 
-    def wait_s(self, turn: LimiterWaiter, share: float = 1.0) -> float:
+    def expected_wait_s(self, waiter: LimiterWaiter, share: float = 1.0) -> float:
         """The expected wait of a request with this share; 0 if unknown."""
-        queue, per_s = self._queue, self.per_s
+        queue, per_s = self._queue, self.throughput_per_s
         if not per_s:
             return 0.0
-        n_ahead = queue.n_ahead(turn.band, self._tenant_share(turn)) * self.n_due / queue.n if queue.n else 0.0
+        n_ahead = queue.n_ahead(waiter.band, self._tenant_share(waiter)) * self.n_waiting_shares / queue.n if queue.n else 0.0
         return (n_ahead + share) / per_s
 
-    def line_up(self, turn: LimiterWaiter, share: float) -> Shed | None:
+    def enqueue(self, turn: LimiterWaiter, share: float) -> Shed | None:
         """Add it to the queue; a full queue evicts its lowest entry. Returns the error if that is the new one."""
         tenant = self._tenant_share(turn)
         if not tenant.n_waiting:
             tenant.served = self._queue.least_served() or 0.0
         entry = QueueEntry(turn, turn.band, tenant, turn.queued_at, turn.ends_at)
         n_others = self.n_waiting
-        self._queue.config = _FULL if self.n_due + share > self.max_waiting + _ROUNDING else _OPEN
+        self._queue.config = _FULL if self.n_waiting_shares + share > self.max_waiting + _ROUNDING else _OPEN
         evicted = self._queue.push(entry)
         if evicted is entry:
-            return self.shed(f"its queue is full ({n_others} waiting)" if n_others else "it has no queue",
-                             self.wait_s(turn, share))
+            return self.make_shed(f"its queue is full ({n_others} waiting)" if n_others else "it has no queue",
+                             self.expected_wait_s(turn, share))
         self._shares[turn.tenant] = tenant
-        self.n_due += share
+        self.n_waiting_shares += share
         turn.positions[self] = _QueuePosition(share, entry)
         if evicted is not None:
             waiter = evicted.item
             self._forget_position(waiter.positions.pop(self))
-            waiter.refused(self.shed(f"its queue is full ({n_others} waiting) and others have priority",
-                                     self.wait_s(waiter)))
-        if self.common is not None and not self.common.is_watched:
-            self._poll_other_processes(self.common)
+            waiter.refuse(self.make_shed(f"its queue is full ({n_others} waiting) and others have priority",
+                                     self.expected_wait_s(waiter)))
+        if self.shared_limit is not None and not self.shared_limit.is_polling:
+            self._poll_other_processes(self.shared_limit)
         return None
 
-    def forget(self, turn: LimiterWaiter) -> None:
+    def remove_waiter(self, waiter: LimiterWaiter) -> None:
         """Remove a waiter from the queue."""
-        position = turn.positions.pop(self)
+        position = waiter.positions.pop(self)
         self._queue.remove(position.entry)
         self._forget_position(position)
 
-    def shed(self, why: str, wait_s: float) -> Shed:
+    def make_shed(self, why: str, wait_s: float) -> Shed:
         """The error for a refused request. Its Retry-After is random, one to two times the wait, to spread retries."""
         return Shed(f"upstream {self._name} is at its concurrency limit: {why}", reason="upstream_busy",
                     code="upstream_busy",
                     retry_after_s=min(MAX_RETRY_AFTER_S, max(1.0, wait_s) * self._rng.uniform(1.0, 2.0)))
 
-    def come(self) -> None:
+    def fulfil_promise(self) -> None:
         """A called waiter runs now, and takes its permit."""
         self._n_promised -= 1
 
-    def left(self, held_s: float, *, has_answered: bool = True) -> None:
+    def release(self, held_s: float, *, has_answered: bool = True) -> None:
         """Return a permit. Without an answer (time-out, cancelled) `held_s` is a lower bound and never lowers the mean."""
         self.n_in_flight -= 1
-        if self.common is not None:
-            self.common.taken(self.n_in_flight + self._n_promised)
+        if self.shared_limit is not None:
+            self.shared_limit.set_taken(self.n_in_flight + self._n_promised)
         before_s = self._held_s
         if has_answered or held_s > before_s:
             self._held_s = before_s + (held_s - before_s) * HELD_WEIGHT if before_s else held_s
-        if self.n_due:
-            self.call_up()
+        if self.n_waiting_shares:
+            self.grant_waiters()
 
-    def call_up(self) -> None:
+    def grant_waiters(self) -> None:
         """Promise free permits to the next waiters."""
         queue = self._queue
         while queue.n and self._has_place():
@@ -262,22 +262,22 @@ class ConcurrencyLimiter:
             turn = entry.item
             entry.share.served += 1 / entry.share.weight
             self._forget_position(turn.positions.pop(self))
-            if turn.is_over:
+            if turn.is_done:
                 continue
             if turn.is_late(self.quickest.seconds):
-                turn.refused(self.shed(f"after its wait less time was left than the {self.quickest.seconds:.2g} s of its "
-                                       "fastest answer", self.wait_s(turn)))
+                turn.refuse(self.make_shed(f"after its wait less time was left than the {self.quickest.seconds:.2g} s of its "
+                                       "fastest answer", self.expected_wait_s(turn)))
                 continue
             self._n_promised += 1
-            turn.called(self)
-            if self.common is not None:
-                self.common.taken(self.n_in_flight + self._n_promised)
+            turn.grant(self)
+            if self.shared_limit is not None:
+                self.shared_limit.set_taken(self.n_in_flight + self._n_promised)
 
-    def send_on(self) -> None:
+    def requeue_waiters(self) -> None:
         """Empty the queue; all waiters choose their limiters again."""
         while (entry := self._queue.pop(_accept_any)) is not None:
             self._forget_position(entry.item.positions.pop(self))
-            entry.item.called(None)
+            entry.item.grant(None)
 
     def _tenant_share(self, turn: LimiterWaiter) -> TenantShare:
         return self._shares.get(turn.tenant) or TenantShare(turn.tenant, turn.weight)
@@ -287,19 +287,19 @@ class ConcurrencyLimiter:
         tenant = position.entry.share
         if not tenant.n_waiting:
             del self._shares[tenant.name]
-        self.n_due = self.n_due - position.share if self._queue.n else 0.0
+        self.n_waiting_shares = self.n_waiting_shares - position.share if self._queue.n else 0.0
 
     def _has_place(self) -> bool:
         n_taken, limit = self.n_in_flight + self._n_promised, self.limit
-        return limit.has_room(n_taken if self.common is None else self.common.n_seen(n_taken, limit.value))
+        return limit.has_room(n_taken if self.shared_limit is None else self.shared_limit.n_effective(n_taken, limit.value))
 
     def _poll_other_processes(self, common: SharedLimit) -> None:
         """Poll while there are waiters: no event tells when another process frees a permit."""
-        self.call_up()
-        common.waiting(self.n_waiting)
-        common.is_watched = self.n_due > 0
-        if common.is_watched:
-            asyncio.get_running_loop().call_later(LOOK_ELSEWHERE_S, self._poll_other_processes, common)
+        self.grant_waiters()
+        common.set_waiting(self.n_waiting)
+        common.is_polling = self.n_waiting_shares > 0
+        if common.is_polling:
+            asyncio.get_running_loop().call_later(POLL_EVERY_S, self._poll_other_processes, common)
 
     def __repr__(self) -> str:
         lane = f" in lane {self.lane}" if self.lane else ""
@@ -312,7 +312,7 @@ def _accept_any(*_: object) -> bool:
 
 def _expected_shares(choices: Sequence[LimitOption]) -> list[float]:
     """The probability of each limiter to serve the request: by speed, if all speeds are known; else equal."""
-    speeds = [choice.limited.per_s for choice in choices]
+    speeds = [choice.limiter.throughput_per_s for choice in choices]
     if not all(speeds):
         return [1 / len(choices)] * len(choices)
     total = sum(speeds)

@@ -16,28 +16,28 @@ class Permit(RunningCall):
 
     __slots__ = ("_is_left", "_upstream", "_work")
 
-    def __init__(self, upstream: UpstreamState, limited: ConcurrencyLimiter, health: ModelHealth, norm: Baseline,
+    def __init__(self, upstream: UpstreamState, limiter: ConcurrencyLimiter, health: ModelHealth, baseline: Baseline,
                  n_concurrent: int, *, work: float, began_at: float, slow_at: float) -> None:
         self._upstream = upstream
-        self.limited = limited
+        self.limiter = limiter
         self._work = work  # its share of the upstream's prefill backlog
         self.health = health
-        self.norm = norm
-        self.mark = health.breaker.began()
+        self.baseline = baseline
+        self.mark = health.breaker.start_call()
         self.n_concurrent = n_concurrent
         self.began_at = began_at
         self.slow_at = slow_at
-        self.became = WAITING
-        self.took_s = self.real = self.n_answered = None
+        self.verdict = WAITING
+        self.took_s = self.actual_baseline = self.n_answered = None
         self.n_running = upstream.n_in_flight + 1
         self.n_answered_before = upstream.concurrency.n_answered
         self.is_queued = False
         self._is_left = False
 
     @property
-    def usual_s(self) -> float:
+    def baseline_s(self) -> float:
         """The usual time to a first token for prompts of this size; 0: unknown."""
-        return self.norm.baseline_s
+        return self.baseline.baseline_s
 
     def is_late(self, now: float) -> bool:
         """Whether its first token counts as slow by now; True if the usual time is unknown."""
@@ -47,45 +47,45 @@ class Permit(RunningCall):
         """Whether its first token is late because of this gateway's own load."""
         return self.took_s is None and now >= self.slow_at and self._upstream.is_own_load(self, now)
 
-    def answered(self, now: float, norm: Baseline | None = None) -> None:
-        """The first token has arrived. norm: of the prompt's actual size, if the upstream has reported it."""
+    def record_first_token(self, now: float, baseline: Baseline | None = None) -> None:
+        """The first token has arrived. baseline: of the prompt's actual size, if the upstream has reported it."""
         if self.took_s is not None:
             return
         self.took_s = now - self.began_at
         self._leave_backlog()
         del self._upstream.pending[self]
-        self.real = norm
-        if self.became is WAITING:
-            self.became = ANSWERED
-        self._upstream.answered(self, now)
+        self.actual_baseline = baseline
+        if self.verdict is WAITING:
+            self.verdict = ANSWERED
+        self._upstream.record_first_token(self, now)
 
-    def outlasted(self, now: float) -> None:
+    def record_slower_than_hedge(self, now: float) -> None:
         """A hedge was faster, and this attempt is cancelled: its first token would have taken at least this long."""
         if self.took_s is not None:
             return
         took_s = now - self.began_at
-        ratio = self.norm.ratio(took_s)
+        ratio = self.baseline.ratio(took_s)
         if ratio is None:
             return
         is_slow = ratio >= LOST_IS_SLOW
         if is_slow:
             self.took_s = took_s
-            if self.became is WAITING:
-                self.became = LOST
-        self._upstream.outlasted(self, ratio, now, is_slow=is_slow)
+            if self.verdict is WAITING:
+                self.verdict = LOST
+        self._upstream.record_slower_than_hedge(self, ratio, now, is_slow=is_slow)
 
-    def refused(self, now: float, why: str, *, is_key: bool, n_enough: int = 1) -> None:
+    def record_refusal(self, now: float, why: str, *, is_key: bool, n_enough: int = 1) -> None:
         """The upstream refused the model or the key. From the `n_enough`-th such request in a row, other upstreams are
         preferred for a minute.
         """
-        self._upstream.refused(self.health, now, why, is_key=is_key, n_enough=n_enough)
+        self._upstream.record_refusal(self.health, now, why, is_key=is_key, n_enough=n_enough)
 
     def _leave_backlog(self) -> None:
         if self._work and self._upstream.backlog is not None:
-            self._upstream.backlog.ended(self._work)
+            self._upstream.backlog.end_prefill(self._work)
         self._work = 0.0
 
-    def leave(self, outcome: Outcome, now: float, *, is_endpoint: bool = True, retry_after_s: float | None = None) -> None:
+    def release(self, outcome: Outcome, now: float, *, is_endpoint: bool = True, retry_after_s: float | None = None) -> None:
         """Release it and report the outcome; only the first call counts. is_endpoint: a drop was the endpoint's failure, not
         a quota.
         """
@@ -96,28 +96,28 @@ class Permit(RunningCall):
         upstream.pending.pop(self, None)
         self._leave_backlog()
         if self.took_s is None and self.slow_at == inf:
-            self.norm.n_unknown -= 1
+            self.baseline.n_unknown -= 1
         if outcome is _DROPPED:
-            upstream.dropped(self, now, is_endpoint=is_endpoint, retry_after_s=retry_after_s)
+            upstream.record_drop(self, now, is_endpoint=is_endpoint, retry_after_s=retry_after_s)
         elif self.took_s is None:
-            self.health.breaker.forgotten(self.mark)
-            upstream.learned_nothing(now)
-            if self.became is WAITING and (now < self.slow_at or not upstream.is_ordinary(self)):
-                self.became = NOTHING
+            self.health.breaker.discard_call(self.mark)
+            upstream.record_no_answer(now)
+            if self.verdict is WAITING and (now < self.slow_at or not upstream.is_ordinary(self)):
+                self.verdict = NOTHING
         elif outcome is _SUCCESS:
-            upstream.concurrency.ended(now - self.began_at)
+            upstream.concurrency.record_duration(now - self.began_at)
         upstream.n_in_flight -= 1
-        self.limited.left(now - self.began_at, has_answered=self.took_s is not None)
+        self.limiter.release(now - self.began_at, has_answered=self.took_s is not None)
 
 
-def acquire_permit(member: UpstreamState, norm: Baseline, now: float, model: str = "", *, n_tokens: float = 0.0,
+def acquire_permit(upstream: UpstreamState, baseline: Baseline, now: float, model: str = "", *, n_tokens: float = 0.0,
                    lane: str = "") -> Permit:
-    """Start an attempt. The caller has checked that there is room. norm: the baseline of its prompt size; n_tokens: of the
+    """Start an attempt. The caller has checked that there is room. baseline: the baseline of its prompt size; n_tokens: of the
     prompt.
     """
-    limited, backlog = member.limited(lane), member.backlog
-    permit = Permit(member, limited, member.health(model), norm, limited.take(),
-                    work=backlog.began(n_tokens) if backlog is not None else 0.0, began_at=now,
-                    slow_at=now + norm.after_s(member.slow_factor))
-    member.started(permit, now)
+    limiter, backlog = upstream.limiter_of(lane), upstream.backlog
+    permit = Permit(upstream, limiter, upstream.health_of(model), baseline, limiter.acquire(),
+                    work=backlog.start_call(n_tokens) if backlog is not None else 0.0, began_at=now,
+                    slow_at=now + baseline.time_at_ratio_s(upstream.slow_factor))
+    upstream.record_start(permit, now)
     return permit

@@ -35,8 +35,8 @@ class ChatPart(Struct, gc=False):
 
 
 Content = str | list[ChatPart]
-TokenId = dialect.CountOrZero
-Alike = Annotated[list[str | TokenId | list[TokenId]], Meta(extra_json_schema={  # `decode` rejects mixtures
+TokenId = dialect.NonNegativeInt
+PromptList = Annotated[list[str | TokenId | list[TokenId]], Meta(extra_json_schema={  # `decode` rejects mixtures
     "anyOf": [{"items": {"type": kind}} for kind in ("string", "integer", "array")]})]
 
 
@@ -87,7 +87,7 @@ class FunctionMessage(Struct, gc=False, tag_field="role", tag="function"):
 
 
 class FunctionDef(Struct, gc=False):
-    name: dialect.Name
+    name: dialect.NonEmptyStr
     description: str | None = None
     parameters: normal.RawObject | None = None
     strict: bool | None = None
@@ -99,7 +99,7 @@ class ChatToolDef(Struct, gc=False):
 
 
 class NamedFunction(Struct, gc=False):
-    name: dialect.Name
+    name: dialect.NonEmptyStr
 
 
 class NamedChoice(Struct, gc=False):
@@ -123,12 +123,12 @@ class StreamOptions(Struct, gc=False):
 class SampledRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     stream_options: StreamOptions | None = None
     n: NChoices | None = None
-    presence_penalty: dialect.Number | None = None
-    frequency_penalty: dialect.Number | None = None
+    presence_penalty: dialect.BoundedFloat | None = None
+    frequency_penalty: dialect.BoundedFloat | None = None
     seed: Seed | None = None
     stop: str | list[str] | None = None
     user: str | None = None
-    logit_bias: dict[str, dialect.Number] | None = None
+    logit_bias: dict[str, dialect.BoundedFloat] | None = None
 
 
 class ChatRequest(SampledRequest, gc=False, kw_only=True):
@@ -136,8 +136,8 @@ class ChatRequest(SampledRequest, gc=False, kw_only=True):
 
     messages: Annotated[list[ChatSystem | Developer | ChatUser | ChatAssistant | ToolMessage | FunctionMessage],
                         Meta(min_length=1)]
-    max_tokens: dialect.Count | None = None
-    max_completion_tokens: dialect.Count | None = None
+    max_tokens: dialect.PositiveInt | None = None
+    max_completion_tokens: dialect.PositiveInt | None = None
     tools: list[ChatToolDef] | None = None
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -150,9 +150,9 @@ class ChatRequest(SampledRequest, gc=False, kw_only=True):
     prompt_cache_key: str | None = None
     store: bool | None = None
     logprobs: bool | None = None
-    top_logprobs: dialect.Whole | None = None
+    top_logprobs: dialect.BoundedInt | None = None
     modalities: list[str] | None = None
-    top_k: dialect.Whole | None = None  # of self-hosted engines
+    top_k: dialect.BoundedInt | None = None  # of self-hosted engines
     audio: normal.RawObject | None = None
     functions: list[normal.RawObject] | None = None
     function_call: str | normal.RawObject | None = None
@@ -166,30 +166,30 @@ class ChatRequest(SampledRequest, gc=False, kw_only=True):
 class CompletionsRequest(SampledRequest, gc=False, kw_only=True):
     """`POST /v1/completions`. `prompt`: text, texts, tokens, or lists of tokens."""
 
-    prompt: str | Alike
-    best_of: dialect.Whole | None = None
-    max_tokens: dialect.CountOrZero | None = None
+    prompt: str | PromptList
+    best_of: dialect.BoundedInt | None = None
+    max_tokens: dialect.NonNegativeInt | None = None
     suffix: str | None = None
     echo: bool | None = None
-    logprobs: dialect.Whole | bool | None = None
+    logprobs: dialect.BoundedInt | bool | None = None
 
 
 class EmbeddingsRequest(Struct, gc=False):
     """`POST /v1/embeddings`."""
 
-    model: dialect.Name
-    input: Annotated[str, Meta(min_length=1)] | Annotated[Alike, Meta(min_length=1)]
-    dimensions: dialect.Count | None = None
+    model: dialect.NonEmptyStr
+    input: Annotated[str, Meta(min_length=1)] | Annotated[PromptList, Meta(min_length=1)]
+    dimensions: dialect.PositiveInt | None = None
     encoding_format: str | None = None
     user: str | None = None
 
 
-CHAT = msgspec.json.Decoder(ChatRequest)
-COMPLETIONS = msgspec.json.Decoder(CompletionsRequest)
-EMBEDDINGS = msgspec.json.Decoder(EmbeddingsRequest)
+CHAT_DECODER = msgspec.json.Decoder(ChatRequest)
+COMPLETIONS_DECODER = msgspec.json.Decoder(CompletionsRequest)
+EMBEDDINGS_DECODER = msgspec.json.Decoder(EmbeddingsRequest)
 
 
-def conversation(request: ChatRequest) -> normal.Conversation:
+def parse_chat(request: ChatRequest) -> normal.Conversation:
     """The normal form of a chat request. Raises Rejected for a field without a normal form."""
     system: list[str] = []
     messages: list[normal.Message] = []
@@ -203,7 +203,7 @@ def conversation(request: ChatRequest) -> normal.Conversation:
     output = request.response_format
     return normal.Conversation(
         api=Api.CHAT,
-        messages=dialect.join_neighbours(messages),
+        messages=dialect.join_adjacent_messages(messages),
         system=tuple(system),
         tools=tuple(_read_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
         tool_choice=_tool_choice(request.tool_choice),
@@ -223,11 +223,11 @@ def conversation(request: ChatRequest) -> normal.Conversation:
     )
 
 
-def completions_conversation(request: CompletionsRequest) -> normal.Conversation:
+def parse_completions(request: CompletionsRequest) -> normal.Conversation:
     """The normal form of a completions request: its prompt becomes one user message."""
     prompt = request.prompt[0] if isinstance(request.prompt, list) and len(request.prompt) == 1 else request.prompt
     if not isinstance(prompt, str):
-        raise dialect.unsayable("prompt", "chat", "use one prompt, as text")
+        raise dialect.untranslatable_field("prompt", "chat", "use one prompt, as text")
     in_use = {"n": (request.n or 1) > 1, "best_of": (request.best_of or 1) > 1, "suffix": bool(request.suffix),
               "echo": bool(request.echo), "logprobs": request.logprobs not in (None, False),
               "logit_bias": bool(request.logit_bias)}
@@ -246,7 +246,7 @@ def _untranslatable_fields(request: ChatRequest) -> tuple[str, ...]:
     in_use = {"n": (request.n or 1) > 1, "logprobs": bool(request.logprobs), "logit_bias": bool(request.logit_bias),
               "modalities": any(kind != "text" for kind in request.modalities or ())}
     for name in ("audio", "functions", "function_call", "web_search_options"):
-        in_use[name] = dialect.is_given(getattr(request, name), or_empty=False)
+        in_use[name] = dialect.has_value(getattr(request, name), or_empty=False)
     return dialect.list_used(in_use)
 
 
@@ -267,7 +267,7 @@ def _read_message(message: Any, path: str) -> normal.Message:
 
 def _read_assistant_parts(message: ChatAssistant, path: str) -> tuple[normal.Part, ...]:
     if message.function_call is not None:
-        raise dialect.unsayable(f"{path}.function_call", dialect.ANOTHER, "use tool_calls")
+        raise dialect.untranslatable_field(f"{path}.function_call", dialect.ANOTHER_PROTOCOL, "use tool_calls")
     parts: list[normal.Part] = []
     if message.reasoning_content:
         parts.append(normal.Thinking(message.reasoning_content))
@@ -278,22 +278,22 @@ def _read_assistant_parts(message: ChatAssistant, path: str) -> tuple[normal.Par
     for at, call in enumerate(message.tool_calls or ()):
         call_path = f"{path}.tool_calls[{at}]"
         if call.function is None:
-            raise dialect.unsayable(call_path, dialect.ANOTHER, "use calls of type function")
-        call_id = dialect.required(call.id, f"{call_path}.id")
+            raise dialect.untranslatable_field(call_path, dialect.ANOTHER_PROTOCOL, "use calls of type function")
+        call_id = dialect.require(call.id, f"{call_path}.id")
         parts.append(normal.ToolUse(call_id, call.function.name, call.function.arguments))
     return tuple(parts)
 
 
 def _read_part(part: ChatPart, path: str) -> normal.Text | normal.Image:
     if part.type == "text":
-        return normal.Text(dialect.required(part.text, f"{path}.text"))
+        return normal.Text(dialect.require(part.text, f"{path}.text"))
     if part.type == "refusal":
-        return normal.Text(dialect.required(part.refusal, f"{path}.refusal"))
+        return normal.Text(dialect.require(part.refusal, f"{path}.refusal"))
     if part.type == "image_url":
         if isinstance(part.image_url, ImageUrl):
-            return dialect.image_of(part.image_url.url, part.image_url.detail)
-        return dialect.image_of(dialect.required(part.image_url, f"{path}.image_url"), None)
-    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "use text and image_url parts")
+            return dialect.parse_image_url(part.image_url.url, part.image_url.detail)
+        return dialect.parse_image_url(dialect.require(part.image_url, f"{path}.image_url"), None)
+    raise dialect.untranslatable_field(f"{path}.type", dialect.ANOTHER_PROTOCOL, "use text and image_url parts")
 
 
 def _read_instructions(content: Content, path: str) -> str:
@@ -302,8 +302,8 @@ def _read_instructions(content: Content, path: str) -> str:
 
 def _read_tool(tool: ChatToolDef, path: str) -> normal.Tool:
     if tool.type != "function":
-        raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "use function tools")
-    function = dialect.required(tool.function, f"{path}.function")
+        raise dialect.untranslatable_field(f"{path}.type", dialect.ANOTHER_PROTOCOL, "use function tools")
+    function = dialect.require(tool.function, f"{path}.function")
     return normal.Tool(function.name, function.description, function.parameters, function.strict)
 
 
@@ -322,7 +322,7 @@ def _stop_sequences(stop: str | list[str] | None) -> tuple[str, ...]:
     return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
-def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
+def encode_body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
     """Encode as a chat request. Streams always ask for usage, because the other dialects always report it.
 
     Drops hints: `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
@@ -386,7 +386,7 @@ def _encode_assistant(message: normal.Message) -> Json:
 
 def _encode_result(result: normal.ToolResult) -> str | list[Json]:
     if any(isinstance(part, normal.Image) for part in result.parts):
-        raise dialect.unsayable("a tool result with images", "chat", "tool messages hold only text")
+        raise dialect.untranslatable_field("a tool result with images", "chat", "tool messages hold only text")
     return _encode_content(list(result.parts)) if result.parts else ""
 
 

@@ -22,8 +22,8 @@ from stayfast.wire.dialect import (
     ThinkingDelta,
     ToolBegin,
     ToolDelta,
-    object_in,
-    optional_text,
+    parse_object,
+    text_or_none,
     read_begin,
 )
 
@@ -60,7 +60,7 @@ _REASONS: Final[dict[str, Reason]] = {
     "content_filter": "content_filter"}
 
 
-class ChatSource(StreamDecoder):
+class ChatDecoder(StreamDecoder):
     """Decodes one chat or completions answer."""
 
     __slots__ = ("_calls", "_chunk", "_finished", "_has_started", "_is_chat", "_n_calls", "_n_choices", "_whole")
@@ -76,17 +76,17 @@ class ChatSource(StreamDecoder):
         self._calls: dict[int, tuple[int, str]] = {}  # by the upstream's index: ordinal and id
         self._n_calls = 0
 
-    def see(self, data: bytes, name: bytes) -> int:
+    def read_event(self, data: bytes, name: bytes) -> int:
         try:
             chunk = self._chunk = _CHUNK.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._read_non_chunk(data)
-        summary = self.sight
+        summary = self.summary
         choices = chunk.choices
-        self.is_only_usage = False
+        self.holds_only_usage = False
         if not choices or chunk.error or name or chunk.usage is not None or summary.response_id is None:
             self._read_metadata(chunk, data, name)
-            if self.ended:
+            if self.has_ended:
                 return 0
         n_content = 0
         for choice in choices or ():
@@ -101,7 +101,7 @@ class ChatSource(StreamDecoder):
 
     def _read_non_chunk(self, data: bytes) -> int:
         self._chunk = ChatChunk()
-        self.is_only_usage = False
+        self.holds_only_usage = False
         if data.strip() == b"[DONE]":
             self.finish()
         else:
@@ -110,28 +110,28 @@ class ChatSource(StreamDecoder):
 
     def _read_metadata(self, chunk: ChatChunk, data: bytes, name: bytes) -> None:
         """Read errors, usage, and the id and model of the first chunk."""
-        summary = self.sight
+        summary = self.summary
         if chunk.error or name == b"error" or (not chunk.choices and chunk.usage is None):
-            parsed = object_in(data) or {"error": chunk.error}
+            parsed = parse_object(data) or {"error": chunk.error}
             if parsed.get("error") or name == b"error" or "error" in (parsed.get("object"), parsed.get("type")):
                 return self.fail_in_band(parsed)
         if chunk.usage is not None:
-            self.is_only_usage = not chunk.choices
-            summary.usage = usage.from_openai(chunk.usage) or summary.usage
+            self.holds_only_usage = not chunk.choices
+            summary.usage = usage.parse_openai_usage(chunk.usage) or summary.usage
         if summary.response_id is None and isinstance(chunk.id, str):
-            summary.response_id, summary.model = chunk.id, optional_text(chunk.model)
+            summary.response_id, summary.model = chunk.id, text_or_none(chunk.model)
         return None
 
     def finish(self) -> None:
-        if self.ended:
+        if self.has_ended:
             return
         if len(self._finished) >= self._n_choices:
-            self.ended = True
-            self.sight.is_complete = True
+            self.has_ended = True
+            self.summary.is_complete = True
         else:
             self.fail_truncated()
 
-    def deltas(self) -> list[Delta]:
+    def event_deltas(self) -> list[Delta]:
         """The deltas of the last chunk's first choice."""
         chunk = self._chunk
         found: list[Delta] = []
@@ -180,9 +180,9 @@ class ChatSource(StreamDecoder):
         if isinstance(arguments, str) and arguments:
             found.append(ToolDelta(known[0], arguments))
 
-    def ending(self) -> list[Json]:
+    def early_end_events(self) -> list[Json]:
         """A finish reason for each choice without one."""
-        summary, chunk = self.sight, self._chunk
+        summary, chunk = self.summary, self._chunk
         summary.finish_reason = summary.finish_reason or "length"
         begin = read_begin(summary.response_id, chunk.model, chunk.created)
         head = {"id": begin.id, "object": "chat.completion.chunk" if self._is_chat else "text_completion",
@@ -191,12 +191,12 @@ class ChatSource(StreamDecoder):
         return [{**head, "choices": [{"index": index, **empty, "logprobs": None, "finish_reason": "length"}]}
                 for index in range(self._n_choices) if index not in self._finished]
 
-    def see_whole(self, body: bytes) -> None:
-        self.ended = True
+    def read_body(self, body: bytes) -> None:
+        self.has_ended = True
         self._whole = body
         if len(body) > LARGE_BYTES and self._read_large_body(body):
             return None
-        parsed = object_in(body)
+        parsed = parse_object(body)
         if parsed.get("error"):
             return self.fail_in_band(parsed)
         choices = parsed.get("choices")
@@ -205,8 +205,8 @@ class ChatSource(StreamDecoder):
             for choice in choices
         ):
             return self.fail_malformed("an answer without choices")
-        self._complete(usage.from_openai(parsed.get("usage")), parsed,
-                       optional_text(choices[0].get("finish_reason")) if choices else None)
+        self._complete(usage.parse_openai_usage(parsed.get("usage")), parsed,
+                       text_or_none(choices[0].get("finish_reason")) if choices else None)
         return None
 
     def _read_large_body(self, body: bytes) -> bool:
@@ -218,13 +218,13 @@ class ChatSource(StreamDecoder):
         if parsed.error or not parsed.choices or not all(
                 choice.message is not None or memoryview(choice.text)[:1].tobytes() == b'"' for choice in parsed.choices):
             return False
-        self._complete(usage.from_openai(parsed.usage), {"id": parsed.id, "model": parsed.model},
-                       optional_text(parsed.choices[0].finish_reason))
+        self._complete(usage.parse_openai_usage(parsed.usage), {"id": parsed.id, "model": parsed.model},
+                       text_or_none(parsed.choices[0].finish_reason))
         return True
 
-    def whole(self) -> list[Delta]:
+    def body_deltas(self) -> list[Delta]:
         """The deltas of the answer's first choice."""
-        parsed = object_in(self._whole)
+        parsed = parse_object(self._whole)
         found: list[Delta] = [read_begin(parsed.get("id"), parsed.get("model"), parsed.get("created"))]
         if not parsed["choices"]:
             return found
@@ -293,7 +293,7 @@ def has_audio(audio: object) -> bool:
 _NEVER_JOINED = ("role", "id", "type", "name")
 
 
-class ChatFold:
+class ChatCollector:
     """Collects chat or completions chunks."""
 
     __slots__ = ("_choices", "_is_chat", "_merged")
@@ -303,7 +303,7 @@ class ChatFold:
         self._merged: Json = {}
         self._choices: dict[int, Json] = {}
 
-    def add(self, chunk: Json) -> None:
+    def add_event(self, chunk: Json) -> None:
         choices = chunk.get("choices") or []
         for name, value in chunk.items():
             if name not in ("choices", "object", "obfuscation") and (value is not None or name not in self._merged):
@@ -319,7 +319,7 @@ class ChatFold:
                 elif value is not None or name not in merged:
                     merged[name] = value
 
-    def body(self) -> bytes:
+    def build_body(self) -> bytes:
         choices = [_finish_choice(self._choices[index]) for index in sorted(self._choices)]
         kind = "chat.completion" if self._is_chat else "text_completion"
         head = {name: value for name, value in self._merged.items() if name != "usage"}

@@ -2,10 +2,10 @@
 
 from stayfast.core.types import Request, Usage
 from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
-from stayfast.wire.usage import to_chat
+from stayfast.wire.usage import encode_chat_usage
 
 
-class _ChunkWriter:
+class _ChunkEncoder:
     """The common fields of both kinds of chunks, and the usage chunk if the client asked for it."""
 
     __slots__ = ("_created_at", "_id", "_model", "_with_usage")
@@ -17,8 +17,8 @@ class _ChunkWriter:
         self._created_at = created_at
         self._with_usage = request.include_usage or not request.stream
 
-    def end(self, usage: Usage | None) -> list[Json]:
-        return [] if not self._with_usage or usage is None else [self._make_chunk([]) | {"usage": to_chat(usage)}]
+    def encode_end(self, usage: Usage | None) -> list[Json]:
+        return [] if not self._with_usage or usage is None else [self._make_chunk([]) | {"usage": encode_chat_usage(usage)}]
 
     def _set_head(self, begin: Begin) -> None:
         self._id = begin.id or self._id
@@ -30,7 +30,7 @@ class _ChunkWriter:
                 "choices": choices}
 
 
-class ChatWriter(_ChunkWriter):
+class ChatEncoder(_ChunkEncoder):
     """Encodes chat chunks: a role, content, a finish reason."""
 
     __slots__ = ("_has_role",)
@@ -40,7 +40,7 @@ class ChatWriter(_ChunkWriter):
         super().__init__(request, created_at)
         self._has_role = False
 
-    def events(self, delta: Delta) -> list[Json]:
+    def encode_delta(self, delta: Delta) -> list[Json]:
         match delta:
             case Begin():
                 self._set_head(delta)
@@ -70,13 +70,13 @@ class ChatWriter(_ChunkWriter):
         return self._make_chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}])
 
 
-class CompletionsWriter(_ChunkWriter):
+class CompletionsEncoder(_ChunkEncoder):
     """Encodes completions chunks: text and a finish reason. The protocol has no reasoning and no tools: they are dropped."""
 
     __slots__ = ()
     object_type = "text_completion"
 
-    def events(self, delta: Delta) -> list[Json]:
+    def encode_delta(self, delta: Delta) -> list[Json]:
         match delta:
             case Begin():
                 self._set_head(delta)

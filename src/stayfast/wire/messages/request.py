@@ -14,7 +14,7 @@ from stayfast.core import conversation as normal
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
-from stayfast.wire.dialect import ANOTHER, CountOrZero, Json, Name, Number, Whole, drop_none, read_parts, required, unsayable
+from stayfast.wire.dialect import ANOTHER_PROTOCOL, NonNegativeInt, Json, NonEmptyStr, BoundedFloat, BoundedInt, drop_none, read_parts, require, untranslatable_field
 
 
 class MediaSource(Struct, gc=False):
@@ -68,7 +68,7 @@ class MessagesToolChoice(Struct, gc=False):
 
 class ThinkingConfig(Struct, gc=False):
     type: str
-    budget_tokens: CountOrZero | None = None
+    budget_tokens: NonNegativeInt | None = None
 
 
 class MessagesFormat(Struct, gc=False):
@@ -88,7 +88,7 @@ class Metadata(Struct, gc=False):
 class CountRequest(Struct, gc=False):
     """`POST /v1/messages/count_tokens`."""
 
-    model: Name
+    model: NonEmptyStr
     messages: Annotated[list[MessagesUser | MessagesAssistant | MessagesSystem], Meta(min_length=1, max_length=100_000)]
     system: str | list[ContentBlock] | None = None
     tools: list[MessagesToolDef] | None = None
@@ -101,24 +101,24 @@ class CountRequest(Struct, gc=False):
 class MessagesRequest(CountRequest, gc=False, kw_only=True):
     """`POST /v1/messages`."""
 
-    max_tokens: CountOrZero
+    max_tokens: NonNegativeInt
     stream: bool | None = None
     stop_sequences: list[str] | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: Whole | None = None
+    temperature: BoundedFloat | None = None
+    top_p: BoundedFloat | None = None
+    top_k: BoundedInt | None = None
     metadata: Metadata | None = None
     service_tier: str | None = None
     container: str | normal.RawObject | None = None
     mcp_servers: list[normal.RawObject] | None = None
 
 
-MESSAGES = msgspec.json.Decoder(MessagesRequest)
-COUNT = msgspec.json.Decoder(CountRequest)
+MESSAGES_DECODER = msgspec.json.Decoder(MessagesRequest)
+COUNT_DECODER = msgspec.json.Decoder(CountRequest)
 
 
 MAX_TEMPERATURE: Final = 1.0  # the other protocols allow 2
-ONE_OBJECT: Final = "Respond with one JSON object and nothing else."
+JSON_OBJECT_INSTRUCTION: Final = "Respond with one JSON object and nothing else."
 DEFAULT_MAX_TOKENS: Final = 4096  # the protocol requires a limit; all current models support this one
 _EMPTY: Final = ("", "{}")
 _MODES: Final = {"auto": "auto", "none": "none", "any": "required"}
@@ -128,7 +128,7 @@ _OBJECT: Final = msgspec.json.Decoder(normal.RawObject)
 _ROLES: Final[Mapping[type, normal.Role]] = {MessagesUser: "user", MessagesAssistant: "assistant", MessagesSystem: "system"}
 
 
-def conversation(request: MessagesRequest) -> normal.Conversation:
+def parse_messages(request: MessagesRequest) -> normal.Conversation:
     """The normal form of a messages request. Raises Rejected for a field without a normal form."""
     config = request.output_config or OutputConfig()
     choice = request.tool_choice
@@ -147,7 +147,7 @@ def conversation(request: MessagesRequest) -> normal.Conversation:
         effort=config.effort or _effort_of_budget(request.thinking),
         user=request.metadata.user_id if request.metadata is not None else None,
         service_tier="auto" if request.service_tier == "auto" else None,
-        native=tuple(name for name in ("container", "mcp_servers") if dialect.is_given(getattr(request, name))),
+        native=tuple(name for name in ("container", "mcp_servers") if dialect.has_value(getattr(request, name))),
     )
 
 
@@ -158,20 +158,20 @@ def _read_parts(content: str | list[ContentBlock], path: str) -> tuple[normal.Pa
 def _read_block(block: ContentBlock, path: str) -> normal.Part | None:
     match block.type:
         case "text":
-            return normal.Text(required(block.text, f"{path}.text"))
+            return normal.Text(require(block.text, f"{path}.text"))
         case "image":
             return _read_image(block.source, f"{path}.source")
         case "tool_use":
             arguments = msgspec.json.encode(block.input or {}).decode()
-            return normal.ToolUse(required(block.id, f"{path}.id"), required(block.name, f"{path}.name"), arguments)
+            return normal.ToolUse(require(block.id, f"{path}.id"), require(block.name, f"{path}.name"), arguments)
         case "tool_result":
             parts = _read_result_parts(block.content, f"{path}.content")
-            return normal.ToolResult(required(block.tool_use_id, f"{path}.tool_use_id"), parts, block.is_error is True)
+            return normal.ToolResult(require(block.tool_use_id, f"{path}.tool_use_id"), parts, block.is_error is True)
         case "thinking":
             return normal.Thinking(block.thinking or "", block.signature)
         case "redacted_thinking":
             return None
-    raise unsayable(f"{path}.type", ANOTHER, "use text, image, tool_use, tool_result and thinking blocks")
+    raise untranslatable_field(f"{path}.type", ANOTHER_PROTOCOL, "use text, image, tool_use, tool_result and thinking blocks")
 
 
 def _read_result_parts(content: object, path: str) -> tuple[normal.Text | normal.Image, ...]:
@@ -182,7 +182,7 @@ def _read_result_parts(content: object, path: str) -> tuple[normal.Text | normal
     found: list[normal.Text | normal.Image] = []
     for at, part in enumerate(_read_parts(content, path)):  # type: ignore[arg-type]  # a str or a list of blocks is left
         if not isinstance(part, normal.Text | normal.Image):
-            raise unsayable(f"{path}[{at}].type", ANOTHER, "a tool result holds only text and images")
+            raise untranslatable_field(f"{path}[{at}].type", ANOTHER_PROTOCOL, "a tool result holds only text and images")
         found.append(part)
     return tuple(found)
 
@@ -190,27 +190,27 @@ def _read_result_parts(content: object, path: str) -> tuple[normal.Text | normal
 def _read_image(source: MediaSource | str | None, path: str) -> normal.Image:
     if isinstance(source, MediaSource):
         if source.type == "base64":
-            return normal.Image(data=required(source.data, f"{path}.data"),
-                                media_type=required(source.media_type, f"{path}.media_type"))
+            return normal.Image(data=require(source.data, f"{path}.data"),
+                                media_type=require(source.media_type, f"{path}.media_type"))
         if source.type == "url":
-            return normal.Image(url=required(source.url, f"{path}.url"))
-    raise unsayable(path, ANOTHER, "send the image as base64 or by url")
+            return normal.Image(url=require(source.url, f"{path}.url"))
+    raise untranslatable_field(path, ANOTHER_PROTOCOL, "send the image as base64 or by url")
 
 
 def _read_tool(tool: MessagesToolDef, path: str) -> normal.Tool:
     if tool.type not in (None, "custom"):
-        raise unsayable(f"{path}.type", ANOTHER, "use custom tools")
-    return normal.Tool(required(tool.name, f"{path}.name"), tool.description,
-                       required(tool.input_schema, f"{path}.input_schema"), tool.strict)
+        raise untranslatable_field(f"{path}.type", ANOTHER_PROTOCOL, "use custom tools")
+    return normal.Tool(require(tool.name, f"{path}.name"), tool.description,
+                       require(tool.input_schema, f"{path}.input_schema"), tool.strict)
 
 
 def _tool_choice(choice: MessagesToolChoice | None) -> normal.ToolChoice | None:
     if choice is None:
         return None
     if choice.type == "tool":
-        return normal.ToolChoice("named", required(choice.name, "tool_choice.name"))
+        return normal.ToolChoice("named", require(choice.name, "tool_choice.name"))
     if choice.type not in _MODES:
-        raise unsayable("tool_choice.type", ANOTHER, "use auto, any, tool or none")
+        raise untranslatable_field("tool_choice.type", ANOTHER_PROTOCOL, "use auto, any, tool or none")
     return normal.ToolChoice(_MODES[choice.type])  # type: ignore[arg-type]  # values of the table are modes
 
 
@@ -218,8 +218,8 @@ def _output_format(output_format: MessagesFormat | None) -> normal.OutputFormat 
     if output_format is None:
         return None
     if output_format.type != "json_schema":
-        raise unsayable("output_config.format.type", ANOTHER)
-    return normal.OutputFormat(required(output_format.schema, "output_config.format.schema"))
+        raise untranslatable_field("output_config.format.type", ANOTHER_PROTOCOL)
+    return normal.OutputFormat(require(output_format.schema, "output_config.format.schema"))
 
 
 def _effort_of_budget(thinking: ThinkingConfig | None) -> str | None:
@@ -231,7 +231,7 @@ def _effort_of_budget(thinking: ThinkingConfig | None) -> str | None:
     return "medium" if thinking.budget_tokens <= 16_384 else "high"
 
 
-def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
+def encode_body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
     """Encode as a messages request; `max_tokens` is DEFAULT_MAX_TOKENS if the client set no limit.
 
     System messages move to the front, because not every model accepts them elsewhere. `json_object` has no field in messages
@@ -241,7 +241,7 @@ def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
     """
     output = request.output_format
     system = [*request.system, *(message.text for message in request.messages if message.role == "system"),
-              *((ONE_OBJECT,) if output is not None and output.schema is None else ())]
+              *((JSON_OBJECT_INSTRUCTION,) if output is not None and output.schema is None else ())]
     temperature = request.sampling.temperature
     fields: Json = {
         "model": model,
@@ -273,7 +273,7 @@ def _encode_messages(request: normal.Conversation) -> list[Json]:
         if content and message.role != "system":  # messages rejects a message without content
             encoded.append({"role": message.role, "content": content})
     if not encoded:
-        raise unsayable("input" if request.api is Api.RESPONSES else "messages", "messages",
+        raise untranslatable_field("input" if request.api is Api.RESPONSES else "messages", "messages",
                         "at least one message besides instructions must have content")
     return encoded
 

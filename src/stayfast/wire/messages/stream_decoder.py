@@ -21,8 +21,8 @@ from stayfast.wire.dialect import (
     ThinkingDelta,
     ToolBegin,
     ToolDelta,
-    object_in,
-    optional_text,
+    parse_object,
+    text_or_none,
     text_or_empty,
 )
 
@@ -58,7 +58,7 @@ _REASONS: Final[dict[str, Reason]] = {
     "model_context_window_exceeded": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
 
 
-class MessagesSource(StreamDecoder):
+class MessagesDecoder(StreamDecoder):
     """Decodes one messages answer."""
 
     __slots__ = ("_calls", "_event", "_n_calls", "_open_index", "_silent", "_whole")
@@ -72,7 +72,7 @@ class MessagesSource(StreamDecoder):
         self._n_calls = 0
         self._open_index: int | None = None  # of the open block
 
-    def see(self, data: bytes, name: bytes) -> int:
+    def read_event(self, data: bytes, name: bytes) -> int:
         try:
             event = self._event = _EVENT.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -83,7 +83,7 @@ class MessagesSource(StreamDecoder):
         if kind == "content_block_delta":
             delta = event.delta
             if delta is not None and (delta.text or delta.thinking or delta.type == "input_json_delta"):
-                self.sight.n_content += 1
+                self.summary.n_content += 1
                 return 1
         elif kind == "content_block_start":
             self._open_index = event.index
@@ -92,29 +92,29 @@ class MessagesSource(StreamDecoder):
         elif kind in ("message_delta", "message_start"):
             self._read_metadata(event)
         elif kind == "message_stop":
-            self.ended = True
-            self.sight.is_complete = True
+            self.has_ended = True
+            self.summary.is_complete = True
         elif kind == "error" or name == b"error":
-            self.fail_in_band(object_in(data))
+            self.fail_in_band(parse_object(data))
         return 0
 
     def _read_metadata(self, event: MessagesEvent) -> None:
-        summary = self.sight
+        summary = self.summary
         counts = event.usage
         if event.message is not None:
             counts = event.message.usage
             if isinstance(event.message.id, str):
-                summary.response_id, summary.model = event.message.id, optional_text(event.message.model)
-        summary.usage = usage.from_anthropic(counts, summary.usage)
+                summary.response_id, summary.model = event.message.id, text_or_none(event.message.model)
+        summary.usage = usage.parse_anthropic_usage(counts, summary.usage)
         if event.delta is not None and event.delta.stop_reason is not None:
             summary.finish_reason = event.delta.stop_reason
 
-    def deltas(self) -> list[Delta]:
+    def event_deltas(self) -> list[Delta]:
         event = self._event
         match event.type:
             case "message_start":
                 start = event.message or Start()
-                return [Begin(text_or_empty(start.id), text_or_empty(start.model), usage=self.sight.usage)]
+                return [Begin(text_or_empty(start.id), text_or_empty(start.model), usage=self.summary.usage)]
             case "content_block_start":
                 return self._begin_block(event.index, event.content_block)
             case "content_block_delta" if event.delta is not None:
@@ -157,33 +157,33 @@ class MessagesSource(StreamDecoder):
                 return [ToolDelta(self._calls[index], text)]
         return []
 
-    def ending(self) -> list[Json]:
-        summary = self.sight
+    def early_end_events(self) -> list[Json]:
+        summary = self.summary
         events: list[Json] = []
         if self._open_index is not None:
             events.append({"type": "content_block_stop", "index": self._open_index})
         if summary.finish_reason is None:
             summary.finish_reason = "max_tokens"
             events.append({"type": "message_delta", "delta": {"stop_reason": "max_tokens", "stop_sequence": None},
-                           "usage": usage.to_messages(summary.usage or Usage())})
+                           "usage": usage.encode_messages_usage(summary.usage or Usage())})
         return [*events, {"type": "message_stop"}]
 
-    def see_whole(self, body: bytes) -> None:
-        self.ended = True
-        parsed = object_in(body)
+    def read_body(self, body: bytes) -> None:
+        self.has_ended = True
+        parsed = parse_object(body)
         if parsed.get("type") == "error" or parsed.get("error"):
             return self.fail_in_band(parsed)
         if not isinstance(parsed.get("content"), list):
             return self.fail_malformed("an answer without content")
-        self._complete(usage.from_anthropic(parsed.get("usage")), parsed,
+        self._complete(usage.parse_anthropic_usage(parsed.get("usage")), parsed,
                        text_or_empty(parsed.get("stop_reason")) or None)
         self._whole = parsed
         return None
 
-    def whole(self) -> list[Delta]:
+    def body_deltas(self) -> list[Delta]:
         parsed = self._whole
         found: list[Delta] = [Begin(text_or_empty(parsed.get("id")), text_or_empty(parsed.get("model")),
-                                    usage=self.sight.usage)]
+                                    usage=self.summary.usage)]
         for index, block in enumerate(parsed["content"]):
             found += self._begin_block(index, block)
             if index in self._silent:
@@ -201,7 +201,7 @@ def _finish(reason: str, stop_sequence: object) -> Finish:
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
-class MessagesFold:
+class MessagesCollector:
     """Collects messages events."""
 
     __slots__ = ("_blocks", "_message", "_pieces")
@@ -211,7 +211,7 @@ class MessagesFold:
         self._blocks: dict[int, Json] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}  # by block and field: its text, joined once at the end
 
-    def add(self, event: Json) -> None:
+    def add_event(self, event: Json) -> None:
         match event.get("type"):
             case "message_start":
                 self._message = event["message"]
@@ -234,7 +234,7 @@ class MessagesFold:
             block = self._blocks[index]
             block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
 
-    def body(self) -> bytes:
+    def build_body(self) -> bytes:
         """The whole message. Raises ValueError if the input of a tool call is not JSON and was not cut off by the limit."""
         for (index, name), pieces in self._pieces.items():
             text = "".join(pieces)

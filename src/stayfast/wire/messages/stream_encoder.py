@@ -15,13 +15,13 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
 )
-from stayfast.wire.usage import to_messages
+from stayfast.wire.usage import encode_messages_usage
 
 _REASONS: Final[dict[Reason, str]] = {
     "stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
 
-class MessagesWriter:
+class MessagesEncoder:
     """Encodes all events from `message_start` to `message_stop`."""
 
     __slots__ = ("_finish", "_has_calls", "_has_started", "_kind", "_model", "_n_blocks", "_ordinal")
@@ -35,7 +35,7 @@ class MessagesWriter:
         self._ordinal = -1  # of the open call
         self._finish = Finish("stop")
 
-    def events(self, delta: Delta) -> list[Json]:
+    def encode_delta(self, delta: Delta) -> list[Json]:
         match delta:
             case Begin():
                 return self._encode_start(delta)
@@ -63,7 +63,7 @@ class MessagesWriter:
         self._has_started = True
         message: Json = {"id": begin.id, "type": "message", "role": "assistant", "content": [],
                    "model": begin.model or self._model, "stop_reason": None, "stop_sequence": None,
-                   "usage": to_messages(begin.usage or Usage())}
+                   "usage": encode_messages_usage(begin.usage or Usage())}
         return [{"type": "message_start", "message": message}]
 
     def _encode_thinking(self, delta: ThinkingDelta) -> list[Json]:
@@ -91,12 +91,12 @@ class MessagesWriter:
         self._kind = ""
         return [{"type": "content_block_stop", "index": self._n_blocks - 1}]
 
-    def end(self, usage: Usage | None) -> list[Json]:
+    def encode_end(self, usage: Usage | None) -> list[Json]:
         sequence = self._finish.stop_sequence
         reason = "stop_sequence" if sequence is not None else _REASONS[self._finish.reason]
         if self._has_calls and reason == "end_turn":
             reason = "tool_use"  # some chat servers send "stop" after tool calls; messages clients would not run them
         return [*self._encode_start(Begin("", "")), *self._close_block(),
                 {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": sequence},
-                 "usage": to_messages(usage or Usage())},
+                 "usage": encode_messages_usage(usage or Usage())},
                 {"type": "message_stop"}]

@@ -67,9 +67,9 @@ class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):
 
     input: str | Annotated[list[Item], Meta(min_length=1)] | None = None
     instructions: str | None = None
-    max_output_tokens: dialect.Count | None = None
-    max_tool_calls: dialect.Whole | None = None
-    top_logprobs: dialect.Whole | None = None
+    max_output_tokens: dialect.PositiveInt | None = None
+    max_tool_calls: dialect.BoundedInt | None = None
+    top_logprobs: dialect.BoundedInt | None = None
     tools: list[ResponsesToolDef] | None = None
     tool_choice: str | ResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -94,14 +94,14 @@ class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     prompt_cache_retention: str | None = None
 
 
-RESPONSES = msgspec.json.Decoder(ResponsesRequest)
+RESPONSES_DECODER = msgspec.json.Decoder(ResponsesRequest)
 
 
 _TEXTS: Final = ("input_text", "output_text", "text")
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 
-def conversation(request: ResponsesRequest) -> normal.Conversation:
+def parse_responses(request: ResponsesRequest) -> normal.Conversation:
     """The normal form of a responses request. Raises Rejected for a field without a normal form."""
     system = [request.instructions] if request.instructions else []
     messages: list[normal.Message] = []
@@ -119,7 +119,7 @@ def conversation(request: ResponsesRequest) -> normal.Conversation:
     text = request.text or TextConfig()
     return normal.Conversation(
         api=Api.RESPONSES,
-        messages=dialect.join_neighbours(messages),
+        messages=dialect.join_adjacent_messages(messages),
         system=tuple(system),
         tools=tuple(_read_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
         tool_choice=_tool_choice(request.tool_choice),
@@ -142,7 +142,7 @@ def _untranslatable_fields(request: ResponsesRequest) -> tuple[str, ...]:
     in_use = {"background": request.background is True, "truncation": request.truncation not in (None, "disabled"),
               "previous_response_id": request.previous_response_id is not None, "top_logprobs": bool(request.top_logprobs)}
     for name in ("conversation", "prompt", "context_management"):
-        in_use[name] = dialect.is_given(getattr(request, name))
+        in_use[name] = dialect.has_value(getattr(request, name))
     return dialect.list_used(in_use)
 
 
@@ -150,46 +150,46 @@ def _read_item(item: Item, path: str) -> normal.Message | None:
     """The message of an item; None for an item that is dropped."""
     match item.type:
         case "message":
-            role = _ROLES.get(dialect.required(item.role, f"{path}.role"))
+            role = _ROLES.get(dialect.require(item.role, f"{path}.role"))
             if role is None:
-                raise dialect.unsayable(f"{path}.role", dialect.ANOTHER, "use user, assistant, system or developer")
+                raise dialect.untranslatable_field(f"{path}.role", dialect.ANOTHER_PROTOCOL, "use user, assistant, system or developer")
             if item.content is None:
-                raise dialect.missing(f"{path}.content")
+                raise dialect.missing_field(f"{path}.content")
             return normal.Message(role, dialect.read_parts(item.content, f"{path}.content", _read_part))  # type: ignore[arg-type]  # values of the table are roles
         case "function_call":
             arguments = item.arguments if isinstance(item.arguments, str) else msgspec.json.encode(
                 item.arguments or {}).decode()
-            call_id = dialect.required(item.call_id, f"{path}.call_id")
-            call = normal.ToolUse(call_id, dialect.required(item.name, f"{path}.name"), arguments)
+            call_id = dialect.require(item.call_id, f"{path}.call_id")
+            call = normal.ToolUse(call_id, dialect.require(item.name, f"{path}.name"), arguments)
             return normal.Message("assistant", (call,))
         case "function_call_output":
             if item.output is None:
-                raise dialect.missing(f"{path}.output")
+                raise dialect.missing_field(f"{path}.output")
             if isinstance(item.output, dict):
-                raise dialect.unsayable(f"{path}.output", dialect.ANOTHER, "expected text or a list of parts")
-            call_id = dialect.required(item.call_id, f"{path}.call_id")
+                raise dialect.untranslatable_field(f"{path}.output", dialect.ANOTHER_PROTOCOL, "expected text or a list of parts")
+            call_id = dialect.require(item.call_id, f"{path}.call_id")
             result = normal.ToolResult(call_id, dialect.read_parts(item.output, f"{path}.output", _read_part))
             return normal.Message("user", (result,))
         case "reasoning":
             return None
-    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER,
+    raise dialect.untranslatable_field(f"{path}.type", dialect.ANOTHER_PROTOCOL,
                             "use message, function_call, function_call_output and reasoning items")
 
 
 def _read_part(part: ResponsesPart, path: str) -> normal.Text | normal.Image:
     if part.type in _TEXTS:
-        return normal.Text(dialect.required(part.text, f"{path}.text"))
+        return normal.Text(dialect.require(part.text, f"{path}.text"))
     if part.type == "refusal":
-        return normal.Text(dialect.required(part.refusal, f"{path}.refusal"))
+        return normal.Text(dialect.require(part.refusal, f"{path}.refusal"))
     if part.type == "input_image" and part.image_url is not None:
-        return dialect.image_of(part.image_url, part.detail)
-    raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "use text and images by URL")
+        return dialect.parse_image_url(part.image_url, part.detail)
+    raise dialect.untranslatable_field(f"{path}.type", dialect.ANOTHER_PROTOCOL, "use text and images by URL")
 
 
 def _read_tool(tool: ResponsesToolDef, path: str) -> normal.Tool:
     if tool.type != "function":
-        raise dialect.unsayable(f"{path}.type", dialect.ANOTHER, "use function tools")
-    return normal.Tool(dialect.required(tool.name, f"{path}.name"), tool.description, tool.parameters, tool.strict)
+        raise dialect.untranslatable_field(f"{path}.type", dialect.ANOTHER_PROTOCOL, "use function tools")
+    return normal.Tool(dialect.require(tool.name, f"{path}.name"), tool.description, tool.parameters, tool.strict)
 
 
 def _tool_choice(choice: str | ResponsesToolChoice | None) -> normal.ToolChoice | None:
@@ -197,16 +197,16 @@ def _tool_choice(choice: str | ResponsesToolChoice | None) -> normal.ToolChoice 
     return dialect.read_tool_choice(choice, name)
 
 
-def body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
+def encode_body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
     """Encode as a responses request that the provider does not store (`store: false`).
 
     Drops hints: seed, `is_error` of a tool result and thinking of earlier turns. Raises Rejected.
     """
     if request.stop:
-        raise dialect.unsayable("stop_sequences" if request.api is Api.MESSAGES else "stop", "responses")
+        raise dialect.untranslatable_field("stop_sequences" if request.api is Api.MESSAGES else "stop", "responses")
     for name in ("top_k", "presence_penalty", "frequency_penalty"):
         if getattr(request.sampling, name):
-            raise dialect.unsayable(name, "responses")
+            raise dialect.untranslatable_field(name, "responses")
     fields: Json = {"model": model, "input": [item for message in request.messages for item in _encode_items(message)],
                     "store": False}
     text: Json = {}

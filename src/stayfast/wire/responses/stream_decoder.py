@@ -21,8 +21,8 @@ from stayfast.wire.dialect import (
     ThinkingDelta,
     ToolBegin,
     ToolDelta,
-    object_in,
-    optional_text,
+    parse_object,
+    text_or_none,
     read_begin,
     text_or_empty,
 )
@@ -30,7 +30,7 @@ from stayfast.wire.dialect import (
 _PART: Json = {"annotations": [], "logprobs": []}
 
 
-class ResponsesFold:
+class ResponsesCollector:
     """Collects responses events: keeps the last `response`."""
 
     __slots__ = ("_response",)
@@ -38,16 +38,16 @@ class ResponsesFold:
     def __init__(self) -> None:
         self._response: Json = {}
 
-    def add(self, event: Json) -> None:
+    def add_event(self, event: Json) -> None:
         response = event.get("response")
         if isinstance(response, dict):
             self._response = response
 
-    def body(self) -> bytes:
+    def build_body(self) -> bytes:
         return msgspec.json.encode(self._response)
 
 
-class SoFar:
+class PartialResponse:
     """The part of an answer that has arrived, to end it early. Costs one list append per event."""
 
     __slots__ = ("_index", "_items", "_open", "_pieces", "created")
@@ -59,10 +59,10 @@ class SoFar:
         self._index = 0  # of the open item
         self._pieces: list[Any] = []  # of the open item's text or arguments
 
-    def grow(self, delta: Any) -> None:
+    def add_piece(self, delta: Any) -> None:
         self._pieces.append(delta)
 
-    def see_item(self, item: Any, index: int, *, is_done: bool) -> None:
+    def add_item(self, item: Any, index: int, *, is_done: bool) -> None:
         """Read the item of `response.output_item.added` or `.done`."""
         if not isinstance(item, dict):
             return
@@ -73,14 +73,14 @@ class SoFar:
         else:
             self._open, self._index = dict(item), index
 
-    def ending(self, number: object) -> list[Json]:
+    def early_end_events(self, number: object) -> list[Json]:
         """The events that end the answer here. `number`: the last event's sequence number."""
         events: list[Json] = []
         item = self._open
         if item is not None:
             events = self._close_item(item)
             self._items[self._index] = item
-        response = object_in(self.created).get("response")
+        response = parse_object(self.created).get("response")
         whole = {**(response if isinstance(response, dict) else {}), "status": "incomplete",
                  "incomplete_details": {"reason": "max_output_tokens"},
                  "output": [self._items[index] for index in sorted(self._items)]}
@@ -136,7 +136,7 @@ _TEXT: Final = ("response.output_text.delta", "response.refusal.delta")
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
-class ResponsesSource(StreamDecoder):
+class ResponsesDecoder(StreamDecoder):
     """Decodes one responses answer."""
 
     __slots__ = ("_calls", "_event", "_has_arguments", "_so_far", "_whole")
@@ -147,9 +147,9 @@ class ResponsesSource(StreamDecoder):
         self._event = ResponsesEvent()
         self._calls: dict[int, int] = {}  # ordinals by output_index
         self._has_arguments: set[int] = set()  # by output_index
-        self._so_far = SoFar()
+        self._so_far = PartialResponse()
 
-    def see(self, data: bytes, name: bytes) -> int:
+    def read_event(self, data: bytes, name: bytes) -> int:
         try:
             event = self._event = _EVENT.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -159,37 +159,37 @@ class ResponsesSource(StreamDecoder):
             self.fail_malformed("an event of the wrong form")
             return 0
         if event.delta and event.type.endswith(".delta"):
-            self.sight.n_content += 1
-            self.sight.n_events += 1
-            self._so_far.grow(event.delta)
+            self.summary.n_content += 1
+            self.summary.n_events += 1
+            self._so_far.add_piece(event.delta)
             return 1
         if event.response is not None:
             self._read_response(event.type, event.response, data)
         elif event.item is not None:
-            self._so_far.see_item(event.item, event.output_index, is_done=event.type == "response.output_item.done")
+            self._so_far.add_item(event.item, event.output_index, is_done=event.type == "response.output_item.done")
         elif event.type == "error" or event.error or name == b"error":
-            self.fail_in_band(object_in(data))
-        if self.sight.failure is None:
-            self.sight.n_events += 1
+            self.fail_in_band(parse_object(data))
+        if self.summary.failure is None:
+            self.summary.n_events += 1
         return 0
 
     def _read_response(self, kind: str, head: ResponseHead, data: bytes) -> None:
-        summary = self.sight
+        summary = self.summary
         if isinstance(head.id, str):
-            summary.response_id, summary.model = head.id, optional_text(head.model)
+            summary.response_id, summary.model = head.id, text_or_none(head.model)
         if kind == "response.created":
             self._so_far.created = data
         if kind not in _ENDS:
             return
-        summary.usage = usage.from_openai(head.usage) or summary.usage
+        summary.usage = usage.parse_openai_usage(head.usage) or summary.usage
         summary.finish_reason = _finish_reason(kind.removeprefix("response."), head.incomplete_details)
         if kind == "response.failed":
             self.fail_in_band({"error": head.error or {}})
         else:
-            self.ended = True
+            self.has_ended = True
             summary.is_complete = True
 
-    def deltas(self) -> list[Delta]:
+    def event_deltas(self) -> list[Delta]:
         event = self._event
         kind = event.type
         if kind == "response.created" and event.response is not None:
@@ -230,24 +230,24 @@ class ResponsesSource(StreamDecoder):
             return "content_filter" if incomplete.reason == "content_filter" else "length"
         return "tool_calls" if self._calls else "stop"
 
-    def ending(self) -> list[Json]:
-        self.sight.finish_reason = "max_output_tokens"
-        return self._so_far.ending(self._event.sequence_number)
+    def early_end_events(self) -> list[Json]:
+        self.summary.finish_reason = "max_output_tokens"
+        return self._so_far.early_end_events(self._event.sequence_number)
 
-    def see_whole(self, body: bytes) -> None:
-        self.ended = True
-        parsed = object_in(body)
+    def read_body(self, body: bytes) -> None:
+        self.has_ended = True
+        parsed = parse_object(body)
         if parsed.get("error") or parsed.get("status") == "failed":
             error = parsed.get("error")
             return self.fail_in_band({"error": error if isinstance(error, dict) else {}})
         if not isinstance(parsed.get("output"), list):
             return self.fail_malformed("an answer without output")
-        self._complete(usage.from_openai(parsed.get("usage")), parsed,
+        self._complete(usage.parse_openai_usage(parsed.get("usage")), parsed,
                        _finish_reason(text_or_empty(parsed.get("status")) or "completed", _read_incomplete(parsed)))
         self._whole = parsed
         return None
 
-    def whole(self) -> list[Delta]:
+    def body_deltas(self) -> list[Delta]:
         parsed = self._whole
         found: list[Delta] = [read_begin(parsed.get("id"), parsed.get("model"), parsed.get("created_at"))]
         for index, item in enumerate(parsed["output"]):

@@ -15,7 +15,7 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
 )
-from stayfast.wire.usage import to_responses
+from stayfast.wire.usage import encode_responses_usage
 
 _INCOMPLETE: Final[dict[Reason, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _DELTAS: Final = {
@@ -24,7 +24,7 @@ _DELTAS: Final = {
 _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 
 
-class ResponsesWriter:
+class ResponsesEncoder:
     """Encodes all events from `response.created` to the terminal one."""
 
     __slots__ = ("_created_at", "_id", "_item", "_model", "_n_events", "_ordinal", "_output", "_pieces", "_reason")
@@ -40,7 +40,7 @@ class ResponsesWriter:
         self._ordinal = -1  # of the open call
         self._reason: Reason = "stop"
 
-    def events(self, delta: Delta) -> list[Json]:
+    def encode_delta(self, delta: Delta) -> list[Json]:
         match delta:
             case Begin():
                 return self._encode_created(delta)
@@ -83,7 +83,7 @@ class ResponsesWriter:
             "incomplete_details": {"reason": reason} if reason is not None else None, "instructions": None,
             "metadata": {}, "model": self._model, "output": list(self._output), "parallel_tool_calls": True,
             "temperature": None, "tool_choice": "auto", "tools": [], "top_p": None,
-            "usage": to_responses(usage) if usage is not None else None,
+            "usage": encode_responses_usage(usage) if usage is not None else None,
         }
 
     def _encode_item_delta(self, kind: str, item: Json, text: str) -> list[Json]:
@@ -138,7 +138,7 @@ class ResponsesWriter:
         self._item = None
         return events
 
-    def end(self, usage: Usage | None) -> list[Json]:
+    def encode_end(self, usage: Usage | None) -> list[Json]:
         events = [*self._encode_created(Begin("", "")), *self._close_item()]
         status = "incomplete" if self._reason in _INCOMPLETE else "completed"
         return [*events, self._make_event(f"response.{status}", response=self._make_response(status, usage))]

@@ -22,8 +22,8 @@ class Bench:
         self.pool: ConnectionPool = new_pool()
         self.connection = H1Connection("up", self.transport, self.pool, max_head_bytes, asyncio.get_running_loop())
         self.pool._n_dialing = 1
-        self.pool.dialed(self.connection)
-        self.answer: HttpResponse = self.connection.request(request(method))
+        self.pool.add_dialed(self.connection)
+        self.answer: HttpResponse = self.connection.send_request(request(method))
 
     def feed(self, *parts: bytes) -> None:
         """Bytes from the peer, one call for each read of the socket."""

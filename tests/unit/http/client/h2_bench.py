@@ -32,14 +32,14 @@ class Bench:
         self.connection = H2Connection("up", "host:1", self.transport, self.pool, max_head_bytes=65_536,
                                        loop=asyncio.get_running_loop())
         self.pool._n_dialing = 1
-        self.pool.dialed(self.connection)
+        self.pool.add_dialed(self.connection)
         self.connection.unreserve()
         self.events: list[Event] = []
 
     def request(self, body: bytes = b"{}", headers: list[tuple[str, str]] | None = None) -> HttpResponse:
         """Take a place and send."""
-        assert self.pool.take() is self.connection
-        return self.connection.request(EncodedRequest(
+        assert self.pool.try_acquire() is self.connection
+        return self.connection.send_request(EncodedRequest(
             RequestTemplate("POST", "/v1/x", [], upstream="up", authority="host:1"), headers or [("A", "b")], body))
 
     def pump(self) -> None:

@@ -135,7 +135,7 @@ class Caller:
     def send(self, *, body: bytes = b"{}", may_resend: bool = True, within_s: float = 5.0) -> asyncio.Task[Response]:
         """Send in a task."""
         return asyncio.get_running_loop().create_task(self.client.send(
-            self.client.template("POST", "/v1/x", []), [("a", "b")], body, connect_by=time.monotonic() + within_s,
+            self.client.make_template("POST", "/v1/x", []), [("a", "b")], body, connect_by=time.monotonic() + within_s,
             may_resend=may_resend))
 
     async def ask(self, peer: Peer, answer: bytes = OK) -> Talk:

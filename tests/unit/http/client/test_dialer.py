@@ -43,10 +43,10 @@ def test_resolver_literal_address_needs_no_lookup() -> None:
 
     async def main() -> None:
         names = Names()
-        assert await Resolver("127.0.0.1", 30, SetClock(1e9), names).addresses() == ((socket.AF_INET, "127.0.0.1"),)
+        assert await Resolver("127.0.0.1", 30, SetClock(1e9), names).resolve() == ((socket.AF_INET, "127.0.0.1"),)
         six = Resolver("::1", 30, SetClock(), names)
-        six.forget()
-        assert await six.addresses() == ((socket.AF_INET6, "::1"),)
+        six.drop_result()
+        assert await six.resolve() == ((socket.AF_INET6, "::1"),)
         assert names.n_calls == 0
 
     asyncio.run(main())
@@ -58,10 +58,10 @@ def test_resolver_result_is_used_for_its_ttl() -> None:
     async def main() -> None:
         names, clock = Names(), SetClock()
         resolver = Resolver("h", 30, clock, names)
-        found = await asyncio.gather(*(resolver.addresses() for _ in range(5)))
+        found = await asyncio.gather(*(resolver.resolve() for _ in range(5)))
         assert set(found) == {((socket.AF_INET, "10.0.0.1"), (socket.AF_INET6, "::9"))}
         clock.at = 29.9
-        await resolver.addresses()
+        await resolver.resolve()
         assert names.n_calls == 1
 
     asyncio.run(main())
@@ -73,17 +73,17 @@ def test_resolver_stale_result_is_used_during_the_refresh() -> None:
     async def main() -> None:
         names, clock = Names(), SetClock()
         resolver = Resolver("h", 30, clock, names)
-        await resolver.addresses()
+        await resolver.resolve()
         names.gate.clear()
         names.ip = "10.0.0.2"
         clock.at = 31
-        assert (await resolver.addresses())[0][1] == "10.0.0.1"
+        assert (await resolver.resolve())[0][1] == "10.0.0.1"
         names.gate.set()
         await refreshed(resolver)
-        assert (await resolver.addresses())[0][1] == "10.0.0.2"
+        assert (await resolver.resolve())[0][1] == "10.0.0.2"
         names.ip = "10.0.0.3"
         clock.at = 31 + 30 + STALE_FOR_S
-        assert (await resolver.addresses())[0][1] == "10.0.0.3"
+        assert (await resolver.resolve())[0][1] == "10.0.0.3"
 
     asyncio.run(main())
 
@@ -94,16 +94,16 @@ def test_resolver_failed_refresh_keeps_the_old_result() -> None:
     async def main() -> None:
         names, clock = Names(), SetClock()
         resolver = Resolver("h", 30, clock, names)
-        await resolver.addresses()
+        await resolver.resolve()
         names.failure = socket.gaierror(-3, "Temporary failure")
         clock.at = 31
-        await resolver.addresses()
+        await resolver.resolve()
         await refreshed(resolver)
-        assert (await resolver.addresses())[0][1] == "10.0.0.1"
+        assert (await resolver.resolve())[0][1] == "10.0.0.1"
         assert names.n_calls == 2
         names.failure = None
         clock.at += RETRY_AFTER_S
-        await resolver.addresses()
+        await resolver.resolve()
         await refreshed(resolver)
         assert names.n_calls == 3
 
@@ -117,10 +117,10 @@ def test_resolver_first_lookup_failure_raises() -> None:
         names = Names()
         names.failure = socket.gaierror(-2, "Name or service not known")
         resolver = Resolver("h", 30, SetClock(), names)
-        found = await asyncio.gather(resolver.addresses(), resolver.addresses(), return_exceptions=True)
+        found = await asyncio.gather(resolver.resolve(), resolver.resolve(), return_exceptions=True)
         assert all(isinstance(one, socket.gaierror) for one in found)
         names.failure = None
-        assert await resolver.addresses()
+        assert await resolver.resolve()
         assert names.n_calls == 2
 
     asyncio.run(main())
@@ -132,9 +132,9 @@ def test_resolver_forget_starts_a_new_lookup() -> None:
     async def main() -> None:
         names = Names()
         resolver = Resolver("h", 30, SetClock(), names)
-        await resolver.addresses()
-        resolver.forget()
-        await resolver.addresses()
+        await resolver.resolve()
+        resolver.drop_result()
+        await resolver.resolve()
         assert names.n_calls == 2
 
     asyncio.run(main())
@@ -148,7 +148,7 @@ def test_resolver_cancelled_caller_does_not_cancel_the_lookup() -> None:
         names.gate.clear()
         resolver = Resolver("h", 30, SetClock(), names)
         loop = asyncio.get_running_loop()
-        gone, stays = loop.create_task(resolver.addresses()), loop.create_task(resolver.addresses())
+        gone, stays = loop.create_task(resolver.resolve()), loop.create_task(resolver.resolve())
         await asyncio.sleep(0)
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):

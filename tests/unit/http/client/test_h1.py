@@ -179,8 +179,8 @@ def test_h1_large_body_is_written_whole() -> None:
         bench.feed(PLAIN)
         bench.transport.written = b""
         body = bytes(range(256)) * 1024
-        assert bench.pool.take() is bench.connection
-        bench.connection.request(request(body=body))
+        assert bench.pool.try_acquire() is bench.connection
+        bench.connection.send_request(request(body=body))
         assert bench.transport.written.endswith(b"\r\n\r\n" + body)
 
     on_bench(check)

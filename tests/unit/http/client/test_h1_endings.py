@@ -161,7 +161,7 @@ def test_h1_idle_peer_that_sends_or_closes_is_removed() -> None:
             else:
                 bench.connection.connection_lost(None)
             assert bench.pool.n_idle == bench.pool.n_busy == 0
-            assert bench.pool.take() is None
+            assert bench.pool.try_acquire() is None
 
     on_bench(check)
 
@@ -172,9 +172,9 @@ def test_h1_request_on_a_closed_connection_is_refused() -> None:
     async def check() -> None:
         bench = Bench()
         bench.feed(PLAIN)
-        assert bench.pool.take() is bench.connection
+        assert bench.pool.try_acquire() is bench.connection
         bench.connection.connection_lost(None)
-        answer = bench.connection.request(request())
+        answer = bench.connection.send_request(request())
         assert answer.was_refused
         with pytest.raises(UpstreamFailed):
             await answer.wait_head()

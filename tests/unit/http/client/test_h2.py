@@ -6,7 +6,7 @@ from h2.settings import SettingCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.http.client.h2 import N_STREAMS_UNTOLD, STREAM_WINDOW
+from stayfast.http.client.h2 import DEFAULT_MAX_STREAMS, STREAM_WINDOW
 from stayfast.http.client.response import EncodedRequest, RequestTemplate
 from tests.unit.http.client.h2_bench import HEAD, Bench, on_loop, whole
 
@@ -198,11 +198,11 @@ def test_h2_stream_limit_of_the_peer() -> None:
         bench.pump()
         bench.request()
         bench.request()
-        assert bench.pool.take() is None
+        assert bench.pool.try_acquire() is None
         bench.pump()
         bench.answer(1)
-        assert bench.pool.take() is bench.connection
-        assert bench.pool.take() is None
+        assert bench.pool.try_acquire() is bench.connection
+        assert bench.pool.try_acquire() is None
 
     on_loop(check)
 
@@ -212,16 +212,16 @@ def test_h2_stream_limit_before_settings() -> None:
 
     async def check() -> None:
         bench = Bench(max_streams=1)
-        for _ in range(N_STREAMS_UNTOLD):
-            assert bench.pool.take() is bench.connection
-        assert bench.pool.take() is None
+        for _ in range(DEFAULT_MAX_STREAMS):
+            assert bench.pool.try_acquire() is bench.connection
+        assert bench.pool.try_acquire() is None
         request = EncodedRequest(RequestTemplate("GET", "/", [], upstream="up", authority="h"), [], b"")
         bench.connection.data_received(bench.server.data_to_send())
-        first, second = bench.connection.request(request), bench.connection.request(request)
+        first, second = bench.connection.send_request(request), bench.connection.send_request(request)
         assert (first.was_refused, second.was_refused) == (False, True)
-        for _ in range(N_STREAMS_UNTOLD - 2):
+        for _ in range(DEFAULT_MAX_STREAMS - 2):
             bench.connection.unreserve()
-        assert bench.pool.take() is None
+        assert bench.pool.try_acquire() is None
 
     on_loop(check)
 

@@ -154,7 +154,7 @@ def test_h2_goaway_refuses_later_streams() -> None:
         assert refused.was_refused
         with pytest.raises(UpstreamFailed):
             await refused.wait_head()
-        assert bench.pool.take() is None
+        assert bench.pool.try_acquire() is None
         assert bench.pool._can_dial()
         assert not bench.transport.is_aborted
         bench.transport.written = b""
@@ -186,11 +186,11 @@ def test_h2_reservation_across_a_goaway_is_refused() -> None:
     async def check() -> None:
         bench = Bench()
         bench.pump()
-        assert bench.pool.take() is bench.connection
+        assert bench.pool.try_acquire() is bench.connection
         bench.server.close_connection()
         bench.pump()
         template = RequestTemplate("GET", "/", [], upstream="up", authority="h")
-        answer = bench.connection.request(EncodedRequest(template, [], b""))
+        answer = bench.connection.send_request(EncodedRequest(template, [], b""))
         assert answer.was_refused
 
     on_loop(check)

@@ -30,18 +30,18 @@ class Wire(PooledConnection):
 
     def abort(self) -> None:
         self.is_open = False
-        self.pool.lost(self)
+        self.pool.remove(self)
 
     def done(self) -> None:
         """One request on it ended well."""
         self.n_active -= 1
-        self.pool.released(self)
+        self.pool.release(self)
 
 
 def dial(pool: ConnectionPool, n_places: int = 1) -> Wire:
     """Use a permission to open."""
     wire = Wire(pool, n_places)
-    pool.dialed(wire)
+    pool.add_dialed(wire)
     return wire
 
 
@@ -63,12 +63,12 @@ def test_pool_most_recently_used_connection_first() -> None:
         pool = ConnectionPool(0, 10, 50.0, is_shared=False, clock=loop)
         wires = []
         for _ in range(3):
-            assert await pool.obtain() is None
+            assert await pool.acquire() is None
             wires.append(dial(pool))
         for wire in wires:
             wire.done()
-        assert pool.take() is wires[2]
-        assert pool.take() is wires[1]
+        assert pool.try_acquire() is wires[2]
+        assert pool.try_acquire() is wires[1]
         assert (pool.n_idle, pool.n_busy) == (1, 2)
         pool.close()
 
@@ -80,8 +80,8 @@ def test_pool_limit_and_order_of_waiters() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(2, 10, 50.0, is_shared=False, clock=loop)
-        first, second = [dial(pool) for _ in range(2) if await pool.obtain() is None]
-        waiting = [start(loop, pool.obtain()) for _ in range(3)]
+        first, second = [dial(pool) for _ in range(2) if await pool.acquire() is None]
+        waiting = [start(loop, pool.acquire()) for _ in range(3)]
         await settle()
         assert pool.n_waiting == 3
         first.done()
@@ -92,7 +92,7 @@ def test_pool_limit_and_order_of_waiters() -> None:
         assert waiting[1].done()
         assert waiting[1].result() is None  # permission to open in place of the lost one
         assert not waiting[2].done()
-        pool.dial_failed()
+        pool.cancel_dial()
         await settle()
         assert waiting[2].result() is None
 
@@ -104,12 +104,12 @@ def test_pool_new_request_does_not_overtake_a_waiter() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(1, 10, 50.0, is_shared=False, clock=loop)
-        assert await pool.obtain() is None
+        assert await pool.acquire() is None
         wire = dial(pool)
-        waiting = start(loop, pool.obtain())
+        waiting = start(loop, pool.acquire())
         await settle()
         wire.done()
-        assert pool.take() is None
+        assert pool.try_acquire() is None
         assert await waiting is wire
 
     run(main)
@@ -121,9 +121,9 @@ def test_pool_waiter_cancelled_after_being_served_passes_the_connection_on(is_lo
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(1, 10, 50.0, is_shared=False, clock=loop)
-        assert await pool.obtain() is None
+        assert await pool.acquire() is None
         wire = dial(pool)
-        cancelled, patient = start(loop, pool.obtain()), start(loop, pool.obtain())
+        cancelled, patient = start(loop, pool.acquire()), start(loop, pool.acquire())
         await settle()
         if is_lost:
             wire.abort()
@@ -143,8 +143,8 @@ def test_pool_one_dial_at_a_time_while_shared() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
-        assert await pool.obtain() is None
-        waiting = [start(loop, pool.obtain()) for _ in range(3)]
+        assert await pool.acquire() is None
+        waiting = [start(loop, pool.acquire()) for _ in range(3)]
         await settle()
         assert pool.n_waiting == 3
         pool.is_shared = False
@@ -160,15 +160,15 @@ def test_pool_shared_connection_serves_all_waiters() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
-        assert await pool.obtain() is None
-        waiting = [start(loop, pool.obtain()) for _ in range(3)]
+        assert await pool.acquire() is None
+        waiting = [start(loop, pool.acquire()) for _ in range(3)]
         await settle()
         wire = dial(pool, n_places=3)
         await settle()
         assert [task.result() for task in waiting] == [wire, wire, None]
-        assert pool.take() is None
+        assert pool.try_acquire() is None
         wire.done()
-        assert pool.take() is wire
+        assert pool.try_acquire() is wire
 
     run(main)
 
@@ -178,12 +178,12 @@ def test_pool_lowered_stream_limit() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
-        assert await pool.obtain() is None
+        assert await pool.acquire() is None
         wire = dial(pool, n_places=2)
-        pool.filled(wire)
-        assert pool.take() is None
+        pool.mark_full(wire)
+        assert pool.try_acquire() is None
         wire.done()
-        assert pool.take() is wire
+        assert pool.try_acquire() is wire
         pool.close()
 
     run(main)
@@ -194,10 +194,10 @@ def test_pool_fresh_replaces_the_oldest_idle_connection() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(2, 10, 50.0, is_shared=False, clock=loop)
-        wires = [dial(pool) for _ in range(2) if await pool.obtain() is None]
+        wires = [dial(pool) for _ in range(2) if await pool.acquire() is None]
         for wire in wires:
             wire.done()
-        assert await pool.obtain(is_fresh=True) is None
+        assert await pool.acquire(is_fresh=True) is None
         assert [wire.is_open for wire in wires] == [False, True]
         pool.close()
 
@@ -209,9 +209,9 @@ def test_pool_fresh_uses_a_busy_connection_at_the_limit() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(1, 10, 50.0, is_shared=True, clock=loop)
-        assert await pool.obtain() is None
+        assert await pool.acquire() is None
         wire = dial(pool, n_places=2)
-        assert await pool.obtain(is_fresh=True) is wire
+        assert await pool.acquire(is_fresh=True) is wire
 
     run(main)
 
@@ -221,7 +221,7 @@ def test_pool_idle_connections_expire() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 10, 50.0, is_shared=False, clock=loop)
-        old, young = [dial(pool) for _ in range(2) if await pool.obtain() is None]
+        old, young = [dial(pool) for _ in range(2) if await pool.acquire() is None]
         old.done()
         await asyncio.sleep(30)
         young.done()
@@ -240,9 +240,9 @@ def test_pool_shared_connection_expires_only_when_unused() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 10, 50.0, is_shared=True, clock=loop)
-        assert await pool.obtain() is None
+        assert await pool.acquire() is None
         wire = dial(pool, n_places=5)
-        assert pool.take() is wire
+        assert pool.try_acquire() is wire
         wire.done()
         await asyncio.sleep(200)
         assert wire.is_open
@@ -258,7 +258,7 @@ def test_pool_surplus_idle_connections_are_closed() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 1, 50.0, is_shared=False, clock=loop)
-        wires = [dial(pool) for _ in range(2) if await pool.obtain() is None]
+        wires = [dial(pool) for _ in range(2) if await pool.acquire() is None]
         for wire in wires:
             wire.done()
         assert [wire.is_open for wire in wires] == [False, True]
@@ -272,7 +272,7 @@ def test_pool_close() -> None:
 
     async def main(loop: SimLoop) -> None:
         pool = ConnectionPool(0, 10, 50.0, is_shared=False, clock=loop)
-        idle, busy = [dial(pool) for _ in range(2) if await pool.obtain() is None]
+        idle, busy = [dial(pool) for _ in range(2) if await pool.acquire() is None]
         idle.done()
         pool.close()
         assert (idle.is_open, busy.is_open) == (False, True)
@@ -298,7 +298,7 @@ class Crowd:
     def step(self, kind: int, which: int) -> None:
         """One event."""
         if kind == 0:
-            self.asking.append(self.loop.create_task(self.pool.obtain(is_fresh=which % 4 == 0)))
+            self.asking.append(self.loop.create_task(self.pool.acquire(is_fresh=which % 4 == 0)))
         elif kind == 1 and self.asking:
             self.asking[which % len(self.asking)].cancel()
         elif kind == 2 and self.held:
@@ -311,10 +311,10 @@ class Crowd:
             self.n_dialing -= 1
             wire = Wire(self.pool, self.n_places)
             self.held.append(wire)
-            self.pool.dialed(wire)
+            self.pool.add_dialed(wire)
         elif kind == 5 and self.n_dialing:
             self.n_dialing -= 1
-            self.pool.dial_failed()
+            self.pool.cancel_dial()
 
     def collect(self) -> None:
         """Take note of who was served."""
@@ -379,7 +379,7 @@ def test_pool_release_after_removal_is_ignored() -> None:
     pool = new_pool(clock=SetClock())
     pool._n_dialing = 1
     wire = dial(pool)
-    pool.lost(wire)
+    pool.remove(wire)
     wire.done()
-    assert pool.take() is None
+    assert pool.try_acquire() is None
     assert pool.n_idle == 0

@@ -15,9 +15,9 @@ def test_pool_full_is_a_limit_of_the_gateway(max_connections: int, *, is_shared:
 
     async def main() -> None:
         pool = new_pool(max_connections, is_shared=is_shared)
-        assert await pool.obtain() is None
+        assert await pool.acquire() is None
         assert not pool.is_full
-        pool.dialed(H1Connection("up", FakeTransport(), pool, 4096, asyncio.get_running_loop()))
+        pool.add_dialed(H1Connection("up", FakeTransport(), pool, 4096, asyncio.get_running_loop()))
         assert pool.is_full is is_full
 
     asyncio.run(main())

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from stayfast.http.server.parser import HttpRequest
 from stayfast.http.server.response import (
-    DateLine,
+    DateHeader,
     connection_line,
-    frame,
+    encode_chunk,
     header_lines,
     status_line,
     stream_head,
@@ -68,7 +68,7 @@ def test_whole_response_and_stream_head_have_exact_bytes() -> None:
 @given(st.binary(min_size=1, max_size=300))
 def test_frame_is_one_chunk(data: bytes) -> None:
     """The size in hexadecimal, the data, a line end."""
-    size, rest = frame(data).split(b"\r\n", 1)
+    size, rest = encode_chunk(data).split(b"\r\n", 1)
     assert int(size, 16) == len(data)
     assert rest == data + b"\r\n"
 
@@ -76,9 +76,9 @@ def test_frame_is_one_chunk(data: bytes) -> None:
 def test_date_line_changes_once_a_second() -> None:
     """The line is made again only for another second."""
     clock = SetClock(0.9)
-    date = DateLine(clock)
-    first = date.line()
+    date = DateHeader(clock)
+    first = date.encode()
     assert first == b"date: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
-    assert date.line() is first
+    assert date.encode() is first
     clock.at = 1.0
-    assert date.line() == b"date: Thu, 01 Jan 1970 00:00:01 GMT\r\n"
+    assert date.encode() == b"date: Thu, 01 Jan 1970 00:00:01 GMT\r\n"

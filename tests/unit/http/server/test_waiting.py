@@ -1,6 +1,6 @@
 """Which client connections without a request go, and when."""
 
-from stayfast.http.server.waiting import GRACE_S, WaitingConnections, address_of
+from stayfast.http.server.waiting import GRACE_S, WaitingConnections, limited_address
 
 
 class Client:
@@ -20,7 +20,7 @@ def opened(waiting: WaitingConnections[Client], n: int, address: str, now: float
     """So many new connections from one address."""
     clients = [Client() for _ in range(n)]
     for client in clients:
-        waiting.opened(client, address, now)
+        waiting.add(client, address, now)
     return clients
 
 
@@ -38,7 +38,7 @@ def test_waiting_oldest_of_all_are_closed_above_the_total_limit() -> None:
     """For any addresses; a connection without an address only counts here."""
     waiting: WaitingConnections[Client] = WaitingConnections()
     first, nameless = opened(waiting, 1, "a", 0.0), Client()
-    waiting.opened(nameless, None, 0.0)
+    waiting.add(nameless, None, 0.0)
     last = opened(waiting, 2, "b", 0.0)
     assert waiting.close_surplus(None, 2, 1, GRACE_S) == 2
     assert [client.end for client in (*first, nameless, *last)] == ["aborted", "aborted", "", ""]
@@ -50,7 +50,7 @@ def test_waiting_burst_within_the_grace_time_is_not_closed() -> None:
     burst = opened(waiting, 1000, "a", 5.0)
     assert waiting.close_surplus("a", 10, 10, 5.0 + GRACE_S / 2) == 0
     for client in burst:
-        waiting.requested(client)
+        waiting.remove(client)
     assert waiting.n_silent == 0
     assert waiting.close_surplus("a", 10, 10, 99.0) == 0
     assert not waiting._by_address
@@ -61,18 +61,18 @@ def test_waiting_at_the_connection_limit_silent_before_idle() -> None:
     waiting: WaitingConnections[Client] = WaitingConnections()
     idle, silent, busy = opened(waiting, 3, "a", 0.0)
     for client in (idle, busy):
-        waiting.requested(client)
-    waiting.answered(idle)
-    waiting.answered(silent)  # after a refusal
+        waiting.remove(client)
+    waiting.mark_idle(idle)
+    waiting.mark_idle(silent)  # after a refusal
     assert [waiting.close_oldest() for _ in range(3)] == [True, True, False]
     assert [client.end for client in (silent, idle, busy)] == ["aborted", "closed", ""]
 
 
 def test_address_of_peers() -> None:
     """An IPv4 address, mapped or not; an IPv6 /64; None for a Unix socket."""
-    assert address_of(("10.0.0.7", 1)) == address_of(("::ffff:10.0.0.7", 2, 0, 0)) == "10.0.0.7"
-    assert address_of(("2001:db8::1", 1, 0, 0)) == address_of(("2001:db8::ffff", 1, 0, 0))
-    assert address_of(("2001:db8::1", 1, 0, 0)) != address_of(("2001:db8:0:1::1", 1, 0, 0))
-    assert address_of(("fe80::1%eth0", 1, 0, 2)) == address_of(("fe80::2", 1, 0, 3))
-    assert address_of("") is None
-    assert address_of(None) is None
+    assert limited_address(("10.0.0.7", 1)) == limited_address(("::ffff:10.0.0.7", 2, 0, 0)) == "10.0.0.7"
+    assert limited_address(("2001:db8::1", 1, 0, 0)) == limited_address(("2001:db8::ffff", 1, 0, 0))
+    assert limited_address(("2001:db8::1", 1, 0, 0)) != limited_address(("2001:db8:0:1::1", 1, 0, 0))
+    assert limited_address(("fe80::1%eth0", 1, 0, 2)) == limited_address(("fe80::2", 1, 0, 3))
+    assert limited_address("") is None
+    assert limited_address(None) is None

@@ -12,7 +12,7 @@ from typing import Final
 
 from stayfast.core import units as amounts
 from stayfast.lab.load.result import Sample, Samples
-from stayfast.lab.load.stats import Measured
+from stayfast.lab.load.stats import MeasuredRun
 from stayfast.lab.report.compare import ComparedQuantity, Comparison
 from stayfast.lab.report.html.frame import (
     SECONDS,
@@ -21,24 +21,24 @@ from stayfast.lab.report.html.frame import (
     Box,
     Series,
     Unit,
-    axes,
+    draw_axes,
     card,
-    curve,
+    draw_curve,
     drawing,
-    from_zero,
+    linear_scale,
     hover_lines,
-    instant,
+    format_instant,
     legend,
-    limit,
+    draw_limit,
     log_scale,
-    pixels,
-    round_count,
-    round_seconds,
-    ticks,
-    time_ticks,
+    to_pixels,
+    format_tick_count,
+    format_tick_s,
+    make_ticks,
+    make_time_ticks,
 )
-from stayfast.lab.report.html.markup import Markup, data, number, tag
-from stayfast.lab.report.timeline import ELSEWHERE, FAILED, Heat, Slice, StageMean, Timeline
+from stayfast.lab.report.html.markup import Markup, json_data, format_number, tag
+from stayfast.lab.report.timeline import ELSEWHERE, FAILED, Heat, AnswerSlice, StageMean, Timeline
 
 _N_POINTS: Final = 121
 _RANKS: Final = ((0.0, "p0"), (0.5, "p50"), (0.9, "p90"), (0.95, "p95"), (0.99, "p99"), (0.995, "p99.5"), (0.999, "p99.9"),
@@ -46,7 +46,7 @@ _RANKS: Final = ((0.0, "p0"), (0.5, "p50"), (0.9, "p90"), (0.95, "p95"), (0.99, 
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimelineSeries:
     """A series of a timeline, and how to draw it."""
 
     name: str
@@ -55,10 +55,10 @@ class Line:
     is_bad: bool = False
 
 
-def percentiles(runs: Sequence[Measured], title: str, note: str, names: Sequence[str]) -> Markup | None:
+def percentile_chart(runs: Sequence[MeasuredRun], title: str, note: str, names: Sequence[str]) -> Markup | None:
     """Curves of the metrics `names` (dashed from the second on), up to the highest rank with enough data."""
     box = Box(height=300)
-    n_most = max(run.spreads[name].n for run in runs for name in names)
+    n_most = max(run.distributions[name].n for run in runs for name in names)
     if not n_most:
         return None
     end = min(4.0, max(2.0, log10(n_most)))
@@ -66,90 +66,90 @@ def percentiles(runs: Sequence[Measured], title: str, note: str, names: Sequence
     marks = [number * end / (_N_POINTS - 1) for number in range(_N_POINTS)]
     drawn = [(run, order, name, _quantiles_at(run, name, marks)) for order, run in enumerate(runs) for name in names]
     up = log_scale([value for *_, values in drawn for value in values], box.bottom, box.top)
-    heads = [f"p{amounts.three(100 - 100 * 10 ** -mark)}" for mark in marks]
+    heads = [f"p{amounts.format_digits(100 - 100 * 10 ** -mark)}" for mark in marks]
     several = len(runs) > 1
-    x = pixels(scale, marks)
-    series = [Series(f"{run.result.label}: {name}" if several else name, order, x, pixels(up, values), heads,
-                     [amounts.seconds(value) for value in values], is_dashed=name != names[0])
+    x = to_pixels(scale, marks)
+    series = [Series(f"{run.result.label}: {name}" if several else name, order, x, to_pixels(up, values), heads,
+                     [amounts.format_seconds(value) for value in values], is_dashed=name != names[0])
               for run, order, name, values in drawn]
-    across = [(scale.at(-log10(1 - rank)), word) for rank, word in _RANKS if -log10(1 - rank) <= end + 1e-9]
-    bounds = slo_of(runs, names)
-    limits = [limit(box, up.at(bound_s), f"SLO {name} {amounts.seconds(bound_s)}") for name, bound_s in bounds.items()
+    across = [(scale.pixel(-log10(1 - rank)), word) for rank, word in _RANKS if -log10(1 - rank) <= end + 1e-9]
+    bounds = slo_bounds(runs, names)
+    limits = [draw_limit(box, up.pixel(bound_s), f"SLO {name} {amounts.format_seconds(bound_s)}") for name, bound_s in bounds.items()
               if up.low < bound_s < up.high]
     failed = [_draw_failed_share(run, order, scale, box) for order, run in enumerate(runs) if len(names) > 1]
     return card(title, note, legend(series), drawing(
-        box, title, axes(box, across, _make_ticks(up, SECONDS)), *limits, *failed, *(curve(line, box) for line in series)),
+        box, title, draw_axes(box, across, _make_ticks(up, SECONDS)), *limits, *failed, *(draw_curve(line, box) for line in series)),
         hover_lines(box, series))
 
 
-def _quantiles_at(run: Measured, name: str, marks: Sequence[float]) -> list[float]:
-    spread = run.spreads[name]
+def _quantiles_at(run: MeasuredRun, name: str, marks: Sequence[float]) -> list[float]:
+    spread = run.distributions[name]
     resolved = log10(max(1, spread.n)) + 1e-9
-    return [spread.at(1 - 10 ** -mark) if mark <= resolved else nan for mark in marks]
+    return [spread.quantile(1 - 10 ** -mark) if mark <= resolved else nan for mark in marks]
 
 
-def _draw_failed_share(run: Measured, order: int, scale: AxisScale, box: Box) -> Markup | None:
+def _draw_failed_share(run: MeasuredRun, order: int, scale: AxisScale, box: Box) -> Markup | None:
     """The share of failed requests, at its place among the ranks."""
     if not run.error_share > 0 or -log10(run.error_share) > scale.high:
         return None
-    x = scale.at(-log10(run.error_share))
+    x = scale.pixel(-log10(run.error_share))
     side, anchor = (-5, "end") if x > box.right - 80 else (5, "start")
     return tag("g", tag("rect", x=x, y=box.top, width=box.right - x, height=box.bottom - box.top, cls="beyond"),
                tag("line", x1=x, x2=x, y1=box.top, y2=box.bottom, cls="limit"),
-               tag("text", f"{amounts.share(run.error_share)} failed", x=x + side, y=box.bottom - 8 - 13 * order,
+               tag("text", f"{amounts.format_share(run.error_share)} failed", x=x + side, y=box.bottom - 8 - 13 * order,
                    text_anchor=anchor, cls="limit-word"))
 
 
-def over_time(runs: Sequence[tuple[Measured, Timeline]], title: str, span_s: float, unit: Unit,
-              lines: Sequence[Line]) -> Markup:
+def time_chart(runs: Sequence[tuple[MeasuredRun, Timeline]], title: str, span_s: float, unit: Unit,
+              lines: Sequence[TimelineSeries]) -> Markup:
     box = Box(height=190)
     across = AxisScale(0.0, span_s, box.left, box.right)
     up = unit.scale([value for _, timeline in runs for line in lines for value in line.read(timeline)], box.bottom, box.top)
     series: list[Series] = []
     for order, (run, timeline) in enumerate(runs):
-        heads = [f"from {instant(round(number * timeline.bin_s, 4))}" for number in range(len(timeline.rate))]
-        x = pixels(across, ((number + 0.5) * timeline.bin_s for number in range(len(timeline.rate))))
+        heads = [f"from {format_instant(round(number * timeline.bin_s, 4))}" for number in range(len(timeline.rate))]
+        x = to_pixels(across, ((number + 0.5) * timeline.bin_s for number in range(len(timeline.rate))))
         for line in lines:
             name = f"{run.result.label}: {line.name}" if len(runs) > 1 else line.name
             values = line.read(timeline)
-            series.append(Series(name, order, x, pixels(up, values), heads, [unit.show(value) for value in values],
+            series.append(Series(name, order, x, to_pixels(up, values), heads, [unit.show(value) for value in values],
                                  is_faint=line.is_faint, is_bad=line.is_bad))
-    grid = axes(box, [(across.at(at_s), instant(at_s)) for at_s in time_ticks(span_s)], _make_ticks(up, unit, 4))
-    note = f"By the intended start, in bins of {' and '.join(dict.fromkeys(instant(line.bin_s) for _, line in runs))}."
-    return card(title, note, legend(series), drawing(box, title, grid, *(curve(line, box) for line in series)),
+    grid = draw_axes(box, [(across.pixel(at_s), format_instant(at_s)) for at_s in make_time_ticks(span_s)], _make_ticks(up, unit, 4))
+    note = f"By the intended start, in bins of {' and '.join(dict.fromkeys(format_instant(line.bin_s) for _, line in runs))}."
+    return card(title, note, legend(series), drawing(box, title, grid, *(draw_curve(line, box) for line in series)),
                 hover_lines(box, series))
 
 
-def against_load(runs: Sequence[Measured], title: str, unit: Unit,
-                 lines: Sequence[tuple[str, Callable[[Measured], float]]]) -> Markup:
+def load_chart(runs: Sequence[MeasuredRun], title: str, unit: Unit,
+                 lines: Sequence[tuple[str, Callable[[MeasuredRun], float]]]) -> Markup:
     """One point for each run of a sweep, by load."""
     box = Box(height=230)
-    ordered = sorted(runs, key=load_of)
-    loads, labels = [load_of(run) for run in ordered], [run.result.label for run in ordered]
+    ordered = sorted(runs, key=load_of_run)
+    loads, labels = [load_of_run(run) for run in ordered], [run.result.label for run in ordered]
     across = log_scale(loads, box.left, box.right)
     found = [(name, [read(run) for run in ordered]) for name, read in lines]
     up = unit.scale([value for _, values in found for value in values], box.bottom, box.top)
-    series = [Series(name, order, pixels(across, loads), pixels(up, values), labels, [unit.show(value) for value in values])
+    series = [Series(name, order, to_pixels(across, loads), to_pixels(up, values), labels, [unit.show(value) for value in values])
               for order, (name, values) in enumerate(found)]
     dots = [tag("circle", cx=x, cy=y, r=3.5, cls=f"f{line.colour}") for line in series
             for x, y in zip(line.x, line.y, strict=True) if isfinite(y)]
-    grid = axes(box, [(across.at(load), round_count(load)) for load in loads], _make_ticks(up, unit))
-    return card(title, None, legend(series), drawing(box, title, grid, *(curve(line, box) for line in series), *dots),
+    grid = draw_axes(box, [(across.pixel(load), format_tick_count(load)) for load in loads], _make_ticks(up, unit))
+    return card(title, None, legend(series), drawing(box, title, grid, *(draw_curve(line, box) for line in series), *dots),
                 hover_lines(box, series))
 
 
-def slo_of(runs: Sequence[Measured], names: Sequence[str]) -> dict[str, float]:
+def slo_bounds(runs: Sequence[MeasuredRun], names: Sequence[str]) -> dict[str, float]:
     """The SLO bounds of the metrics `names`, in seconds."""
     return {name: bound_s for run in runs for name, bound_s in run.result.slo.bounds().items() if name in names}
 
 
-def load_of(run: Measured) -> float:
+def load_of_run(run: MeasuredRun) -> float:
     """The load that a sweep varies: the number of callers, or the offered rate."""
     return float(run.result.n_concurrent or run.result.offered_rps)
 
 
 def _make_ticks(scale: AxisScale, unit: Unit, most: int = 6) -> list[tuple[float, str]]:
-    return [(scale.at(value), unit.tick(value)) for value in ticks(scale, most)]
+    return [(scale.pixel(value), unit.tick(value)) for value in make_ticks(scale, most)]
 
 
 LEVELS: Final = 8
@@ -166,14 +166,14 @@ def heat_map(heat: Heat, title: str, note: str, what: str, bounds: Mapping[str, 
     paths = _make_cell_paths(heat, box, most)
     has_failures = any(row == FAILED for _, row in heat.cells)
     cells = [tag("path", d=path, cls=style) for style, path in sorted(paths.items())]
-    limits = [limit(box, up.at(bound_s), f"SLO {name} {amounts.seconds(bound_s)}") for name, bound_s in bounds.items()
+    limits = [draw_limit(box, up.pixel(bound_s), f"SLO {name} {amounts.format_seconds(bound_s)}") for name, bound_s in bounds.items()
               if heat.lowest_s < bound_s < high_s]
-    grid = axes(box, [(across.at(at_s), instant(at_s)) for at_s in time_ticks(across.high)],
-                [(up.at(value_s), round_seconds(value_s)) for value_s in ticks(up)])
+    grid = draw_axes(box, [(across.pixel(at_s), format_instant(at_s)) for at_s in make_time_ticks(across.high)],
+                [(up.pixel(value_s), format_tick_s(value_s)) for value_s in make_ticks(up)])
     failed = tag("text", "failed", x=box.left - 7, y=box.top - 5.5, text_anchor="end", cls="tick bad-word")
     chart = drawing(box, title, grid, *cells, failed if has_failures else None, *limits)
     levels = tag("span", *(tag("span", cls=f"swatch b{level}") for level in range(1, LEVELS + 1)), cls="ramp")
-    ramp = tag("div", tag("span", f"1 {what}"), levels, tag("span", amounts.count(most)), cls="legend")
+    ramp = tag("div", tag("span", f"1 {what}"), levels, tag("span", amounts.format_count(most)), cls="legend")
     return card(title, note, ramp, chart, _hover_cells(heat, box, what))
 
 
@@ -191,18 +191,18 @@ def _make_cell_paths(heat: Heat, box: Box, most: int) -> dict[str, str]:
         share = n / offered[column]
         level = LEVELS if n >= most else 1 + int((LEVELS - 1) * log(n) / log(most))
         style = ("x2" if share > 0.1 else "x1" if share > 0.01 else "x0") if has_failed else f"h{level}"
-        drawn.setdefault(style, []).append(f"M{number(box.left + column * wide)} {number(y)}{shape}")
+        drawn.setdefault(style, []).append(f"M{format_number(box.left + column * wide)} {format_number(y)}{shape}")
     return {style: "".join(parts) for style, parts in drawn.items()}
 
 
 def _hover_cells(heat: Heat, box: Box, what: str) -> Markup:
-    rows = [f"{round_seconds(float(f'{heat.lowest_s * heat.factor ** row:.3g}'))} to "
-            f"{round_seconds(float(f'{heat.lowest_s * heat.factor ** (row + 1):.3g}'))}" for row in range(heat.n_rows)]
+    rows = [f"{format_tick_s(float(f'{heat.lowest_s * heat.factor ** row:.3g}'))} to "
+            f"{format_tick_s(float(f'{heat.lowest_s * heat.factor ** (row + 1):.3g}'))}" for row in range(heat.n_rows)]
     cells: list[list[list[int]]] = [[] for _ in range(heat.n_bins)]
     for (column, row), n in heat.cells.items():
         cells[column].append([row, n])
-    return data({"kind": "heat", "box": [box.left, box.top, box.right, box.bottom], "width": box.width, "what": what,
-                 "rows": rows, "heads": [f"from {instant(round(column * heat.bin_s, 4))}" for column in range(heat.n_bins)],
+    return json_data({"kind": "heat", "box": [box.left, box.top, box.right, box.bottom], "width": box.width, "what": what,
+                 "rows": rows, "heads": [f"from {format_instant(round(column * heat.bin_s, 4))}" for column in range(heat.n_bins)],
                  "cells": cells})
 
 
@@ -215,14 +215,14 @@ _PARTS: Final = (("late", "before the send"), ("head", "to the head"), ("first",
                  ("end", "to the end"))
 
 
-def breakdown(run: Measured, slices: Sequence[Slice]) -> Markup:
+def stage_chart(run: MeasuredRun, slices: Sequence[AnswerSlice]) -> Markup:
     """Both slices as stacked bars on one scale, with their table."""
     box = Box(height=122, left=190, width=WIDE, right=WIDE - 40)
-    across = from_zero([part.mean_s for part in slices], box.left, box.right)
+    across = linear_scale([part.mean_s for part in slices], box.left, box.right)
     names = list(dict.fromkeys(stage.name for part in slices for stage in part.stages if stage.name != ELSEWHERE))
     names.append(ELSEWHERE)
     bars = [_draw_bar(part, box.top + 8 + order * 34, across, names) for order, part in enumerate(slices)]
-    grid = axes(box, [(across.at(value_s), round_seconds(value_s)) for value_s in ticks(across)], [])
+    grid = draw_axes(box, [(across.pixel(value_s), format_tick_s(value_s)) for value_s in make_ticks(across)], [])
     keys = [tag("span", tag("span", cls=f"swatch {_stage_colour(name, names)}"), name) for name in names]
     return card("Where the time goes, by stage", _describe_excess(slices), tag("div", *keys, cls="legend"),
                 drawing(box, "stages of usual and of slow requests", grid, *bars), _stage_table(slices, names), wide=True)
@@ -232,54 +232,54 @@ def _stage_colour(name: str, names: Sequence[str]) -> str:
     return "g-rest" if name == ELSEWHERE else f"g{names.index(name) % 8}"
 
 
-def _draw_bar(part: Slice, y: float, across: AxisScale, names: Sequence[str]) -> Markup:
+def _draw_bar(part: AnswerSlice, y: float, across: AxisScale, names: Sequence[str]) -> Markup:
     words = tag("text", part.title, x=across.start - 8, y=y + 12, text_anchor="end", cls="tick strong")
-    count = tag("text", f"{amounts.count(part.n)} answers, {amounts.seconds(part.mean_s)}", x=across.start - 8, y=y + 24,
+    count = tag("text", f"{amounts.format_count(part.n)} answers, {amounts.format_seconds(part.mean_s)}", x=across.start - 8, y=y + 24,
                 text_anchor="end", cls="tick")
     parts, from_s = [], 0.0
     for stage in part.stages:
-        x, x_end = across.at(from_s), across.at(from_s + stage.spent_s)
-        hint = tag("title", f"{stage.name}: {amounts.seconds(stage.spent_s)}")
+        x, x_end = across.pixel(from_s), across.pixel(from_s + stage.spent_s)
+        hint = tag("title", f"{stage.name}: {amounts.format_seconds(stage.spent_s)}")
         parts.append(tag("rect", hint, x=x, y=y, width=max(0.0, x_end - x), height=24, cls=_stage_colour(stage.name, names)))
         from_s += stage.spent_s
     return tag("g", words, count, *parts)
 
 
-def _describe_excess(slices: Sequence[Slice]) -> str:
+def _describe_excess(slices: Sequence[AnswerSlice]) -> str:
     usual = {stage.name: stage.spent_s for stage in slices[0].stages}
     excess = {stage.name: stage.spent_s - usual.get(stage.name, 0.0) for stage in slices[1].stages}
     more_s = slices[1].mean_s - slices[0].mean_s
     if not excess or more_s <= 0:
         return "By the target's own Server-Timing."
     worst = max(excess, key=lambda name: excess[name])
-    part = amounts.share(min(1.0, excess[worst] / more_s))
-    return (f"{worst} is {part} of the extra time of the slowest answers over the usual ones ({amounts.seconds(more_s)}). "
+    part = amounts.format_share(min(1.0, excess[worst] / more_s))
+    return (f"{worst} is {part} of the extra time of the slowest answers over the usual ones ({amounts.format_seconds(more_s)}). "
             "By the target's own Server-Timing, means over each slice.")
 
 
-def _stage_table(slices: Sequence[Slice], names: Sequence[str]) -> Markup:
+def _stage_table(slices: Sequence[AnswerSlice], names: Sequence[str]) -> Markup:
     none = StageMean("", 0.0)
     by_name = [{stage.name: stage for stage in part.stages} for part in slices]
     rows = []
     for name in names:
         usual, slow = (stages.get(name, none) for stages in by_name)
-        allowances = [amounts.DASH if stage.allowance_s is None else amounts.seconds(stage.allowance_s)
+        allowances = [amounts.DASH if stage.allowance_s is None else amounts.format_seconds(stage.allowance_s)
                       for stage in (usual, slow)]
-        over = amounts.share(slow.n_over / slices[1].n) if slow.allowance_s is not None else amounts.DASH
+        over = amounts.format_share(slow.n_over / slices[1].n) if slow.allowance_s is not None else amounts.DASH
         rows.append(tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in (
-            amounts.seconds(usual.spent_s), allowances[0], amounts.seconds(slow.spent_s), allowances[1], over))))
+            amounts.format_seconds(usual.spent_s), allowances[0], amounts.format_seconds(slow.spent_s), allowances[1], over))))
     heads = ("stage", "usual", "allowed", "slowest", "allowed", "over its allowance")
     return tag("table", tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))), tag("tbody", *rows))
 
 
-def waterfall(run: Measured) -> Markup | None:
+def waterfall_chart(run: MeasuredRun) -> Markup | None:
     """The requests that took longest, from their intended start."""
     slowest = _find_slowest(run.result.samples)
     if not slowest:
         return None
     box = Box(height=44 + _ROW * len(slowest), left=130, width=WIDE, right=WIDE - 130)
-    across = from_zero([took_s for took_s, _ in slowest], box.left, box.right)
-    grid = axes(box, [(across.at(value_s), round_seconds(value_s)) for value_s in ticks(across)], [])
+    across = linear_scale([took_s for took_s, _ in slowest], box.left, box.right)
+    grid = draw_axes(box, [(across.pixel(value_s), format_tick_s(value_s)) for value_s in make_ticks(across)], [])
     lanes = [_draw_request(sample, took_s, box.top + _ROW * order, across) for order, (took_s, sample) in enumerate(slowest)]
     keys = [tag("span", tag("span", cls=f"swatch w-{part}"), words) for part, words in (*_PARTS, ("bad", "failed"))]
     note = "From the intended start. Left: the request's number and when it was due."
@@ -303,25 +303,25 @@ def _draw_request(sample: Sample, took_s: float, y: float, across: AxisScale) ->
             continue
         until_s = mark - sample.at_s
         cls = "w-bad" if sample.error and mark == sample.ended_s else f"w-{part}"
-        hint = tag("title", f"{words}: {amounts.seconds(until_s - from_s)}")
-        width = max(0.0, across.at(until_s) - across.at(from_s))
-        parts.append(tag("rect", hint, x=across.at(from_s), y=y + 2, width=width, height=_ROW - 5, cls=cls))
+        hint = tag("title", f"{words}: {amounts.format_seconds(until_s - from_s)}")
+        width = max(0.0, across.pixel(until_s) - across.pixel(from_s))
+        parts.append(tag("rect", hint, x=across.pixel(from_s), y=y + 2, width=width, height=_ROW - 5, cls=cls))
         from_s = until_s
-    what = f"{sample.error} " * bool(sample.error) + amounts.seconds(took_s)
-    due = instant(round(sample.at_s, 1 if sample.at_s < 60 else 0))
+    what = f"{sample.error} " * bool(sample.error) + amounts.format_seconds(took_s)
+    due = format_instant(round(sample.at_s, 1 if sample.at_s < 60 else 0))
     name = tag("text", f"#{sample.number} at {due}", x=across.start - 8, y=y + 12, text_anchor="end", cls="tick")
-    return tag("g", name, *parts, tag("text", what, x=across.at(took_s) + 6, y=y + 12,
+    return tag("g", name, *parts, tag("text", what, x=across.pixel(took_s) + 6, y=y + 12,
                                   cls="tick bad-word" if sample.error else "tick"))
 
 
-def intervals(comparison: Comparison) -> Markup:
+def interval_chart(comparison: Comparison) -> Markup:
     """B / A of each quantity with its interval, on a logarithmic axis around 1."""
     rows = [row for row in comparison.rows if isfinite(row.ratio.value) and row.ratio.low > 0 and isfinite(row.ratio.high)]
     box = Box(height=44 + _ROW * len(rows), left=130, width=WIDE, right=WIDE - TEXT_WIDTH)
     low, high = min([0.8, *(row.ratio.low for row in rows)]), max([1.25, *(row.ratio.high for row in rows)])
     across = AxisScale(low / 1.05, high * 1.05, box.left, box.right, is_log=True)
-    grid = axes(box, [(across.at(value), f"{value:.4g}x") for value in _ticks_around_one(low, high)], [])
-    one = tag("line", x1=across.at(1), x2=across.at(1), y1=box.top, y2=box.bottom, cls="axis")
+    grid = draw_axes(box, [(across.pixel(value), f"{value:.4g}x") for value in _ticks_around_one(low, high)], [])
+    one = tag("line", x1=across.pixel(1), x2=across.pixel(1), y1=box.top, y2=box.bottom, cls="axis")
     lines = [_draw_interval(row, box.top + _ROW * order + 10, across, box) for order, row in enumerate(rows)]
     words = (f"B / A with its {comparison.config.level:.0%} interval. An interval that includes 1x means that no difference "
              "was seen, not that there is none.")
@@ -339,9 +339,9 @@ def _ticks_around_one(low: float, high: float) -> list[float]:
 
 def _draw_interval(row: ComparedQuantity, y: float, across: AxisScale, box: Box) -> Markup:
     kind = "same" if row.difference.spans_zero else "worse" if row.verdict.startswith("worse") else "better"
-    show = amounts.share if row.quantity in {"goodput", "errors"} else amounts.seconds
+    show = amounts.format_share if row.quantity in {"goodput", "errors"} else amounts.format_seconds
     words = f"{show(row.a)} to {show(row.b)}, {row.verdict}{' (few values)' * row.is_few}"
     return tag("g", tag("text", row.quantity, x=box.left - 8, y=y + 4, text_anchor="end", cls="tick"),
-               tag("line", x1=across.at(row.ratio.low), x2=across.at(row.ratio.high), y1=y, y2=y, cls=f"whisker {kind}"),
-               tag("circle", cx=across.at(row.ratio.value), cy=y, r=4, cls=f"point {kind}"),
+               tag("line", x1=across.pixel(row.ratio.low), x2=across.pixel(row.ratio.high), y1=y, y2=y, cls=f"whisker {kind}"),
+               tag("circle", cx=across.pixel(row.ratio.value), cy=y, r=4, cls=f"point {kind}"),
                tag("text", words, x=box.right + 12, y=y + 4, cls=f"tick {kind}-word"))

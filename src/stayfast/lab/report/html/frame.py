@@ -9,7 +9,7 @@ from math import ceil, floor, isfinite, log10, nan
 from typing import Final
 
 from stayfast.core import units as amounts
-from stayfast.lab.report.html.markup import Child, Markup, data, join, number, tag
+from stayfast.lab.report.html.markup import Child, Markup, json_data, join, format_number, tag
 
 WIDTH: Final = 640.0
 WIDE: Final = 1280.0  # of a drawing across the page, so that its text has the same size
@@ -75,11 +75,11 @@ def card(title: str, note: Child, *inside: Child, wide: bool = False, cls: str =
 
 def drawing(box: Box, name: str, *inside: Child) -> Markup:
     """The SVG element; `name` is for screen readers."""
-    size = f"0 0 {number(box.width)} {number(box.height)}"
+    size = f"0 0 {format_number(box.width)} {format_number(box.height)}"
     return tag("svg", *inside, viewBox=size, role="img", aria_label=name, cls="chart")
 
 
-def axes(box: Box, across: Sequence[tuple[float, str]], up: Sequence[tuple[float, str]]) -> Markup:
+def draw_axes(box: Box, across: Sequence[tuple[float, str]], up: Sequence[tuple[float, str]]) -> Markup:
     """Grid lines with labels: (pixel, text) on both axes."""
     rules = [tag("line", x1=box.left, x2=box.right, y1=y, y2=y, cls="grid") for y, _ in up]
     rules += [tag("line", x1=x, x2=x, y1=box.top, y2=box.bottom, cls="grid") for x, _ in across]
@@ -89,7 +89,7 @@ def axes(box: Box, across: Sequence[tuple[float, str]], up: Sequence[tuple[float
     return tag("g", *rules, base, *words)
 
 
-def curve(series: Series, box: Box) -> Markup:
+def draw_curve(series: Series, box: Box) -> Markup:
     """A line, interrupted at missing values; with its area if `is_bad`."""
     parts: list[str] = []
     is_connected = False
@@ -97,13 +97,13 @@ def curve(series: Series, box: Box) -> Markup:
         if not isfinite(y):
             is_connected = False
             continue
-        parts.append(f"{'L' if is_connected else 'M'}{number(x)} {number(y)}")
+        parts.append(f"{'L' if is_connected else 'M'}{format_number(x)} {format_number(y)}")
         is_connected = True
     drawn = tag("path", d="".join(parts), cls=series.style)
     if not series.is_bad or not parts:
         return drawn
-    area = f"M{number(series.x[0])} {number(box.bottom)}L" + "".join(parts)[1:].replace("M", "L") \
-        + f"L{number(series.x[-1])} {number(box.bottom)}Z"
+    area = f"M{format_number(series.x[0])} {format_number(box.bottom)}L" + "".join(parts)[1:].replace("M", "L") \
+        + f"L{format_number(series.x[-1])} {format_number(box.bottom)}Z"
     return join(tag("path", d=area, cls="area"), drawn)
 
 
@@ -117,12 +117,12 @@ def legend(series: Sequence[Series]) -> Markup:
 
 def hover_lines(box: Box, series: Sequence[Series]) -> Markup:
     """Data for the script, which shows the values under the pointer."""
-    return data({"kind": "line", "box": [box.left, box.top, box.right, box.bottom], "width": box.width, "series": [
+    return json_data({"kind": "line", "box": [box.left, box.top, box.right, box.bottom], "width": box.width, "series": [
         {"name": line.name, "style": line.style, "x": [round(x, 1) for x in line.x], "heads": line.heads,
          "words": line.words} for line in series]})
 
 
-def limit(box: Box, y: float, text: str) -> Markup:
+def draw_limit(box: Box, y: float, text: str) -> Markup:
     return tag("g", tag("line", x1=box.left, x2=box.right, y1=y, y2=y, cls="limit"),
                tag("text", text, x=box.right - 4, y=y - 4, text_anchor="end", cls="limit-word"))
 
@@ -146,7 +146,7 @@ class AxisScale:
         if not self.high > self.low or (self.is_log and not self.low > 0):
             raise ValueError(f"no scale from {self.low} to {self.high}")
 
-    def at(self, value: float) -> float:
+    def pixel(self, value: float) -> float:
         """The pixel of a value; values outside are moved to the edge."""
         value = min(self.high, max(self.low, value))
         part = (log10(value / self.low) / log10(self.high / self.low) if self.is_log
@@ -164,7 +164,7 @@ def log_scale(values: "list[float]", start: float, end: float) -> AxisScale:
     return AxisScale(low, high, start, end, is_log=True)
 
 
-def from_zero(values: "list[float]", start: float, end: float) -> AxisScale:
+def linear_scale(values: "list[float]", start: float, end: float) -> AxisScale:
     """A linear scale from 0 for the finite values, with a margin."""
     high = max((value for value in values if isfinite(value)), default=1.0)
     return AxisScale(0.0, high * 1.08 if high > _LEAST else 1.0, start, end)
@@ -179,12 +179,12 @@ class Unit:
     tick: Callable[[float], str]
 
 
-def pixels(scale: AxisScale, values: Iterable[float]) -> list[float]:
+def to_pixels(scale: AxisScale, values: Iterable[float]) -> list[float]:
     """The pixels of values; NaN for missing and infinite ones."""
-    return [scale.at(value) if isfinite(value) else nan for value in values]
+    return [scale.pixel(value) if isfinite(value) else nan for value in values]
 
 
-def ticks(scale: AxisScale, most: int = 6) -> list[float]:
+def make_ticks(scale: AxisScale, most: int = 6) -> list[float]:
     """Round values within the scale."""
     if not scale.is_log:
         step = _round_up_step((scale.high - scale.low) / most)
@@ -197,12 +197,12 @@ def ticks(scale: AxisScale, most: int = 6) -> list[float]:
     return found[::ceil(len(found) / most)]
 
 
-def time_ticks(span_s: float, most: int = 8) -> list[float]:
+def make_time_ticks(span_s: float, most: int = 8) -> list[float]:
     step = next((step for step in _TIME_STEPS_S if span_s / step <= most), _round_up_step(span_s / most))
     return [number * step for number in range(floor(span_s / step + 1e-9) + 1)]
 
 
-def instant(at_s: float) -> str:
+def format_instant(at_s: float) -> str:
     """90 -> "1:30", 5400 -> "1:30 h", 12 -> "12 s"."""
     if at_s >= 3600:
         return f"{int(at_s // 3600)}:{int(at_s % 3600 // 60):02d} h"
@@ -211,7 +211,7 @@ def instant(at_s: float) -> str:
     return f"{at_s:g} s" if at_s else "0"
 
 
-def round_seconds(value_s: float) -> str:
+def format_tick_s(value_s: float) -> str:
     """A tick label: 0.005 -> "5 ms"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value_s >= size * 0.9999:
@@ -219,7 +219,7 @@ def round_seconds(value_s: float) -> str:
     return "0"
 
 
-def round_count(value: float) -> str:
+def format_tick_count(value: float) -> str:
     """A tick label: 12000 -> "12k"."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:
@@ -232,6 +232,6 @@ def _round_up_step(step: float) -> float:
     return next(mark * power for mark in (1, 2, 5, 10) if mark * power >= step * 0.999)
 
 
-SECONDS: Final = Unit(log_scale, amounts.seconds, round_seconds)
-COUNTS: Final = Unit(from_zero, amounts.three, round_count)
-RATES: Final = Unit(from_zero, amounts.rate, round_count)
+SECONDS: Final = Unit(log_scale, amounts.format_seconds, format_tick_s)
+COUNTS: Final = Unit(linear_scale, amounts.format_digits, format_tick_count)
+RATES: Final = Unit(linear_scale, amounts.format_rate, format_tick_count)

@@ -34,19 +34,19 @@ def join(*children: Child) -> Markup:
     return Markup("".join(_render(child) for child in children))
 
 
-def data(value: object) -> Markup:
+def json_data(value: object) -> Markup:
     """JSON for the page's script, in an element that browsers do not run; ASCII only. Raises ValueError on NaN."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     safe = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return Markup(f'<script type="application/json">{safe}</script>')
 
 
-def clean(text: str) -> str:
+def replace_unfit(text: str) -> str:
     """Replace characters that a page may not hold."""
     return _UNFIT.sub("\ufffd", text)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
@@ -57,9 +57,9 @@ def _render(child: Child) -> str:
     if isinstance(child, Markup):
         return child
     if isinstance(child, str):
-        return escape(clean(child), quote=True)
+        return escape(replace_unfit(child), quote=True)
     return "".join(_render(inner) for inner in child)
 
 
 def _render_value(value: str | float) -> str:
-    return escape(clean(value), quote=True) if isinstance(value, str) else number(value)
+    return escape(replace_unfit(value), quote=True) if isinstance(value, str) else format_number(value)

@@ -14,7 +14,7 @@ from stayfast.core.errors import Shed
 from stayfast.core.events import AttemptDone
 from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.admission.controller import (
-    WHY_AWAY,
+    REJECT_REASONS,
     AdmissionController,
     AdmissionRejected,
     AdmissionRequest,
@@ -25,9 +25,9 @@ from stayfast.pipeline.admission.tenants import Buckets, Tenant, Tenants, own_bu
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange, OutcomeRecord
 from stayfast.pipeline.plan import Admitted
-from stayfast.policy.admission.fair_share import weighted
+from stayfast.policy.admission.fair_share import weighted_tokens
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
-from stayfast.policy.admission.priority import BANDS, Repeats, Urgency
+from stayfast.policy.admission.priority import BANDS, RecentKeys, Urgency
 from stayfast.policy.admission.queue import QueueEntry
 from stayfast.policy.admission.quota import NOTHING, Amount, Refusal
 
@@ -68,7 +68,7 @@ class Admission:
                  outlook: QueueOutlook | None = None, buckets: Buckets = own_buckets) -> None:
         self._clock = clock
         self._rng = rng
-        self._repeats = Repeats()
+        self._repeats = RecentKeys()
         self._shed_at = float("-inf")
         self.tenants = Tenants(tenants, config.priority_points, buckets)
         self.places = AdmissionController(config, clock, outlook)
@@ -83,7 +83,7 @@ class Admission:
         """A place, whose release charges the tenant for what was used. Raises Shed, or DeadlineExceeded in the queue."""
         now = self._clock.now()
         arrival, request, places = ex.arrival, ex.request, self.places
-        tenant = self.tenants.of(arrival.tenant, now)
+        tenant = self.tenants.get(arrival.tenant, now)
         n_input, n_output = tenant.estimate(request)
         quota = tenant.quota
         most_usd = tenant.most_cost_usd(request, n_input, ex.policy.dearest) if quota.has_cost else 0.0
@@ -92,10 +92,10 @@ class Admission:
         if refusal is not None:
             raise self._over_quota(ex, tenant, refusal, now)
         try:
-            band = tenant.standing.band(arrival.urgency or (REALTIME if request.stream else PLAIN),
+            band = tenant.standing.band_for(arrival.urgency or (REALTIME if request.stream else PLAIN),
                                         is_retry=bool(arrival.headers) and self._is_retry(ex, tenant))
-            n_read, n_written = tenant.work(n_input, n_output) if places.lanes is not None else (n_input, n_output)
-            admission_request = AdmissionRequest(band, weighted(n_input, n_output), n_input, n_read, n_written,
+            n_read, n_written = tenant.estimate_work(n_input, n_output) if places.lanes is not None else (n_input, n_output)
+            admission_request = AdmissionRequest(band, weighted_tokens(n_input, n_output), n_input, n_read, n_written,
                                                  ex.ledger.ends_at, ex.deadline.at, request.model)
             waiting = places.enter(tenant.share, admission_request, now)
             if waiting is not None:
@@ -109,7 +109,7 @@ class Admission:
             raise
         lane, start_reply = admission_request.lane, None
         if lane is not None and places.lanes is not None and lane is not places.lanes.short:  # its prefills are counted
-            start_reply = partial(places.first_token, admission_request)
+            start_reply = partial(places.note_first_token, admission_request)
         place = _Place(ex.record, tenant, places, self._clock, reserved, admission_request, n_input, now)
         return Admitted(place.leave, start_reply, lane.name if lane is not None else "", band, tenant.share,
                         quota.allowances(now))
@@ -120,7 +120,7 @@ class Admission:
 
     async def _wait(self, ex: Exchange, waiting: QueueEntry[QueuedRequest]) -> None:
         places = self.places
-        n_others, occupancy, lane = places.n_waiting - 1, places.occupancy(" were"), waiting.item.request.lane
+        n_others, occupancy, lane = places.n_waiting - 1, places.describe_occupancy(" were"), waiting.item.request.lane
         ex.timeouts.arm_bound()
         await places.wait(waiting)
         ex.timeouts.disarm()
@@ -130,9 +130,9 @@ class Admission:
                        f"{n_others} others waiting")
 
     def _is_retry(self, ex: Exchange, tenant: Tenant) -> bool:
-        is_retry = ex.arrival.is_repeat
+        is_retry = ex.arrival.is_sdk_retry
         for name, value in ex.arrival.headers:
-            if name == "idempotency-key" and self._repeats.has_seen(tenant.name, value):
+            if name == "idempotency-key" and self._repeats.is_repeat(tenant.name, value):
                 is_retry = True
         return is_retry
 
@@ -156,11 +156,11 @@ class Admission:
         places = self.places
         lane = "" if request.lane is None else f"lane {request.lane.name}, "
         wait = f"predicted wait {rejected.wait_s:.2g} s" if rejected.wait_s else "no wait can be predicted yet"
-        ex.record.note(f"rejected, {WHY_AWAY[rejected.why]}: {lane}band {BANDS[request.band]}, {wait}, "
-                       f"{places.occupancy()}, {places.n_waiting} waiting, {places.strain.words}")
+        ex.record.note(f"rejected, {REJECT_REASONS[rejected.why]}: {lane}band {BANDS[request.band]}, {wait}, "
+                       f"{places.describe_occupancy()}, {places.n_waiting} waiting, {places.overload_signals.summary}")
         self._shed_at = self._clock.now()
         wait_s = min(MAX_RETRY_AFTER_S, max(1.0, rejected.wait_s) * self._rng.uniform(1.0, 2.0))
-        return Shed(f"The gateway is overloaded ({rejected.why.value}): {places.occupancy(' are')}, {places.n_waiting} "
+        return Shed(f"The gateway is overloaded ({rejected.why.value}): {places.describe_occupancy(' are')}, {places.n_waiting} "
                     f"waiting. Please try again in {_format_s(wait_s)}.",
                     reason=rejected.why.value, retry_after_s=wait_s)
 
@@ -188,12 +188,12 @@ class _Place(msgspec.Struct):
         used = (1.0, n_input + n_output, cost_usd) if is_used else NOTHING
         tenant.quota.reconcile(self.reserved, used, now)
         if ttft_s is not None:
-            self.places.learn_first(ttft_s)
-            tenant.learn(n_output, cost_usd)
+            self.places.learn_ttft(ttft_s)
+            tenant.learn_usage(n_output, cost_usd)
         if n_read is not None:
-            tenant.learn_read(self.n_input, n_read)
+            tenant.learn_computed_tokens(self.n_input, n_read)
         took_s = now - self.began_at if is_used else None
-        self.places.give_back(tenant.share, self.request, weighted(n_input, n_output), took_s, now, has_left=has_left)
+        self.places.give_back(tenant.share, self.request, weighted_tokens(n_input, n_output), took_s, now, has_left=has_left)
 
     def _used(self) -> tuple[float, float, float, float | None, int | None, bool]:
         """Tokens in and out, cost, time to the first token, prompt tokens that an upstream computed, and whether the client
@@ -226,7 +226,7 @@ def _reported(attempt: Attempt, done: AttemptDone) -> Usage | None:
     """The usage that the upstream reported; of an abandoned attempt, what it had reported until then."""
     if not done.is_estimated:
         return done.usage
-    return attempt.stream.sight.usage if attempt.stream is not None else None
+    return attempt.stream.summary.usage if attempt.stream is not None else None
 
 
 def _format_s(seconds: float) -> str:

@@ -10,7 +10,7 @@ from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.timing.timeouts import TimerWheel
 from stayfast.policy.admission.priority import TenantTier
-from stayfast.wire.usage import PROMPT_FIELDS, input_tokens, may_be_over
+from stayfast.wire.usage import PROMPT_FIELDS, estimate_input_tokens_high, may_exceed_tokens
 
 COUNT_TOKENS = Api.COUNT_TOKENS
 
@@ -56,10 +56,10 @@ class SizeLimit:
     def _excess(self, ex: Exchange) -> tuple[int, int]:
         """Estimated tokens if they are too many, else 0; and the limit."""
         size, request = ex.policy.size, ex.request
-        if size is None or request.api is COUNT_TOKENS or not may_be_over(request.body, size.least):
+        if size is None or request.api is COUNT_TOKENS or not may_exceed_tokens(request.body, size.lowest_limit):
             return 0, 0
-        most = size.most(self._tier_of(ex.arrival.tenant))
-        if most is None or not may_be_over(request.body, most):
+        most = size.max_tokens_for(self._tier_of(ex.arrival.tenant))
+        if most is None or not may_exceed_tokens(request.body, most):
             return 0, 0
-        n_tokens = input_tokens(request)
+        n_tokens = estimate_input_tokens_high(request)
         return (n_tokens, most) if n_tokens > most else (0, most)

@@ -11,8 +11,8 @@ from stayfast.pipeline.plan import Bypass, CallKey, Miss, Plan, StartedAnswer
 from stayfast.pipeline.stages.cache.idempotency import HEADER, KeyClaim
 from stayfast.pipeline.stages.cache.lookup import COALESCED, Cache
 from stayfast.pipeline.stages.cache.shared_call import SharedCall
-from stayfast.pipeline.tasks import TaskGroupRegistry
-from stayfast.policy.cache.freshness import fresh_for_s
+from stayfast.pipeline.tasks import BackgroundTasks
+from stayfast.policy.cache.freshness import max_fresh_age_s
 
 N_CALLS = 2  # shared calls whose failure a request waits for
 StoreAnswer = Callable[[Miss, Exchange, AnswerSummary, bytes | None], Awaitable[None]]
@@ -28,7 +28,7 @@ class Coalescer:
         self._start = start
         self._cache = cache
         self._clock = clock
-        self._tasks = TaskGroupRegistry()
+        self._tasks = BackgroundTasks()
 
     async def join(self, ex: Exchange, found: Miss | Bypass, claim: KeyClaim | None) -> StartedAnswer | None:
         """The answer of an equal request's call that runs; None: this request has to make a call. Raises the call's failure
@@ -94,7 +94,7 @@ class Coalescer:
         except StayfastError as failed:
             if type(call.failure) is DeadlineExceeded:  # of its maker, which is no sign of a bad upstream
                 if ex.timeouts.is_over(self._clock.now()):
-                    raise ex.timeouts.exceeded(CALL) from None
+                    raise ex.timeouts.timeout_error(CALL) from None
                 ex.record.note("the shared call ended at the deadline of the request that made it")
                 return None
             if is_last or call.failure is None or not _may_differ(failed):
@@ -110,18 +110,18 @@ class Coalescer:
         for an own call. Not for streams: an own call's first token comes before another call's last one.
         """
         store, ends_at = miss.cache.store, ex.ledger.ends_at
-        if await store.lead(miss.key, ends_at):
+        if await store.acquire_lead(miss.key, ends_at):
             try:
                 started = await start(ex, plan)
             except BaseException:
-                store.led(miss.key)
+                store.release_lead(miss.key)
                 raise
             if ex.record.degraded is not None:  # it will not be stored
-                store.led(miss.key)
+                store.release_lead(miss.key)
             return started
         now = self._clock.now()
-        max_age_s = fresh_for_s(miss.cache.config, miss.control)
-        stored = await store.follow(miss.key, now + (ends_at - now) / 2, self._clock.wall() - max_age_s)
+        max_age_s = max_fresh_age_s(miss.cache.config, miss.control)
+        stored = await store.wait_for_leader(miss.key, now + (ends_at - now) / 2, self._clock.wall() - max_age_s)
         shared = self._cache.open_shared(maker, miss, stored) if stored is not None else None
         if shared is None:
             return await start(ex, plan)

@@ -73,7 +73,7 @@ class IdempotentAnswers:
         self._shrink()
         return seen
 
-    def keep(self, key: bytes, answer: IdempotentAnswer) -> None:
+    def store_answer(self, key: bytes, answer: IdempotentAnswer) -> None:
         """Store its answer, unless it is too long."""
         seen = self._open.get(key) or self._answered.get(key)
         if seen is not None and len(answer.data) <= min(MAX_ANSWER_BYTES, self.config.max_bytes):
@@ -165,7 +165,7 @@ class KeyClaim:
         """Store the answer under the key, if it is whole."""
         if summary.is_complete and not summary.is_cut and summary.failure is None:
             answer = IdempotentAnswer(data, self._clock.now(), summary.usage, summary.finish_reason)
-            self._answers.keep(self.call_key[0], answer)
+            self._answers.store_answer(self.call_key[0], answer)
 
 
 class Idempotency:
@@ -212,7 +212,7 @@ class Idempotency:
                        f"{now - answer.answered_at:.0f} s ago")
         ex.record.use_upstream(FROM_CACHE)
         cadence = TokenTimings(ex.route or "", FROM_CACHE, self._sink)
-        cadence.begin(now)
+        cadence.start(now)
         stored = StoredStream(FROM_CACHE, cadence, answer.usage, answer.finish_reason)
         return StartedAnswer(stored, stored, Chunk(answer.data, 1))
 

@@ -14,11 +14,11 @@ from stayfast.pipeline.cache.semantic import SemanticCache, SemanticHit
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Bypass, CallKey, Hit, Miss, Plan, StartedAnswer, StoredStream
 from stayfast.pipeline.timing.token_timings import TokenTimings
-from stayfast.policy.cache.freshness import FRESH, SPARE, age_of, fresh_for_s, is_too_warm, stricter, use_of
+from stayfast.policy.cache.freshness import FRESH, SPARE, age_of, max_fresh_age_s, is_too_random, merge_directives, freshness_of
 from stayfast.stores.base import CachedAnswer, Store
 from stayfast.stores.memory import MemoryStore
-from stayfast.wire.canonical import CanonicalRequest, canonicalize, identity_bytes, key_digest, scope_bytes, scope_of
-from stayfast.wire.replay import in_events, is_storable
+from stayfast.wire.canonical import CanonicalRequest, canonicalize, identity_bytes, key_digest, scope_bytes, scope_digest
+from stayfast.wire.replay import encode_stored_stream, storable_body
 
 MAX_RENEWING = 64  # background calls of one route at the same time
 SHARE_OF_ALLOWANCE = 0.9  # of the stage's time; a semantic lookup that takes longer is a miss
@@ -44,7 +44,7 @@ class Cache:
         cache = ex.policy.cache
         if cache is None:
             return BYPASS
-        control = ex.arrival.cache if ex.request.cache is None else stricter(ex.arrival.cache, ex.request.cache)
+        control = ex.arrival.cache if ex.request.cache is None else merge_directives(ex.arrival.cache, ex.request.cache)
         question = _question_of(ex, cache, control)
         if isinstance(question, str):
             ex.record.set_cache_result(CacheResult("bypass", why=question))
@@ -60,13 +60,13 @@ class Cache:
             ex.record.set_cache_result(MISS)
             return replace(miss, may_join=False)
         store = cache.store
-        stored = store.peek(key) if isinstance(store, MemoryStore) else await self._read_store(ex, store, key)
+        stored = store.get_sync(key) if isinstance(store, MemoryStore) else await self._read_store(ex, store, key)
         if stored is not None:
             found = self._use_stored(ex, miss, stored)
             if isinstance(found, Hit):
                 return found
             miss = found
-        if cache.semantic is not None and (call_key not in self._running or key in cache.renewing):
+        if cache.semantic is not None and (call_key not in self._running or key in cache.refreshing):
             found = await self._lookup_semantic(ex, miss, cache.semantic, canonical_request, terms)
             if isinstance(found, Hit):
                 return found
@@ -92,7 +92,7 @@ class Cache:
         """A hit if the answer's age allows it; else a miss, with the stale answer if it may replace a failed call."""
         control = miss.control
         max_age_s = inf if control is None or control.max_age_s is None else control.max_age_s
-        use = use_of(miss.cache.config, age_of(stored.kept_at, self._clock.wall()), max_age_s)
+        use = freshness_of(miss.cache.config, age_of(stored.kept_at, self._clock.wall()), max_age_s)
         if use is None:
             return miss
         if use is SPARE:
@@ -106,18 +106,18 @@ class Cache:
 
     def _may_refresh(self, miss: Miss) -> bool:
         """Whether a background call may be made: one at a time for a question."""
-        renewing = miss.cache.renewing
+        renewing = miss.cache.refreshing
         return miss.key not in renewing and miss.call_key not in self._running and len(renewing) < MAX_RENEWING
 
     async def _lookup_semantic(self, ex: Exchange, miss: Miss, semantic: SemanticCache, canonical_request: CanonicalRequest,
                                terms: bytes) -> Hit | Miss:
         """An answer to a question that means the same; on a miss, with what was found out about the question."""
-        now, max_age_s = self._clock.now(), fresh_for_s(miss.cache.config, miss.control)
+        now, max_age_s = self._clock.now(), max_fresh_age_s(miss.cache.config, miss.control)
         until = now + min(semantic.config.lookup_timeout_s, SHARE_OF_ALLOWANCE * (ex.ledger.ends_at - now))
-        why, found = await semantic.find(ex.request, canonical_request, scope_of(terms), max_age_s, until,
+        why, found = await semantic.find(ex.request, canonical_request, scope_digest(terms), max_age_s, until,
                                          tenant=ex.arrival.tenant)
         if isinstance(found, SemanticHit):
-            query = found.asking
+            query = found.query
             started = self._open(ex, miss.cache, found.answer, max_age_s, found)
             if started is not None:
                 semantic.count("hit")
@@ -148,14 +148,14 @@ class Cache:
             return None
         now, model = self._clock.now(), plan.prompt.request.model
         for target in (*plan.candidates, *(target for tier in plan.fallback for target in tier)):
-            load = target.member.load(now, target.model or model)
-            if load.share > 0 or load.wants_probe:
+            load = target.member.load_of(now, target.model or model)
+            if load.share > 0 or load.needs_probe:
                 return None
         return self.open_stale(ex, miss)
 
     def open_shared(self, ex: Exchange, miss: Miss, stored: CachedAnswer) -> StartedAnswer | None:
         """The answer of a call that another process has made meanwhile."""
-        started = self._open(ex, miss.cache, stored, fresh_for_s(miss.cache.config, miss.control))
+        started = self._open(ex, miss.cache, stored, max_fresh_age_s(miss.cache.config, miss.control))
         if started is not None:
             ex.record.set_cache_result(COALESCED)
         return started
@@ -178,7 +178,7 @@ class Cache:
         if age_s > fresh_for_s or age_s == inf or wall > answer.drop_at:
             return None
         try:
-            body = in_events(ex.request, answer.body) if ex.request.stream else answer.body
+            body = encode_stored_stream(ex.request, answer.body) if ex.request.stream else answer.body
         except ValueError:
             return None
         record, saved_usd = ex.record, cache.worth_usd(answer.usage, ex.request.model)
@@ -191,7 +191,7 @@ class Cache:
             record.note(f"asked in other words {int(age_s)} s ago: cosine {hit.cosine:.3f}, p {hit.p:.3f}")
         record.use_upstream(FROM_CACHE)
         cadence = TokenTimings(ex.route or "", FROM_CACHE, self._sink)
-        cadence.begin(self._clock.now())
+        cadence.start(self._clock.now())
         stored = StoredStream(FROM_CACHE, cadence, answer.usage, answer.finish_reason)
         return StartedAnswer(stored, stored, Chunk(body, 1))
 
@@ -201,23 +201,23 @@ class Cache:
         stored = self._answer_to_store(ex, miss, summary, data)
         if stored is not None:
             if isinstance(store, MemoryStore):
-                store.keep(miss.key, stored)
+                store.put_sync(miss.key, stored)
             else:
                 await store.put(miss.key, stored)
             if miss.query is not None and cache.semantic is not None:
-                cache.semantic.answered(miss.query, ex.request, miss.key, stored)
+                cache.semantic.learn_answer(miss.query, ex.request, miss.key, stored)
         if not isinstance(store, MemoryStore):
-            store.led(miss.key)
+            store.release_lead(miss.key)
 
     def _answer_to_store(self, ex: Exchange, miss: Miss, summary: AnswerSummary, data: bytes | None) -> CachedAnswer | None:
         if data is None or ex.record.upstream == FROM_CACHE:
             return None
         cache, control = miss.cache, miss.control
-        body = is_storable(ex.request, summary, data)
+        body = storable_body(ex.request, summary, data)
         if body is None or len(body) > cache.config.max_answer_bytes:
             if miss.query is not None and cache.semantic is not None and (
                     summary.is_complete and not summary.is_cut and summary.failure is None):
-                cache.semantic.unkept(miss.query)
+                cache.semantic.learn_unstorable(miss.query)
             return None
         stored_at, keep_s = self._clock.wall(), cache.keep_s
         if control is not None and control.keep_s is not None:
@@ -244,7 +244,7 @@ def _question_of(ex: Exchange, cache: RouteCache, control: CacheControl | None
     canonical_request = canonicalize(request)
     if canonical_request.why_not:
         return canonical_request.why_not
-    if canonical_request.is_sampled and is_too_warm(cache.config, canonical_request.temperature,
+    if canonical_request.is_sampled and is_too_random(cache.config, canonical_request.temperature,
                                                     is_seeded=canonical_request.is_seeded):
         return "temperature"
     terms = scope_bytes(canonical_request, identity)

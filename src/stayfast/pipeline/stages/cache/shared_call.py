@@ -29,7 +29,7 @@ from stayfast.core.types import CALL, RELAY, AnswerSummary, Chunk, Outcome
 from stayfast.pipeline.exchange import Exchange, Start
 from stayfast.pipeline.plan import CallKey, Plan, StartedAnswer
 from stayfast.pipeline.stages.cache.idempotency import KeyClaim
-from stayfast.pipeline.tasks import TaskGroupRegistry
+from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.pipeline.timing.timeouts import RequestTimeouts
 from stayfast.pipeline.timing.token_timings import SILENT, TokenTimings
 
@@ -102,7 +102,7 @@ class SharedCall:
         assert self._started is not None
         return self._started
 
-    async def start(self, plan: Plan, make_call: Start, store: StoreShared | None, tasks: TaskGroupRegistry
+    async def start(self, plan: Plan, make_call: Start, store: StoreShared | None, tasks: BackgroundTasks
                     ) -> StartedAnswer:
         """Begin the call in a Task and read it as its first subscriber. Raises the call's failure before its first content.
         store: called after a clean end, with the whole answer unless its beginning was dropped; others can join until it
@@ -168,7 +168,7 @@ class SharedCall:
         try:
             self._started = started = await make_call(ex, plan)
             self._add(started.first_chunk)
-            timeouts.unbound()  # from here on each subscriber has its own deadline
+            timeouts.remove_bound()  # from here on each subscriber has its own deadline
             if ex.request.stream:
                 await self._read_stream(started, timeouts)
             else:
@@ -192,7 +192,7 @@ class SharedCall:
                 if ex.request.stream:
                     await asyncio.sleep(0)  # the readers get the end first: joining a long answer takes a while
                 if store is not None and self.record.degraded is None:
-                    await store(ex, self.started.stream.sight, self.buffer.join())
+                    await store(ex, self.started.stream.summary, self.buffer.join())
             finally:
                 self._close()
 
@@ -200,10 +200,10 @@ class SharedCall:
         data = self.buffer.join() if self.record.degraded is None else None
         if data is not None:
             for claim in self.claims:
-                claim.keep(data, self.started.stream.sight)
+                claim.keep(data, self.started.stream.summary)
 
     async def _read_stream(self, started: StartedAnswer, timeouts: RequestTimeouts) -> None:
-        stream, cadence, clock, idle_s = started.stream, started.source.cadence, self.clock, self._ex.policy.timeouts.idle_s
+        stream, cadence, clock, idle_s = started.stream, started.source.timings, self.clock, self._ex.policy.timeouts.idle_s
         while True:
             if self.buffer.n_bytes - self._n_bytes_read > AHEAD_BYTES:
                 await self._wait_for_reader(timeouts)
@@ -213,13 +213,13 @@ class SharedCall:
                 break
             timeouts.disarm()
             if chunk.n_content:
-                cadence.content(clock.now())
+                cadence.note_content(clock.now())
             self._add(chunk)
         started.source.end(SUCCESS)
 
     async def _read_whole(self, started: StartedAnswer) -> None:
         """The rest of an answer whose content is complete: no timeout is needed."""
-        if started.stream.sight.is_cut:
+        if started.stream.summary.is_cut:
             started.source.end(DROPPED, Fault.TIMEOUT.value)
             return
         while (chunk := await started.stream.next()) is not None:
@@ -284,16 +284,16 @@ class SharedCall:
 class Subscriber:
     """One request that reads a shared call: source and stream to its relay. One task reads it."""
 
-    __slots__ = ("_at", "_call", "_n_bytes", "_waiter", "cadence", "ex", "is_incremental", "is_maker", "name",
-                 "sight")
+    __slots__ = ("_at", "_call", "_n_bytes", "_waiter", "timings", "ex", "is_incremental", "is_maker", "name",
+                 "summary")
 
     def __init__(self, call: SharedCall, ex: Exchange, *, is_maker: bool) -> None:
         self.ex = ex
         self.name = ""
         self.is_incremental = False  # the call itself has the idle timeout
         self.is_maker = is_maker
-        self.cadence: TokenTimings
-        self.sight: AnswerSummary  # the call's, which may be ahead of this reader
+        self.timings: TokenTimings
+        self.summary: AnswerSummary  # the call's, which may be ahead of this reader
         self._call = call
         self._at = 0  # chunks read
         self._n_bytes = 0
@@ -307,14 +307,14 @@ class Subscriber:
             self.abandon()
             raise
         started, is_stream = self._call.started, self.ex.request.stream
-        source, self.sight = started.source, started.stream.sight
+        source, self.summary = started.source, started.stream.summary
         self.name = source.name
         if self.is_maker and not is_stream:
-            self.cadence = source.cadence  # the parts arrived before anything was read here
+            self.timings = source.timings  # the parts arrived before anything was read here
         else:
-            now, first_at = self._call.clock.now(), source.cadence.first_at
-            self.cadence = TokenTimings("", "", SILENT)
-            self.cadence.begin(now if is_stream or first_at is None else max(first_at, self.ex.arrival.accepted_at))
+            now, first_at = self._call.clock.now(), source.timings.first_at
+            self.timings = TokenTimings("", "", SILENT)
+            self.timings.start(now if is_stream or first_at is None else max(first_at, self.ex.arrival.accepted_at))
         return StartedAnswer(self, self, lead if lead is not None else Chunk(b""))
 
     async def next(self) -> Chunk | None:

@@ -24,10 +24,10 @@ from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.call.hedged_call import HedgedCall, IsShedding, longest_part
 from stayfast.pipeline.stages.call.places import choose_target
 from stayfast.pipeline.stages.call.retry import RetryPolicy, is_once
-from stayfast.pipeline.tasks import TaskGroupRegistry
+from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.policy.admission.price import price_of
-from stayfast.policy.resilience.retry import patience_s
+from stayfast.policy.resilience.retry import longest_wait_s
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.base import Call, Sending
 
@@ -44,7 +44,7 @@ class Caller:
         self._sink = sink
         self._is_shedding = is_shedding
         self._retrying = RetryPolicy(clock, rng, sink)
-        self._tasks = TaskGroupRegistry()
+        self._tasks = BackgroundTasks()
 
     def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, StartedAnswer]:
         """The first attempt that brings content; of a whole answer, all of it. A fallback is tried when all candidates
@@ -52,15 +52,15 @@ class Caller:
         Rejected, Shed.
         """
         ends_at, weight = ex.ledger.ends_at, weight_of(len(plan.prompt.request.body))
-        if not ex.arrival.headers or not ex.arrival.is_repeat:  # an SDK's retry earns no budget for more retries
-            plan.route.hedging.budget.request(weight, self._clock.now())
+        if not ex.arrival.headers or not ex.arrival.is_sdk_retry:  # an SDK's retry earns no budget for more retries
+            plan.route.hedging.budget.deposit(weight, self._clock.now())
         if plan.fallback:
             return self._call_with_fallback(ex, plan, ends_at, weight)
         return self._call_targets(ex, plan, plan.candidates, ends_at, is_last=True)
 
     async def _call_with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         reserve_s = 0.0 if is_once(ex, plan) else ex.reserve_s
-        ex.timeouts.bound(ends_at - reserve_s, self._clock.now())
+        ex.timeouts.set_bound(ends_at - reserve_s, self._clock.now())
         try:
             return await self._call_targets(ex, plan, plan.candidates, ends_at - reserve_s, is_last=False)
         except StayfastError as failed:
@@ -86,10 +86,10 @@ class Caller:
                 break
             n_left -= 1
             until = ends_at - reserve_s * n_left / len(tiers)
-            ex.timeouts.bound(until, now)
+            ex.timeouts.set_bound(until, now)
             self._retrying.report_retry(ex, plan, failed, targets[0], "fell back to")
-            pool.take(weight, now)
-            budget.take_retry(weight, now)  # the first fallback is never refused: it replaces a failed request
+            pool.withdraw(weight, now)
+            budget.withdraw_retry(weight, now)  # the first fallback is never refused: it replaces a failed request
             try:
                 started = await self._call_targets(ex, plan, targets, until, is_last=not n_left,
                                                    n_before=len(ex.record.attempts))
@@ -98,7 +98,7 @@ class Caller:
             except StayfastError as later:
                 failed = later
             else:
-                ex.record.degrade(None if targets is plan.own else "fallback")
+                ex.record.degrade(None if targets is plan.own_targets else "fallback")
                 return started
         raise failed from None
 
@@ -106,7 +106,7 @@ class Caller:
                             is_last: bool, n_before: int = 0) -> StartedAnswer:
         """The first target that brings content by `ends_at`. is_last: no fallback follows. n_before: earlier attempts."""
         if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones last: a hedge would leave them at once
-            slow = plan.route.hedging.slow([target.member.upstream.name for target in targets], self._clock.now(),
+            slow = plan.route.hedging.slow_upstreams([target.member.upstream.name for target in targets], self._clock.now(),
                                            is_whole=not plan.prompt.request.stream)
             targets = sorted(targets, key=lambda target: target.member.upstream.name in slow)
         candidates = self._reachable(ex, plan, targets, ends_at - ex.grace_s)
@@ -116,7 +116,7 @@ class Caller:
         try:
             while True:
                 target = candidates[0]
-                if plan.prompt.layout is not None or not target.member.limited(plan.lane).has_room:
+                if plan.prompt.layout is not None or not target.member.limiter_of(plan.lane).has_room:
                     target = await self._wait_for_target(ex, plan, candidates, ends_at)
                 try:
                     return await self._attempt(ex, plan, target, targets, ends_at, n_made=n_made, is_last=is_last)
@@ -161,7 +161,7 @@ class Caller:
             now = self._clock.now()
             if awake(plan, (target,), now, ends_at - ex.grace_s):
                 return target
-            target.member.limited(plan.lane).call_up()  # the free place goes to the next waiting request
+            target.member.limiter_of(plan.lane).grant_waiters()  # the free place goes to the next waiting request
             candidates.popleft()
             if not candidates:
                 raise AllHanging(plan, (target,), now)
@@ -210,7 +210,7 @@ class Caller:
         arrival = ex.arrival
         call = Call(request, model, arrival.request_id, deadline, ex.policy.timeouts.connect_s, arrival.headers,
                     arrival.new_span(self._rng), False,
-                    layout.marker(upstream.name, model, price) if layout is not None else None,
+                    layout.new_marker(upstream.name, model, price) if layout is not None else None,
                     arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending())
         hedging = plan.route.hedging
         known = None
@@ -218,7 +218,7 @@ class Caller:
             known = hedging.first_tokens(upstream.name, len(request.body), is_whole=not request.stream)
         attempt = Attempt(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental=is_incremental,
                           clock=self._clock, sink=self._sink, price=price, first_tokens=known,
-                          role=HEDGE if is_hedge else _role_of(ex, plan, target), aim=plan.aim, lane=plan.lane)
+                          role=HEDGE if is_hedge else _role_of(ex, plan, target), aim=plan.feedback, lane=plan.lane)
         ex.record.add_attempt(attempt)
         return attempt
 
@@ -240,12 +240,12 @@ class Caller:
             started = hedged.take_winner() if hedged is not None else None
             if started is None:
                 return self._end_interrupted(ex, attempt, hedged, why, is_last=is_last)
-            attempt.lose()
+            attempt.mark_lost()
             return started
         except UpstreamFailed as failed:
             if failed.fault is Fault.TIMEOUT and ex.timeouts.is_over(self._clock.now()):  # it fired before our own timer
                 attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=attempt.is_late)
-                raise ex.timeouts.exceeded(Stage.CALL) from None
+                raise ex.timeouts.timeout_error(Stage.CALL) from None
             attempt.fail(failed)
             raise
         except BaseException:
@@ -277,8 +277,8 @@ class Caller:
 
 def awake(plan: Plan, targets: Sequence[Target], now: float, ends_at: float) -> Sequence[Target]:
     """The targets at which a call that starts now is not expected to hang until it fails."""
-    model, most_s = plan.prompt.request.model, patience_s(plan.route.retry, ends_at - now)
-    return [target for target in targets if not target.member.health(target.model or model).is_hanging(most_s, now)]
+    model, most_s = plan.prompt.request.model, longest_wait_s(plan.route.retry, ends_at - now)
+    return [target for target in targets if not target.member.health_of(target.model or model).is_hanging(most_s, now)]
 
 
 def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
@@ -295,7 +295,7 @@ def _may_hedge(ex: Exchange, hedging: Hedging) -> bool:
     request = ex.request
     if (request.is_stateful or request.is_stored) and not hedging.config.allow_stateful:
         return False
-    return not ex.arrival.headers or not ex.arrival.is_repeat
+    return not ex.arrival.headers or not ex.arrival.is_sdk_retry
 
 
 def _allows_fallback(failed: StayfastError, *, is_once: bool) -> bool:
@@ -321,7 +321,7 @@ class AllHanging(UpstreamFailed):
 
     def __init__(self, plan: Plan, targets: Sequence[Target], now: float) -> None:
         names = ", ".join(target.member.upstream.name for target in targets)
-        healths = [target.member.health(target.model or plan.prompt.request.model) for target in targets]
+        healths = [target.member.health_of(target.model or plan.prompt.request.model) for target in targets]
         super().__init__(names, Fault.TIMEOUT, f"not sent to {names}: {healths[0].breaker.why}, and calls there last failed "
                          "only after a long wait", code="upstream_down", kind="overloaded_error",
                          retry_after_s=max(1.0, min(health.probe_due_s(now) for health in healths)))

@@ -12,13 +12,13 @@ from math import inf
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError, UpstreamFailed
-from stayfast.core.events import Hedged, Sink, stands
+from stayfast.core.events import Hedged, Sink, describe_budget
 from stayfast.core.types import Stage
 from stayfast.pipeline.attempts.attempt import Attempt, read_to_first_token, read_whole
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, StartedAnswer
 from stayfast.pipeline.routing.selector import Target
-from stayfast.pipeline.tasks import TaskGroupRegistry
+from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.policy.resilience.hedge import LEAST_AFTER_S, HedgePlan
 from stayfast.policy.resilience.retry_budget import weight_of
@@ -38,7 +38,7 @@ def longest_part(attempts: Iterable[Attempt]) -> StartedAnswer | None:
     there is none.
     """
     for attempt in sorted(attempts, key=lambda attempt: attempt.n_content, reverse=True):
-        lead = attempt.cut()
+        lead = attempt.end_partial()
         if lead is not None and attempt.stream is not None:
             return StartedAnswer(attempt, attempt.stream, lead)
     return None
@@ -52,7 +52,7 @@ class HedgedCall:
                  "_refused", "_running", "_sink", "_tasks", "_winner")
 
     def __init__(self, ex: Exchange, plan: Plan, first: Attempt, others: Sequence[Target], *, n_made: int,
-                 begin: Callable[..., Attempt], begin_retry: Callable[..., Attempt | None], tasks: TaskGroupRegistry,
+                 begin: Callable[..., Attempt], begin_retry: Callable[..., Attempt | None], tasks: BackgroundTasks,
                  clock: Clock, sink: Sink, is_shedding: IsShedding | None = None) -> None:
         """begin, begin_retry: of `Caller`, for this request and plan."""
         self._ex = ex
@@ -133,13 +133,13 @@ class HedgedCall:
     def end(self, answer: StartedAnswer | None) -> None:
         """Close every attempt that is not the answer."""
         self._is_over = True
-        self._ex.timeouts.ring_no_more()
+        self._ex.timeouts.cancel_hedge_check()
         if not self._concurrent:
             return
         for attempt, task in self._concurrent:
             if answer is None or answer.source is not attempt:
-                attempt.lose() if answer is not None else attempt.abandon()
-            elif not answer.stream.sight.is_cut:
+                attempt.mark_lost() if answer is not None else attempt.abandon()
+            elif not answer.stream.summary.is_cut:
                 continue  # its task is over
             task.cancel()
 
@@ -150,7 +150,7 @@ class HedgedCall:
                 break
         else:
             second = others[0]
-        plan = self._hedging.plan(running.name, second.member.upstream.name, self._n_bytes, since, is_whole=self._is_whole)
+        plan = self._hedging.plan_hedge(running.name, second.member.upstream.name, self._n_bytes, since, is_whole=self._is_whole)
         self._ex.timeouts.schedule_hedge_check(since + (plan.after_s if plan.after_s < inf else REPLAN_S), self._check)
 
     def _check(self) -> None:
@@ -158,7 +158,7 @@ class HedgedCall:
         ex, hedging, now = self._ex, self._hedging, self._clock.now()
         target = self._target()
         running, name = self._running, target.member.upstream.name
-        plan = hedging.plan(running.name, name, self._n_bytes, now, is_whole=self._is_whole)
+        plan = hedging.plan_hedge(running.name, name, self._n_bytes, now, is_whole=self._is_whole)
         if plan.after_s == inf:
             if not self._refused and not now - running.began_at < LONG * plan.usual_s < inf:
                 self._refused = NO_HELP
@@ -171,23 +171,23 @@ class HedgedCall:
             return
         if self._late is not running:
             self._late = running
-            hedging.late(running.name, now, is_whole=self._is_whole)
+            hedging.note_late(running.name, now, is_whole=self._is_whole)
         refused = self._refusal(target, plan.usual_s, now)
         if refused:
             if self._refused in ("", NO_HELP):
                 self._refused = refused
                 if refused == "budget":
-                    hedging.budget.miss_hedge(weight_of(self._n_bytes), now)
+                    hedging.budget.record_blocked_hedge(weight_of(self._n_bytes), now)
                 hedge_event = self._hedge_event(plan, name, now, refused)
-                at = f" ({stands(hedge_event.spent, hedge_event.budget)})" if refused == "budget" else ""
+                at = f" ({describe_budget(hedge_event.spent, hedge_event.budget)})" if refused == "budget" else ""
                 ex.record.note(f"not hedged to {name} at once: {WHY_NOT[refused]}{at}")
             self._ex.timeouts.schedule_hedge_check(now + RECHECK_S, self._check)
             return
         budget, weight = hedging.budget, weight_of(self._n_bytes)
         ex.record.note(f"hedged to {name}: {self._hedge_event(plan, name, now, '').why}")
         if hedging.config.mode != "race":  # the hedges of a race are part of the route's plan and cost no budget
-            budget.take_hedge(weight, now)
-            target.member.retry_budget.take(weight, now)
+            budget.withdraw_hedge(weight, now)
+            target.member.retry_budget.withdraw(weight, now)
         self._n_hedges += 1
         self._send(self._begin(target, is_hedge=True))
         if self._n_hedges < hedging.max_extra:
@@ -196,14 +196,14 @@ class HedgedCall:
     def _hedge_event(self, plan: HedgePlan, to: str, now: float, refused: str) -> Hedged:
         hedging = self._hedging
         fact = Hedged(self._ex.route or "", self._running.name, now, refused, to, plan.after_s, plan.quantile, plan.n,
-                      hedging.budget.hedged_share(now), hedging.config.most)
+                      hedging.budget.hedged_share(now), hedging.config.max_share)
         self._sink.emit(fact)
         return fact
 
     def _refusal(self, target: Target, usual_s: float, now: float) -> str:
         """Why no hedge may be sent now; empty: it may."""
         member, hedging = target.member, self._hedging
-        if not member.limited(self._lane).has_room or member.is_failing(now, target.model or self._ex.request.model):
+        if not member.limiter_of(self._lane).has_room or member.is_failing(now, target.model or self._ex.request.model):
             return "busy"
         if self._ex.deadline.at - self._ex.grace_s - now < usual_s:
             return "deadline"
@@ -211,7 +211,7 @@ class HedgedCall:
             return "shedding"
         if hedging.config.mode == "race":
             return ""
-        if hedging.lately(member.upstream.name, is_whole=self._is_whole).is_slow(now):
+        if hedging.late_streak(member.upstream.name, is_whole=self._is_whole).is_slow(now):
             return "slow"
         n_more, weight = hedging.max_extra - self._n_hedges - 1, weight_of(self._n_bytes)
         has_budget = hedging.budget.may_hedge(weight, now, n_more) and member.retry_budget.has_room(weight, now)
@@ -228,10 +228,10 @@ class HedgedCall:
 
         def rank(target: Target) -> tuple[bool, bool, bool, bool]:
             member, model = target.member, target.model or self._ex.request.model
-            is_slow = hedging.lately(member.upstream.name, is_whole=self._is_whole).is_slow(now)
-            return (not member.limited(self._lane).has_room or member.is_failing(now, model), is_slow,
+            is_slow = hedging.late_streak(member.upstream.name, is_whole=self._is_whole).is_slow(now)
+            return (not member.limiter_of(self._lane).has_room or member.is_failing(now, model), is_slow,
                     member in already_called,
-                    not member.is_well(now, model))
+                    not member.is_healthy(now, model))
 
         return min(self._others, key=rank)
 
@@ -264,7 +264,7 @@ class HedgedCall:
             if not self._is_over and self._winner is None and self._ex.timeouts.interrupt():
                 self._winner = StartedAnswer(attempt, stream, lead)
             else:
-                attempt.lose()
+                attempt.mark_lost()
         finally:
             self._n_running -= 1
             if not self._n_running and self._over is not None and not self._over.done():

@@ -22,7 +22,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
-from stayfast.core.events import Fact, Fanout, GapsSeen, Rescued, Sink
+from stayfast.core.events import Fact, Fanout, TokenGaps, Rescued, Sink
 from stayfast.core.types import AnswerSummary, Chunk, Outcome, Stage, Usage
 from stayfast.pipeline.attempts.attempt import RESCUE, Attempt, read_to_first_token
 from stayfast.pipeline.exchange import Exchange
@@ -36,9 +36,9 @@ from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.policy.resilience.stall import StallDetector, TokenFlow
 from stayfast.upstreams.base import AnswerStream, Call, Sending
 from stayfast.upstreams.state.upstream_state import UpstreamState
-from stayfast.wire.continuation import MAX_SO_FAR_BYTES, CannotGoOn, Continuation, both, in_bytes
+from stayfast.wire.continuation import MAX_REPLAY_BYTES, NotContinuable, Continuation, add_usage, encode_client_events
 from stayfast.wire.dialect import Json
-from stayfast.wire.errors import malformed
+from stayfast.wire.errors import malformed_answer
 
 SUCCESS, DROPPED, IGNORED = Outcome
 MAX_RESCUES = 2  # of one answer
@@ -68,8 +68,8 @@ class FailoverStream:
         plan = self._plan
         every = [*plan.candidates, *(target for tier in plan.fallback for target in tier)]
         model = self._ex.request.model
-        able = [target for target in every if target.continues and target.member.limited(plan.lane).has_room
-                and target.member.is_well(now, target.model or model)]
+        able = [target for target in every if target.continues and target.member.limiter_of(plan.lane).has_room
+                and target.member.is_healthy(now, target.model or model)]
         return sorted(able, key=lambda target: target.member is mine)
 
     def refusal(self, targets: list[Target], n_sent: int, now: float) -> str:
@@ -79,7 +79,7 @@ class FailoverStream:
             return "tries"
         if not targets:
             return "busy"
-        least_s = max(targets[0].member.usual.all.baseline_s, plan.route.retry.min_remaining_s)
+        least_s = max(targets[0].member.baselines.all.baseline_s, plan.route.retry.min_remaining_s)
         if self._ex.ledger.ends_at - now < least_s:
             return "deadline"
         return "" if self._has_budget(targets[0], self._weight(n_sent), now) else "budget"
@@ -91,11 +91,11 @@ class FailoverStream:
         self._n_rescues += 1
         budget = self._plan.route.hedging.budget
         for target in self.targets(mine, self._clock.now())[:MAX_TRIES]:
-            now, weight = self._clock.now(), self._weight(rest.n_sent)
+            now, weight = self._clock.now(), self._weight(rest.n_sent_tokens)
             if not self._has_budget(target, weight, now):
                 break
-            budget.take_retry(weight, now)
-            target.member.retry_budget.take(weight, now)
+            budget.withdraw_retry(weight, now)
+            target.member.retry_budget.withdraw(weight, now)
             attempt = self._begin(target, rest)
             lead = await self._read(attempt)
             if lead is not None and attempt.stream is not None:
@@ -111,7 +111,7 @@ class FailoverStream:
     def _begin(self, target: Target, rest: Continuation) -> Attempt:
         ex, model = self._ex, target.model or self._ex.request.model
         call = Call(rest.request, model, ex.arrival.request_id, ex.deadline, ex.policy.timeouts.connect_s,
-                    ex.arrival.headers, ex.arrival.new_span(self._rng), goes_on=bool(rest.seam.prefix), sending=Sending())
+                    ex.arrival.headers, ex.arrival.new_span(self._rng), is_continuation=bool(rest.seam.prefix), sending=Sending())
         attempt = Attempt(target.member, call, self._plan.route.name, len(ex.record.attempts) + 1, is_incremental=True,
                           clock=self._clock, sink=self._sink, price=price_of(target.prices, model),
                           role=ex.arrival.role or RESCUE, lane=self._plan.lane)
@@ -167,8 +167,8 @@ class Guarded(Caller):
 
     async def _guarded(self, ex: Exchange, plan: Plan) -> StartedAnswer:
         started = await super().start(ex, plan)
-        attempt, sight = started.source, started.stream.sight
-        if not isinstance(attempt, Attempt) or sight.is_complete or sight.is_cut:
+        attempt, summary = started.source, started.stream.summary
+        if not isinstance(attempt, Attempt) or summary.is_complete or summary.is_cut:
             return started
         guard = StreamGuard(ex, plan, attempt, started, clock=self._clock, sink=self._sink,
                       failover=FailoverStream(ex, plan, clock=self._clock, rng=self._rng, sink=self._sink))
@@ -180,7 +180,7 @@ class StreamGuard:
 
     __slots__ = ("_api", "_attempt", "_clock", "_ex", "_failover", "_flow", "_given", "_half", "_has_ended",
                  "_is_hopeless", "_is_over", "_limit_s", "_n_content", "_n_given", "_on_stall", "_pulse", "_refused",
-                 "_rest", "_route", "_silent_s", "_sink", "_stream", "_taken", "_waits_since", "cadence", "sight")
+                 "_rest", "_route", "_silent_s", "_sink", "_stream", "_taken", "_waits_since", "timings", "summary")
 
     is_incremental = True
 
@@ -194,9 +194,9 @@ class StreamGuard:
         self._failover = failover
         self._clock = clock
         self._sink = sink
-        self.sight: AnswerSummary = started.stream.sight  # of the first attempt, continued here
-        self.cadence = TokenTimings(self._route, attempt.name, Fanout())  # as the client sees it; attempts emit their own
-        self.cadence.begin(attempt.cadence.first_at or clock.now())
+        self.summary: AnswerSummary = started.stream.summary  # of the first attempt, continued here
+        self.timings = TokenTimings(self._route, attempt.name, Fanout())  # as the client sees it; attempts emit their own
+        self.timings.start(attempt.timings.first_at or clock.now())
         self._given = [started.first_chunk.data]  # everything sent to the client
         self._n_given = len(started.first_chunk.data)  # bytes
         self._is_hopeless = self._on_stall != "rescue"  # this answer cannot be continued
@@ -245,8 +245,8 @@ class StreamGuard:
         if chunk.n_content:
             self._silent_s = 0.0
             self._n_content += chunk.n_content
-            self._pulse.beat(silent_s)
-            self._attempt.cadence.content(now)
+            self._pulse.add_gap(silent_s)
+            self._attempt.timings.note_content(now)
         else:
             self._silent_s = silent_s  # a ping says nothing about the model
         return self._translate(chunk)
@@ -255,14 +255,14 @@ class StreamGuard:
         if self._rest is not None:
             try:
                 events = self._rest.feed(chunk.data)
-            except CannotGoOn:
-                raise malformed(self.name, "a continuation that does not follow its protocol") from None
-            self.sight.n_events += len(events)
-            chunk = Chunk(in_bytes(self._api, events), chunk.n_content)
+            except NotContinuable:
+                raise malformed_answer(self.name, "a continuation that does not follow its protocol") from None
+            self.summary.n_events += len(events)
+            chunk = Chunk(encode_client_events(self._api, events), chunk.n_content)
         if not self._is_hopeless:
             self._given.append(chunk.data)
             self._n_given += len(chunk.data)
-            if self._n_given > MAX_SO_FAR_BYTES:
+            if self._n_given > MAX_REPLAY_BYTES:
                 self._give_up("length")
         return chunk
 
@@ -281,28 +281,28 @@ class StreamGuard:
     def _ended(self) -> Chunk | None:
         """The upstream's stream ended. A continued answer needs an end of its own."""
         self._is_over = True
-        rest, sight = self._rest, self.sight
+        rest, summary = self._rest, self.summary
         if rest is None:
             return None
-        sight.usage = both(self._taken, self._stream.sight.usage or self._used())
-        sight.finish_reason = self._stream.sight.finish_reason
-        sight.is_complete = True
-        return self._last(rest.end(sight.usage))
+        summary.usage = add_usage(self._taken, self._stream.summary.usage or self._used())
+        summary.finish_reason = self._stream.summary.finish_reason
+        summary.is_complete = True
+        return self._last(rest.encode_end(summary.usage))
 
     def _last(self, events: list[Json]) -> Chunk:
-        self.sight.n_events += len(events)
-        return Chunk(in_bytes(self._api, events, is_end=True))
+        self.summary.n_events += len(events)
+        return Chunk(encode_client_events(self._api, events, is_end=True))
 
     def cut(self) -> Chunk | None:
-        rest, sight = self._rest, self.sight
+        rest, summary = self._rest, self.summary
         if rest is None:
             return self._stream.cut()
-        if sight.is_complete or sight.is_cut:
+        if summary.is_complete or summary.is_cut:
             return None
-        sight.usage = both(self._taken, self._used())
-        sight.finish_reason = "length"
-        sight.is_cut = True
-        return self._last(rest.cut(sight.usage))
+        summary.usage = add_usage(self._taken, self._used())
+        summary.finish_reason = "length"
+        summary.is_cut = True
+        return self._last(rest.encode_early_end(summary.usage))
 
     def close(self) -> None:
         self._stream.close()
@@ -312,8 +312,8 @@ class StreamGuard:
             self._has_ended = self._is_over = True
             now = self._clock.now()
             self._pulse.check(self._flow, now)
-            self.cadence.end(now, is_whole=outcome is SUCCESS and not self.sight.is_cut)
-        taken = self._used() if self._rest is not None and self._stream.sight.usage is None else None
+            self.timings.end(now, is_whole=outcome is SUCCESS and not self.summary.is_cut)
+        taken = self._used() if self._rest is not None and self._stream.summary.usage is None else None
         self._attempt.end(outcome, fault, upstream_status=upstream_status, taken=taken)
 
     def abandon(self) -> None:
@@ -333,12 +333,12 @@ class StreamGuard:
             return
         silent_s = self._silent_s + now - self._waits_since
         targets = self._failover.targets(self._attempt.member, now)
-        self._limit_s = self._pulse.limit_s(flow, targets[0].member.usual.all.baseline_s if targets else 0.0, now)
+        self._limit_s = self._pulse.limit_s(flow, targets[0].member.baselines.all.baseline_s if targets else 0.0, now)
         if silent_s < self._limit_s:
             self._check_in(min(CHECK_EVERY_S, max(LEAST_S, self._limit_s - silent_s)))
             return
         if flow.usual_s:
-            flow.sagged(silent_s / flow.usual_s, now)
+            flow.record_sag(silent_s / flow.usual_s, now)
         why = "" if self._on_stall == "end" else self._refusal(now)
         if why or not self._ex.timeouts.interrupt():
             self._check_in(RECHECK_S)
@@ -354,7 +354,7 @@ class StreamGuard:
             return why
         try:
             self._half = Continuation(self._ex.request, b"".join(self._given), int(self._clock.wall()))
-        except CannotGoOn as error:
+        except NotContinuable as error:
             self._give_up(str(error))
             return self._refused
         return ""
@@ -405,16 +405,16 @@ class StreamGuard:
         ex.record.note(f"rescued from {self.name} to {attempt.name} after {self._n_content} tokens: {why}")
         used = self._used()
         stalled.end(DROPPED, fault.value, upstream_status=upstream_status, taken=used)
-        self._taken = both(self._taken, used)
+        self._taken = add_usage(self._taken, used)
         self._rest, self._refused = half, ""
         ex.record.use_upstream(attempt.name)
-        self.sight.failure = None
+        self.summary.failure = None
         self._attach(attempt, stream, lead)
         return self._translate(lead)
 
     def _used(self) -> Usage:
         """The usage of an attempt that was not read to its end: as reported, else estimated."""
-        known = self._attempt.usage_so_far(self._stream.sight.usage)
+        known = self._attempt.usage_so_far(self._stream.summary.usage)
         return msgspec.structs.replace(known, output=max(known.output, self._n_content))
 
     def __repr__(self) -> str:
@@ -431,13 +431,13 @@ class ThroughputMonitor:
         self._clock = clock
         self._flows = flows
 
-    def take(self, facts: Sequence[Fact]) -> None:
+    def consume(self, facts: Sequence[Fact]) -> None:
         flows = self._flows()
         if not flows:
             return
         for fact in facts:
-            if type(fact) is GapsSeen and (flow := flows.get(fact.upstream)) is not None:
-                flow.saw(fact.gaps_s, self._clock.now())
+            if type(fact) is TokenGaps and (flow := flows.get(fact.upstream)) is not None:
+                flow.check_unwatched(fact.gaps_s, self._clock.now())
 
     def __repr__(self) -> str:
         return f"<ThroughputMonitor of {', '.join(self._flows()) or 'no upstream'}>"

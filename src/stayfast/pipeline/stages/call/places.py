@@ -17,7 +17,7 @@ from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan
 from stayfast.pipeline.prompt_cache.planner import PlannedPrompt
 from stayfast.pipeline.routing.selector import Target
-from stayfast.policy.resilience.cross_process import occupancy
+from stayfast.policy.resilience.cross_process import describe_occupancy
 from stayfast.policy.resilience.limits import TOLERANCE
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter, LimiterWaiter, LimitOption
 
@@ -32,7 +32,7 @@ async def choose_target(ex: Exchange, plan: Plan, candidates: deque[Target], end
     layout, lane = plan.prompt.layout, plan.lane
     if layout is not None:
         await _wait_for_leader(ex, layout, candidates[0], ends_at, clock)
-    if candidates[0].member.limited(lane).has_room:
+    if candidates[0].member.limiter_of(lane).has_room:
         return candidates[0]
     target: Target | None = None
     while target is None:  # again after a reload that added or removed lanes
@@ -43,7 +43,7 @@ async def choose_target(ex: Exchange, plan: Plan, candidates: deque[Target], end
         elif target is not candidates[0]:
             first = candidates[0].member
             ex.record.note(f"{target.member.upstream.name} before {first.upstream.name}, which is full: "
-                           f"{_describe_occupancy(first.limited(lane))}")
+                           f"{_describe_occupancy(first.limiter_of(lane))}")
     if target is not candidates[0]:
         candidates.remove(target)
         candidates.appendleft(target)
@@ -52,8 +52,8 @@ async def choose_target(ex: Exchange, plan: Plan, candidates: deque[Target], end
 
 async def _wait_for_leader(ex: Exchange, layout: PlannedPrompt, target: Target, ends_at: float, clock: Clock) -> None:
     """Wait while another request fills the prompt cache of the target with the same beginning. Raises DeadlineExceeded."""
-    found = layout.leads(target.member.upstream.name, target.model or ex.request.model)
-    if found is None or found[0].ahead(found[1]) is None:
+    found = layout.find_leaders(target.member.upstream.name, target.model or ex.request.model)
+    if found is None or found[0].find_leader(found[1]) is None:
         return
     leaders, key = found
     began_at = clock.now()
@@ -62,7 +62,7 @@ async def _wait_for_leader(ex: Exchange, layout: PlannedPrompt, target: Target, 
     ex.timeouts.arm_bound()
     try:
         async with asyncio.timeout_at(until):
-            while (leader := leaders.ahead(key)) is not None:
+            while (leader := leaders.find_leader(key)) is not None:
                 await asyncio.shield(leader)
     except TimeoutError:
         pass
@@ -81,12 +81,12 @@ def _targets_by_limit(ex: Exchange, lane: str, candidates: deque[Target], now: f
     targets: dict[ConcurrencyLimiter, Target] = {}
     accepts_any = False
     for target in candidates:
-        is_well = target.member.is_well(now, target.model or ex.request.model)
+        is_well = target.member.is_healthy(now, target.model or ex.request.model)
         if not targets:
             accepts_any = not is_well
         elif not is_well and not accepts_any:
             continue
-        targets.setdefault(target.member.limited(lane), target)
+        targets.setdefault(target.member.limiter_of(lane), target)
     return targets
 
 
@@ -129,11 +129,11 @@ def _expected_ttft_s(ex: Exchange, target: Target) -> float:
     """The time to the first token of such a request at the target, unless it is slow; of an unknown class, the shortest."""
     member, request = target.member, ex.request
     is_whole = not (request.stream or member.upstream.always_streams)
-    norm = member.usual.norm(target.model or request.model, len(request.body) // BYTES_A_TOKEN, is_whole)
-    return TOLERANCE * (norm.baseline_s or member.quickest_s)
+    norm = member.baselines.baseline_for(target.model or request.model, len(request.body) // BYTES_A_TOKEN, is_whole)
+    return TOLERANCE * (norm.baseline_s or member.fastest_ttft_s)
 
 
 def _describe_occupancy(limiter: ConcurrencyLimiter) -> str:
     lane = f" of lane {limiter.lane}" if limiter.lane else ""
-    taken = occupancy(limiter.n_taken, limiter.limit.value, limiter.common, " were", lane)
+    taken = describe_occupancy(limiter.n_taken, limiter.limit.value, limiter.shared_limit, " were", lane)
     return f"{taken}, {limiter.n_waiting} others waiting"

@@ -13,7 +13,7 @@ from stayfast.core.types import Stage
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan
 from stayfast.pipeline.routing.selector import Target
-from stayfast.policy.resilience.retry import patience_s, wait_before_next
+from stayfast.policy.resilience.retry import longest_wait_s, wait_before_next
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
@@ -42,12 +42,12 @@ class RetryPolicy:
         following = _untried(ex, plan, candidates, now, is_any=failed.is_refused)
         is_fresh = following is not None
         if following is None:
-            most_s = patience_s(retry, ends_at - now, waited_s)
+            most_s = longest_wait_s(retry, ends_at - now, waited_s)
             alone_s, following = _tried(ex, plan, candidates, now, most_s, failed=failed, target=target, is_last=is_last)
             if following is None:
                 return None
-        wait_s = wait_before_next(retry, n_made, ends_at - now, self._rng, is_fresh=is_fresh, alone_s=alone_s,
-                                  least_s=following.member.quickest_s)
+        wait_s = wait_before_next(retry, n_made, ends_at - now, self._rng, is_fresh=is_fresh, retry_after_s=alone_s,
+                                  min_attempt_s=following.member.fastest_ttft_s)
         if wait_s is None or not self._draw(ex, plan, failed, following, wait_s):
             return None
         candidates.remove(following)
@@ -62,9 +62,9 @@ class RetryPolicy:
         if not _may_follow(ex, plan, failed, of):
             return None
         now = self._clock.now()
-        fresh = _untried(ex, plan, [other for other in others if other.member.limited(plan.lane).has_room], now)
+        fresh = _untried(ex, plan, [other for other in others if other.member.limiter_of(plan.lane).has_room], now)
         if fresh is None or wait_before_next(plan.route.retry, n_made, ends_at - now, self._rng, is_fresh=True,
-                                             least_s=fresh.member.quickest_s) is None:
+                                             min_attempt_s=fresh.member.fastest_ttft_s) is None:
             return None
         return fresh if self._draw(ex, plan, failed, fresh, 0.0) else None
 
@@ -77,7 +77,7 @@ class RetryPolicy:
             return True
         now, budget, pool = self._clock.now(), plan.route.hedging.budget, following.member.retry_budget
         weight = weight_of(len(plan.prompt.request.body))
-        if ex.arrival.is_repeat:
+        if ex.arrival.is_sdk_retry:
             why, note = "client", "its client retries by itself"
         elif not budget.may_retry(weight, now):
             why, note = "budget", f"extra attempts came to {budget.extra_share(now):.1%} in the last minute"
@@ -85,11 +85,11 @@ class RetryPolicy:
             why, note = "upstream", f"{following.member.upstream.name} has had its extra attempts of the last minute"
         else:
             self.report_retry(ex, plan, failed, following, "retried at", wait_s=wait_s)
-            budget.take_retry(weight, now)
-            pool.take(weight, now)
+            budget.withdraw_retry(weight, now)
+            pool.withdraw(weight, now)
             return True
         ex.record.note(f"not retried: {note} ({failed.what} of {failed.upstream})")
-        self._sink.emit(RetryWithheld(plan.route.name, failed.upstream, why, budget.extra_share(now), budget.share))
+        self._sink.emit(RetryWithheld(plan.route.name, failed.upstream, why, budget.extra_share(now), budget.max_share))
         return False
 
     def report_retry(self, ex: Exchange, plan: Plan, failed: StayfastError, following: Target, verb: str, *,
@@ -97,7 +97,7 @@ class RetryPolicy:
         """Note and emit a further attempt, with the budget before it. draws: it costs budget."""
         now, budget, to = self._clock.now(), plan.route.hedging.budget, following.member.upstream.name
         what, of = (failed.what, failed.upstream) if isinstance(failed, UpstreamFailed) else (failed.code, "")
-        event = Retried(plan.route.name, of, to, now, what, wait_s, budget.extra_share(now), budget.share if draws else 0.0)
+        event = Retried(plan.route.name, of, to, now, what, wait_s, budget.extra_share(now), budget.max_share if draws else 0.0)
         ex.record.note(f"{verb} {to}: {event.why}")
         self._sink.emit(event)
 
@@ -135,11 +135,11 @@ def _untried(ex: Exchange, plan: Plan, targets: Iterable[Target], now: float, *,
     already_called = {(attempt.member, attempt.call.model) for attempt in ex.record.attempts}
     others = [target for target in targets if (target.member, target.model or model) not in already_called]
     for target in others:
-        if target.member.is_well(now, target.model or model):
+        if target.member.is_healthy(now, target.model or model):
             return target
     for target in others:
-        health = target.member.health(target.model or model)
-        if is_any or (now >= health.alone_until and health.breaker.share(now) > 0):
+        health = target.member.health_of(target.model or model)
+        if is_any or (now >= health.suspended_until and health.breaker.traffic_share(now) > 0):
             return target
     return None
 
@@ -153,12 +153,12 @@ def _tried(ex: Exchange, plan: Plan, candidates: Iterable[Target], now: float, m
     lost = {attempt.member for attempt in ex.record.attempts
             if attempt.done is not None and attempt.done.fault in NOT_MENDED}
     for other in candidates:
-        health = other.member.health(other.model or model)
-        alone_s = max(0.0, health.alone_until - now)
+        health = other.member.health_of(other.model or model)
+        alone_s = max(0.0, health.suspended_until - now)
         if other is target and failed.retry_after_s is not None:  # the upstream's state keeps at most a minute of it
             alone_s = max(alone_s, failed.retry_after_s)
         if alone_s > most_s or alone_s >= least_s or health.is_hanging(most_s, now):
             continue
-        if is_last or not (alone_s or health.breaker.share(now) == 0 or other.member in lost):
+        if is_last or not (alone_s or health.breaker.traffic_share(now) == 0 or other.member in lost):
             found, least_s = other, alone_s
     return least_s, found
