@@ -21,14 +21,14 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fact, RequestDone, Sink
 from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.observe.batch import MAX_FACTS, Batch
+from stayfast.observe.fact_batch import MAX_FACTS, Batch
 from stayfast.observe.log import LineWriter, LogConfig
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.histogram import LogHistogram, Window
 from stayfast.settings import SettingsText, load_settings
 from stayfast.upstreams.base import Call
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 N_CHUNKS, N_REQUESTS, N_ROUNDS = 32, 500, 41
 SETTINGS = """\

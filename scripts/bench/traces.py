@@ -29,7 +29,7 @@ from stayfast.observe.tracing.config import TraceConfig
 from stayfast.observe.tracing.exporter import SpanExporter
 from stayfast.observe.tracing.otlp import SpanEncoder
 from stayfast.pipeline.exchange import Arrival
-from stayfast.server.inbound import parse_caller_trace, forwarded_headers
+from stayfast.server.http_request import forwarded_headers, parse_caller_trace
 from stayfast.wire.trace_context import encode_trace_headers
 
 FIELDS = {b"traceparent": b"00-12345678901234567890123456789012-1234567890123456-01", b"tracestate": b"vendor=abc"}

@@ -30,13 +30,13 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.settings import RouteSettings, Settings
 from stayfast.settings.environment import cache_directory, read_environment
 from stayfast.stores import onnx_embedder as minilm
-from stayfast.stores.base import Get, IsLed, AcquireLead, ReleaseLead, StoreCommand, Put, StoreReply, StoreStats
+from stayfast.stores.base import AcquireLead, Get, IsLed, Put, ReleaseLead, StoreCommand, StoreReply, StoreStats
 from stayfast.stores.embedder import EmbedderConfig
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
-from stayfast.testing import SendText, ScriptedUpstream, Wait
+from stayfast.testing import ScriptedUpstream, SendText, Wait
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 RATE_RPS: Final = 20.0
 NO_HEDGE = HedgeConfig("off")

@@ -8,7 +8,17 @@ from typing import Final
 
 from stayfast.core import units as amounts
 from stayfast.lab.load.stats import ExactDistribution
-from stayfast.lab.report.html.frame import AxisScale, Box, Series, draw_axes, draw_curve, log_scale, to_pixels, format_tick_s, make_ticks
+from stayfast.lab.report.html.frame import (
+    AxisScale,
+    Box,
+    Series,
+    draw_axes,
+    draw_curve,
+    format_tick_s,
+    log_scale,
+    make_ticks,
+    to_pixels,
+)
 from stayfast.lab.report.html.markup import Markup, format_number, tag
 
 WIDTH: Final = 760.0

@@ -16,7 +16,7 @@ from stayfast.cli.bench import add_fault_options, parse, run
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.processes import Processes
-from stayfast.lab.load.client import RequestConfig, LoadTargetConfig
+from stayfast.lab.load.client import LoadTargetConfig, RequestConfig
 from stayfast.lab.load.faults import (
     SCENARIOS,
     TAIL_SHARE,

@@ -11,7 +11,7 @@ import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
-from stayfast.lab.load.client import GRACE_S, RequestEncoder, RequestConfig, HttpTarget, LoadTargetConfig, request_path
+from stayfast.lab.load.client import GRACE_S, HttpTarget, LoadTargetConfig, RequestConfig, RequestEncoder, request_path
 from stayfast.lab.load.result import Error, GapCounts, Sample
 from stayfast.lab.load.runner import DueShot
 from stayfast.lab.load.schedule import Prompts, Shot

@@ -15,7 +15,7 @@ from stayfast.lab.load.measure import judge_client
 from stayfast.lab.load.result import Sample
 from stayfast.lab.load.runner import TargetRecord
 from stayfast.lab.load.schedule import MIN_STEP_REQUESTS
-from stayfast.lab.load.sweep import Sweep, SweepStep, format_sweep, plan_at_load, should_stop, find_knee, parse_sweep
+from stayfast.lab.load.sweep import Sweep, SweepStep, find_knee, format_sweep, parse_sweep, plan_at_load, should_stop
 
 
 def record(late_s: list[float], ttft_s: float = 0.1) -> TargetRecord:

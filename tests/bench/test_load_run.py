@@ -10,7 +10,7 @@ import pytest
 
 from stayfast.lab.load.arrivals import ConstantArrivals, Gamma
 from stayfast.lab.load.lengths import ConstantLength as Always
-from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, RunProgress, run_plan, estimate_progress
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, RunProgress, estimate_progress, run_plan
 from stayfast.lab.load.result import Error, LoadSlo, Mode, Result, Sample, Subject
 from stayfast.lab.load.runner import LEAD_S, DueShot, Runner
 from stayfast.lab.load.schedule import ScheduleLimit, TurnsConfig, Workload

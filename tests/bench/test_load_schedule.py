@@ -220,7 +220,8 @@ def test_trace_shared_prefix_is_shared_text() -> None:
     """Mooncake's CSV has the number of leading tokens shared with others."""
     trace = read_trace(["arrival_s,input_tokens,output_tokens,reusable_prefix_tokens", "0,40,3,0", "3,60,3,20", "6,70,3,20"])
     prompts = Prompts(0)
-    _, one, two = (prompts.user_message(shot).split() for shot in generate_shots(Workload(Always(1), Always(1), trace=trace), 0,
+    _, one, two = (prompts.user_message(shot).split() for shot in generate_shots(Workload(Always(1), Always(1), trace=trace),
+                                                                                 0,
                                                                 ScheduleLimit()))
     assert one[:20] == two[:20]
     assert one[20:24] != two[20:24]

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from stayfast.lab.load.result import ClientHealth
 from stayfast.lab.load.stats import MeasuredRun
-from stayfast.lab.report.compare import CompareConfig, ComparedQuantity, Comparison, draw_binomial, compare_runs, design_effect
+from stayfast.lab.report.compare import (
+    CompareConfig,
+    ComparedQuantity,
+    Comparison,
+    compare_runs,
+    design_effect,
+    draw_binomial,
+)
 from tests.bench.synthetic import Scenario, result
 
 QUICK = Scenario(n=800, bad_factor=1.0)

@@ -19,15 +19,15 @@ from stayfast.lab.report.html import charts
 from stayfast.lab.report.html.frame import (
     WIDE,
     AxisScale,
-    linear_scale,
     format_instant,
-    log_scale,
     format_tick_count,
     format_tick_s,
+    linear_scale,
+    log_scale,
     make_ticks,
     make_time_ticks,
 )
-from stayfast.lab.report.html.markup import json_data, format_number, tag
+from stayfast.lab.report.html.markup import format_number, json_data, tag
 from stayfast.lab.report.html.page import render_page
 from tests.bench.synthetic import Scenario, result
 

@@ -18,10 +18,19 @@ from stayfast.lab.load.result import (
     Result,
     Sample,
     Samples,
-    bucket_number,
     bucket_middle_s,
+    bucket_number,
 )
-from stayfast.lab.load.stats import DEFINITIONS, LATENCIES, BinnedDistribution, ExactDistribution, MeasuredRun, metric_column, has_enough_values, quantile_of_offered
+from stayfast.lab.load.stats import (
+    DEFINITIONS,
+    LATENCIES,
+    BinnedDistribution,
+    ExactDistribution,
+    MeasuredRun,
+    has_enough_values,
+    metric_column,
+    quantile_of_offered,
+)
 from tests.bench.synthetic import Scenario, result
 
 SECONDS = st.floats(min_value=0, max_value=1e4)
@@ -94,7 +103,8 @@ def test_quantile_of_offered_counts_failures_as_slowest() -> None:
 
 def test_percentile_equal_to_the_maximum_is_not_resolved() -> None:
     """p99 needs 100 values, p99.9 a thousand, the maximum one."""
-    assert [has_enough_values(100, 0.99), has_enough_values(99, 0.99), has_enough_values(1000, 0.999), has_enough_values(1, 1.0)] == [
+    assert [has_enough_values(100, 0.99), has_enough_values(99, 0.99), has_enough_values(1000, 0.999),
+            has_enough_values(1, 1.0)] == [
         True, False, True, True]
 
 

@@ -57,7 +57,8 @@ def test_table_shows_the_runs_figures() -> None:
     line = next(line for line in table.format_report([run], PLAIN).splitlines() if line.startswith("  ttft_sched"))
     cells = re.split(r" {2,}", line[31:].strip())
     spread = run.distributions["ttft_sched"]
-    assert (cells[0], cells[3], cells[4]) == (amounts.format_seconds(spread.quantile(0.5)), amounts.format_seconds(spread.quantile(0.99)), "-")
+    assert (cells[0], cells[3], cells[4]) == (amounts.format_seconds(spread.quantile(0.5)),
+                                              amounts.format_seconds(spread.quantile(0.99)), "-")
 
 
 def test_table_rank_among_failures_is_marked() -> None:

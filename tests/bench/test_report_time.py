@@ -16,11 +16,11 @@ from stayfast.lab.report.timeline import (
     OTHERS,
     TimingEntry,
     bin_width,
-    split_by_stage,
     make_gap_heat,
     make_metric_heat,
-    parse_server_timing,
     make_timeline,
+    parse_server_timing,
+    split_by_stage,
 )
 from tests.bench.synthetic import Scenario, result
 

@@ -53,7 +53,8 @@ def test_tables_fit_80_columns() -> None:
     runs = [MeasuredRun(result(Scenario(n=400, ttft_s=ttft_s, error_share=0.05), label=label, health=health))
             for ttft_s, label in ((0.5, "gateway"), (0.9, "a-name-that-is-long.example:8090"), (0.9, "c=128"))]
     found = compare_runs(runs[0], runs[1], Random(1), CompareConfig(n_replicates=200))
-    texts = [table.format_report(runs[:1], NARROW), table.format_report(runs, NARROW), table.format_comparison(found, NARROW)]
+    texts = [table.format_report(runs[:1], NARROW), table.format_report(runs, NARROW), table.format_comparison(found,
+                                                                                                               NARROW)]
     for text in texts:
         assert max(map(len, text.splitlines())) <= 80
     assert "as much as the target's" in " ".join(texts[0].split())

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stayfast.core.errors import Fault
-from stayfast.server.inbound import _FORWARDED, _SDK_TIMEOUTS, LLM_PATHS
+from stayfast.server.http_request import _FORWARDED, _SDK_TIMEOUTS, LLM_PATHS
 from stayfast.server.openapi import document
-from stayfast.server.routes import _COLD
+from stayfast.server.paths import _COLD
 from stayfast.wire.client_headers import TIMEOUT_HEADERS
 from stayfast.wire.errors import NEVER_RETRY
 

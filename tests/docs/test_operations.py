@@ -13,7 +13,7 @@ from stayfast.observe.alerts.files import prometheus_rules
 from stayfast.observe.log import _RequestLine
 from stayfast.server.config import ServerConfig
 from stayfast.server.lifecycle import _CLOSE_S
-from stayfast.server.routes import HEALTH
+from stayfast.server.paths import HEALTH
 from stayfast.settings import SettingsText, load_settings
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, WorkersConfig
 from tests.docs.pages import ROOT

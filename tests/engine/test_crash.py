@@ -164,7 +164,7 @@ def test_engine_supervision_failure_is_emitted_and_raised(tmp_path: Path, monkey
         raise LookupError("bug")
 
     async def life() -> None:
-        monkeypatch.setattr("stayfast.engine.process.command", broken)
+        monkeypatch.setattr("stayfast.engine.process.child_command", broken)
         facts = Facts()
         engine = engine_on(random_config(tmp_path), facts)
         await engine.start()

@@ -16,7 +16,7 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.admission.quota import QuotaConfig
-from stayfast.testing import SendText, Script, SimLoop, Wait
+from stayfast.testing import Script, SendText, SimLoop, Wait
 from tests.flow.rig import Rig, chat, read
 
 ANSWER: Script = [Wait(0.5), SendText("hello"), Wait(0.5), SendText("world")]  # a second, whatever is asked

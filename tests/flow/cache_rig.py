@@ -10,7 +10,7 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
-from stayfast.testing import SendText, Script, SimLoop, Wait
+from stayfast.testing import Script, SendText, SimLoop, Wait
 from tests.flow.rig import MODEL, Rig, chat, read, said
 
 HELLO: Script = [Wait(0.25), SendText("Hel"), Wait(0.1), SendText("lo")]

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from tests.flow.rig import MODEL
 
 DIALECTS = (Api.CHAT, Api.RESPONSES, Api.MESSAGES)

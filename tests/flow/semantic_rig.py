@@ -19,7 +19,7 @@ from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.base import Store
 from stayfast.stores.embedder import Embedders, NoEmbedder
 from stayfast.stores.vectors import Vectors
-from stayfast.testing import SendText, Script, SimLoop
+from stayfast.testing import Script, SendText, SimLoop
 from tests.flow.cache_rig import CacheRig
 from tests.flow.rig import MODEL, chat
 

@@ -19,11 +19,11 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import RecordingSink, SendText, ScriptedUpstream, SimLoop, Wait, run
+from stayfast.testing import RecordingSink, ScriptedUpstream, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
-from stayfast.wire.errors import read_error_details, make_failure
+from stayfast.wire.errors import make_failure, read_error_details
 from tests.flow.dialects import ask
 from tests.flow.rig import chat, read
 

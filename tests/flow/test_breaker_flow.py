@@ -10,7 +10,7 @@ from stayfast.core.events import BreakerChanged, RequestDone
 from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from tests.flow.rig import Rig, read
 
 DOWN: Script = [Fail(Fault.CONNECT)]

@@ -18,7 +18,7 @@ from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.remote_store import SharedConfig
-from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from stayfast.wire.errors import encode_error
 from tests.flow.cache_rig import HELLO, CacheRig
 from tests.flow.dialects import DIALECTS, ask
@@ -147,7 +147,8 @@ def test_time_not_used_is_handed_on_to_the_model() -> None:
     """admit's part, all but unused, lengthens the model's: 0.5 s and 1 s make a first token at 1.4 s possible."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [[Wait(1.4), SendText("x")]], timeouts=Timeouts(total_s=3), budget=BudgetConfig(admit="0.5", model="1"))
+        rig = Rig(loop, [[Wait(1.4), SendText("x")]], timeouts=Timeouts(total_s=3), budget=BudgetConfig(admit="0.5",
+                                                                                                        model="1"))
         await read(await rig.serve())
         (done,) = rig.sink.facts_of(RequestDone)
         assert done.over_stage is None
@@ -236,7 +237,8 @@ def test_a_less_patient_client_has_a_smaller_budget() -> None:
             (None, 4.0, chat(stream=False), 4.0),
             (None, 2.0, chat(), 4.0),  # its silence ends with the first comment
         ):
-            rig = Rig(loop, [[Wait(30), SendText("x")]], timeouts=Timeouts(total_s=4), budget=BudgetConfig(admit="1", model="1"))
+            rig = Rig(loop, [[Wait(30), SendText("x")]], timeouts=Timeouts(total_s=4), budget=BudgetConfig(admit="1",
+                                                                                                           model="1"))
             arrival = Arrival("r", loop.now(), total_s=total_s, silence_s=silence_s)
             with pytest.raises(DeadlineExceeded):
                 await rig.gateway.serve(request, arrival)

@@ -10,15 +10,15 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
-from stayfast.lab.simulated import FaultKind, FaultRule, GapConfig, OutputLengths, Mixture, ProviderConfig, Simulated
+from stayfast.lab.simulated import FaultKind, FaultRule, GapConfig, Mixture, OutputLengths, ProviderConfig, Simulated
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Cut, Fail, SendText, Script, SimLoop, Wait, run
-from stayfast.wire.json_input import decode
+from stayfast.testing import Cut, Fail, Script, SendText, SimLoop, Wait, run
+from stayfast.wire.request_body import decode
 from tests.flow.dialects import DIALECTS, LENGTH, STOP, TEXT, ask, told
 from tests.flow.rig import MODEL, Rig, chat, read, said
 from tests.flow.test_budget import Slow, with_slow
@@ -393,7 +393,8 @@ def test_none_fails_that_a_fallback_could_have_served(stream: bool) -> None:
     async def main(loop: SimLoop) -> None:
         faults = tuple(FaultRule(kind, rate=0.15, after_chunks=0) for kind in (
             FaultKind.HANG, FaultKind.RESET, FaultKind.STATUS, FaultKind.SILENT, FaultKind.TRUNCATED, FaultKind.IN_BAND))
-        jagged = Simulated("jagged", ProviderConfig(preset="gpt-4o-like", faults=faults, output=OutputLengths(20, 0.5)), loop)
+        jagged = Simulated("jagged", ProviderConfig(preset="gpt-4o-like", faults=faults, output=OutputLengths(20, 0.5)),
+                           loop)
         steady = Simulated("steady", ProviderConfig(ttft=Mixture(0.2, 0.3), gaps=GapConfig(0.005, 0.1)), loop)
         rig = Rig(loop, upstreams=[jagged, steady], n_fallback=1, reserve="2", timeouts=Timeouts(total_s=4),
                   retry=RetryConfig(max_attempts=2, backoff_base_s=0.05, backoff_cap_s=0.1))

@@ -10,8 +10,8 @@ from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.policy.cache.freshness import CacheConfig
-from stayfast.testing import Cut, Fail, SendBytes, SendText, Script, SimLoop, run
-from stayfast.wire.json_input import decode
+from stayfast.testing import Cut, Fail, Script, SendBytes, SendText, SimLoop, run
+from stayfast.wire.request_body import decode
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig, without_key
 from tests.flow.rig import MODEL, Rig, chat, read, said
 
@@ -82,8 +82,10 @@ def test_whole_answers_are_told_as_streams() -> None:
     ([SendText("Hel"), Cut()], None),
     ([SendText("Hel"), Fail(Fault.RESET)], None),
     ([SendText("x" * 5000)], CacheConfig("exact", max_temperature=1, max_answer_bytes=1024)),
-    ([SendBytes(b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"Hel"},"finish_reason":"length"}]}\n\n'), Cut()], None),
-    ([SendBytes(b'data: {"id":"x","choices":[{"index":0,"delta":{"refusal":"No."},"finish_reason":"stop"}]}\n\n'), Cut()], None),
+    ([SendBytes(b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"Hel"},"finish_reason":"length"}]}\n\n'), Cut()],
+     None),
+    ([SendBytes(b'data: {"id":"x","choices":[{"index":0,"delta":{"refusal":"No."},"finish_reason":"stop"}]}\n\n'), Cut()],
+     None),
     ([SendBytes(b'data: {"id":"x","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f",'
           b'"arguments":"{}"}}]},"finish_reason":"stop"}]}\n\n'), Cut()], None),
 ], ids=["truncated", "reset", "too long", "length", "refusal", "tool call"])

@@ -10,7 +10,7 @@ from stayfast.core.errors import Shed
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Api, Request
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.rig import Rig, chat, read
 

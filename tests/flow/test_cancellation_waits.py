@@ -18,7 +18,7 @@ from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, SendBytes, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendBytes, SendText, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, chat, read
 
 SLOW: Script = [Wait(5.0), SendText("slow")]
@@ -140,7 +140,8 @@ def test_while_attempts_run(state: str, stream: bool) -> None:
         rig = make(loop)
         done = await _leave_at(loop, rig, at, _client(rig, stream=stream))
         assert (rig.n_open, rig.n_in_flight) == (0, 0)
-        assert len(done.attempts) == len(rig.sink.facts_of(AttemptDone)) >= sum(upstream.n_calls for upstream in rig.scripted)
+        assert len(done.attempts) == len(rig.sink.facts_of(AttemptDone)) >= sum(upstream.n_calls
+                                                                                for upstream in rig.scripted)
         if state != "second_begins_in_this_instant":
             assert tuple(upstream.n_calls for upstream in rig.scripted) == n_asked
         assert all(attempt.ended_at <= at for attempt in done.attempts)

@@ -8,12 +8,12 @@ import pytest
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
-from stayfast.lab.simulated import GapConfig, OutputLengths, Mixture, ProviderConfig, Simulated
+from stayfast.lab.simulated import GapConfig, Mixture, OutputLengths, ProviderConfig, Simulated
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, chat, read
 
 PRICE = Price(1.0, 100.0)
@@ -35,8 +35,10 @@ def test_a_losers_prompt_is_estimated_by_what_was_reported() -> None:
     """After some answers of both, within a tenth of what the provider would have counted: not three times as much."""
 
     async def main(loop: SimLoop) -> None:
-        slow = Simulated("slow", ProviderConfig(ttft=Mixture(5.0), gaps=GapConfig(0.01, 0.0), output=OutputLengths(5, 0.0)), loop)
-        quick = Simulated("quick", ProviderConfig(ttft=Mixture(0.2), gaps=GapConfig(0.01, 0.0), output=OutputLengths(5, 0.0)),
+        slow = Simulated("slow", ProviderConfig(ttft=Mixture(5.0), gaps=GapConfig(0.01, 0.0), output=OutputLengths(5, 0.0)),
+                         loop)
+        quick = Simulated("quick", ProviderConfig(ttft=Mixture(0.2), gaps=GapConfig(0.01, 0.0),
+                                                  output=OutputLengths(5, 0.0)),
                           loop)
         rig = Rig(loop, upstreams=[slow, quick], in_turn=True, price=PRICE, timeouts=Timeouts(total_s=60))
         request = chat(messages=[{"role": "user", "content": "hi"}], metadata={"session": "x" * 80})

@@ -13,7 +13,7 @@ from stayfast.observe.metrics.definitions import EJECTIONS
 from stayfast.pipeline.routing.selector import PickConfig, UpstreamSelector
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
-from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, read
 
 

@@ -17,7 +17,7 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from stayfast.upstreams.state.upstream_state import ModelHealth
 from tests.flow.admission_rig import anybody
 from tests.flow.dialects import ask

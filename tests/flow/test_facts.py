@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from stayfast.core.errors import Fault, StayfastError
-from stayfast.core.events import AttemptDone, TokenGaps, RequestDone
+from stayfast.core.events import AttemptDone, RequestDone, TokenGaps
 from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Cut, Fail, SendBytes, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Cut, Fail, Script, SendBytes, SendText, SimLoop, Wait, run
 from tests.flow.rig import Rig, chat, read
 
 THREE: Script = [Wait(0.2), SendText("a"), Wait(0.1), SendText("b"), Wait(0.3), SendText("c")]

@@ -8,10 +8,10 @@ import pytest
 
 from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Shed, StayfastError
-from stayfast.core.events import AttemptDone, TokenGaps, RequestDone
+from stayfast.core.events import AttemptDone, RequestDone, TokenGaps
 from stayfast.core.types import Outcome
 from stayfast.pipeline.stages.cache import shared_call
-from stayfast.testing import SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Script, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.cache_rig import HELLO, CacheRig
 from tests.flow.rig import chat, read, said

@@ -9,7 +9,7 @@ from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, Upstrea
 from stayfast.core.events import AttemptDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.budget import BudgetConfig
-from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from tests.flow.cache_rig import CacheRig
 from tests.flow.rig import chat, read
 

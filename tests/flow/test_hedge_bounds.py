@@ -9,7 +9,7 @@ from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import weight_of
-from stayfast.testing import SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Script, SendText, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, read
 
 QUICK: Script = [Wait(0.2), SendText("quick")]

@@ -18,7 +18,7 @@ from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.resilience.hedge import LEAST_AFTER_S, HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Cut, Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Cut, Fail, Script, SendText, SimLoop, Wait, run
 from tests.flow.admission_rig import anybody
 from tests.flow.rig import MODEL, Rig, chat, read
 

@@ -16,7 +16,7 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import MAX_KEYS, IdempotencyConfig
 from stayfast.stores.memory import MemoryStore
-from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from tests.flow.cache_rig import CacheRig
 from tests.flow.rig import MODEL, Rig, chat, read, said
 

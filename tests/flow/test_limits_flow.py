@@ -18,7 +18,7 @@ from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, SendBytes, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendBytes, SendText, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, chat, read
 
 ONE = LimitConfig("fixed", min=1, max=1)

@@ -14,7 +14,7 @@ from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.priority import TenantTier
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.testing import SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Script, SendText, SimLoop, Wait, run
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
 from tests.flow.rig import Rig, chat, read
 

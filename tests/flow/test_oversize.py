@@ -16,7 +16,7 @@ from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.testing import RecordingSink, SimLoop, run
 from stayfast.wire.errors import encode_error
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from tests.flow.rig import chat, read
 
 DIGEST = "sha256:" + "0" * 64

@@ -13,8 +13,8 @@ from stayfast.lab.harness.virtual import read_body, simulated_upstream, virtual_
 from stayfast.lab.simulated import EngineModel, Mixture, ProviderConfig, RegimeState
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.breaker import BreakerState
-from stayfast.testing import SendText, Script, SimLoop, Wait, run
-from stayfast.wire.json_input import decode
+from stayfast.testing import Script, SendText, SimLoop, Wait, run
+from stayfast.wire.request_body import decode
 from tests.flow.rig import Rig
 
 UPSTREAM = "engine"
@@ -141,7 +141,8 @@ def test_deadlines_that_pass_in_a_queue_of_our_making_open_no_breaker(total_s: f
         async def ask(total_s: float | None = None) -> None:
             nonlocal n_late
             try:
-                await read_body(await system.gateway.serve(chat(2000, stream=True), Arrival("r", loop.now(), total_s=total_s)))
+                await read_body(await system.gateway.serve(chat(2000, stream=True),
+                                                           Arrival("r", loop.now(), total_s=total_s)))
             except DeadlineExceeded:
                 n_late += 1
 

@@ -12,7 +12,7 @@ from stayfast.testing import RecordingSink, SimLoop
 from stayfast.testing.simloop import run
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from tests.flow.prefix_rig import LONG
 
 CHAT = {"model": "m", "messages": [{"role": "system", "content": LONG}, {"role": "user", "content": "hi"}]}

@@ -15,7 +15,7 @@ from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.prompt_cache.rules import ModelRules
 from stayfast.testing import RecordingSink, SimLoop
 from stayfast.testing.simloop import run
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from tests.flow.prefix_rig import AUTO, LONG, PrefixRig
 
 SILENT = Usage(input_total=4000)

@@ -7,7 +7,7 @@ from stayfast.core.errors import Fault
 from stayfast.core.events import AttemptDone, ProbeFailed
 from stayfast.core.types import Outcome
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
-from stayfast.testing import Fail, RecordingSink, SendText, Script, ScriptedUpstream, SimLoop, Wait, run
+from stayfast.testing import Fail, RecordingSink, Script, ScriptedUpstream, SendText, SimLoop, Wait, run
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
@@ -51,7 +51,8 @@ def test_failures_are_told_when_they_change() -> None:
         member, prober, sink, upstream = await probed(loop, [down, down, down, busy, down, WELL], 600)
         assert member.is_proven
         assert upstream.n_calls == 6
-        assert [fact.code for fact in sink.facts_of(ProbeFailed)] == ["upstream_connect", "upstream_status", "upstream_connect"]
+        assert [fact.code for fact in sink.facts_of(ProbeFailed)] == ["upstream_connect", "upstream_status",
+                                                                      "upstream_connect"]
         assert [fact.upstream_status for fact in sink.facts_of(AttemptDone)] == [None, None, None, 503, None, None]
         assert prober.complaints == {}
 
@@ -81,7 +82,8 @@ def test_unproven_again_after_many_failures() -> None:
         task = loop.create_task(prober.run())
         await asyncio.sleep(1)
         for _ in range(10):
-            acquire_permit(member, member.baselines.baseline_for("m", 1, False), loop.now()).release(Outcome.DROPPED, loop.now())
+            acquire_permit(member, member.baselines.baseline_for("m", 1, False), loop.now()).release(Outcome.DROPPED,
+                                                                                                     loop.now())
         was_proven = member.is_proven
         await asyncio.sleep(10)
         assert (was_proven, member.is_proven, upstream.n_calls) == (False, True, 2)

@@ -12,7 +12,7 @@ from stayfast.core.types import CacheControl, Request
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
-from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
 from tests.flow.rig import MODEL, chat, read
 from tests.unit.stores.fake_door import FakeDoor, Place

@@ -22,7 +22,7 @@ from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.testing import Fail, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.upstreams.scripted import SendBytes, ScriptedUpstream, Step
+from stayfast.upstreams.scripted import ScriptedUpstream, SendBytes, Step
 from tests.flow.rig import MODEL, Rig, chat, read, said
 
 TEXT = ("Average latency is a lie, for what users feel is the tail. One slow answer in a hundred is the one they will "

@@ -10,8 +10,8 @@ from stayfast.core.types import Api
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.admission.response_owners import N_CELLS, ResponseOwners
 from stayfast.testing import SendText, SimLoop, run
-from stayfast.wire.json_input import decode
-from stayfast.workers.shared_memory import shared_owner_table, create_files
+from stayfast.wire.request_body import decode
+from stayfast.workers.shared_memory import create_files, shared_owner_table
 from tests.flow.rig import MODEL, Rig, read
 
 
@@ -52,7 +52,8 @@ def test_workers_know_of_each_others_responses(tmp_path: Path) -> None:
     one, other = (ResponseOwners(lambda: shared_owner_table(tmp_path)) for _ in range(2))
     one.record("resp_1", "acme")
     assert (other.belongs_to_other("resp_1", "beta"), other.belongs_to_other("resp_1", "acme")) == (True, False)
-    for alone in (ResponseOwners(lambda: shared_owner_table(None)), ResponseOwners(lambda: shared_owner_table(tmp_path / "none"))):
+    for alone in (ResponseOwners(lambda: shared_owner_table(None)),
+                  ResponseOwners(lambda: shared_owner_table(tmp_path / "none"))):
         assert not alone.belongs_to_other("resp_1", "beta")
 
 

@@ -10,7 +10,7 @@ from stayfast.core.events import AttemptDone, BreakerChanged, RequestDone, Retri
 from stayfast.core.types import Api
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Fail, SendText, Script, ScriptedUpstream, SimLoop, run
+from stayfast.testing import Fail, Script, ScriptedUpstream, SendText, SimLoop, run
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.dialect import UpstreamMisconfigured
 from tests.flow.dialects import ask
@@ -37,7 +37,8 @@ def _rig(loop: SimLoop, *scripts: list[Script], total_s: float = 100.0, n_fallba
 
 
 def _begun(rig: Rig) -> list[tuple[str, float]]:
-    return [(done.upstream, done.began_at) for done in sorted(rig.sink.facts_of(AttemptDone), key=lambda done: done.n_attempt)]
+    return [(done.upstream, done.began_at) for done in sorted(rig.sink.facts_of(AttemptDone),
+                                                              key=lambda done: done.n_attempt)]
 
 
 @pytest.mark.parametrize("status", [429, 503])

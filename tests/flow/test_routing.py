@@ -17,7 +17,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.testing import SimLoop, run
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from tests.flow.rig import read
 
 SYSTEM = "You are one of the assistants that this test speaks to. " * 80  # about 1,100 tokens

@@ -9,7 +9,7 @@ from stayfast.core.events import AttemptDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.memory import MemoryStore
-from stayfast.testing import SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Script, SendText, SimLoop, Wait, run
 from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask
 
 ALWAYS = SemanticConfig(threshold=0.9, audit_share=1.0)

@@ -8,7 +8,7 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.attempts import attempt as lead
 from stayfast.testing import SendBytes, SendText, SimLoop, Wait, run
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from tests.flow.rig import Rig, chat, read
 
 PING = SendBytes(b": ping\n\n")

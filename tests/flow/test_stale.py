@@ -13,7 +13,7 @@ from stayfast.pipeline.plan import Admitted
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.cache.freshness import MAX_CLOCK_SKEW_S, CacheConfig, Freshness, age_of, freshness_of
-from stayfast.testing import Fail, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig, without_key
 from tests.flow.rig import chat, read, said
 
@@ -29,7 +29,8 @@ class StaleRig(CacheRig):
 
 
 @pytest.mark.parametrize(("age_s", "max_age_s", "use"), [
-    (60, inf, Freshness.FRESH), (61, inf, Freshness.STALE), (120, inf, Freshness.STALE), (121, inf, Freshness.STALE_IF_ERROR), (660, inf, Freshness.STALE_IF_ERROR),
+    (60, inf, Freshness.FRESH), (61, inf, Freshness.STALE), (120, inf, Freshness.STALE),
+    (121, inf, Freshness.STALE_IF_ERROR), (660, inf, Freshness.STALE_IF_ERROR),
     (661, inf, None), (20, 10, None), (20, 30, Freshness.FRESH), (61, 60, None), (61, 61, Freshness.STALE), (90, 61, None),
     (130, 125, None), (124, 125, Freshness.STALE_IF_ERROR),
 ])
@@ -38,7 +39,8 @@ def test_what_an_answer_of_an_age_is_good_for(age_s: float, max_age_s: float, us
     assert freshness_of(CONFIG, age_s, max_age_s) is use
 
 
-@pytest.mark.parametrize(("ahead_s", "age_s"), [(-60, 60), (0, 0), (MAX_CLOCK_SKEW_S, 0), (MAX_CLOCK_SKEW_S + 1, inf), (86_400, inf)])
+@pytest.mark.parametrize(("ahead_s", "age_s"), [(-60, 60), (0, 0), (MAX_CLOCK_SKEW_S, 0), (MAX_CLOCK_SKEW_S + 1, inf),
+                                                (86_400, inf)])
 def test_an_answer_from_the_future_is_too_old_for_anything(ahead_s: float, age_s: float) -> None:
     """Its clock was ahead: counted from there it would stay young until the real time gets there. Clocks differ a little."""
     assert age_of(1e9 + ahead_s, 1e9) == age_s

@@ -9,7 +9,7 @@ from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Outcome, Stage
 from stayfast.policy.resilience.retry import RetryConfig
-from stayfast.testing import Cut, Fail, SendBytes, SendText, Script, SimLoop, Wait, run
+from stayfast.testing import Cut, Fail, Script, SendBytes, SendText, SimLoop, Wait, run
 from tests.flow.rig import Rig, chat, read, said
 
 HELLO: Script = [Wait(0.25), SendText("Hel"), Wait(0.1), SendText("lo")]

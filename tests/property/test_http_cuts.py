@@ -10,7 +10,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.errors import StayfastError
 from stayfast.http.server.parser import RequestParser
 from stayfast.server.config import ServerConfig
-from stayfast.server.inbound import LlmHttpRequest
+from stayfast.server.http_request import LlmHttpRequest
 
 _KEY, _OTHER_KEY = "sf-0123456789abcdef", "sf-fedcba9876543210"
 _HEADS = (

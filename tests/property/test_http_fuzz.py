@@ -7,11 +7,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stayfast.http.server.connection import ConnectionTasks, HttpServer, ServerConnection
+from stayfast.server.admin_endpoints import AdminApp
 from stayfast.server.app import GatewayApp
 from stayfast.server.backend import ActiveSystem
-from stayfast.server.cold import AdminApp
 from stayfast.server.config import ServerConfig
-from stayfast.server.inbound import LlmHttpRequest
+from stayfast.server.http_request import LlmHttpRequest
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, get, post
 

@@ -24,7 +24,8 @@ TREES: st.SearchStrategy[Any] = st.recursive(
 def run(text: str) -> bool:
     """Whether the text loads."""
     try:
-        load_settings(SettingsText("f.yaml", text), {"X": "1"}, check_engine=lambda config: None, check_turn=lambda named: None,
+        load_settings(SettingsText("f.yaml", text), {"X": "1"}, check_engine=lambda config: None,
+                      check_turn=lambda named: None,
              kinds=KINDS)
     except SettingsError as error:
         problems, shown = error.problems, str(error)

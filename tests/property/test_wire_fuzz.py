@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import Api, Request
 from stayfast.wire import sse
-from stayfast.wire.errors import failure_of_response, encode_error, encode_error_event
-from stayfast.wire.json_input import can_translate, check_json_bounds, parse_conversation, decode, encode
+from stayfast.wire.errors import encode_error, encode_error_event, failure_of_response
+from stayfast.wire.request_body import can_translate, check_json_bounds, decode, encode, parse_conversation
 from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.full_requests import FULL
 from tests.unit.wire.recorded import STREAMS, body, request
@@ -109,7 +109,8 @@ def test_transcode_recorded_streams_with_one_value_replaced(name: str, data: st.
             return
         path = data.draw(st.sampled_from(paths(said)))
         blocks[at] = head + json.dumps(replaced(said, path, data.draw(JSON))).encode()
-    coder = make_transcoder(recorded.api, request(client, stream=data.draw(st.booleans())), source_streams=True, upstream="up")
+    coder = make_transcoder(recorded.api, request(client, stream=data.draw(st.booleans())), source_streams=True,
+                            upstream="up")
     coder.feed(b"\n\n".join(blocks))
     coder.finish()
     assert coder.summary.is_complete is (coder.summary.failure is None)

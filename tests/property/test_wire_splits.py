@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
-from stayfast.wire.json_input import can_translate
+from stayfast.wire.request_body import can_translate
 from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import STREAMS, Recorded, request
 

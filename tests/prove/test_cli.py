@@ -112,7 +112,8 @@ def test_prove_json_contains_goal_and_verdict_of_each_figure(capsys: pytest.Capt
 
 def test_as_text_colours_only_if_ink_is_on() -> None:
     claim = Fake("it")
-    plain, coloured = (format_text(claim, FALLS_SHORT, Conditions(), {"CPU": "one"}, TerminalStyle(is_on=on)) for on in (False, True))
+    plain, coloured = (format_text(claim, FALLS_SHORT, Conditions(), {"CPU": "one"}, TerminalStyle(is_on=on))
+                       for on in (False, True))
     assert "\x1b" not in plain
     assert coloured.count("\x1b[1;31mfalls short\x1b[0m") == 4
     assert "\x1b[32mholds\x1b[0m" in format_text(claim, HOLDS, Conditions(), {}, TerminalStyle(is_on=True))

@@ -9,7 +9,7 @@ from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Allowance, Request
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.admission.priority import Urgency
-from stayfast.server.inbound import parse_urgency
+from stayfast.server.http_request import parse_urgency
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, FakeReply, Step, post, serving
 
 LEFT = (Allowance("requests", 60, 0, 30.0), Allowance("tokens", 1000, 400, 36.0))

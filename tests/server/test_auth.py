@@ -10,7 +10,7 @@ from stayfast.core.events import KeysFailed, RequestRefused
 from stayfast.server.auth import FailedKeys, digest_key, new_key
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
-from stayfast.wire.json_input import MAX_DEPTH
+from stayfast.wire.request_body import MAX_DEPTH
 from tests.server.fakes import CHAT, FakeBackend, get, post, serving
 
 KEY, KEPT = new_key(b"0123456789abcdef")
@@ -119,7 +119,8 @@ def test_auth_invalid_keys_get_429_and_valid_keys_are_served() -> None:
                 assert 1 <= int(headers["retry-after"]) <= 20
                 client.send(right)
                 assert (await client.answer())[0] == 200
-            assert [(fact.n, fact.address, fact.limit) for fact in running.sink.facts_of(KeysFailed)] == [(1, "127.0.0.1", 3)]
+            assert [(fact.n, fact.address, fact.limit) for fact in running.sink.facts_of(KeysFailed)] == [(1, "127.0.0.1",
+                                                                                                           3)]
             assert [fact.code for fact in running.sink.facts_of(RequestRefused)] == ["invalid_api_key"] * 3 + [
                 "too_many_failed_keys"] * 4
 

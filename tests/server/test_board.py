@@ -22,7 +22,7 @@ def test_shared_counters_are_seen_by_all_workers(tmp_path: Path) -> None:
 
 def test_shared_counters_full_raises_out_of_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And names that it has are still found."""
-    monkeypatch.setattr(board, "N_CELLS", 8)
+    monkeypatch.setattr(board, "N_SLOTS", 8)
     create_files(tmp_path)
     full = SharedCounters(tmp_path)
     cells = [full.slot(str(n)) for n in range(8)]

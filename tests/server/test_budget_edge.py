@@ -3,7 +3,7 @@
 import pytest
 import uvloop
 
-from stayfast.server.inbound import parse_sdk_timeout_s
+from stayfast.server.http_request import parse_sdk_timeout_s
 from stayfast.wire.client_headers import parse_client_timeout_s
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, Step, post, serving
 

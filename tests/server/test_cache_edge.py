@@ -9,8 +9,8 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.server.inbound import parse_cache_control
-from stayfast.wire.json_input import decode
+from stayfast.server.http_request import parse_cache_control
+from stayfast.wire.request_body import decode
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, FakeReply, Step, post, serving
 
 

@@ -260,7 +260,7 @@ def test_serve_check(compose: Compose) -> None:
 def test_serve_tells_the_service_manager(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """READY=1 when it listens, STOPPING=1 when it drains."""
     told: list[tuple[str | None, str]] = []
-    monkeypatch.setattr("stayfast.cli.serve.notify", lambda address, state: told.append((address, state)))
+    monkeypatch.setattr("stayfast.cli.serve.notify_systemd", lambda address, state: told.append((address, state)))
     monkeypatch.setenv("NOTIFY_SOCKET", "@manager")
     assert main(["serve"]) == 0
     compose.given["on_draining"]()
@@ -373,8 +373,8 @@ def test_worker_is_ready_only_when_it_takes_signals(monkeypatch: pytest.MonkeyPa
         told: dict[str, object] = {"name": "x", "text": GOOD, "model": None, "engines": {}, "folder": None, "overrides": []}
         above.sendall(encode_frame(json.dumps(told).encode()))
         lifeline = ParentChannel(below)
-        monkeypatch.setattr(lifeline, "watch", lambda drain_s: None)
-        monkeypatch.setattr(ParentChannel, "on_standard_input", lambda: lifeline)
+        monkeypatch.setattr(lifeline, "run", lambda drain_s: None)
+        monkeypatch.setattr(ParentChannel, "from_stdin", lambda: lifeline)
         said: list[str] = []
         monkeypatch.setattr(lifeline, "ready", lambda: said.append("ready"))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stayfast.http.descriptors import are_exhausted, raise_descriptor_limit, client_share
+from stayfast.http.descriptors import are_exhausted, client_share, raise_descriptor_limit
 from stayfast.server.auth import digest_key
 from tests.ports import free_port
 from tests.server.fakes import Client, eventually, get, post

@@ -6,8 +6,8 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Stage
-from stayfast.http.server.parser import BODY, HEAD, IDLE, MAX_PIPELINED, MAX_DISCARDED_BYTES, HttpLimits, RequestParser
-from stayfast.server.inbound import LlmHttpRequest, body_deadline_s
+from stayfast.http.server.parser import BODY, HEAD, IDLE, MAX_DISCARDED_BYTES, MAX_PIPELINED, HttpLimits, RequestParser
+from stayfast.server.http_request import LlmHttpRequest, body_deadline_s
 from tests.server.fakes import CHAT, get, post
 
 _CHUNKED = (b"POST /v1/messages?a=b HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: Chunked\r\nX-Request-Id: one\r\n\r\n"

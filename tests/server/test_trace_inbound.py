@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.core.events import Trace
 from stayfast.http.server.parser import read_fields
-from stayfast.server.inbound import LlmHttpRequest, parse_caller_trace, forwarded_headers
+from stayfast.server.http_request import LlmHttpRequest, forwarded_headers, parse_caller_trace
 from tests.server.fakes import CHAT, post, serving
 
 PARENT = b"00-12345678901234567890123456789012-1234567890123456-01"

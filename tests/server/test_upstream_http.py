@@ -248,7 +248,7 @@ def test_large_request(n_bytes: int) -> None:
 @pytest.mark.parametrize("is_deaf", [False, True])
 def test_second_family(monkeypatch: pytest.MonkeyPatch, is_deaf: bool) -> None:
     """When the first family's address refuses or does not answer, the second one's is used, within its head start."""
-    monkeypatch.setattr("stayfast.http.client.dial.HEAD_START_S", 1.0)
+    monkeypatch.setattr("stayfast.http.client.dialer.HEAD_START_S", 1.0)
 
     def lookup(*args: Any, **options: Any) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.2", 0)),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.http.client.dial import Dialer
+from stayfast.http.client.dialer import Dialer
 from tests.unit.http.client.peers import PROMPT_S, Caller, deaf, listening, on_sockets, open_sockets, until
 
 pytestmark = pytest.mark.sockets

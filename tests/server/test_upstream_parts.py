@@ -9,7 +9,7 @@ import pytest
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
 from stayfast.upstreams import dialect
-from stayfast.wire.json_input import encode
+from stayfast.wire.request_body import encode
 from tests.server.upstream_rig import HEAD, LAST, bench, framed, plain, rest
 from tests.unit.http.client.peers import Talk, on_sockets
 from tests.unit.wire.recorded import ROLE, chunk, sse

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from stayfast.cli import main
-from stayfast.cli.warm import read_questions, read_arguments
+from stayfast.cli.warm import read_arguments, read_questions
 from stayfast.turns.cached import CachedFunction
 from stayfast.turns.shared_store import open_shared_store
 from tests.server.cached_gateway import SETTINGS, ask

@@ -18,7 +18,14 @@ import pytest
 from stayfast.cli.serve import notify_systemd
 from stayfast.core.clock import SystemClock
 from stayfast.workers.channels import ParentChannel, encode_frame
-from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_WORKERS_FAIL, Restarts, Supervisor, WorkersConfig, reserve_port
+from stayfast.workers.supervisor import (
+    EXIT_BAD_SETTINGS,
+    EXIT_WORKERS_FAIL,
+    Restarts,
+    Supervisor,
+    WorkersConfig,
+    reserve_port,
+)
 
 WORKER = """
 import os, signal, sys, threading

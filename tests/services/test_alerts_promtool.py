@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from stayfast.observe.alerts.files import all_groups, prometheus_rules, sloth_specification
-from stayfast.observe.alerts.rule import Alert, AlertsConfig
+from stayfast.observe.alerts.rules import Alert, AlertsConfig
 from stayfast.policy.slo import Latency, Slo
 from tests.docs.pages import ROOT
 from tests.services.tools import tool

@@ -12,7 +12,7 @@ import pytest
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.alerts.files import all_groups
 from stayfast.observe.alerts.files import prometheus_rules as rules_file
-from stayfast.observe.alerts.rule import Recording, quote
+from stayfast.observe.alerts.rules import Recording, quote
 from stayfast.settings import Settings, SettingsText, load_settings
 from tests.services.running import Prometheus, gateway, prometheus
 from tests.services.tools import tool

@@ -28,7 +28,8 @@ def opened(server: RedisServer, config: SharedConfig = ONLY_THERE, sink: Recordi
            ) -> RemoteStore:
     """A store in this server, as one of several processes has it."""
     clock = SystemClock()
-    return RemoteStore("hot", RedisBackend(server.url, "test", clock), config, clock, sink or RecordingSink(), rng=Random(seed))
+    return RemoteStore("hot", RedisBackend(server.url, "test", clock), config, clock, sink or RecordingSink(),
+                       rng=Random(seed))
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, TurnRefused, TurnRequest, budget, charge, current_budget, step
 from stayfast.turns.threads import running_threads
 from stayfast.wire.errors import encode_error
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from tests.flow.rig import chat, read, said
 from tests.turns.served_rig import SECRET, Serving, breaks, quiet, some, three
 from tests.unit.upstreams.simulated_rig import request

@@ -9,7 +9,7 @@ from stayfast.core.errors import Rejected, UpstreamFailed
 from stayfast.core.types import Api, EventsOptions, Outcome
 from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, TurnRequest, budget, current_budget, served, step
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from tests.flow.rig import chat, read, said
 from tests.turns.served_rig import Serving, breaks, quiet, some, three, told
 

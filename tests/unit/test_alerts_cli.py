@@ -74,7 +74,8 @@ def test_alerts_out_in_missing_folder_fails(file: Path, tmp_path: Path, capsys: 
 def test_alerts_invalid_slo_is_reported(text: str, word: str) -> None:
     """Told with the line, by name."""
     with pytest.raises(SettingsError, match=word):
-        load_settings(SettingsText("test", f"upstreams: {{u: {{kind: simulated}}}}\nroutes: {{m: {{upstreams: [u], {text}}}}}\n"), {},
+        load_settings(SettingsText("test", f"upstreams: {{u: {{kind: simulated}}}}\nroutes: "
+                                           f"{{m: {{upstreams: [u], {text}}}}}\n"), {},
              kinds=KINDS)
 
 

@@ -9,7 +9,7 @@ import pytest
 from stayfast.cli import main
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, SettingsError, SettingsText, load_settings, find_unusable_files
+from stayfast.settings import Settings, SettingsError, SettingsText, find_unusable_files, load_settings
 from stayfast.stores.sqlite import SqliteBackend
 
 TEXT = "upstreams: {u: {kind: simulated}}\nroutes: {m: {upstreams: [u], cache: {CACHE}}}\n"

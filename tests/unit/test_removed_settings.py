@@ -4,9 +4,9 @@ import pytest
 
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Override, SettingsError, SettingsText, load_settings
-from stayfast.settings.hints import ANY
+from stayfast.settings.decoder import REMOVED_KEYS, RENAMED_KEYS, explain_removed
+from stayfast.settings.migration_hints import ANY
 from stayfast.settings.problems import Path
-from stayfast.settings.validate import REMOVED_KEYS, RENAMED_KEYS, explain_removed
 
 BASE = "upstreams: {a: {kind: simulated}}\nroutes: {m: [a]}\n"
 TABLE = {("server", "old"): "renamed to new", ("routes", ANY, "tiers", ANY, "old"): "in a list", ("gone",): "a section"}

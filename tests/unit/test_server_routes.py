@@ -5,7 +5,7 @@ import pytest
 from stayfast.core.errors import Rejected
 from stayfast.server.auth import KeyTable, digest_key
 from stayfast.server.config import ServerConfig
-from stayfast.server.routes import wrong_method_error
+from stayfast.server.paths import wrong_method_error
 
 
 @pytest.mark.parametrize(("path", "meant"), [

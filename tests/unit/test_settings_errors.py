@@ -10,8 +10,17 @@ import pytest
 from stayfast.core.setting import read_declarations
 from stayfast.engine.config import EngineConfig
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import HttpUpstream, Override, Secret, Settings, SettingsError, SettingsText, read_settings_file, load_settings
-from stayfast.settings.validate import (
+from stayfast.settings import (
+    HttpUpstream,
+    Override,
+    Secret,
+    Settings,
+    SettingsError,
+    SettingsText,
+    load_settings,
+    read_settings_file,
+)
+from stayfast.settings.decoder import (
     ListField,
     OptionalField,
     PlainField,

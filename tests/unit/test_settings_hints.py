@@ -7,7 +7,7 @@ import yaml
 
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import SettingsError, SettingsText, find_warnings, load_settings
-from stayfast.settings.hints import KEY_HINTS, KIND_HINTS, number_hint
+from stayfast.settings.migration_hints import KEY_HINTS, KIND_HINTS, number_hint
 
 UPSTREAMS = "upstreams: {a: {kind: openai, base_url: 'http://h/v1'}}\n"
 BASE = UPSTREAMS + "routes: {m: [a]}\n"
@@ -44,7 +44,8 @@ def test_key_hint_suggests_an_existing_setting(path: tuple[str, ...]) -> None:
     """The words between the first backticks of `write ...`, put in place of the unknown setting, are known."""
     [(name, value)] = yaml.safe_load(re.findall("`([^`]+)`", KEY_HINTS[path])[0].replace("[NAME]", "[a]")).items()
     text = yaml_at((*path[:-1], name), value)
-    settings = load_settings(SettingsText("f.yaml", text), {"OPENAI_API_KEY": "k"}, check_engine=lambda config: None, kinds=KINDS)
+    settings = load_settings(SettingsText("f.yaml", text), {"OPENAI_API_KEY": "k"}, check_engine=lambda config: None,
+                             kinds=KINDS)
     assert settings.routes["m"].upstreams == ("a",)
 
 

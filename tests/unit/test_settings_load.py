@@ -19,9 +19,9 @@ from stayfast.settings import (
     Settings,
     SettingsError,
     SettingsText,
-    read_settings_file,
     load_settings,
     overrides_from,
+    read_settings_file,
 )
 from stayfast.settings.starter import starter_file
 

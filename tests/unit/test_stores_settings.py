@@ -94,7 +94,7 @@ def test_route_unknown_store_is_refused() -> None:
 
 def test_redis_without_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """And says how to get it."""
-    monkeypatch.setattr(sys.modules["stayfast.settings.checks"], "find_spec", lambda name: None)
+    monkeypatch.setattr(sys.modules["stayfast.settings.consistency"], "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"stores\.s\.kind: needs .* pip install '\.\[redis\]' in "):
         read(f"stores: {{s: {{kind: redis, url: 'redis://h'}}}}\n{ROUTES}")
 

@@ -23,7 +23,7 @@ from stayfast.cli import Command, print_message
 from stayfast.cli.bench_options import add_run_options, make_job
 from stayfast.cli.bench_session import Session, SocketSession, VirtualSession
 from stayfast.cli.bench_targets import Misused, add_target_options, read_key, read_targets
-from stayfast.cli.terminal import ProgressLine, style_of_output, format_time_left
+from stayfast.cli.terminal import ProgressLine, format_time_left, style_of_output
 from stayfast.core.clock import SystemClock
 from stayfast.lab.load import faults, selftest
 from stayfast.lab.load.faults import SCENARIOS, FaultRow, FaultsConfig, FaultTable, NoSimulator, Scenario, SimulatorControl
@@ -261,7 +261,8 @@ def _run_faults(given: argparse.Namespace) -> int:
 
     def show_run(what: str) -> None:
         share = len(rows) / n_runs
-        line.show([f"run {len(rows) + 1} of {n_runs}", what, f"about {format_time_left(estimate_s * (1 - share))} left"], share)
+        line.show([f"run {len(rows) + 1} of {n_runs}", what, f"about {format_time_left(estimate_s * (1 - share))} left"],
+                  share)
 
     def show_row(row: FaultRow) -> None:
         line.clear()
@@ -270,7 +271,8 @@ def _run_faults(given: argparse.Namespace) -> int:
         rows.append(row)
 
     try:
-        uvloop.run(faults.run_scenarios(config, scenarios, targets, control, clock, report_progress=show_run, on_row=show_row))
+        uvloop.run(faults.run_scenarios(config, scenarios, targets, control, clock, report_progress=show_run,
+                                        on_row=show_row))
     except NoSimulator as why:
         line.note(f"stayfast bench: {why}")
         status = EXIT_BAD

@@ -18,15 +18,15 @@ from stayfast.cli.terminal import ProgressLine, format_time_left
 from stayfast.core import units
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.load.client import HttpTarget
-from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, run_plan, estimate_progress
+from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, estimate_progress, run_plan
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.runner import LoadTarget, Runner
 from stayfast.lab.load.schedule import Prompts
 from stayfast.lab.load.stats import MeasuredRun
-from stayfast.lab.load.sweep import SweepStep, plan_at_load, should_stop, make_step
-from stayfast.lab.load.virtual import PipelineTarget, check_simulated, build_virtual_system
+from stayfast.lab.load.sweep import SweepStep, make_step, plan_at_load, should_stop
+from stayfast.lab.load.virtual import PipelineTarget, build_virtual_system, check_simulated
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.settings import Settings, SettingsError, SettingsText, read_environment, read_settings_file, load_settings
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings, read_environment, read_settings_file
 from stayfast.testing.simloop import SimLoop, run
 
 SCENARIO = SettingsText("built-in scenario", "upstreams: {provider: {kind: simulated, preset: gemini-flash-like}}\n"
@@ -153,7 +153,8 @@ class VirtualSession(Session):
         super().__init__(job, origin, is_quiet=is_quiet)
         variables = read_environment()
         try:
-            settings = load_settings(read_settings_file(config, variables) if config is not None else SCENARIO, variables, kinds=KINDS)
+            settings = load_settings(read_settings_file(config, variables) if config is not None else SCENARIO, variables,
+                                     kinds=KINDS)
             check_simulated(settings)
         except (SettingsError, ValueError) as why:
             raise Misused(str(why)) from None

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from stayfast.core.types import Api
-from stayfast.lab.load.client import PATHS, RequestConfig, LoadTargetConfig
+from stayfast.lab.load.client import PATHS, LoadTargetConfig, RequestConfig
 from stayfast.lab.load.result import Subject
 
 DEFAULT_TARGET = "http://127.0.0.1:8090/v1"

@@ -10,7 +10,19 @@ import msgspec
 from stayfast.cli import print_message
 from stayfast.cli.terminal import style_of_output
 from stayfast.core import units as amounts
-from stayfast.lab.report.html.frame import WIDE, AxisScale, Box, Series, draw_axes, card, draw_curve, document, drawing, legend, to_pixels
+from stayfast.lab.report.html.frame import (
+    WIDE,
+    AxisScale,
+    Box,
+    Series,
+    card,
+    document,
+    draw_axes,
+    draw_curve,
+    drawing,
+    legend,
+    to_pixels,
+)
 from stayfast.lab.report.html.markup import Markup, tag
 from stayfast.lab.report.table import TerminalStyle
 from stayfast.lab.semantic_eval.evaluate import Evaluation, EvaluationRow, Unreadable, evaluate, of_classes, of_pairs
@@ -96,7 +108,8 @@ def _write_page(found: Evaluation, path: str) -> None:
 def format_text(found: Evaluation, ink: TerminalStyle) -> str:
     """One line a pass, and why questions were not answered."""
     lines = [ink.bold(f"{amounts.make_printable(found.name)}: {found.n_questions:,} questions, {found.n_answers:,} answers"),
-             *ink.paint_lines(ink.dim, f"one pass each in random order (seed {found.seed}), empty cache at first, no answers "
+             *ink.paint_lines(ink.dim, f"one pass each in random order (seed {found.seed}), empty cache at first, no "
+                                       f"answers "
                                    f"before {found.min_labels} labels; {found.embedder}")]
     if found.n_torn:
         lines += ink.paint_lines(ink.red, f"careful: {found.n_torn} pairs are labelled different, but other pairs join them")
@@ -122,7 +135,8 @@ def _format_rule(row: EvaluationRow) -> str:
 def _format_row(row: EvaluationRow) -> tuple[str, ...]:
     """The rule, then its figures in the order of HEADS."""
     errors = [amounts.format_share(error) if row.n_hits else "-" for error in (row.error, row.second_half_error)]
-    return (_format_rule(row), amounts.format_share(row.hit_rate), errors[0], amounts.format_share(row.second_half_hit_rate), errors[1],
+    return (_format_rule(row), amounts.format_share(row.hit_rate), errors[0], amounts.format_share(row.second_half_hit_rate),
+            errors[1],
             f"{row.n_stored:,}")
 
 

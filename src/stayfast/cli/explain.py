@@ -32,7 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(body.decode() + "\n")
         return 0
     is_seen = sys.stdout.isatty() and "NO_COLOR" not in read_environment()
-    text = draw_waterfall(msgspec.json.decode(body, type=Waterfall), shutil.get_terminal_size((100, 24)).columns, is_red=is_seen)
+    text = draw_waterfall(msgspec.json.decode(body, type=Waterfall), shutil.get_terminal_size((100, 24)).columns,
+                          is_red=is_seen)
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

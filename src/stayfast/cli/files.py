@@ -12,7 +12,14 @@ from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.alerts.files import prometheus_rules, sloth_specification
 from stayfast.server.auth import new_key
 from stayfast.server.config import ServerConfig
-from stayfast.settings import SettingsError, read_environment, read_settings_file, load_settings, overrides_from, embedded_engine_problem
+from stayfast.settings import (
+    SettingsError,
+    embedded_engine_problem,
+    load_settings,
+    overrides_from,
+    read_environment,
+    read_settings_file,
+)
 from stayfast.settings.schema import json_schema, reference_page
 from stayfast.settings.starter import starter_file
 
@@ -60,12 +67,14 @@ def print_alerts(arguments: argparse.Namespace) -> int:
     """Print or write Prometheus rules, or a sloth specification, from the settings' SLOs and thresholds."""
     variables = read_environment()
     try:
-        settings = load_settings(read_settings_file(arguments.config, variables), variables, overrides_from(variables), kinds=KINDS)
+        settings = load_settings(read_settings_file(arguments.config, variables), variables, overrides_from(variables),
+                                 kinds=KINDS)
     except SettingsError as error:
         print_message(str(error))
         return 1
     slos = {name: route.slo for name, route in settings.routes.items()}
-    return _write((sloth_specification if arguments.format == "sloth" else prometheus_rules)(slos, settings.alerts), arguments.out)
+    return _write((sloth_specification if arguments.format == "sloth" else prometheus_rules)(slos, settings.alerts),
+                  arguments.out)
 
 
 def print_dashboard(arguments: argparse.Namespace) -> int:

@@ -15,11 +15,11 @@ import msgspec
 import uvloop
 
 from stayfast.cli import EXIT_NOTHING_TO_DO, print_message
-from stayfast.cli.bench import raise_socket_limit, describe_machine
-from stayfast.cli.terminal import ProgressLine, style_of_output, format_time_left
+from stayfast.cli.bench import describe_machine, raise_socket_limit
+from stayfast.cli.terminal import ProgressLine, format_time_left, style_of_output
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.claims.registry import claims
-from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed, to_json, format_text
+from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed, format_text, to_json
 
 EXIT_FALLS_SHORT = 1
 EXIT_USAGE = 2

@@ -25,17 +25,24 @@ from stayfast.settings import (
     SettingsError,
     SettingsText,
     TurnUpstreamSettings,
+    embedded_engine_problem,
+    find_unusable_files,
     find_warnings,
-    read_environment,
-    read_settings_file,
     load_settings,
     overrides_from,
-    find_unusable_files,
-    embedded_engine_problem,
+    read_environment,
+    read_settings_file,
 )
 from stayfast.turns.function import file_state
 from stayfast.workers.channels import ParentChannel, WorkerPeers, runtime_directory
-from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE, Supervisor, WorkersConfig, worker_command, reserve_port
+from stayfast.workers.supervisor import (
+    EXIT_BAD_SETTINGS,
+    EXIT_PORT_IN_USE,
+    Supervisor,
+    WorkersConfig,
+    reserve_port,
+    worker_command,
+)
 
 Address = tuple[str, int]
 _MARGIN_S = 5.0
@@ -239,7 +246,8 @@ class ParentState:
         """The settings, already checked by the parent."""
         state = json.loads(self._lifeline.config_snapshot)
         given = [Override(tuple(path), text, source) for *path, text, source in state["overrides"]]
-        return load_settings(SettingsText(state["name"], state["text"]), self._variables, given, kinds=KINDS, model=state["model"])
+        return load_settings(SettingsText(state["name"], state["text"]), self._variables, given, kinds=KINDS,
+                             model=state["model"])
 
     def runtime_directory(self) -> Path | None:
         """The runtime directory of the workers; None if there is none."""

@@ -21,7 +21,7 @@ from stayfast.core.setting import SettingDoc
 from stayfast.lab.sim_server.app import ListenConfig, SimulatorApp, check_name, stop_on_signals
 from stayfast.lab.simulated import PRESETS, ProviderConfig
 from stayfast.settings import SettingsError, read_environment
-from stayfast.settings.validate import Decoder, RecordField
+from stayfast.settings.decoder import Decoder, RecordField
 from stayfast.settings.yaml_nodes import parse
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, EXIT_PORT_IN_USE
 

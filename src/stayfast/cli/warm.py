@@ -49,7 +49,7 @@ WHY_NOT = {  # explanations of the reason in `x-cache`
 
 @dataclass(frozen=True, slots=True)
 class WarmPace:
-    """The request rate. `fresh_for_s`: the longest age of a stored answer; None: any."""
+    """The request rate. `max_fresh_age_s`: the longest age of a stored answer; None: any."""
 
     per_s: float
     n_at_once: int
@@ -319,7 +319,8 @@ async def call_all(cached: CachedFunction[..., Any], lines: Sequence[CallArgumen
     return came
 
 
-async def _call_one(cached: CachedFunction[..., Any], line: CallArguments, fresh_for_s: float | None, came: WarmRound) -> None:
+async def _call_one(cached: CachedFunction[..., Any], line: CallArguments, fresh_for_s: float | None,
+                    came: WarmRound) -> None:
     # an error must not cancel the other calls
     (is_made,) = await asyncio.gather(_refresh(cached, line, fresh_for_s), return_exceptions=True)
     if isinstance(is_made, BaseException):

@@ -20,8 +20,8 @@ from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
-from stayfast.observe.recent import RecentRequests
-from stayfast.observe.waterfall import RequestSummary, Waterfall, summarize_request, build_waterfall, without_details
+from stayfast.observe.recent_requests import RecentRequests
+from stayfast.observe.waterfall import RequestSummary, Waterfall, build_waterfall, summarize_request, without_details
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.plan import Route
 from stayfast.server.backend import PurgeFilter, RecentRequestsQuery
@@ -284,7 +284,8 @@ class WorkerAggregate:
     async def cache_stats(self) -> bytes:
         """Contents and savings of the caches of all routes, over all workers, as JSON."""
         whole, _, _ = await self._whole()
-        return encode_cache_stats([await self.caches.stats(), *await self._others(_Question("caches"), dict[str, WorkerCacheState])],
+        return encode_cache_stats([await self.caches.stats(), *await self._others(_Question("caches"),
+                                                                                  dict[str, WorkerCacheState])],
                       whole)
 
     async def purge(self, what: PurgeFilter) -> bytes:

@@ -91,7 +91,8 @@ async def load(embedding: Embedders, config: EmbedderConfig, clock: Clock) -> No
     embedding.install(batched.Batched(model, config, clock), batched.Batched(model, config, clock))
 
 
-async def restore_learned(routes: Mapping[str, Route], embedding: Embedders, config: EmbedderConfig, worker: int) -> list[str]:
+async def restore_learned(routes: Mapping[str, Route], embedding: Embedders, config: EmbedderConfig,
+                          worker: int) -> list[str]:
     """Read what was learned before a restart, on another thread, and log from now on; with a shared store, exchange it with
     other processes. Returns the errors.
     """
@@ -229,7 +230,8 @@ def store_rows(stores: Stores) -> Samples:
             STORE_ENTRIES.name: [((name,), store.n_entries) for name, store in stores.items()]}
 
 
-def make_planner(name: str, settings: RouteSettings, old: Route | None, clock: Clock, sink: Sink) -> PromptCachePlanner | None:
+def make_planner(name: str, settings: RouteSettings, old: Route | None, clock: Clock,
+                 sink: Sink) -> PromptCachePlanner | None:
     """The planner of a route's prompt caches; None: the route does not manage them."""
     if settings.prefix.mode == "off":
         return None
@@ -313,11 +315,13 @@ async def purge_old_epochs(settings: Settings, stores: Stores, old: Settings | N
         else:
             done.add(name)
             if n:
-                log.write_event("cache_epoch", route=name, store=cache.store, detail=f"{n} answers of another epoch are forgotten")
+                log.write_event("cache_epoch", route=name, store=cache.store, detail=f"{n} answers of another epoch are "
+                                                                                     f"forgotten")
     return is_done
 
 
-async def purge_old_epochs_with_retries(settings: Settings, stores: Stores, old: Settings | None, log: LogSink, tried: asyncio.Event) -> None:
+async def purge_old_epochs_with_retries(settings: Settings, stores: Stores, old: Settings | None, log: LogSink,
+                                        tried: asyncio.Event) -> None:
     """Purge old epochs, and retry until done. tried: set after the first try."""
     n_failed, done = 0, set[str]()
     while not await purge_old_epochs(settings, stores, old, log, done):

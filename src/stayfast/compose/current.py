@@ -6,9 +6,9 @@ They are made before any system, and each of them reads what it needs from here 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stayfast.compose.caching import Stores, store_rows, prefix_counts, prefix_gauges, semantic_gauges
+from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
-from stayfast.compose.telemetry import selection_rows, ejection_rows, limit_rows, thread_rows, queue_rows
+from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
 from stayfast.core.clock import Clock
 from stayfast.core.types import Request
 from stayfast.observe.metrics.counters import Labels, Samples
@@ -85,7 +85,8 @@ class CurrentSystem:
         if running is None:
             return {}
         routes, now = running.gateway.router.routes, self._clock.now()
-        return {**limit_rows(running.registry), **ejection_rows(routes, now), **prediction_error_rows(running.registry), **route_cache_rows(routes),
+        return {**limit_rows(running.registry), **ejection_rows(routes, now), **prediction_error_rows(running.registry),
+                **route_cache_rows(routes),
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
                 **thread_rows(running.turns),
                 RETRY_BUDGET.name: [((route.name,), route.hedging.budget.extra_share(now)) for route in routes.values()]}

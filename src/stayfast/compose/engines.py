@@ -12,7 +12,7 @@ from stayfast.core.events import EngineState, Fact, Fanout, Sink
 from stayfast.engine.config import EngineConfig
 from stayfast.engine.process import Engine
 from stayfast.settings import Settings
-from stayfast.upstreams.local import Address
+from stayfast.upstreams.embedded import Address
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
 _LOOK_EVERY_S = 0.1

@@ -12,18 +12,25 @@ from random import Random
 import uvloop
 
 from stayfast import __version__
-from stayfast.compose.caching import purge_old_epochs_with_retries, has_epoch_changed, load, label_logs, explain_missing_packages, restore_learned
+from stayfast.compose.caching import (
+    explain_missing_packages,
+    has_epoch_changed,
+    label_logs,
+    load,
+    purge_old_epochs_with_retries,
+    restore_learned,
+)
 from stayfast.compose.engines import Engines, retire
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
-from stayfast.http.descriptors import raise_descriptor_limit, client_share
+from stayfast.http.descriptors import client_share, raise_descriptor_limit
 from stayfast.http.server.connection import ConnectionTasks
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.lifecycle import ServerHooks, run
 from stayfast.settings import Settings, SettingsError
 from stayfast.stores.embedder import Embedders, NoEmbedder
-from stayfast.upstreams.local import Address, EngineEndpoint, ParentEngine
+from stayfast.upstreams.embedded import Address, EngineEndpoint, ParentEngine
 from stayfast.workers.channels import WorkerPeers
 
 _GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU

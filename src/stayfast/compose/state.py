@@ -80,7 +80,8 @@ def _hedging(hedging: Hedging, now: float) -> Json:
     budget = hedging.budget
     budget.expire(now)
     report: Json = {
-        "mode": hedging.config.mode, "hedged_ratio": budget.hedged_share(now), "hedge_budget_ratio": hedging.config.max_share,
+        "mode": hedging.config.mode, "hedged_ratio": budget.hedged_share(now),
+        "hedge_budget_ratio": hedging.config.max_share,
         "extra_ratio": budget.extra_share(now), "extra_budget_ratio": round(budget.max_share, 6)}
     if hedging.is_on:
         report["slow"] = hedging.slow_now(now)

@@ -9,23 +9,23 @@ from typing import Literal
 
 from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
-from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, prefix_state, stores, make_refresher
+from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, prefix_state, stores
 from stayfast.compose.current import CurrentSystem, Running
-from stayfast.compose.routes import bind_routes, models_requested, queue_outlook, make_routes, tier_of
+from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.state import state_report
-from stayfast.compose.telemetry import peer_addresses, make_span_exporter
+from stayfast.compose.telemetry import make_span_exporter, peer_addresses
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
 from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
-from stayfast.observe.batch import Batch, FactConsumer
+from stayfast.observe.fact_batch import Batch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import CONTENT_TYPE
 from stayfast.observe.metrics.gen_ai import GenAiMetrics
-from stayfast.observe.recent import RecentRequests
+from stayfast.observe.recent_requests import RecentRequests
 from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.admission.tenants import own_buckets
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
@@ -44,7 +44,7 @@ from stayfast.turns.function import import_turn_function
 from stayfast.turns.served import ServedTurn
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from stayfast.upstreams.local import Address, EngineEndpoint, LocalUpstream
+from stayfast.upstreams.embedded import Address, EngineEndpoint, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.workers.channels import WorkerPeers
 from stayfast.workers.shared_memory import shared_owner_table
@@ -166,7 +166,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
                        old=old.gateway if old is not None else None)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
-    observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()), peer_addresses(settings)))
+    observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
+                                   peer_addresses(settings)))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
                   refresher=make_refresher(named, registry, clock, sink))
 

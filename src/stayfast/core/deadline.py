@@ -1,6 +1,6 @@
 """The deadline of a request: one absolute instant that bounds every wait.
 
-Formula: `remaining = at - now`; nested deadlines take `min()`; a wait of `cap` seconds ends at `min(now + cap, at)`.
+Formula: `remaining_s = at - now`; nested deadlines take `min()`; a wait of `cap` seconds ends at `min(now + cap, at)`.
 Source: gRPC deadlines. The default of `total_s` is that of the OpenAI and Anthropic SDKs, 600 s.
 """
 

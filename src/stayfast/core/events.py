@@ -1,6 +1,7 @@
 """Facts: frozen records of what happened, emitted to a `Sink` (logs, metrics, traces, tests).
 
-Records of finished requests are `array_like`: `observe.recent` stores them as msgpack, which field names would double.
+Records of finished requests are `array_like`: `observe.recent_requests` stores them as msgpack, which field names would
+double.
 """
 
 from typing import Protocol

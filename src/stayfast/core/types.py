@@ -90,7 +90,7 @@ class EventsOptions(msgspec.Struct, frozen=True, gc=False):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A client's request, validated by `wire.json_input.decode`. `body` is verbatim, to preserve unknown fields."""
+    """A client's request, validated by `wire.request_body.decode`. `body` is verbatim, to preserve unknown fields."""
 
     api: Api
     model: str  # the route's name, as the client sent it

@@ -224,12 +224,14 @@ class LogSink:
         elif isinstance(fact, ProbeFailed):
             self.write_event("probe_failed", level="warning", upstream=fact.upstream, error=fact.code, detail=fact.message)
         elif isinstance(fact, TurnFailed):
-            self.write_event("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id, error=fact.error,
+            self.write_event("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id,
+                             error=fact.error,
                      detail=fact.where)
         elif isinstance(fact, BreakerChanged | StoreChanged):
             event, about = ("breaker", {"upstream": fact.upstream}) if isinstance(fact, BreakerChanged) else (
                 "cache_store", {"store": fact.store})
-            self.write_event(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state, detail=fact.why)
+            self.write_event(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state,
+                             detail=fact.why)
         elif isinstance(fact, Ejected):
             self.write_event("ejected" if fact.is_out else "readmitted", level="warning" if fact.is_out else "info",
                      route=fact.route, upstream=fact.upstream, detail=fact.why)
@@ -243,7 +245,8 @@ class LogSink:
         if isinstance(fact, DescriptorsExhausted | ConnectionsClosed):
             self._log_crowding(fact)
         elif isinstance(fact, EngineState):
-            self.write_event("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
+            self.write_event("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state,
+                             pid=fact.pid,
                      detail=fact.detail)
         elif isinstance(fact, KeysFailed):
             self.write_event("invalid_keys", level="warning", n=fact.n, address=fact.address,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stayfast.core.units import make_printable, format_seconds
+from stayfast.core.units import format_seconds, make_printable
 
 _COLOURS: Final = {"debug": "2", "info": "32", "warning": "33", "error": "1;31"}
 _DEFAULT_COLUMNS: Final = 80

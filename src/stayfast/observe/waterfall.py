@@ -132,7 +132,8 @@ def without_details(fact: RequestDone) -> RequestDone:
 
 
 def summarize_request(fact: RequestDone) -> RequestSummary:
-    return RequestSummary(fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - fact.accepted_at),
+    return RequestSummary(fact.request_id, fact.wall_at, fact.status, outcome_of(fact),
+                          _ms(fact.ended_at - fact.accepted_at),
                   next(explain_request(fact, None)), fact.route, fact.upstream, _ms_or_none(fact.ttft_s))
 
 
@@ -142,7 +143,8 @@ def build_waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
     normal = _normal(usual)
     return Waterfall(
         fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - start),
-        list(explain_request(fact, normal)), fact.api.value, fact.model[:MAX_MODEL_CHARS], fact.stream, fact.route, fact.upstream,
+        list(explain_request(fact, normal)), fact.api.value, fact.model[:MAX_MODEL_CHARS], fact.stream, fact.route,
+        fact.upstream,
         fact.tenant, fact.error, fact.degraded, fact.over_stage, fact.shed, _ms_or_none(fact.total_s),
         _ms_or_none(fact.queue_s), _ms_or_none(fact.ttft_s), _ms_or_none(fact.own_s), _ms_or_none(fact.tpot_s),
         _ms_or_none(fact.gap_max_s), fact.n_chunks, fact.cost_usd,

@@ -78,7 +78,8 @@ class Route:
     hedging: Hedging = field(default_factory=no_hedging)
     on_stall: OnStall = "wait"
     selector: UpstreamSelector | None = None  # affinity, weights, ejection; None: none of them
-    targets_by_api: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)  # targets that can serve an API
+    # targets that can serve an API
+    targets_by_api: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.targets:
@@ -160,7 +161,7 @@ class Bypass(msgspec.Struct, frozen=True):
 class StoredStream:
     """Source and stream of an answer that is complete from the start (stored, or a template): one chunk."""
 
-    __slots__ = ("timings", "name", "summary")
+    __slots__ = ("name", "summary", "timings")
 
     is_incremental = False
 

@@ -1,7 +1,7 @@
 """The gateway as an application of `http.server`: which requests to refuse, what answers a request, how an error looks.
 
 LLM endpoints are answered here: decode, serve, relay; one Task a request, cancelled when its client disconnects. All other
-paths go to an ASGI application (`server.cold`).
+paths go to an ASGI application (`server.admin_endpoints`).
 """
 
 import asyncio
@@ -34,28 +34,36 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import FailedKeys
 from stayfast.server.backend import ActiveSystem
-from stayfast.server.inbound import (
+from stayfast.server.http_request import (
     EVENTS,
     HOP,
     LLM_ENDPOINTS,
     LlmHttpRequest,
     body_deadline_s,
-    parse_cache_control,
-    parse_caller_trace,
-    check_media,
     check_host,
+    check_media,
     client_request_id,
-    parse_events_wish,
     forwarded_headers,
     has_stayfast_headers,
+    parse_cache_control,
+    parse_caller_trace,
+    parse_events_wish,
     parse_hops,
     parse_sdk_timeout_s,
     parse_urgency,
 )
-from stayfast.server.routes import METRICS, OPEN_PATHS, allowed_methods, error_dialect, metric_label, shutting_down_error, wrong_method_error
+from stayfast.server.paths import (
+    METRICS,
+    OPEN_PATHS,
+    allowed_methods,
+    error_dialect,
+    metric_label,
+    shutting_down_error,
+    wrong_method_error,
+)
 from stayfast.wire.client_headers import parse_client_timeout_s, rate_limit_lines
 from stayfast.wire.errors import encode_error, encode_error_event
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from stayfast.wire.sse import encode_comment
 from stayfast.wire.stream_report import add_report
 
@@ -93,7 +101,7 @@ class RequestIds:
 class GatewayApp:
     """What all requests of one loop share: the running system, request ids, the headers of every response."""
 
-    __slots__ = ("clock", "admin_app", "active", "date", "failed_keys", "held_bytes", "ids", "start_trace", "sink", "tasks")
+    __slots__ = ("active", "admin_app", "clock", "date", "failed_keys", "held_bytes", "ids", "sink", "start_trace", "tasks")
 
     request_type = LlmHttpRequest
 
@@ -272,7 +280,8 @@ class ResponseWriter:
         if has_stayfast_headers(fields):
             trace = parse_caller_trace(fields) if start_trace is None else start_trace(parse_caller_trace(fields))
             arrival = Arrival(self._request_id, inbound.accepted_at, tenant, forwarded_headers(fields, trace, tenant),
-                              parse_client_timeout_s(fields), parse_sdk_timeout_s(fields), trace, parse_urgency(fields), parse_cache_control(fields),
+                              parse_client_timeout_s(fields), parse_sdk_timeout_s(fields), trace, parse_urgency(fields),
+                              parse_cache_control(fields),
                               parse_events_wish(fields) if EVENTS in fields else None)
         else:
             arrival = Arrival(self._request_id, inbound.accepted_at, tenant,
@@ -413,7 +422,7 @@ class _ReportedStream:
         self._failure: StayfastError | None = None
 
     async def next(self) -> Chunk | None:
-        """As `Reply.next`. If the answer breaks off after its finish reason, what is held comes before the error."""
+        """As `StoreReply.next`. If the answer breaks off after its finish reason, what is held comes before the error."""
         if self._failure is not None:
             raise self._failure
         while True:

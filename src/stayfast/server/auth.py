@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 
 from stayfast.core.errors import Rejected
-from stayfast.http.server.waiting import limited_address
+from stayfast.http.server.waiting_connections import limited_address
 from stayfast.server.config import ServerConfig
 
 MIN_KEY_CHARS = 16

@@ -13,7 +13,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import KeyTable
 from stayfast.server.config import ServerConfig, is_loopback
-from stayfast.wire.json_input import DecodeLimits
+from stayfast.wire.request_body import DecodeLimits
 
 
 class RecentRequestsQuery(msgspec.Struct, frozen=True):

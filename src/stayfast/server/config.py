@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.http.server.parser import HttpLimits
-from stayfast.wire.json_input import MAX_DEPTH
+from stayfast.wire.request_body import MAX_DEPTH
 
 _TENANT = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _MIB = 1 << 20

@@ -18,12 +18,12 @@ from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
 from stayfast.http.server.asgi import AsgiApp
 from stayfast.http.server.connection import ConnectionTasks, HttpServer
+from stayfast.server.admin_endpoints import AdminApp
 from stayfast.server.app import GatewayApp, StartTrace
 from stayfast.server.backend import ActiveSystem
-from stayfast.server.cold import AdminApp
 from stayfast.server.config import check_exposure
-from stayfast.server.inbound import LlmHttpRequest
-from stayfast.server.routes import shutting_down_error
+from stayfast.server.http_request import LlmHttpRequest
+from stayfast.server.paths import shutting_down_error
 
 DRAINED, CUT_OFF = 0, 1  # exit statuses
 _CLOSE_S = 1.0  # for cancelled Tasks to end and sockets to close
@@ -41,7 +41,7 @@ class ServerHooks:
     on_listening: Callable[[Sequence[tuple[str, int]]], None]  # with its addresses, once it accepts connections
     on_reload: Callable[[], None]  # SIGHUP
     on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
-    admin_app: AsgiApp | None = None  # replaces the built-in `cold.AdminApp`
+    admin_app: AsgiApp | None = None  # replaces the built-in `admin_app.AdminApp`
     start_trace: StartTrace | None = None  # None: no tracing
     held_bytes: HeldBytes | None = None  # the process's account of whole answers; None: an account of this server's own
 

@@ -6,8 +6,8 @@ import msgspec
 
 from stayfast.core.types import Api
 from stayfast.observe.waterfall import RequestSummary, Waterfall
-from stayfast.server.inbound import LLM_PATHS
-from stayfast.server.routes import CACHE, HEALTH, MAX_LISTED, REQUESTS, STATE
+from stayfast.server.http_request import LLM_PATHS
+from stayfast.server.paths import CACHE, HEALTH, MAX_LISTED, REQUESTS, STATE
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
 from stayfast.wire.responses.request import ResponsesRequest

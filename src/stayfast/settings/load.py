@@ -16,14 +16,14 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.slo import Slo
-from stayfast.settings.checks import find_contradictions, find_unknown_upstreams, embedded_engine_problem
-from stayfast.settings.hints import KEY_HINTS
+from stayfast.settings.consistency import embedded_engine_problem, find_contradictions, find_unknown_upstreams
+from stayfast.settings.decoder import BAD, Decoder, RecordField, kind_words
+from stayfast.settings.migration_hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
 from stayfast.settings.upstreams import AddedUpstream
-from stayfast.settings.validate import BAD, Decoder, RecordField, kind_words
-from stayfast.settings.yaml_nodes import YamlMapping as Tree
 from stayfast.settings.yaml_nodes import Override, YamlScalar, entries_at, parse
+from stayfast.settings.yaml_nodes import YamlMapping as Tree
 from stayfast.turns.function import import_turn_function as find_turn
 
 DEFAULT_FILE = "stayfast.yaml"

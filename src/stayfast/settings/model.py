@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from stayfast.core.deadline import Timeouts
 from stayfast.core.setting import Secret, SettingDoc, check_bounds
 from stayfast.engine.config import EngineConfig
-from stayfast.observe.alerts.rule import AlertsConfig
-from stayfast.observe.recent import RecentConfig
+from stayfast.observe.alerts.rules import AlertsConfig
+from stayfast.observe.recent_requests import RecentConfig
 from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
 from stayfast.policy.admission.overload import AdmissionConfig, SizeConfig, TenantConfig
 from stayfast.policy.admission.price import Prices

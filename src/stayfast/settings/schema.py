@@ -6,10 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from stayfast.core.setting import Secret, SettingDoc
-from stayfast.settings.environment import OVERRIDES
-from stayfast.settings.model import Settings
-from stayfast.settings.upstreams import AddedUpstream
-from stayfast.settings.validate import (
+from stayfast.settings.decoder import (
     ListField,
     OptionalField,
     PlainField,
@@ -22,6 +19,9 @@ from stayfast.settings.validate import (
     WordOrNumber,
     record_settings,
 )
+from stayfast.settings.environment import OVERRIDES
+from stayfast.settings.model import Settings
+from stayfast.settings.upstreams import AddedUpstream
 
 IDENTIFIER = "urn:stayfast:settings"
 _REFERENCE = {"$ref": "#/$defs/reference"}

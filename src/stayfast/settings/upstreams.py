@@ -55,7 +55,8 @@ class HttpUpstream:
         "Address, without /chat/completions or /messages; a host alone gets /v1. Empty: the provider's.",
         pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
     key: Annotated[Secret | None, SettingDoc("API key, as a reference: ${OPENAI_API_KEY}.")] = None
-    headers: Annotated[Mapping[str, Secret], SettingDoc("Headers of every request to it.")] = field(default_factory=empty_mapping)
+    headers: Annotated[Mapping[str, Secret],
+                       SettingDoc("Headers of every request to it.")] = field(default_factory=empty_mapping)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
     prices: Annotated[Prices, PRICES] = field(default_factory=empty_mapping)
     apis: Annotated[tuple[Api, ...], SettingDoc(

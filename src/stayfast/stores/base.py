@@ -81,7 +81,7 @@ class Store(Protocol):
 
     async def acquire_lead(self, key: bytes, until: float = inf) -> bool:
         """Acquire the right to make the answer of `key` for all processes that share the store. False: another process
-        has it, and `follow` waits for its answer. After True the caller must call `led` when its call ends, however it ends.
+        has it, and `wait_for_leader` waits for its answer. After True the caller must call `release_lead` when its call ends, however it ends.
         """
 
     async def wait_for_leader(self, key: bytes, until: float, since: float) -> CachedAnswer | None:
@@ -91,7 +91,7 @@ class Store(Protocol):
         """
 
     def release_lead(self, key: bytes) -> None:
-        """Release what `lead` acquired, after the answer has been put."""
+        """Release what `acquire_lead` acquired, after the answer has been put."""
 
     async def inspect(self, key: bytes) -> CachedAnswer | None:
         """The answer of a key, for administration: does not count as a use."""
@@ -115,7 +115,7 @@ class Get(Struct, frozen=True, gc=False):
 
 
 class Put(Struct, frozen=True, gc=False):
-    """Store data. `kept`: the same answer, decoded, for the fields it can be purged by."""
+    """Store data. `answer`: the same answer, decoded, for the fields it can be purged by."""
 
     key: bytes
     data: bytes

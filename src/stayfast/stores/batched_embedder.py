@@ -19,7 +19,7 @@ Floats = NDArray[np.float32]
 
 
 class EncoderModel(Protocol):
-    """An encoder, such as `stores.onnx_embedder.Encoder`. `run` is called on another thread."""
+    """An encoder, such as `stores.onnx_embedder.OnnxEncoder`. `encode` is called on another thread."""
 
     id: str
     n_dims: int
@@ -109,7 +109,8 @@ class BatchedEmbedder:
     def _start_batches(self) -> None:
         """One batch for each idle thread."""
         while self._waiting and self._n_running < self._config.threads:
-            batch = select_batch(self._waiting, self._clock.now(), self._config.max_batch_tokens, self._config.max_batch_wait_s)
+            batch = select_batch(self._waiting, self._clock.now(), self._config.max_batch_tokens,
+                                 self._config.max_batch_wait_s)
             for text in batch:
                 del self._waiting[text]
             try:

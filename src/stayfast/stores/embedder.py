@@ -71,7 +71,7 @@ class Embedder(Protocol):
 class Embedders:
     """The embedders of a process; None until the model is loaded."""
 
-    __slots__ = ("foreground", "background")
+    __slots__ = ("background", "foreground")
 
     def __init__(self, ahead: Embedder | None = None, behind: Embedder | None = None) -> None:
         self.foreground = ahead  # for texts that a client waits for

@@ -1,4 +1,4 @@
-"""An encoder: a tokenizer and a session of onnxruntime. `load` finds the weights, or reports what is missing.
+"""An encoder: a tokenizer and a session of onnxruntime. `load_encoder` finds the weights, or reports what is missing.
 
 A graph built from safetensors is int8, quantized by row of each weight: a quarter of the bytes, a third of the time, cosine
 .99 to float32 (quantized by whole weights: .97). It is built once and cached in `cache_dir`, by weights and versions. On

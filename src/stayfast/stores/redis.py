@@ -18,7 +18,18 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from stayfast.core.clock import Clock
-from stayfast.stores.base import Get, IsLed, AcquireLead, ReleaseLead, StoreCommand, Put, Remove, StoreReply, StoreStats, StoreUnavailable
+from stayfast.stores.base import (
+    AcquireLead,
+    Get,
+    IsLed,
+    Put,
+    ReleaseLead,
+    Remove,
+    StoreCommand,
+    StoreReply,
+    StoreStats,
+    StoreUnavailable,
+)
 
 IO_S: Final = 1.0  # for one round trip; requests stop waiting earlier
 PURGE_BATCH: Final = 500  # answers removed in one round trip

@@ -10,7 +10,7 @@ Problem: a remote cache can be slow or unavailable, and would then delay or fail
     breaker     opens after 5 look-ups in a row without a reply; after a second, one look-up at a time is a probe, and 2
                 good ones close it (`policy.resilience.breaker`). Writes have their own: a full store can still be read
 
-One call for all processes: a process acquires the right to make an answer with `lead`, for `coalesce_wait_s` at most. The
+One call for all processes: a process acquires the right to make an answer with `acquire_lead`, for `coalesce_wait_s` at most. The
 others poll every POLL_MIN_S to POLL_MAX_S until the answer is there or the lead has ended. A leader that dies costs
 `coalesce_wait_s`.
 When wrong: other processes may serve a purged answer for `local_ttl_s`. Differences between the clocks of machines change
@@ -44,16 +44,16 @@ from stayfast.policy.cache.s3fifo import S3Fifo
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, BreakerState
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.stores.base import (
+    AcquireLead,
     CachedAnswer,
     Get,
     IsLed,
-    AcquireLead,
-    ReleaseLead,
-    StoreCommand,
     Put,
+    ReleaseLead,
     Remove,
-    StoreReply,
     StoreBackend,
+    StoreCommand,
+    StoreReply,
     StoreStats,
     StoreUnavailable,
 )
@@ -227,7 +227,7 @@ class RemoteStore:
         may_lead = reply is not False
         if reply is True:
             leading = self._leading
-            while leading and next(iter(leading.values())) <= began_at:  # of cancelled calls: without `led`
+            while leading and next(iter(leading.values())) <= began_at:  # of cancelled calls: without `release_lead`
                 del leading[next(iter(leading))]
             leading.pop(key, None)
             leading[key] = began_at + self._config.coalesce_wait_s
@@ -363,7 +363,8 @@ class RemoteStore:
             while batch := self._next_batch():
                 began_at = self._clock.now()
                 try:
-                    replies: Sequence[StoreReply | NoReply] = await self._backend.execute([command.order for command in batch])
+                    replies: Sequence[StoreReply | NoReply] = await self._backend.execute([command.order
+                                                                                           for command in batch])
                 except StoreUnavailable as error:
                     queue = self._gets if isinstance(batch[0].order, Get) else self._writes
                     queue.why = str(error)

@@ -18,7 +18,18 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from stayfast.core.clock import Clock
-from stayfast.stores.base import Get, IsLed, AcquireLead, ReleaseLead, StoreCommand, Put, Remove, StoreReply, StoreStats, StoreUnavailable
+from stayfast.stores.base import (
+    AcquireLead,
+    Get,
+    IsLed,
+    Put,
+    ReleaseLead,
+    Remove,
+    StoreCommand,
+    StoreReply,
+    StoreStats,
+    StoreUnavailable,
+)
 
 T = TypeVar("T")
 
@@ -182,7 +193,8 @@ class SqliteBackend:
     def _evict(self, file: sqlite3.Connection) -> None:
         """Delete the oldest answers until the rest fits. A used answer is spared once for each use."""
         while (over := _size(file)[1] - self._max_bytes) > 0:
-            oldest = file.execute("SELECT n, n_hits, n_bytes, drop_at FROM answers ORDER BY n LIMIT ?", (PURGE_BATCH,)).fetchall()
+            oldest = file.execute("SELECT n, n_hits, n_bytes, drop_at FROM answers ORDER BY n LIMIT ?",
+                                  (PURGE_BATCH,)).fetchall()
             for n, n_hits, n_bytes, drop_at in oldest:
                 if n_hits and drop_at > self._clock.wall():
                     file.execute("UPDATE answers SET n = (SELECT max(n) + 1 FROM answers), n_hits = n_hits - 1 WHERE n = ?",

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from stayfast.core.events import Fact
 from stayfast.testing.simloop import Deadlocked, SimLoop, VirtualThreads, run
-from stayfast.upstreams.scripted import Cut, Fail, SendBytes, SendText, Script, ScriptedUpstream, Wait
+from stayfast.upstreams.scripted import Cut, Fail, Script, ScriptedUpstream, SendBytes, SendText, Wait
 
-__all__ = ["Cut", "Deadlocked", "Fail", "SendBytes", "RecordingSink", "SendText", "Script", "ScriptedUpstream", "SimLoop", "VirtualThreads",
-           "Wait", "run"]
+__all__ = ["Cut", "Deadlocked", "Fail", "RecordingSink", "Script", "ScriptedUpstream", "SendBytes", "SendText", "SimLoop",
+           "VirtualThreads", "Wait", "run"]
 
 T = TypeVar("T")
 

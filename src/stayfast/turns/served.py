@@ -30,7 +30,7 @@ from stayfast.turns.step import ContainedError, StepTimeout, error_kind, last_fr
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.turn import TurnPiece, TurnRun, TurnUpstream
 from stayfast.wire.dialect import untranslatable_field
-from stayfast.wire.json_input import parse_conversation
+from stayfast.wire.request_body import parse_conversation
 from stayfast.wire.trace_context import encode_trace_headers
 
 END_MARGIN_S = 0.025  # for the budget's grace and clean-up, and late timers of a busy loop

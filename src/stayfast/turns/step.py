@@ -24,7 +24,16 @@ from types import CoroutineType, FunctionType
 from typing import Any, Final, Never, TypeVar
 
 from stayfast.policy.resilience import breaker as policy
-from stayfast.policy.resilience.hedge import NO_HEDGE, FirstTokens, HedgeConfig, HedgePlan, LateStreak, aim_share, live_distribution, plan_hedge
+from stayfast.policy.resilience.hedge import (
+    NO_HEDGE,
+    FirstTokens,
+    HedgeConfig,
+    HedgePlan,
+    LateStreak,
+    aim_share,
+    live_distribution,
+    plan_hedge,
+)
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget
 from stayfast.turns.validation import argument_error, is_amount, is_seconds

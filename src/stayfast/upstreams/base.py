@@ -65,8 +65,8 @@ class AnswerStream(Protocol):
         """
 
     def cut(self) -> Chunk | None:
-        """End the answer now, as if it had reached its length limit; sets `summary.is_cut`. Returns the closing chunk; None if
-        the protocol has no such end, or if the answer is complete. No reads after it.
+        """End the answer now, as if it had reached its length limit; sets `summary.is_cut`. Returns the closing chunk;
+        None if the protocol has no such end, or if the answer is complete. No reads after it.
         """
 
     def close(self) -> None:

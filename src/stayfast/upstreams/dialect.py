@@ -19,8 +19,8 @@ from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.continuation import encode_continuation_body
-from stayfast.wire.errors import Secrets, find_in_band_failure, failure_of_response
-from stayfast.wire.json_input import can_collect_stream, can_translate, encode
+from stayfast.wire.errors import Secrets, failure_of_response, find_in_band_failure
+from stayfast.wire.request_body import can_collect_stream, can_translate, encode
 from stayfast.wire.trace_context import encode_trace_headers
 from stayfast.wire.transcode import MAX_ANSWER_BYTES, Transcoder, make_transcoder
 from stayfast.wire.usage import count_tokens_answer
@@ -194,7 +194,8 @@ class DialectUpstream:
         body = b"".join(parts)
         status = response.status
         if 300 <= status < 400:
-            return UpstreamMisconfigured(self.name, Fault.STATUS, f"upstream {self.name} sent a redirect ({status}), which is not "
+            return UpstreamMisconfigured(self.name, Fault.STATUS, f"upstream {self.name} sent a redirect ({status}), which "
+                                                                  f"is not "
                                  "followed: set its base_url to the final address", upstream_status=status)
         if status >= 400:
             failed = failure_of_response(self.name, spoken, status, response.headers, body, now_wall=self._clock.wall())
@@ -209,7 +210,8 @@ class DialectUpstream:
         coding = response.headers.get("content-encoding", "").strip().lower()
         if coding and coding != "identity":
             shown = coding if coding in _CODINGS else "unknown coding"
-            raise UpstreamMisconfigured(self.name, Fault.MALFORMED, f"upstream {self.name} compressed its answer ({shown}) despite "
+            raise UpstreamMisconfigured(self.name, Fault.MALFORMED, f"upstream {self.name} compressed its answer ({shown}) "
+                                                                    f"despite "
                                 "accept-encoding: identity", upstream_status=response.status)
 
     def __repr__(self) -> str:

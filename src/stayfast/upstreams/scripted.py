@@ -15,7 +15,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Chunk
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.wire.json_input import can_translate
+from stayfast.wire.request_body import can_translate
 from stayfast.wire.transcode import Transcoder, make_transcoder
 
 
@@ -38,7 +38,7 @@ class SendBytes:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """A failure: before any `Say` an error response with `status`, after it a broken connection."""
+    """A failure: before any `SendText` an error response with `status`, after it a broken connection."""
 
     fault: Fault = Fault.RESET
     status: int | None = None

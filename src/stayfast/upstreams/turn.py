@@ -15,7 +15,7 @@ from stayfast.core.steps import TurnSnapshot
 from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.dialect import EMPTY_CHUNK, CountedAnswer
-from stayfast.wire.json_input import can_translate
+from stayfast.wire.request_body import can_translate
 from stayfast.wire.transcode import Transcoder, make_transcoder
 from stayfast.wire.usage import count_tokens_answer, estimate_input_tokens_high, estimate_text_tokens_high
 

@@ -30,7 +30,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import AnswerSummary, Api, Request, Usage
 from stayfast.wire import sse
 from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, parse_object, untranslatable_field
-from stayfast.wire.json_input import parse_conversation
+from stayfast.wire.request_body import parse_conversation
 from stayfast.wire.transcode import DONE_TERMINATED_APIS, SHAPE_ERRORS, encode_events, make_decoder, make_encoder
 
 MAX_REPLAY_BYTES: Final = 4 * 1024 * 1024  # of events: about 20,000 tokens, one event each
@@ -79,7 +79,7 @@ class SeamTrimmer:
 class Continuation:
     """The second half of one answer. Owned by one task.
 
-    `request`: the request for it. `n_sent`: tokens of the first half, approximately.
+    `request`: the request for it. `n_sent_tokens`: tokens of the first half, approximately.
     """
 
     __slots__ = ("_decoder", "_encoder", "_splitter", "n_sent_tokens", "request", "seam", "summary")
@@ -231,7 +231,7 @@ def _check_event(event: Json) -> None:
 
 
 def _make_request(request: Request, parsed: Conversation, prefix: str, n_sent: int) -> Request:
-    """The client's request with `prefix` to continue, and its output limit reduced by `n_sent` tokens."""
+    """The client's request with `prefix` to continue, and its output limit reduced by `n_sent_tokens` tokens."""
     body: dict[str, Any] = _OBJECT.decode(request.body)
     limit = request.max_output_tokens
     for name in _LIMITS:

@@ -150,7 +150,7 @@ def failure_of_response(upstream: str, source: Api, status: int, headers: Mappin
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetails:
-    """The fields of an error body of either vendor. `words`: its machine-readable codes, the most specific first."""
+    """The fields of an error body of either vendor. `codes`: its machine-readable codes, the most specific first."""
 
     message: str = ""
     type: str | None = None

@@ -51,7 +51,8 @@ def _add_member(api: Api, members: dict[str, Raw], report: Raw) -> dict[str, Raw
     if api is Api.RESPONSES:
         if kind not in _TERMINAL_EVENTS or "response" not in members:
             return None
-        return {**members, "response": Raw(msgspec.json.encode({**_OBJECT.decode(members["response"]), REPORT_MEMBER: report}))}
+        return {**members, "response": Raw(msgspec.json.encode({**_OBJECT.decode(members["response"]),
+                                                                REPORT_MEMBER: report}))}
     if api is Api.MESSAGES:
         return {**members, REPORT_MEMBER: report} if kind == b'"message_delta"' else None
     return {**members, REPORT_MEMBER: report} if bytes(members.get("choices", b"")).startswith(b"[") else None

@@ -20,20 +20,20 @@ from stayfast.wire.chat.stream_decoder import ChatCollector, ChatDecoder
 from stayfast.wire.chat.stream_encoder import ChatEncoder, CompletionsEncoder
 from stayfast.wire.dialect import (
     AnswerCollector,
+    BodyDecoder,
     Delta,
     Finish,
     Json,
     StreamDecoder,
     StreamEncoder,
-    BodyDecoder,
     parse_object,
 )
-from stayfast.wire.in_turn import ToolCallSequencer
-from stayfast.wire.json_input import can_translate
 from stayfast.wire.messages.stream_decoder import MessagesCollector, MessagesDecoder
 from stayfast.wire.messages.stream_encoder import MessagesEncoder
+from stayfast.wire.request_body import can_translate
 from stayfast.wire.responses.stream_decoder import ResponsesCollector, ResponsesDecoder
 from stayfast.wire.responses.stream_encoder import ResponsesEncoder
+from stayfast.wire.tool_call_sequencer import ToolCallSequencer
 
 
 class WireEmbedding(Struct, gc=False):
@@ -371,7 +371,8 @@ class CollectedStream(_StreamTranscoder):
 
     def _append_end(self, out: list[bytes], *, has_ended: bool) -> None:
         try:
-            out.append(self._collector.build_body(self.summary) if isinstance(self._collector, AnswerRewriter) else self._collector.build_body())
+            out.append(self._collector.build_body(self.summary) if isinstance(self._collector, AnswerRewriter)
+                       else self._collector.build_body())
         except SHAPE_ERRORS:
             self._decoder.fail_malformed("events that do not form an answer")
 

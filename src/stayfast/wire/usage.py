@@ -1,9 +1,9 @@
 """Token counts: every provider's usage object in, every dialect's usage object out; and estimates without a tokenizer.
 
-OpenAI's input counts include cached tokens; Anthropic's `input_tokens` excludes cache reads and writes. Reasoning tokens are
+OpenAI's input counts include cached tokens; Anthropic's `estimate_input_tokens_high` excludes cache reads and writes. Reasoning tokens are
 part of the output in all dialects. An invalid number counts as 0: an odd usage object must not fail an answer.
 
-Estimates take 4 bytes per token and ignore the JSON envelope. The upper bound (`input_tokens`) must hold for the least
+Estimates take 4 bytes per token and ignore the JSON envelope. The upper bound (`estimate_input_tokens_high`) must hold for the least
 favourable vocabulary, so it estimates high:
 
     letters and blanks / 4,     punctuation / 2,     other scripts: UTF-8 bytes / 2,     at most one token per byte
@@ -162,7 +162,8 @@ def estimate_input_tokens_high(request: Request) -> int:
     n_messages = len(value) if isinstance(value, list) and value and isinstance(value[0], dict) else 0
     n_tool_tokens = sum(estimate_text_tokens_high(bytes(body[name])) for name in _TOOLS if name in body)
     instructions = [_parse_member(body, name) for name in _INSTRUCTIONS]
-    return ceil(_sum_tokens([value, *instructions], estimate_text_tokens_high) + n_tool_tokens) + TOKENS_PER_MESSAGE * n_messages
+    return ceil(_sum_tokens([value, *instructions],
+                            estimate_text_tokens_high) + n_tool_tokens) + TOKENS_PER_MESSAGE * n_messages
 
 
 def _parse_member(body: RawObject, name: str) -> Any:
@@ -176,7 +177,7 @@ def _parse_member(body: RawObject, name: str) -> Any:
 
 
 def _sum_tokens(value: Any, tokens_of: Callable[[bytes], float]) -> float:
-    """Sum `tokens_of(UTF-8)` over all text inside a decoded JSON value."""
+    """Sum `split_tokens(UTF-8)` over all text inside a decoded JSON value."""
     if isinstance(value, str):
         return tokens_of(value.encode())
     if isinstance(value, list):

@@ -2,12 +2,12 @@
 
 Parent and worker. Problem: a worker must not outlive its parent, must use the settings that the parent has checked (the file
 may have changed since), and must report when it serves. Rule: a socket pair, on the worker's stdin. The parent sends
-config snapshots; the worker sends one line, `ready`. EOF means that the parent has ended or was killed: the worker drains as
+config snapshots; the worker sends one line, `send_ready`. EOF means that the parent has ended or was killed: the worker drains as
 after SIGTERM. Each further snapshot is a reload, and raises SIGHUP in the worker.
 
 Worker and worker. Problem: a client's connection reaches a random worker, but admin queries concern all. Rule: each worker
 listens on a Unix socket in a directory of mode 0700. The queried worker queries all others at once, and waits at most
-`patience_s`. The result lacks workers that do not reply in time.
+`longest_wait_s`. The result lacks workers that do not reply in time.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def _receive_exactly(sock: socket.socket, n_bytes: int) -> bytes | None:
 
 
 class ParentChannel:
-    """The worker's end. `briefing` is the latest config snapshot; a thread waits for the next."""
+    """The worker's end. `config_snapshot` is the latest config snapshot; a thread waits for the next."""
 
     def __init__(self, line: socket.socket) -> None:
         """Wait for the first snapshot. Raises EOFError if the parent ends before it."""
@@ -103,7 +103,7 @@ def runtime_directory() -> Iterator[str | None]:
     """A directory for one parent's workers, of mode 0700; None if none can be created.
 
     In /dev/shm if possible: a container's root may be read-only, and a path in $TMPDIR too long for a socket. A killed
-    parent leaves its directory behind; the next parent removes it. Parent and workers hold a shared lock on it (`hold`), so
+    parent leaves its directory behind; the next parent removes it. Parent and workers hold a shared lock on it (`lock_directory`), so
     a directory that can be locked exclusively is abandoned.
     """
     folder, lock = None, None

@@ -10,7 +10,7 @@ from stayfast.core.types import Outcome
 from stayfast.policy.resilience.breaker import BreakerConfig, BreakerState
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget
-from stayfast.testing import SendText, ScriptedUpstream, SimLoop
+from stayfast.testing import ScriptedUpstream, SendText, SimLoop
 from stayfast.upstreams.state.permit import acquire_permit
 from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.workers.shared_memory import SharedCounters, create_files
@@ -154,7 +154,8 @@ def test_what_a_dead_or_stuck_worker_held_is_free(folder: Path, monkeypatch: pyt
     """A process that is gone: half a second later; one that says nothing: after five; and it is back when it looks."""
     workers = _workers(folder, 2)
     member = workers[0].member
-    places = [acquire_permit(workers[1].member, member.baselines.baseline_for("m", 1, False), workers[1].loop.now()) for _ in range(10)]
+    places = [acquire_permit(workers[1].member, member.baselines.baseline_for("m", 1, False), workers[1].loop.now())
+              for _ in range(10)]
     common = member.whole_limiter.shared_limit
     assert common is not None
     assert common.n_effective(0, 10) == 10

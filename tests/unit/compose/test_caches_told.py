@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stayfast.compose import caching as composed
-from stayfast.compose.aggregate import Caches, PurgedStore, LearnedState, WorkerCacheState, encode_purged, encode_cache_stats
+from stayfast.compose.aggregate import Caches, LearnedState, PurgedStore, WorkerCacheState, encode_cache_stats, encode_purged
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 from stayfast.stores.base import StoreStats
@@ -87,7 +87,8 @@ def test_the_state_of_a_semantic_cache(mode: str, is_installed: bool | None, sta
 
 def test_what_is_forgotten_is_counted_once() -> None:
     """Own answers add up, a shared store's are the same for all, and who could not be asked is named."""
-    whole = encode_purged([[PurgedStore(2), PurgedStore(5, is_shared=True)], [PurgedStore(3), PurgedStore(4, is_shared=True)],
+    whole = encode_purged([[PurgedStore(2), PurgedStore(5, is_shared=True)],
+                           [PurgedStore(3), PurgedStore(4, is_shared=True)],
                        [PurgedStore(why_unavailable="worker 2 did not answer")]])
     assert msgspec.json.decode(whole) == {"forgotten": 10, "gone": ["worker 2 did not answer"]}
 

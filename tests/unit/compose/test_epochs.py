@@ -3,7 +3,7 @@
 import asyncio
 from random import Random
 
-from stayfast.compose.caching import Stores, purge_old_epochs_with_retries, purge_old_epochs
+from stayfast.compose.caching import Stores, purge_old_epochs, purge_old_epochs_with_retries
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.settings import Settings, SettingsText, load_settings
@@ -24,7 +24,8 @@ routes:
 
 def settings(epoch: str, mode: str = "exact") -> Settings:
     """With this epoch of the route m."""
-    return load_settings(SettingsText("test", TEXT.replace("EPOCH", f'"{epoch}"').replace("MODE", f'"{mode}"')), {}, kinds=KINDS)
+    return load_settings(SettingsText("test", TEXT.replace("EPOCH", f'"{epoch}"').replace("MODE", f'"{mode}"')), {},
+                         kinds=KINDS)
 
 
 class Gateway:
@@ -120,7 +121,8 @@ def test_what_is_done_is_not_done_again() -> None:
     async def main(loop: SimLoop) -> None:
         well, gone = Gateway(loop, Place(), 1), Gateway(loop, Place(), 2)
         text = TEXT.replace("stores: {s:", "stores: {t: {kind: memory}, s:").replace("exact, store: s}", "exact, store: t}")
-        before, after = (load_settings(SettingsText("test", text.replace("EPOCH", f'"{epoch}"').replace("MODE", '"exact"')), {},
+        before, after = (load_settings(SettingsText("test", text.replace("EPOCH", f'"{epoch}"').replace("MODE", '"exact"')),
+                                       {},
                               kinds=KINDS)
                          for epoch in "ab")
         stores: Stores = {"s": well.store, "t": gone.store}

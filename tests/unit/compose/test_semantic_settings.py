@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from stayfast.compose import caching as composed
-from stayfast.compose.caching import load as load_embedder
 from stayfast.compose.caching import explain_missing_packages, semantic_gauges
+from stayfast.compose.caching import load as load_embedder
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Rejected
@@ -24,7 +24,7 @@ from stayfast.settings import Settings, SettingsError, SettingsText, load_settin
 from stayfast.settings.environment import cache_directory
 from stayfast.stores.embedder import EmbedderConfig
 from stayfast.testing import SimLoop, run
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from tests.flow.rig import chat, read
 
 TEXT = """
@@ -117,7 +117,8 @@ def test_by_other_rules_what_was_asked_is_known(said: str, is_proven: bool) -> N
 def test_an_exact_cache_may_learn_later_and_forget() -> None:
     """What is kept is kept; what was asked in other words is known while it is semantic."""
     old = system(settings("max_error: 1%"))
-    exact = load_settings(SettingsText("test", TEXT.replace("semantic", "exact").replace("WITH", "ttl_s: 86400")), {}, kinds=KINDS)
+    exact = load_settings(SettingsText("test", TEXT.replace("semantic", "exact").replace("WITH", "ttl_s: 86400")), {},
+                          kinds=KINDS)
     between = system(exact, old)
     new = system(settings("max_error: 1%"), between)
     caches = [built.gateway.router.routes["faq"].policy.cache for built in (old, between, new)]

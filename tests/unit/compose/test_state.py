@@ -18,7 +18,7 @@ from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings import SettingsText, load_settings
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.state.permit import acquire_permit
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 TEXT = """
 defaults: {limit: {mode: gradient, max: 50, max_waiting: 7}, breaker: {consecutive_failures: 2}}

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.core.events import RequestDone
-from stayfast.observe.batch import Batch
-from stayfast.observe.recent import RecentRequests, RecentConfig
+from stayfast.observe.fact_batch import Batch
+from stayfast.observe.recent_requests import RecentConfig, RecentRequests
 from stayfast.server.backend import RecentRequestsQuery
 from stayfast.workers.channels import WorkerPeers
 from tests.unit.observe.test_metrics import counting, done

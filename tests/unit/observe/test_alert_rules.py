@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from stayfast.observe.alerts.files import all_groups, prometheus_rules, sloth_specification
-from stayfast.observe.alerts.rule import Alert, AlertsConfig, Recording, format_percent, format_duration
+from stayfast.observe.alerts.rules import Alert, AlertsConfig, Recording, format_duration, format_percent
 from stayfast.policy.slo import Latency, Slo
 from tests.unit.observe.queries import labels, labels_by_metric, names
 

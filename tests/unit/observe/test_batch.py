@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from stayfast.core.events import Fact, LoopLag
-from stayfast.observe.batch import MAX_FACTS, MAX_DELAY_S, Batch
+from stayfast.observe.fact_batch import MAX_DELAY_S, MAX_FACTS, Batch
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
 

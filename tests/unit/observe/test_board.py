@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stayfast.observe.alerts.files import all_groups
-from stayfast.observe.alerts.rule import AlertsConfig, Recording
+from stayfast.observe.alerts.rules import AlertsConfig, Recording
 from stayfast.policy.slo import Latency, Slo
 from tests.unit.observe.queries import BOARD, labels, labels_by_metric, names
 

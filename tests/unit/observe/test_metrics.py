@@ -8,11 +8,11 @@ from stayfast.core.events import (
     AttemptDone,
     ConnectionOpened,
     ConnectionReused,
-    TokenGaps,
     LoopLag,
     RequestDone,
     StageDone,
     Stall,
+    TokenGaps,
 )
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.observe.metrics import definitions as known

@@ -7,7 +7,7 @@ import pytest
 
 from stayfast.core.events import RequestDone, Stall
 from stayfast.core.types import Stage
-from stayfast.observe.recent import RecentRequests, RecentConfig
+from stayfast.observe.recent_requests import RecentConfig, RecentRequests
 from tests.unit.observe.test_metrics import attempt, done
 
 

@@ -11,7 +11,7 @@ from stayfast.core.events import RequestDone, Trace, TurnFailed
 from stayfast.core.steps import StepDone
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.recent import RecentRequests, RecentConfig
+from stayfast.observe.recent_requests import RecentConfig, RecentRequests
 from stayfast.observe.waterfall import build_waterfall
 from stayfast.pipeline.exchange import steps_timing
 from stayfast.policy.histogram import LogHistogram

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from stayfast.core.events import TokenGaps, LoopLag
+from stayfast.core.events import LoopLag, TokenGaps
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import Histogram, MetricsSnapshot, Totals

@@ -10,7 +10,7 @@ import pytest
 from stayfast.core.events import AttemptDone, RequestDone, Trace
 from stayfast.core.types import Outcome
 from stayfast.observe.tracing.config import Peer, TraceConfig
-from stayfast.observe.tracing.exporter import SpanExporter, ExportResult
+from stayfast.observe.tracing.exporter import ExportResult, SpanExporter
 from stayfast.wire.trace_context import parse_traceparent
 from tests.unit.observe.test_metrics import done
 

@@ -11,7 +11,7 @@ from stayfast.core.events import AttemptDone, RequestDone, StageDone, Stall, Tra
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.observe.tracing.config import Peer, provider_name
 from stayfast.observe.tracing.otlp import SpanEncoder
-from stayfast.wire.json_input import decode, read_sampling_params
+from stayfast.wire.request_body import decode, read_sampling_params
 from tests.unit.observe.test_metrics import done
 
 TRACE = Trace("a" * 32, "b" * 16, "c" * 16, is_sampled=True, state="foo=1", is_random=True)

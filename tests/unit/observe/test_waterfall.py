@@ -5,7 +5,7 @@ import pytest
 
 from stayfast.core.events import RequestDone, StageDone, Stall
 from stayfast.core.types import Outcome, Stage
-from stayfast.observe.waterfall import Waterfall, summarize_request, format_spent, build_waterfall, without_details
+from stayfast.observe.waterfall import Waterfall, build_waterfall, format_spent, summarize_request, without_details
 from stayfast.policy.histogram import LogHistogram
 from tests.unit.observe.test_metrics import attempt, done
 

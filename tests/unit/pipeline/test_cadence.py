@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.core.events import TokenGaps, Stall
+from stayfast.core.events import Stall, TokenGaps
 from stayfast.pipeline.timing.token_timings import N_GAPS_TOLD, STALL_AFTER_S, TokenTimings
 from stayfast.testing import RecordingSink
 

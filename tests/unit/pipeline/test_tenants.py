@@ -12,7 +12,7 @@ from stayfast.policy.admission.overload import TenantConfig
 from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.priority import Points
 from stayfast.policy.admission.quota import QuotaConfig
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 USD = st.floats(0, 1000)
 PRICES = st.builds(Price, USD, USD, st.none() | USD, st.none() | USD, st.none() | USD)
@@ -65,7 +65,8 @@ def test_a_burst_costs_no_more_than_the_limit(prices: list[Price], limit: float,
     """
     one = Tenant("a", TenantConfig(quota=QuotaConfig(cost_per_day=limit)), Points(), 0.0)
     request, spent, dearest_usd = chat(max_tokens), 0.0, 0.0
-    most = {"m": Price(max(price.highest_input_per_mtok for price in prices), max(price.output_per_mtok for price in prices))}
+    most = {"m": Price(max(price.highest_input_per_mtok for price in prices),
+                       max(price.output_per_mtok for price in prices))}
     n_input = len(request.body) / BYTES_A_TOKEN
     for burst in bursts:
         under_way = []

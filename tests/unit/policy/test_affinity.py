@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.routing.affinity import BLOCK_BYTES, MAX_BLOCKS, AffinityConfig, SentPrefixes, hash_blocks, session_owner
+from stayfast.policy.routing.affinity import (
+    BLOCK_BYTES,
+    MAX_BLOCKS,
+    AffinityConfig,
+    SentPrefixes,
+    hash_blocks,
+    session_owner,
+)
 
 KNOWN_S = 600.0
 

@@ -22,8 +22,8 @@ from stayfast.policy.resilience.baselines import (
     DueBuckets,
     LatencyBaselines,
     classify,
-    log_of,
     count_slow,
+    log_of,
 )
 
 

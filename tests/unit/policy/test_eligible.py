@@ -38,7 +38,8 @@ def test_what_a_route_may_let_in() -> None:
     assert exclusion_reason(mine, parse_wording(mine), EligibleConfig(allow_personal=True), HOUR_S) == ""
     assert exclusion_reason(today, parse_wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
     assert exclusion_reason(today, parse_wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S + 1) == "volatile"
-    assert exclusion_reason("restart router", parse_wording("restart router"), EligibleConfig(min_content_words=2), HOUR_S) == ""
+    assert exclusion_reason("restart router", parse_wording("restart router"), EligibleConfig(min_content_words=2),
+                            HOUR_S) == ""
 
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])

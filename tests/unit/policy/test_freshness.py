@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stayfast.core.types import CacheControl
-from stayfast.policy.cache.freshness import CacheConfig, max_fresh_age_s, is_too_random, merge_directives
+from stayfast.policy.cache.freshness import CacheConfig, is_too_random, max_fresh_age_s, merge_directives
 
 
 @pytest.mark.parametrize(("temperature", "is_seeded", "is_warm"), [

@@ -17,9 +17,9 @@ from stayfast.policy.resilience.hedge import (
     HedgeConfig,
     LateStreak,
     aim_share,
+    choose_share,
     live_distribution,
     plan_hedge,
-    choose_share,
 )
 from stayfast.policy.resilience.survival import Survival
 

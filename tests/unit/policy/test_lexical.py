@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.cache.lexical import shares_template, find_difference, parse_wording
+from stayfast.policy.cache.lexical import find_difference, parse_wording, shares_template
 
 
 @pytest.mark.parametrize(("one", "other", "why"), [

@@ -12,10 +12,10 @@ from stayfast.policy.routing.load_balancing import (
     CandidateLoad,
     LatencyEstimate,
     PrefillBacklog,
-    order_by_score,
-    order_as_listed,
     draw_less_loaded,
+    order_as_listed,
     order_by_load,
+    order_by_score,
     weigh_load,
 )
 
@@ -186,13 +186,15 @@ def test_choose_known_prefix_goes_first() -> None:
     assert order_by_score(loads, [], new_shares, [], max_load=6, rng=Random(1))[0] == 0
     assert order_by_score(loads, [], new_shares, [0.05, 0.2, 0.2], max_load=6, rng=Random(1))[0] == 0
     assert order_by_score(loads, [], new_shares, [0.5, 0.2, 0.2], max_load=6, rng=Random(1))[0] != 0
-    assert order_by_score([CandidateLoad(3.0), CandidateLoad(0.2), CandidateLoad(0.2)], [], new_shares, [0.05, 0.2, 0.2], max_load=6,
+    assert order_by_score([CandidateLoad(3.0), CandidateLoad(0.2), CandidateLoad(0.2)], [], new_shares, [0.05, 0.2, 0.2],
+                          max_load=6,
                   rng=Random(1))[0] != 0
 
 
 def test_choose_equal_wait_prefers_cached() -> None:
     """A hosted API is as quick without its cache, and costs more."""
-    assert order_by_score([CandidateLoad(0.2), CandidateLoad(0.2)], [], [1.0, 0.2], [0.2, 0.21], max_load=6, rng=Random(1))[0] == 1
+    assert order_by_score([CandidateLoad(0.2), CandidateLoad(0.2)], [], [1.0, 0.2], [0.2, 0.21], max_load=6,
+                          rng=Random(1))[0] == 1
 
 
 @pytest.mark.parametrize(("weights", "share"), [([9.0, 1.0], 0.9), ([1.0, 1.0], 0.5)])

@@ -33,7 +33,8 @@ class Fleet:
                 if name == bad and fails_each and self.n_calls % fails_each == 0:
                     self.outliers.record_failure(name)
                 else:
-                    self.outliers.record_first_token(name, ttft_s if name == bad else 0.2, n_bytes if name == bad else N_BYTES,
+                    self.outliers.record_first_token(name, ttft_s if name == bad else 0.2, n_bytes if name == bad
+                                                     else N_BYTES,
                                            is_whole=False)
 
     @property

@@ -16,7 +16,8 @@ CONFIG = RetryConfig(max_attempts=3, backoff_base_s=0.1, backoff_cap_s=0.3, min_
 def test_wait_before_next_always_fits_deadline(n_made: int, remaining_s: float, alone_s: float, is_fresh: bool,
                                                seed: int) -> None:
     """Whatever the samples: within the count, within the time that is left, within the jitter's ceiling."""
-    wait_s = wait_before_next(CONFIG, n_made, remaining_s, Random(seed), is_fresh=is_fresh, retry_after_s=alone_s, min_attempt_s=0.2)
+    wait_s = wait_before_next(CONFIG, n_made, remaining_s, Random(seed), is_fresh=is_fresh, retry_after_s=alone_s,
+                              min_attempt_s=0.2)
     if wait_s is None:
         return
     assert n_made < CONFIG.max_attempts

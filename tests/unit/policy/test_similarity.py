@@ -8,7 +8,16 @@ import pytest
 
 from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
 from stayfast.policy.cache.lexical import MOST_CHARS, parse_wording
-from stayfast.policy.cache.similarity import LEAST_COSINE, N_FEATURES, EligibleConfig, FixedThreshold, compute_features, judge_question, reject_new_words, exclusion_reason
+from stayfast.policy.cache.similarity import (
+    LEAST_COSINE,
+    N_FEATURES,
+    EligibleConfig,
+    FixedThreshold,
+    compute_features,
+    exclusion_reason,
+    judge_question,
+    reject_new_words,
+)
 
 ASKED = parse_wording("how do I export a table")
 LIKE = "how can I export one table"
@@ -147,7 +156,8 @@ def test_why_not_route_settings_admit() -> None:
     assert exclusion_reason(mine, parse_wording(mine), EligibleConfig(allow_personal=True), HOUR_S) == ""
     assert exclusion_reason(today, parse_wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
     assert exclusion_reason(today, parse_wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S + 1) == "volatile"
-    assert exclusion_reason("restart router", parse_wording("restart router"), EligibleConfig(min_content_words=2), HOUR_S) == ""
+    assert exclusion_reason("restart router", parse_wording("restart router"), EligibleConfig(min_content_words=2),
+                            HOUR_S) == ""
 
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])

@@ -21,7 +21,8 @@ def _of(ended_s: list[float], cut_off_s: list[float]) -> Survival:
 def test_survival_matches_textbook_example() -> None:
     """1, 2, 4 and 5 ended, 3 was cut off: S falls by 1/5, 1/4, 1/2 and 1 of what is at risk."""
     survival = _of([1.0, 2.0, 4.0, 5.0], [3.0])
-    assert [survival.share_beyond(seconds) for seconds in (0.9, 1.5, 2.5, 4.5, 6.0)] == pytest.approx([1.0, 0.8, 0.6, 0.3, 0.0])
+    assert [survival.share_beyond(seconds) for seconds in (0.9, 1.5, 2.5, 4.5, 6.0)] == pytest.approx([1.0, 0.8, 0.6, 0.3,
+                                                                                                       0.0])
     assert survival.n == 5
 
 

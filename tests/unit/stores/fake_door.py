@@ -5,7 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stayfast.core.clock import Clock
-from stayfast.stores.base import Get, IsLed, AcquireLead, ReleaseLead, StoreCommand, Put, Remove, StoreReply, StoreStats, StoreUnavailable
+from stayfast.stores.base import (
+    AcquireLead,
+    Get,
+    IsLed,
+    Put,
+    ReleaseLead,
+    Remove,
+    StoreCommand,
+    StoreReply,
+    StoreStats,
+    StoreUnavailable,
+)
 from stayfast.stores.remote_store import decode_answer
 
 

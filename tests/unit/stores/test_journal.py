@@ -150,7 +150,7 @@ def test_journal_crash_of_task_is_reported() -> None:
 
 def test_journal_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it nothing is told, which is counted; once it is told there is room again."""
-    monkeypatch.setattr(journal, "WAITING_BYTES", 1000)
+    monkeypatch.setattr(journal, "MAX_QUEUED_BYTES", 1000)
 
     async def main(loop: SimLoop) -> None:
         place = Place()

@@ -15,8 +15,18 @@ from msgspec.structs import replace
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import StoreChanged
 from stayfast.stores import remote_store as shared
-from stayfast.stores.base import CachedAnswer, Get, AcquireLead, ReleaseLead, StoreCommand, Put, StoreReply, Store, StoreUnavailable
-from stayfast.stores.remote_store import VERSION, RemoteStore, SharedConfig, encode_answer, decode_answer
+from stayfast.stores.base import (
+    AcquireLead,
+    CachedAnswer,
+    Get,
+    Put,
+    ReleaseLead,
+    Store,
+    StoreCommand,
+    StoreReply,
+    StoreUnavailable,
+)
+from stayfast.stores.remote_store import VERSION, RemoteStore, SharedConfig, decode_answer, encode_answer
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.unit.stores.fake_door import FakeDoor, Place
 from tests.unit.stores.shared_rig import Rig
@@ -236,8 +246,8 @@ def test_remote_store_cancelled_lookup_is_not_sent() -> None:
 
 def test_remote_store_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look-ups by number, puts by bytes; what is too much is told at once, and there is room again later."""
-    monkeypatch.setattr(shared, "MOST_WAITING", 10)
-    monkeypatch.setattr(shared, "PUTS_BYTES", 5000)
+    monkeypatch.setattr(shared, "MAX_QUEUED", 10)
+    monkeypatch.setattr(shared, "MAX_QUEUED_BYTES", 5000)
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop)

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.stores.base import CachedAnswer, IsLed, AcquireLead, ReleaseLead, StoreCommand, StoreReply, Store, StoreBackend, StoreUnavailable
+from stayfast.stores.base import (
+    AcquireLead,
+    CachedAnswer,
+    IsLed,
+    ReleaseLead,
+    Store,
+    StoreBackend,
+    StoreCommand,
+    StoreReply,
+    StoreUnavailable,
+)
 from stayfast.stores.sqlite import SqliteBackend
 from tests.unit.stores.journal_suite import JournalSuite
 from tests.unit.stores.sqlite_rig import opened

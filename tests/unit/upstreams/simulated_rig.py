@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stayfast.core.types import Api, Request
-from stayfast.lab.simulated import SimulatedCall, ConnectionBroken, Provider, SimulatedHead, SimulatedRequest
+from stayfast.lab.simulated import ConnectionBroken, Provider, SimulatedCall, SimulatedHead, SimulatedRequest
 from stayfast.testing import SimLoop
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 BODIES: dict[Api, dict[str, Any]] = {
     Api.CHAT: {"messages": [{"role": "user", "content": "hello there"}]},

@@ -32,7 +32,8 @@ def choices(*limits: ConcurrencyLimiter, quickest_s: float = 0.0) -> list[LimitO
 
 def empty(of: ConcurrencyLimiter, n_in_flight: int = 0) -> None:
     """Nobody waits there, nothing is promised."""
-    assert (of.n_in_flight, of.n_waiting, of.n_waiting_shares, of._n_promised, of._queue.n, of._shares) == (n_in_flight, 0, 0, 0, 0, {})
+    assert (of.n_in_flight, of.n_waiting, of.n_waiting_shares, of._n_promised, of._queue.n, of._shares) == (n_in_flight, 0,
+                                                                                                            0, 0, 0, {})
 
 
 def test_limiter_cancelled_attempt_never_lowers_mean_duration() -> None:

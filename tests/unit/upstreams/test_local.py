@@ -10,7 +10,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request
 from stayfast.upstreams.base import Call, Upstream
-from stayfast.upstreams.local import Address, LocalUpstream, ParentEngine, requires_tool_call, find_media_path
+from stayfast.upstreams.embedded import Address, LocalUpstream, ParentEngine, find_media_path, requires_tool_call
 from tests.unit.http.client.fakes import SetClock
 
 URL = "data:image/png;base64,AAAA"

@@ -15,8 +15,8 @@ from stayfast.lab.simulated import (
     Regime,
     Regimes,
     RegimeState,
-    SlowdownConfig,
     SimulatedRequest,
+    SlowdownConfig,
     StallConfig,
 )
 from stayfast.lab.simulated.faults import CALM, RegimeTimeline
@@ -97,7 +97,8 @@ def test_latency_stalls_hit_their_share_of_chunks(share: float) -> None:
 
 def test_latency_whole_answer_takes_as_long_as_stream() -> None:
     """Gaps, stalls and sag of an answer that nobody sees growing add up to their means."""
-    config = ProviderConfig(gaps=GapConfig(0.01, 0.0), stalls=StallConfig(0.1, Mixture(0.5)), slowdown=SlowdownConfig(1.0, 0.25))
+    config = ProviderConfig(gaps=GapConfig(0.01, 0.0), stalls=StallConfig(0.1, Mixture(0.5)), slowdown=SlowdownConfig(1.0,
+                                                                                                                      0.25))
     ask = SimulatedRequest(Api.CHAT, "m", n_output=101)
     total_s = 0.0
     for number in range(2000):

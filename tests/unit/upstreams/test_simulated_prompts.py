@@ -7,10 +7,18 @@ import msgspec
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.lab.simulated import GapConfig, Mixture, PromptCacheModel, Provider, ProviderConfig, Tariff, to_simulated_request
+from stayfast.lab.simulated import (
+    GapConfig,
+    Mixture,
+    PromptCacheModel,
+    Provider,
+    ProviderConfig,
+    Tariff,
+    to_simulated_request,
+)
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from tests.unit.upstreams.simulated_rig import Heard, hear
 
 LONG = "word " * 1500

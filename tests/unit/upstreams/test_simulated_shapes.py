@@ -16,7 +16,7 @@ from stayfast.lab.simulated import GapConfig, Provider, ProviderConfig, to_simul
 from stayfast.lab.simulated.filler_text import make_json, make_words, word_bytes
 from stayfast.lab.simulated.prompt_cache import CacheRules
 from stayfast.testing import run
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 from stayfast.wire.transcode import make_transcoder
 from tests.unit.upstreams.simulated_rig import BODIES, Heard, hear, request
 

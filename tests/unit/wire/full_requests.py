@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from stayfast.core.types import Api
-from stayfast.wire.json_input import encode
+from stayfast.wire.request_body import encode
 from tests.unit.wire.recorded import request
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

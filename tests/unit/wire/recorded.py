@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 Json = dict[str, Any]
 

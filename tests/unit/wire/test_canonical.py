@@ -12,11 +12,11 @@ from stayfast.wire.canonical import (
     canonicalize,
     identity_bytes,
     key_digest,
+    normalize_text,
     scope_bytes,
     scope_digest,
-    normalize_text,
 )
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 HELLO = {"role": "user", "content": "hello"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}

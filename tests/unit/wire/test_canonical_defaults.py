@@ -7,7 +7,7 @@ import pytest
 
 from stayfast.core.types import Api
 from stayfast.wire.canonical import canonicalize, identity_bytes, key_digest, scope_bytes
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 HELLO = {"role": "user", "content": "hello"}
 SAID = {"role": "assistant", "content": "Yes?"}

@@ -7,7 +7,7 @@ import pytest
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.json_input import encode
+from stayfast.wire.request_body import encode
 from tests.unit.wire.full_requests import sent, user
 from tests.unit.wire.recorded import request
 

@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Usage
-from stayfast.wire.continuation import NotContinuable, Continuation, add_usage, encode_continuation_body, encode_client_events
+from stayfast.wire.continuation import (
+    Continuation,
+    NotContinuable,
+    add_usage,
+    encode_client_events,
+    encode_continuation_body,
+)
 from stayfast.wire.dialect import Begin, Delta, Finish, TextDelta
-from stayfast.wire.json_input import can_translate, encode
-from stayfast.wire.transcode import make_transcoder, make_encoder
+from stayfast.wire.request_body import can_translate, encode
+from stayfast.wire.transcode import make_encoder, make_transcoder
 from tests.flow.dialects import LENGTH, STOP, told
 from tests.unit.wire.recorded import STREAMS, pieces_of, request
 
@@ -44,7 +50,8 @@ def spoken(api: Api, texts: Sequence[str], usage: Usage | None, answer_id: str) 
     events = [event for delta in deltas for event in writer.encode_delta(delta)]
     if usage is None:
         return encode_client_events(api, events)
-    return encode_client_events(api, events) + encode_client_events(api, [*writer.encode_delta(Finish("stop")), *writer.encode_end(usage)], is_end=True)
+    return encode_client_events(api, events) + encode_client_events(api, [*writer.encode_delta(Finish("stop")),
+                                                                          *writer.encode_end(usage)], is_end=True)
 
 
 @dataclass
@@ -64,7 +71,8 @@ class Client:
                 self.body += chunk.data if rest is None else encode_client_events(asked_for.api, rest.feed(chunk.data))
         if rest is not None:
             assert translated.summary.is_complete
-            self.body += encode_client_events(asked_for.api, rest.encode_end(add_usage(FIRST, translated.summary.usage)), is_end=True)
+            self.body += encode_client_events(asked_for.api, rest.encode_end(add_usage(FIRST, translated.summary.usage)),
+                                              is_end=True)
 
 
 def split(data: bytes, cuts: Sequence[int]) -> list[bytes]:
@@ -133,7 +141,9 @@ def test_continuation_can_be_ended_early(client: Api, first: Api, second: Api) -
     translated = make_transcoder(second, rest.request, source_streams=True, upstream="up")
     chunk = translated.feed(spoken(second, [" slow", " answer"], None, "id-2"))
     assert chunk is not None
-    got.body += encode_client_events(client, rest.feed(chunk.data)) + encode_client_events(client, rest.encode_early_end(FIRST), is_end=True)
+    got.body += encode_client_events(client, rest.feed(chunk.data)) + encode_client_events(client,
+                                                                                           rest.encode_early_end(FIRST),
+                                                                                           is_end=True)
     assert read(client, got.body) == ("One slow answer", LENGTH.get(client, "length"), True)
 
 

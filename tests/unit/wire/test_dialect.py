@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.core.conversation import Image, Message, Text, ToolUse
 from stayfast.core.errors import Rejected
-from stayfast.wire.dialect import parse_image_url, join_instructions, join_adjacent_messages, parse_object, read_begin
+from stayfast.wire.dialect import join_adjacent_messages, join_instructions, parse_image_url, parse_object, read_begin
 
 
 def test_join_neighbours_joins_turns_but_not_system_messages() -> None:

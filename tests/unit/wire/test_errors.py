@@ -7,7 +7,7 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Stage
-from stayfast.wire.errors import failure_of_response, in_band_failure, encode_error, encode_error_event
+from stayfast.wire.errors import encode_error, encode_error_event, failure_of_response, in_band_failure
 from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import STREAMS, events, request
 
@@ -195,7 +195,8 @@ def test_failure_messages_quote_no_upstream_text() -> None:
 def test_render_event_continues_sequence_numbers(source: str, n_read: int) -> None:
     """The error event of a responses stream has the next number, relayed or translated."""
     recorded = STREAMS[source]
-    coder = make_transcoder(recorded.api, request(Api.RESPONSES, stream=True), source_streams=True, upstream="up", created_at=7)
+    coder = make_transcoder(recorded.api, request(Api.RESPONSES, stream=True), source_streams=True, upstream="up",
+                            created_at=7)
     blocks = [block + b"\n\n" for block in recorded.data.split(b"\n\n")[:n_read]]
     got = b"".join(part.data for block in blocks if (part := coder.feed(block)) is not None)
     got += encode_error_event(UpstreamFailed("up", Fault.RESET, "cut"), Api.RESPONSES, "r", coder.summary)

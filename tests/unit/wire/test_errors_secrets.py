@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.wire.errors import Secrets, failure_of_response, in_band_failure, encode_error
+from stayfast.wire.errors import Secrets, encode_error, failure_of_response, in_band_failure
 
 KEY = "sk/live+4f9a0c77e1"
 ERROR = {"error": {"message": f"bad header Bearer {KEY}", "type": "invalid_request_error", "param": f"h.{KEY}", "code": KEY}}

@@ -6,8 +6,8 @@ import pytest
 
 from stayfast.core.conversation import Image, Text, Thinking, ToolResult, ToolUse
 from stayfast.core.types import Api
-from stayfast.wire.json_input import parse_conversation
 from stayfast.wire.messages.request import DEFAULT_MAX_TOKENS
+from stayfast.wire.request_body import parse_conversation
 from tests.unit.wire.full_requests import sent
 from tests.unit.wire.recorded import request
 

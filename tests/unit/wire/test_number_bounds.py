@@ -17,7 +17,7 @@ from stayfast.policy.admission.priority import Points
 from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.wire import canonical, prompt
 from stayfast.wire.errors import failure_of_response
-from stayfast.wire.json_input import can_translate, parse_conversation, decode, encode
+from stayfast.wire.request_body import can_translate, decode, encode, parse_conversation
 from stayfast.wire.transcode import make_transcoder
 from stayfast.wire.usage import count_tokens_answer, estimate_input_tokens_high
 from tests.unit.wire.full_requests import FULL

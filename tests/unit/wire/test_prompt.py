@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.json_input import decode
 from stayfast.wire.prompt import RequestPrompt, read_prompt, read_session
+from stayfast.wire.request_body import decode
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers(0, 9) | st.text(max_size=5),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.json_input import MAX_DEPTH, DecodeLimits, check_json_bounds, decode, encode
+from stayfast.wire.request_body import MAX_DEPTH, DecodeLimits, check_json_bounds, decode, encode
 from tests.unit.wire.recorded import body, request
 
 

@@ -1,10 +1,10 @@
-"""`can_assemble`: which whole answers may be fetched as streams."""
+"""`can_collect_stream`: which whole answers may be fetched as streams."""
 
 import msgspec
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.wire.json_input import can_collect_stream, decode
+from stayfast.wire.request_body import can_collect_stream, decode
 
 MESSAGES = {"messages": [{"role": "user", "content": "hello"}]}
 PROMPT = {"prompt": "hello"}

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.json_input import parse_conversation, decode, encode
+from stayfast.wire.request_body import decode, encode, parse_conversation
 from tests.unit.wire.full_requests import FULL, PARAMETERS, sent, user
 from tests.unit.wire.recorded import body, request
 

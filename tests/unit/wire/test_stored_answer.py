@@ -7,8 +7,8 @@ import pytest
 
 from stayfast.core.types import AnswerSummary, Api, Request
 from stayfast.wire.chat.stream_decoder import ChatDecoder
-from stayfast.wire.json_input import decode
-from stayfast.wire.replay import encode_stored_stream, storable_body
+from stayfast.wire.request_body import decode
+from stayfast.wire.stored_answer import encode_stored_stream, storable_body
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT: dict[str, Any] = {

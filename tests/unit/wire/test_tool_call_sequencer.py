@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stayfast.core.types import AnswerSummary, Api
-from stayfast.wire import in_turn
+from stayfast.wire import tool_call_sequencer as in_turn
 from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import ROLE, Json, chunk, events, request, sse
 
@@ -87,6 +87,6 @@ def test_sequencer_arguments_after_a_closed_call_fail(client: Api) -> None:
 
 def test_sequencer_waiting_deltas_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An endless second call behind one that never ends fails the answer."""
-    monkeypatch.setattr(in_turn, "MAX_WAITING", 1000)
+    monkeypatch.setattr(in_turn, "MAX_WAITING_CHARS", 1000)
     _, summary = relay(begin(0), begin(1), *[more(1, "x" * 50)] * 10, client=Api.MESSAGES, stream=True)
     assert getattr(summary.failure, "fault", None) == "malformed"

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.events import Trace
-from stayfast.wire.trace_context import MAX_STATE_CHARS, make_child_span, parse_traceparent, encode_trace_headers, start_trace
+from stayfast.wire.trace_context import (
+    MAX_STATE_CHARS,
+    encode_trace_headers,
+    make_child_span,
+    parse_traceparent,
+    start_trace,
+)
 
 ID, PARENT = "12345678901234567890123456789012", "1234567890123456"
 VALID = f"00-{ID}-{PARENT}-01"

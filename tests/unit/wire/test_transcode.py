@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Usage
-from stayfast.wire.json_input import can_translate
+from stayfast.wire.request_body import can_translate
 from stayfast.wire.transcode import Transcoder, make_transcoder
 from tests.unit.wire.recorded import (
     CHAT_USAGE,
@@ -124,7 +124,8 @@ def test_stream_requested_usage_is_hidden() -> None:
     before = sse(ROLE, chunk({"content": "a"}), chunk({}, "stop"))
     after = b": bye\n\ndata: [DONE]\n\n"
     for reads in ([before + usage + after], [before, usage, after]):
-        coder = make_transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up", hide_usage=True)
+        coder = make_transcoder(Api.CHAT, request(Api.CHAT, stream=True), source_streams=True, upstream="up",
+                                hide_usage=True)
         got = b"".join(part.data for read in reads if (part := coder.feed(read)) is not None)
         assert got == before + after
         assert coder.summary.usage == Usage(input_total=20, output=6, cached_read=8, reasoning=2)
@@ -192,7 +193,8 @@ def test_translated_stream_has_the_same_text_and_calls(name: str, client: Api) -
 
 def meaning(api: Api, data: bytes) -> Json:
     """Text, reasoning, calls and end of a stream, by way of the whole chat answer that it folds to."""
-    coder = make_transcoder(api, request(Api.CHAT if api is not Api.COMPLETIONS else api), source_streams=True, upstream="up")
+    coder = make_transcoder(api, request(Api.CHAT if api is not Api.COMPLETIONS else api), source_streams=True,
+                            upstream="up")
     choice = json.loads(drain(coder, data))["choices"][0]
     message = choice.get("message", {"content": choice.get("text")})
     return {"text": message.get("content") or "", "finish": choice["finish_reason"],

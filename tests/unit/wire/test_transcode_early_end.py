@@ -3,7 +3,7 @@
 import pytest
 
 from stayfast.core.types import Api
-from stayfast.wire.json_input import can_translate
+from stayfast.wire.request_body import can_translate
 from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import WHOLE_STREAMS, request
 from tests.unit.wire.sdk_types import CLIENTS, check, read_again
@@ -21,7 +21,8 @@ def test_early_end_at_every_byte_is_a_valid_end(name: str, client: Api, stream: 
     recorded = WHOLE_STREAMS[name]
     n_cuts = 0
     for at in range(len(recorded.data)):
-        coder = make_transcoder(recorded.api, request(client, stream=stream), source_streams=True, upstream="up", created_at=7)
+        coder = make_transcoder(recorded.api, request(client, stream=stream), source_streams=True, upstream="up",
+                                created_at=7)
         before = coder.feed(recorded.data[:at])
         if not coder.summary.n_content or coder.has_ended:
             continue

@@ -6,8 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api
-from stayfast.wire.json_input import decode
-from stayfast.wire.usage import estimate_input_tokens_high, may_exceed_tokens, estimate_text_tokens_high
+from stayfast.wire.request_body import decode
+from stayfast.wire.usage import estimate_input_tokens_high, estimate_text_tokens_high, may_exceed_tokens
 
 ENGLISH = "The quick brown fox jumps over the lazy dog, and then it sleeps in the sun for a while. "
 

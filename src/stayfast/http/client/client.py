@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused, DescriptorsExhausted, Sink
-from stayfast.http.client.dial import DialedConnection, Dialer, Origin, Resolver
+from stayfast.http.client.dialer import DialedConnection, Dialer, Origin, Resolver
 from stayfast.http.client.h1 import H1Connection
 from stayfast.http.client.pool import ConnectionPool, PooledConnection
 from stayfast.http.client.response import EncodedRequest, RequestTemplate, Response, WholeResponse

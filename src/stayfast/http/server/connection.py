@@ -15,11 +15,11 @@ from typing import Any, Generic, Protocol, cast
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.core.events import ConnectionsClosed, DescriptorsExhausted, Sink
-from stayfast.http.descriptors import descriptor_limit, exhausted_error, descriptor_reserve, client_share
+from stayfast.http.descriptors import client_share, descriptor_limit, descriptor_reserve, exhausted_error
 from stayfast.http.server.listener import ANY_ADDRESS, bind_dual_stack
 from stayfast.http.server.parser import IDLE, HttpLimits, R, RequestParser
 from stayfast.http.server.response import CONTINUE
-from stayfast.http.server.waiting import WaitingConnections, limited_address
+from stayfast.http.server.waiting_connections import WaitingConnections, limited_address
 
 
 class LazyTimer:
@@ -121,7 +121,7 @@ class App(Protocol[R]):
     def handle(self, connection: "ServerConnection[R]", request: R) -> Coroutine[Any, Any, None]:
         """Answer one request. Runs in its own Task, which is cancelled when the client disconnects.
 
-        Must call `connection.finish` after a complete answer, else `close`, `reset` or `abort`.
+        Must call `connection.finish` after a complete answer, else `close`, `reset` or `abort_connections`.
         """
 
     def render_error(self, request: R, error: StayfastError, *, keep_alive: bool) -> bytes:
@@ -168,14 +168,16 @@ class HttpServer(Generic[R]):
     def make_connection(self) -> "ServerConnection[R]":
         return ServerConnection(self)
 
-    def add_connection(self, connection: "ServerConnection[R]", transport: asyncio.Transport, now: float) -> StayfastError | None:
+    def add_connection(self, connection: "ServerConnection[R]", transport: asyncio.Transport,
+                       now: float) -> StayfastError | None:
         """Add a new connection; close one without a request if that makes room. Returns the error if it is rejected."""
         limits, waiting, limit = self.app.limits, self.waiting, self._descriptor_limit
         address = limited_address(transport.get_extra_info("peername"))
         most = min(limits.max_connections, client_share(limit))
         n_closed = 0
         sock = transport.get_extra_info("socket")
-        is_short = sock is not None and sock.fileno() >= limit - descriptor_reserve(limit)  # the system uses the lowest free number
+        # the system uses the lowest free number
+        is_short = sock is not None and sock.fileno() >= limit - descriptor_reserve(limit)
         if is_short or len(self.connections) >= most:
             has_room = waiting.close_oldest()
             n_closed = int(has_room)
@@ -223,7 +225,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
 
     __slots__ = ("_closing_at", "_idle_since", "_is_lingering", "_is_lost", "_keepalive", "_keepalive_at",
                  "_keepalive_every_s", "_n_ahead", "_n_unsent", "_parser", "_server", "_stalled_since", "_task", "_timer",
-                 "_transport", "_waiter", "is_write_buffer_full", "abort_reason", "write")
+                 "_transport", "_waiter", "abort_reason", "is_write_buffer_full", "write")
 
     def __init__(self, server: HttpServer[R]) -> None:
         app = server.app
@@ -273,7 +275,8 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             self._n_ahead += len(data)
             limit = self._server.app.limits.read_ahead_bytes
             if self._n_ahead > limit:
-                parser.reject_further(Rejected(f"More than {limit} bytes arrived while a request was being answered: wait for the "
+                parser.reject_further(Rejected(f"More than {limit} bytes arrived while a request was being answered: wait "
+                                               f"for the "
                                      "answer, or use another connection.", code="too_far_ahead"))
             return
         self._start_next()

@@ -159,8 +159,8 @@ class RequestParser(Generic[R]):
     """
 
     __slots__ = ("_began_at", "_body", "_check_head", "_clock", "_limits", "_n_body", "_n_fed", "_n_first", "_n_head",
-                 "_n_quiet", "_parser", "_raw", "_replay", "_request", "_request_type", "_target", "is_over",
-                 "expects_continue", "phase", "ready")
+                 "_n_quiet", "_parser", "_raw", "_replay", "_request", "_request_type", "_target", "expects_continue",
+                 "is_over", "phase", "ready")
 
     def __init__(self, request_type: type[R], limits: HttpLimits, clock: Clock,
                  check_head: Callable[[R], StayfastError | None]) -> None:

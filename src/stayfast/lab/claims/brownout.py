@@ -149,11 +149,13 @@ def make_figures(where: str, run: BrownoutRun, phases: BrownoutPhases) -> Sequen
     normal = ttft(0.0, slow_at)
     normal_p99_s = normal.quantile(0.99)
     figures = [Figure(f"{where}: TTFT p99 before (n={normal.n})", normal_p99_s, "s"),
-               Figure(f"{where}: TTFT p99 in the first {WITHIN_S:g} s", ttft(slow_at, slow_at + WITHIN_S).quantile(0.99), "s")]
+               Figure(f"{where}: TTFT p99 in the first {WITHIN_S:g} s", ttft(slow_at, slow_at + WITHIN_S).quantile(0.99),
+                      "s")]
     for phase, since, until in ((f"from {WITHIN_S:g} s on", slow_at + WITHIN_S, down_at),
                                 ("in the outage", down_at, back_at), ("after its return", back_at, phases.seconds)):
         waits = ttft(since, until)
-        figures.append(Figure(f"{where}: TTFT p99 {phase}, over normal (n={waits.n})", waits.quantile(0.99) / normal_p99_s, "x",
+        figures.append(Figure(f"{where}: TTFT p99 {phase}, over normal (n={waits.n})", waits.quantile(0.99) / normal_p99_s,
+                              "x",
                               P99_GOAL))
     return (
         *figures,

@@ -98,7 +98,8 @@ def _figures(leg: Leg, result: Result) -> Sequence[Figure]:
     n_endless = sum(map(isnan, samples.floats["ended_s"]))
     n_endless += sum(1 for error in samples.errors if error in (Error.TIMEOUT, Error.UNSENT))
     figures = [
-        Figure(f"{leg}: latest end, past the deadline of {DEADLINE_S:g} s (n={n})", _past_ms(took.quantile(1.0)), "ms", WITHIN_MS,
+        Figure(f"{leg}: latest end, past the deadline of {DEADLINE_S:g} s (n={n})", _past_ms(took.quantile(1.0)), "ms",
+               WITHIN_MS,
                low=_past_ms(took.quantile(0.0)), high=_past_ms(took.quantile(1.0))),
         Figure.count(f"{leg}: requests without an end", n_endless),
     ]

@@ -46,14 +46,14 @@ from stayfast.lab.harness.processes import ONE_CORE, Processes, ServerProcess, g
 from stayfast.lab.harness.virtual import read_body
 from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.lab.workloads.memory import BodyStream, load_embedder
+from stayfast.lab.workloads.in_memory import BodyStream, load_embedder
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.policy.cache.similarity import N_NEAREST, SemanticConfig
 from stayfast.settings import SettingsText, load_settings
 from stayfast.stores.embedder import EmbedderConfig
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 HIT_GOAL_US: Final = 150.0
 ALONE_GOAL_MS, WITH_GOAL_MS = 5.0, 8.0
@@ -304,7 +304,8 @@ async def measure_lookups(extent: Extent, conditions: Conditions) -> list[Figure
     alone_ms, with_ms = [], []
     for number in range(extent.n_rounds):
         conditions.report_progress(f"search, round {number + 1} of {extent.n_rounds}")
-        alone_ms.append(ExactDistribution([_search_ms(index, vector, clock, clock.now()) for vector in queries]).quantile(0.99))
+        alone_ms.append(ExactDistribution([_search_ms(index, vector, clock, clock.now())
+                                           for vector in queries]).quantile(0.99))
         texts = [f"{' '.join(rng.sample(_WORDS, 6))} {number} {place}" for place in range(N_LOOK_UPS)]
         durations_ms = []
         for text in texts:

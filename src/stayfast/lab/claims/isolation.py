@@ -27,11 +27,11 @@ import msgspec
 from stayfast.core.types import Api, Request
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.lab.workloads.memory import SEMANTIC, Echoed, ask_echo, echo_gateway, encode_name
+from stayfast.lab.workloads.in_memory import SEMANTIC, Echoed, ask_echo, echo_gateway, encode_name
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.testing.simloop import SimLoop
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 AT_ONCE: Final = 40
 REPEATED: Final = 0.4  # share of requests that repeat one of the last N_RECENT

@@ -20,7 +20,7 @@ from stayfast.core.events import AttemptDone, BreakerChanged, Fact, RequestDone
 from stayfast.core.types import Api, Stage
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, serve_and_read, system_with_sink
-from stayfast.lab.simulated import Cut, Fail, SendBytes, SendText, Script, ScriptedUpstream, Wait
+from stayfast.lab.simulated import Cut, Fail, Script, ScriptedUpstream, SendBytes, SendText, Wait
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
@@ -37,7 +37,7 @@ from stayfast.settings.model import Fallback, OnOverrun
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.scripted import Step
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 N_REQUESTS = 5
 N_PER_SYSTEM = 20  # schedules, which share breakers, limits and estimates

@@ -29,7 +29,7 @@ from typing import Any
 
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
-from stayfast.lab.harness.constant import FixedPolicy, FixedPolicyRun
+from stayfast.lab.harness.fixed_policy import FixedPolicy, FixedPolicyRun
 from stayfast.lab.harness.load import LoadSpec, run_load, simulated_gateway, since_start_s, spoil_reason
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated_upstream, virtual_system
@@ -171,14 +171,17 @@ class Rivals:
                      for number, error in zip(samples.ints["number"], samples.errors, strict=True))
         ours, calls = ExactDistribution(waits_s), sum(samples.ints["n_upstream_attempts"]) / self.n
         figures = [
-            Figure(f"{where}: TTFT p50 (n={self.n})", ours.quantile(0.5), "s"), Figure(f"{where}: TTFT p95", ours.quantile(0.95), "s"),
+            Figure(f"{where}: TTFT p50 (n={self.n})", ours.quantile(0.5), "s"), Figure(f"{where}: TTFT p95",
+                                                                                       ours.quantile(0.95), "s"),
             Figure(f"{where}: TTFT p99", ours.quantile(0.99), "s"),
-            Figure(f"{where}: TTFT p99, over that of {best.policy.name}", ours.quantile(0.99) / best.p99_s, "x", goal * slack),
+            Figure(f"{where}: TTFT p99, over that of {best.policy.name}", ours.quantile(0.99) / best.p99_s, "x",
+                   goal * slack),
             Figure(f"{where}: calls a request", calls, "", max_calls),
             Figure.count(f"{where}: requests without an answer that a direct call would have served", n_lost)]
         for low, high in pairwise(BUCKETS):
             chosen = [row for row, shot in enumerate(self.shots) if low <= shot.n_input < high]
-            p99_s, best_s = (ExactDistribution([waits[row] for row in chosen]).quantile(0.99) for waits in (waits_s, best.waits_s))
+            p99_s, best_s = (ExactDistribution([waits[row] for row in chosen]).quantile(0.99) for waits in (waits_s,
+                                                                                                            best.waits_s))
             bucket_goal = BUCKET_GOAL * slack if len(chosen) >= MIN_BUCKET else None
             words = f"from {low} tokens" if high == BUCKETS[-1] else f"{low} to {high} tokens"
             figures.append(Figure(f"{where}: TTFT p99 of prompts of {words} ({p99_s:.2f} s, n={len(chosen)}), over that of "

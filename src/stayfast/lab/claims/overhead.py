@@ -59,7 +59,8 @@ class Overhead:
             canned = await processes.start_canned_upstream()
             one_upstream = gateway_settings({"canned": f"{canned.url}/v1"})
             two_upstreams = gateway_settings({"one": f"{canned.url}/v1", "other": f"{canned.url}/v1"}, **ROUTING)
-            whole = {BASELINE: await processes.start_bare_proxy(canned.url), GATEWAY: await processes.start_gateway(one_upstream),
+            whole = {BASELINE: await processes.start_bare_proxy(canned.url),
+                     GATEWAY: await processes.start_gateway(one_upstream),
                      PLAIN: await processes.start_gateway({**one_upstream, **NO_POLICY}),
                      ALL_ON: await processes.start_gateway({**two_upstreams, **ADMISSION})}
             streams = {BASELINE: await processes.start_bare_proxy(sim.url),

@@ -35,7 +35,7 @@ from stayfast.pipeline.gateway import Gateway
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 Json = dict[str, Any]
 N_TURNS: Final = 12

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from stayfast.lab.harness.claim import Figure, Finding, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, VirtualTenants, chat_request, run_arrivals
-from stayfast.lab.simulated import GapConfig, OutputLengths, Mixture, ProviderConfig
+from stayfast.lab.simulated import GapConfig, Mixture, OutputLengths, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.quota import Bucket, QuotaConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense, SetUpFailed
-from stayfast.lab.workloads.memory import load_embedder
+from stayfast.lab.workloads.in_memory import load_embedder
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
 from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, FixedThreshold
 from stayfast.stores.embedder import INSTALL_HINT, EmbedderConfig

@@ -17,14 +17,14 @@ from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
 from stayfast.lab.harness.virtual import run_virtual_in_thread, serve_and_read, system_with_sink
 from stayfast.lab.load.stats import ExactDistribution
-from stayfast.lab.simulated import SendText, ScriptedUpstream, Wait
+from stayfast.lab.simulated import ScriptedUpstream, SendText, Wait
 from stayfast.pipeline.exchange import Arrival
 from stayfast.settings import HttpUpstream, LogSettings, RouteSettings, Settings
 from stayfast.testing import RecordingSink
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.scripted import Step
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 STALL_SHARE, STALL_S = 0.02, 30.0
 TTFT_S, GAP_S, SIGMA = 0.3, 0.02, 0.4
@@ -73,8 +73,10 @@ class StallRun:
 
 async def measure(loop: SimLoop, n_answers: int, seed: int, on_stall: Literal["wait", "rescue"]) -> StallRun:
     done, n_wrong = await send_all(loop, n_answers, seed, on_stall)
-    gaps, e2e = ExactDistribution([fact.gap_max_s or 0.0 for fact in done]), ExactDistribution([fact.ended_at - fact.accepted_at for fact in done])
-    return StallRun(gaps.quantile(0.99), e2e.quantile(0.5), e2e.quantile(0.99), sum(fact.n_attempts for fact in done) / len(done), n_wrong)
+    gaps, e2e = ExactDistribution([fact.gap_max_s or 0.0
+                                   for fact in done]), ExactDistribution([fact.ended_at - fact.accepted_at for fact in done])
+    return StallRun(gaps.quantile(0.99), e2e.quantile(0.5), e2e.quantile(0.99),
+                    sum(fact.n_attempts for fact in done) / len(done), n_wrong)
 
 
 async def send_all(loop: SimLoop, n_answers: int, seed: int,

@@ -138,11 +138,13 @@ def make_figures(where: str, before: WaitsByKind, after: WaitsByKind, min_before
     """before, after: without and with lanes. min_before_s: the goal without lanes, in runs that are long enough for one."""
     short, long = ExactDistribution(after.short_s), ExactDistribution(after.long_s)
     return [
-        Figure(f"{where}: short, without lanes: p99 (n={len(before.short_s)})", ExactDistribution(before.short_s).quantile(0.99), "s",
+        Figure(f"{where}: short, without lanes: p99 (n={len(before.short_s)})",
+               ExactDistribution(before.short_s).quantile(0.99), "s",
                min_before_s, Sense.AT_LEAST),
         Figure(f"{where}: short, with lanes: p50", short.quantile(0.5), "s"),
         Figure(f"{where}: short, with lanes: p99 (n={len(after.short_s)})", short.quantile(0.99), "s", SHORT_P99_S),
-        Figure(f"{where}: long, without lanes: p99 (n={len(before.long_s)})", ExactDistribution(before.long_s).quantile(0.99), "s"),
+        Figure(f"{where}: long, without lanes: p99 (n={len(before.long_s)})",
+               ExactDistribution(before.long_s).quantile(0.99), "s"),
         Figure(f"{where}: long, with lanes: p99", long.quantile(0.99), "s"),
         Figure.count(f"{where}: requests that did not finish, with lanes", (after.short_s + after.long_s).count(inf)),
     ]

@@ -27,7 +27,7 @@ from stayfast.lab.claims.semantic import CLASSES, HELP_DESK, read_questions
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, ratio
 from stayfast.lab.harness.load import spoil_reason, summarize_waits
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.lab.workloads.memory import MemoryEmbedder
+from stayfast.lab.workloads.in_memory import MemoryEmbedder
 from stayfast.lab.workloads.support_desk import (
     Outcomes,
     QuestionSource,

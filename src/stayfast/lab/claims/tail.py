@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
-from stayfast.lab.harness.constant import FixedPolicy, FixedPolicyRun
+from stayfast.lab.harness.fixed_policy import FixedPolicy, FixedPolicyRun
 from stayfast.lab.harness.load import LoadSpec, WaitSummary, run_load, simulated_gateway, spoil_reason, summarize_waits
 from stayfast.lab.harness.virtual import HEAVY_TAIL, run_load_virtual, run_virtual_in_thread, virtual_system
 from stayfast.lab.load.result import Result

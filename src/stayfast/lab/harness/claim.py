@@ -141,7 +141,8 @@ MIN_NAME_WIDTH = 24
 MAX_LINE_WIDTH = 150
 
 
-def format_text(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str], ink: TerminalStyle) -> str:
+def format_text(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str],
+                ink: TerminalStyle) -> str:
     """The claim, its figures in columns, and the verdict."""
     lines = ["", *ink.paint_lines(ink.bold, claim.says), *_format_table(finding.figures, ink)]
     for note in finding.notes:

@@ -13,7 +13,7 @@ from stayfast.lab.harness.claim import Figure, ratio
 from stayfast.lab.harness.loopback import keep_busy
 from stayfast.lab.harness.processes import MODEL, Processes, ServerProcess, gateway_settings
 from stayfast.lab.load.arrivals import Arrivals, Gamma
-from stayfast.lab.load.client import RequestConfig, HttpTarget, LoadTargetConfig
+from stayfast.lab.load.client import HttpTarget, LoadTargetConfig, RequestConfig
 from stayfast.lab.load.lengths import ConstantLength, Length
 from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, run_plan
 from stayfast.lab.load.result import Result, Subject
@@ -143,7 +143,8 @@ def summarize_waits(result: Result) -> WaitSummary:
     """The summary of one run; NaN for a run without requests. A failed request waits for ever."""
     each_s = waits_s(result)
     exact, n = ExactDistribution(each_s), len(each_s)
-    return WaitSummary(n, exact.quantile(0.5), exact.quantile(0.95), exact.quantile(0.99), ratio(sum(wait_s > LONG_S for wait_s in each_s), n),
+    return WaitSummary(n, exact.quantile(0.5), exact.quantile(0.95), exact.quantile(0.99),
+                       ratio(sum(wait_s > LONG_S for wait_s in each_s), n),
                        ratio(sum(result.samples.ints["n_upstream_attempts"]), n), n_failed(result))
 
 

@@ -35,7 +35,7 @@ from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings import LogSettings, RouteSettings, Settings
 from stayfast.testing.simloop import SimLoop, run
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 P = ParamSpec("P")
 T = TypeVar("T")

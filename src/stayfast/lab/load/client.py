@@ -23,7 +23,7 @@ from stayfast.core.errors import UpstreamFailed
 from stayfast.core.types import Api
 from stayfast.core.units import make_printable
 from stayfast.http.client.client import split_base_url
-from stayfast.http.client.dial import Dialer, Origin, Resolver
+from stayfast.http.client.dialer import Dialer, Origin, Resolver
 from stayfast.lab.load.reader import MeasuredAnswer, parser_for
 from stayfast.lab.load.result import Error, Sample
 from stayfast.lab.load.runner import DueShot
@@ -263,7 +263,7 @@ class LoadConnection(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadTargetConfig:
-    """The address of a target. `base_url`: as the dialect's SDK takes it, see `path_of`."""
+    """The address of a target. `base_url`: as the dialect's SDK takes it, see `request_path`."""
 
     base_url: str
     request: RequestConfig

@@ -45,8 +45,8 @@ Rule = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One kind of fault. `rules`: the simulator's fault rules; `regime`: of its first provider. `spell`: the shares of the
-    measured part between which the fault is active (None: always). `is_of_whole`: latencies are to the last token, because
+    """One kind of fault. `rules`: the simulator's fault rules; `regime`: of its first provider. `active_share`: the shares of the
+    measured part between which the fault is active (None: always). `is_to_last_token`: latencies are to the last token, because
     the fault comes after the first."""
 
     name: str
@@ -171,7 +171,8 @@ class SimulatorControl:
             raise NoSimulator(f"{method} {path} at the simulator: {type(error).__name__}: {error}") from None
 
 
-async def run_scenarios(config: FaultsConfig, scenarios: Sequence[Scenario], subjects: Sequence[tuple[Subject, LoadTargetConfig]],
+async def run_scenarios(config: FaultsConfig, scenarios: Sequence[Scenario],
+                        subjects: Sequence[tuple[Subject, LoadTargetConfig]],
                   control: SimulatorControl, clock: Clock, *, report_progress: Callable[[str], None],
                   on_row: Callable[[FaultRow], None]) -> None:
     """Run each scenario against each target, one at a time; `on_row` gets each row. Raises NoSimulator."""

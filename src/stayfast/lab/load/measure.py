@@ -26,7 +26,15 @@ from stayfast.core.setting import check_bounds
 from stayfast.core.units import format_duration
 from stayfast.lab.load.options import Option
 from stayfast.lab.load.result import ClientHealth, LoadSlo, Mode, Result, Subject
-from stayfast.lab.load.runner import RunEstimate, LoadTarget, RunConfig, Runner, TargetRecord, interleave_targets, make_rounds
+from stayfast.lab.load.runner import (
+    LoadTarget,
+    RunConfig,
+    RunEstimate,
+    Runner,
+    TargetRecord,
+    interleave_targets,
+    make_rounds,
+)
 from stayfast.lab.load.schedule import ScheduleLimit, Shot, Workload, generate_shots
 
 TICK_S = 0.01

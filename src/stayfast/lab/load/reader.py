@@ -23,7 +23,7 @@ _ANY: Final = msgspec.json.Decoder()
 
 
 class AnswerParser(ABC):
-    """Parses one answer. `is_over`: the rest of the body is ignored. `error` is NONE for a complete answer, and until an
+    """Parses one answer. `has_ended`: the rest of the body is ignored. `error` is NONE for a complete answer, and until an
     error is found."""
 
     def __init__(self) -> None:
@@ -284,9 +284,9 @@ class MeasuredAnswer:
     """One answer: its instants by the clock (NaN: did not happen), its counts and its error. `done` is set at its end.
     `allows_empty`: a complete answer without content is a success."""
 
-    __slots__ = ("_allows_empty", "_body", "_gaps", "_n_body", "_splitter", "_streams", "_zero_at", "done",
-                 "ended_at", "error", "first_at", "gap_max_s", "head_at", "last_at", "n_attempts", "n_chunks", "parser",
-                 "server_timing", "shown_at", "status", "is_unanswered")
+    __slots__ = ("_allows_empty", "_body", "_gaps", "_n_body", "_splitter", "_streams", "_zero_at", "done", "ended_at",
+                 "error", "first_at", "gap_max_s", "head_at", "is_unanswered", "last_at", "n_attempts", "n_chunks",
+                 "parser", "server_timing", "shown_at", "status")
 
     def __init__(self, reader: AnswerParser, *, streams: bool, gaps: GapCounts, zero_at: float, done: "asyncio.Future[None]",
                  allows_empty: bool = False) -> None:

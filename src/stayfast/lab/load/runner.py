@@ -109,7 +109,7 @@ class RunEstimate:
 
 
 class Runner:
-    """One run. Used once, by one task; `stop` and `cut` may be called from any task of its loop."""
+    """One run. Used once, by one task; `stop` and `abort` may be called from any task of its loop."""
 
     def __init__(self, targets: Sequence[LoadTarget], clock: Clock, config: RunConfig) -> None:
         self.records = [TargetRecord() for _ in targets]
@@ -231,7 +231,8 @@ class Runner:
             await asyncio.sleep(min(left_s - spin_s, MAX_SLEEP_S) if left_s > spin_s else 0)
 
 
-def interleave_targets(shots: Sequence[Shot], n_targets: int, warmup_s: float, block_s: float, rng: Random) -> Iterator[ScheduledShot]:
+def interleave_targets(shots: Sequence[Shot], n_targets: int, warmup_s: float, block_s: float,
+                       rng: Random) -> Iterator[ScheduledShot]:
     """Interleave targets: each block of `block_s` seconds of the schedule is sent to one target, then to the next, in a new
     random order for each block.
 
@@ -250,7 +251,7 @@ def interleave_targets(shots: Sequence[Shot], n_targets: int, warmup_s: float, b
 
 
 def make_rounds(seconds: float, n_targets: int, warmup_s: float, block_s: float, rng: Random) -> Iterator[LoadRound]:
-    """The rounds of a closed loop: the whole time for a single target, else blocks as in `in_turn`."""
+    """The rounds of a closed loop: the whole time for a single target, else blocks as in `interleave_targets`."""
     if n_targets == 1:
         yield LoadRound(0, -warmup_s, warmup_s + seconds)
         return

@@ -98,7 +98,8 @@ class ScheduleLimit:
     counts the warm-up, its first `warmup_s` seconds. `MeasurePlan` checks the bounds."""
 
     until_s: Annotated[float | None, Option(
-        f"measured part (default: 30s; of each step of a sweep: 10s, and {MIN_STEP_REQUESTS} requests of a rate)", more_than=0,
+        f"measured part (default: 30s; of each step of a sweep: 10s, and {MIN_STEP_REQUESTS} requests of a rate)",
+        more_than=0,
         flag="--duration", metavar="TIME")] = None
     n_requests: Annotated[int | None, Option("end after N measured requests", more_than=0, flag="--requests")] = None
     warmup_s: Annotated[float, Option("warm-up before the measured part (default: none)", 0,
@@ -137,7 +138,7 @@ class _ShotGenerator:
         self._weights = list(accumulate(1 / rank**pool.zipf for rank in range(1, pool.size + 1)))
 
     def draw_conversation(self, number: int, at_s: float, row: TraceRequest | None) -> Shot:
-        """The first turn of a conversation, linked to the later ones by `then`."""
+        """The first turn of a conversation, linked to the later ones by `next_turn`."""
         config = self._workload.turns
         turns = [self._draw_shot(number, at_s, row)]
         for n in range(1, config.n_turns):
@@ -184,6 +185,7 @@ class Prompts:
         """Role and text of each message, without the system prompt. The last message is the user's."""
         turns: list[tuple[str, str]] = []
         for turn in shot.history:
-            turns += [("user", self.user_message(turn)), ("assistant", self._book.make_passage(turn.prompt + 2, turn.n_output))]
+            turns += [("user", self.user_message(turn)),
+                      ("assistant", self._book.make_passage(turn.prompt + 2, turn.n_output))]
         turns.append(("user", self.user_message(shot)))
         return turns

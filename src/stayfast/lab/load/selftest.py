@@ -18,7 +18,7 @@ from stayfast.http.server.connection import ServerConnection as HttpConnection
 from stayfast.http.server.parser import HttpLimits, HttpRequest
 from stayfast.http.server.response import LAST_CHUNK, connection_line, encode_chunk, status_line, whole_response
 from stayfast.lab.load.arrivals import Gamma
-from stayfast.lab.load.client import RequestConfig, HttpTarget, LoadConnection, LoadTargetConfig
+from stayfast.lab.load.client import HttpTarget, LoadConnection, LoadTargetConfig, RequestConfig
 from stayfast.lab.load.lengths import ConstantLength
 from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, read_cpu_s, run_plan
 from stayfast.lab.load.reader import ChatParser, MeasuredAnswer

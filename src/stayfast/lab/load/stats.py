@@ -13,7 +13,7 @@ from math import ceil, floor, fsum, inf, isnan, nan, sqrt
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from stayfast.lab.load.result import GapCounts, Goodput, Result, Samples, evaluate_goodput, lateness_s, bucket_middle_s
+from stayfast.lab.load.result import GapCounts, Goodput, Result, Samples, bucket_middle_s, evaluate_goodput, lateness_s
 
 DEFINITIONS: Final[Mapping[str, str]] = MappingProxyType({
     "t0": "intended start: the instant in the schedule, fixed before the run, even if the client is late",
@@ -109,7 +109,8 @@ class MeasuredRun:
         self.n_succeeded = sum(whole)
         self.errors: Counter[str] = Counter(str(error) for error in samples.errors if error)
         self.distributions: dict[str, Distribution] = {
-            name: BinnedDistribution(result.gaps) if name == "gap" else ExactDistribution(compress(metric_column(samples, name), whole))
+            name: BinnedDistribution(result.gaps) if name == "gap"
+            else ExactDistribution(compress(metric_column(samples, name), whole))
             for name in LATENCIES}
         bounded = {name: metric_column(samples, name) for name in result.slo.bounds()}
         self.goodput: Goodput = evaluate_goodput(bounded, samples.errors, result.slo)

@@ -1,4 +1,4 @@
-"""A gateway in virtual time, and its pipeline as a target without a socket, for `bench --virtual`.
+"""A gateway in virtual time, and its pipeline as a target without a socket, for `bench --build_virtual_system`.
 
 A request enters where the HTTP server hands it to the pipeline, and the answer is parsed by the same code as one from a
 socket. So the policies, the upstreams and the statistics are those of a real run. Not included: the HTTP server itself with
@@ -14,7 +14,7 @@ from random import Random
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
-from stayfast.lab.load.client import RequestEncoder, RequestConfig, SampleMaker
+from stayfast.lab.load.client import RequestConfig, RequestEncoder, SampleMaker
 from stayfast.lab.load.reader import MeasuredAnswer, parser_for
 from stayfast.lab.load.result import Error, Sample
 from stayfast.lab.load.runner import DueShot
@@ -23,7 +23,7 @@ from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.settings import LogSettings, Settings, TracingSettings
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 
 def check_simulated(settings: Settings) -> None:

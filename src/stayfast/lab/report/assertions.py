@@ -105,7 +105,8 @@ def _check_one(assertion: Assertion, run: MeasuredRun) -> AssertionResult:
         n_values = run.distributions[metric].n + run.n_missing(metric)
         n_needed = ceil(1 / (1 - float(statistic[1:]) / 100) - 0.01)
         if n_values < n_needed:
-            return AssertionResult(assertion, actual, holds=False, why=f"{statistic} needs {n_needed} values, not {n_values}")
+            return AssertionResult(assertion, actual, holds=False, why=f"{statistic} needs {n_needed} values, not "
+                                                                       f"{n_values}")
     return AssertionResult(assertion, actual, holds)
 
 
@@ -115,7 +116,8 @@ def read_figure(run: MeasuredRun, metric: str, statistic: str) -> float:
         if statistic == "mean":
             return run.distributions[metric].mean_s
         share = {"min": 0.0, "max": 1.0}.get(statistic)
-        return quantile_of_offered(run.distributions[metric], run.n_missing(metric), float(statistic[1:]) / 100 if share is None else share)
+        return quantile_of_offered(run.distributions[metric], run.n_missing(metric), float(statistic[1:]) / 100
+                                   if share is None else share)
     rates = {"rps": run.n_succeeded, "goodput_rps": run.goodput.n_good, "output_tokens_per_s": run.n_output}
     if metric in rates:
         return run.per_second(rates[metric])

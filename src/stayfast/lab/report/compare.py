@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from stayfast.lab.load.stats import BinnedDistribution, ExactDistribution, MeasuredRun, Distribution, metric_column
+from stayfast.lab.load.stats import BinnedDistribution, Distribution, ExactDistribution, MeasuredRun, metric_column
 
 _COMPARED: Final = ("ttft_sched", "ttft", "e2e_sched", "e2e", "tpot", "gap")
 QUANTITIES: Final = (*(f"{name}.{rank}" for name in _COMPARED for rank in ("p50", "p95", "p99")), "goodput", "errors")

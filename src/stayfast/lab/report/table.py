@@ -106,7 +106,8 @@ def _format_run(run: MeasuredRun, ink: TerminalStyle) -> str:
     result = run.result
     kind = f"{result.mode}{', virtual time' if result.is_virtual else ''}"
     label = make_printable(result.label)
-    first, *others = ink.wrap(make_printable(f"{label}  {result.subject.url} {result.subject.dialect} {result.subject.model} - "
+    first, *others = ink.wrap(make_printable(f"{label}  {result.subject.url} {result.subject.dialect} "
+                                             f"{result.subject.model} - "
                                         f"{kind}, seed {result.seed}"))
     lines = ["", ink.bold(label) + ink.dim(first.removeprefix(label)), *map(ink.dim, others)]
     lines += _format_validity(run, ink)
@@ -124,30 +125,35 @@ def _format_latency(run: MeasuredRun, name: str, words: str, paint: Callable[[st
 
 def _format_validity(run: MeasuredRun, ink: TerminalStyle) -> list[str]:
     result = run.result
-    lines = ink.paint_lines(ink.red, *(f"  INVALID: {make_printable(reason)}" for reason in result.health.verdict), hanging=4)
+    lines = ink.paint_lines(ink.red, *(f"  INVALID: {make_printable(reason)}" for reason in result.health.verdict),
+                            hanging=4)
     notes = [f"  {make_printable(note)}" for note in result.notes]
     if run.error_share == 1:  # the cause first
         return [*ink.paint_lines(ink.red, *notes), *lines]
     if run.error_share >= 0.01:
         failed = amounts.format_share(run.error_share)
-        lines += ink.paint_lines(ink.red, f"  {failed} of the offered requests failed: the latencies below are of the others; a "
+        lines += ink.paint_lines(ink.red, f"  {failed} of the offered requests failed: the latencies below are of the "
+                                          f"others; a "
                                       "rank among the failed is marked", hanging=4)
     return [*lines, *ink.paint_lines(ink.dim, *notes)]
 
 
 def _format_counts(run: MeasuredRun, ink: TerminalStyle) -> list[str]:
     result, goodput = run.result, run.goodput
-    slo = " ".join(f"{name}<={amounts.format_seconds(bound_s).replace(' ', '')}" for name, bound_s in goodput.slo.bounds().items())
+    slo = " ".join(f"{name}<={amounts.format_seconds(bound_s).replace(' ', '')}" for name,
+                   bound_s in goodput.slo.bounds().items())
     good = amounts.format_share(goodput.share)
     first, *others = ink.wrap(f"  good      {good} of {amounts.format_count(run.n_offered)} offered, "
-                              f"{amounts.format_rate(run.per_second(goodput.n_good))}; {slo or 'no SLO was set: whole answers'}", _COLUMN)
+                              f"{amounts.format_rate(run.per_second(goodput.n_good))}; "
+                              f"{slo or 'no SLO was set: whole answers'}", _COLUMN)
     lines = [first.replace(good, ink.bold(good), 1), *others]
     if goodput.misses:
         lines += ink.wrap(f"  missed    {_list_causes(goodput.misses)}", _COLUMN)
     n_failed = run.n_offered - run.n_succeeded
     failed = f"  failed    {amounts.format_count(n_failed)} ({amounts.format_share(run.error_share)})"
     lines += ink.paint_lines(ink.red, f"{failed}: {_list_causes(run.errors)}", hanging=_COLUMN) if n_failed else [failed]
-    lines += ink.wrap(f"  rate      {amounts.format_rate(run.per_second(run.n_offered))} offered, {amounts.format_rate(run.per_second(run.n_output))} "
+    lines += ink.wrap(f"  rate      {amounts.format_rate(run.per_second(run.n_offered))} offered, "
+                      f"{amounts.format_rate(run.per_second(run.n_output))} "
                       f"output tokens (by {result.counted_by}) over {amounts.format_seconds(result.duration_s)}; "
                       f"spike p99/p50 of ttft_sched {amounts.format_factor(run.spike_factor())}", _COLUMN)
     health = result.health
@@ -171,7 +177,8 @@ def _format_runs(runs: Sequence[MeasuredRun], ink: TerminalStyle) -> str:
     lines = [ink.bold(f"  {'':{wide}}{above}"), ink.bold(f"  {'':{wide}}" + _join_cells(
         ("p50", "p99", "p50", "p99", "p50", "good", "good/s", "failed"), sizes))]
     for label, run in zip(labels, runs, strict=True):
-        cells = (*(amounts.format_quantile(run.quantile(name, share)) for name, share in times), amounts.format_share(run.goodput.share),
+        cells = (*(amounts.format_quantile(run.quantile(name, share)) for name, share in times),
+                 amounts.format_share(run.goodput.share),
                  amounts.format_rate(run.per_second(run.goodput.n_good)), amounts.format_share(run.error_share))
         if len(label) > wide:
             lines.append(f"  {label}")

@@ -78,7 +78,8 @@ def make_timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -
 
     def spreads(name: str) -> list[ExactDistribution]:
         values = array("d", metric_column(samples, name))
-        return [ExactDistribution(values[row] for row in bin_rows if name == "lateness" or not errors[row]) for bin_rows in rows]
+        return [ExactDistribution(values[row] for row in bin_rows if name == "lateness" or not errors[row])
+                for bin_rows in rows]
 
     first, last, late = spreads("ttft_sched"), spreads("e2e_sched"), spreads("lateness")
     sent, ended = samples.floats["sent_s"], samples.floats["ended_s"]
@@ -89,7 +90,8 @@ def make_timeline(samples: Samples, is_good: bytes | bytearray, span_s: float) -
         bin_s, rates(len), rates(lambda bin_rows: sum(is_good[row] for row in bin_rows)),
         rates(lambda bin_rows: sum(1 for row in bin_rows if errors[row])), in_flight,
         rates(lambda bin_rows: sum(n_output[row] for row in bin_rows)), [spread.quantile(0.5) for spread in first],
-        [spread.quantile(0.99) for spread in first], [spread.quantile(0.5) for spread in last], [spread.quantile(0.99) for spread in last],
+        [spread.quantile(0.99) for spread in first], [spread.quantile(0.5) for spread in last],
+        [spread.quantile(0.99) for spread in last],
         [spread.quantile(0.99) for spread in late])
 
 
@@ -112,7 +114,8 @@ def make_gap_heat(gaps: GapCounts, span_s: float) -> Heat | None:
     least_s = max(1e-4, next((bucket_middle_s(bucket) for bucket in pooled if bucket), 1e-4))
     counted = ((number // merged, bucket_middle_s(bucket), n)
                for number, counts in gaps.bins.items() for bucket, n in counts.items())
-    return _make_heat(counted, gaps.bin_s * merged, ceil(n_bins / merged), least_s, max(least_s, bucket_middle_s(max(pooled))))
+    return _make_heat(counted, gaps.bin_s * merged, ceil(n_bins / merged), least_s,
+                      max(least_s, bucket_middle_s(max(pooled))))
 
 
 def _make_heat(counted: Iterable[tuple[int, float, int]], bin_s: float, n_bins: int, least_s: float, most_s: float) -> Heat:

@@ -28,7 +28,14 @@ from numpy.typing import NDArray
 from stayfast.policy.cache.answer_clusters import AnswerVotes
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
 from stayfast.policy.cache.lexical import Wording, parse_wording
-from stayfast.policy.cache.similarity import N_FEATURES, N_NEAREST, EligibleConfig, FixedThreshold, judge_question, exclusion_reason
+from stayfast.policy.cache.similarity import (
+    N_FEATURES,
+    N_NEAREST,
+    EligibleConfig,
+    FixedThreshold,
+    exclusion_reason,
+    judge_question,
+)
 from stayfast.stores.vectors import Vectors
 
 TEXTS = ("text", "question", "query")
@@ -223,7 +230,8 @@ class Online:
             self._index.remove(SCOPE, evicted)
 
 
-def one_pass(questions: Questions, vectors: Floats, rule: Calibrator | FixedThreshold, eligible: EligibleConfig, *, seed: int,
+def one_pass(questions: Questions, vectors: Floats, rule: Calibrator | FixedThreshold, eligible: EligibleConfig, *,
+             seed: int,
              ttl_s: float = TTL_S) -> Passed:
     """Ask all questions in an order by the seed. vectors: float32 [questions, dimensions], of length 1."""
     rng = Random(seed)
@@ -304,14 +312,16 @@ def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *,
         calibrated.append(_make_row(one_pass(questions, vectors, rule, eligible, seed=seed), max_error, None))
     for threshold in THRESHOLDS:
         report_progress(f"a fixed threshold of {threshold:g}")
-        fixed.append(_make_row(one_pass(questions, vectors, FixedThreshold(threshold), eligible, seed=seed), None, threshold))
+        fixed.append(_make_row(one_pass(questions, vectors, FixedThreshold(threshold), eligible, seed=seed), None,
+                               threshold))
     report_progress("in hindsight")
     shadow = Calibrator(CalibrateConfig(min_labels=_ALWAYS_SHADOW, n_kept=_ALWAYS_SHADOW), N_FEATURES)
     seen = one_pass(questions, vectors, shadow, eligible, seed=seed).seen
     n = len(questions.texts)
     return Evaluation(name, embedder, seed, n, len(set(questions.answers)), questions.n_torn, calibrated, fixed,
                       in_hindsight([(question.features[0], question.is_right) for question in seen], n),
-                      in_hindsight([(shadow.probability(question.features), question.is_right) for question in seen], n), min_labels)
+                      in_hindsight([(shadow.probability(question.features), question.is_right) for question in seen], n),
+                      min_labels)
 
 
 def _make_row(passed: Passed, max_error: float | None, threshold: float | None) -> EvaluationRow:

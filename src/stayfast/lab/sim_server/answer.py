@@ -18,8 +18,8 @@ from stayfast.http.server.response import (
     stream_head,
     whole_response,
 )
-from stayfast.lab.sim_server.recording import CLIENT_LEFT, COMPLETE, ClientGrades, RequestRecords, RequestRecord
-from stayfast.lab.simulated import SimulatedCall, ConnectionBroken, Provider, SimulatedHead, SimulatedRequest
+from stayfast.lab.sim_server.recording import CLIENT_LEFT, COMPLETE, ClientGrades, RequestRecord, RequestRecords
+from stayfast.lab.simulated import ConnectionBroken, Provider, SimulatedCall, SimulatedHead, SimulatedRequest
 
 
 class SimRequest(HttpRequest):

@@ -21,8 +21,8 @@ from stayfast.lab.sim_server.recording import ClientGrades, RequestRecords
 from stayfast.lab.simulated import Provider, ProviderConfig, to_simulated_request
 from stayfast.server.config import is_loopback
 from stayfast.wire.errors import encode_error
-from stayfast.wire.json_input import decode
 from stayfast.wire.local_answers import render_model_list
+from stayfast.wire.request_body import decode
 
 _MIB = 1 << 20
 

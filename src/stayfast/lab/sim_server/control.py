@@ -20,7 +20,7 @@ from stayfast.core.errors import Rejected
 from stayfast.lab.sim_server.answer import SimRequest, SimulatorState
 from stayfast.lab.simulated import FaultRule, Provider, ProviderConfig, RegimeState
 from stayfast.wire.dialect import missing_field
-from stayfast.wire.json_input import check_json_bounds, decode_typed
+from stayfast.wire.request_body import check_json_bounds, decode_typed
 
 MAX_DEPTH: Final = 8
 DEFAULT_N_REQUESTS: Final = 20  # of /_sim/requests

@@ -25,8 +25,8 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Api
 from stayfast.lab.simulated.filler_text import count_tokens
-from stayfast.wire.json_input import decode_typed
 from stayfast.wire.prompt import LAYOUT_APIS, PromptBlock, PromptLayout, read_prompt
+from stayfast.wire.request_body import decode_typed
 from stayfast.wire.usage import TOKENS_PER_IMAGE
 
 CacheRules = Literal["anthropic", "breakpoints", "automatic"]

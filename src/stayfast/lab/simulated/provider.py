@@ -42,30 +42,13 @@ class SimulatedHead(msgspec.Struct, frozen=True, gc=False):
 
 
 class SimulatedCall(CallState):
-    """One call: `begin` once, then `next` until None; `close` at any time. One task owns it. `begin` and `next` raise Broke
+    """One call: `wait_head` once, then `next` until None; `close` at any time. One task owns it. `wait_head` and `next` raise Broke
     if the connection fails, and do not return if the provider hangs: cancel and close then.
     """
 
-    __slots__ = (
-        "_due_at",
-        "_encoder",
-        "_fault_at",
-        "_has_client_left",
-        "_n_chunks",
-        "_n_sent",
-        "_name",
-        "_opening",
-        "_pace",
-        "_pieces",
-        "_provider",
-        "_rest",
-        "_rng",
-        "_stall_at",
-        "_whole_began_at",
-        "_whole_ends_at",
-        "fault",
-        "on_end",
-    )
+    __slots__ = ("_due_at", "_encoder", "_fault_at", "_has_client_left", "_n_chunks", "_n_sent", "_name", "_opening",
+                 "_pace", "_pieces", "_provider", "_rest", "_rng", "_stall_at", "_whole_began_at", "_whole_ends_at",
+                 "fault", "on_end")
 
     def __init__(self, provider: ProviderState, ask: SimulatedRequest, number: int, received_at: float) -> None:
         self._name = f"{provider.tag}{number:08x}"
@@ -353,7 +336,7 @@ class Provider(ProviderState):
         self._numbers = count()
 
     def start_call(self, ask: SimulatedRequest) -> SimulatedCall:
-        """Accept a request. Nothing happens before `begin` of the result."""
+        """Accept a request. Nothing happens before `wait_head` of the result."""
         now = self.clock.now()
         counts = self.counts
         counts.n_asked += 1

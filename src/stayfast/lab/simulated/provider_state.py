@@ -13,7 +13,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.types import Api
 from stayfast.lab.simulated.config import ProviderConfig
 from stayfast.lab.simulated.engine import Sequence, create_engine
-from stayfast.lab.simulated.faults import CALM, FaultRule, RegimeTimeline, Regime, Regimes, RegimeState
+from stayfast.lab.simulated.faults import CALM, FaultRule, Regime, Regimes, RegimeState, RegimeTimeline
 from stayfast.lab.simulated.prompt_cache import CacheLookup, CacheRules, PromptCache
 from stayfast.lab.simulated.request import SimulatedRequest
 from stayfast.lab.simulated.timing_plan import Dice
@@ -36,19 +36,8 @@ from stayfast.lab.simulated.vendor import (
 class CallState:
     """One call to a provider. Single loop."""
 
-    __slots__ = (
-        "request",
-        "cache_lookup",
-        "charge",
-        "ended_at",
-        "n_after_hangup",
-        "n_generated",
-        "number",
-        "outcome",
-        "received_at",
-        "request_id",
-        "sequence",
-    )
+    __slots__ = ("cache_lookup", "charge", "ended_at", "n_after_hangup", "n_generated", "number", "outcome", "received_at",
+                 "request", "request_id", "sequence")
 
     def __init__(self, ask: SimulatedRequest, number: int, request_id: str, received_at: float) -> None:
         self.request = ask
@@ -205,7 +194,8 @@ class ProviderState:
         counts.n_tokens_prompted += n_prompt
         counts.n_tokens_cached += lookup.n_read
         counts.n_tokens_written += lookup.n_written + lookup.n_written_1h
-        counts.cost_usd += self.config.tariff.cost_usd(cache.plain_tokens(n_prompt, lookup) if cache is not None else n_prompt, 0)
+        counts.cost_usd += self.config.tariff.cost_usd(cache.plain_tokens(n_prompt, lookup) if cache is not None
+                                                       else n_prompt, 0)
         return None
 
     def shared_luck(self, session: str | None, now: float, rng: Random) -> float | None:

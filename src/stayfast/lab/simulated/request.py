@@ -13,8 +13,8 @@ from stayfast.lab.simulated.engine import CACHE_BLOCK_TOKENS
 from stayfast.lab.simulated.filler_text import make_json
 from stayfast.lab.simulated.prompt_cache import CachedPrompt, CacheRules, n_tokens, parse_prompt
 from stayfast.policy.routing.affinity import hash_blocks
-from stayfast.wire.json_input import decode_typed
 from stayfast.wire.prompt import read_prompt
+from stayfast.wire.request_body import decode_typed
 
 _ABSENT: Final = Raw(b"")
 _PROMPT: Final = ("messages", "prompt", "input", "system", "instructions")
@@ -78,12 +78,12 @@ _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 def to_simulated_request(request: Request, *, model: str = "", number: int | None = None, session: str | None = None,
            include_usage: bool = False, has_blocks: bool = False, cache_rules: CacheRules | None = None) -> SimulatedRequest:
-    """The simulated request of a decoded request (`wire.json_input`). Raises Rejected for a malformed body.
+    """The simulated request of a decoded request (`wire.request_body`). Raises Rejected for a malformed body.
 
     model: overrides the request's. number: seeds the random numbers (None: the next). session: shares luck; None: the body's
     `prompt_cache_key`, `user` or `metadata.user_id`. include_usage: even if the client does not request it. has_blocks: for
     an engine with a prefix cache. cache_rules: for a provider with a prompt cache. Prompt tokens are counted by
-    `filler_text.n_tokens_in`, tools by their bytes; chat templates are not counted.
+    `filler_text.count_tokens`, tools by their bytes; chat templates are not counted.
     """
     body = decode_typed(_BODY, request.body)
     tool, value = _forced_tool(body) if body.tool_choice else (None, None)

@@ -12,7 +12,7 @@ from stayfast.core.setting import SettingDoc
 from stayfast.core.types import Api
 from stayfast.lab.simulated.config import ProviderConfig
 from stayfast.lab.simulated.faults import ConnectionBroken
-from stayfast.lab.simulated.provider import SimulatedCall, Provider, SimulatedHead
+from stayfast.lab.simulated.provider import Provider, SimulatedCall, SimulatedHead
 from stayfast.lab.simulated.provider_state import ProviderCounts
 from stayfast.lab.simulated.request import to_simulated_request
 from stayfast.policy.admission.price import Prices
@@ -22,8 +22,8 @@ from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, A
 from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.upstreams.dialect import HttpStream
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, ScriptedUpstream
-from stayfast.wire.errors import Secrets, find_in_band_failure, failure_of_response, malformed_answer
-from stayfast.wire.json_input import can_collect_stream
+from stayfast.wire.errors import Secrets, failure_of_response, find_in_band_failure, malformed_answer
+from stayfast.wire.request_body import can_collect_stream
 from stayfast.wire.transcode import make_transcoder
 
 _NO_SECRETS = Secrets([])
@@ -58,7 +58,8 @@ class Simulated:
         session = dict(call.headers).get("x-session-id")
         number = self.number_of(call) if self.number_of is not None else None
         is_stream = request.stream or (call.prefers_stream and can_collect_stream(request))
-        ask = to_simulated_request(msgspec.structs.replace(request, stream=is_stream), model=call.model, number=number, session=session,
+        ask = to_simulated_request(msgspec.structs.replace(request, stream=is_stream), model=call.model, number=number,
+                                   session=session,
                      include_usage=True, has_blocks=self.provider.caches_prompts, cache_rules=self.provider.cache_rules)
         answering = self.provider.start_call(ask)
         if call.sending is not None:
@@ -69,7 +70,9 @@ class Simulated:
                 raise failure_of_response(self.name, request.api, head.status, dict(head.headers), head.body or b"",
                                     now_wall=self._clock.wall())
             if is_stream and head.body is not None:
-                raise find_in_band_failure(self.name, head.body) or malformed_answer(self.name, "a whole answer to a request for a stream")
+                raise find_in_band_failure(self.name, head.body) or malformed_answer(self.name,
+                                                                                     "a whole answer to a request for a "
+                                                                                     "stream")
         except ConnectionBroken as broke:
             answering.close()
             raise _to_upstream_failed(self.name, broke) from None

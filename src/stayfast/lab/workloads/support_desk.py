@@ -44,23 +44,23 @@ from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.sim_server.answer import AnswerRun, SimRequest
 from stayfast.lab.sim_server.app import ListenConfig, SimulatorApp, stop_on_signals
 from stayfast.lab.simulated import (
-    SimulatedCall,
     GapConfig,
     PromptCacheModel,
     Provider,
     ProviderConfig,
+    SimulatedCall,
     SimulatedRequest,
     Tariff,
     to_simulated_request,
 )
 from stayfast.lab.simulated.settings import SimulatedUpstream
-from stayfast.lab.workloads.memory import MemoryEmbedder, cache_result, load_embedder
+from stayfast.lab.workloads.in_memory import MemoryEmbedder, cache_result, load_embedder
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.settings import RouteSettings, Settings
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from stayfast.observe.alerts.rule import AlertsConfig, Group, latency_group
+from stayfast.observe.alerts.rules import AlertsConfig, Group, latency_group
 from stayfast.observe.alerts.slo_alerts import SloRules, slo_rules
 from stayfast.observe.alerts.symptom_alerts import symptom_groups
 from stayfast.policy.slo import Slo
@@ -32,16 +32,18 @@ _Dumper.add_representer(str, _text)
 
 def all_groups(slos: Mapping[str, Slo], config: AlertsConfig) -> list[Group]:
     """All groups of rules. `slos`: by route."""
-    return [latency_group(), *(group for promise in slo_rules(slos, config) for group in promise.groups()), *symptom_groups(config)]
+    return [latency_group(), *(group for promise in slo_rules(slos, config) for group in promise.groups()),
+            *symptom_groups(config)]
 
 
 def prometheus_rules(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
     """A file for Prometheus's `rule_files`."""
-    return HEAD + _yaml({"groups": [group.to_yaml_dict(config.runbook) for group in all_groups(slos, config) if group.rules]})
+    return HEAD + _yaml({"groups": [group.to_yaml_dict(config.runbook) for group in all_groups(slos, config)
+                                    if group.rules]})
 
 
 def sloth_specification(slos: Mapping[str, Slo], config: AlertsConfig) -> str:
-    """A specification for `sloth generate`, with the SLOs only."""
+    """A specification for `sloth_specification generate`, with the SLOs only."""
     return HEAD + _yaml({
         "version": "prometheus/v1", "service": "stayfast",
         "slos": [_sloth(promise, config) for promise in slo_rules(slos, config)],

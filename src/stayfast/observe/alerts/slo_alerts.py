@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from re import sub
 from zlib import crc32
 
-from stayfast.observe.alerts.rule import (
+from stayfast.observe.alerts.rules import (
     ANSWERED,
     COUNTED,
     FAILED,
@@ -19,11 +19,11 @@ from stayfast.observe.alerts.rule import (
     Group,
     Recording,
     bucket_label,
-    format_number,
-    or_zero,
-    format_percent,
-    quote,
     format_duration,
+    format_number,
+    format_percent,
+    or_zero,
+    quote,
 )
 from stayfast.policy.slo import BURNS, DAY_S, Burn, Objective, Slo
 
@@ -122,7 +122,8 @@ class SloRules:
             (Condition(f"slo:sli_error:ratio_rate{long}{self._which}", limit),
              Condition(f"slo:sli_error:ratio_rate{short}{self._which}", limit),
              Condition(f"stayfast:slo_events:increase{long}{self._which}", n_needed)),
-            f"Route {self.route}: the {objective.name} budget burns {format_number(burn.factor(objective.window_days))} times "
+            f"Route {self.route}: the {objective.name} budget burns {format_number(burn.factor(objective.window_days))} "
+            f"times "
             "too fast",
             f"More than {format_percent(limit)} of its requests {what}, over {long} and still over {short}; "
             f"{format_percent(objective.budget)} may over {objective.window_days} days. "

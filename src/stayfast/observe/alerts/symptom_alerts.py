@@ -4,7 +4,7 @@ the error budgets (`slo_alerts`).
 
 from collections.abc import Iterator
 
-from stayfast.observe.alerts.rule import (
+from stayfast.observe.alerts.rules import (
     ATTEMPTS_5M,
     METRICS,
     REQUESTS_5M,

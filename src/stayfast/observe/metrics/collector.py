@@ -21,7 +21,6 @@ from stayfast.core.events import (
     Ejected,
     EngineState,
     Fact,
-    TokenGaps,
     Hedged,
     LoopLag,
     Renewed,
@@ -32,6 +31,7 @@ from stayfast.core.events import (
     SemanticLookup,
     StageDone,
     StoreCallDone,
+    TokenGaps,
 )
 from stayfast.core.types import FROM_CACHE, Outcome, Stage
 from stayfast.observe.metrics import definitions as known

@@ -78,8 +78,8 @@ class QueueOutlook(msgspec.Struct, frozen=True):
 class AdmissionController:
     """All places of one gateway. Belongs to one loop; only `wait` awaits, and giving back never does."""
 
-    __slots__ = ("_clock", "_config", "_first_s", "_hold", "_sharing", "_timer", "_timer_at", "lanes", "n_taken",
-                 "outlook", "queue", "overload_signals")
+    __slots__ = ("_clock", "_config", "_first_s", "_hold", "_sharing", "_timer", "_timer_at", "lanes", "n_taken", "outlook",
+                 "overload_signals", "queue")
 
     def __init__(self, config: AdmissionConfig, clock: Clock, outlook: QueueOutlook | None = None) -> None:
         self._clock = clock
@@ -267,7 +267,8 @@ class AdmissionController:
         if wait_s > queue.config.max_wait_s or now + wait_s > latest_at:
             raise AdmissionRejected(Why.PREDICTED_WAIT, wait_s)
         held_share = n_held() / self.n_taken if n_held is not None and self.n_taken else 0.0
-        if not self._config.may_queue(request.band, queue.config, queue.n, wait_s, self.overload_signals, held_share=held_share):
+        if not self._config.may_queue(request.band, queue.config, queue.n, wait_s, self.overload_signals,
+                                      held_share=held_share):
             raise AdmissionRejected(Why.OVERLOADED, wait_s)
 
     def _let_in(self, now: float) -> None:

@@ -43,8 +43,8 @@ def is_sdk_retry(headers: Sequence[tuple[str, str]]) -> bool:
 class Attempt:
     """Owns the stream and the place at the upstream; owned by one task."""
 
-    __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_news", "_place", "_price", "_route",
-                 "_sink", "began_at", "timings", "call", "done", "is_incremental", "member", "role", "stream")
+    __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_news", "_place", "_price", "_route", "_sink",
+                 "began_at", "call", "done", "is_incremental", "member", "role", "stream", "timings")
 
     def __init__(self, member: UpstreamState, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
                  sink: Sink, price: Price | None = None, first_tokens: FirstTokens | None = None,
@@ -120,7 +120,8 @@ class Attempt:
         if usage is None or not usage.input_total:
             self._place.record_first_token(at)
         else:
-            self._place.record_first_token(at, self.member.baselines.baseline_for(self.call.model, usage.uncached, not self.is_incremental))
+            self._place.record_first_token(at, self.member.baselines.baseline_for(self.call.model, usage.uncached,
+                                                                                  not self.is_incremental))
 
     @property
     def is_late(self) -> bool:
@@ -200,7 +201,8 @@ class Attempt:
     def usage_so_far(self, reported: Usage | None) -> Usage:
         """The usage of an attempt that was not read to its end: as far as reported, else estimated."""
         call = self.call
-        known = reported or Usage(input_total=self.member.baselines.prompt_tokens.estimate(call.model, len(call.request.body)))
+        known = reported or Usage(input_total=self.member.baselines.prompt_tokens.estimate(call.model,
+                                                                                           len(call.request.body)))
         return replace(known, output=max(known.output, self.n_content))
 
     @property

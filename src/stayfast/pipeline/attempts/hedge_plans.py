@@ -15,9 +15,9 @@ from stayfast.policy.resilience.hedge import (
     HedgePlan,
     LateStreak,
     aim_share,
+    choose_share,
     live_distribution,
     plan_hedge,
-    choose_share,
 )
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget

@@ -19,7 +19,7 @@ from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.state.upstream_state import UpstreamState
-from stayfast.wire.json_input import decode
+from stayfast.wire.request_body import decode
 
 PROBE_ROUTE = "(probe)"
 

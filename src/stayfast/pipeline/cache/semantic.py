@@ -26,12 +26,20 @@ from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.policy.cache.answer_clusters import Neighbour
 from stayfast.policy.cache.calibration import CalibrationEstimate, Calibrator
 from stayfast.policy.cache.freshness import age_of
-from stayfast.policy.cache.lexical import LEXICONS, Wording, shares_template, find_difference, parse_wording
-from stayfast.policy.cache.similarity import N_FEATURES, FixedThreshold, Judgement, SemanticConfig, judge_question, reject_new_words, exclusion_reason
+from stayfast.policy.cache.lexical import LEXICONS, Wording, find_difference, parse_wording, shares_template
+from stayfast.policy.cache.similarity import (
+    N_FEATURES,
+    FixedThreshold,
+    Judgement,
+    SemanticConfig,
+    exclusion_reason,
+    judge_question,
+    reject_new_words,
+)
 from stayfast.stores.base import CachedAnswer, Store
 from stayfast.stores.embedder import Embedders, NoEmbedder
 from stayfast.wire.canonical import CanonicalRequest
-from stayfast.wire.replay import read_stored_text
+from stayfast.wire.stored_answer import read_stored_text
 
 if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
@@ -185,7 +193,7 @@ class SemanticCache:
     async def find(self, request: Request, canonical_request: CanonicalRequest, scope: bytes, max_age_s: float, until: float,
                    *,
                    tenant: str | None) -> tuple[str, SemanticQuery | SemanticHit | None]:
-        """("", hit), or the reason of a miss and the query for `answered`, None if the question is not eligible. A lookup
+        """("", hit), or the reason of a miss and the query for `learn_answer`, None if the question is not eligible. A lookup
         that is not over at the instant `until` is a miss. The caller counts hits.
         """
         why, found = await self._find(request, canonical_request, scope, max_age_s, until, tenant=tenant)
@@ -246,7 +254,8 @@ class SemanticCache:
             return Judgement("no_neighbour")
         asking.neighbours = self.index.find_neighbours(asking.scope, asking.row)
         judged = judge_question(asking.wording, asking.neighbours, indexed.votes, self.rule_of(asking.tenant), self._lexicon)
-        asking.judgement = reject_new_words(judged, asking.wording, indexed.votes, self.config.new_word_cosine, self._lexicon)
+        asking.judgement = reject_new_words(judged, asking.wording, indexed.votes, self.config.new_word_cosine,
+                                            self._lexicon)
         return asking.judgement
 
     async def _take(self, asking: SemanticQuery, request: Request, max_age_s: float, until: float) -> SemanticHit | str:
@@ -261,7 +270,8 @@ class SemanticCache:
             return "gone"
         if age_of(stored.kept_at, self._clock.wall()) > min(max_age_s, self.config.semantic_ttl_s):
             return "old"
-        if self.verifier is not None and not await self.verifier.is_right_answer(asking.text, read_stored_text(request, stored.body)):
+        if self.verifier is not None and not await self.verifier.is_right_answer(asking.text, read_stored_text(request,
+                                                                                                               stored.body)):
             return "refused"
         asking.was_given = self._rng.random() < self.config.audit_share
         return SemanticHit(key, stored, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
@@ -318,7 +328,8 @@ class SemanticCache:
             judged, *[one.answer for one in asking.neighbours]]
         for answer in list(dict.fromkeys(answers))[:N_COMPARED]:
             _, stored = await self._read_stored(asking.scope, answer, self._clock.now() + self.config.lookup_timeout_s)
-            is_same = await self.sameness.is_same(text, read_stored_text(request, stored.body)) if stored is not None else None
+            is_same = await self.sameness.is_same(text, read_stored_text(request,
+                                                                         stored.body)) if stored is not None else None
             if is_same is not None and answer == judged and judgement is not None:
                 self._label(asking, answer, judgement, is_right=is_same)
             if is_same:
@@ -353,7 +364,7 @@ class SemanticCache:
         self.is_ready = True
 
     def share(self, log: Callable[[bytes], LabelLog]) -> None:
-        """Share what is learned with other processes, through `receive`. log: makes a log for 8 bytes that identify this
+        """Share what is learned with other processes, through `receive_logged`. log: makes a log for 8 bytes that identify this
         process.
         """
         worker_id = self._rng.randbytes(8)

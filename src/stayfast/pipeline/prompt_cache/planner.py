@@ -4,8 +4,8 @@ A route with `prefix.mode: off` has no PromptCachePlanner. Of prompts only diges
 
 Leaders. Problem: a cached prefix can be read only after the first token of the request that wrote it. Twenty simultaneous
 requests with the same ten thousand words pay the whole price twenty times. Rule: while a request with the same beginning
-waits for its first token, others wait for it, for at most `leader_wait_s` and a quarter of their time; then all are sent. When
-wrong: the leader was slow for a reason of its own, and the others lost the wait.
+waits for its first token, others wait for it, for at most `leader_wait_s` and a quarter of their time; then all are sent.
+When wrong: the leader was slow for a reason of its own, and the others lost the wait.
 """
 
 import asyncio
@@ -22,7 +22,15 @@ from stayfast.core.types import Api, Request, Usage
 from stayfast.pipeline.prompt_cache.diagnostics import Kind, MarkedPrompt, PrefixDiagnostics
 from stayfast.policy.admission.price import Price
 from stayfast.policy.prompt_cache.breakpoints import FLOOR_MARGIN, MarkDecision, PrefixConfig, PromptHistory, PromptShape
-from stayfast.policy.prompt_cache.learned import KEY, HotPrefixes, PrefixRefresh, CacheKeyParts, RejectedFields, TokenFloor, TokenScale
+from stayfast.policy.prompt_cache.learned import (
+    KEY,
+    CacheKeyParts,
+    HotPrefixes,
+    PrefixRefresh,
+    RejectedFields,
+    TokenFloor,
+    TokenScale,
+)
 from stayfast.policy.prompt_cache.rules import HOUR_S, PrefixRules, rules_of
 from stayfast.wire.prompt import LAYOUT_APIS, PromptLayout, has_cache_markers, marker_field, order_blocks
 
@@ -46,7 +54,7 @@ class PrefixLeaders:
         return None if running is None or running.done() else running
 
     def try_to_lead(self, key: Hashable) -> "asyncio.Future[None] | None":
-        """A request is sent. It leads if no other one does and nothing is cached; give the result to `end` then."""
+        """A request is sent. It leads if no other one does and nothing is cached; give the result to `stop_leading` then."""
         if key in self._running or self._warm_until.get(key, 0.0) > self._clock.now():
             return None
         self._running[key] = lead = asyncio.get_running_loop().create_future()
@@ -176,7 +184,8 @@ class PromptCachePlanner:
                 del self.rules[next(iter(self.rules))]
         return rules
 
-    def _keep_hot(self, marker: "AttemptMarker", laid: PromptLayout, shape: PromptShape, marked: MarkDecision, now: float) -> None:
+    def _keep_hot(self, marker: "AttemptMarker", laid: PromptLayout, shape: PromptShape, marked: MarkDecision,
+                  now: float) -> None:
         n = laid.n_markable_blocks(marked.n_static)
         if self.hot is None or n not in marked.at:
             return

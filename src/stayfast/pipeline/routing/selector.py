@@ -12,7 +12,7 @@ from stayfast.core.types import AnswerSummary, Api, Request
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.routing.affinity import BLOCK_BYTES as BLOCK
 from stayfast.policy.routing.affinity import MAX_BLOCKS, AffinityConfig, SentPrefixes, hash_blocks, session_owner
-from stayfast.policy.routing.load_balancing import CandidateLoad, order_by_score, order_as_listed, weigh_load
+from stayfast.policy.routing.load_balancing import CandidateLoad, order_as_listed, order_by_score, weigh_load
 from stayfast.policy.routing.outlier_ejection import EjectConfig, Outliers
 from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.prompt import RequestPrompt, read_prompt, read_session
@@ -252,7 +252,8 @@ class RoutingFeedback(Struct):
         return self.selector.note_sent(self, name, now)
 
     def note_first_token(self, name: str, ttft_s: float, summary: AnswerSummary, *, is_whole: bool) -> None:
-        self.selector.note_first_token(name, ttft_s, self.n_body, summary.response_id if self.is_stored else None, is_whole=is_whole)
+        self.selector.note_first_token(name, ttft_s, self.n_body, summary.response_id if self.is_stored else None,
+                                       is_whole=is_whole)
 
     def note_end(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
         self.selector.note_end(name, seconds, self.n_body, is_lost=is_lost, is_whole=is_whole)

@@ -84,7 +84,8 @@ class Router:
         if spare and not self._is_usable(capable[0], request.model):
             n_closed = next((n for n, tier in enumerate(tiers) if self._is_usable(tier[0], request.model)), 0)
         first, last = capable[0].member, capable[-1].member
-        if (first.own_health.breaker.state is not _CLOSED or last.own_health.breaker.state is not _CLOSED or first.may_be_suspended
+        if (first.own_health.breaker.state is not _CLOSED or last.own_health.breaker.state is not _CLOSED
+            or first.may_be_suspended
                 or last.may_be_suspended or first.models is not None):
             record.add_notes(_explain_health(capable, request.model, self._clock.now(), is_last_resort=n_closed > 0))
         if n_closed:
@@ -101,7 +102,8 @@ class Router:
                            param="previous_response_id")
 
     def _in_turn(self, tier: tuple[Target, ...], model: str) -> tuple[Target, ...]:
-        return tier if len(tier) == 1 else tuple([tier[index] for index in order_as_listed(self._loads(tier, model), self._rng)])
+        return tier if len(tier) == 1 else tuple([tier[index] for index in order_as_listed(self._loads(tier, model),
+                                                                                           self._rng)])
 
     def _is_usable(self, target: Target, model: str) -> bool:
         load = target.member.load_of(self._clock.now(), target.model or model)

@@ -10,7 +10,7 @@ from stayfast.pipeline.attempts.attempt import MAX_NAME, MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.response_owners import ResponseOwners
-from stayfast.wire.json_input import read_sampling_params
+from stayfast.wire.request_body import read_sampling_params
 
 RESPONSES_API = Api.RESPONSES
 CLIENT_LEFT = 499  # as nginx logs it
@@ -49,7 +49,8 @@ class Settle:
             why.server_timing = ex.ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
         began_at, first_at = ex.ledger.entered_at, cadence.first_at if cadence is not None else None
         usage = summary.usage if summary is not None else None
-        if (self._owners is not None and summary is not None and summary.response_id is not None and arrival.tenant is not None
+        if (self._owners is not None and summary is not None and summary.response_id is not None
+            and arrival.tenant is not None
                 and request.api is RESPONSES_API):
             self._owners.record(summary.response_id, arrival.tenant)
         finish = summary.finish_reason[:MAX_WORD] if summary is not None and summary.finish_reason is not None else None

@@ -7,7 +7,7 @@ model that is always slow does not stall). The wait in which an answer was cut o
 
 from typing import Final
 
-from stayfast.core.events import Fact, TokenGaps, Sink, Stall
+from stayfast.core.events import Fact, Sink, Stall, TokenGaps
 
 STALL_AFTER_S = 1.0  # a reader's attention lasts about this long (Nielsen, 1993)
 STALL_TIMES_MEAN = 8.0

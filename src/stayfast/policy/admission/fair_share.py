@@ -36,7 +36,7 @@ def weighted_tokens(n_input: float, n_output: float) -> float:
 class RunningPeak:
     """The number of running requests, and its peak in the last 15 to 30 s. `n_running` is changed by the owner."""
 
-    __slots__ = ("peak_before", "peak_now", "n_running", "slot_ends_at")
+    __slots__ = ("n_running", "peak_before", "peak_now", "slot_ends_at")
 
     def __init__(self) -> None:
         self.n_running = 0
@@ -51,7 +51,7 @@ class RunningPeak:
 
 
 class TenantShare(RunningPeak):
-    """One tenant's state. Changed by `Sharing`, and by the queues that hold its requests."""
+    """One tenant's state. Changed by `FairShares`, and by the queues that hold its requests."""
 
     __slots__ = ("due", "n_waiting", "name", "seen_at", "served", "unqueued", "weight")
 
@@ -63,7 +63,7 @@ class TenantShare(RunningPeak):
         self.due = 0.0  # the same for running requests, estimated
         self.n_waiting = 0
         self.seen_at = float("-inf")
-        self.unqueued: dict[TenantShare, None] = {}  # all tenants without waiting requests; shared with `Sharing`
+        self.unqueued: dict[TenantShare, None] = {}  # all tenants without waiting requests; shared with `FairShares`
 
     def enter_queue(self) -> None:
         self.n_waiting += 1
@@ -113,7 +113,7 @@ class FairShares:
             self._drop_absent(now)
 
     def start_request(self, share: TenantShare, estimated: float) -> None:
-        """A request starts. `thought`: the estimate of its `weighted` tokens."""
+        """A request starts. `thought`: the estimate of its `weighted_tokens` tokens."""
         self.started_last = share.served
         share.n_running = n = share.n_running + 1
         if n > share.peak_now:
@@ -121,7 +121,7 @@ class FairShares:
         share.due += estimated / share.weight
 
     def end_request(self, share: TenantShare, estimated: float, used: float) -> None:
-        """A request ended. `thought`: the estimate given to `start`; `took`: the weighted tokens really used."""
+        """A request ended. `thought`: the estimate given to `start_request`; `took`: the weighted tokens really used."""
         share.n_running -= 1
         share.due = share.due - estimated / share.weight if share.n_running else 0.0
         share.served += used / share.weight

@@ -96,8 +96,8 @@ class Lane(RunningPeak, Generic[T]):
             self.recent_peak(now)
         self.n_running = n = self.n_running + 1
         self.n_prefilling += 1
-        if n > self.n_most_now:
-            self.n_most_now += 1
+        if n > self.peak_now:
+            self.peak_now += 1
 
     def __repr__(self) -> str:
         return f"{self.name} {self.n_running} of {self.n_entitled}, {self.queue.n} waiting"
@@ -171,7 +171,7 @@ class Lanes(Generic[T]):
         lane.n_prefilling -= 1
 
     def end_request(self, lane: Lane[T], now: float) -> None:
-        """A request of a lane ended; `first_token` has been called."""
+        """A request of a lane ended; `end_prefill` has been called."""
         lane.n_running -= 1
         if lane is not self.short and not self.long.n_running + self.batch.n_running:
             share = self._config.long_share + self._config.batch_share

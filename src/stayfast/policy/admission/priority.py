@@ -101,7 +101,7 @@ class RecentKeys:
 class HoldBack:
     """The ceilings of all bands over one set of places. Pure state; instants never go back."""
 
-    __slots__ = ("n_places", "seen_at", "share", "guaranteed")
+    __slots__ = ("guaranteed", "n_places", "seen_at", "share")
 
     def __init__(self, n_places: int, share: float) -> None:
         self.n_places = n_places

@@ -16,7 +16,7 @@ So up to twice a day's limit may pass in the first day after a start; a debt del
 limit waits for a full bucket, and the rest is charged as a debt.
 Source: the token bucket of RFC 2697; reserve and reconcile as in GCRA with a signed correction.
 When wrong: a client with a needlessly large max_tokens reserves it all, and waits for it. If answers use more than their
-estimates, a burst exceeds the limit. Processes that share a quota need `CommonBucket`: one number in shared memory, the
+estimates, a burst exceeds the limit. Processes that share a quota need `SharedBucket`: one number in shared memory, the
 instant at which the bucket will be full. Two takes within the same microsecond may count as one.
 """
 
@@ -34,7 +34,7 @@ _ROUNDING = 1e-6  # of the capacity: after months of uptime, instants have a pre
 class Bucket:
     """One limit. Pure state, initially full; changed only by its owner. Instants never go back."""
 
-    __slots__ = ("capacity", "per_s", "updated_at", "last_level")
+    __slots__ = ("capacity", "last_level", "per_s", "updated_at")
 
     def __init__(self, capacity: float, per_s: float, now: float) -> None:
         if not (capacity > 0 and per_s > 0):

@@ -189,7 +189,8 @@ class _Bins:
             return CalibrationEstimate(0.0, 0.0, 0.0, 1.0, 0.0)
         n_eff = weight * weight / squares
         x = wrong / weight * n_eff
-        return CalibrationEstimate(weight / sum(self.weights), wrong / weight, lower_bound(x, n_eff), upper_bound(x, n_eff), n_eff)
+        return CalibrationEstimate(weight / sum(self.weights), wrong / weight, lower_bound(x, n_eff), upper_bound(x, n_eff),
+                                   n_eff)
 
 
 class _Round:
@@ -233,7 +234,7 @@ class _Round:
 
 
 class Calibrator:
-    """The calibration of one tenant on one route; a `similarity.Rule`. Used by one task at a time; nothing here awaits."""
+    """The calibration of one tenant on one route; a `similarity.DecisionRule`. Used by one task at a time; nothing here awaits."""
 
     __slots__ = ("_audits", "_labels", "_oldest", "_place", "_proven", "_round", "config", "n_drifted", "n_labels")
 

@@ -94,7 +94,7 @@ LEAST_COSINE = 0.5
 
 
 class DecisionRule(Protocol):
-    """The decision from the features: `calibration.Calibrator`, or `Fixed`."""
+    """The decision from the features: `calibration.Calibrator`, or `FixedThreshold`."""
 
     def probability(self, features: Sequence[float]) -> float:
         """The probability, from 0 to 1, that y1 is right."""
@@ -123,7 +123,7 @@ class FixedThreshold:
 
 class Judgement(NamedTuple):
     """The result for one question. `why`: empty for a hit, else the rule that made it a miss. `nearest`: the neighbour whose
-    answer was judged. `features`: empty if there was no such neighbour; else a label to learn once an answer was generated
+    answer was judged. `compute_features`: empty if there was no such neighbour; else a label to learn once an answer was generated
     and compared (`Calibrator.learn`, `AnswerVotes.judged`).
     """
 

@@ -92,7 +92,7 @@ class MarkDecision(NamedTuple):
 class PrefixReuse:
     """How often prefixes of one kind recur. Instants never go back."""
 
-    __slots__ = ("_at", "_lost", "_n", "_open", "n_recurred", "n_lost", "n_within_hour", "n_within_minutes")
+    __slots__ = ("_at", "_lost", "_n", "_open", "n_lost", "n_recurred", "n_within_hour", "n_within_minutes")
 
     def __init__(self) -> None:
         self._n = 0
@@ -174,14 +174,16 @@ class PromptHistory:
         self._n_unread = 0
         self._off_until = now
         self.began_at = now
-        self.seems_moving = False  # the last prompt's instructions; known earlier than `Marked.is_moving`, and less certain
+        self.seems_moving = False  # the last prompt's instructions; known earlier than `MarkDecision.is_moving`, and less certain
         self.n_seen = 0
 
-    def place_marks(self, shape: PromptShape, rules: PrefixRules, min_tokens: float, config: PrefixConfig, now: float) -> MarkDecision:
+    def place_marks(self, shape: PromptShape, rules: PrefixRules, min_tokens: float, config: PrefixConfig,
+                    now: float) -> MarkDecision:
         """Decide the marks of a prompt. Call it once for each prompt sent."""
         self.n_seen += 1
         statics, ends, chain = self._statics, self._ends, shape.chain
-        is_long = config.ttl == "1h" or (config.ttl == "auto" and statics.n_within_hour > max(N_GAPS, statics.n_within_minutes))
+        is_long = config.ttl == "1h" or (config.ttl == "auto" and statics.n_within_hour > max(N_GAPS,
+                                                                                              statics.n_within_minutes))
         keeps_s = HOUR_S if is_long and rules.marks == "anthropic" else rules.keeps_s
         n_branch = self._find_branch(chain[:shape.n_static + MAX_EXAMPLES], now, keeps_s)
         n_static, is_known, was_marked = shape.n_static, False, False

@@ -122,9 +122,10 @@ WAITING, ANSWERED, LOST, FAILED, REFUSED, NOTHING, JUDGED = CallVerdict
 
 
 class CallRecord:
-    """The data of one call for its classification. Its owner creates it, and sets `became`, `took_s` and `real`."""
+    """The data of one call for its classification. Its owner creates it, and sets `verdict`, `took_s` and `actual_baseline`."""
 
-    __slots__ = ("verdict", "began_at", "is_queued", "mark", "n_concurrent", "baseline", "actual_baseline", "slow_at", "took_s")
+    __slots__ = ("actual_baseline", "baseline", "began_at", "is_queued", "mark", "n_concurrent", "slow_at", "took_s",
+                 "verdict")
 
     baseline: Baseline
     mark: int  # of the breaker

@@ -198,7 +198,8 @@ def plan_hedge(first: Survival, second: Survival, share: float, max_extra: int, 
     return HedgePlan(after_s, 1.0 - first.share_beyond(after_s), first.n, second.quantile(0.5))
 
 
-def choose_share(first: Survival, second: Survival, max_extra: int, *, is_whole: bool = False, present: float = MOST) -> float:
+def choose_share(first: Survival, second: Survival, max_extra: int, *, is_whole: bool = False,
+                 present: float = MOST) -> float:
     """The best of SHARES; the one nearest to `present`, unless another is better by SETTLED; MOST if too little is known."""
     if max(first.n, second.n) < MIN_SAMPLES:
         return MOST

@@ -130,7 +130,7 @@ class AdaptiveLimit:
 
     @property
     def uses_seconds(self) -> bool:
-        """Whether `judged` needs seconds instead of ratios."""
+        """Whether `add_samples` needs seconds instead of ratios."""
         return self._config.mode == "aimd"
 
     def has_room(self, n_in_flight: int) -> bool:

@@ -171,7 +171,8 @@ def select_healthy(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
 KEEPS_UP = 2.0
 
 
-def order_by_score(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares: Sequence[float], waits_s: Sequence[float],
+def order_by_score(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares: Sequence[float],
+                   waits_s: Sequence[float],
            *, max_load: float, rng: Rng) -> list[int]:
     """The candidates' indices, best first. `weights` and `new_shares` of the prompt are by candidate, or empty if all are
     equal; `waits_s`: predicted times to first token, or empty if one is unknown.

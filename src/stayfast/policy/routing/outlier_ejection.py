@@ -64,7 +64,7 @@ class OutlierRecord:
         self.failing = 0.0  # share
         self.slowness = 0.0  # logarithm
         self.n_out = 0  # ejections in a row
-        self.is_out = False  # as last reported in `news`
+        self.is_out = False  # as last reported in `changes`
         self.out_until = float("-inf")
         self.why = ""
 
@@ -81,14 +81,14 @@ class OutlierRecord:
 class Outliers:
     """The outlier ejection of one route. Pure state; changed only by its owner. Instants are seconds and never go back."""
 
-    __slots__ = ("_config", "_of", "_usual", "has_no_ejections", "changes", "recheck_at")
+    __slots__ = ("_config", "_of", "_usual", "changes", "has_no_ejections", "recheck_at")
 
     def __init__(self, config: EjectConfig) -> None:
         self._config = config
         self.changes: list[tuple[str, bool, str]] = []  # upstream, whether it is out, reason; consumed by the owner
         self._of: dict[str, OutlierRecord] = {}
         self._usual: dict[tuple[bool, int], list[float]] = {}  # by kind and size of prompts: n, mean ln(ttft_s)
-        self.recheck_at = float("-inf")  # when `shares` must be called again even if `is_quiet`
+        self.recheck_at = float("-inf")  # when `traffic_shares` must be called again even if `has_no_ejections`
         self.has_no_ejections = True  # no upstream is out or returning
 
     def record_first_token(self, upstream: str, ttft_s: float, n_bytes: int, *, is_whole: bool) -> None:
@@ -120,7 +120,8 @@ class Outliers:
             self.recheck_at = now + LOOK_EVERY_S
             self._recompute(upstreams, now)
             self.has_no_ejections = not any(one.n_out for one in self._of.values())
-        return [1.0] * len(upstreams) if self.has_no_ejections else [self._share_of(self._of.get(name), now) for name in upstreams]
+        return [1.0] * len(upstreams) if self.has_no_ejections else [self._share_of(self._of.get(name), now)
+                                                                     for name in upstreams]
 
     def ejected(self, now: float) -> dict[str, str]:
         return {name: one.why for name, one in self._of.items() if one.out_until > now}

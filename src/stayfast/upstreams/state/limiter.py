@@ -57,7 +57,7 @@ class _QueuePosition:
 
 
 class LimiterWaiter:
-    """One request that waits at one or more limiters. One task's; the limiters call `called` or `refused`. Order: highest
+    """One request that waits at one or more limiters. One task's; the limiters call `grant` or `refuse`. Order: highest
     priority band, then the tenant with the least service, then the earliest `ends_at` (policy/admission/queue.py).
     """
 
@@ -74,7 +74,7 @@ class LimiterWaiter:
         self.weight = weight
 
     async def wait(self, options: Sequence[LimitOption]) -> "ConcurrencyLimiter | None":
-        """The limiter that has a permit; call its `take` before the next await. None: a limiter was removed, so choose
+        """The limiter that has a permit; call its `acquire` before the next await. None: a limiter was removed, so choose
         again. Raises Shed at once if all queues are full, or every answer would be too late; later if it is evicted from
         the last queue, or too little time is left for the fastest answer when its turn comes.
         """
@@ -83,7 +83,8 @@ class LimiterWaiter:
         soonest = min(range(len(options)), key=lambda n: waits_s[n] + options[n].first_s)
         limited, first_s = options[soonest]
         if self._clock.now() + waits_s[soonest] + first_s > self.ends_at:
-            raise limited.make_shed(f"a wait of {waits_s[soonest]:.2g} s for a slot plus up to {first_s:.2g} s for a first token "
+            raise limited.make_shed(f"a wait of {waits_s[soonest]:.2g} s for a slot plus up to {first_s:.2g} s for a first "
+                                    f"token "
                                "exceeds the time left", waits_s[soonest])
         shed: Shed | None = None
         for choice, share in zip(options, shares, strict=True):
@@ -146,8 +147,8 @@ class LimiterWaiter:
 class ConcurrencyLimiter:
     """The permits of one limit. Changed only on the event loop; nothing here awaits."""
 
-    __slots__ = ("_held_s", "_n_promised", "_name", "_queue", "_rng", "_shares", "shared_limit", "lane", "limit", "max_waiting",
-                 "n_waiting_shares", "n_in_flight", "quickest")
+    __slots__ = ("_held_s", "_n_promised", "_name", "_queue", "_rng", "_shares", "lane", "limit", "max_waiting",
+                 "n_in_flight", "n_waiting_shares", "quickest", "shared_limit")
 
     def __init__(self, name: str, config: LimitConfig, lane: str = "", rng: Random | None = None,
                  quickest: FastestTtft | None = None) -> None:
@@ -198,7 +199,8 @@ class ConcurrencyLimiter:
         queue, per_s = self._queue, self.throughput_per_s
         if not per_s:
             return 0.0
-        n_ahead = queue.n_ahead(waiter.band, self._tenant_share(waiter)) * self.n_waiting_shares / queue.n if queue.n else 0.0
+        n_ahead = queue.n_ahead(waiter.band,
+                                self._tenant_share(waiter)) * self.n_waiting_shares / queue.n if queue.n else 0.0
         return (n_ahead + share) / per_s
 
     def enqueue(self, turn: LimiterWaiter, share: float) -> Shed | None:
@@ -265,7 +267,8 @@ class ConcurrencyLimiter:
             if turn.is_done:
                 continue
             if turn.is_late(self.quickest.seconds):
-                turn.refuse(self.make_shed(f"after its wait less time was left than the {self.quickest.seconds:.2g} s of its "
+                turn.refuse(self.make_shed(f"after its wait less time was left than the {self.quickest.seconds:.2g} s of "
+                                           f"its "
                                        "fastest answer", self.expected_wait_s(turn)))
                 continue
             self._n_promised += 1

@@ -112,8 +112,8 @@ class Permit(RunningCall):
 
 def acquire_permit(upstream: UpstreamState, baseline: Baseline, now: float, model: str = "", *, n_tokens: float = 0.0,
                    lane: str = "") -> Permit:
-    """Start an attempt. The caller has checked that there is room. baseline: the baseline of its prompt size; n_tokens: of the
-    prompt.
+    """Start an attempt. The caller has checked that there is room. baseline: the baseline of its prompt size; n_tokens: of
+    the prompt.
     """
     limiter, backlog = upstream.limiter_of(lane), upstream.backlog
     permit = Permit(upstream, limiter, upstream.health_of(model), baseline, limiter.acquire(),

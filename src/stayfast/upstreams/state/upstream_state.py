@@ -20,8 +20,8 @@ from stayfast.policy.resilience.baselines import (
     DueBuckets,
     LatencyBaselines,
     classify,
-    log_of,
     count_slow,
+    log_of,
 )
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
 from stayfast.policy.resilience.limits import AdaptiveLimit, LimitConfig
@@ -37,12 +37,12 @@ MAX_UNNAMED, MAX_NAME = 64, 64  # models that no setting names (the oldest is dr
 
 
 class ModelHealth:
-    """Of one model at one upstream. Two instants until which others are preferred: `alone_until`, by the upstream's own
+    """Of one model at one upstream. Two instants until which others are preferred: `suspended_until`, by the upstream's own
     Retry-After (nothing is sent before it); `refused_until`, our guess after refused keys or models (no request waits).
     """
 
-    __slots__ = ("_failed_after_s", "_failed_at", "_name", "_reported_state", "_sink", "suspended_until", "breaker", "model",
-                 "n_refused", "refused_until", "suspend_reason", "refusal_reason")
+    __slots__ = ("_failed_after_s", "_failed_at", "_name", "_reported_state", "_sink", "breaker", "model", "n_refused",
+                 "refusal_reason", "refused_until", "suspend_reason", "suspended_until")
 
     def __init__(self, name: str, model: str | None, breaker: Breaker, sink: Sink) -> None:
         self.model = model  # None: any
@@ -170,9 +170,9 @@ class UpstreamState:
     """One upstream and its live state. Changed only on the event loop; nothing here awaits."""
 
     __slots__ = ("_breaker_config", "_limit_config", "_n_refused", "_pace", "_rng", "_sink", "_unclassified", "backlog",
-                 "concurrency", "flow", "may_be_suspended", "is_not_idempotent", "is_proven", "lanes", "models", "n_in_flight",
-                 "own_health", "pending", "predictor", "fastest_ttft", "retry_budget", "slow_factor", "upstream", "baselines",
-                 "whole_limiter")
+                 "baselines", "concurrency", "fastest_ttft", "flow", "is_not_idempotent", "is_proven", "lanes",
+                 "may_be_suspended", "models", "n_in_flight", "own_health", "pending", "predictor", "retry_budget",
+                 "slow_factor", "upstream", "whole_limiter")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
                  rng: Random | None = None, sink: Sink | None = None, *, is_not_idempotent: bool = False) -> None:
@@ -369,7 +369,7 @@ class UpstreamState:
         self._pace.record_unanswered(now)
 
     def record_refusal(self, health: ModelHealth, now: float, why: str, *, is_key: bool, n_enough: int) -> None:
-        """A request was refused for its key or model; see `ModelHealth.refused`."""
+        """A request was refused for its key or model; see `ModelHealth.record_refusal`."""
         self.may_be_suspended = True
         health.record_refusal(now, why, n_enough=n_enough)
         if is_key:
@@ -446,7 +446,8 @@ class UpstreamState:
 
     def _update_limit(self, limiter: ConcurrencyLimiter, calls: Sequence[RunningCall], at: float) -> CallTally:
         limit, common = limiter.limit, limiter.shared_limit
-        baselines = None if limiter.n_waiting_shares else self.baselines  # latency under overload must not become the baseline
+        # latency under overload must not become the baseline
+        baselines = None if limiter.n_waiting_shares else self.baselines
         tally = classify(calls, baselines, self.breaker.mark, wants_seconds=limit.uses_seconds)
         if limit.is_adaptive and tally.n:
             samples, n_peak = tally.samples, tally.n_peak

@@ -23,8 +23,8 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
     parse_object,
-    text_or_none,
     read_begin,
+    text_or_none,
 )
 
 

@@ -1,6 +1,6 @@
 """The known fields of messages and count_tokens requests, and their translation to the normal form and back.
 
-Unknown fields and block types are not checked. Translation drops hints: `cache_control`, `citations`, `speed`,
+Unknown fields and block types are not checked. Translation drops hints: `parse_cache_control`, `citations`, `speed`,
 `inference_geo`, redacted thinking of earlier turns, and unknown fields.
 """
 
@@ -14,7 +14,18 @@ from stayfast.core import conversation as normal
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
-from stayfast.wire.dialect import ANOTHER_PROTOCOL, NonNegativeInt, Json, NonEmptyStr, BoundedFloat, BoundedInt, drop_none, read_parts, require, untranslatable_field
+from stayfast.wire.dialect import (
+    ANOTHER_PROTOCOL,
+    BoundedFloat,
+    BoundedInt,
+    Json,
+    NonEmptyStr,
+    NonNegativeInt,
+    drop_none,
+    read_parts,
+    require,
+    untranslatable_field,
+)
 
 
 class MediaSource(Struct, gc=False):
@@ -171,7 +182,8 @@ def _read_block(block: ContentBlock, path: str) -> normal.Part | None:
             return normal.Thinking(block.thinking or "", block.signature)
         case "redacted_thinking":
             return None
-    raise untranslatable_field(f"{path}.type", ANOTHER_PROTOCOL, "use text, image, tool_use, tool_result and thinking blocks")
+    raise untranslatable_field(f"{path}.type", ANOTHER_PROTOCOL, "use text, image, tool_use, tool_result and thinking "
+                                                                 "blocks")
 
 
 def _read_result_parts(content: object, path: str) -> tuple[normal.Text | normal.Image, ...]:

@@ -22,8 +22,8 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
     parse_object,
-    text_or_none,
     text_or_empty,
+    text_or_none,
 )
 
 

@@ -152,7 +152,8 @@ def _read_item(item: Item, path: str) -> normal.Message | None:
         case "message":
             role = _ROLES.get(dialect.require(item.role, f"{path}.role"))
             if role is None:
-                raise dialect.untranslatable_field(f"{path}.role", dialect.ANOTHER_PROTOCOL, "use user, assistant, system or developer")
+                raise dialect.untranslatable_field(f"{path}.role", dialect.ANOTHER_PROTOCOL,
+                                                   "use user, assistant, system or developer")
             if item.content is None:
                 raise dialect.missing_field(f"{path}.content")
             return normal.Message(role, dialect.read_parts(item.content, f"{path}.content", _read_part))  # type: ignore[arg-type]  # values of the table are roles
@@ -166,7 +167,8 @@ def _read_item(item: Item, path: str) -> normal.Message | None:
             if item.output is None:
                 raise dialect.missing_field(f"{path}.output")
             if isinstance(item.output, dict):
-                raise dialect.untranslatable_field(f"{path}.output", dialect.ANOTHER_PROTOCOL, "expected text or a list of parts")
+                raise dialect.untranslatable_field(f"{path}.output", dialect.ANOTHER_PROTOCOL,
+                                                   "expected text or a list of parts")
             call_id = dialect.require(item.call_id, f"{path}.call_id")
             result = normal.ToolResult(call_id, dialect.read_parts(item.output, f"{path}.output", _read_part))
             return normal.Message("user", (result,))

@@ -22,9 +22,9 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
     parse_object,
-    text_or_none,
     read_begin,
     text_or_empty,
+    text_or_none,
 )
 
 _PART: Json = {"annotations": [], "logprobs": []}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stayfast.http.client.dial import RETRY_AFTER_S, STALE_FOR_S, Resolver
+from stayfast.http.client.dialer import RETRY_AFTER_S, STALE_FOR_S, Resolver
 from tests.unit.http.client.fakes import SetClock
 
 

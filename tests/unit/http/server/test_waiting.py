@@ -1,6 +1,6 @@
 """Which client connections without a request go, and when."""
 
-from stayfast.http.server.waiting import GRACE_S, WaitingConnections, limited_address
+from stayfast.http.server.waiting_connections import GRACE_S, WaitingConnections, limited_address
 
 
 class Client:

@@ -21,24 +21,24 @@ from stayfast.lab.report.html.frame import (
     Box,
     Series,
     Unit,
-    draw_axes,
     card,
+    draw_axes,
     draw_curve,
-    drawing,
-    linear_scale,
-    hover_lines,
-    format_instant,
-    legend,
     draw_limit,
-    log_scale,
-    to_pixels,
+    drawing,
+    format_instant,
     format_tick_count,
     format_tick_s,
+    hover_lines,
+    legend,
+    linear_scale,
+    log_scale,
     make_ticks,
     make_time_ticks,
+    to_pixels,
 )
-from stayfast.lab.report.html.markup import Markup, json_data, format_number, tag
-from stayfast.lab.report.timeline import ELSEWHERE, FAILED, Heat, AnswerSlice, StageMean, Timeline
+from stayfast.lab.report.html.markup import Markup, format_number, json_data, tag
+from stayfast.lab.report.timeline import ELSEWHERE, FAILED, AnswerSlice, Heat, StageMean, Timeline
 
 _N_POINTS: Final = 121
 _RANKS: Final = ((0.0, "p0"), (0.5, "p50"), (0.9, "p90"), (0.95, "p95"), (0.99, "p99"), (0.995, "p99.5"), (0.999, "p99.9"),
@@ -74,11 +74,13 @@ def percentile_chart(runs: Sequence[MeasuredRun], title: str, note: str, names: 
               for run, order, name, values in drawn]
     across = [(scale.pixel(-log10(1 - rank)), word) for rank, word in _RANKS if -log10(1 - rank) <= end + 1e-9]
     bounds = slo_bounds(runs, names)
-    limits = [draw_limit(box, up.pixel(bound_s), f"SLO {name} {amounts.format_seconds(bound_s)}") for name, bound_s in bounds.items()
+    limits = [draw_limit(box, up.pixel(bound_s), f"SLO {name} {amounts.format_seconds(bound_s)}") for name,
+              bound_s in bounds.items()
               if up.low < bound_s < up.high]
     failed = [_draw_failed_share(run, order, scale, box) for order, run in enumerate(runs) if len(names) > 1]
     return card(title, note, legend(series), drawing(
-        box, title, draw_axes(box, across, _make_ticks(up, SECONDS)), *limits, *failed, *(draw_curve(line, box) for line in series)),
+        box, title, draw_axes(box, across, _make_ticks(up, SECONDS)), *limits, *failed,
+        *(draw_curve(line, box) for line in series)),
         hover_lines(box, series))
 
 
@@ -114,7 +116,8 @@ def time_chart(runs: Sequence[tuple[MeasuredRun, Timeline]], title: str, span_s:
             values = line.read(timeline)
             series.append(Series(name, order, x, to_pixels(up, values), heads, [unit.show(value) for value in values],
                                  is_faint=line.is_faint, is_bad=line.is_bad))
-    grid = draw_axes(box, [(across.pixel(at_s), format_instant(at_s)) for at_s in make_time_ticks(span_s)], _make_ticks(up, unit, 4))
+    grid = draw_axes(box, [(across.pixel(at_s), format_instant(at_s)) for at_s in make_time_ticks(span_s)],
+                     _make_ticks(up, unit, 4))
     note = f"By the intended start, in bins of {' and '.join(dict.fromkeys(format_instant(line.bin_s) for _, line in runs))}."
     return card(title, note, legend(series), drawing(box, title, grid, *(draw_curve(line, box) for line in series)),
                 hover_lines(box, series))
@@ -129,7 +132,8 @@ def load_chart(runs: Sequence[MeasuredRun], title: str, unit: Unit,
     across = log_scale(loads, box.left, box.right)
     found = [(name, [read(run) for run in ordered]) for name, read in lines]
     up = unit.scale([value for _, values in found for value in values], box.bottom, box.top)
-    series = [Series(name, order, to_pixels(across, loads), to_pixels(up, values), labels, [unit.show(value) for value in values])
+    series = [Series(name, order, to_pixels(across, loads), to_pixels(up, values), labels,
+                     [unit.show(value) for value in values])
               for order, (name, values) in enumerate(found)]
     dots = [tag("circle", cx=x, cy=y, r=3.5, cls=f"f{line.colour}") for line in series
             for x, y in zip(line.x, line.y, strict=True) if isfinite(y)]
@@ -166,7 +170,8 @@ def heat_map(heat: Heat, title: str, note: str, what: str, bounds: Mapping[str, 
     paths = _make_cell_paths(heat, box, most)
     has_failures = any(row == FAILED for _, row in heat.cells)
     cells = [tag("path", d=path, cls=style) for style, path in sorted(paths.items())]
-    limits = [draw_limit(box, up.pixel(bound_s), f"SLO {name} {amounts.format_seconds(bound_s)}") for name, bound_s in bounds.items()
+    limits = [draw_limit(box, up.pixel(bound_s), f"SLO {name} {amounts.format_seconds(bound_s)}") for name,
+              bound_s in bounds.items()
               if heat.lowest_s < bound_s < high_s]
     grid = draw_axes(box, [(across.pixel(at_s), format_instant(at_s)) for at_s in make_time_ticks(across.high)],
                 [(up.pixel(value_s), format_tick_s(value_s)) for value_s in make_ticks(up)])
@@ -202,7 +207,8 @@ def _hover_cells(heat: Heat, box: Box, what: str) -> Markup:
     for (column, row), n in heat.cells.items():
         cells[column].append([row, n])
     return json_data({"kind": "heat", "box": [box.left, box.top, box.right, box.bottom], "width": box.width, "what": what,
-                 "rows": rows, "heads": [f"from {format_instant(round(column * heat.bin_s, 4))}" for column in range(heat.n_bins)],
+                 "rows": rows, "heads": [f"from {format_instant(round(column * heat.bin_s, 4))}"
+                                         for column in range(heat.n_bins)],
                  "cells": cells})
 
 
@@ -234,7 +240,8 @@ def _stage_colour(name: str, names: Sequence[str]) -> str:
 
 def _draw_bar(part: AnswerSlice, y: float, across: AxisScale, names: Sequence[str]) -> Markup:
     words = tag("text", part.title, x=across.start - 8, y=y + 12, text_anchor="end", cls="tick strong")
-    count = tag("text", f"{amounts.format_count(part.n)} answers, {amounts.format_seconds(part.mean_s)}", x=across.start - 8, y=y + 24,
+    count = tag("text", f"{amounts.format_count(part.n)} answers, {amounts.format_seconds(part.mean_s)}", x=across.start - 8,
+                y=y + 24,
                 text_anchor="end", cls="tick")
     parts, from_s = [], 0.0
     for stage in part.stages:
@@ -253,7 +260,8 @@ def _describe_excess(slices: Sequence[AnswerSlice]) -> str:
         return "By the target's own Server-Timing."
     worst = max(excess, key=lambda name: excess[name])
     part = amounts.format_share(min(1.0, excess[worst] / more_s))
-    return (f"{worst} is {part} of the extra time of the slowest answers over the usual ones ({amounts.format_seconds(more_s)}). "
+    return (f"{worst} is {part} of the extra time of the slowest answers over the usual ones "
+            f"({amounts.format_seconds(more_s)}). "
             "By the target's own Server-Timing, means over each slice.")
 
 
@@ -267,7 +275,8 @@ def _stage_table(slices: Sequence[AnswerSlice], names: Sequence[str]) -> Markup:
                       for stage in (usual, slow)]
         over = amounts.format_share(slow.n_over / slices[1].n) if slow.allowance_s is not None else amounts.DASH
         rows.append(tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in (
-            amounts.format_seconds(usual.spent_s), allowances[0], amounts.format_seconds(slow.spent_s), allowances[1], over))))
+            amounts.format_seconds(usual.spent_s), allowances[0], amounts.format_seconds(slow.spent_s), allowances[1],
+            over))))
     heads = ("stage", "usual", "allowed", "slowest", "allowed", "over its allowance")
     return tag("table", tag("thead", tag("tr", *(tag("th", head, scope="col") for head in heads))), tag("tbody", *rows))
 
@@ -342,6 +351,7 @@ def _draw_interval(row: ComparedQuantity, y: float, across: AxisScale, box: Box)
     show = amounts.format_share if row.quantity in {"goodput", "errors"} else amounts.format_seconds
     words = f"{show(row.a)} to {show(row.b)}, {row.verdict}{' (few values)' * row.is_few}"
     return tag("g", tag("text", row.quantity, x=box.left - 8, y=y + 4, text_anchor="end", cls="tick"),
-               tag("line", x1=across.pixel(row.ratio.low), x2=across.pixel(row.ratio.high), y1=y, y2=y, cls=f"whisker {kind}"),
+               tag("line", x1=across.pixel(row.ratio.low), x2=across.pixel(row.ratio.high), y1=y, y2=y,
+                   cls=f"whisker {kind}"),
                tag("circle", cx=across.pixel(row.ratio.value), cy=y, r=4, cls=f"point {kind}"),
                tag("text", words, x=box.right + 12, y=y + 4, cls=f"tick {kind}-word"))

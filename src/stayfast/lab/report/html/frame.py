@@ -9,7 +9,7 @@ from math import ceil, floor, isfinite, log10, nan
 from typing import Final
 
 from stayfast.core import units as amounts
-from stayfast.lab.report.html.markup import Child, Markup, json_data, join, format_number, tag
+from stayfast.lab.report.html.markup import Child, Markup, format_number, join, json_data, tag
 
 WIDTH: Final = 640.0
 WIDE: Final = 1280.0  # of a drawing across the page, so that its text has the same size

@@ -18,20 +18,22 @@ from stayfast.lab.report.html.charts import TimelineSeries, heat_map
 from stayfast.lab.report.html.frame import COLOURS, COUNTS, RATES, SECONDS, Unit, document
 from stayfast.lab.report.html.markup import Child, Markup, join, tag
 from stayfast.lab.report.table import RANKS, format_actual, sort_by_count
-from stayfast.lab.report.timeline import split_by_stage, make_gap_heat, make_metric_heat, make_timeline
+from stayfast.lab.report.timeline import make_gap_heat, make_metric_heat, make_timeline, split_by_stage
 
 MANY = 3  # from this number of runs on, the charts of each run are folded
 _SCHED = "From the intended start (solid) and from the actual send (dashed)."
 _SHADED = " Shaded: the share of failed requests."
 
 
-def render_page(runs: Sequence[MeasuredRun], comparison: Comparison | None = None, checks: Sequence[AssertionResult] = ()) -> str:
+def render_page(runs: Sequence[MeasuredRun], comparison: Comparison | None = None,
+                checks: Sequence[AssertionResult] = ()) -> str:
     """The complete file. `comparison`: of the first run (A) and the second (B). Raises ValueError without a run."""
     if not runs:
         raise ValueError("a report needs at least one run")
     is_many = len(runs) >= MANY
     compared = None if comparison is None else _section("Compared", *(
-        tag("p", f"Careful: {warning}.", cls="caution") for warning in comparison.warnings), charts.interval_chart(comparison))
+        tag("p", f"Careful: {warning}.", cls="caution") for warning in comparison.warnings),
+                                                        charts.interval_chart(comparison))
     summary = (_invalid_banner(runs), _page_header(runs), _headline(runs), _sweep_section(runs), compared,
                _assertion_section(checks), _latency_section(runs), _percentile_section(runs))
     details = [tag("details", tag("summary", tag("b", run.result.label)), _time_section([run]), _detail_section(run))
@@ -83,12 +85,14 @@ def _detail_section(run: MeasuredRun) -> Markup:
     result = run.result
     span_s = _span_s([run])
     first = heat_map(make_metric_heat(result.samples, "ttft_sched", span_s), "Time to the first token, every request",
-                     "From the intended start, by when it was due.", "request", charts.slo_bounds([run], ("ttft_sched", "ttft")))
+                     "From the intended start, by when it was due.", "request",
+                     charts.slo_bounds([run], ("ttft_sched", "ttft")))
     gaps = make_gap_heat(result.gaps, span_s)
     second = None if gaps is None else heat_map(
         gaps, "Gaps between chunks, every gap", "By when the gap ended.", "gap", charts.slo_bounds([run], ("gap_max",)))
     usual = run.distributions["e2e_sched"]
-    slices = split_by_stage(result.samples, (usual.quantile(0.4), usual.quantile(0.6)), usual.quantile(0.99)) if usual.n else None
+    slices = split_by_stage(result.samples, (usual.quantile(0.4), usual.quantile(0.6)),
+                            usual.quantile(0.99)) if usual.n else None
     return _section(f"Request by request: {result.label}", first, second,
                    charts.stage_chart(run, slices) if slices else None, charts.waterfall_chart(run))
 
@@ -103,7 +107,8 @@ def _sweep_section(runs: Sequence[MeasuredRun]) -> Markup | None:
         charts.load_chart(runs, "Time to the first token, from the intended start", SECONDS, [
             ("p99", lambda run: run.quantile("ttft_sched", 0.99)), ("p50", lambda run: run.quantile("ttft_sched", 0.5))]),
         charts.load_chart(runs, "Requests a second", RATES, (
-            ("good", lambda run: run.per_second(run.goodput.n_good)), ("offered", lambda run: run.per_second(run.n_offered)))))
+            ("good", lambda run: run.per_second(run.goodput.n_good)),
+            ("offered", lambda run: run.per_second(run.n_offered)))))
 
 
 def _span_s(runs: Sequence[MeasuredRun]) -> float:
@@ -149,7 +154,8 @@ def _page_header(runs: Sequence[MeasuredRun]) -> Markup:
     badge = tag("span", "valid" if is_valid else "invalid", cls=f"badge {'good' if is_valid else 'bad'}")
     is_closed = any(run.result.mode is Mode.CLOSED for run in runs)
     title = " against ".join(run.result.label for run in runs) if len(runs) <= 2 else f"{len(runs)} runs"
-    lead = (f"{when} \u00b7 {', '.join(kinds)} \u00b7 {amounts.format_count(sum(run.n_offered for run in runs))} requests offered "
+    lead = (f"{when} \u00b7 {', '.join(kinds)} \u00b7 {amounts.format_count(sum(run.n_offered for run in runs))} requests "
+            f"offered "
             f"over {amounts.format_seconds(max(run.result.duration_s for run in runs))}")
     return tag("header", tag("p", "stayfast bench", cls="brand"), tag("h1", title, badge), tag("p", lead, cls="lead"),
                *subjects, more, tag("p", _CLOSED, cls="caution") if is_closed else None)
@@ -229,7 +235,8 @@ def _goodput_card(run: MeasuredRun, order: int) -> Markup:
         rows.append(tag("tr", tag("th", cause, scope="row"), tag("td", bar, cls="bars"), tag("td", amounts.format_count(n)),
                         tag("td", amounts.format_share(part))))
     return tag("figure", tag("figcaption", tag("h3", _swatch(order), run.result.label)),
-               tag("p", tag("b", amounts.format_share(judged.share)), f" of {amounts.format_count(judged.n_offered)} offered were good: "
+               tag("p", tag("b", amounts.format_share(judged.share)), f" of {amounts.format_count(judged.n_offered)} "
+                                                                      f"offered were good: "
                    f"{amounts.format_rate(run.per_second(judged.n_good))}", cls="big"),
                tag("p", f"SLO: {slo}" if slo else "No SLO was set: good is a whole answer.", cls="note"),
                tag("table", tag("tbody", *rows), cls="causes") if rows else None, cls="card")
@@ -241,7 +248,8 @@ def _assertion_section(checks: Sequence[AssertionResult]) -> Markup | None:
     rows = []
     for check in checks:
         badge = tag("span", "holds", cls="badge good") if check.holds else tag("span", "fails", cls="badge bad")
-        rows.append(tag("tr", tag("td", badge), tag("th", check.assertion.read_as, scope="row"), tag("td", format_actual(check)),
+        rows.append(tag("tr", tag("td", badge), tag("th", check.assertion.read_as, scope="row"),
+                        tag("td", format_actual(check)),
                         tag("td", check.why)))
     return _section("Assertions", tag("div", tag("table", tag("tbody", *rows), cls="checks"), cls="card wide"))
 
@@ -259,7 +267,8 @@ def _fact_card(run: MeasuredRun) -> Markup:
         "mode": result.mode + ", virtual time" * result.is_virtual, **result.workload,
         "tokens counted by": result.counted_by,
         "client late": ", ".join(f"{word} {amounts.format_seconds(value_s)}" for word, value_s in late),
-        "client loop lag": f"p99 {amounts.format_seconds(health.loop_lag_p99_s)}, max {amounts.format_seconds(health.loop_lag_max_s)}",
+        "client loop lag": f"p99 {amounts.format_seconds(health.loop_lag_p99_s)}, max "
+                           f"{amounts.format_seconds(health.loop_lag_max_s)}",
     }
     if health.requested_rps:
         rows["rate"] = f"{amounts.format_rate(health.requested_rps)} scheduled, {amounts.format_rate(health.achieved_rps)} sent"

@@ -160,7 +160,8 @@ class Admission:
                        f"{places.describe_occupancy()}, {places.n_waiting} waiting, {places.overload_signals.summary}")
         self._shed_at = self._clock.now()
         wait_s = min(MAX_RETRY_AFTER_S, max(1.0, rejected.wait_s) * self._rng.uniform(1.0, 2.0))
-        return Shed(f"The gateway is overloaded ({rejected.why.value}): {places.describe_occupancy(' are')}, {places.n_waiting} "
+        return Shed(f"The gateway is overloaded ({rejected.why.value}): {places.describe_occupancy(' are')}, "
+                    f"{places.n_waiting} "
                     f"waiting. Please try again in {_format_s(wait_s)}.",
                     reason=rejected.why.value, retry_after_s=wait_s)
 

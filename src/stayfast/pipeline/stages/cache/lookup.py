@@ -14,11 +14,19 @@ from stayfast.pipeline.cache.semantic import SemanticCache, SemanticHit
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Bypass, CallKey, Hit, Miss, Plan, StartedAnswer, StoredStream
 from stayfast.pipeline.timing.token_timings import TokenTimings
-from stayfast.policy.cache.freshness import FRESH, SPARE, age_of, max_fresh_age_s, is_too_random, merge_directives, freshness_of
+from stayfast.policy.cache.freshness import (
+    FRESH,
+    SPARE,
+    age_of,
+    freshness_of,
+    is_too_random,
+    max_fresh_age_s,
+    merge_directives,
+)
 from stayfast.stores.base import CachedAnswer, Store
 from stayfast.stores.memory import MemoryStore
 from stayfast.wire.canonical import CanonicalRequest, canonicalize, identity_bytes, key_digest, scope_bytes, scope_digest
-from stayfast.wire.replay import encode_stored_stream, storable_body
+from stayfast.wire.stored_answer import encode_stored_stream, storable_body
 
 MAX_RENEWING = 64  # background calls of one route at the same time
 SHARE_OF_ALLOWANCE = 0.9  # of the stage's time; a semantic lookup that takes longer is a miss

@@ -284,8 +284,7 @@ class SharedCall:
 class Subscriber:
     """One request that reads a shared call: source and stream to its relay. One task reads it."""
 
-    __slots__ = ("_at", "_call", "_n_bytes", "_waiter", "timings", "ex", "is_incremental", "is_maker", "name",
-                 "summary")
+    __slots__ = ("_at", "_call", "_n_bytes", "_waiter", "ex", "is_incremental", "is_maker", "name", "summary", "timings")
 
     def __init__(self, call: SharedCall, ex: Exchange, *, is_maker: bool) -> None:
         self.ex = ex

@@ -150,7 +150,8 @@ class HedgedCall:
                 break
         else:
             second = others[0]
-        plan = self._hedging.plan_hedge(running.name, second.member.upstream.name, self._n_bytes, since, is_whole=self._is_whole)
+        plan = self._hedging.plan_hedge(running.name, second.member.upstream.name, self._n_bytes, since,
+                                        is_whole=self._is_whole)
         self._ex.timeouts.schedule_hedge_check(since + (plan.after_s if plan.after_s < inf else REPLAN_S), self._check)
 
     def _check(self) -> None:

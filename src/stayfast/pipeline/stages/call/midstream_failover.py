@@ -22,7 +22,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
-from stayfast.core.events import Fact, Fanout, TokenGaps, Rescued, Sink
+from stayfast.core.events import Fact, Fanout, Rescued, Sink, TokenGaps
 from stayfast.core.types import AnswerSummary, Chunk, Outcome, Stage, Usage
 from stayfast.pipeline.attempts.attempt import RESCUE, Attempt, read_to_first_token
 from stayfast.pipeline.exchange import Exchange
@@ -36,7 +36,7 @@ from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.policy.resilience.stall import StallDetector, TokenFlow
 from stayfast.upstreams.base import AnswerStream, Call, Sending
 from stayfast.upstreams.state.upstream_state import UpstreamState
-from stayfast.wire.continuation import MAX_REPLAY_BYTES, NotContinuable, Continuation, add_usage, encode_client_events
+from stayfast.wire.continuation import MAX_REPLAY_BYTES, Continuation, NotContinuable, add_usage, encode_client_events
 from stayfast.wire.dialect import Json
 from stayfast.wire.errors import malformed_answer
 
@@ -111,7 +111,8 @@ class FailoverStream:
     def _begin(self, target: Target, rest: Continuation) -> Attempt:
         ex, model = self._ex, target.model or self._ex.request.model
         call = Call(rest.request, model, ex.arrival.request_id, ex.deadline, ex.policy.timeouts.connect_s,
-                    ex.arrival.headers, ex.arrival.new_span(self._rng), is_continuation=bool(rest.seam.prefix), sending=Sending())
+                    ex.arrival.headers, ex.arrival.new_span(self._rng), is_continuation=bool(rest.seam.prefix),
+                    sending=Sending())
         attempt = Attempt(target.member, call, self._plan.route.name, len(ex.record.attempts) + 1, is_incremental=True,
                           clock=self._clock, sink=self._sink, price=price_of(target.prices, model),
                           role=ex.arrival.role or RESCUE, lane=self._plan.lane)
@@ -178,9 +179,9 @@ class Guarded(Caller):
 class StreamGuard:
     """One running answer, across the upstreams that continue it. Source and stream of the relay; one task reads it."""
 
-    __slots__ = ("_api", "_attempt", "_clock", "_ex", "_failover", "_flow", "_given", "_half", "_has_ended",
-                 "_is_hopeless", "_is_over", "_limit_s", "_n_content", "_n_given", "_on_stall", "_pulse", "_refused",
-                 "_rest", "_route", "_silent_s", "_sink", "_stream", "_taken", "_waits_since", "timings", "summary")
+    __slots__ = ("_api", "_attempt", "_clock", "_ex", "_failover", "_flow", "_given", "_half", "_has_ended", "_is_hopeless",
+                 "_is_over", "_limit_s", "_n_content", "_n_given", "_on_stall", "_pulse", "_refused", "_rest", "_route",
+                 "_silent_s", "_sink", "_stream", "_taken", "_waits_since", "summary", "timings")
 
     is_incremental = True
 
@@ -422,7 +423,7 @@ class StreamGuard:
 
 
 class ThroughputMonitor:
-    """Learns the gaps of all answers. A listener of `observe.batch`."""
+    """Learns the gaps of all answers. A listener of `observe.fact_batch`."""
 
     __slots__ = ("_clock", "_flows")
 

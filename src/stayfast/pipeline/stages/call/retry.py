@@ -97,7 +97,8 @@ class RetryPolicy:
         """Note and emit a further attempt, with the budget before it. draws: it costs budget."""
         now, budget, to = self._clock.now(), plan.route.hedging.budget, following.member.upstream.name
         what, of = (failed.what, failed.upstream) if isinstance(failed, UpstreamFailed) else (failed.code, "")
-        event = Retried(plan.route.name, of, to, now, what, wait_s, budget.extra_share(now), budget.max_share if draws else 0.0)
+        event = Retried(plan.route.name, of, to, now, what, wait_s, budget.extra_share(now), budget.max_share if draws
+                        else 0.0)
         ex.record.note(f"{verb} {to}: {event.why}")
         self._sink.emit(event)
 

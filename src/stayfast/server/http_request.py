@@ -12,7 +12,7 @@ from stayfast.http.server.parser import HttpRequest
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import parse_last_event_id
 from stayfast.wire.client_headers import TIMEOUT_HEADERS, parse_client_timeout_s, parse_number
-from stayfast.wire.json_input import MAX_TAGS, TAG, TAG_FORM
+from stayfast.wire.request_body import MAX_TAGS, TAG, TAG_FORM
 from stayfast.wire.trace_context import parse_traceparent
 
 HOP = HOP_HEADER.encode()

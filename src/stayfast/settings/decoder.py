@@ -15,9 +15,18 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from stayfast.core.setting import Secret, SettingDoc, read_declarations
-from stayfast.settings.hints import foreign_reference, key_hint, kind_hint, match_path, number_hint
-from stayfast.settings.problems import Path, Problem, SourceLocation, suggest, quote
-from stayfast.settings.yaml_nodes import YamlMapping, Node, YamlScalar, YamlEntry, YamlList, expand_references, has_reference, location_of
+from stayfast.settings.migration_hints import foreign_reference, key_hint, kind_hint, match_path, number_hint
+from stayfast.settings.problems import Path, Problem, SourceLocation, quote, suggest
+from stayfast.settings.yaml_nodes import (
+    Node,
+    YamlEntry,
+    YamlList,
+    YamlMapping,
+    YamlScalar,
+    expand_references,
+    has_reference,
+    location_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +224,7 @@ _MOST_SUGGESTED = 3
 
 class Decoder:
     """Decodes one tree. `bases`: by class, a record with the values of missing keys. `kinds`: additional variants
-    (`VariantField`). `hints`: by path, what to write instead of an unknown key (`settings.hints`).
+    (`VariantField`). `hints`: by path, what to write instead of an unknown key (`settings.migration_hints`).
     """
 
     def __init__(self, environment: AnyMapping[str, str], bases: AnyMapping[type, object] | None = None,
@@ -375,7 +384,8 @@ def describe_shape(shape: Shape, about: SettingDoc = _NO_BOUNDS) -> str:
         case WordField(words):
             return "one of " + ", ".join(words) if len(words) > 1 else words[0]
         case PlainField("integer" | "number" as kind):
-            return " ".join(part for part in ("a whole number" if kind == "integer" else "a number", about.describe_bounds()) if part)
+            return " ".join(part for part in ("a whole number" if kind == "integer" else "a number", about.describe_bounds())
+                            if part)
         case PlainField("boolean"):
             return "true or false"
         case PlainField():

@@ -16,15 +16,15 @@ from stayfast.core.errors import Rejected
 from stayfast.http.server.asgi import Message, Scope
 from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQuery
 from stayfast.server.openapi import document
-from stayfast.server.routes import (
+from stayfast.server.paths import (
     CACHE,
     MAX_LISTED,
     METRICS,
     MODELS,
     REQUESTS,
     STATE,
-    parse_cache_key,
     error_dialect,
+    parse_cache_key,
     parse_model_id,
     parse_request_id,
 )
@@ -67,7 +67,8 @@ class AdminApp:
             try:
                 status, media, body = await self._metrics(scope) if path == METRICS else _ok(await self._json(scope))
             except Rejected as error:
-                status, headers, body = encode_error(error, error_dialect(scope["raw_path"].decode()), scope["state"]["request_id"])
+                status, headers, body = encode_error(error, error_dialect(scope["raw_path"].decode()),
+                                                     scope["state"]["request_id"])
                 media = dict(headers).get("content-type", _JSON)
         await send({"type": "http.response.start", "status": status,
                     "headers": [(b"content-type", media.encode()), (b"cache-control", b"no-store")]})

@@ -11,7 +11,7 @@ from stayfast.observe.tracing.config import otlp_problem
 from stayfast.policy.admission.overload import ANY_TENANT
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.settings.model import Settings
-from stayfast.settings.problems import Path, Problem, suggest, format_path, quote
+from stayfast.settings.problems import Path, Problem, format_path, quote, suggest
 from stayfast.settings.upstreams import (
     EmbeddedUpstream,
     HttpUpstream,
@@ -19,8 +19,8 @@ from stayfast.settings.upstreams import (
     SqliteStoreSettings,
     TurnUpstreamSettings,
 )
+from stayfast.settings.yaml_nodes import Node, YamlList, YamlScalar, entries_at, expand_references, location_of, node_at
 from stayfast.settings.yaml_nodes import YamlMapping as Tree
-from stayfast.settings.yaml_nodes import Node, YamlScalar, YamlList, node_at, entries_at, expand_references, location_of
 from stayfast.stores.sqlite import describe_problem
 
 AddProblem = Callable[[Path, str], None]

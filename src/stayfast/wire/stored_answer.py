@@ -20,7 +20,14 @@ from stayfast.core.types import FROM_CACHE, AnswerSummary, Api, Request
 from stayfast.wire import sse
 from stayfast.wire.dialect import TextDelta, parse_object
 from stayfast.wire.stream_report import REPORT_MEMBER
-from stayfast.wire.transcode import DONE_TERMINATED_APIS, SHAPE_ERRORS, encode_events, make_collector, make_decoder, make_encoder
+from stayfast.wire.transcode import (
+    DONE_TERMINATED_APIS,
+    SHAPE_ERRORS,
+    encode_events,
+    make_collector,
+    make_decoder,
+    make_encoder,
+)
 from stayfast.wire.usage import encode_chat_usage
 
 Json = dict[str, Any]
@@ -145,7 +152,8 @@ def encode_stored_stream(request: Request, body: bytes) -> bytes:
     if not _has_only_known_fields(request.api, parse_object(body)):
         raise ValueError("the stored body has fields that a stream cannot hold")
     encoder = make_encoder(request, 0)
-    events = [event for delta in decoder.body_deltas() for event in encoder.encode_delta(delta)] + encoder.encode_end(summary.usage)
+    events = [event for delta in decoder.body_deltas()
+              for event in encoder.encode_delta(delta)] + encoder.encode_end(summary.usage)
     return encode_events(events, ends_with_done=request.api in DONE_TERMINATED_APIS)
 
 

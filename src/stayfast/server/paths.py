@@ -2,7 +2,7 @@
 
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Api
-from stayfast.server.inbound import LLM_ENDPOINTS
+from stayfast.server.http_request import LLM_ENDPOINTS
 
 MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
 HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
