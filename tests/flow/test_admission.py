@@ -369,3 +369,27 @@ def test_nothing_leaks(seed: int, n_places: int, max_queue: int) -> None:
             assert it.tenant(name).quota.allowances(loop.now())[0].remaining > 1e9 - 30 * 60  # never the reserved million
 
     run(main)
+
+
+def test_full_queue_rejects_the_newest_of_the_busiest_tenant() -> None:
+    """Two of one tenant wait and the queue is full: another tenant's request replaces the later one. A batch request is
+    rejected before a realtime one of any tenant.
+    """
+    async def main(loop: SimLoop) -> None:
+        it = Admitting(loop, 1, max_queue=2, max_wait_s=30, target_wait_s=30)
+        await it.ask("noisy")  # one known answer, to predict waits
+        noisy = [asyncio.ensure_future(it.outcome("noisy")) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        quiet = asyncio.ensure_future(it.outcome("quiet"))
+        assert (await noisy[2]).startswith("503 queue_full at 1.1")
+        assert sorted(await asyncio.gather(*noisy[:2], quiet)) == ["2", "3", "4"]
+        running = asyncio.ensure_future(it.outcome("quiet"))
+        await asyncio.sleep(0)
+        waiting = [asyncio.ensure_future(it.outcome("quiet", urgency=urgency)) for urgency in (Urgency.BATCH, None)]
+        await asyncio.sleep(0.1)
+        urgent = asyncio.ensure_future(it.outcome("noisy"))
+        assert (await waiting[0]).startswith("503 queue_full")
+        assert sorted(await asyncio.gather(running, waiting[1], urgent)) == ["5", "6", "7"]
+        it.assert_empty()
+
+    run(main)
