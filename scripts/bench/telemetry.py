@@ -155,7 +155,8 @@ def parts(fact: Fact, observers: Observers) -> list[tuple[str, float]]:
     rows.append(("Window.add", (each_ns(over(lambda value: window.add(value, now)), 20) - nothing_ns) / 1000))
     cadence = TokenTimings("m", "u", Batch(observers.metrics))
     cadence.start(now)
-    rows.append(("a chunk: clock, gap, stall judge, gap histogram", each_ns(lambda: cadence.note_content(clock.now()), 50_000)))
+    rows.append(("a chunk: clock, gap, stall detector, gap histogram",
+                 each_ns(lambda: cadence.note_content(clock.now()), 50_000)))
     facts = [fact] * (MAX_FACTS // 3)  # a batch also holds attempts and reused connections
     for name, sink in (("log", observers.log), ("metrics", observers.metrics), ("recent", observers.recent)):
         rows.append((f"RequestDone into {name}", each_ns(lambda sink=sink: sink.consume(facts), 1000) / len(facts)))

@@ -73,12 +73,14 @@ def picture(words: Words, off: Line, on: Line) -> str:
     up = log_scale([value_s for values_s in found for value_s in values_s], box.bottom, box.top)
     series = [Series(line.name, order, to_pixels(across, marks), to_pixels(up, values_s), (), ())
               for order, (line, values_s) in enumerate(zip(lines, found, strict=True))]
-    grid = draw_axes(box, [(across.pixel(-log10(1 - rank)), name) for name, rank in _RANKS if -log10(1 - rank) <= nines + 1e-9],
+    grid = draw_axes(box, [(across.pixel(-log10(1 - rank)), name) for name, rank in _RANKS
+                           if -log10(1 - rank) <= nines + 1e-9],
                 [(up.pixel(value_s), format_tick_s(value_s)) for value_s in make_ticks(up)])
     rows = [row for note in words.notes for row in wrap(note, _CHARACTERS)]
     height = box.height + _ROW * len(rows) + 16
     below = [tag("text", row, x=20, y=box.height + 14 + _ROW * order, cls="note") for order, row in enumerate(rows)]
-    size = {"viewBox": f"0 0 {format_number(WIDTH)} {format_number(height)}", "width": format_number(WIDTH), "height": format_number(height)}
+    size = {"viewBox": f"0 0 {format_number(WIDTH)} {format_number(height)}", "width": format_number(WIDTH),
+            "height": format_number(height)}
     return tag("svg", tag("title", words.title), tag("style", Markup(_STYLE)),
                tag("rect", x=0.5, y=0.5, width=WIDTH - 1, height=height - 1, rx=10, cls="card"),
                tag("text", words.title, x=20, y=30, cls="title"), _legend(lines, spreads),

@@ -111,7 +111,8 @@ def test_bench_wrong_options_exit_2(options: list[str], expected: str, capsys: p
 def test_command_line_omits_header_values() -> None:
     """Header values may be keys."""
     words = ["run", "--rate", "5", "--header", "authorization: Bearer k", "--header=x-key: k", "--key-env", "KEY"]
-    assert format_command_line(words) == "stayfast bench --rate 5 --header authorization:... --header=x-key:... --key-env KEY"
+    assert format_command_line(words) == (
+        "stayfast bench --rate 5 --header authorization:... --header=x-key:... --key-env KEY")
 
 
 @pytest.mark.sockets

@@ -375,8 +375,8 @@ class ConnectionsClosed(msgspec.Struct, frozen=True, gc=False):
     n_silent: int  # idle connections that remain
 
 
-Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused | ProbeFailed
-        | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone | StoreChanged
+Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused
+        | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone | StoreChanged
         | PrefixFinding | SemanticLookup | Renewed | Retried | Ejected | TurnFailed | KeysFailed | ConnectionsClosed
         | DescriptorsExhausted)
 

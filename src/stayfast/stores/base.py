@@ -81,7 +81,8 @@ class Store(Protocol):
 
     async def acquire_lead(self, key: bytes, until: float = inf) -> bool:
         """Acquire the right to make the answer of `key` for all processes that share the store. False: another process
-        has it, and `wait_for_leader` waits for its answer. After True the caller must call `release_lead` when its call ends, however it ends.
+        has it, and `wait_for_leader` waits for its answer. After True the caller must call `release_lead` when its call
+        ends, however it ends.
         """
 
     async def wait_for_leader(self, key: bytes, until: float, since: float) -> CachedAnswer | None:

@@ -10,9 +10,9 @@ Problem: a remote cache can be slow or unavailable, and would then delay or fail
     breaker     opens after 5 look-ups in a row without a reply; after a second, one look-up at a time is a probe, and 2
                 good ones close it (`policy.resilience.breaker`). Writes have their own: a full store can still be read
 
-One call for all processes: a process acquires the right to make an answer with `acquire_lead`, for `coalesce_wait_s` at most. The
-others poll every POLL_MIN_S to POLL_MAX_S until the answer is there or the lead has ended. A leader that dies costs
-`coalesce_wait_s`.
+One call for all processes: a process acquires the right to make an answer with `acquire_lead`, for `coalesce_wait_s` at
+most. The others poll every POLL_MIN_S to POLL_MAX_S until the answer is there or the lead has ended. A leader that dies
+costs `coalesce_wait_s`.
 When wrong: other processes may serve a purged answer for `local_ttl_s`. Differences between the clocks of machines change
 the age of answers.
 

@@ -14,11 +14,12 @@ members that mean their default if null or empty (`_MAY_BE_EMPTY`); and explicit
 `tool_choice: "auto"` with tools). Not normalised: earlier turns, which the client repeats exactly; white space inside a
 text, which matters in code; and the prompt of a completion, which the model continues.
 
-Not cacheable, each with a reason (`exclusion_reason`): requests that must not be sent twice; several choices; log-probabilities,
-which describe one sample; forced tool calls and tools that the provider runs; tool results, which may be outdated; images,
-audio and files; conversations that do not end with user text (agents send thousands, and all would share one question); and
-bodies over `MAX_BYTES`, which block the event loop: half a megabyte takes 1 ms for text, 8 ms for numbers.
-When wrong: of a duplicate member the last value counts, while the upstream may use the first; both come from one client.
+Not cacheable, each with a reason (`exclusion_reason`): requests that must not be sent twice; several choices;
+log-probabilities, which describe one sample; forced tool calls and tools that the provider runs; tool results, which may
+be outdated; images, audio and files; conversations that do not end with user text (agents send thousands, and all would
+share one question); and bodies over `MAX_BYTES`, which block the event loop: half a megabyte takes 1 ms for text, 8 ms for
+numbers. When wrong: of a duplicate member the last value counts, while the upstream may use the first; both come from one
+client.
 """
 
 import re

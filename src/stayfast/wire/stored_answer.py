@@ -58,7 +58,8 @@ _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
 
 def storable_body(request: Request, summary: AnswerSummary, data: bytes) -> bytes | None:
     """The whole body of the answer to `request`, which was sent as `data`; None if it must not be stored."""
-    if not summary.is_complete or summary.is_cut or summary.is_degraded or summary.failure is not None or not summary.n_content:
+    is_good = summary.is_complete and not summary.is_cut and not summary.is_degraded and summary.failure is None
+    if not is_good or not summary.n_content:
         return None
     if request.api is Api.EMBEDDINGS:
         return data

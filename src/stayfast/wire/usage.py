@@ -1,10 +1,11 @@
 """Token counts: every provider's usage object in, every dialect's usage object out; and estimates without a tokenizer.
 
-OpenAI's input counts include cached tokens; Anthropic's `estimate_input_tokens_high` excludes cache reads and writes. Reasoning tokens are
-part of the output in all dialects. An invalid number counts as 0: an odd usage object must not fail an answer.
+OpenAI's input counts include cached tokens; Anthropic's `estimate_input_tokens_high` excludes cache reads and writes.
+Reasoning tokens are part of the output in all dialects. An invalid number counts as 0: an odd usage object must not fail
+an answer.
 
-Estimates take 4 bytes per token and ignore the JSON envelope. The upper bound (`estimate_input_tokens_high`) must hold for the least
-favourable vocabulary, so it estimates high:
+Estimates take 4 bytes per token and ignore the JSON envelope. The upper bound (`estimate_input_tokens_high`) must hold for
+the least favourable vocabulary, so it estimates high:
 
     letters and blanks / 4,     punctuation / 2,     other scripts: UTF-8 bytes / 2,     at most one token per byte
     1 per digit, and 3/4 per number, because the text after a number starts a new token

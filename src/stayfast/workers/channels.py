@@ -2,8 +2,8 @@
 
 Parent and worker. Problem: a worker must not outlive its parent, must use the settings that the parent has checked (the file
 may have changed since), and must report when it serves. Rule: a socket pair, on the worker's stdin. The parent sends
-config snapshots; the worker sends one line, `send_ready`. EOF means that the parent has ended or was killed: the worker drains as
-after SIGTERM. Each further snapshot is a reload, and raises SIGHUP in the worker.
+config snapshots; the worker sends one line, `send_ready`. EOF means that the parent has ended or was killed: the worker
+drains as after SIGTERM. Each further snapshot is a reload, and raises SIGHUP in the worker.
 
 Worker and worker. Problem: a client's connection reaches a random worker, but admin queries concern all. Rule: each worker
 listens on a Unix socket in a directory of mode 0700. The queried worker queries all others at once, and waits at most
@@ -103,8 +103,8 @@ def runtime_directory() -> Iterator[str | None]:
     """A directory for one parent's workers, of mode 0700; None if none can be created.
 
     In /dev/shm if possible: a container's root may be read-only, and a path in $TMPDIR too long for a socket. A killed
-    parent leaves its directory behind; the next parent removes it. Parent and workers hold a shared lock on it (`lock_directory`), so
-    a directory that can be locked exclusively is abandoned.
+    parent leaves its directory behind; the next parent removes it. Parent and workers hold a shared lock on it
+    (`lock_directory`), so a directory that can be locked exclusively is abandoned.
     """
     folder, lock = None, None
     for parent in ("/dev/shm", None):  # noqa: S108 - mkdtemp makes a new directory in it, with mode 0700

@@ -99,7 +99,8 @@ def call(norm: Baseline, became: CallVerdict, took_s: float | None = None, slow_
          n_concurrent: int = 1, real: Baseline | None = None) -> CallRecord:
     """One that began at 100."""
     made = CallRecord()
-    made.baseline, made.mark, made.n_concurrent, made.began_at, made.slow_at = norm, mark, n_concurrent, 100.0, 100.0 + slow_s
+    made.baseline, made.mark, made.n_concurrent = norm, mark, n_concurrent
+    made.began_at, made.slow_at = 100.0, 100.0 + slow_s
     made.verdict, made.took_s, made.actual_baseline, made.is_queued = became, took_s, real, False
     return made
 

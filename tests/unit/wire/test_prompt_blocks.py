@@ -97,8 +97,8 @@ def test_layout_responses_instructions_become_a_developer_message_if_not_stored(
 def test_layout_extra_fields_do_not_replace_the_clients() -> None:
     """A member that the client sent is never overwritten."""
     body = said({"prompt_cache_key": "mine", "messages": [{"role": "user", "content": "a"}]})
-    assert read(PromptLayout(body, Api.CHAT).write_with_markers({},
-                                                                {"prompt_cache_key": b'"ours"'}))["prompt_cache_key"] == "mine"
+    marked = PromptLayout(body, Api.CHAT).write_with_markers({}, {"prompt_cache_key": b'"ours"'})
+    assert read(marked)["prompt_cache_key"] == "mine"
 
 
 def test_has_marks_finds_the_clients_markers() -> None:

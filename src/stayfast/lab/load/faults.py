@@ -45,9 +45,9 @@ Rule = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One kind of fault. `rules`: the simulator's fault rules; `regime`: of its first provider. `active_share`: the shares of the
-    measured part between which the fault is active (None: always). `is_to_last_token`: latencies are to the last token, because
-    the fault comes after the first."""
+    """One kind of fault. `rules`: the simulator's fault rules; `regime`: of its first provider. `active_share`: the shares
+    of the measured part between which the fault is active (None: always). `is_to_last_token`: latencies are to the last
+    token, because the fault comes after the first."""
 
     name: str
     description: str

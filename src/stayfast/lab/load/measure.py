@@ -238,7 +238,8 @@ def _describe_workload(plan: MeasurePlan, n_targets: int) -> dict[str, str]:
     if workload.n_system:
         found["system prompt"] = f"{workload.n_system} tokens, shared by all"
     if workload.turns.n_turns > 1:
-        found["turns"] = f"{workload.turns.n_turns} a conversation, mean think time {format_duration(workload.turns.think_s)}"
+        think = format_duration(workload.turns.think_s)
+        found["turns"] = f"{workload.turns.n_turns} a conversation, mean think time {think}"
     if n_targets > 1:
         found["targets"] = f"{n_targets}, in turns of {format_duration(plan.block_s)}: same requests, each in its own time"
     if limit.warmup_s:

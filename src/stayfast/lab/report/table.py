@@ -88,7 +88,8 @@ def format_comparison(result: Comparison, ink: TerminalStyle) -> str:
 def format_assertions(checks: Iterable[AssertionResult], ink: TerminalStyle) -> str:
     lines = []
     for check in checks:
-        summary = f"{make_printable(check.assertion.read_as)}: {format_actual(check)}{f' ({check.why})' if check.why else ''}"
+        why = f" ({check.why})" if check.why else ""
+        summary = f"{make_printable(check.assertion.read_as)}: {format_actual(check)}{why}"
         first, *others = ink.wrap(f"{'holds' if check.holds else 'FAILS'}  {summary}", 7)
         lines += [(ink.green if check.holds else ink.red)(first[:5]) + first[5:], *others]
     return "".join(f"{line}\n" for line in lines)

@@ -254,7 +254,8 @@ class ProviderConfig:
         "Interval after which a session's chance of the tail is drawn again. Assumed.", more_than=0, maximum=86_400)] = 60.0
     stalls: Annotated[StallConfig, SettingDoc(
         "Pauses inside running answers. Assumed.")] = field(default_factory=StallConfig)
-    slowdown: Annotated[SlowdownConfig, SettingDoc("Answers whose pace drops at a random point. Assumed.")] = field(default_factory=SlowdownConfig)
+    slowdown: Annotated[SlowdownConfig, SettingDoc(
+        "Answers whose pace drops at a random point. Assumed.")] = field(default_factory=SlowdownConfig)
     regimes: Annotated[Regimes | None, SettingDoc(
         "Bad minutes, common to all requests of a time. null: none. Assumed.")] = None
     cold_start: Annotated[ColdStart | None, SettingDoc(

@@ -42,8 +42,8 @@ class SimulatedHead(msgspec.Struct, frozen=True, gc=False):
 
 
 class SimulatedCall(CallState):
-    """One call: `wait_head` once, then `next` until None; `close` at any time. One task owns it. `wait_head` and `next` raise Broke
-    if the connection fails, and do not return if the provider hangs: cancel and close then.
+    """One call: `wait_head` once, then `next` until None; `close` at any time. One task owns it. `wait_head` and `next`
+    raise Broke if the connection fails, and do not return if the provider hangs: cancel and close then.
     """
 
     __slots__ = ("_due_at", "_encoder", "_fault_at", "_has_client_left", "_n_chunks", "_n_sent", "_name", "_opening",

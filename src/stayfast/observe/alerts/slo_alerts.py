@@ -73,7 +73,8 @@ class SloRules:
         yield Group(f"stayfast-slo-alerts-{self.name}", tuple(map(self._alert, self.objective.alerts)))
 
     def _answered_rate(self, part: str, window: str) -> str:
-        under = f",le={bucket_label(self.objective.under_s)}" if part == "bucket" and self.objective.under_s is not None else ""
+        under_s = self.objective.under_s
+        under = f",le={bucket_label(under_s)}" if part == "bucket" and under_s is not None else ""
         which = f"route={quote(self.route)},{ANSWERED}{under}"
         return f"sum(rate(stayfast_{self.objective.metric}_seconds_{part}{{{which}}}[{window}]))"
 
@@ -116,7 +117,8 @@ class SloRules:
         long, short = format_duration(burn.long_s), format_duration(burn.short_s)
         limit = objective.bad_share(burn)
         n_needed = objective.n_requests_needed(burn, config.min_requests, config.min_bad)
-        what = "fail" if objective.under_s is None else f"fail or have a {objective.name} over {format_number(objective.under_s)} s"
+        what = ("fail" if objective.under_s is None
+                else f"fail or have a {objective.name} over {format_number(objective.under_s)} s")
         return Alert(
             f"StayfastBudgetBurn{burn.severity.title()}", burn.severity,
             (Condition(f"slo:sli_error:ratio_rate{long}{self._which}", limit),

@@ -49,7 +49,8 @@ LogLine = Callable[[str, str, str], None]  # level, event, reason
 
 
 class SpanExporter:
-    """Assigns traces to requests and exports finished ones. Call `start_trace`, `consume` and `close` in the event loop's thread."""
+    """Assigns traces to requests and exports finished ones. Call `start_trace`, `consume` and `close` in the event loop's
+    thread."""
 
     def __init__(self, config: TraceConfig, make_exporter: Callable[[], Exporter], log: LogLine, rng: Random,
                  peers: Callable[[], Mapping[str, Peer]]) -> None:

@@ -193,8 +193,8 @@ class SemanticCache:
     async def find(self, request: Request, canonical_request: CanonicalRequest, scope: bytes, max_age_s: float, until: float,
                    *,
                    tenant: str | None) -> tuple[str, SemanticQuery | SemanticHit | None]:
-        """("", hit), or the reason of a miss and the query for `learn_answer`, None if the question is not eligible. A lookup
-        that is not over at the instant `until` is a miss. The caller counts hits.
+        """("", hit), or the reason of a miss and the query for `learn_answer`, None if the question is not eligible. A
+        lookup that is not over at the instant `until` is a miss. The caller counts hits.
         """
         why, found = await self._find(request, canonical_request, scope, max_age_s, until, tenant=tenant)
         if why:
@@ -364,8 +364,8 @@ class SemanticCache:
         self.is_ready = True
 
     def share(self, log: Callable[[bytes], LabelLog]) -> None:
-        """Share what is learned with other processes, through `receive_logged`. log: makes a log for 8 bytes that identify this
-        process.
+        """Share what is learned with other processes, through `receive_logged`. log: makes a log for 8 bytes that identify
+        this process.
         """
         worker_id = self._rng.randbytes(8)
         self.index.share(log(worker_id), int.from_bytes(worker_id[:4], "big"))

@@ -101,7 +101,8 @@ class UpstreamSelector:
             notes = [f"left out {name}: {why}" for name, why in outliers.ejected(now).items() if name in names]
         if config.in_turn:
             return order_as_listed(loads, rng), aim, notes
-        made_at = self._responses.get(hash(request_prompt.previous_response_id)) if request_prompt.previous_response_id else None
+        previous_id = request_prompt.previous_response_id
+        made_at = self._responses.get(hash(previous_id)) if previous_id else None
         if made_at is not None and made_at in names:
             first = names.index(made_at)
             return [first, *(index for index in range(len(names)) if index != first)], aim, notes

@@ -234,7 +234,8 @@ class _Round:
 
 
 class Calibrator:
-    """The calibration of one tenant on one route; a `similarity.DecisionRule`. Used by one task at a time; nothing here awaits."""
+    """The calibration of one tenant on one route; a `similarity.DecisionRule`. Used by one task at a time; nothing here
+    awaits."""
 
     __slots__ = ("_audits", "_labels", "_oldest", "_place", "_proven", "_round", "config", "n_drifted", "n_labels")
 

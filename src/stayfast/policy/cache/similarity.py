@@ -123,8 +123,8 @@ class FixedThreshold:
 
 class Judgement(NamedTuple):
     """The result for one question. `why`: empty for a hit, else the rule that made it a miss. `nearest`: the neighbour whose
-    answer was judged. `compute_features`: empty if there was no such neighbour; else a label to learn once an answer was generated
-    and compared (`Calibrator.learn`, `AnswerVotes.judged`).
+    answer was judged. `compute_features`: empty if there was no such neighbour; else a label to learn once an answer was
+    generated and compared (`Calibrator.learn`, `AnswerVotes.judged`).
     """
 
     why: str

@@ -174,7 +174,7 @@ class PromptHistory:
         self._n_unread = 0
         self._off_until = now
         self.began_at = now
-        self.seems_moving = False  # the last prompt's instructions; known earlier than `MarkDecision.is_moving`, and less certain
+        self.seems_moving = False  # the last prompt's instructions: an earlier, less certain `MarkDecision.is_moving`
         self.n_seen = 0
 
     def place_marks(self, shape: PromptShape, rules: PrefixRules, min_tokens: float, config: PrefixConfig,

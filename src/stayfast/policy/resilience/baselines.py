@@ -122,7 +122,8 @@ WAITING, ANSWERED, LOST, FAILED, REFUSED, NOTHING, JUDGED = CallVerdict
 
 
 class CallRecord:
-    """The data of one call for its classification. Its owner creates it, and sets `verdict`, `took_s` and `actual_baseline`."""
+    """The data of one call for its classification. Its owner creates it, and sets `verdict`, `took_s` and
+    `actual_baseline`."""
 
     __slots__ = ("actual_baseline", "baseline", "began_at", "is_queued", "mark", "n_concurrent", "slow_at", "took_s",
                  "verdict")

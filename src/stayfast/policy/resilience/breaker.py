@@ -85,8 +85,8 @@ class Evidence(NamedTuple):
 
 
 class Breaker:
-    """The breaker of one upstream. Pure state; changed only by its owner. Instants are seconds and never go back. `start_call`
-    returns a mark for each call, which is passed back with the result, or to `discard_call` if there is none.
+    """The breaker of one upstream. Pure state; changed only by its owner. Instants are seconds and never go back.
+    `start_call` returns a mark for each call, which is passed back with the result, or to `discard_call` if there is none.
     """
 
     __slots__ = ("_calls", "_closed_at", "_config", "_evidence", "_follows", "_judged_at", "_n_failed", "_n_good_probes",
@@ -219,7 +219,8 @@ class Breaker:
 
     @property
     def published_state(self) -> float:
-        """The last change, for `adopt_state` in other processes: > 0: open until then; < 0: closed at minus that; 0: none."""
+        """The last change, for `adopt_state` in other processes: > 0: open until then; < 0: closed at minus that; 0:
+        none."""
         if self._follows or self.state is BreakerState.HALF_OPEN:
             return 0.0
         if self.state is BreakerState.OPEN:

@@ -118,7 +118,8 @@ def time_chart(runs: Sequence[tuple[MeasuredRun, Timeline]], title: str, span_s:
                                  is_faint=line.is_faint, is_bad=line.is_bad))
     grid = draw_axes(box, [(across.pixel(at_s), format_instant(at_s)) for at_s in make_time_ticks(span_s)],
                      _make_ticks(up, unit, 4))
-    note = f"By the intended start, in bins of {' and '.join(dict.fromkeys(format_instant(line.bin_s) for _, line in runs))}."
+    bins = " and ".join(dict.fromkeys(format_instant(line.bin_s) for _, line in runs))
+    note = f"By the intended start, in bins of {bins}."
     return card(title, note, legend(series), drawing(box, title, grid, *(draw_curve(line, box) for line in series)),
                 hover_lines(box, series))
 

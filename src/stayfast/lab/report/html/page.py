@@ -271,7 +271,8 @@ def _fact_card(run: MeasuredRun) -> Markup:
                            f"{amounts.format_seconds(health.loop_lag_max_s)}",
     }
     if health.requested_rps:
-        rows["rate"] = f"{amounts.format_rate(health.requested_rps)} scheduled, {amounts.format_rate(health.achieved_rps)} sent"
+        rows["rate"] = (f"{amounts.format_rate(health.requested_rps)} scheduled, "
+                        f"{amounts.format_rate(health.achieved_rps)} sent")
     listed = [join(tag("dt", key), tag("dd", value)) for key, value in (*rows.items(), *result.machine.items())]
     return tag("figure", tag("figcaption", tag("h3", result.label)), tag("pre", result.command), tag("dl", *listed),
                *(tag("p", note, cls="note") for note in result.notes), cls="card")
