@@ -27,7 +27,7 @@ def variables_for(text: str) -> dict[str, str]:
 
 def typed(page: Path) -> list[str]:
     """Lines of shell blocks and code in sentences."""
-    return [line for block in blocks(page, "sh", "") for line in block.splitlines()] + spans(page)
+    return [line for block in blocks(page, "sh", "console") for line in block.splitlines()] + spans(page)
 
 
 @pytest.mark.parametrize("page", PAGES)
