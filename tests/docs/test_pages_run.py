@@ -38,6 +38,7 @@ NOT_RUN = {  # commands that are only parsed (test_examples.py), by how they beg
     "make ": "test_examples.py looks for the target; `make test` runs this test",
     "pip install ": "needs a package index",
     "stayfast bench faults ": "takes 20 minutes; tests/bench runs short faults",
+    "export PATH=": "PATH has the programs",
     "stayfast prove (?!--list)": "takes minutes; tests/prove runs each proof",
     "python -m examples": "reads all pages first; tests/examples runs it",
     "stayfast warm .* --call ": "imports the reader's own module; tests/server/test_warm.py has one",
