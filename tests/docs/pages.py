@@ -21,6 +21,20 @@ def blocks(page: Path, *languages: str) -> Iterator[str]:
             yield text
 
 
+def fences(page: Path) -> list[str]:
+    """What follows the opening fence of each block, in whatever form Markdown takes; "~~~" for a fence of that form."""
+    found = []
+    is_open = False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        fence = re.match(r"\s*(```+|~~~+)(.*)$", line)
+        if fence is None:
+            continue
+        is_open = not is_open
+        if is_open:
+            found.append(fence[2] if line.startswith("```") else line)
+    return found
+
+
 def prose(page: Path) -> str:
     """A page without its fenced blocks."""
     return _BLOCK.sub("", page.read_text(encoding="utf-8"))

@@ -27,7 +27,7 @@ def variables_for(text: str) -> dict[str, str]:
 
 def typed(page: Path) -> list[str]:
     """Lines of shell blocks and code in sentences."""
-    return [line for block in blocks(page, "sh", "") for line in block.splitlines()] + spans(page)
+    return [line for block in blocks(page, "sh", "console") for line in block.replace("\\\n", "").splitlines()] + spans(page)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -44,7 +44,7 @@ def test_commands_exist(page: Path) -> None:
     """Every `stayfast ...` has a command, flags and arguments that its parser takes, every `make ...` a target."""
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for line in typed(page):
-        for command in COMMAND.findall(line):
+        for command in COMMAND.findall(re.sub(r" > \S+", "", line)):
             _parser().parse_args(shlex.split(command.replace("...", "")))
         assert [target for target in TARGET.findall(line) if target not in targets] == []
 

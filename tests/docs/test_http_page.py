@@ -38,7 +38,8 @@ def codes_in(tree: ast.Module) -> Iterator[str]:
             yield from words_in(node.value)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "arm":
             yield from (f"{limit}_exceeded" for limit in words_in(node.args[0]))
-        elif isinstance(node, ast.Assign) and any(name and name.endswith("_limit") for name in names_set_by(node)):
+        elif (isinstance(node, ast.Assign) and not isinstance(node.value, ast.Call)
+              and any(name and name.endswith("_limit") for name in names_set_by(node))):
             yield from (f"{limit}_exceeded" for limit in words_in(node.value))
 
 
