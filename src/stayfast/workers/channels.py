@@ -7,7 +7,7 @@ drains as after SIGTERM. Each further snapshot is a reload, and raises SIGHUP in
 
 Worker and worker. Problem: a client's connection reaches a random worker, but admin queries concern all. Rule: each worker
 listens on a Unix socket in a directory of mode 0700. The queried worker queries all others at once, and waits at most
-`longest_wait_s`. The result lacks workers that do not reply in time.
+`patience_s`. The result lacks workers that do not reply in time.
 """
 
 import asyncio

@@ -144,8 +144,8 @@ class Hedging:
                 for (upstream, is_whole), lately in self._lately.items() if lately.is_slow(now)]
 
     def due_now(self) -> list[dict[str, Any]]:
-        """When second attempts are due, of the newest kinds of prompt. `after_ms` None: no help is to be expected, and
-        `why_never` is the reason. `share`: of the calls, what they may come to.
+        """When hedges are due, for the newest kinds of prompt. `after_ms` None: a hedge would not help; `why_never` is the
+        reason. `share`: the largest share of the calls that may be hedges.
         """
         newest = sorted(self._kinds.items(), key=lambda item: item[1].refresh_at, reverse=True)
         return [{"upstream": upstream, "then": second, "form": _form(is_whole),

@@ -68,7 +68,7 @@ class SharedLimit:
         self._cells = cells
         self._taken, self._waiting = own
         self._others = tuple(others)
-        self.is_polling = False  # a request waits here, and checks every LOOK_ELSEWHERE_S
+        self.is_polling = False  # a request waits here, and checks every POLL_EVERY_S
         self.n_processes = 1 + len(self._others)
 
     def set_taken(self, n: int) -> None:

@@ -76,8 +76,8 @@ def longest_wait_s(config: RetryConfig, remaining_s: float, waited_s: float = 0.
 def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: Rng, *, is_fresh: bool = False,
                      retry_after_s: float = 0.0, min_attempt_s: float = 0.0) -> float | None:
     """Seconds to wait before the attempt after `n_made` attempts; None: no further attempt. `is_fresh`: it goes to a healthy
-    upstream not tried yet. `alone_s`: the rest of the upstream's Retry-After; `least_s`: the least time that an attempt
-    there takes.
+    upstream not tried yet. `retry_after_s`: the rest of the upstream's Retry-After; `min_attempt_s`: the least
+    time that an attempt there takes.
     """
     if n_made >= config.max_attempts:
         return None

@@ -132,5 +132,5 @@ class TtftPredictor:
 
     def __repr__(self) -> str:
         ratio = self.error_ratio
-        return (f"<Predictor {self._a * 1e3:.0f} ms + {self._b * 1e3:.3g} own + {self._c * 1e3:.3g} ahead of each 1,000 "
+        return (f"<TtftPredictor {self._a * 1e3:.0f} ms + {self._b * 1e3:.3g} own + {self._c * 1e3:.3g} ahead of each 1,000 "
                 f"tokens; {'no error known' if ratio is None else f'off by {ratio:.0%}'}>")
