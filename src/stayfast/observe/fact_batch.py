@@ -1,8 +1,8 @@
 """Collects facts and passes them to the consumers in batches.
 
 One by one, each fact runs code that has left the processor's caches since the last one, which doubles the cost with 64
-connections. So facts wait until there are MAX_FACTS of them, or for MAX_DELAY_S. A reader of counts calls `flush` first. Consumers
-get every fact once, in order.
+connections. So facts wait until there are MAX_FACTS of them, or for MAX_DELAY_S. A reader of counts calls `flush` first.
+Consumers get every fact once, in order.
 """
 
 import asyncio

@@ -101,7 +101,7 @@ class Continuation:
         self._splitter = sse.EventSplitter()
 
     def _replay(self, request: Request, so_far: bytes) -> list[str]:
-        """Bring the encoder to the state after `so_far`; returns its texts. Raises NotContinuable unless all is plain text."""
+        """Bring the encoder to the state after `so_far`; returns its texts. Raises NotContinuable if it is not text."""
         if len(so_far) > MAX_REPLAY_BYTES:
             raise NotContinuable("length")
         check = _check_chunk if request.api in DONE_TERMINATED_APIS else _check_event
