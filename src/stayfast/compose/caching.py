@@ -85,10 +85,9 @@ def make_embedding(settings: Settings, before: tuple[Settings, Embedders | None]
 
 async def load(embedding: Embedders, config: EmbedderConfig, clock: Clock) -> None:
     """Load the model, once for both uses, on another thread. Raises NoEmbedder."""
-    onnx_embedder = import_module("stayfast.stores.onnx_embedder")
-    batched = import_module("stayfast.stores.batched_embedder")
+    minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
     cache_dir = config.cache_dir or str(cache_directory(read_environment()))
-    model = await asyncio.to_thread(onnx_embedder.load_encoder, config, cache_dir)
+    model = await asyncio.to_thread(minilm.load_encoder, config, cache_dir)
     embedding.install(batched.BatchedEmbedder(model, config, clock), batched.BatchedEmbedder(model, config, clock))
 
 

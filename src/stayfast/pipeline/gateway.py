@@ -21,7 +21,6 @@ from stayfast.pipeline.timing.timeouts import TimerWheel
 @dataclass(frozen=True, slots=True)
 class Gateway:
     """The stages of one set of settings; `compose` constructs them. The state of a request is in its Exchange, not here."""
-
     timers: TimerWheel
     size_limit: SizeLimit
     admit: Admit
@@ -34,11 +33,8 @@ class Gateway:
     refresh: BackgroundRefresh
 
     async def serve(self, request: Request, arrival: Arrival, known: Miss | None = None) -> Reply:
-        """Run the stages up to the first token, and return the reply, which relays the rest. A client that disconnects
-        cancels this. Raises StayfastError.
-
-        known: the cache miss that a background refresh fills; the cache is not looked up.
-        """
+        """Run the stages up to the first token; the reply relays the rest. A client that disconnects cancels this. Raises
+        StayfastError. known: the miss for which a background refresh makes an answer; the cache is then not looked up."""
         ex = Exchange(request, arrival, self.router.policy_of(request.model), self.timers)  # its deadline starts now
         held, admitted = ReleaseStack(), ADMITTED
         found: Hit | Miss | Bypass = known or BYPASS

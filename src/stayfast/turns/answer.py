@@ -6,8 +6,7 @@
             found = await b.gather(orders=..., weather=..., by=0.6, late=afterwards)
             a.put_later("weather", found.late["weather"])   # sends a placeholder now, and a patch when the step is done
             a.write("Your order has left.")
-        await a.wait_settled()                          # the final event was sent at the end of the block; late patches
-        follow
+        await a.wait_settled()                          # the final event has been sent; late patches follow
 
     async for event in a.read(after=parse_last_event_id(header), late=True):
         send(event.sse())
