@@ -8,7 +8,7 @@ from pathlib import Path
 from stayfast.core.errors import Fault
 from stayfast.server.http_request import _FORWARDED, _SDK_TIMEOUTS, LLM_PATHS
 from stayfast.server.openapi import document
-from stayfast.server.paths import _COLD
+from stayfast.server.paths import _OTHER_PATHS
 from stayfast.wire.client_headers import TIMEOUT_HEADERS
 from stayfast.wire.errors import NEVER_RETRY
 
@@ -88,5 +88,5 @@ def test_every_described_status_has_a_row() -> None:
 def test_every_path_and_header_is_named() -> None:
     """Endpoints, the headers that mean something and those that go on."""
     headers = [name.decode() for name in (*_FORWARDED, *TIMEOUT_HEADERS, *_SDK_TIMEOUTS)]
-    shown = [path for path in (*LLM_PATHS, *_COLD) if not path.startswith(("/openai/", "/anthropic/"))]
+    shown = [path for path in (*LLM_PATHS, *_OTHER_PATHS) if not path.startswith(("/openai/", "/anthropic/"))]
     assert [name for name in (*shown, *headers) if f"`{name}`" not in PAGE] == []

@@ -1,6 +1,6 @@
 """A chat request in a provider-neutral form, used to translate between two protocols and by the embedded engine.
 
-The caller's own JSON values (schemas, metadata) stay `msgspec.Raw`: their bytes are passed on unread and unchanged.
+The client's own JSON values (schemas, metadata) are `msgspec.Raw`: their bytes are neither parsed nor changed.
 """
 
 from dataclasses import dataclass
@@ -85,7 +85,9 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Which tools the model must call: none, any or none (auto), at least one (required), or the named one."""
+    """Which tools the model may or must call. auto: it may call any; none: it may call none; required: it must call at least
+    one; named: it must call the tool `name`.
+    """
 
     mode: Literal["auto", "none", "required", "named"]
     name: str | None = None
@@ -116,7 +118,7 @@ class Sampling:
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """One chat request. `system` holds the leading instructions, in order. `native` names the fields in use that exist only
-    in the client's own protocol; a translation to another protocol is refused if there are any.
+    in the client's own protocol. With any of them, the request cannot be translated to another protocol.
     """
 
     api: Api

@@ -39,7 +39,7 @@ class Rejected(StayfastError):
 
 class Shed(StayfastError):
     """The gateway refuses the request for now: 429 (the client's quota) or 503 (overload), always with
-    `parse_retry_after_s`. `reason` is one of a few fixed words, for metrics; `is_final`: a retry by the client's SDK
+    `retry_after_s`. `reason` is one of a few fixed words, for metrics; `is_final`: a retry by the client's SDK
     cannot help.
     """
 

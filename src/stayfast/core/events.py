@@ -376,9 +376,9 @@ class ConnectionsClosed(msgspec.Struct, frozen=True, gc=False):
 
 
 Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused
-        | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone | StoreChanged
-        | PrefixFinding | SemanticLookup | Renewed | Retried | Ejected | TurnFailed | KeysFailed | ConnectionsClosed
-        | DescriptorsExhausted)
+        | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone
+        | StoreChanged | PrefixFinding | SemanticLookup | Renewed | Retried | Ejected | TurnFailed | KeysFailed
+        | ConnectionsClosed | DescriptorsExhausted)
 
 
 def describe_budget(spent: float, budget: float) -> str:

@@ -20,7 +20,7 @@ _NONE_LEFT = (errno.EMFILE, errno.ENFILE)
 
 
 def descriptor_limit() -> int:
-    """The number of descriptors that this process may have open, at most MOST_DESCRIPTORS."""
+    """The number of descriptors that this process may have open, at most MAX_DESCRIPTORS."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)
 

@@ -1,8 +1,8 @@
 """Collects facts and passes them to the consumers in batches.
 
 One by one, each fact runs code that has left the processor's caches since the last one, which doubles the cost with 64
-connections. So facts wait until there are MOST of them, or for WAIT_S. A reader of counts calls `flush` first. Consumers
-get every fact once, in order.
+connections. So facts wait until there are MAX_FACTS of them, or for MAX_DELAY_S. A reader of counts calls `flush` first.
+Consumers get every fact once, in order.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ MAX_DELAY_S = 0.1
 
 
 class FactConsumer(Protocol):
-    """A consumer of facts. `take` must be fast and must not raise."""
+    """A consumer of facts. `consume` must be fast and must not raise."""
 
     def consume(self, facts: Sequence[Fact]) -> None:
         """Consume at least one fact, oldest first."""

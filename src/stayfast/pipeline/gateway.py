@@ -1,4 +1,4 @@
-"""The story of a request. Read this first; the stages are the modules and packages of `stages`, in this order."""
+"""The path of a request through the gateway. Read this first: the stages are in `pipeline.stages`, and run in this order."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from stayfast.pipeline.timing.timeouts import TimerWheel
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """The stages of one set of settings, made in `compose`. Holds no state of a request: that is in its Exchange."""
+    """The stages of one set of settings; `compose` constructs them. The state of a request is in its Exchange, not here."""
     timers: TimerWheel
     size_limit: SizeLimit
     admit: Admit
@@ -33,16 +33,16 @@ class Gateway:
     refresh: BackgroundRefresh
 
     async def serve(self, request: Request, arrival: Arrival, known: Miss | None = None) -> Reply:
-        """Serve one request up to its first token; a client that leaves cancels this. Raises StayfastError. known: of a
-        background call, which looks nothing up."""
-        ex = Exchange(request, arrival, self.router.policy_of(request.model), self.timers)  # deadline and ledger start
+        """Run the stages up to the first token; the reply relays the rest. A client that disconnects cancels this. Raises
+        StayfastError. known: the miss for which a background refresh makes an answer; the cache is then not looked up."""
+        ex = Exchange(request, arrival, self.router.policy_of(request.model), self.timers)  # its deadline starts now
         held, admitted = ReleaseStack(), ADMITTED
         found: Hit | Miss | Bypass = known or BYPASS
         try:
             try:
                 ex.enter(ADMIT)
                 if ex.policy.size is not None:
-                    ex = self.size_limit.redirect(ex)  # or the same request on the route for long prompts
+                    ex = self.size_limit.redirect(ex)  # to the route for long prompts, if the prompt is long
                     self.size_limit.check(ex)
                 admitted = await self.admit.admit(ex)
                 held.add(admitted.release)
@@ -54,12 +54,12 @@ class Gateway:
                     found = await self.cache.lookup(ex)
                 if isinstance(found, Hit):
                     answer = found.answer
-                    if found.refresh is not None:  # it is stale, or is to be audited
+                    if found.refresh is not None:  # it is stale, or was chosen for an audit
                         self.refresh.start(self.serve, ex, found.refresh)
                 else:
                     answer = await self.coalescer.join(ex, found, claim) or await self._call(ex, admitted, found, claim)
             except ENDINGS as failure:
-                answer = self.degrade.answer(ex, failure, found if isinstance(found, Miss) else None)  # or raises
+                answer = self.degrade.answer(ex, failure, found if isinstance(found, Miss) else None)
             held.add(answer.source.abandon)
             ex.enter(RELAY)
             if admitted.start_reply is not None:
@@ -74,7 +74,7 @@ class Gateway:
         ex.enter(CONTEXT)
         prompt = self.router.fit_prompt(ex)
         ex.enter(ROUTE)
-        plan = self.router.plan(ex, prompt, admitted)  # targets, best first
+        plan = self.router.plan(ex, prompt, admitted)  # the targets, best first
         ex.enter(CALL)
         stale = self.cache.open_unless_callable(ex, found, plan) if isinstance(found, Miss) else None
-        return stale or await self.coalescer.call(ex, plan, found, claim, store=self.cache.store)  # stores the answer
+        return stale or await self.coalescer.call(ex, plan, found, claim, store=self.cache.store)

@@ -99,10 +99,10 @@ class Window:
     def merge_last(self, seconds: float, now: float) -> LogHistogram:
         """The values of the last `seconds`, at most KEPT_S."""
         whole = LogHistogram()
-        self.add_last_to(seconds, now, whole)
+        self.add_recent_to(seconds, now, whole)
         return whole
 
-    def add_last_to(self, seconds: float, now: float, whole: LogHistogram) -> None:
+    def add_recent_to(self, seconds: float, now: float, whole: LogHistogram) -> None:
         """Add the values of the last `seconds` to `whole`."""
         began_at = now // FINE_S * FINE_S
         bucket = self._before.get(seconds)

@@ -1,22 +1,24 @@
-"""Estimate of a prompt's tokens from its bytes, if the upstream does not report them.
+"""Estimates the tokens of a prompt from its bytes, for attempts whose upstream does not report them.
 
-Problem: a cancelled attempt is billed but reports nothing, and four bytes a token is wrong by up to a factor of three: JSON
-around short prompts has few tokens, code and other languages have many. Rule: use the ratio of the reported prompts of the
-same model and about the same size:
+Problem: a cancelled attempt is billed, but the upstream reports no tokens for it. The usual four bytes a token are wrong by
+up to a factor of three: the JSON around short prompts has few tokens, code and other languages have many. Rule: use the
+ratio in the reported prompts of the same model and about the same size:
 
-    estimate = bytes * (tokens so far / bytes so far),   of its octave of bytes from N_KNOWN on, else of the model, else / 4
+    estimate = bytes * (reported tokens / their bytes)
 
-Both sums are halved at N_HALVED prompts, so that new traffic counts more.
-When wrong: the first pictures among prompts of a size are counted as text.
+The sums are those of prompts of the same octave (power of two) of bytes if there are at least MIN_PROMPTS, else those of all
+prompts of the model. Without any, a token has 4 bytes. The sums are halved at HALVE_AT prompts, so that new traffic counts
+more.
+When wrong: the bytes of the first images among prompts of a size are counted as text.
 """
 
 from typing import Final
 
 from stayfast.core.constants import BYTES_A_TOKEN
 
-N_KNOWN: Final = 4
-N_HALVED: Final = 256
-MAX_CLASSES: Final = 1024  # of model and octave
+MIN_PROMPTS: Final = 4
+HALVE_AT: Final = 256
+MAX_CLASSES: Final = 1024  # pairs of a model and an octave
 _ALL: Final = -1
 
 
@@ -36,15 +38,16 @@ class PromptTokens:
                 if len(self._of) >= MAX_CLASSES:
                     del self._of[next(iter(self._of))]
                 self._of[model, octave] = sums = [0.0, 0.0, 0.0]
-            if sums[0] >= N_HALVED:
+            if sums[0] >= HALVE_AT:
                 sums[:] = [value / 2 for value in sums]
             sums[0] += 1
             sums[1] += n_bytes
             sums[2] += n_tokens
 
     def estimate(self, model: str, n_bytes: int) -> int:
+        """The estimated tokens of a prompt of `n_bytes` for this model."""
         for octave in (n_bytes.bit_length(), _ALL):
             sums = self._of.get((model, octave))
-            if sums is not None and (octave == _ALL or sums[0] >= N_KNOWN):
+            if sums is not None and (octave == _ALL or sums[0] >= MIN_PROMPTS):
                 return round(n_bytes * sums[2] / sums[1])
         return n_bytes // BYTES_A_TOKEN

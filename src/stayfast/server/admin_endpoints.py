@@ -1,4 +1,5 @@
-"""All endpoints but those for LLM requests: health, models, metrics, recent requests, caches, OpenAPI. An ASGI application.
+"""The ASGI application of all endpoints except those for LLM requests: health, models, metrics, recent requests, caches,
+OpenAPI.
 
 `app.GatewayApp` has already checked the key, the path and the method.
 """
@@ -32,14 +33,14 @@ from stayfast.wire.errors import encode_error
 from stayfast.wire.local_answers import render_model_list
 
 _JSON = "application/json"
-_KEY = re.compile(r"[0-9a-fA-F]{64}")
+_CACHE_KEY = re.compile(r"[0-9a-fA-F]{64}")
 _PURGE_PARAMETERS = ("route", "tenant", "tag", "all")
 _MAX_NAME_CHARS = 64  # of an unknown parameter that an error quotes
 Page = tuple[int, str, bytes]  # status, content type, body
 
 
 class AdminApp:
-    """Task-safe."""
+    """The ASGI application. Task-safe."""
 
     __slots__ = ("_created", "_current", "_is_draining", "_pages", "_version")
 
@@ -144,7 +145,7 @@ class AdminApp:
                 shown = name[:_MAX_NAME_CHARS]
                 raise Rejected(f"Unknown parameter {shown}. Supported: {', '.join(_PURGE_PARAMETERS)}.", param=shown)
             if len(values) > 1 or (name == "all" and len(given) > 1):
-                raise Rejected(f"{name} may occur once only{', without other parameters' * (name == 'all')}.", param=name)
+                raise Rejected(f"{name} may occur only once{', without other parameters' * (name == 'all')}.", param=name)
             if not all(values) or (name == "all" and values != ["true"]):
                 raise Rejected(f"{name} must be {'true' if name == 'all' else 'at least one character'}.", param=name)
         what = PurgeFilter(*(given.get(name, [None])[-1] for name in ("route", "tenant", "tag")))
@@ -153,9 +154,9 @@ class AdminApp:
         return await self._current.backend.together.purge(what)
 
     async def _inspect_answer(self, scope: Scope, key: str) -> bytes:
-        """One stored answer without its text, or the result of its removal."""
+        """A description of one stored answer, without its text; for DELETE, the result of its removal."""
         self._require_admin(scope)
-        if not _KEY.fullmatch(key):
+        if not _CACHE_KEY.fullmatch(key):
             raise Rejected("A key is 64 hexadecimal digits. `stayfast explain` shows the key of a request.", param="key")
         if scope["method"] == "DELETE":
             return await self._current.backend.together.purge(PurgeFilter(key=bytes.fromhex(key)))

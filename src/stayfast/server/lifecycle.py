@@ -1,9 +1,9 @@
 """Start, reload, drain and stop of the server.
 
-Steps of a drain: readiness fails. For `drain_grace_s` new requests are still served, since load balancers need that long to
-notice, and each response closes its connection. Then the listener and idle connections close, new requests on other
-connections get 503 with Retry-After, and running requests get `drain_s` to finish; those left over get an error. SIGINT
-(Ctrl-C) skips the grace period. A second signal closes all connections at once.
+Steps of a drain: the readiness endpoint returns 503. For `grace_s` new requests are still served, because load balancers
+need that long to notice; each response closes its connection. Then the listener and the idle connections are closed. New
+requests on other connections get 503 with Retry-After. Running requests have `drain_s` to finish; after that they get an
+error. SIGINT (Ctrl-C) skips the grace period. A second signal closes all connections at once.
 """
 
 import asyncio
@@ -41,31 +41,31 @@ class ServerHooks:
     on_listening: Callable[[Sequence[tuple[str, int]]], None]  # with its addresses, once it accepts connections
     on_reload: Callable[[], None]  # SIGHUP
     on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
-    admin_app: AsgiApp | None = None  # replaces the built-in `admin_app.AdminApp`
+    admin_app: AsgiApp | None = None  # None: `admin_endpoints.AdminApp`
     start_trace: StartTrace | None = None  # None: no tracing
-    held_bytes: HeldBytes | None = None  # the process's account of whole answers; None: an account of this server's own
+    held_bytes: HeldBytes | None = None  # the process's limit for buffered answers; None: a limit for this server alone
 
 
 class GatewayServer:
-    """One server on one loop, from start to stop. Construct it inside the loop."""
+    """One server on one event loop, from start to stop. Construct it while the loop runs."""
 
-    __slots__ = ("_host", "_is_hurried", "_is_stopping", "_n_cut_off", "app", "http")
+    __slots__ = ("_host", "_is_stopping", "_n_cut_off", "_skip_grace", "app", "http")
 
     def __init__(self, current: ActiveSystem, host: ServerHooks) -> None:
         self._host = host
         self._is_stopping = asyncio.Event()
-        self._is_hurried = asyncio.Event()
+        self._skip_grace = asyncio.Event()
         self._n_cut_off = 0
-        cold = host.admin_app or AdminApp(current, clock=host.clock, version=host.version,
-                                    is_draining=lambda: self.http.is_draining)
+        admin_app = host.admin_app or AdminApp(current, clock=host.clock, version=host.version,
+                                               is_draining=lambda: self.http.is_draining)
         tasks = ConnectionTasks(host.on_error)
-        self.app = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy, admin_app=cold,
-                               start_trace=host.start_trace, held_bytes=host.held_bytes)
+        self.app = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy,
+                              admin_app=admin_app, start_trace=host.start_trace, held_bytes=host.held_bytes)
         self.http: HttpServer[LlmHttpRequest] = HttpServer(self.app, host.clock, tasks, host.sink)
 
     async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
-        """Accept connections, on `sock` if given (already bound). Raises OSError, and ValueError for a reachable address
-        without keys.
+        """Accept connections; `sock`: a bound socket to use instead of the configured address. Raises OSError, and
+        ValueError if other machines can reach the address and no keys are configured.
         """
         config = self.app.active.config
         if sock is None:
@@ -84,10 +84,10 @@ class GatewayServer:
     def stop(self, *, with_grace: bool = True) -> None:
         """Drain, with or without the grace period. A second call closes all connections."""
         if self._is_stopping.is_set():
-            self._is_hurried.set()
+            self._skip_grace.set()
             self._cut_off()
         if not with_grace:
-            self._is_hurried.set()
+            self._skip_grace.set()
         self._is_stopping.set()
 
     async def serve(self) -> int:
@@ -96,17 +96,17 @@ class GatewayServer:
         http, config = self.http, self.app.active.config
         http.start_draining()
         self._host.on_draining()
-        await _within(config.grace_s, self._is_hurried)
+        await _wait_for(config.grace_s, self._skip_grace)
         http.reject_new_requests()
         http.stop_listening()
         for connection in tuple(http.connections):
             connection.close_if_idle()
         http.is_empty.clear()
-        if http.connections and not await _within(config.drain_s, http.is_empty):
+        if http.connections and not await _wait_for(config.drain_s, http.is_empty):
             self._n_cut_off += len(http.tasks)
             for connection in tuple(http.connections):
                 connection.cancel_with_error(shutting_down_error())
-            if not await _within(_CLOSE_S, http.is_empty):
+            if not await _wait_for(_CLOSE_S, http.is_empty):
                 self._cut_off()
         await http.tasks.wait_until_empty(_CLOSE_S)
         return CUT_OFF if self._n_cut_off else DRAINED
@@ -118,7 +118,7 @@ class GatewayServer:
 
 async def run(current: ActiveSystem, host: ServerHooks, *, sock: socket.socket | None = None,
               reuse_port: bool = False) -> int:
-    """Serve until a drain after SIGTERM or SIGINT is over; returns the exit status. Raises OSError if it cannot listen."""
+    """Serve until SIGTERM or SIGINT, then drain; returns the exit status. Raises OSError if it cannot listen."""
     loop = asyncio.get_running_loop()
     server = GatewayServer(current, host)
     await server.listen(sock, reuse_port=reuse_port)
@@ -134,8 +134,8 @@ async def run(current: ActiveSystem, host: ServerHooks, *, sock: socket.socket |
             loop.remove_signal_handler(number)
 
 
-async def _within(seconds: float, event: asyncio.Event) -> bool:
-    """Wait for `event`, at most that long; returns whether it was set."""
+async def _wait_for(seconds: float, event: asyncio.Event) -> bool:
+    """Wait for `event`, at most `seconds`; returns whether it is set."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,4 +1,4 @@
-"""Paths and their methods: LLM endpoints (`inbound.HOT`), and the others, which the ASGI application of `cold` serves."""
+"""Paths and their methods: those of LLM requests (`http_request.LLM_ENDPOINTS`), and those that `admin_endpoints` serves."""
 
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Api
@@ -12,8 +12,8 @@ STATE = "/debug/state"
 METRICS = "/metrics"
 CACHE = "/admin/cache"
 MAX_LISTED = 1000  # requests in one response
-_COLD = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE}
-_READING = ("GET", "HEAD")
+_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE}
+_READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
 
@@ -30,14 +30,14 @@ def allowed_methods(path: str) -> tuple[str, ...]:
     if path in LLM_ENDPOINTS:
         return ("POST",)
     if path == CACHE or parse_cache_key(path) is not None:
-        return (*_READING, "DELETE")
+        return (*_READ_METHODS, "DELETE")
     is_one = parse_model_id(path) is not None or parse_request_id(path) is not None
-    return _READING if path in _COLD or is_one else ()
+    return _READ_METHODS if path in _OTHER_PATHS or is_one else ()
 
 
 def metric_label(path: str) -> str:
     """A path as a metric label. Unknown paths share one label, so that clients cannot add series."""
-    if path in LLM_ENDPOINTS or path in _COLD:
+    if path in LLM_ENDPOINTS or path in _OTHER_PATHS:
         return path
     if parse_request_id(path) is not None:
         return f"{REQUESTS}/{{id}}"
@@ -67,17 +67,17 @@ def parse_cache_key(path: str) -> str | None:
 
 
 def shutting_down_error() -> Shed:
-    """The error for requests during a drain. A new one each time: the request's timings are written to it."""
+    """The error for requests during a drain. Each call makes a new one, because the request's timings are written to it."""
     return Shed("This gateway is shutting down.", code="draining", retry_after_s=RETRY_WHEN_DRAINING_S)
 
 
 def wrong_method_error(method: str, path: str, methods: tuple[str, ...]) -> Rejected:
-    """The error for a method not among the path's `methods`; without methods, for an unknown path."""
+    """The error for a method that is not in `methods`, the path's methods; empty `methods`: for an unknown path."""
     shown = path[:200]
     if methods:
         return Rejected(f"Method {method} is not allowed for {shown}. Use {' or '.join(methods)}.", status=405,
                         code="method_not_allowed")
     meant = next((known for known in (f"/v1{shown}", shown.replace("/v1/v1/", "/v1/", 1))
-                  if known != shown and (known in LLM_ENDPOINTS or known in _COLD)), None)
+                  if known != shown and (known in LLM_ENDPOINTS or known in _OTHER_PATHS)), None)
     hint = f" Did you mean {meant}? Check the /v1 in the base URL." if meant is not None else ""
     return Rejected(f"Unknown endpoint {shown}.{hint}", status=404, code="not_found")

@@ -72,13 +72,13 @@ class RecordField:
 
 @dataclass(frozen=True, slots=True)
 class VariantField:
-    """One of several dataclasses, selected by the word in `kind`. `open_to`: base class of additional variants."""
+    """One of several dataclasses, selected by the word in `kind`. `base_of_added`: the base class of additional variants."""
 
     by_kind: tuple[tuple[str, type[Any]], ...]
     base_of_added: type[Any] | None = None
 
     def with_kinds(self, kinds: Iterable[type[Any]]) -> "VariantField":
-        """With those of `kinds` that derive from `open_to`."""
+        """The same with the additional variants among `kinds`: the subclasses of `base_of_added`."""
         if self.base_of_added is None:
             return self
         added = [cls for cls in kinds if issubclass(cls, self.base_of_added)]
@@ -95,7 +95,7 @@ _PLAIN: AnyMapping[Any, PlainField] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key of a settings file. `into`: for an inlined record, its field in the parent and its class."""
+    """One key of a settings file. `inlined_in`: for an inlined record, its field in the parent and its class."""
 
     name: str
     shape: Shape

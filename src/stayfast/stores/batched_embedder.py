@@ -138,7 +138,8 @@ class BatchedEmbedder:
         self._start_batches()
 
     def __repr__(self) -> str:
-        return f"<Batched {self.id}: {self.n_embedded} texts in {self.n_batches} batches, {len(self._waiting)} waiting>"
+        return (f"<BatchedEmbedder {self.id}: {self.n_embedded} texts in {self.n_batches} batches, "
+                f"{len(self._waiting)} waiting>")
 
 
 def _cache_key(text: str) -> bytes:

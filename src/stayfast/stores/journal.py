@@ -1,13 +1,14 @@
 """A log in a shared store through which processes exchange what they have learned.
 
-    write    records are queued and appended in the background, SOON_S later, AT_A_TIME in a round trip. At most
-             WAITING_BYTES are queued; further records are dropped. The store keeps about the last `most` records of a name
-    read     every SOON_S all new records, one in each turn of the loop; at the start all records. A process also reads its
-             own, so that all processes see the same order
-    failure  retried after twice the time, LONGEST_S at most; queued records stay queued
+    write    records are queued and appended in the background, POLL_S later, at most MAX_BATCH in a round trip. At most
+             MAX_QUEUED_BYTES are queued; further records are dropped. The store keeps about the last `most` records of a
+             name
+    read     all new records every POLL_S, one in each turn of the loop; at the start all records. A process also reads its
+             own records, so that all processes see the same order
+    failure  retried after twice the time, POLL_MAX_S at most; queued records stay queued
 
-No request waits for a record of another process. When wrong: processes that learn the same thing within SOON_S both learn
-it. A record whose round trip failed may be appended twice.
+No request waits for a record of another process. When wrong: two processes that learn the same thing within POLL_S both
+append it. A record whose round trip failed may be appended twice.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 A graph built from safetensors is int8, quantized by row of each weight: a quarter of the bytes, a third of the time, cosine
 .99 to float32 (quantized by whole weights: .97). It is built once and cached in `cache_dir`, by weights and versions. On
-a machine whose arithmetic degrades it (cosine under LEAST_COSINE), the float32 graph is used.
+a machine whose arithmetic degrades it (cosine under MIN_COSINE), the float32 graph is used.
 """
 
 from hashlib import file_digest, sha256

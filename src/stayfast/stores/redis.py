@@ -80,7 +80,7 @@ class RedisBackend:
         return [(position.decode(), fields.get(b"r", b"")) for position, fields in rows]
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
-        """In steps of STEP. Answers that the server has evicted are not counted."""
+        """In steps of PURGE_BATCH. Answers that the server has evicted are not counted."""
         indexes = [self._index_key(name) for name in _index_names(route, tenant, tag) or ["all"]]
         (keys,) = await self._send(("ZINTER", len(indexes), *indexes))
         n_removed = 0
@@ -140,7 +140,7 @@ class RedisBackend:
         return f"{self._prefix}i:{name}"
 
     def __repr__(self) -> str:
-        return f"<RedisDoor {self._prefix}>"
+        return f"<RedisBackend {self._prefix}>"
 
 
 def _index_names(route: str | None, tenant: str | None, tag: str | None) -> list[str]:

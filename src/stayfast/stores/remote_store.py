@@ -6,7 +6,7 @@ Problem: a remote cache can be slow or unavailable, and would then delay or fail
     look-up     waits `timeout_s` at most, and never longer than the cache stage's share of the request's deadline
     commands    are queued; one task sends all that are waiting in one round trip, so a request that is cancelled does not
                 break the connection
-    writes      are in the background. At most PUTS_BYTES are queued; beyond that an answer is not stored
+    writes      are in the background. At most MAX_QUEUED_BYTES are queued; beyond that an answer is not stored
     breaker     opens after 5 look-ups in a row without a reply; after a second, one look-up at a time is a probe, and 2
                 good ones close it (`policy.resilience.breaker`). Writes have their own: a full store can still be read
 

@@ -1,11 +1,11 @@
-"""Answers in an SQLite file on this machine, shared by all processes that open it. One thread of its own uses the file.
+"""Answers in an SQLite file on this machine, shared by all processes that open it. A dedicated thread uses the file.
 
 Committed answers survive `kill -9` of any process (write-ahead log, `synchronous = NORMAL`: a power failure may lose the
-last answers, never the file). Triggers keep the total size, which is bounded, for all processes. Eviction: the oldest answer
-not used since it was stored or last spared (FIFO with reinsertion, Corbato's CLOCK), so that a batch of ten thousand
-different questions evicts little of what is in use. The file never shrinks; free space in it is reused.
+last answers, but does not damage the file). Triggers maintain the total size, which is bounded. Eviction is FIFO with
+reinsertion (Corbato's CLOCK): the oldest answer is evicted unless it was used; then it is moved to the end. So a batch of
+ten thousand different questions evicts few of the answers in use. The file never shrinks; free space in it is reused.
 
-A file of another version of this schema is emptied. Any other file is not touched, and the store is unavailable.
+A file with another version of this schema is emptied. Any other file is not changed, and the store is then unavailable.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ from stayfast.stores.base import (
 
 T = TypeVar("T")
 
-APPLICATION_ID: Final = 0x53_46_43_31  # "SFC1", in the file's head
+APPLICATION_ID: Final = 0x53_46_43_31  # "SFC1", in the header of the file
 VERSION: Final = 1
-OVERHEAD_BYTES: Final = 512  # of an answer, in addition to its data: rows, indexes
-MAX_HITS: Final = 3
+OVERHEAD_BYTES: Final = 512  # of rows and indexes, for each answer in addition to its data
+MAX_HITS: Final = 3  # uses of an answer that are counted; each one delays its eviction once
 PURGE_BATCH: Final = 64  # answers checked for eviction at a time, or purged in one transaction
-BUSY_S: Final = 1.0  # wait for another process's transaction
-LOG_BYTES: Final = 8 * 1024 * 1024
+BUSY_S: Final = 1.0  # longest wait for another process's transaction
+LOG_BYTES: Final = 8 * 1024 * 1024  # size to which the write-ahead log is truncated
 MODE: Final = 0o600
 
 _SETUP: Final = """
@@ -66,7 +66,7 @@ CREATE TRIGGER IF NOT EXISTS came AFTER INSERT ON answers BEGIN
 CREATE TRIGGER IF NOT EXISTS went AFTER DELETE ON answers BEGIN
     UPDATE room SET n_entries = n_entries - 1, n_bytes = n_bytes - OLD.n_bytes; END;
 """
-_IS_OURS: Final = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
+_SET_IDENTITY: Final = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
 _PURGED: Final = """SELECT n FROM answers
     WHERE (?1 IS NULL OR route = ?1) AND (?2 IS NULL OR tenant = ?2) AND ?3 IS NULL"""
 _PURGED_BY_TAG: Final = """SELECT n FROM tags JOIN answers USING (key)
@@ -81,7 +81,7 @@ _TRIM: Final = """DELETE FROM told WHERE name = ?1 AND n <= (
 
 
 class SqliteBackend:
-    """A file of answers. Opened at its first use, and again after an error; used by its own thread only."""
+    """A file of answers. Its thread opens it at the first use, and again after an error."""
 
     kind = "sqlite"
 
@@ -91,26 +91,26 @@ class SqliteBackend:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "stayfast-sqlite")
         self._file: sqlite3.Connection | None = None
-        self._hits: set[bytes] = set()  # keys whose use is not yet written
+        self._hits: set[bytes] = set()  # keys of used answers; the next transaction counts the uses
         self._n_evicted = 0
 
-    async def execute(self, orders: Sequence[StoreCommand]) -> list[StoreReply]:
-        """Look-ups alone need no transaction; other commands share one."""
-        if all(isinstance(order, Get) for order in orders):
-            return await self._run(lambda file: [self._read(file, order.key) for order in orders])
-        return await self._run(lambda file: self._write(file, orders))
+    async def execute(self, commands: Sequence[StoreCommand]) -> list[StoreReply]:
+        """Execute commands, all in one transaction; look-ups alone need none."""
+        if all(isinstance(command, Get) for command in commands):
+            return await self._run(lambda file: [self._read(file, command.key) for command in commands])
+        return await self._run(lambda file: self._write(file, commands))
 
     async def append_log(self, name: str, records: Sequence[bytes], most: int) -> None:
         await self._run(partial(_append_log, name, records, most))
 
     async def read_log(self, name: str, after: str, n: int) -> list[tuple[str, bytes]]:
-        """Positions are row numbers."""
+        """The next records of a log after a position; positions are row numbers."""
         rows: list[tuple[int, bytes]] = await self._run(
             lambda file: file.execute(_READ_LOG, (name, int(after or 0), n)).fetchall())
         return [(str(position), record) for position, record in rows]
 
     async def purge(self, route: str | None, tenant: str | None, tag: str | None) -> int:
-        """In steps of STEP, so that look-ups can run in between."""
+        """Delete answers, PURGE_BATCH in a transaction, so that look-ups can run between them."""
         query, parameters = _PURGED if tag is None else _PURGED_BY_TAG, (route, tenant, tag)
         found: list[tuple[int]] = await self._run(lambda file: file.execute(query, parameters).fetchall())
         n_removed = 0
@@ -123,7 +123,7 @@ class SqliteBackend:
         return StoreStats(self.kind, n_entries, n_bytes, self._max_bytes, self._n_evicted)
 
     async def close(self) -> None:
-        """Close the file after the commands that are queued. Does not wait."""
+        """Close the file after the queued commands. Does not wait."""
         self._thread.submit(self._disconnect)
         self._thread.shutdown(wait=False)
 
@@ -154,23 +154,23 @@ class SqliteBackend:
         self._hits.add(key)
         return bytes(row[0])
 
-    def _write(self, file: sqlite3.Connection, orders: Sequence[StoreCommand]) -> list[StoreReply]:
+    def _write(self, file: sqlite3.Connection, commands: Sequence[StoreCommand]) -> list[StoreReply]:
         with file:
             file.execute("BEGIN IMMEDIATE")
             hits, self._hits = self._hits, set()
             file.executemany("UPDATE answers SET n_hits = min(n_hits + 1, ?) WHERE key = ?",
                              [(MAX_HITS, key) for key in hits])
-            replies = [self._execute_one(file, order) for order in orders]
+            replies = [self._execute_one(file, command) for command in commands]
             self._evict(file)
         return replies
 
-    def _execute_one(self, file: sqlite3.Connection, order: StoreCommand) -> StoreReply:
+    def _execute_one(self, file: sqlite3.Connection, command: StoreCommand) -> StoreReply:
         now = self._clock.wall()
-        match order:
+        match command:
             case Get(key):
                 return self._read(file, key)
             case Put():
-                self._put(file, order)
+                self._put(file, command)
             case Remove(key):
                 file.execute("DELETE FROM answers WHERE key = ?", (key,))
             case AcquireLead(key, owner, for_s):
@@ -181,17 +181,17 @@ class SqliteBackend:
                 file.execute("DELETE FROM leads WHERE (key = ? AND owner = ?) OR until <= ?", (key, owner, now))
         return None
 
-    def _put(self, file: sqlite3.Connection, order: Put) -> None:
-        """An answer larger than the whole store is not stored, and evicts none."""
-        key, answer, n_bytes = order.key, order.answer, len(order.data) + OVERHEAD_BYTES
+    def _put(self, file: sqlite3.Connection, command: Put) -> None:
+        """Store an answer. One larger than the whole store is not stored, and evicts none."""
+        key, answer, n_bytes = command.key, command.answer, len(command.data) + OVERHEAD_BYTES
         file.execute("DELETE FROM answers WHERE key = ?", (key,))
         if n_bytes > self._max_bytes:
             return
-        file.execute(_PUT, (key, order.data, n_bytes, answer.drop_at, answer.route, answer.tenant))
+        file.execute(_PUT, (key, command.data, n_bytes, answer.drop_at, answer.route, answer.tenant))
         file.executemany("INSERT OR IGNORE INTO tags VALUES (?, ?)", [(tag, key) for tag in answer.tags])
 
     def _evict(self, file: sqlite3.Connection) -> None:
-        """Delete the oldest answers until the rest fits. A used answer is spared once for each use."""
+        """Delete the oldest answers until the rest fits. A used answer is moved to the end instead, once for each use."""
         while (over := _size(file)[1] - self._max_bytes) > 0:
             oldest = file.execute("SELECT n, n_hits, n_bytes, drop_at FROM answers ORDER BY n LIMIT ?",
                                   (PURGE_BATCH,)).fetchall()
@@ -207,14 +207,14 @@ class SqliteBackend:
                     break
 
     def __repr__(self) -> str:
-        return f"<SqliteDoor {self._path}>"
+        return f"<SqliteBackend {self._path}>"
 
 
 def describe_problem(path: Path) -> str:
-    """Why an existing file cannot be a store; empty if it can, or if it cannot be opened now. Does not change the file."""
+    """Why an existing file cannot be a store; empty if it can, or cannot be opened now. Does not change the file."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=0.0, uri=True)) as file:
-            _check_ours(file)
+            _check_file(file)
     except sqlite3.OperationalError:  # in use, or not readable for this user
         return ""
     except sqlite3.DatabaseError as error:
@@ -222,8 +222,8 @@ def describe_problem(path: Path) -> str:
     return ""
 
 
-def _check_ours(file: sqlite3.Connection) -> bool:
-    """Whether it is empty. Raises DatabaseError for a file that is not a database, or a database of another application."""
+def _check_file(file: sqlite3.Connection) -> bool:
+    """Whether the file is empty. Raises DatabaseError if it is not a database, or one of another application."""
     is_new = not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if not is_new and file.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise sqlite3.DatabaseError("not a store of Stayfast; the file is not changed")
@@ -231,11 +231,13 @@ def _check_ours(file: sqlite3.Connection) -> bool:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """Raises sqlite3.Error and OSError; does not change a file of another application."""
+    """Open the file, and create the tables if they are missing. Raises sqlite3.Error and OSError. Does not change a file of
+    another application.
+    """
     path.touch(MODE)
     file = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
-        is_new = _check_ours(file)
+        is_new = _check_file(file)
         file.executescript(f"{_SETUP} PRAGMA journal_size_limit = {LOG_BYTES};")
         if not is_new and file.execute("PRAGMA user_version").fetchone()[0] != VERSION:
             file.execute("PRAGMA foreign_keys = OFF")
@@ -243,7 +245,7 @@ def _open(path: Path) -> sqlite3.Connection:
             for name, in file.execute(tables).fetchall():
                 file.execute(f'DROP TABLE "{name}"')
             file.execute("PRAGMA foreign_keys = ON")
-        file.executescript(f"BEGIN IMMEDIATE; {_TABLES} {_IS_OURS} COMMIT;")
+        file.executescript(f"BEGIN IMMEDIATE; {_TABLES} {_SET_IDENTITY} COMMIT;")
     except BaseException:
         file.close()
         raise
@@ -264,7 +266,7 @@ def _append_log(name: str, records: Sequence[bytes], most: int, file: sqlite3.Co
 
 
 def _delete(rows: Sequence[tuple[int]], file: sqlite3.Connection) -> int:
-    """In one transaction; returns how many rows were still there."""
+    """Delete rows in one transaction; returns how many existed."""
     with file:
         file.execute("BEGIN IMMEDIATE")
         return file.executemany("DELETE FROM answers WHERE n = ?", rows).rowcount

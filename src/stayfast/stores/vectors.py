@@ -1,12 +1,13 @@
-"""The nearest vectors in a scope, by cosine: exact up to N_EXACT vectors, above it by an HNSW graph.
+"""Search for the nearest vectors in a scope, by cosine: exact up to N_EXACT vectors, above that by an HNSW graph.
 
-Exact: the product with all vectors of a scope. It is bound by memory: 0.15 ms for 5,000 vectors of 384 floats, 2.8 ms for
-20,000, 16 ms for 100,000. It is computed row by row (vecdot): the matrix product of BLAS is not faster on one thread, and
-with several it waits for them, tens of milliseconds on a busy machine. Graph: usearch, HNSW over float16, 0.5 ms at
-100,000 vectors with a recall of 9.96 of 10 (int8: half the memory, 9.6 of 10). Adding to it takes 0.1 to 0.8 ms a vector,
-so a scope moves in small steps: each added vector moves MOVED old ones, and the exact index answers until all have moved.
+Exact: the dot products with all vectors of a scope. Memory bandwidth limits it: 0.15 ms for 5,000 vectors of 384 floats,
+2.8 ms for 20,000, 16 ms for 100,000. It uses `vecdot`, row by row: the matrix product of BLAS is not faster on one thread,
+and with several threads it waits for all of them, tens of milliseconds on a busy machine. Graph: usearch, HNSW over float16,
+0.5 ms at 100,000 vectors with a recall of 9.96 of 10 (int8: half the memory, 9.6 of 10). Adding a vector to it takes 0.1 to
+0.8 ms. So a scope moves in small steps: each added vector moves N_MOVED_PER_ADD old ones, and the exact index answers until
+all have moved.
 
-One thread at a time. Each scope has its own index, so scopes never mix. Vectors are not kept across restarts here.
+Used by one thread at a time. Each scope has its own index, so scopes never mix. A restart loses all vectors.
 """
 
 from importlib import import_module
@@ -21,7 +22,7 @@ _INDEX: Final[Any] = import_module("usearch.index").Index
 Floats = NDArray[np.float32]
 
 N_EXACT: Final = 5_000
-MOVED: Final = 2
+N_MOVED_PER_ADD: Final = 2
 
 
 class Vectors:
@@ -37,7 +38,9 @@ class Vectors:
         return sum(map(len, self._scopes.values()))
 
     def add(self, scope: bytes, key: int, vector: Floats) -> None:
-        """Add a vector, replacing that of the same key. 0.5 ms at most up to 10,000 in a scope, 0.8 ms at 100,000."""
+        """Add a vector; it replaces the one of the same key. Takes at most 0.5 ms up to 10,000 vectors in a scope, 0.8 ms at
+        100,000.
+        """
         index = self._scopes.get(scope)
         if index is None:
             index = self._scopes[scope] = _Exact(self.n_dims)
@@ -46,7 +49,7 @@ class Vectors:
         index.add(key, vector)
         if isinstance(index, _Exact) and len(index) > N_EXACT:
             self._scopes[scope] = _Moving(index)
-        elif isinstance(index, _Moving) and index.is_over:
+        elif isinstance(index, _Moving) and index.is_complete:
             self._scopes[scope] = index.graph
 
     def nearest(self, scope: bytes, vector: Floats, n: int) -> list[tuple[int, float]]:
@@ -68,7 +71,7 @@ class Vectors:
 
 
 class _Exact:
-    """A matrix. The last row replaces a removed one."""
+    """An exact index: a matrix with one row for each vector. The last row fills the place of a removed one."""
 
     __slots__ = ("_keys", "_matrix", "_rows")
 
@@ -116,6 +119,8 @@ class _Exact:
 
 
 class _Graph:
+    """An approximate index: an HNSW graph."""
+
     __slots__ = ("_index",)
 
     def __init__(self, n_dims: int) -> None:
@@ -139,7 +144,7 @@ class _Graph:
 
 
 class _Moving:
-    """A matrix that moves into a graph. The matrix answers until its last vector has moved."""
+    """An exact index whose vectors are being moved into a graph. The matrix answers until the last one has moved."""
 
     __slots__ = ("_exact", "_waiting", "graph")
 
@@ -152,16 +157,16 @@ class _Moving:
         return len(self._exact)
 
     @property
-    def is_over(self) -> bool:
+    def is_complete(self) -> bool:
         return not self._waiting
 
     def add(self, key: int, vector: Floats) -> None:
         self._exact.add(key, vector)
         self.graph.add(key, vector)
-        for _ in range(min(MOVED, len(self._waiting))):
+        for _ in range(min(N_MOVED_PER_ADD, len(self._waiting))):
             moved = self._waiting.pop()
             old = self._exact.vector(moved)
-            if old is not None and moved not in self.graph:  # neither removed nor replaced meanwhile
+            if old is not None and moved not in self.graph:  # it was neither removed nor replaced since the move began
                 self.graph.add(moved, old)
 
     def remove(self, key: int) -> bool:

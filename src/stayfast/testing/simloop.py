@@ -1,8 +1,8 @@
-"""Virtual time: an asyncio event loop that skips waits, with exact and reproducible instants.
+"""Virtual time: an asyncio event loop that does not really wait, with exact and reproducible instants.
 
 When no callback is ready, the clock advances to the next timer. So `asyncio.sleep`, `timeout_at` and `call_at` work without
-real waits. No real sockets, no threads: use scripted or simulated upstreams. If all tasks wait and no timer is set, the run
-raises Deadlocked instead of hanging.
+real waits. Real sockets and threads do not work: use scripted or simulated upstreams. If all tasks wait and no timer is set,
+the run raises Deadlocked instead of hanging.
 
 Timers due at the same instant run in the order in which they were set, so runs are reproducible. Timers are tuples, and the
 selector is not called while callbacks are ready: with tens of millions of timers, asyncio's own iteration (a system call,
@@ -25,7 +25,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 WALL_AT_ZERO = 1_750_000_000.0  # the wall clock at virtual time 0
 _SAME_INSTANT_S = 1e-9  # rounding of float sums
-_MIN_CANCELLED = 1000  # timers, before a clean-up is worthwhile
+_MIN_CANCELLED = 1000  # cancelled timers, before removing them is worth its cost
 
 
 class Deadlocked(RuntimeError):
@@ -91,16 +91,16 @@ class SimLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def stall(self, seconds: float) -> None:
-        """Advance the clock at once, like a blocked loop: timers fire late."""
+        """Advance the clock without running timers, as if a callback had blocked the loop: timers fire late."""
         self._now += seconds
 
     @property
     def n_timers(self) -> int:
-        """Active timers, without cancelled ones."""
+        """The number of timers that are not cancelled."""
         return sum(not timer.cancelled() for _, _, timer in self._timers)
 
     def now(self) -> float:
-        """Virtual seconds, as a Clock."""
+        """The virtual time in seconds (`Clock.now`)."""
         return self._now
 
     def wall(self) -> float:
@@ -178,7 +178,7 @@ def run(main: Callable[[SimLoop], Coroutine[Any, Any, T]]) -> T:
 
 
 class _VirtualFuture(Future[Any]):
-    """The result of a running function, which can be abandoned but not cancelled."""
+    """The result of a running function. The function cannot be cancelled; `cancel` marks it as abandoned."""
 
     is_abandoned = False
 
@@ -190,16 +190,16 @@ class _VirtualFuture(Future[Any]):
 class VirtualThreads:
     """Starts plain functions on the running virtual loop: `budget(2.5, threads=VirtualThreads())`.
 
-    In such a function `sleep(seconds)` stands for a blocking call. The function runs at once to its end; its result is
-    delivered later.
+    Such a function calls `sleep(seconds)` where it would block. It runs to its end at once; its result is delivered after
+    the sum of its sleeps.
     """
 
     def __init__(self) -> None:
         self._call_s = 0.0
-        self.running: dict[Future[Any], str] = {}  # calls that have not ended, with the name of the step
+        self.running: dict[Future[Any], str] = {}  # calls whose result is not delivered yet, with the names of their steps
 
     def sleep(self, seconds: float) -> None:
-        """The current function takes that much longer."""
+        """Delay the result of the running function by this time."""
         self._call_s += seconds
 
     def __call__(self, step: str, call: Callable[[], Any]) -> "Future[Any]":
@@ -223,7 +223,7 @@ class VirtualThreads:
 
 
 class _ExceptionTo:
-    """Sets an exception raised inside on a future."""
+    """A context manager that sets an exception raised in it on a future."""
 
     def __init__(self, future: "Future[Any]") -> None:
         self._future = future

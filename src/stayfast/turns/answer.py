@@ -4,17 +4,17 @@
         async with budget(2.5) as b, Answer() as a:
             a.write_prefix("Let me see. ")              # available at once
             found = await b.gather(orders=..., weather=..., by=0.6, late=afterwards)
-            a.put_later("weather", found.late["weather"])   # a placeholder in the state now, a patch when the step is done
+            a.put_later("weather", found.late["weather"])   # sends a placeholder now, and a patch when the step is done
             a.write("Your order has left.")
-        await a.wait_settled()                          # the final event is out; patches follow
+        await a.wait_settled()                          # the final event has been sent; late patches follow
 
     async for event in a.read(after=parse_last_event_id(header), late=True):
         send(event.sse())
 
-The last `max_events` events are kept; older ones are folded into one snapshot, so memory does not grow with the number of
+The last `max_events` events are kept; older ones are merged into one snapshot, so memory does not grow with the number of
 events. A reader that is too slow, or reconnects too late, continues from the snapshot. The final event and the patches after
-it are never folded. Single loop; only readers wait.
-When wrong: the whole text is kept twice, in the snapshot and in the answer, as long as the Answer lives.
+it are never merged. Used on one event loop; only readers wait.
+When wrong: the Answer has the whole text twice, in the snapshot and as `text`.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ MAX_DEPTH = 100  # nesting of a value in the state; some JSON parsers reject dee
 
 
 class Answer:
-    """One task enters it; any step of the turn may write. Writing anything but text where text is expected raises TypeError.
-    Raises ValueError for `max_events` below 1.
+    """The writer's side. One task enters it; any step of the turn may write. Methods that take text raise TypeError for any
+    other type. Raises ValueError for `max_events` below 1.
     """
 
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
@@ -57,7 +57,7 @@ class Answer:
         self._max_events = max_events
         self._events: deque[AnswerEvent] = deque()
         self._n_events = 0
-        self._folded = _FoldedEvents()
+        self._merged = _MergedEvents()
         self._event_added = asyncio.Event()
         self._state: dict[str, Json] = {}
         self._texts: list[str] = []
@@ -81,19 +81,22 @@ class Answer:
         return self.final_id > 0 and not self._pending
 
     def write_prefix(self, text: str) -> None:
-        """Text that needs no model."""
+        """Write a beginning that needs no model."""
         self._write_text(PrefixEvent, text)
 
     def write(self, text: str) -> None:
-        """A piece of the answer. Empty text writes no event."""
+        """Write a piece of the answer. Empty text adds no event."""
         self._write_text(DeltaEvent, text)
 
     def report_progress(self, stage: str, status: str) -> None:
+        """Write a progress event, which is no part of the answer."""
         self._emit(ProgressEvent(_check_text(stage, "report_progress", "stage"),
                                  _check_text(status, "report_progress", "status")))
 
     def cite(self, source: str, start: int | None = None, end: int | None = None) -> None:
-        """A source of characters `start` to `end` of the text, or of all of it. Raises ValueError for a wrong range."""
+        """Cite the source of the characters `start` to `end` of the text, or of all of it. Raises ValueError for a wrong
+        range.
+        """
         is_range = all(at is None or (type(at) is int and at >= 0) for at in (start, end))
         if not is_range or (start is not None and end is not None and end < start):
             raise ValueError(f"a.cite(source, start, end): start={start!r:.80}, end={end!r:.80}: character offsets of the "
@@ -101,38 +104,40 @@ class Answer:
         self._emit(CitationEvent(_check_text(source, "cite", "source"), start, end))
 
     def mark_degraded(self, part: str, reason: str) -> None:
-        """The answer lacks this part, or has it in a lesser form."""
+        """Report that the answer lacks this part, or has a substitute for it."""
         event = DegradedEvent(_check_text(part, "mark_degraded", "part"), _check_text(reason, "mark_degraded", "reason"))
         self._emit(event)
         self._missing[event.part] = None
 
     def put(self, name: str, value: Any) -> None:
-        """Set a field of the state; readers get the difference. Raises ValueError if the value is not JSON, or nested deeper
+        """Set a field of the state; readers get a patch. Raises ValueError if the value is not JSON, or nested deeper
         than MAX_DEPTH.
         """
         self._check_open()
         self._put(_check_text(name, "put", "name"), _state_value(value))
 
-    def put_later(self, name: str, straggler: StepRun) -> None:
+    def put_later(self, name: str, late_step: StepRun) -> None:
         """Set a field of the state to `{"status": "pending"}`, and when the step is done to `{"status": "ok", "value": ...,
-        "elapsed_ms": ...}`, or to the status timeout, failed, skipped or cancelled. Raises ValueError if it is pending.
+        "elapsed_ms": ...}`, or to the status timeout, failed, skipped or cancelled. Raises ValueError if the field is
+        pending.
         """
         self._check_open()
         name = _check_text(name, "put_later", "name")
-        if not isinstance(straggler, StepRun):
-            raise TypeError(f"{straggler!r:.80} is not a late step: write a.put_later({name!r}, found.late[{name!r}]), with "
+        if not isinstance(late_step, StepRun):
+            raise TypeError(f"{late_step!r:.80} is not a late step: write a.put_later({name!r}, found.late[{name!r}]), with "
                             "the result of b.gather(..., late=afterwards)")
         if name in self._pending:
             raise ValueError(f"{name!r} is already pending: each late step needs its own name")
-        if straggler.is_done:
-            self._put_result(name, straggler)
+        if late_step.is_done:
+            self._put_result(name, late_step)
             return
         self._pending[name] = self._missing[name] = None
         self._put(name, {"status": "pending"})
-        straggler.done_future().add_done_callback(lambda _: self._put_result(name, straggler))
+        late_step.done_future().add_done_callback(lambda _: self._put_result(name, late_step))
 
     def read(self, after: int = 0, *, late: bool = False) -> "AnswerReader":
-        """The events after the id `after`, as they are written, up to the final one; with `late`, also the patches after it.
+        """Iterate over the events after the id `after`, as they are written, up to the final one; with `late`, also over the
+        patches after it.
 
         Raises ValueError if there is no such id yet.
         """
@@ -143,7 +148,7 @@ class Answer:
         return AnswerReader(self, after, late=late)
 
     async def wait_settled(self) -> None:
-        """Wait until no event can follow. Call it inside the budget of the late steps, which ends them."""
+        """Wait until no event can follow. Call it inside the budget of the late steps, whose deadline ends them."""
         while not self.is_over:
             await self._event_added.wait()
 
@@ -172,23 +177,23 @@ class Answer:
 
     def event_after(self, event_id: int) -> AnswerEvent | None:
         """The next event after that id; None if there is none yet."""
-        n_folded = self._folded.n
-        if event_id < n_folded:
-            return AnswerEvent(n_folded, self._folded.snapshot())
-        return self._events[event_id - n_folded] if event_id < self._n_events else None
+        n_merged = self._merged.n
+        if event_id < n_merged:
+            return AnswerEvent(n_merged, self._merged.snapshot())
+        return self._events[event_id - n_merged] if event_id < self._n_events else None
 
     async def wait_for_event(self) -> None:
         """Wait until the next event is added."""
         await self._event_added.wait()
 
-    def _put_result(self, name: str, straggler: StepRun) -> None:
-        fields: dict[str, Json] = {"status": straggler.outcome}
-        if straggler.outcome == "ok":
+    def _put_result(self, name: str, late_step: StepRun) -> None:
+        fields: dict[str, Json] = {"status": late_step.outcome}
+        if late_step.outcome == "ok":
             try:
-                fields["value"] = _state_value(straggler.result())
+                fields["value"] = _state_value(late_step.result())
             except ValueError:
                 fields = {"status": "failed", "detail": "its result cannot be encoded as JSON"}
-        fields["elapsed_ms"] = round(straggler.spent_s * 1e3)
+        fields["elapsed_ms"] = round(late_step.spent_s * 1e3)
         self._pending.pop(name, None)
         if not self.final_id and fields["status"] == "ok":
             self._missing.pop(name, None)
@@ -221,7 +226,7 @@ class Answer:
         self._n_events += 1
         self._events.append(AnswerEvent(self._n_events, event))
         if len(self._events) > self._max_events and not self.final_id:
-            self._folded.add(self._events.popleft())
+            self._merged.add(self._events.popleft())
         self._event_added.set()
         self._event_added.clear()
 
@@ -262,15 +267,15 @@ class AnswerReader:
         return self.is_over or self._answer.event_after(self.last_id) is not None
 
     def next_ready(self) -> AnswerEvent | None:
-        """The next event if it is available; else None."""
+        """The next event if there is one already; else None."""
         event = self._answer.event_after(self.last_id) if not self.is_over else None
         if event is not None:
             self.last_id = event.id
         return event
 
 
-class _FoldedEvents:
-    """The sum of the events that are no longer kept one by one."""
+class _MergedEvents:
+    """The older events, merged into one snapshot."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -298,7 +303,7 @@ class _FoldedEvents:
 
 
 def replace_surrogates(text: str) -> str:
-    """Text that can be encoded as UTF-8: a lone surrogate becomes a question mark."""
+    """The text with a question mark for each lone surrogate, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -310,6 +315,7 @@ def _check_text(text: str, method: str, argument: str) -> str:
 
 
 def _state_value(value: Any) -> Json:
+    """The value as JSON. Raises ValueError if it is not JSON, or nested deeper than MAX_DEPTH."""
     plain = to_json_value(value)
     level = [plain]
     for _ in range(MAX_DEPTH):

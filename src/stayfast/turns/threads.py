@@ -1,7 +1,7 @@
-"""Threads for steps that are plain functions. Each call has its own daemon thread; an abandoned one stays visible.
+"""Threads for steps that are plain functions.
 
-A thread cannot be cancelled. A thread pool fills up with hanging calls and keeps the process from exiting. Here each call
-gets a daemon thread, their number is bounded, and `running_threads` lists them.
+A thread cannot be cancelled. Hanging calls would fill up a thread pool, and a pool waits for them when the process exits. So
+each call has its own daemon thread. Their number is bounded, and `running_threads` lists them, abandoned ones included.
 """
 
 import threading
@@ -20,7 +20,7 @@ class TooManyThreads(RuntimeError):
 
 
 class _ThreadFuture(Future[Any]):
-    """The result of a call. A running call cannot be cancelled; trying to marks it as abandoned."""
+    """The result of a call. `cancel` marks the call as abandoned; it cannot end a running one."""
 
     is_abandoned = False
 
@@ -30,7 +30,7 @@ class _ThreadFuture(Future[Any]):
 
 
 class StepThread(threading.Thread):
-    """The thread of one call. As a context manager it passes an exception on to the future."""
+    """The thread of one call. As a context manager it sets an exception raised in it on the future."""
 
     def __init__(self, step: str, call: Callable[[], Any]) -> None:
         super().__init__(name=f"stayfast-step-{step}", daemon=True)
@@ -58,7 +58,7 @@ class StepThread(threading.Thread):
 
 
 def running_threads() -> list[StepThread]:
-    """The threads of all turns that have not ended, abandoned ones included."""
+    """The running threads of all turns, abandoned ones included."""
     return [thread for thread in threading.enumerate() if isinstance(thread, StepThread)]
 
 

@@ -15,21 +15,25 @@ from stayfast.core.types import AnswerSummary, Api, Chunk, EventsOptions, Reques
 
 
 class PromptMarker(Protocol):
+    """Adds cache breakpoints to the prompt of one attempt, and learns from its result."""
+
     def write(self, body: bytes, api: Api) -> bytes:
-        """Add cache breakpoints to a body in the dialect `api`; without any, returns the same body."""
+        """Return the body, in the dialect `api`, with cache breakpoints; the same body if there are none to add."""
 
     def is_refused(self, failed: UpstreamFailed) -> bool:
-        """Whether the upstream refused the breakpoints. If so, none are written from now on; the request may be retried."""
+        """Whether the upstream refused the breakpoints. If so, later calls of `write` add none, and the request may be
+        retried.
+        """
 
     def on_first_token(self) -> None:
-        """The answer has begun, so other requests can read the cached prompt."""
+        """The first token arrived, so the provider has cached the prompt for other requests."""
 
     def on_end(self, usage: Usage | None) -> None:
-        """The attempt has ended. Called once, however it ends. usage: as the upstream reported it."""
+        """The attempt has ended. Called once, however it ends. usage: as reported by the upstream; None: not reported."""
 
 
 class Sending(msgspec.Struct):
-    """Whether the request was sent; from then on the upstream may bill it."""
+    """Whether sending the request has begun. From then on the upstream may bill it."""
 
     has_started: bool = False
 
@@ -48,8 +52,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     marker: PromptMarker | None = None  # None: the body is sent unchanged
     tenant: str | None = None
     events: EventsOptions | None = None  # None: plain chunks
-    prefers_stream: bool = False  # a partial whole answer is useful: stream it from the upstream, if possible
-    sending: Sending | None = None  # set by the upstream
+    prefers_stream: bool = False  # a part of a whole answer is useful, so request a stream from the upstream if possible
+    sending: Sending | None = None  # the upstream sets its `has_started`; None: not needed
 
 
 class AnswerStream(Protocol):
@@ -60,8 +64,8 @@ class AnswerStream(Protocol):
         """What was received so far."""
 
     async def next(self) -> Chunk | None:
-        """The next chunk, empty for a read without data for the client; None at the end of a complete answer. Raises
-        UpstreamFailed for any other end, including a truncated one.
+        """The next chunk; None at the end of a complete answer. A chunk may be empty, if what was read holds no data for the
+        client. Raises UpstreamFailed for any other end, including a truncated answer.
         """
 
     def cut(self) -> Chunk | None:
@@ -78,13 +82,13 @@ class Upstream(Protocol):
 
     name: str
     kind: str
-    always_streams: bool  # even whole answers are streamed: its generation stops only if a stream's connection closes
+    always_streams: bool  # also for whole answers: only a closed stream makes this upstream stop generating
 
     def can_serve(self, api: Api) -> bool:
         """Whether requests of this API can be answered, natively or by translation."""
 
     async def open(self, call: Call) -> AnswerStream:
-        """Send the request; returns at the head of a successful response. Raises UpstreamFailed (connect, reset, status),
+        """Send the request; return after the head of a successful response. Raises UpstreamFailed (connect, reset, status),
         Rejected (not translatable to this upstream's protocol) or Shed (all connections of the pool are in use). When
         cancelled, closes its connection first.
         """

@@ -112,7 +112,7 @@ class ScriptedUpstream:
         """Nothing idle to close."""
 
     def __repr__(self) -> str:
-        return f"<Scripted {self.name}: {self.n_open} open, {self.n_calls} calls, {self.n_cancelled} cancelled>"
+        return f"<ScriptedUpstream {self.name}: {self.n_open} open, {self.n_calls} calls, {self.n_cancelled} cancelled>"
 
 
 class _ScriptedStream:

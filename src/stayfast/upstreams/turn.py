@@ -1,7 +1,8 @@
-"""A turn (a function of the operator) as an upstream: clients request it by name and get its text, in any dialect.
+"""An upstream whose answers are turns: functions of the operator. Clients request a turn by its name as a model.
 
-`turns.served` runs turns. Here their pieces become an answer: typed events for clients that requested them, for all others
-chunks of their dialect. Token counts are estimates. If a client disconnects, its turn ends, unless it can resume its events.
+`turns.served` runs turns. This module encodes their pieces: as typed events for clients that requested them, for all other
+clients as text in their dialect. Token counts are estimates. When a client disconnects, its turn is cancelled, unless the
+client may resume the events.
 """
 
 from math import ceil
@@ -21,7 +22,8 @@ from stayfast.wire.usage import count_tokens_answer, estimate_input_tokens_high,
 
 
 class TurnPiece(msgspec.Struct, frozen=True, gc=False):
-    """One event of a turn. `text`: for plain clients, may be empty; `event`: the typed event, for the others."""
+    """One event of a turn. `text`: for clients without typed events, may be empty. `event`: for clients with typed events.
+    """
 
     text: str
     event: bytes
@@ -32,17 +34,17 @@ class TurnRun(Protocol):
     """One client's view of a running turn. One task reads it."""
 
     async def next(self) -> TurnPiece | None:
-        """The next piece; None after the last. Raises UpstreamFailed if the turn failed or produced nothing."""
+        """The next piece; None after the last. Raises UpstreamFailed if the turn failed or wrote nothing."""
 
     def steps_so_far(self) -> TurnSnapshot:
         """Its steps so far, without those already reported for another client of the same turn."""
 
     def close(self) -> None:
-        """The client is done, or has disconnected. Does not await; safe to call again."""
+        """End this view: the client has the whole answer, or has disconnected. Does not await; safe to call again."""
 
 
 class TurnUpstream:
-    """One function that is served. Task-safe."""
+    """One served function. Task-safe."""
 
     kind = "turn"
     always_streams = True
@@ -52,15 +54,15 @@ class TurnUpstream:
         self._clock = clock
 
     async def start_turn(self, call: Call) -> TurnRun:
-        """Start a turn, or resume the one of this client. Raises Rejected."""
+        """Start a turn, or resume this client's turn. Raises Rejected."""
         raise NotImplementedError
 
     def can_serve(self, api: Api) -> bool:
-        """APIs whose answer is text, and token counts."""
+        """Whether the answer of this API is text, or a token count."""
         return api is Api.COUNT_TOKENS or can_translate(api, Api.CHAT)
 
     async def open(self, call: Call) -> AnswerStream:
-        """Returns before the answer has begun. Raises Rejected."""
+        """Start the turn; returns before its first piece. Raises Rejected."""
         request = call.request
         if request.api is Api.COUNT_TOKENS:
             return CountedAnswer(count_tokens_answer(request))

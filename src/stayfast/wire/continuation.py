@@ -85,7 +85,7 @@ class Continuation:
     __slots__ = ("_decoder", "_encoder", "_splitter", "n_sent_tokens", "request", "seam", "summary")
 
     def __init__(self, request: Request, so_far: bytes, created_at: int) -> None:
-        """`so_far`: all bytes of the answer that the client has. Raises CannotGoOn."""
+        """`so_far`: all bytes of the answer that the client has. Raises NotContinuable."""
         parsed = _parse_conversation(request)
         self._encoder = make_encoder(request, created_at)
         try:
@@ -101,7 +101,7 @@ class Continuation:
         self._splitter = sse.EventSplitter()
 
     def _replay(self, request: Request, so_far: bytes) -> list[str]:
-        """Bring the encoder to the state after `so_far`; returns its texts. Raises CannotGoOn unless all is plain text."""
+        """Bring the encoder to the state after `so_far`; returns its texts. Raises NotContinuable if it is not text."""
         if len(so_far) > MAX_REPLAY_BYTES:
             raise NotContinuable("length")
         check = _check_chunk if request.api in DONE_TERMINATED_APIS else _check_event
@@ -127,7 +127,7 @@ class Continuation:
         return texts
 
     def feed(self, data: bytes) -> list[Json]:
-        """Read more of the second half; returns the events for the client. Raises CannotGoOn for an invalid answer."""
+        """Read more of the second half; returns the events for the client. Raises NotContinuable for an invalid answer."""
         events: list[Json] = []
         try:
             for event, name in sse.parse_events(self._splitter, data):
@@ -187,7 +187,7 @@ def encode_continuation_body(body: bytes, client: Api, spoken: Api) -> bytes:
 
 
 def _parse_conversation(request: Request) -> Conversation:
-    """The client's request in the normal form. Raises CannotGoOn for an option that a continued answer would break."""
+    """The client's request in the normal form. Raises NotContinuable for an option that a continued answer would break."""
     if not request.stream or request.is_stateful or request.n_choices != 1:
         raise NotContinuable("request")
     try:
@@ -211,7 +211,7 @@ def _position(event: Json) -> tuple[object, ...]:
 
 
 def _check_chunk(chunk: Json) -> None:
-    """Raise CannotGoOn unless a chat or completions chunk contains only text of one choice."""
+    """Raise NotContinuable unless a chat or completions chunk contains only text of one choice."""
     for choice in chunk.get("choices") or ():
         if choice.get("finish_reason"):
             raise NotContinuable("over")
@@ -221,7 +221,7 @@ def _check_chunk(chunk: Json) -> None:
 
 
 def _check_event(event: Json) -> None:
-    """Raise CannotGoOn unless an event of messages or responses belongs to plain text."""
+    """Raise NotContinuable unless an event of messages or responses belongs to plain text."""
     if event.get("type") not in _TEXT_EVENTS:
         raise NotContinuable("blocks")
     for name, kind in _TEXT_KINDS.items():

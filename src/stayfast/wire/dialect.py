@@ -188,7 +188,7 @@ class NamedSchema(Struct, gc=False, kw_only=True):
 
 
 def parse_object(body: bytes) -> Json:
-    """Parse a JSON object; empty if `build_body` is anything else. For answers: a decoder rejects them by the missing
+    """Parse a JSON object; empty if `body` is anything else. For answers: a decoder rejects them by the missing
     fields."""
     try:
         value = _ANY.decode(body)

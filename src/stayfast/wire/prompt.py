@@ -5,7 +5,7 @@ blocks are the tools, the instructions, and the parts of each message. Two thing
 arbitrary order, and a date or id in front of long, fixed instructions. So tools are sorted by name, and instruction blocks
 with a date, UUID or timestamp move behind the others. Only whole blocks move; no text changes.
 
-**Markers.** A marker means "cache the prompt up to here": `parse_cache_control` on any block of messages,
+**Markers.** A marker means "cache the prompt up to here": `cache_control` on any block of messages,
 `prompt_cache_breakpoint` on the parts of user and instruction messages in OpenAI's protocols (not on tools or the model's
 own messages). All values keep their bytes: a marked block gets one more member, and a marked plain text becomes one text
 part. `instructions` of a responses request cannot be marked; if the response is not stored, they become the equivalent

@@ -1,6 +1,6 @@
 """Token counts: every provider's usage object in, every dialect's usage object out; and estimates without a tokenizer.
 
-OpenAI's input counts include cached tokens; Anthropic's `estimate_input_tokens_high` excludes cache reads and writes.
+OpenAI's input counts include cached tokens; Anthropic's `input_tokens` excludes cache reads and writes.
 Reasoning tokens are part of the output in all dialects. An invalid number counts as 0: an odd usage object must not fail
 an answer.
 

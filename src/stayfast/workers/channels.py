@@ -1,13 +1,13 @@
 """Channels between the processes of one gateway. A message is a frame: its length (4 bytes, big-endian) and its bytes.
 
 Parent and worker. Problem: a worker must not outlive its parent, must use the settings that the parent has checked (the file
-may have changed since), and must report when it serves. Rule: a socket pair, on the worker's stdin. The parent sends
-config snapshots; the worker sends one line, `send_ready`. EOF means that the parent has ended or was killed: the worker
-drains as after SIGTERM. Each further snapshot is a reload, and raises SIGHUP in the worker.
+may have changed since), and must report that it is ready. Rule: they share a socket pair, which is the worker's stdin. The
+parent sends snapshots of the configuration; the worker sends one line, READY. EOF means that the parent has ended or was
+killed: the worker drains as after SIGTERM. Each later snapshot is a reload, and raises SIGHUP in the worker.
 
-Worker and worker. Problem: a client's connection reaches a random worker, but admin queries concern all. Rule: each worker
-listens on a Unix socket in a directory of mode 0700. The queried worker queries all others at once, and waits at most
-`longest_wait_s`. The result lacks workers that do not reply in time.
+Worker and worker. Problem: a client's connection reaches a random worker, but admin queries concern all workers. Rule: each
+worker listens on a Unix socket in a directory of mode 0700. The worker that receives an admin query queries all others
+concurrently, and waits for `patience_s` at most. The result lacks workers that do not reply in time.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
-from stayfast.workers import shared_memory as board
+from stayfast.workers import shared_memory
 
 READY = b"ready\n"
 MAX_QUERY_BYTES = 64 * 1024
 MAX_REPLY_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 _PREFIX = "stayfast-workers-"
-_SETTLED_S = 60.0  # a younger directory may not have its locks yet
+_SETTLED_S = 60.0  # the locks of a younger directory may not be taken yet
 
 
 def encode_frame(message: bytes) -> bytes:
@@ -67,7 +67,7 @@ def _receive_exactly(sock: socket.socket, n_bytes: int) -> bytes | None:
 
 
 class ParentChannel:
-    """The worker's end. `config_snapshot` is the latest config snapshot; a thread waits for the next."""
+    """The worker's end of the channel to its parent. `config_snapshot` is the latest one."""
 
     def __init__(self, line: socket.socket) -> None:
         """Wait for the first snapshot. Raises EOFError if the parent ends before it."""
@@ -82,11 +82,13 @@ class ParentChannel:
         return cls(socket.socket(fileno=os.dup(0)))
 
     def watch(self, drain_s: float) -> None:
-        """From now on, raise SIGHUP at a new snapshot, and SIGTERM at the parent's end; `drain_s` after that, exit."""
+        """Start a thread that raises SIGHUP at each new snapshot, and SIGTERM when the parent ends. `drain_s` after that, it
+        ends the process.
+        """
         threading.Thread(target=self._watch, args=(drain_s,), name="lifeline", daemon=True).start()
 
     def send_ready(self) -> None:
-        """Report to the parent that this worker serves and handles signals."""
+        """Report to the parent that this worker is serving and handles signals."""
         self._socket.sendall(READY)
 
     def _watch(self, drain_s: float) -> None:
@@ -95,7 +97,7 @@ class ParentChannel:
             os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(drain_s)
-        os._exit(1)  # the drain hangs, and no parent is left to kill this process
+        os._exit(1)  # the drain hangs, and the parent, which would kill this process, has ended
 
 
 @contextmanager
@@ -103,8 +105,8 @@ def runtime_directory() -> Iterator[str | None]:
     """A directory for one parent's workers, of mode 0700; None if none can be created.
 
     In /dev/shm if possible: a container's root may be read-only, and a path in $TMPDIR too long for a socket. A killed
-    parent leaves its directory behind; the next parent removes it. Parent and workers hold a shared lock on it
-    (`lock_directory`), so a directory that can be locked exclusively is abandoned.
+    parent does not remove its directory; the next parent does. Parent and workers hold a shared lock on their directory
+    (`lock_directory`), so one that can be locked exclusively is abandoned.
     """
     folder, lock = None, None
     for parent in ("/dev/shm", None):  # noqa: S108 - mkdtemp makes a new directory in it, with mode 0700
@@ -112,7 +114,7 @@ def runtime_directory() -> Iterator[str | None]:
             folder = mkdtemp(prefix=_PREFIX, dir=parent)
             lock = lock_directory(Path(folder))
             _remove_abandoned(Path(folder))
-            board.create_files(Path(folder))
+            shared_memory.create_files(Path(folder))
             break
     try:
         yield folder
@@ -151,7 +153,7 @@ def _remove_abandoned(new: Path) -> None:
 
 
 class WorkerPeers:
-    """The other workers, seen from one of them. One loop's. Without a directory there are none."""
+    """The other workers, as one worker reaches them. Used on one event loop. Without a directory there are none."""
 
     def __init__(self, folder: Path | None = None, n: int = 0, n_workers: int = 1, patience_s: float = 1.0) -> None:
         self.directory = folder
@@ -180,7 +182,7 @@ class WorkerPeers:
         self._server = await asyncio.start_unix_server(serve, self._socket_path(self.n))
 
     async def query(self, message: bytes) -> dict[int, bytes | None]:
-        """The reply of every other worker by its number; None: none in time."""
+        """The reply of every other worker, by its number; None: it did not reply in time."""
         if not self.others:
             return {}
         async with asyncio.TaskGroup() as group:

@@ -25,7 +25,7 @@ class Alike(Words):
 
 def is_same(one: str, other: str, words: Words | None = None) -> bool | None:
     """By an embedder of a few synonyms."""
-    return asyncio.run(ByMeaning(Embedders(behind=words), 0.9).is_same(one, other))
+    return asyncio.run(ByMeaning(Embedders(background=words), 0.9).is_same(one, other))
 
 
 @pytest.mark.parametrize(("one", "other", "expected"), [

@@ -9,7 +9,7 @@ import pytest
 
 from stayfast.policy.resilience.hedge import (
     AIM,
-    FORGOTTEN_S,
+    FORGET_AFTER_S,
     LEAST_AFTER_S,
     MIN_SAMPLES,
     SHARES,
@@ -150,7 +150,7 @@ def test_late_streak_beyond_chance_is_slow(share: float, n: int) -> None:
     assert not lately.is_slow(1.0)
     lately.record_late(2.0)
     assert lately.is_slow(2.0)
-    assert not lately.is_slow(2.0 + FORGOTTEN_S)
+    assert not lately.is_slow(2.0 + FORGET_AFTER_S)
 
 
 def test_late_streak_answer_in_time_ends_it() -> None:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from stayfast.policy.prompt_tokens import MAX_CLASSES, N_HALVED, PromptTokens
+from stayfast.policy.prompt_tokens import HALVE_AT, MAX_CLASSES, PromptTokens
 
 
 def test_prompt_tokens_without_samples_uses_four_bytes() -> None:
@@ -27,9 +27,9 @@ def test_prompt_tokens_ratio_by_model_and_size() -> None:
 def test_prompt_tokens_follow_new_traffic() -> None:
     """Another tokenizer behind the same name is known after some hundred prompts."""
     known = PromptTokens()
-    for _ in range(10 * N_HALVED):
+    for _ in range(10 * HALVE_AT):
         known.learn("m", 1000, 400)
-    for _ in range(4 * N_HALVED):
+    for _ in range(4 * HALVE_AT):
         known.learn("m", 1000, 200)
     assert known.estimate("m", 1000) == pytest.approx(200, rel=0.1)
 

@@ -111,5 +111,5 @@ def test_predictor_n_ahead_returns_to_zero(events: list[tuple[str, int, int, flo
 
 def test_predictor_repr_shows_line_and_error() -> None:
     """The line, and its error."""
-    assert repr(TtftPredictor()) == "<Predictor 0 ms + 0 own + 0 ahead of each 1,000 tokens; no error known>"
+    assert repr(TtftPredictor()) == "<TtftPredictor 0 ms + 0 own + 0 ahead of each 1,000 tokens; no error known>"
     assert "off by" in repr(taught())

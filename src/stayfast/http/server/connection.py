@@ -121,7 +121,7 @@ class App(Protocol[R]):
     def handle(self, connection: "ServerConnection[R]", request: R) -> Coroutine[Any, Any, None]:
         """Answer one request. Runs in its own Task, which is cancelled when the client disconnects.
 
-        Must call `connection.finish` after a complete answer, else `close`, `reset` or `abort_connections`.
+        Must call `connection.finish` after a complete answer, else `close`, `reset` or `abort`.
         """
 
     def render_error(self, request: R, error: StayfastError, *, keep_alive: bool) -> bytes:

@@ -7,7 +7,7 @@ the last arrival; stages invert the integral of the rate, so a Poisson process k
 depend on answers (agents, chat turns): use conversations (`schedule`) or a closed loop.
 
 Traces of recorded traffic also hold lengths, but no text. Formats: CSV `TIMESTAMP,ContextTokens,GeneratedTokens` (Azure 2023
-and 2024), CSV `arrival_s,estimate_input_tokens_high,output_tokens`, with `reusable_prefix_tokens` for Mooncake; JSONL
+and 2024), CSV `arrival_s,input_tokens,output_tokens`, with `reusable_prefix_tokens` for Mooncake; JSONL
 `{timestamp (ms), input_length, output_length, hash_ids}` (Mooncake). Mooncake's timestamps are rounded to about 3 s, which
 would make artificial bursts: each batch of equal times is spread evenly up to the next timestamp.
 """

@@ -153,7 +153,8 @@ class MeasuredRun:
         return self.quantile(name, 0.99) / median_s if median_s > 0 else nan
 
     def __repr__(self) -> str:
-        return f"<Measured {self.result.label!r}: {self.n_succeeded} of {self.n_offered} whole, {self.goodput.n_good} good>"
+        return (f"<MeasuredRun {self.result.label!r}: {self.n_succeeded} of {self.n_offered} whole, "
+                f"{self.goodput.n_good} good>")
 
 
 def metric_column(samples: Samples, name: str) -> Iterable[float]:

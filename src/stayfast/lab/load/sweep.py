@@ -5,10 +5,9 @@ The rule. Step i is past the knee if
   p99_i > 3 * p99_1: the p99 of `ttft_sched` (failures count as infinitely slow) is three times that of the first step,
 and the next step is past it too, or nothing was good in step i. The knee is the step before; a single step past it is noise.
 The load is the offered rate as measured, or the number of callers. p99_1 is the upper end of its confidence interval, so a
-lucky first step does not make the second look bad. Steps with under `N_LEAST` requests are ignored, as their p99 rests on
-one or two of them; so are invalid steps, whose figures are the client's.
-`auto` doubles the load from 1 until the knee is found, a step is invalid, or `MAX_AUTO_STEPS` are done.
-Wrong if the first step already loads the target.
+lucky first step does not make the second look bad. Steps with under `MIN_STEP_REQUESTS` requests are ignored, as their p99
+rests on one or two of them; so are invalid steps, whose figures are the client's. `auto` doubles the load from 1 until the
+knee is found, a step is invalid, or `MAX_AUTO_STEPS` are done. Wrong if the first step already loads the target.
 """
 
 from collections.abc import Iterator, Sequence

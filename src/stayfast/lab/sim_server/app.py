@@ -178,7 +178,7 @@ class SimulatorApp:
                               connection_line(request, keep_alive=keep_alive), has_body=request.method != "HEAD")
 
     def __repr__(self) -> str:
-        return f"<Site: {', '.join(self._providers)}; {self.http!r}>"
+        return f"<SimulatorApp: {', '.join(self._providers)}; {self.http!r}>"
 
 
 @contextmanager

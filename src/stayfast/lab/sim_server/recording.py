@@ -65,7 +65,7 @@ class RequestRecords:
         return len(self._records)
 
     def __repr__(self) -> str:
-        return f"<Records: {len(self._records)} of {self._n}>"
+        return f"<RequestRecords: {len(self._records)} of {self._n}>"
 
 
 MIN_BACKOFF_S = 0.05  # a retry sooner than this after an error has no backoff

@@ -43,7 +43,7 @@ class SimulatedHead(msgspec.Struct, frozen=True, gc=False):
 
 class SimulatedCall(CallState):
     """One call: `wait_head` once, then `next` until None; `close` at any time. One task owns it. `wait_head` and `next`
-    raise Broke if the connection fails, and do not return if the provider hangs: cancel and close then.
+    raise ConnectionBroken if the connection fails, and do not return if the provider hangs: cancel and close then.
     """
 
     __slots__ = ("_due_at", "_encoder", "_fault_at", "_has_client_left", "_n_chunks", "_n_sent", "_name", "_opening",
@@ -151,8 +151,8 @@ class SimulatedCall(CallState):
         return data
 
     def close(self) -> None:
-        """The client disconnected, or has read everything. Capacity is freed at once; with `notices_hangup` off, at the end
-        of the work. Idempotent.
+        """The client disconnected, or has read everything. Capacity is freed at once; without
+        `cancels_on_disconnect`, at the end of the work. Idempotent.
         """
         if self.outcome is not None or self._has_client_left:
             return
@@ -325,7 +325,7 @@ class SimulatedCall(CallState):
         await asyncio.get_running_loop().create_future()
 
     def __repr__(self) -> str:
-        return f"<Answering {self._name}: {self.outcome or 'running'}, {self._n_sent} tokens sent>"
+        return f"<SimulatedCall {self._name}: {self.outcome or 'running'}, {self._n_sent} tokens sent>"
 
 
 class Provider(ProviderState):

@@ -92,7 +92,7 @@ def error_for_status(status: int, code: str = "", retry_after_s: float | None = 
 
 
 def rate_limit_error(limit: VendorLimit, cost: int, model: str, retry_after_s: float | None) -> VendorError:
-    """A 429 because `cost` exceeds the rest of a limit. `parse_retry_after_s`: until it fits; None: not stated."""
+    """A 429 because `cost` exceeds the rest of a limit. `retry_after_s`: until it fits; None: not reported."""
     what = limit.name.replace("-", " ")
     is_usual = limit.window_s == _MINUTE_S
     per = _LIMIT_NAMES[limit.name] if is_usual else f"{what} per {limit.window_s:g}s"

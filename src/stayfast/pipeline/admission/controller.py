@@ -76,7 +76,7 @@ class QueueOutlook(msgspec.Struct, frozen=True):
 
 
 class AdmissionController:
-    """All places of one gateway. Belongs to one loop; only `wait` awaits, and giving back never does."""
+    """All places of one gateway. Belongs to one loop; only `wait` awaits; a place is given back without awaiting."""
 
     __slots__ = ("_clock", "_config", "_first_s", "_hold", "_sharing", "_timer", "_timer_at", "lanes", "n_taken", "outlook",
                  "overload_signals", "queue")
@@ -219,7 +219,7 @@ class AdmissionController:
                 self._let_in(self._clock.now())
 
     def learn_ttft(self, seconds: float) -> None:
-        """A first token arrived `ttft_s` after its call began."""
+        """A first token arrived `seconds` after its call began."""
         self._first_s += (seconds - self._first_s) * _LEARNS
 
     def queue_depths(self) -> Iterator[tuple[str, int]]:

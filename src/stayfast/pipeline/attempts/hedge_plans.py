@@ -6,10 +6,10 @@ from math import exp, inf
 from typing import Any
 
 from stayfast.policy.resilience.hedge import (
-    CHOSEN_AGAIN_S,
     ENOUGH_SAMPLES,
     MIN_SAMPLES,
     NO_HEDGE,
+    RECHOOSE_EVERY_S,
     FirstTokens,
     HedgeConfig,
     HedgePlan,
@@ -144,8 +144,8 @@ class Hedging:
                 for (upstream, is_whole), lately in self._lately.items() if lately.is_slow(now)]
 
     def due_now(self) -> list[dict[str, Any]]:
-        """When second attempts are due, of the newest kinds of prompt. `after_ms` None: no help is to be expected, and
-        `why_never` is the reason. `share`: of the calls, what they may come to.
+        """When hedges are due, for the newest kinds of prompt. `after_ms` None: a hedge would not help; `why_never` is the
+        reason. `share`: the largest share of the calls that may be hedges.
         """
         newest = sorted(self._kinds.items(), key=lambda item: item[1].refresh_at, reverse=True)
         return [{"upstream": upstream, "then": second, "form": _form(is_whole),
@@ -165,7 +165,7 @@ class Hedging:
             chosen = choose_share(first_s, second_s, self.max_extra, is_whole=is_whole, present=kind.share)
             kind.share += min(SMOOTHING, (known.n - kind.n_chosen) / ENOUGH_SAMPLES) * (chosen - kind.share)
             kind.n_chosen = known.n
-            kind.choose_at = now + CHOSEN_AGAIN_S
+            kind.choose_at = now + RECHOOSE_EVERY_S
         share = aim_share(kind.share, self.budget.hedge_demand(now), self._mean.value if is_free else None)
         is_hedged = kind.plan.after_s < inf
         made = plan_hedge(first_s, second_s, share, self.max_extra, is_whole=is_whole, is_hedged=is_hedged)

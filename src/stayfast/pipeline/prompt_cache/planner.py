@@ -54,7 +54,7 @@ class PrefixLeaders:
         return None if running is None or running.done() else running
 
     def try_to_lead(self, key: Hashable) -> "asyncio.Future[None] | None":
-        """A request is sent. It leads if no other one does and nothing is cached; give the result to `stop_leading` then."""
+        """A request is sent. It leads if no other request does and nothing is cached; its lead goes to `stop_leading`."""
         if key in self._running or self._warm_until.get(key, 0.0) > self._clock.now():
             return None
         self._running[key] = lead = asyncio.get_running_loop().create_future()

@@ -48,7 +48,7 @@ class OverloadSignals:
         self._at, self._cpu_s = now, cpu_s
 
     def add_sample(self, due_at: float, now: float, cpu_s: float) -> None:
-        """A timer that was due at `due_at` ran now; `read_cpu_s`: CPU time used so far."""
+        """A timer that was due at `due_at` ran now; `cpu_s`: CPU time used so far."""
         self.late_s = max(now - due_at, self.late_s / 2)
         if now > self._at:
             self.busy = (cpu_s - self._cpu_s) / (now - self._at)

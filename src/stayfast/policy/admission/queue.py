@@ -4,13 +4,13 @@ Problem: an unbounded queue turns overload into time-outs for all: each answer c
 queue is short, sorted by urgency, and sheds early. The next request is from the highest band (`priority`), in it from the
 tenant with the least service (`fair_share`), and of its requests the one with the earliest deadline, with ageing:
 
-    key = min(deadline, queued_at + ages_within)      no request is overtaken by one that comes `ages_within` after it
+    key = min(deadline, queued_at + aging_s)      no request is overtaken by one that comes `aging_s` later
 
 A queue caused by a burst drains; a standing queue does not. So the longest wait depends on how long the tenant's queue in
 its band has not been empty (CoDel, in the form of "Fail at Scale"):
 
-    longest wait = max_wait                      if it was empty within the last `max_wait`
-                 = target_wait                   otherwise, except for its first request, which gets the next place
+    longest wait = max_wait_s                    if it was empty within the last `max_wait_s`
+                 = target_wait_s                 otherwise, except for its first request, which gets the next place
 
 A new request is rejected at once if it would wait too long. By Little's law, with mean service time S and n in flight:
 
@@ -20,7 +20,7 @@ Beyond `max_queue` one request is pushed out: in the lowest band, of the tenant 
 weight, the one with the latest key.
 Source: CoDel (Nichols and Jacobson, 2012) and its server variant ("Fail at Scale", ACM Queue 2015); earliest deadline
 first; the push-out rule is ours.
-When wrong: at very low rates, or if an answer takes longer than `max_wait`, every queue is a standing one.
+When wrong: at very low rates, or if an answer takes longer than `max_wait_s`, every queue is a standing one.
 """
 
 from bisect import insort

@@ -110,7 +110,7 @@ class SharedBucket(Bucket):
         cells[cell] = max(cells[cell], now + (self.capacity - self._level_after(before, now)) / self.per_s)
 
     def __repr__(self) -> str:
-        return f"<CommonBucket of {self.capacity:g}, {self.per_s:g}/s, full at {self._cells[self._cell]:.1f}>"
+        return f"<SharedBucket of {self.capacity:g}, {self.per_s:g}/s, full at {self._cells[self._cell]:.1f}>"
 
 
 MINUTE_S, DAY_S = 60.0, 86_400.0

@@ -7,7 +7,7 @@ if the model would have answered about the same again:
     is fresh          age <= ttl_s, and age <= the client's max-age
     is stale          older by at most stale_while_revalidate_s: served at once, and renewed in the background
     stale-if-error    older by at most stale_if_error_s: served only if the call for a new answer fails
-    is unusable       from the future by more than SKEW_S, as the clock that stamped it was ahead
+    is unusable       from the future by more than MAX_CLOCK_SKEW_S, as the clock that stamped it was ahead
 
 Without a temperature a request uses its provider's default, mostly 1. Clients use HTTP's Cache-Control directives, which
 only restrict the route's settings: no-store, no-cache (no look-up, but storage), max-age, only-if-cached; also a storage

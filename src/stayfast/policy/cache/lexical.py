@@ -1,23 +1,24 @@
-"""Word rules that tell apart two questions which an embedding model finds equal.
+"""Word rules that distinguish two questions which an embedding model finds equal.
 
-Problem: "Markdown to HTML" and "HTML to Markdown" have cosine .994, "2.12 wheels" and "2.13 wheels" .979. Rule: whatever the
-model says, one question's answer is not used for the other if
+Problem: "Markdown to HTML" and "HTML to Markdown" have cosine .994, "2.12 wheels" and "2.13 wheels" .979. Rule: at any
+cosine, the answer to one question is not used for the other if
 
     numbers     their sets of numbers differ, in digits or in words
     negation    one has a negator, the other has none
-    opposites   one has a word, the other has its opposite instead
+    opposites   one has a word, and the other has its opposite instead
     entities    both have names (capitals inside a sentence), and share none
     order       their content words are the same in another order
 
-These rules are necessary but not sufficient: of Redis' adversarial pairs they reject a fifth of the different ones, and a
-tenth of the equal ones. The comparison of two answers has one more rule, as answers often share a template:
+These rules find only some differences, and reject some equal questions: of Redis' adversarial pairs they reject a fifth of
+the different ones and a tenth of the equal ones. Two answers are compared by one more rule, since answers often share a
+template:
 
-    template    at least MOST_SAME of their word pairs are equal, and each answer has a content word (a number or a word
-                with an opposite counts) that the other lacks, or has less often
+    template    at least MOST_SAME of their word pairs are equal, and each answer has a content word (or a number, or a
+                word with an opposite) that the other lacks, or has less often
 
-When wrong: the rules read words, not meaning. "Not bad" is a negation, and "press the button" and "hold the button" share a
-template. The word lists are English; questions in other languages get no semantic hits, because nothing would tell "on" from
-"off" there.
+When wrong: the rules compare words, not meanings. "Not bad" counts as a negation, and "press the button" and "hold the
+button" share a template. The word lists are English. Questions in other languages get no semantic hits, because no rule
+would distinguish "on" from "off" there.
 """
 
 import re
@@ -33,10 +34,11 @@ from msgspec import Struct
 class Lexicon:
     """Word lists of one language, in lower case and without apostrophes.
 
-    negators: negate a sentence. opposites: for each word, those with the opposite meaning. reverser: a prefix that makes the
-    opposite. fillers: words without content, which also identify the language. pointing: first words that refer to earlier
-    text. volatile: words of questions whose answer changes soon. personal: words of questions whose answer depends on the
-    person. numbers: as digits; "one" is left out, as in "how could one".
+    negators: words that negate a sentence. opposites: for each word, the words of opposite meaning. reverser: a prefix that
+    makes a word its opposite. fillers: words without content, which also identify the language. pointing: first words of a
+    question that refer to earlier text. volatile: words of questions whose answer changes soon. personal: words of questions
+    whose answer depends on the person. numbers: number words and their digits, without "one", which is often a pronoun ("how
+    could one").
     """
 
     negators: frozenset[str]
@@ -114,8 +116,8 @@ ENGLISH: Final = Lexicon(
 LEXICONS: Final = {"en": ENGLISH}
 
 MOST_CHARS: Final = 10_000
-MOST_SAME: Final = 0.5  # of the word pairs of the longer text: with more, two answers share a template
-LEAST_STEM: Final = 4  # letters of a word that has an opposite with the reverser: "unit" is not the opposite of "it"
+MOST_SAME: Final = 0.5  # of the word pairs of the longer text; from this share on, two answers share a template
+LEAST_STEM: Final = 4  # letters that a word needs for an opposite by the reverser: "unit" is not the opposite of "it"
 _APOSTROPHES: Final = str.maketrans("", "", "'\u2019`")
 _WORD: Final = re.compile(r"\d[\d.,]*|[^\W\d_][\w+#]*")
 _NUMBER: Final = re.compile(r"\d[\d.,]*")
@@ -130,7 +132,7 @@ class Wording(Struct, frozen=True, gc=False):
 
 
 def parse_wording(text: str, lexicon: Lexicon = ENGLISH) -> Wording:
-    """Read the first MOST_CHARS of a text. About 10 us for a short one, 1 ms at most."""
+    """Parse the first MOST_CHARS of a text. Takes about 10 us for a short text, 1 ms at most."""
     plain = text[:MOST_CHARS].translate(_APOSTROPHES)
     words = tuple(_WORD.findall(plain.lower()))
     spelled = lexicon.numbers
@@ -140,7 +142,7 @@ def parse_wording(text: str, lexicon: Lexicon = ENGLISH) -> Wording:
 
 
 def find_difference(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) -> str:
-    """The rule by which two questions have different answers; empty: none."""
+    """The name of the rule that two questions break, so that they have different answers; empty: none."""
     if one.numbers != other.numbers:
         return "numbers"
     if one.is_negated != other.is_negated:
@@ -154,7 +156,7 @@ def find_difference(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) ->
 
 
 def shares_template(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) -> bool:
-    """Whether two answers share a template with different words in it. About 0.2 ms for a hundred words each."""
+    """Whether two answers are one template with different words. Takes about 0.2 ms for two answers of a hundred words."""
     pairs, other_pairs = Counter(pairwise(one.words)), Counter(pairwise(other.words))
     if (pairs & other_pairs).total() < MOST_SAME * max(pairs.total(), other_pairs.total()):
         return False
@@ -163,24 +165,26 @@ def shares_template(one: Wording, other: Wording, lexicon: Lexicon = ENGLISH) ->
 
 
 def _values_in(words: tuple[str, ...], lexicon: Lexicon) -> Counter[str]:
-    """How often each content word occurs; numbers as digits."""
+    """How often each content word occurs; number words are counted as digits."""
     fillers, opposites, numbers = lexicon.fillers, lexicon.opposites, lexicon.numbers
     return Counter([numbers.get(word) or word.rstrip(".,") for word in words if word not in fillers or word in opposites])
 
 
 def _is_reordered(one: tuple[str, ...], other: tuple[str, ...], fillers: frozenset[str]) -> bool:
-    """Whether the same content words are in another order; if their order is equal, whether all words are."""
+    """Whether two texts have the same content words in another order; or the content words in the same order, and all words
+    in another.
+    """
     own_words = [word for word in one if word not in fillers]
     other_words = [word for word in other if word not in fillers]
     return sorted(one) == sorted(other) if own_words == other_words else sorted(own_words) == sorted(other_words)
 
 
 def _is_exchanged(only: set[str], only_other: set[str], lexicon: Lexicon) -> bool:
-    """Whether a word of one side is the opposite of a word of the other."""
+    """Whether a word that only one text has is the opposite of a word that only the other has."""
     opposites, before = lexicon.opposites, lexicon.reverser
     if any(not found.isdisjoint(only_other) for word in only if (found := opposites.get(word)) is not None):
         return True
-    if f" {before}" not in " ".join(("", *only, *only_other)):  # rarely true; takes 1 us
+    if f" {before}" not in " ".join(("", *only, *only_other)):  # the usual case; takes 1 us
         return False
     return any(len(stem := word[len(before):]) >= LEAST_STEM and stem in (only_other if word in only else only)
                for word in only | only_other if word.startswith(before) and word not in lexicon.fillers)

@@ -118,7 +118,7 @@ class FixedThreshold:
         return "" if p >= self.threshold else "unlike"
 
     def __repr__(self) -> str:
-        return f"<Fixed {self.threshold:g}>"
+        return f"<FixedThreshold {self.threshold:g}>"
 
 
 class Judgement(NamedTuple):

@@ -13,7 +13,7 @@ upstream has reported them, else a quarter of the request's bytes.
 Problem: answers counted as they arrive do not represent the calls made: at the start of a burst only fast ones have arrived,
 after it only slow ones remain. Rule: a call is classified at one instant fixed at its start, answered or not:
 
-    judged_at = began_at + the time that counts as slow      (3 times the baseline)
+    slow_at = began_at + the time that counts as slow      (3 times the baseline)
 
 Unanswered calls are then at least that slow. So the calls of any period are a fair sample. Instants are rounded up to
 eighths of a second, for batches. Without a baseline, a call is classified a second after its start, and only as refused or

@@ -1,27 +1,28 @@
 """Circuit breaker of one upstream: suspends it while it fails or is far slower than its baseline.
 
-Problem: a request sent to an upstream in an outage is delayed, and prolongs the outage. But a breaker that rejects requests
-for the only upstream failed 52.9 % of the requests in a provider's bad minutes, against 1.2 % without it. So this breaker
-only advises: other upstreams go first, and if there are none, the request is tried. Rule:
+Problem: a request sent to an upstream in an outage is delayed, and prolongs the outage. But in a provider's bad minutes a
+breaker that rejected the requests for the only upstream made 52.9 % of them fail, against 1.2 % without a breaker. So this
+breaker only changes the order: other upstreams are tried first, and without any the suspended one is tried. Rule:
 
-    closed -> open       5 failures in a row; or half of the last 20 calls of the last 30 s failed, of at least 10; or slow:
-                         each call adds ln(0.5 / p) to the evidence if it was slow, else ln(0.5 / (1 - p)); never below 0;
-                         opens at ln(10^6), which takes 9 slow calls in a row
+    closed -> open       5 failures in a row; or half of the last 20 calls failed (in the last 30 s, and at least 10 calls);
+                         or too many slow calls: each call adds ln(0.5 / p) to the evidence if it was slow, else
+                         ln(0.5 / (1 - p)); the evidence is never below 0; the breaker opens at ln(10^6), for example after
+                         9 slow calls in a row
     p                    tolerated share of slow calls: 10 %, or 1.5 times the share of the last 1,000 calls
-    slow                 3 times the baseline of such prompts, classified by policy/resilience/baselines.py
-    open -> half open    after 60 s * U(0.8, 1.2), one call at a time is a probe; a good one half-opens
+    slow                 3 times the baseline of similar prompts; policy/resilience/baselines.py classifies the calls
+    open -> half open    after 60 s * U(0.8, 1.2), one call at a time is a probe; a good one half-opens the breaker
     half open -> closed  at the second good probe; -> open after a bad one
-    closed again         its share of the requests that would prefer it grows from 10 % to 100 % in 10 s
+    closed again         the upstream's share of its usual requests grows from 10 % to 100 % in 10 s
 
-A call made while it is open, for lack of other upstreams, is a probe, too, so a single upstream recovers at once. Calls that
-began before the last change of state are ignored. Refused connections, resets, time-outs, 5xx and broken answers count as
-failures; bad requests, bad keys and 429 (policy/resilience/limits.py) are not reported. Of several processes one probes at a
-time (`probes`).
+A call made while the breaker is open, for lack of other upstreams, is also a probe, so a single upstream recovers at once.
+Calls that began before the last change of state are ignored. Refused connections, resets, time-outs, 5xx and broken answers
+count as failures; bad requests, bad keys and 429 (policy/resilience/limits.py) are not reported. Only one process probes at
+a time (`probes`).
 Source: Nygard, "Release It!"; failsafe-go and resilience4j (window by count, minimum, single probes); slow start as in
 Envoy; Page, "Continuous Inspection Schemes" (Biometrika, 1954): the cumulative sum, whose mean distance between false alarms
 is at least e to the power of its threshold, with the shortest delay (Moustakides, 1986).
-When wrong: two upstreams with a shared cause of failure open together, and are then both tried; slow calls in clumps (one
-session's prompts) are treated as independent. Each model of an upstream has its own breaker.
+When wrong: the breakers of two upstreams with a common cause of failure open together, and both are then tried; slow calls
+are assumed independent, although those of one session are not. Each model of an upstream has its own breaker.
 """
 
 from collections import deque
@@ -77,7 +78,7 @@ _CLOSED = BreakerState.CLOSED
 
 
 class Evidence(NamedTuple):
-    """Numbers of ended calls by result."""
+    """The numbers of ended calls, by result."""
 
     n_good: int
     n_failed: int
@@ -86,10 +87,10 @@ class Evidence(NamedTuple):
 
 class Breaker:
     """The breaker of one upstream. Pure state; changed only by its owner. Instants are seconds and never go back.
-    `start_call` returns a mark for each call, which is passed back with the result, or to `discard_call` if there is none.
+    `start_call` returns a mark for the call. The caller passes it back with the result, or to `discard_call` without one.
     """
 
-    __slots__ = ("_calls", "_closed_at", "_config", "_evidence", "_follows", "_judged_at", "_n_failed", "_n_good_probes",
+    __slots__ = ("_calls", "_closed_at", "_config", "_evidence", "_is_local", "_judged_at", "_n_failed", "_n_good_probes",
                  "_n_probing", "_n_quick", "_n_slow", "_open_until", "_rng", "_slow", "_usual_slow", "mark",
                  "n_failed_in_row", "probes", "state", "why")
 
@@ -99,28 +100,28 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self.why = "no failures yet"  # the reason of the last change
         self.n_failed_in_row = 0
-        self._calls: deque[tuple[float, bool]] = deque()  # instant, whether it failed
+        self._calls: deque[tuple[float, bool]] = deque()  # instant and whether it failed, of each call
         self._n_failed = 0
-        self._slow: deque[tuple[float, int]] = deque()  # instant, number of calls classified as slow
-        self._evidence = 0.0  # of too many slow calls; logarithm of odds
+        self._slow: deque[tuple[float, int]] = deque()  # instant and number of calls then classified as slow
+        self._evidence = 0.0  # for too many slow calls; logarithm of the odds
         self._n_slow = self._n_quick = 0  # since the evidence was 0
         self._usual_slow = 0.0  # long-term share of slow calls
         self._judged_at = float("-inf")
-        self.mark = 0  # changes with the state
+        self.mark = 0  # the number of changes of state
         self._n_probing = self._n_good_probes = 0
         self.probes: ProbeLease | None = None  # shared with other processes
         self._open_until = 0.0
         self._closed_at = float("-inf")
-        self._follows = False  # the last change was adopted from another process
+        self._is_local = True  # the last change was this process's own, and is published to others
 
     @property
     def is_enabled(self) -> bool:
         return self._config.enabled
 
     def begin_slow_start(self, now: float) -> None:
-        """Start a new upstream with a growing share, as after closing."""
+        """Give a new upstream a growing share of its requests, as after closing."""
         self._closed_at = now
-        self._follows = True  # not published to other processes
+        self._is_local = False  # so that it is not published
 
     def start_call(self) -> int:
         """Start a call; returns its mark."""
@@ -140,11 +141,11 @@ class Breaker:
 
     @property
     def is_down(self) -> bool:
-        """Whether it is not closed and the last `consecutive_failures` calls failed."""
+        """Whether it is not closed, and at least the last `consecutive_failures` calls failed."""
         return self.state is not _CLOSED and self.n_failed_in_row >= self._config.consecutive_failures
 
     def traffic_share(self, now: float) -> float:
-        """The share of the requests preferring it that may go there: 0 while suspended, 1 when healthy."""
+        """The share of its usual requests that the upstream gets: 0 while suspended, 1 when healthy."""
         if self.state is not _CLOSED:
             return 0.0
         age_s = now - self._closed_at
@@ -161,7 +162,7 @@ class Breaker:
             self._record_probe(now, is_good=not is_slow, why="a probe was slow")
 
     def record_lost(self, mark: int, now: float) -> None:
-        """A call was cancelled for a faster one after it had become slow."""
+        """A call that was already slow was cancelled for a faster one."""
         if mark == self.mark and self.state is not _CLOSED:
             self._set_probing(self._n_probing - 1)
             self._record_probe(now, is_good=False, why="a probe was slow")
@@ -178,7 +179,7 @@ class Breaker:
             self._record_probe(now, is_good=False, why="a probe failed")
 
     def record_verdicts(self, n_slow: int, n_quick: int, now: float) -> None:
-        """Calls with the present mark were classified as slow or not (policy/resilience/baselines.py)."""
+        """`n_slow` and `n_quick` calls with the present mark were classified (policy/resilience/baselines.py)."""
         if n_slow and self.state is _CLOSED:
             self._slow.append((now, n_slow))
             while self._slow[0][0] < now - self._config.window_s:
@@ -191,7 +192,7 @@ class Breaker:
             self._set_probing(self._n_probing - 1)
 
     def evidence_since(self, since: float) -> "Evidence":
-        """The calls of the window that ended, or were classified as slow, after `since`."""
+        """The recent calls that ended, or were classified as slow, after `since`."""
         n = n_failed = 0
         for at, is_failed in reversed(self._calls):
             if at <= since:
@@ -219,25 +220,26 @@ class Breaker:
 
     @property
     def published_state(self) -> float:
-        """The last change, for `adopt_state` in other processes: > 0: open until then; < 0: closed at minus that; 0:
-        none."""
-        if self._follows or self.state is BreakerState.HALF_OPEN:
+        """The last change as a number, for `adopt_state` in other processes. Positive: open until this instant; negative:
+        closed at its absolute value; 0: no change.
+        """
+        if not self._is_local or self.state is BreakerState.HALF_OPEN:
             return 0.0
         if self.state is BreakerState.OPEN:
             return self._open_until
         return -self._closed_at if self._closed_at > 0 else 0.0
 
     def adopt_state(self, published: float, now: float) -> None:
-        """Follow a change of another process's breaker of the same upstream."""
+        """Make the same change as another process's breaker of this upstream."""
         if published > 0 and self.state is BreakerState.CLOSED and self._config.enabled:
             self._open_until = published
             self._enter_state(BreakerState.OPEN, "opened in another worker")
-            self._follows = True
+            self._is_local = False
         elif published < 0 and self.state is not BreakerState.CLOSED:
             self._closed_at = min(-published, now)
             self.n_failed_in_row = 0
             self._enter_state(BreakerState.CLOSED, "closed in another worker")
-            self._follows = True
+            self._is_local = False
 
     def _add_call(self, now: float, *, is_failed: bool) -> None:
         calls, oldest_at = self._calls, now - self._config.window_s
@@ -301,7 +303,7 @@ class Breaker:
     def _enter_state(self, state: BreakerState, why: str) -> None:
         self.state = state
         self.why = why
-        self._follows = False
+        self._is_local = True
         self.mark += 1
         self._calls.clear()
         self._slow.clear()

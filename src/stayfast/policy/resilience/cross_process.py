@@ -1,17 +1,19 @@
 """A limit that several worker processes share.
 
-Problem: if each of N workers has its own limit, they admit N times as many; if each has a limit divided by N, one rejects
-while another has free places. Rule: each worker's counts are in shared memory, where only it writes and all read. A place is
-free if the sum is below the limit; while other workers have waiting requests, none takes more than its part by demand:
+Problem: if each of N workers has the whole limit, they admit N times as many requests. If each has an Nth of it, one worker
+rejects requests while another has free places. Rule: each worker has its counts in shared memory. Only it writes them; all
+workers read them. A place is free if the places taken by all workers are fewer than the limit. While other workers have
+waiting requests, a worker takes no more than its part:
 
     free    sum of taken < n_places   and   (no other worker waits, or taken = 0, or taken < part)
-    part    demand / sum of demands, of the places of all workers that wait; at least one place
+    part    demand / (sum of the demands of the workers that wait), of the places of these workers; at least one place
     demand  taken + waiting
 
-Counts are absolute: other workers set those of a dead worker to 0, and a live one corrects itself with its next write.
-Source: ours; a single writer for each cell as in Lamport's bakery algorithm (1974).
-When wrong: two workers that check within the same microsecond may both take the last place. Order, fairness, bands and
-tenants apply within each process only.
+Counts are totals, not differences: other workers can set the counts of a dead worker to 0, and the next write of a live
+worker corrects an error.
+Source: ours; one writer for each cell, as in Lamport's bakery algorithm (1974).
+When wrong: two workers that check within the same microsecond may both take the last place. Queue order, priority bands and
+fairness between tenants apply within each process only.
 """
 
 from collections.abc import Sequence
@@ -30,7 +32,9 @@ class Cells(Protocol):
 
 
 def describe_occupancy(n_taken: int, n_places: float, shared: "SharedLimit | None", verb: str, where: str = "") -> str:
-    """The use of a limit in words: 4 of 4 places are taken (3 of them by other workers). `n_taken`: by this process."""
+    """A limit in words: "4 of 4 places are taken (3 of them by other workers)". `n_taken`: the places that this process has
+    taken.
+    """
     n_elsewhere, is_reserved = 0, False
     if shared is not None:
         n_elsewhere = shared.n_elsewhere()
@@ -41,7 +45,7 @@ def describe_occupancy(n_taken: int, n_places: float, shared: "SharedLimit | Non
 
 
 class ProbeLease:
-    """Which processes probe an upstream at present. Each process writes only its own cell."""
+    """The processes that are probing an upstream now. Each process writes only its own cell."""
 
     __slots__ = ("_cells", "_others", "_own")
 
@@ -59,16 +63,16 @@ class ProbeLease:
 
 
 class SharedLimit:
-    """One process's view of a shared limit. `cells` is shared memory; used on one event loop."""
+    """One process's view of a shared limit. Used on one event loop."""
 
     __slots__ = ("_cells", "_others", "_taken", "_waiting", "is_polling", "n_processes")
 
     def __init__(self, cells: Cells, own: tuple[int, int], others: Sequence[tuple[int, int]]) -> None:
-        """`own` and `others` are the indices of each process's two cells, for taken and waiting."""
+        """`cells`: shared memory. `own`, `others`: for each process the indices of its two cells, taken and waiting."""
         self._cells = cells
         self._taken, self._waiting = own
         self._others = tuple(others)
-        self.is_polling = False  # a request waits here, and checks every LOOK_ELSEWHERE_S
+        self.is_polling = False  # a request of this process waits, and checks every POLL_EVERY_S
         self.n_processes = 1 + len(self._others)
 
     def set_taken(self, n: int) -> None:
@@ -85,7 +89,9 @@ class SharedLimit:
         return int(n)
 
     def n_effective(self, n_taken: int, n_places: float) -> int:
-        """The places in use, from the view of a process with `n_taken`; `n_places` if the rest is reserved for others."""
+        """The places that this process must regard as taken, if it has `n_taken`: those of all processes; `n_places` if the
+        free ones are reserved for other processes.
+        """
         cells, n = self._cells, float(n_taken)
         n_waiting = 0.0
         for taken, waiting in self._others:
@@ -96,7 +102,7 @@ class SharedLimit:
         return int(n)
 
     def _fair_part(self, n_taken: int, n_places: float) -> float:
-        """The places of this process while other processes have waiting requests."""
+        """The places that this process may take while other processes have waiting requests."""
         cells = self._cells
         own = n_taken + max(1.0, cells[self._waiting])
         others = [cells[taken] + cells[waiting] for taken, waiting in self._others if cells[waiting]]

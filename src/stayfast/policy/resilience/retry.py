@@ -1,21 +1,21 @@
-"""Retries: when a failed attempt is followed by another, and after which wait (exponential back-off with a cap).
+"""Retries: whether another attempt follows a failed one, and after which wait (exponential back-off with a cap).
 
-Problem: clients that retry at once and in step turn a hiccup into an outage, and a retry that cannot finish in time is
-pure load. Rule: another attempt is made only after faults that it can mend, before any content has reached the client, up to
-`max_attempts`, and only if its wait leaves `min_remaining_s`, and the least time that an attempt takes, before the
-deadline. An attempt at a healthy upstream that this request has not tried starts at once. Any other waits, and at least
-for the rest of that upstream's Retry-After, if that is a small part of the request's time:
+Problem: clients that retry at once and simultaneously turn a short fault into an outage, and a retry that cannot finish in
+time is load without use. Rule: another attempt is made only after a fault that it may avoid, before any content has reached
+the client, and up to `max_attempts`. Its wait must leave enough time before the deadline: `min_remaining_s`, and the least
+time that an attempt takes. An attempt at a healthy upstream that this request has not tried starts at once. Any other waits,
+at least for the rest of that upstream's Retry-After:
 
     ceiling = min(backoff_cap_s, backoff_base_s * factor ** (n_failures - 1))
     wait    = (1 - jitter) * ceiling + U(0, jitter * ceiling)
-    a Retry-After is waited for up to min(max_retry_after_s - waited so far, 0.25 * remaining), and is never lengthened
+    longest Retry-After = min(max_retry_after_s - waited so far, 0.25 * remaining); beyond it, no retry there
 
-Full jitter (1) spreads requests best; equal jitter (0.5) keeps at least half the pause, for expensive starts. A wait that
-does not fit is not shortened: the failure is returned at once. The common rule `min(2 ** n + U(0, 1), 60)` is for callers
-without waiting users; here the retry budget (policy/resilience/retry_budget.py), the breaker and Retry-After prevent a retry
-storm, and jitter only separates calls that failed together.
-Source: "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); admission by remaining time is ours.
-When wrong: if faults pass long before the wait ends, `backoff_cap_s` is too large.
+Full jitter (1) spreads requests best. Equal jitter (0.5) keeps at least half of the wait, for starts that are expensive. A
+wait that does not fit is not shortened: the failure is returned at once. The common rule `min(2 ** n + U(0, 1), 60)` is for
+callers without waiting users. Here the retry budget (policy/resilience/retry_budget.py), the breaker and Retry-After prevent
+a retry storm, and jitter only separates calls that failed together. Source: "Exponential Backoff And Jitter" (AWS
+Architecture Blog, 2015); admission by remaining time is ours. When wrong: if faults pass long before the wait ends,
+`backoff_cap_s` is too large.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class RetryConfig:
         "Longest wait before the first retry at the same upstream; doubles, with full jitter.",
         more_than=0, maximum=60)] = 0.1
     backoff_cap_s: Annotated[float, SettingDoc("Longest back-off.", more_than=0, maximum=60)] = 5.0
-    # beyond this, a fallback or an immediate error serves the client better
+    # after a longer wait most clients have given up; a fallback or an immediate error is better
     max_retry_after_s: Annotated[float, SettingDoc(
         "Longest total wait for an upstream's `retry-after`, at most a quarter of the remaining time; if longer, its "
         "refusal is the answer. 0: none.", minimum=0, maximum=60)] = 5.0
@@ -69,15 +69,17 @@ class RetryConfig:
 
 
 def longest_wait_s(config: RetryConfig, remaining_s: float, waited_s: float = 0.0) -> float:
-    """The longest wait in seconds, for a request with `remaining_s` before its deadline that already waited `waited_s`."""
+    """The longest Retry-After to wait for, in seconds. `remaining_s`: until the request's deadline; `waited_s`: its waits so
+    far.
+    """
     return max(0.0, min(config.max_retry_after_s - waited_s, MAX_WAIT_SHARE * remaining_s))
 
 
 def wait_before_next(config: RetryConfig, n_made: int, remaining_s: float, rng: Rng, *, is_fresh: bool = False,
                      retry_after_s: float = 0.0, min_attempt_s: float = 0.0) -> float | None:
-    """Seconds to wait before the attempt after `n_made` attempts; None: no further attempt. `is_fresh`: it goes to a healthy
-    upstream not tried yet. `alone_s`: the rest of the upstream's Retry-After; `least_s`: the least time that an attempt
-    there takes.
+    """Seconds to wait before another attempt after `n_made` attempts; None: no further attempt. `is_fresh`: it goes to a
+    healthy upstream not tried yet. `retry_after_s`: the rest of the upstream's Retry-After; `min_attempt_s`: the least
+    time that an attempt there takes.
     """
     if n_made >= config.max_attempts:
         return None

@@ -1,21 +1,22 @@
-"""The distribution of attempt durations if many attempts are cancelled: the product-limit estimate.
+"""The distribution of the durations of attempts, of which many are cancelled: the product-limit estimate.
 
-Problem: an attempt cancelled at t for a faster one took *at least* t. Ignoring it removes the tail from the samples, and
-hedges would be sent earlier and earlier. Rule: it counts as at risk up to t and has no weight after. Within a bucket S falls
-linearly; after the last one it stays constant:
+Problem: an attempt cancelled at t for a faster one took *at least* t. Without it the samples lack the tail, and hedges
+would be sent earlier and earlier. Rule: it counts as at risk up to t, and not after. S(t) is the share of attempts that take
+longer than t. It falls linearly within a bucket, and is constant after the last one:
 
     S(t) = product over buckets b up to t of (1 - ended(b) / at_risk(b))
     at_risk(b) = attempts that ended, or were cancelled, in b or later
 
-Problem: of a tail that hedges cancel few attempts remain; each that ends halves S, and after the last one S is 0. Rule: S
-stays constant as soon as few attempts are at risk because others were cancelled:
+Problem: hedges cancel most attempts of the tail. The few that remain have too much weight: the end of one of the last two
+halves S, and the end of the last makes it 0. Rule: S stays constant as soon as few attempts are at risk because the others
+were cancelled:
 
     at_risk(b) < LEAST_AT_RISK   and   at_risk(b) < THIN * n * S(b)              n * S(b): expected without cancellations
 
-So a tail hidden by hedges is assumed to be as large as last observed, and endless.
+So the unobserved tail is assumed to be as large as it was when last observed, and to have no end.
 Source: Kaplan, Meier, "Nonparametric Estimation from Incomplete Observations" (JASA, 1958); stopping where few are at risk
-is usual for its plots, the numbers are ours.
-When wrong: if attempts are cancelled because of how long they would have taken.
+is usual in its plots; the limits are ours.
+When wrong: the cancellation of an attempt is assumed to be independent of how long the attempt would have taken.
 """
 
 from bisect import bisect_right
@@ -49,7 +50,7 @@ class Survival:
             n_at_risk -= n_ended + cut_off.counts.get(bucket, 0)
 
     def share_beyond(self, seconds: float) -> float:
-        """The share of attempts that take longer than this; 1 if nothing is known."""
+        """S(seconds): the share of attempts that take longer; 1 without samples."""
         index = bisect_right(self._ends_s, seconds)
         before = self._beyond[index - 1] if index else 1.0
         if index == len(self._ends_s):
@@ -61,7 +62,7 @@ class Survival:
         return before - (before - self._beyond[index]) * (seconds - begin_s) / (end_s - begin_s)
 
     def quantile(self, q: float) -> float:
-        """The time by which the share `q` has ended; infinite if fewer were observed to end."""
+        """The time within which the share `q` of the attempts ends; infinite if a smaller share was observed to end."""
         for end_s, beyond in zip(self._ends_s, self._beyond, strict=True):
             if beyond <= 1.0 - q:
                 return end_s

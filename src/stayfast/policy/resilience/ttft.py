@@ -1,17 +1,18 @@
-"""Prediction of the time to first token at one upstream, by the prompt and the tokens queued before it.
+"""Prediction of the time to first token at one upstream, from the length of the prompt and the tokens queued before it.
 
-Problem: a mean of recent waits is the same for ten tokens and for a hundred thousand. Rule: a linear model, learned from
+Problem: a mean of recent times predicts the same for ten tokens and for a hundred thousand. Rule: a linear model, fitted to
 every first token:
 
-    ttft_s = a + b * own + c * ahead        own: uncached tokens of the prompt;  ahead: of calls without a first token
+    ttft_s = a + b * own + c * ahead        own: uncached tokens of the prompt;  ahead: those of calls without a first token
 
-by recursive least squares with forgetting (0.998 a sample: half in 350). A sample has weight 1 / max(0.05 s, predicted,
-ttft/4)^2, so one answer of a heavy tail has little effect. Negative coefficients are not used. There is no prediction before
-10 samples. `own` of a new prompt is a quarter of its bytes times the recent ratio of reported to estimated tokens.
+The fit is by recursive least squares with forgetting (0.998 a sample, so half in 350 samples). A sample has weight 1 /
+max(0.05 s, predicted, ttft/4)^2, so a single very late first token has little effect. Negative coefficients count as 0.
+There is no prediction before 10 samples. `own` of a new prompt is a quarter of its bytes times the recent ratio of reported
+to estimated tokens.
 Source: the features are those of llm-d's predicted-latency scheduling; recursive least squares are textbook (Haykin,
-Adaptive Filter Theory). Chosen by error on simulated traffic (mean absolute error over mean wait):
+Adaptive Filter Theory). Chosen by the error on simulated traffic (mean absolute error over mean time):
 
-    engine, light / busy / no long ones / static batches / hosted     mean: 1.22 / 0.79 / 0.57 / 0.44 / 0.47
+    engine, light / busy / no long prompts / static batches / hosted     mean: 1.22 / 0.79 / 0.57 / 0.44 / 0.47
     mean by size of prompt 1.25 / 0.83 / 0.63 / 0.47 / 0.47           this: 0.30 / 0.21 / 0.12 / 0.38 / 0.38
 
 When wrong: requests of other clients to the same upstream are not seen; a static batch's time depends on its other
@@ -20,16 +21,16 @@ requests; cache hits are known only for the mean prompt.
 
 FORGETS = 0.998
 N_WARM = 10
-LEAST_S = 0.05  # the finest scale of errors
+LEAST_S = 0.05  # the least scale of errors
 MAX_VARIANCE = 1e4
-_KILO = 1e-3  # features of about 1 keep the sums well conditioned
+_KILO = 1e-3  # scales the features to about 1, so that the sums are well conditioned
 _ERROR_LEARNS = 0.02
 _SHARE_LEARNS = 0.05
 _MAX_SHARE = 4.0
 
 
 class TtftPrediction:
-    """The prediction for one running call, kept by its caller."""
+    """The prediction for one running call. The caller reports the call's progress to it."""
 
     __slots__ = ("_is_counted", "_is_waiting", "_n_ahead", "_n_estimated", "_n_own", "_of", "seconds")
 
@@ -70,7 +71,7 @@ class TtftPredictor:
         self._a = self._b = self._c = 0.0
         self._p = (100.0, 0.0, 0.0, 100.0, 0.0, 100.0)  # the upper half of a symmetric matrix, row by row
         self._n = 0
-        self._n_uncached = self._n_estimated = 1.0  # running means of both, so that long prompts have their weight
+        self._n_uncached = self._n_estimated = 1.0  # running means; their ratio weights long prompts by their length
         self._share = 1.0  # reported uncached tokens per estimated token
         self._error_s = self._mean_s = 0.0
 
@@ -86,9 +87,10 @@ class TtftPredictor:
     def start_call(self, n_estimated: float) -> TtftPrediction:
         """Start a call with a prompt of about `n_estimated` tokens."""
         n_own = n_estimated * self._share
-        guess = TtftPrediction(self, n_estimated, n_own, self._evaluate(n_own, self.n_ahead) if self._n >= N_WARM else None)
+        seconds = self._evaluate(n_own, self.n_ahead) if self._n >= N_WARM else None
+        prediction = TtftPrediction(self, n_estimated, n_own, seconds)
         self.n_ahead += n_own
-        return guess
+        return prediction
 
     def learn_share(self, n_uncached: float, n_estimated: float) -> None:
         """Learn the upstream's count of a prompt."""
@@ -126,11 +128,11 @@ class TtftPredictor:
         self._b += k1 * error_s
         self._c += k2 * error_s
         p00, p11, p22 = p00 - k0 * g0, p11 - k1 * g1, p22 - k2 * g2
-        grow = 1.0 / FORGETS if max(p00, p11, p22) < MAX_VARIANCE else 1.0  # a feature that does not occur is not forgotten
+        grow = 1.0 / FORGETS if max(p00, p11, p22) < MAX_VARIANCE else 1.0  # bounds an unused feature's variance
         self._p = (p00 * grow, (p01 - k0 * g1) * grow, (p02 - k0 * g2) * grow, p11 * grow, (p12 - k1 * g2) * grow,
                    p22 * grow)
 
     def __repr__(self) -> str:
         ratio = self.error_ratio
-        return (f"<Predictor {self._a * 1e3:.0f} ms + {self._b * 1e3:.3g} own + {self._c * 1e3:.3g} ahead of each 1,000 "
+        return (f"<TtftPredictor {self._a * 1e3:.0f} ms + {self._b * 1e3:.3g} own + {self._c * 1e3:.3g} ahead of each 1,000 "
                 f"tokens; {'no error known' if ratio is None else f'off by {ratio:.0%}'}>")

@@ -17,7 +17,7 @@ Memory: `cache_tokens` per upstream, least recently sent first; within a prompt 
 is found by bisection.
 Source: consistent hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016); the approximate prefix scorer of llm-d
 and SGLang's cache-aware policy; rendezvous hashing (Thaler, Ravishankar 1998).
-When wrong: an upstream may evict earlier than assumed; markers that move inside the prompt (`parse_cache_control`) end the
+When wrong: an upstream may evict earlier than assumed; markers that move inside the prompt (`cache_control`) end the
 match there; a 32-bit CRC confuses one block in some hundred thousand. Each worker knows only what it sent.
 """
 
@@ -133,4 +133,4 @@ class SentPrefixes:
         return len(self._at)
 
     def __repr__(self) -> str:
-        return f"<Prefixes: {len(self._at)} blocks>"
+        return f"<SentPrefixes: {len(self._at)} blocks>"

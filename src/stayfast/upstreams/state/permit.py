@@ -1,4 +1,6 @@
-"""One attempt's permit at one upstream; its end reports the outcome to limiter, breaker and latency statistics."""
+"""The permit of one attempt at one upstream. Its release reports the outcome to the limiter, the breaker and the latency
+statistics.
+"""
 
 from math import inf
 
@@ -8,13 +10,13 @@ from stayfast.upstreams.state.limiter import ConcurrencyLimiter
 from stayfast.upstreams.state.upstream_state import ModelHealth, RunningCall, UpstreamState
 
 _DROPPED, _SUCCESS = Outcome.DROPPED, Outcome.SUCCESS
-LOST_IS_SLOW = 1.5  # times the usual time: an attempt cancelled later than this, as a hedge was faster, was slow
+LOST_IS_SLOW = 1.5  # times the usual time; an attempt that a faster hedge ended later than this counts as slow
 
 
 class Permit(RunningCall):
-    """One attempt's permit at one upstream, from its start to its end. Nothing here awaits."""
+    """The permit of one attempt, from the start of the attempt to its end. Nothing here awaits."""
 
-    __slots__ = ("_is_left", "_upstream", "_work")
+    __slots__ = ("_is_released", "_upstream", "_work")
 
     def __init__(self, upstream: UpstreamState, limiter: ConcurrencyLimiter, health: ModelHealth, baseline: Baseline,
                  n_concurrent: int, *, work: float, began_at: float, slow_at: float) -> None:
@@ -32,7 +34,7 @@ class Permit(RunningCall):
         self.n_running = upstream.n_in_flight + 1
         self.n_answered_before = upstream.concurrency.n_answered
         self.is_queued = False
-        self._is_left = False
+        self._is_released = False
 
     @property
     def baseline_s(self) -> float:
@@ -40,7 +42,7 @@ class Permit(RunningCall):
         return self.baseline.baseline_s
 
     def is_late(self, now: float) -> bool:
-        """Whether its first token counts as slow by now; True if the usual time is unknown."""
+        """Whether a first token now would count as slow; True if the usual time is unknown."""
         return now >= self.slow_at or self.slow_at == inf
 
     def is_own_load(self, now: float) -> bool:
@@ -48,7 +50,9 @@ class Permit(RunningCall):
         return self.took_s is None and now >= self.slow_at and self._upstream.is_own_load(self, now)
 
     def record_first_token(self, now: float, baseline: Baseline | None = None) -> None:
-        """The first token has arrived. baseline: of the prompt's actual size, if the upstream has reported it."""
+        """The first token has arrived. baseline: for the prompt size that the upstream
+        has reported; None: not reported.
+        """
         if self.took_s is not None:
             return
         self.took_s = now - self.began_at
@@ -60,7 +64,8 @@ class Permit(RunningCall):
         self._upstream.record_first_token(self, now)
 
     def record_slower_than_hedge(self, now: float) -> None:
-        """A hedge was faster, and this attempt is cancelled: its first token would have taken at least this long."""
+        """A hedge was faster, so this attempt is cancelled. Its first token would have taken at least as long as it has run.
+        """
         if self.took_s is not None:
             return
         took_s = now - self.began_at
@@ -86,12 +91,12 @@ class Permit(RunningCall):
         self._work = 0.0
 
     def release(self, outcome: Outcome, now: float, *, is_endpoint: bool = True, retry_after_s: float | None = None) -> None:
-        """Release it and report the outcome; only the first call counts. is_endpoint: a drop was the endpoint's failure, not
-        a quota.
+        """Release the permit and report the outcome. Further calls have no effect. is_endpoint: if the outcome is DROPPED,
+        the endpoint failed; False: it refused the request, as for a quota.
         """
-        if self._is_left:
+        if self._is_released:
             return
-        self._is_left = True
+        self._is_released = True
         upstream = self._upstream
         upstream.pending.pop(self, None)
         self._leave_backlog()
@@ -112,8 +117,8 @@ class Permit(RunningCall):
 
 def acquire_permit(upstream: UpstreamState, baseline: Baseline, now: float, model: str = "", *, n_tokens: float = 0.0,
                    lane: str = "") -> Permit:
-    """Start an attempt. The caller has checked that there is room. baseline: the baseline of its prompt size; n_tokens: of
-    the prompt.
+    """Start an attempt. The caller has checked that the limiter has room. baseline: for its prompt size. n_tokens: the
+    length of the prompt.
     """
     limiter, backlog = upstream.limiter_of(lane), upstream.backlog
     permit = Permit(upstream, limiter, upstream.health_of(model), baseline, limiter.acquire(),

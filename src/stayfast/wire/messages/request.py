@@ -1,6 +1,6 @@
 """The known fields of messages and count_tokens requests, and their translation to the normal form and back.
 
-Unknown fields and block types are not checked. Translation drops hints: `parse_cache_control`, `citations`, `speed`,
+Unknown fields and block types are not checked. Translation drops hints: `cache_control`, `citations`, `speed`,
 `inference_geo`, redacted thinking of earlier turns, and unknown fields.
 """
 

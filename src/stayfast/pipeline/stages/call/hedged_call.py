@@ -1,9 +1,9 @@
 """Attempts of one request in parallel: the first one in the request's own task, each further one in a Task of its own.
 
-The first valid content token wins; of a whole answer, the first whole one. A hedge that wins interrupts the request's task
-as a timeout does; losers are closed at once, in the same turn of the loop. If an attempt fails while another one runs, a
-retry at an untried target replaces it, because the running one may hang. A request that is answered in time pays one timer
-entry for all this.
+The first attempt with a content token wins; for a whole (not streamed) answer, the first with the complete answer. A hedge
+that wins interrupts the request's task as a timeout does. The losers are closed at once, in the same iteration of the event
+loop. If an attempt fails while another one runs, a retry at an untried target replaces it, because the running one may hang.
+For a request that is answered in time, all this costs one timer.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.policy.resilience.hedge import LEAST_AFTER_S, HedgePlan
 from stayfast.policy.resilience.retry_budget import weight_of
 
-REPLAN_S = 1.0  # until the next check, if no hedge would help as far as is known
+REPLAN_S = 1.0  # until the next check, if by present knowledge no hedge would help
 RECHECK_S = 0.1  # until the next check, if a hedge would help but may not be sent
-LONG = 3.0  # times the usual latency: a slower answer gets a note that says why it was not hedged
+LONG = 3.0  # times the usual latency; the record of a slower answer notes why it was not hedged
 NO_HELP = "no help"
-IsShedding = Callable[[float], bool]  # whether the gateway has more requests than places at an instant
+IsShedding = Callable[[float], bool]  # takes an instant: whether the gateway has more requests than places
 WHY_NOT: Mapping[str, str] = {"busy": "it is failing, or full", "deadline": "there is no time left for it",
-                              "slow": "it is slow as a whole", "budget": "the budget of hedges is spent",
+                              "slow": "it is slow now", "budget": "the hedge budget is used up",
                               "shedding": "requests wait for places, or are rejected"}
 
 
 def longest_part(attempts: Iterable[Attempt]) -> StartedAnswer | None:
-    """At the deadline of a whole answer: the longest part that an attempt has received, which ends that attempt; None:
-    there is none.
+    """End the attempt that has received the longest part of a whole answer, and return that part; None: no attempt has any.
+    Called at the deadline.
     """
     for attempt in sorted(attempts, key=lambda attempt: attempt.n_content, reverse=True):
         lead = attempt.end_partial()
@@ -45,7 +45,7 @@ def longest_part(attempts: Iterable[Attempt]) -> StartedAnswer | None:
 
 
 class HedgedCall:
-    """One first attempt, its hedges and their retries. Owned by the request's task, which must call `end`."""
+    """The first attempt of a request, with its hedges and retries. Owned by the request's task, which must call `end`."""
 
     __slots__ = ("_begin", "_begin_retry", "_clock", "_concurrent", "_ex", "_hedging", "_is_over", "_is_shedding",
                  "_is_whole", "_lane", "_late", "_n_bytes", "_n_hedges", "_n_made", "_n_running", "_others", "_over",
@@ -54,13 +54,13 @@ class HedgedCall:
     def __init__(self, ex: Exchange, plan: Plan, first: Attempt, others: Sequence[Target], *, n_made: int,
                  begin: Callable[..., Attempt], begin_retry: Callable[..., Attempt | None], tasks: BackgroundTasks,
                  clock: Clock, sink: Sink, is_shedding: IsShedding | None = None) -> None:
-        """begin, begin_retry: of `Caller`, for this request and plan."""
+        """begin, begin_retry: the methods of `Caller`, bound to this request and plan."""
         self._ex = ex
-        self._n_made = n_made + 1  # attempts that are no hedges, the first one included
+        self._n_made = n_made + 1  # attempts without the hedges
         self._begin = begin
         self._begin_retry = begin_retry
         self._running = first  # the newest attempt
-        self._others = others  # targets, best first; that of the first attempt among them
+        self._others = others  # targets, best first, including that of the first attempt
         self._hedging = plan.route.hedging
         self._lane = plan.lane
         self._tasks = tasks
@@ -71,14 +71,14 @@ class HedgedCall:
         self._n_hedges = self._n_running = 0
         self._refused = ""
         self._winner: StartedAnswer | None = None
-        self._over: asyncio.Future[None] | None = None  # when all hedges have failed
+        self._over: asyncio.Future[None] | None = None  # resolved when all hedges and retries have failed
         self._is_over = False
-        self._late: Attempt | None = None  # the last one that was reported as late
+        self._late: Attempt | None = None  # the last attempt reported as late
         self._n_bytes = len(ex.request.body)
         self._is_whole = not ex.request.stream
         if self._hedging.config.mode == "race":
             self._schedule(first.began_at)
-        else:  # no hedge is due before that, and most quick requests are over by then
+        else:  # no hedge is due earlier, and most fast requests have ended by then
             ex.timeouts.schedule_hedge_check(first.began_at + LEAST_AFTER_S, lambda: self._schedule(self._running.began_at))
 
     @property
@@ -96,16 +96,16 @@ class HedgedCall:
             self._send(another)
 
     def take_winner(self) -> StartedAnswer | None:
-        """Called on CancelledError: the answer of the hedge that interrupted the task; None: something else did."""
+        """The answer of the hedge that interrupted the task; None: something else did. Call it on CancelledError."""
         return self._winner if self._ex.timeouts.was_interrupted() else None
 
     def running(self) -> list[Attempt]:
-        """The hedges and retries that run."""
+        """The hedges and retries that are running."""
         return [attempt for attempt, _ in self._concurrent if attempt.done is None]
 
     async def wait_for_others(self, first_token_s: float, *, ends_partial: bool = False) -> StartedAnswer | None:
-        """After the first attempt failed, wait for the others; None if all fail. ends_partial: at the deadline, return the
-        longest part of an answer. Raises DeadlineExceeded, CancelledError.
+        """Wait for the hedges and retries after the first attempt has failed; None if all fail. ends_partial: at the
+        deadline, return the longest part of an answer. Raises DeadlineExceeded, CancelledError.
         """
         if self._winner is not None:
             return self.take_winner()
@@ -140,7 +140,7 @@ class HedgedCall:
             if answer is None or answer.source is not attempt:
                 attempt.mark_lost() if answer is not None else attempt.abandon()
             elif not answer.stream.summary.is_cut:
-                continue  # its task is over
+                continue  # its task has ended
             task.cancel()
 
     def _schedule(self, since: float) -> None:
@@ -155,9 +155,9 @@ class HedgedCall:
         self._ex.timeouts.schedule_hedge_check(since + (plan.after_s if plan.after_s < inf else REPLAN_S), self._check)
 
     def _check(self) -> None:
-        """The timer: send a hedge, or check again later."""
+        """Send a hedge, or check again later. Called by the timer."""
         ex, hedging, now = self._ex, self._hedging, self._clock.now()
-        target = self._target()
+        target = self._choose_target()
         running, name = self._running, target.member.upstream.name
         plan = hedging.plan_hedge(running.name, name, self._n_bytes, now, is_whole=self._is_whole)
         if plan.after_s == inf:
@@ -173,20 +173,20 @@ class HedgedCall:
         if self._late is not running:
             self._late = running
             hedging.note_late(running.name, now, is_whole=self._is_whole)
-        refused = self._refusal(target, plan.usual_s, now)
+        refused = self._find_refusal(target, plan.usual_s, now)
         if refused:
             if self._refused in ("", NO_HELP):
                 self._refused = refused
                 if refused == "budget":
                     hedging.budget.record_blocked_hedge(weight_of(self._n_bytes), now)
-                hedge_event = self._hedge_event(plan, name, now, refused)
+                hedge_event = self._emit_event(plan, name, now, refused)
                 at = f" ({describe_budget(hedge_event.spent, hedge_event.budget)})" if refused == "budget" else ""
                 ex.record.note(f"not hedged to {name} at once: {WHY_NOT[refused]}{at}")
             self._ex.timeouts.schedule_hedge_check(now + RECHECK_S, self._check)
             return
         budget, weight = hedging.budget, weight_of(self._n_bytes)
-        ex.record.note(f"hedged to {name}: {self._hedge_event(plan, name, now, '').why}")
-        if hedging.config.mode != "race":  # the hedges of a race are part of the route's plan and cost no budget
+        ex.record.note(f"hedged to {name}: {self._emit_event(plan, name, now, '').why}")
+        if hedging.config.mode != "race":  # the hedges of a race are configured, so they are not charged to the budget
             budget.withdraw_hedge(weight, now)
             target.member.retry_budget.withdraw(weight, now)
         self._n_hedges += 1
@@ -194,15 +194,15 @@ class HedgedCall:
         if self._n_hedges < hedging.max_extra:
             self._schedule(now)
 
-    def _hedge_event(self, plan: HedgePlan, to: str, now: float, refused: str) -> Hedged:
+    def _emit_event(self, plan: HedgePlan, to: str, now: float, refused: str) -> Hedged:
         hedging = self._hedging
         fact = Hedged(self._ex.route or "", self._running.name, now, refused, to, plan.after_s, plan.quantile, plan.n,
                       hedging.budget.hedged_share(now), hedging.config.max_share)
         self._sink.emit(fact)
         return fact
 
-    def _refusal(self, target: Target, usual_s: float, now: float) -> str:
-        """Why no hedge may be sent now; empty: it may."""
+    def _find_refusal(self, target: Target, usual_s: float, now: float) -> str:
+        """The reason (a key of WHY_NOT) why no hedge may be sent now; empty: one may."""
         member, hedging = target.member, self._hedging
         if not member.limiter_of(self._lane).has_room or member.is_failing(now, target.model or self._ex.request.model):
             return "busy"
@@ -218,9 +218,9 @@ class HedgedCall:
         has_budget = hedging.budget.may_hedge(weight, now, n_more) and member.retry_budget.has_room(weight, now)
         return "" if has_budget else "budget"
 
-    def _target(self) -> Target:
-        """The target of the next hedge: one that is not slow now, and untried before tried. A breaker that is open for
-        slowness counts less: its samples may be a minute old.
+    def _choose_target(self) -> Target:
+        """The target of the next hedge. Targets with room that do not fail come first, then those that are not slow now,
+        then untried ones. A breaker that is open for slowness counts least: its samples may be a minute old.
         """
         if len(self._others) == 1:
             return self._others[0]
@@ -246,7 +246,7 @@ class HedgedCall:
         ex = self._ex
         try:
             attempt.stream = stream = await attempt.open()
-            if attempt.done is not None:  # the request ended in this turn of the loop
+            if attempt.done is not None:  # the request ended in this iteration of the loop
                 stream.close()
                 return
             if ex.request.stream:

@@ -423,7 +423,7 @@ class StreamGuard:
 
 
 class ThroughputMonitor:
-    """Learns the gaps of all answers. A listener of `observe.fact_batch`."""
+    """Learns the gaps of all answers. A `FactConsumer` of `observe.fact_batch`."""
 
     __slots__ = ("_clock", "_flows")
 
