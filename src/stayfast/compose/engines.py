@@ -15,7 +15,7 @@ from stayfast.settings import Settings
 from stayfast.upstreams.embedded import Address
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
-_LOOK_EVERY_S = 0.1
+_CHECK_EVERY_S = 0.1
 
 
 class Engines:
@@ -65,7 +65,7 @@ async def retire(engine: Engine, member: UpstreamState) -> None:
     while True:
         if member.n_in_flight == 0:
             break
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_CHECK_EVERY_S)
     await engine.stop()
 
 

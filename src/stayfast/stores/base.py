@@ -70,7 +70,7 @@ class Store(Protocol):
     async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
         """The answer of a key."""
 
-    async def look_up(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
+    async def find(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
         """As `get`, and whether the store replied: (None, False) if it is unavailable or too slow."""
 
     async def put(self, key: bytes, answer: CachedAnswer) -> None:

@@ -90,16 +90,16 @@ async def run_erratically(rng: Random, duration: Mixture) -> None:
 
 def make_tool(rng: Random, n: int) -> AgentTool[..., Any]:
     """Every second tool is speculative."""
-    async def look_up() -> str:
-        """Looks something up."""
+    async def find_entry() -> str:
+        """Finds an entry."""
         luck = rng.random()
         await asyncio.sleep(FOREVER_S if luck < 0.1 else TOOL_CALL_S.draw(rng, 1.0))
         if luck > 0.9:
             raise ToolError("it is not there")
         return "found"
 
-    look_up.__name__ = f"look_up_{n}"
-    return tool(timeout=TOOL_TIMEOUT_S, idempotent=True, speculative=n % 2 == 0, breaker=BreakerPolicy(rng=rng))(look_up)
+    find_entry.__name__ = f"find_entry_{n}"
+    return tool(timeout=TOOL_TIMEOUT_S, idempotent=True, speculative=n % 2 == 0, breaker=BreakerPolicy(rng=rng))(find_entry)
 
 
 @dataclass(slots=True)

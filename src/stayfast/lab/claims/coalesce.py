@@ -34,7 +34,7 @@ class Coalesce:
     cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)
 
     name = "coalesce"
-    says = "1,000 identical concurrent requests make one upstream call, and clients that leave do not affect the others."
+    statement = "1,000 identical concurrent requests make one upstream call, and clients that leave do not affect the others."
 
     async def run(self, conditions: Conditions) -> Finding:
         n = conditions.choose(self.full, self.quick).n

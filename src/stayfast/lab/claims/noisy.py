@@ -48,7 +48,8 @@ class Noisy:
     admission: Mapping[str, Any] = field(default_factory=lambda: {"max_in_flight": N_PLACES})
 
     name = "noisy"
-    says = (f"Beside a tenant that sends {TIMES:g} times its share in bursts, the other tenants' p99 to the first token "
+    statement = (f"Beside a tenant that sends {TIMES:g} times its share in bursts, the other tenants' p99 to the first "
+                 f"token "
             f"changes by less than {WITHIN:g} %.")
 
     async def run(self, conditions: Conditions) -> Finding:

@@ -83,7 +83,8 @@ class Overload:
     admission: AdmissionConfig = ADMISSION
 
     name = "overload"
-    says = (f"At {TIMES:g} times an engine's capacity, the premium tier's p99 to the first token is at most {P99_GOAL:g} "
+    statement = (f"At {TIMES:g} times an engine's capacity, the premium tier's p99 to the first token is at most "
+                 f"{P99_GOAL:g} "
             f"times normal, goodput is at least {GOODPUT_GOAL:.0%} of the capacity, p99 of rejections is below "
             f"{SHED_GOAL_MS:g} ms, and all is normal again within {RECOVERS_GOAL_S:g} s.")
 

@@ -195,7 +195,7 @@ class Online:
     def n_stored(self) -> int:
         return len(self._votes)
 
-    def ask(self, number: int, rng: Random) -> bool | None:
+    def serve_question(self, number: int, rng: Random) -> bool | None:
         """Ask one question. True, False: a right or wrong hit; None: no hit."""
         text, read = self._texts[number], self._wordings[number]
         why = exclusion_reason(text, read, self._eligible, self._ttl_s)
@@ -238,7 +238,7 @@ def one_pass(questions: Questions, vectors: Floats, rule: Calibrator | FixedThre
     order = list(range(len(questions.texts)))
     rng.shuffle(order)
     cache = Online(questions, vectors, rule, eligible, ttl_s)
-    hits = [cache.ask(number, rng) for number in order]
+    hits = [cache.serve_question(number, rng) for number in order]
     return Passed(_count_hits(hits), _count_hits(hits[len(hits) // 2:]), cache.n_stored, cache.why, cache.seen)
 
 
@@ -315,7 +315,7 @@ def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *,
         fixed.append(_make_row(one_pass(questions, vectors, FixedThreshold(threshold), eligible, seed=seed), None,
                                threshold))
     report_progress("in hindsight")
-    shadow = Calibrator(CalibrateConfig(min_labels=_ALWAYS_SHADOW, n_kept=_ALWAYS_SHADOW), N_FEATURES)
+    shadow = Calibrator(CalibrateConfig(min_labels=_ALWAYS_SHADOW, max_labels=_ALWAYS_SHADOW), N_FEATURES)
     seen = one_pass(questions, vectors, shadow, eligible, seed=seed).seen
     n = len(questions.texts)
     return Evaluation(name, embedder, seed, n, len(set(questions.answers)), questions.n_torn, calibrated, fixed,

@@ -9,7 +9,7 @@ from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.stores.base import Store
 from stayfast.wire.canonical import identity_bytes
 
-MAX_SAID = 1024  # tenants whose names are kept as they are digested
+MAX_IDENTITIES = 1024  # tenants whose names are kept as they are digested
 
 
 class CacheResult(msgspec.Struct, frozen=True, gc=False):
@@ -61,7 +61,7 @@ class RouteCache:
         client = tenant, api
         identity = self.identities.get(client)
         if identity is None:
-            if len(self.identities) >= MAX_SAID:
+            if len(self.identities) >= MAX_IDENTITIES:
                 self.identities.clear()
             identity = self.identities[client] = identity_bytes(tenant, self.origin, api)
         return identity

@@ -11,7 +11,7 @@ from stayfast.core.events import Fact, Sink, Stall, TokenGaps
 
 STALL_AFTER_S = 1.0  # a reader's attention lasts about this long (Nielsen, 1993)
 STALL_TIMES_MEAN = 8.0
-N_GAPS_TOLD = 256  # sorted at once, gaps cost listeners a tenth of a microsecond each
+GAPS_PER_EVENT = 256  # sorted at once, gaps cost listeners a tenth of a microsecond each
 
 
 class _Silent:
@@ -55,7 +55,7 @@ class TokenTimings:
         self.last_at = now
         gaps_s = self._gaps_s
         gaps_s.append(gap_s)
-        if len(gaps_s) == N_GAPS_TOLD:
+        if len(gaps_s) == GAPS_PER_EVENT:
             self._report()
 
     def end(self, now: float, *, is_whole: bool) -> None:

@@ -98,7 +98,7 @@ MIN_USES: Final = 3
 MOST: Final = 11
 MARGIN_S: Final = 45.0
 AGAIN_S: Final = 20.0  # a refresh without an answer after this time has failed
-MAX_KEPT: Final = 256
+MAX_PREFIXES: Final = 256
 
 
 class PrefixRefresh(NamedTuple):
@@ -149,7 +149,7 @@ class HotPrefixes:
 
     def add(self, opening: PrefixRefresh, key: Hashable, now: float) -> None:
         self._prefixes[key] = _HotPrefix(opening, now)
-        if len(self._prefixes) > MAX_KEPT:
+        if len(self._prefixes) > MAX_PREFIXES:
             del self._prefixes[next(iter(self._prefixes))]
 
     def take_due(self, now: float) -> tuple[Hashable, PrefixRefresh] | None:

@@ -29,7 +29,7 @@ FAILING_FACTOR = 3.0
 _N_MEAN = 50
 WEIGHT = 1 / _N_MEAN
 N_SIZE = 300  # answers over which the mean of one prompt size is learned
-LOOK_EVERY_S = 1.0
+RECHECK_EVERY_S = 1.0
 LONGEST_S = 300.0
 MOST_OUT = 0.99  # never all
 RAMP_S = 10.0
@@ -117,7 +117,7 @@ class Outliers:
     def traffic_shares(self, upstreams: Sequence[str], now: float) -> list[float]:
         """The share of the requests that may prefer each upstream: 0 while it is out, 1 when it is healthy."""
         if now >= self.recheck_at:
-            self.recheck_at = now + LOOK_EVERY_S
+            self.recheck_at = now + RECHECK_EVERY_S
             self._recompute(upstreams, now)
             self.has_no_ejections = not any(one.n_out for one in self._of.values())
         return [1.0] * len(upstreams) if self.has_no_ejections else [self._share_of(self._of.get(name), now)

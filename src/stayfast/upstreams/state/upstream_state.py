@@ -413,8 +413,8 @@ class UpstreamState:
             if self.models is not None:
                 self._update_model_breakers(calls, now)
             n_slow = n_quick = 0
-            for limiter, its_calls in self._group_by_limiter(calls):
-                tally = self._update_limit(limiter, its_calls, at)
+            for limiter, limiter_calls in self._group_by_limiter(calls):
+                tally = self._update_limit(limiter, limiter_calls, at)
                 n_slow, n_quick = n_slow + tally.n_slow, n_quick + tally.n_quick
             if self.models is None:
                 self.breaker.record_verdicts(n_slow, n_quick, now)
