@@ -158,7 +158,7 @@ def test_cache_eval_page_makes_no_network_requests(evaluation: Evaluation) -> No
 def test_cache_eval_writes_json_and_html(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                          capsys: pytest.CaptureFixture[str]) -> None:
     """It prints JSON and writes the page."""
-    monkeypatch.setattr(cache_eval, "load", lambda config, cache_dir: Words())
+    monkeypatch.setattr(cache_eval, "load_encoder", lambda config, cache_dir: Words())
     path, report = written(tmp_path, as_csv()), tmp_path / "report.html"
     assert main(["cache", "eval", "--classes", str(path), "--max-error", "10%", "--json", "--html", str(report)]) == 0
     expected = json.loads(capsys.readouterr().out)
@@ -171,7 +171,7 @@ def test_cache_eval_writes_json_and_html(tmp_path: Path, monkeypatch: pytest.Mon
 def test_cache_eval_min_labels_delays_the_first_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                              capsys: pytest.CaptureFixture[str]) -> None:
     """With as many labels as the file has questions, no question is answered."""
-    monkeypatch.setattr(cache_eval, "load", lambda config, cache_dir: Words())
+    monkeypatch.setattr(cache_eval, "load_encoder", lambda config, cache_dir: Words())
     command = ["cache", "eval", "--classes", str(written(tmp_path, as_csv())), "--max-error", "10%", "--json"]
     n_hits = []
     for least in ("50", "4096"):

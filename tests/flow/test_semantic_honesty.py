@@ -74,7 +74,7 @@ def test_an_audit_whose_answer_cannot_be_kept_found_the_hit_wrong(monkeypatch: p
         rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         await rig.text(ask(ONE))
         await rig.settled()
-        monkeypatch.setattr("stayfast.pipeline.stages.cache.lookup.is_storable", lambda request, summary, data: None)
+        monkeypatch.setattr("stayfast.pipeline.stages.cache.lookup.storable_body", lambda request, summary, data: None)
         assert await rig.text(ask(SAME)) == YES
         await rig.settled()
         assert rig.lookups[-2:] == ["audit_started", "audit_wrong"]
@@ -120,7 +120,7 @@ def test_an_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
             return await ask_store(self, key, until) if n_asked == 1 else (None, False)
 
         with monkeypatch.context() as slow:
-            slow.setattr(MemoryStore, "ask", late)
+            slow.setattr(MemoryStore, "look_up", late)
             assert await rig.text(ask(SAME), tenant="a") == YES
             await rig.settled()
         assert rig.lookups[-1] == "audit_started"
@@ -146,7 +146,7 @@ def test_a_store_that_cannot_be_asked_costs_nothing_that_was_learned(monkeypatch
             return None, False
 
         with monkeypatch.context() as outage:
-            outage.setattr(MemoryStore, "ask", gone)
+            outage.setattr(MemoryStore, "look_up", gone)
             assert await rig.text(ask(SAME)) == NO
         assert rig.lookups[-1] == "gone"
         assert await rig.text(ask(SAME_TOO)) in {YES, NO}

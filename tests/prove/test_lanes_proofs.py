@@ -30,7 +30,7 @@ def test_lanes_claim_lost_place_falls_short(monkeypatch: pytest.MonkeyPatch) -> 
         if next(n_left) != 50:
             leave(self, lane, now)
 
-    monkeypatch.setattr(Lanes, "leave", forgetful)
+    monkeypatch.setattr(Lanes, "end_request", forgetful)
     finding = run_virtual(lanes.measure, 1, 1, lanes.LANES, (None,))
     assert "places still taken at the end" in [figure.name for figure in finding.figures if not figure.holds]
 

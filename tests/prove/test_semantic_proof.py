@@ -17,7 +17,7 @@ GOALS = {0.1: 0.5}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Both files, and an embedder without a model."""
-    monkeypatch.setattr(minilm, "load", lambda config, cache_dir: Words())
+    monkeypatch.setattr(minilm, "load_encoder", lambda config, cache_dir: Words())
     (tmp_path / CLASSES).write_text(as_csv())
     (tmp_path / PAIRS).write_text("sentence1,sentence2,label\n" + "".join(
         f"convert {number} miles to yards,convert {number} yards to miles,0\n" for number in range(40)))
@@ -38,13 +38,13 @@ def test_semantic_claim_holds(folder: Path) -> None:
 
 
 def test_semantic_claim_cache_that_always_answers_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Calibrator, "why_not", lambda self, p: "")
+    monkeypatch.setattr(Calibrator, "reject_reason", lambda self, p: "")
     assert not figures(folder)["wrong answers at 10 %, worst order"].holds
 
 
 def test_semantic_claim_cache_that_never_learns_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There are no wrong answers, and no answers."""
-    monkeypatch.setattr(Calibrator, "why_not", lambda self, p: "shadow")
+    monkeypatch.setattr(Calibrator, "reject_reason", lambda self, p: "shadow")
     found = figures(folder)
     assert found["wrong answers at 10 %, worst order"].holds
     assert not found["answered at 10 %, second half"].holds

@@ -99,7 +99,7 @@ def test_table_claim_all_on_is_faster_and_cheaper_than_direct(said: list[Visit])
 
 
 def test_table_claim_cache_that_always_answers_is_wrong(said: list[Visit], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Calibrator, "why_not", lambda self, p: "")
+    monkeypatch.setattr(Calibrator, "reject_reason", lambda self, p: "")
     came = came_of(said, ALL_ON)
     assert came.wrong["semantic"] > 0.1 * came.by_kind["semantic"]
 
