@@ -47,9 +47,9 @@ class Client:
     def make_template(self, *_: Any) -> None:
         """None is needed."""
 
-    async def send(self, template: None, headers: Any, body: bytes, *, meanwhile: Any, **_: Any) -> Answer:
+    async def send(self, template: None, headers: Any, body: bytes, *, on_sent: Any, **_: Any) -> Answer:
         self.body = body
-        meanwhile()
+        on_sent()
         return Answer()
 
 

@@ -27,5 +27,5 @@ def test_stalls_claim_wrong_seam_falls_short(monkeypatch: pytest.MonkeyPatch, mo
         said = right(seam, text, is_last=is_last)
         return said if was_over or not said else said[1:] if more < 0 else said[0] + said
 
-    monkeypatch.setattr(SeamTrimmer, "take", take)
+    monkeypatch.setattr(SeamTrimmer, "trim", take)
     assert run_virtual(stalls.measure, N, 1, "rescue").n_wrong > 0

@@ -376,7 +376,7 @@ def test_worker_is_ready_only_when_it_takes_signals(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(lifeline, "run", lambda drain_s: None)
         monkeypatch.setattr(ParentChannel, "from_stdin", lambda: lifeline)
         said: list[str] = []
-        monkeypatch.setattr(lifeline, "ready", lambda: said.append("ready"))
+        monkeypatch.setattr(lifeline, "send_ready", lambda: said.append("ready"))
 
         async def edge(on_listening: Callable[[Sequence[tuple[str, int]]], None]) -> None:
             on_listening([])

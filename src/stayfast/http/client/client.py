@@ -132,7 +132,7 @@ class HttpClient:
         connect_by: deadline for a connection, including the wait for a free one.
         may_resend: send again, once, if a pooled connection closes before the first byte of the response. A request that
         the peer certainly did not process is sent again, once, in any case.
-        meanwhile: called each time after the request is written, for work that can overlap with the peer's. Its exceptions
+        on_sent: called each time after the request is written, for work that can overlap with the peer's. Its exceptions
         propagate.
         Raises UpstreamFailed CONNECT, TIMEOUT (no connection by connect_by), RESET or MALFORMED; Shed for limits of this
         process: no free connection by connect_by, or no descriptor.
